@@ -1,0 +1,1 @@
+"""What the container sees: the grant's directory and the limits in it."""

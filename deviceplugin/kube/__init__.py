@@ -1,0 +1,1 @@
+"""The only door to the API server: client, reflector, structs, events, node labels."""

@@ -1,0 +1,5 @@
+"""`python -m deviceplugin` is `vcuda`."""
+
+from deviceplugin.cli import main
+
+main()

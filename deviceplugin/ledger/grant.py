@@ -1,0 +1,35 @@
+"""One entry of the ledger: a grant is made at Allocate and named before its owner is certain.
+
+The grant's id names the directory that the container mounts, never a pod: at Allocate identity may still be a guess,
+and what kubelet has recorded cannot be changed afterwards. The owner can: PreStartContainer proves it (design 3.2).
+"""
+
+import enum
+from dataclasses import dataclass
+from typing import NewType
+
+from deviceplugin.model.allocation import Allocation
+from deviceplugin.model.units import Resource
+
+GrantId = NewType("GrantId", str)
+
+
+class Source(enum.Enum):
+    """What said for whom the Allocate was."""
+
+    PODS = "pods"  # kubelet's GET /pods
+    PODRESOURCES = "podresources"  # kubelet's PodResources socket
+    APISERVER = "apiserver"  # pending pods of this node in predicate-time order: a guess
+    CHECKPOINT = "checkpoint"  # rebuilt from kubelet's checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Slots that are held. `answered`: the resources whose Allocate was answered. `created`: Unix time in seconds."""
+
+    id: GrantId
+    allocation: Allocation
+    answered: frozenset[Resource]
+    source: Source
+    proved: bool
+    created: float

@@ -1,0 +1,73 @@
+"""Who holds which part of which GPU: the value that placement decides, the ledger keeps and annotations carry.
+
+A pod is named by its UID; namespace and name are for people. A container is named inside its pod. Init containers run
+one after the other before the app containers, so they share the pod's room with them; a sidecar (an init container
+with restartPolicy Always) stays. `placement.occupancy` does that arithmetic.
+"""
+
+import enum
+from dataclasses import dataclass
+from typing import NewType
+
+from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.request import Request
+
+PodUid = NewType("PodUid", str)
+
+
+class ContainerRole(enum.Enum):
+    """When in the pod's life the container runs."""
+
+    INIT = "init"
+    SIDECAR = "sidecar"
+    APP = "app"
+
+
+@dataclass(frozen=True, slots=True)
+class PodRef:
+    """A pod; only `uid` identifies it, the names may be reused by the next pod of a StatefulSet."""
+
+    uid: PodUid
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRef:
+    """A container of a pod."""
+
+    pod: PodRef
+    name: str
+
+    @property
+    def key(self) -> tuple[PodUid, str]:
+        return (self.pod.uid, self.name)
+
+    def __str__(self) -> str:
+        return f"{self.pod}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuShare:
+    """A part of one GPU: cores of 100, blocks of 256 MiB."""
+
+    uuid: GpuUuid
+    cores: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What one container holds; `shares` has one entry for each GPU, whole GPUs with all their blocks."""
+
+    owner: ContainerRef
+    role: ContainerRole
+    request: Request
+    shares: tuple[GpuShare, ...]
+
+    @property
+    def uuids(self) -> frozenset[GpuUuid]:
+        return frozenset(share.uuid for share in self.shares)

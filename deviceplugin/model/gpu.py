@@ -1,0 +1,101 @@
+"""One physical GPU, what is known of it for good, and how it is now.
+
+In: what `hardware` discovered. Out: values that placement, the ledger and the views read. Not here: who uses it
+(`ledger`) and where it sits among the others (`topology`). A GPU is named by its UUID; its index may change with every
+boot and its minor names only the device node.
+"""
+
+import enum
+from dataclasses import dataclass, field
+from typing import NewType
+
+from deviceplugin.model.topology import Topology
+from deviceplugin.model.units import blocks_in
+
+GpuUuid = NewType("GpuUuid", str)
+
+
+class ComputeMode(enum.Enum):
+    """How many processes the driver lets on the GPU (nvmlComputeMode_t)."""
+
+    DEFAULT = "default"
+    EXCLUSIVE_PROCESS = "exclusive-process"
+    PROHIBITED = "prohibited"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One card as NVML describes it; memory in bytes, `numa` is None where the platform does not say."""
+
+    uuid: GpuUuid
+    index: int
+    minor: int
+    model: str
+    memory_bytes: int
+    bus_id: str = ""
+    numa: int | None = None
+    compute_mode: ComputeMode = ComputeMode.DEFAULT
+    mig_enabled: bool = False
+    compute_capability: tuple[int, int] = (0, 0)
+
+    @property
+    def blocks(self) -> int:
+        return blocks_in(self.memory_bytes)
+
+    @property
+    def device_path(self) -> str:
+        return f"/dev/nvidia{self.minor}"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether new work may land on a GPU; `reason` is a short phrase, empty when healthy."""
+
+    healthy: bool = True
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """Versions as NVML gives them: driver `550.54.15`, CUDA as (major, minor)."""
+
+    version: str
+    cuda: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Every GPU of this node in index order, their links and their health at one moment.
+
+    `health` has an entry for each GPU that is not simply healthy. A GPU that vanished stays in the inventory as
+    unhealthy for as long as the agent runs, so that kubelet sees its slots as unhealthy and not as gone.
+    """
+
+    gpus: tuple[Gpu, ...]
+    topology: Topology
+    driver: Driver
+    health: dict[GpuUuid, Health] = field(default_factory=dict)
+
+    def gpu(self, uuid: GpuUuid) -> Gpu | None:
+        return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
+
+    def health_of(self, uuid: GpuUuid) -> Health:
+        return self.health.get(uuid, Health())
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process that NVML sees on a GPU; memory in bytes (0: NVML does not say), SM percent of the sample period."""
+
+    pid: int
+    memory_bytes: int
+    sm_percent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """One reading of a GPU: utilisation in percent over the sample period, memory in bytes, and its processes."""
+
+    utilization_percent: int
+    memory_used_bytes: int
+    processes: tuple[GpuProcess, ...] = ()

@@ -1,0 +1,91 @@
+"""The fake device IDs that kubelet hands around, one for each core and each block of a GPU.
+
+In: the GPUs of the node. Out: IDs of at most 10 characters: `c` or `m`, a 6-character key of the physical card, and the
+slot in base 36. Short, because kubelet 1.36 writes every one into the pod's status; unique over both resources, because
+its reverse look-up ignores the resource name; keyed by the card's UUID, so that they survive reboots and
+re-enumeration. An ID is a hint of where its holder sits. Who holds what is the ledger's to say.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NewType
+
+from deviceplugin.errors import ParseError
+from deviceplugin.model.gpu import Gpu, GpuUuid
+from deviceplugin.model.units import CORES_PER_GPU, Resource
+
+DeviceId = NewType("DeviceId", str)
+GpuKey = NewType("GpuKey", str)
+
+_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
+_KEY_LENGTH = 6
+_PREFIX = {Resource.CORE: "c", Resource.MEMORY: "m"}
+_SLOT_DIGITS = {Resource.CORE: 2, Resource.MEMORY: 3}  # 36**3 blocks are 11 TiB of one GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What an ID says: the resource, the key of the card, and which core or block of it."""
+
+    resource: Resource
+    key: GpuKey
+    number: int
+
+
+def gpu_keys(uuids: Iterable[GpuUuid]) -> dict[GpuUuid, GpuKey]:
+    """A key for each card; where two hash alike, the one later in UUID order is hashed again."""
+    keys: dict[GpuUuid, GpuKey] = {}
+    taken: set[GpuKey] = set()
+    for uuid in sorted(set(uuids)):
+        attempt = 0
+        while (key := _hash(uuid, attempt)) in taken:
+            attempt += 1
+        taken.add(key)
+        keys[uuid] = key
+    return keys
+
+
+def device_id(resource: Resource, key: GpuKey, number: int) -> DeviceId:
+    return DeviceId(f"{_PREFIX[resource]}{key}{_base36(number, _SLOT_DIGITS[resource])}")
+
+
+def device_ids(resource: Resource, gpu: Gpu, key: GpuKey) -> tuple[DeviceId, ...]:
+    """Every ID of one card, in slot order."""
+    count = CORES_PER_GPU if resource is Resource.CORE else gpu.blocks
+    return tuple(device_id(resource, key, number) for number in range(count))
+
+
+def parse_device_id(text: str) -> Slot:
+    """Reads an ID of ours; anything else is a ParseError."""
+    for resource, prefix in _PREFIX.items():
+        digits = _SLOT_DIGITS[resource]
+        if len(text) == 1 + _KEY_LENGTH + digits and text[0] == prefix and set(text[1:]) <= set(_ALPHABET):
+            return Slot(resource, GpuKey(text[1 : 1 + _KEY_LENGTH]), int(text[-digits:], 36))
+    raise ParseError(f"device ID {text[:40]!r} was never issued by this agent")
+
+
+def count_by_gpu(ids: Iterable[str], keys: Mapping[GpuUuid, GpuKey]) -> dict[GpuUuid, int]:
+    """How many of the IDs point to each card that is still here."""
+    by_key = {key: uuid for uuid, key in keys.items()}
+    counts: dict[GpuUuid, int] = {}
+    for text in ids:
+        uuid = by_key.get(parse_device_id(text).key)
+        if uuid is not None:
+            counts[uuid] = counts.get(uuid, 0) + 1
+    return counts
+
+
+def _hash(uuid: str, attempt: int) -> GpuKey:
+    digest = hashlib.sha256(f"{uuid}#{attempt}".encode() if attempt else uuid.encode()).digest()
+    return GpuKey(_base36(int.from_bytes(digest[:8], "big") % 36**_KEY_LENGTH, _KEY_LENGTH))
+
+
+def _base36(number: int, digits: int) -> str:
+    out = ""
+    for _ in range(digits):
+        number, rest = divmod(number, 36)
+        out = _ALPHABET[rest] + out
+    if number:
+        raise ParseError(f"slot does not fit into {digits} base-36 digits")
+    return out

@@ -1,0 +1,77 @@
+"""What one container asks for, after the rules of the contract have been applied.
+
+Below 100 cores: a share of one GPU, cores and memory both required. 100: one whole GPU. More: a multiple of 100 on
+linked GPUs. Whole GPUs need no memory count; where one is given, each GPU must have at least its even part.
+Everything else is a `RequestError` with one sentence.
+"""
+
+import enum
+from dataclasses import dataclass
+
+from deviceplugin.errors import RequestError
+from deviceplugin.model.units import CORES_PER_GPU, ResourceNames
+
+
+class RequestKind(enum.Enum):
+    """Which evaluator serves the request; the value is its name in every output."""
+
+    SHARE = "share"
+    WHOLE = "fragment"
+    LINKED = "link"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Cores (100 = one GPU) and memory blocks (256 MiB each) of one container, known to be servable."""
+
+    cores: int
+    blocks: int
+
+    @property
+    def kind(self) -> RequestKind:
+        if self.cores < CORES_PER_GPU:
+            return RequestKind.SHARE
+        return RequestKind.WHOLE if self.cores == CORES_PER_GPU else RequestKind.LINKED
+
+    @property
+    def gpus(self) -> int:
+        return max(1, self.cores // CORES_PER_GPU)
+
+    @property
+    def blocks_per_gpu(self) -> int:
+        """The least memory that each GPU of the set must have."""
+        return -(-self.blocks // self.gpus)
+
+
+def parse_request(
+    cores: int, blocks: int, *, share_mode: bool = True, names: ResourceNames = ResourceNames()
+) -> Request:
+    """Applies the contract; raises RequestError with the sentence that the user reads."""
+    if cores < 0 or blocks < 0:
+        raise RequestError(f"{names.core} and {names.memory} cannot be negative; asked {cores} and {blocks}")
+    if cores == 0:
+        raise RequestError(
+            f"{names.memory}: {blocks} was asked without {names.core}; "
+            f"add {names.core} (1-99 for a share, 100 for a whole GPU)"
+        )
+    if cores > CORES_PER_GPU and cores % CORES_PER_GPU:
+        raise RequestError(
+            f"{names.core}: {cores} is not possible; more than one GPU is asked in whole GPUs, so write "
+            f"{cores // CORES_PER_GPU * CORES_PER_GPU} or {-(-cores // CORES_PER_GPU) * CORES_PER_GPU}"
+        )
+    if cores < CORES_PER_GPU:
+        _check_share(cores, blocks, share_mode, names)
+    return Request(cores=cores, blocks=blocks)
+
+
+def _check_share(cores: int, blocks: int, share_mode: bool, names: ResourceNames) -> None:
+    if not share_mode:
+        raise RequestError(
+            f"{names.core}: {cores} is a share of a GPU and this node gives whole GPUs only; ask a multiple of "
+            f"{CORES_PER_GPU} or start the agent with --share-mode"
+        )
+    if blocks == 0:
+        raise RequestError(
+            f"{names.core}: {cores} was asked without {names.memory}; "
+            f"a share needs both, so add {names.memory} (1 = 256 MiB)"
+        )

@@ -1,0 +1,55 @@
+"""The two units that pods are billed in, and the names of the resources that carry them.
+
+100 cores are one GPU; one block is 256 MiB of its memory. Blocks are floored for each GPU on its own: the remainder
+of one card cannot be joined to the remainder of another.
+"""
+
+import enum
+from dataclasses import dataclass
+
+CORES_PER_GPU = 100
+MIB = 1 << 20
+BLOCK_MIB = 256
+BLOCK_BYTES = BLOCK_MIB * MIB
+DEFAULT_DOMAIN = "tencent.com"
+
+
+class Resource(enum.Enum):
+    """Which of the two extended resources a call from kubelet is about."""
+
+    CORE = "core"
+    MEMORY = "memory"
+
+    @property
+    def other(self) -> "Resource":
+        return Resource.MEMORY if self is Resource.CORE else Resource.CORE
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceNames:
+    """Full names under one domain; `--resource-domain` changes the domain everywhere."""
+
+    domain: str = DEFAULT_DOMAIN
+
+    @property
+    def core(self) -> str:
+        return f"{self.domain}/vcuda-core"
+
+    @property
+    def memory(self) -> str:
+        return f"{self.domain}/vcuda-memory"
+
+    def of(self, resource: Resource) -> str:
+        return self.core if resource is Resource.CORE else self.memory
+
+
+def blocks_in(memory_bytes: int) -> int:
+    """Whole blocks that fit into so many bytes."""
+    return memory_bytes // BLOCK_BYTES
+
+
+def format_blocks(blocks: int) -> str:
+    """Blocks as a person reads them: `8 blocks (2 GiB)`."""
+    mib = blocks * BLOCK_MIB
+    size = f"{mib // 1024} GiB" if mib % 1024 == 0 else f"{mib} MiB"
+    return f"{blocks} block{'' if blocks == 1 else 's'} ({size})"
