@@ -1,0 +1,72 @@
+"""A pod as placement and identity need it: its containers in kubelet's order and what each asks for.
+
+In: `kube.pods` decodes it from the API server's and from kubelet's JSON alike. Not here: anything about who holds what.
+Kubelet admits init containers first, in spec order, then app containers in spec order; `containers` keeps that order.
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef
+from deviceplugin.model.units import Resource
+
+
+class ContainerState(enum.Enum):
+    """The last state that kubelet reported; UNKNOWN before the first report."""
+
+    UNKNOWN = "unknown"
+    WAITING = "waiting"
+    RUNNING = "running"
+    TERMINATED = "terminated"
+
+
+@dataclass(frozen=True, slots=True)
+class PodContainer:
+    """One container: `cores` and `blocks` are its limits, `index` its place among the containers of its own list."""
+
+    ref: ContainerRef
+    role: ContainerRole
+    index: int
+    cores: int = 0
+    blocks: int = 0
+    env: Mapping[str, str] = field(default_factory=dict)
+    state: ContainerState = ContainerState.UNKNOWN
+    waiting_reason: str = ""
+    waiting_message: str = ""
+
+    def wants(self, resource: Resource) -> int:
+        return self.cores if resource is Resource.CORE else self.blocks
+
+    @property
+    def is_gpu(self) -> bool:
+        return bool(self.cores or self.blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod bound to this node. Times are Unix seconds, 0.0 where unknown."""
+
+    ref: PodRef
+    containers: tuple[PodContainer, ...]
+    phase: str = "Pending"
+    reason: str = ""
+    message: str = ""
+    node: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    created: float = 0.0
+    seen_by_kubelet: float = 0.0  # annotation kubernetes.io/config.seen, only in kubelet's own answers
+    deleting: bool = False
+    owner_kind: str = ""
+    resource_version: str = ""
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.phase in {"Succeeded", "Failed"}
+
+    @property
+    def is_gpu(self) -> bool:
+        return any(container.is_gpu for container in self.containers)
+
+    def container(self, name: str) -> PodContainer | None:
+        return next((container for container in self.containers if container.ref.name == name), None)
