@@ -1,0 +1,115 @@
+"""The cluster: all its parts, brought up in order and taken down again.
+
+In: the folder of the Kubernetes programs. Out: a running single-node cluster whose parts the tests may end and start.
+Not here: how each part works. Invariant: whatever happens while it comes up or runs, leaving the context removes everything.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.cluster.certificates import Authority
+from tests.e2e.cluster.cgroups import ClusterCgroup
+from tests.e2e.cluster.client import Client
+from tests.e2e.cluster.containerd import Containerd, make_containerd
+from tests.e2e.cluster.control_plane import ControlPlane, make_control_plane
+from tests.e2e.cluster.etcd import Etcd, make_etcd
+from tests.e2e.cluster.images import PAUSE, busybox_image, pause_image
+from tests.e2e.cluster.kubelet import Kubelet, make_kubelet
+from tests.e2e.cluster.layout import Layout
+from tests.e2e.cluster.leftovers import remove_abandoned_clusters, remove_cluster, root_lock
+from tests.e2e.cluster.namespace import MountNamespace
+from tests.e2e.cluster.network import create_network
+from tests.e2e.cluster.sysctls import remember_sysctls
+from tests.e2e.cluster.waiting import wait_until
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One running Kubernetes."""
+
+    layout: Layout
+    authority: Authority
+    etcd: Etcd
+    control_plane: ControlPlane
+    containerd: Containerd
+    kubelet: Kubelet
+
+    @property
+    def admin(self) -> Client:
+        return self.control_plane.admin
+
+
+@contextmanager
+def running_cluster(programs: Path) -> Iterator[Cluster]:
+    remove_abandoned_clusters()
+    layout = Layout.fresh()
+    with ExitStack() as undo:
+        undo.enter_context(root_lock(layout.lock))
+        undo.callback(remove_cluster, layout)
+        if "VCUDA_E2E_KEEP_LOGS" in os.environ:
+            undo.callback(_keep_logs, layout, Path(os.environ["VCUDA_E2E_KEEP_LOGS"]))
+        yield _bring_up(layout, programs, undo)
+
+
+def _bring_up(layout: Layout, programs: Path, undo: ExitStack) -> Cluster:
+    remember_sysctls(layout.sysctls)
+    authority = Authority(layout.certificates)
+    cgroup = ClusterCgroup(layout.name)
+    cgroup.create()
+    namespace = MountNamespace(layout, cgroup)
+    namespace.create()
+    undo.callback(namespace.holder.kill)
+    network = create_network(layout)
+    etcd = make_etcd(layout)
+    control_plane = make_control_plane(layout, programs, authority, etcd.url)
+    containerd = make_containerd(layout, cgroup, namespace, pause=PAUSE)
+    kubelet = make_kubelet(
+        layout,
+        programs,
+        authority=authority,
+        control_plane=control_plane,
+        network=network,
+        cgroup=cgroup,
+        namespace=namespace,
+    )
+    cluster = Cluster(layout, authority, etcd, control_plane, containerd, kubelet)
+    _undo_with(cluster, undo)
+    _start(cluster)
+    return cluster
+
+
+def _undo_with(cluster: Cluster, undo: ExitStack) -> None:
+    """Ends the programs, the last started first; the client's connections go before the server."""
+    for process in (cluster.etcd.process, cluster.containerd.process):
+        undo.callback(process.kill)
+    for component in cluster.control_plane.components:
+        undo.callback(component.process.kill)
+        undo.callback(component.client.close)
+    undo.callback(cluster.admin.close)
+    undo.callback(cluster.kubelet.process.kill)
+
+
+def _start(cluster: Cluster) -> None:
+    cluster.etcd.start()
+    cluster.containerd.start()
+    for image in (pause_image(), busybox_image()):
+        cluster.containerd.ctr("images", "import", "-", stdin=image, doing="importing an image")
+    cluster.control_plane.api_server.start()
+    cluster.control_plane.controller_manager.start()
+    cluster.control_plane.scheduler.start()
+    cluster.kubelet.start()
+    wait_until(lambda: _has_default_account(cluster), "namespace default has its service account", seconds=60)
+
+
+def _has_default_account(cluster: Cluster) -> bool:
+    accounts = cluster.admin.get("/api/v1/namespaces/default/serviceaccounts")["items"]
+    return any(account["metadata"]["name"] == "default" for account in accounts)
+
+
+def _keep_logs(layout: Layout, folder: Path) -> None:
+    """VCUDA_E2E_KEEP_LOGS=DIR: what to read after a failure on another machine."""
+    shutil.copytree(layout.logs, folder / layout.name, dirs_exist_ok=True)

@@ -1,0 +1,153 @@
+"""The API server, the scheduler and the controller manager.
+
+In: the programs, etcd's URL, the certificates. Out: three processes, each started and ended on its own, and the admin's client.
+Not here: the node. Invariant: `start` returns when the program serves, or raises with the end of its log.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.cluster.certificates import Authority, KeyPair
+from tests.e2e.cluster.client import Client
+from tests.e2e.cluster.kubeconfig import write_kubeconfig
+from tests.e2e.cluster.layout import Layout
+from tests.e2e.cluster.processes import Process, free_ports
+from tests.e2e.cluster.waiting import wait_until
+
+SERVICE_ADDRESSES = "10.96.0.0/16"
+FIRST_SERVICE_ADDRESS = "10.96.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A program that says on an HTTPS path whether it is ready."""
+
+    process: Process
+    client: Client
+    ready_path: str
+
+    def start(self, *, seconds: float = 90) -> None:
+        self.process.start()
+        wait_until(self._ready, f"{self.process.name} is ready", seconds=seconds, evidence=self.process.log_tail)
+
+    def stop(self) -> None:
+        self.process.stop()
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def _ready(self) -> bool:
+        self.process.require_running()
+        return self.client.ready(self.ready_path)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlane:
+    """The three programs and the admin's way in."""
+
+    api_server: Component
+    scheduler: Component
+    controller_manager: Component
+    admin: Client
+    admin_kubeconfig: Path
+    server: str
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        return (self.api_server, self.scheduler, self.controller_manager)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlaneFiles:
+    """What the makers of the three components share."""
+
+    layout: Layout
+    programs: Path
+    authority: Authority
+    serving: KeyPair
+    admin: KeyPair
+    service_accounts: KeyPair
+
+
+def make_control_plane(layout: Layout, programs: Path, authority: Authority, etcd_url: str) -> ControlPlane:
+    api_port, scheduler_port, manager_port = free_ports(3)
+    names = ["kubernetes", "kubernetes.default.svc", "localhost", "127.0.0.1", FIRST_SERVICE_ADDRESS]
+    files = ControlPlaneFiles(
+        layout,
+        programs,
+        authority,
+        serving=authority.issue("serving", common_name="kube-apiserver", organization="system:masters", names=names),
+        admin=authority.issue("admin", common_name="admin", organization="system:masters"),
+        service_accounts=authority.service_account_keys(),
+    )
+    server = f"https://127.0.0.1:{api_port}"
+    admin_kubeconfig = write_kubeconfig(
+        layout.root / "admin.kubeconfig", server=server, authority=authority.certificate, identity=files.admin
+    )
+    return ControlPlane(
+        api_server=_component(files, "kube-apiserver", api_port, _api_server(files, api_port, etcd_url), "/readyz"),
+        scheduler=_component(files, "kube-scheduler", scheduler_port, _scheduler(files, server), "/readyz"),
+        controller_manager=_component(
+            files, "kube-controller-manager", manager_port, _controller_manager(files, server), "/healthz"
+        ),
+        admin=Client.by_certificate(server, authority.certificate, files.admin),
+        admin_kubeconfig=admin_kubeconfig,
+        server=server,
+    )
+
+
+def _component(files: ControlPlaneFiles, name: str, port: int, flags: list[str], ready_path: str) -> Component:
+    serving = [
+        "--bind-address=127.0.0.1",
+        f"--secure-port={port}",
+        f"--tls-cert-file={files.serving.certificate}",
+        f"--tls-private-key-file={files.serving.key}",
+    ]
+    process = Process(name, [str(files.programs / name), *serving, *flags], files.layout.logs / f"{name}.log")
+    client = Client.by_certificate(f"https://127.0.0.1:{port}", files.authority.certificate, files.admin)
+    return Component(process, client, ready_path)
+
+
+def _api_server(files: ControlPlaneFiles, port: int, etcd_url: str) -> list[str]:
+    to_kubelet = files.authority.issue("to-kubelet", common_name="kube-apiserver-client", organization="system:masters")
+    return [
+        f"--etcd-servers={etcd_url}",
+        "--advertise-address=127.0.0.1",
+        f"--client-ca-file={files.authority.certificate}",
+        f"--service-account-key-file={files.service_accounts.certificate}",
+        f"--service-account-signing-key-file={files.service_accounts.key}",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-cluster-ip-range={SERVICE_ADDRESSES}",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        "--allow-privileged=true",
+        "--endpoint-reconciler-type=none",
+        f"--kubelet-client-certificate={to_kubelet.certificate}",
+        f"--kubelet-client-key={to_kubelet.key}",
+        f"--kubelet-certificate-authority={files.authority.certificate}",
+        "--kubelet-preferred-address-types=InternalIP",
+        "--profiling=false",
+    ]
+
+
+def _scheduler(files: ControlPlaneFiles, server: str) -> list[str]:
+    return [*_as_component(files, server, "kube-scheduler"), "--leader-elect=false", "--profiling=false"]
+
+
+def _controller_manager(files: ControlPlaneFiles, server: str) -> list[str]:
+    return [
+        *_as_component(files, server, "kube-controller-manager"),
+        f"--service-account-private-key-file={files.service_accounts.key}",
+        f"--root-ca-file={files.authority.certificate}",
+        "--use-service-account-credentials=true",
+        "--leader-elect=false",
+        "--profiling=false",
+    ]
+
+
+def _as_component(files: ControlPlaneFiles, server: str, name: str) -> list[str]:
+    pair = files.authority.issue(name, common_name=f"system:{name}")
+    path = write_kubeconfig(
+        files.layout.root / f"{name}.kubeconfig", server=server, authority=files.authority.certificate, identity=pair
+    )
+    return [f"--kubeconfig={path}", f"--authentication-kubeconfig={path}", f"--authorization-kubeconfig={path}"]

@@ -1,0 +1,72 @@
+"""The container images, made here because no registry can be reached.
+
+In: Debian's static busybox and a C file. Out: docker-archive tars, as bytes, that `ctr images import` takes.
+Not here: importing. Invariant: one layer each, and nothing in it that needs the network.
+"""
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.e2e.cluster.processes import run
+
+PAUSE = "docker.io/local/pause:1"
+BUSYBOX = "docker.io/local/busybox:1"
+
+
+def pause_image() -> bytes:
+    with TemporaryDirectory(dir="/tmp") as folder:
+        program = Path(folder) / "pause"
+        source = Path(__file__).with_name("pause.c")
+        run(["gcc", "-Os", "-static", "-s", "-o", str(program), str(source)], doing="compiling the pause program")
+        return _archive(PAUSE, _layer({"pause": program.read_bytes()}, links={}), ["/pause"])
+
+
+def busybox_image() -> bytes:
+    program = Path("/bin/busybox")
+    applets = run([str(program), "--list"], doing="listing busybox's applets").split()
+    links = {f"bin/{applet}": "busybox" for applet in applets if applet != "busybox"}
+    files = {"bin/busybox": program.read_bytes(), "etc/passwd": b"root:x:0:0:root:/:/bin/sh\n"}
+    return _archive(BUSYBOX, _layer(files, links=links, folders=("tmp", "dev", "proc", "sys")), ["/bin/sh"])
+
+
+def _layer(files: dict[str, bytes], *, links: dict[str, str], folders: Iterable[str] = ()) -> bytes:
+    parents = sorted({parent for name in [*files, *links] if (parent := str(Path(name).parent)) != "."})
+    entries = [(_entry(folder, tarfile.DIRTYPE, 0o755), b"") for folder in [*folders, *parents]]
+    entries += [(_entry(name, tarfile.REGTYPE, 0o755, size=len(content)), content) for name, content in files.items()]
+    entries += [(_entry(name, tarfile.SYMTYPE, 0o777, target=target), b"") for name, target in links.items()]
+    return _tar(entries)
+
+
+def _archive(reference: str, layer: bytes, entrypoint: list[str]) -> bytes:
+    configuration = json.dumps(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {"Entrypoint": entrypoint, "Env": ["PATH=/bin"]},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
+            "history": [{"created_by": "tests/e2e"}],
+        }
+    ).encode()
+    name = f"{hashlib.sha256(configuration).hexdigest()}.json"
+    manifest = json.dumps([{"Config": name, "RepoTags": [reference], "Layers": ["layer.tar"]}]).encode()
+    contents = {"layer.tar": layer, name: configuration, "manifest.json": manifest}
+    return _tar([(_entry(file, tarfile.REGTYPE, 0o644, size=len(data)), data) for file, data in contents.items()])
+
+
+def _entry(name: str, kind: bytes, mode: int, *, size: int = 0, target: str = "") -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.mode, entry.size, entry.linkname = kind, mode, size, target
+    return entry
+
+
+def _tar(entries: Iterable[tuple[tarfile.TarInfo, bytes]]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for entry, content in entries:
+            tar.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()

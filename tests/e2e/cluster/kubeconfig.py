@@ -1,0 +1,37 @@
+"""kubeconfig files.
+
+In: a server, its authority and one identity. Out: a file (JSON, which is YAML). Not here: issuing identities.
+Invariant: everything is embedded, so the file works wherever it is copied to.
+"""
+
+import base64
+import json
+from pathlib import Path
+
+from tests.e2e.cluster.certificates import KeyPair
+
+
+def write_kubeconfig(path: Path, *, server: str, authority: Path, identity: KeyPair | str) -> Path:
+    """`identity` is a client certificate or a bearer token."""
+    user = {"token": identity} if isinstance(identity, str) else _certificate_user(identity)
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {"name": "e2e", "cluster": {"server": server, "certificate-authority-data": _embedded(authority)}}
+        ],
+        "users": [{"name": "e2e", "user": user}],
+        "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": "e2e"}}],
+        "current-context": "e2e",
+    }
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(document, indent=2))
+    return path
+
+
+def _certificate_user(pair: KeyPair) -> dict[str, str]:
+    return {"client-certificate-data": _embedded(pair.certificate), "client-key-data": _embedded(pair.key)}
+
+
+def _embedded(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()

@@ -1,0 +1,150 @@
+"""kubelet: the node.
+
+In: the layout, the programs, the pods' network, the container runtime's socket. Out: a process that can be stopped, killed and
+started while its pods run on, and the node's readiness as the API server sees it.
+Not here: where kubelet keeps its sockets (`layout`).
+Invariant: authorisation decisions are cached for a moment only, so that a test may take a permission away and see it gone.
+"""
+
+import datetime
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.cluster.certificates import Authority
+from tests.e2e.cluster.cgroups import ClusterCgroup
+from tests.e2e.cluster.client import ApiError, Client
+from tests.e2e.cluster.control_plane import ControlPlane
+from tests.e2e.cluster.kubeconfig import write_kubeconfig
+from tests.e2e.cluster.layout import Layout
+from tests.e2e.cluster.namespace import MountNamespace
+from tests.e2e.cluster.network import PodNetwork
+from tests.e2e.cluster.processes import Process, free_ports
+from tests.e2e.cluster.waiting import wait_until
+
+NODE = "vcuda-node"
+MOST_PODS = 300
+ALMOST_NOTHING = "1%"
+
+
+@dataclass(frozen=True, slots=True)
+class Kubelet:
+    """The kubelet process, its HTTPS address and its node."""
+
+    process: Process
+    url: str
+    admin: Client
+
+    def start(self, *, seconds: float = 90) -> None:
+        """Returns when kubelet has said Ready since this start, not merely before it."""
+        began = datetime.datetime.now(datetime.UTC).replace(microsecond=0)  # heartbeats have whole seconds
+        self.process.start()
+        wait_until(
+            lambda: self._ready_since(began),
+            f"node {NODE} is Ready",
+            seconds=seconds,
+            every=0.3,
+            evidence=self.process.log_tail,
+        )
+
+    def stop(self) -> None:
+        self.process.stop()
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def _ready_since(self, began: datetime.datetime) -> bool:
+        self.process.require_running()
+        try:
+            status = self.admin.get(f"/api/v1/nodes/{NODE}")["status"]
+        except ApiError:
+            return False
+        return any(
+            each["type"] == "Ready"
+            and each["status"] == "True"
+            and datetime.datetime.fromisoformat(each["lastHeartbeatTime"]) > began
+            for each in status.get("conditions", [])
+        )
+
+
+def make_kubelet(
+    layout: Layout,
+    programs: Path,
+    *,
+    authority: Authority,
+    control_plane: ControlPlane,
+    network: PodNetwork,
+    cgroup: ClusterCgroup,
+    namespace: MountNamespace,
+) -> Kubelet:
+    port, healthz_port = free_ports(2)
+    identity = authority.issue("kubelet", common_name=f"system:node:{NODE}", organization="system:nodes")
+    kubeconfig = write_kubeconfig(
+        layout.root / "kubelet.kubeconfig",
+        server=control_plane.server,
+        authority=authority.certificate,
+        identity=identity,
+    )
+    document = _configuration(layout, authority, network, cgroup)
+    document.update(port=port, healthzPort=healthz_port)
+    configuration = layout.root / "kubelet.json"
+    configuration.write_text(json.dumps(document, indent=2))
+    flags = [
+        f"--config={configuration}",
+        f"--kubeconfig={kubeconfig}",
+        f"--root-dir={layout.kubelet}",
+        f"--hostname-override={NODE}",
+        f"--node-ip={network.node_address}",
+    ]
+    command = cgroup.joining(namespace.entering([str(programs / "kubelet"), *flags]))
+    process = Process("kubelet", command, layout.logs / "kubelet.log")
+    return Kubelet(process, f"https://{network.node_address}:{port}", control_plane.admin)
+
+
+def _configuration(
+    layout: Layout, authority: Authority, network: PodNetwork, cgroup: ClusterCgroup
+) -> dict[str, object]:
+    serving = authority.issue(
+        "kubelet-serving",
+        common_name=f"system:node:{NODE}",
+        organization="system:nodes",
+        names=[NODE, network.node_address],
+    )
+    layout.static_pods.mkdir(parents=True, exist_ok=True)
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": network.node_address,
+        "healthzBindAddress": "127.0.0.1",
+        "tlsCertFile": str(serving.certificate),
+        "tlsPrivateKeyFile": str(serving.key),
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True, "cacheTTL": "1s"},
+            "x509": {"clientCAFile": str(authority.certificate)},
+        },
+        "authorization": {
+            "mode": "Webhook",
+            "webhook": {"cacheAuthorizedTTL": "1s", "cacheUnauthorizedTTL": "1s"},
+        },
+        "containerRuntimeEndpoint": f"unix://{layout.containerd_socket}",
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": cgroup.kubelet_root,
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "localStorageCapacityIsolation": False,
+        "makeIPTablesUtilChains": False,
+        "maxPods": MOST_PODS,
+        "nodeStatusUpdateFrequency": "2s",  # capacity is awaited by many tests
+        "oomScoreAdj": 0,
+        "podLogsDir": str(layout.root / "pod-logs"),
+        "volumePluginDir": str(layout.root / "volume-plugins"),
+        "staticPodPath": str(layout.static_pods),
+        "imageGCHighThresholdPercent": 100,
+        "evictionHard": {
+            "memory.available": "50Mi",
+            "nodefs.available": ALMOST_NOTHING,
+            "nodefs.inodesFree": ALMOST_NOTHING,
+            "imagefs.available": ALMOST_NOTHING,
+        },
+    }

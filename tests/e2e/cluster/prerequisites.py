@@ -1,0 +1,33 @@
+"""What the machine must have before a cluster can be brought up.
+
+In: this machine. Out: the folder of the Kubernetes programs, after installing and building what is missing.
+Not here: the decision to skip (`tests/e2e/conftest.py`).
+Invariant: `Unavailable` names the one thing that cannot be had and what to do about it.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+
+SCRIPTS = Path(__file__).parent.parent / "kubernetes"
+
+
+class Unavailable(Exception):
+    """This machine cannot run a real Kubernetes."""
+
+
+def kubernetes_programs() -> Path:
+    if os.geteuid() != 0:
+        raise Unavailable("Containers need root: run the e2e tests as root.")
+    _script("packages")
+    return Path(_script("build").strip().splitlines()[-1])
+
+
+def _script(name: str) -> str:
+    """Its progress goes to our own stderr: a cold build takes ten minutes, and silence would look like a hang."""
+    done = subprocess.run([str(SCRIPTS / name)], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise Unavailable(
+            f"{SCRIPTS / name} could not provide what the cluster needs (exit {done.returncode}); see above."
+        )
+    return done.stdout
