@@ -1,0 +1,211 @@
+"""Paths and verbs: each request of core/v1 turned into one call of the store.
+
+In: HTTP as kubectl, kubelet and our client speak it. Out: JSON, `Status` objects for refusals, watch streams. Not
+here: what the verbs do (`store`).
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from tests.fakes.apiserver.faults import WATCH_HARMS, Fault, Faults, Harm, is_watch
+from tests.fakes.apiserver.paging import Pages, Snapshot
+from tests.fakes.apiserver.selectors import selector
+from tests.fakes.apiserver.status import ApiError, JsonObject, status
+from tests.fakes.apiserver.store import KINDS, NAMESPACED, Store
+from tests.fakes.apiserver.watch import Watch
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_PATCHES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
+_VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.0-vcuda-stand-in", "platform": "linux/amd64"}
+
+
+class Api:
+    """The handlers; `token`, where set, is what a client must send."""
+
+    def __init__(self, store: Store, *, token: str = "", bookmark_seconds: float = 60.0) -> None:
+        self.store = store
+        self.token = token
+        self.bookmark_seconds = bookmark_seconds
+        self.faults = Faults()
+        self.pages = Pages()
+        self.requests: list[tuple[str, str]] = []
+        self.open_watches = 0
+
+    def application(self) -> web.Application:
+        app = web.Application(middlewares=[self._guard], client_max_size=16 << 20)
+        one = "/api/v1/namespaces/{namespace}/{resource:pods|events}"
+        app.add_routes(
+            [
+                web.get("/version", _version),
+                web.get("/{probe:healthz|livez|readyz}", _healthy),
+                web.get("/api/v1/{resource:pods|nodes|events}", self._list),
+                web.post("/api/v1/{resource:nodes}", self._create),
+                web.get(one, self._list),
+                web.post(one, self._create),
+                web.post("/api/v1/namespaces/{namespace}/pods/{name}/binding", self._bind),
+            ]
+        )
+        for path in ("/api/v1/{resource:nodes}/{name}", one + "/{name}"):
+            app.router.add_get(path, self._get)
+            app.router.add_put(path, self._replace)
+            app.router.add_delete(path, self._delete)
+            app.router.add_patch(path, self._patch)
+            app.router.add_get(path + "/{status:status}", self._get)
+            app.router.add_patch(path + "/{status:status}", self._patch)
+        return app
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self.requests.append((request.method, request.path_qs))
+        try:
+            self._authenticate(request)
+            fault = self.faults.next_for(request)
+            request["fault"] = fault
+            if fault is not None and fault.harm not in WATCH_HARMS and (spoiled := await _suffer(request, fault)):
+                return spoiled
+            return await handler(request)
+        except ApiError as error:
+            return web.json_response(error.status, status=error.code)
+        except web.HTTPNotFound:
+            return web.json_response(status(404, "the server could not find the requested resource"), status=404)
+
+    def _authenticate(self, request: web.Request) -> None:
+        if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
+            raise ApiError(401, "Unauthorized")
+
+    async def _list(self, request: web.Request) -> web.StreamResponse:
+        resource, namespace = _where(request)
+        query = request.query
+        chosen = selector(resource, fields=query.get("fieldSelector", ""), labels=query.get("labelSelector", ""))
+        version = _number(query.get("resourceVersion", ""))
+        if version is not None and version > self.store.version:
+            raise ApiError(504, f"Too large resource version: {version}, current: {self.store.version}")
+        if is_watch(request):
+            watch = Watch(
+                resource,
+                namespace,
+                chosen,
+                since=version or None,
+                bookmarks=query.get("allowWatchBookmarks", "").lower() in ("1", "true"),
+                bookmark_seconds=self.bookmark_seconds,
+                timeout_seconds=float(query.get("timeoutSeconds") or 1800),
+            )
+            return await self._watch(request, watch)
+        limit = _number(query.get("limit", "")) or 0
+        if token := query.get("continue", ""):
+            return web.json_response(self.pages.following(KINDS[resource], token, limit))
+        items = [item for item in self.store.objects(resource, namespace=namespace) if chosen(item)]
+        return web.json_response(self.pages.first(KINDS[resource], Snapshot(self.store.version, items), limit))
+
+    async def _watch(self, request: web.Request, watch: Watch) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        self.open_watches += 1
+        try:
+            await watch.serve(self.store, response, fault=request["fault"])
+        except ConnectionError:
+            pass
+        finally:
+            self.open_watches -= 1
+        if request["fault"] is not None and request.transport is not None:
+            request.transport.close()
+        return response
+
+    async def _get(self, request: web.Request) -> web.StreamResponse:
+        resource, namespace = _where(request)
+        return web.json_response(self.store.get(resource, request.match_info["name"], namespace=namespace))
+
+    async def _create(self, request: web.Request) -> web.StreamResponse:
+        resource, namespace = _where(request)
+        made = self.store.create(resource, await _body(request), namespace=namespace)
+        return web.json_response(made, status=201)
+
+    async def _replace(self, request: web.Request) -> web.StreamResponse:
+        resource, namespace = _where(request)
+        name = request.match_info["name"]
+        return web.json_response(self.store.replace(resource, name, await _body(request), namespace=namespace))
+
+    async def _patch(self, request: web.Request) -> web.StreamResponse:
+        resource, namespace = _where(request)
+        if request.content_type not in _PATCHES:
+            raise ApiError(415, f"the body of the request was in an unknown format: {request.content_type}")
+        patched = self.store.patch(
+            resource,
+            request.match_info["name"],
+            await _body(request),
+            namespace=namespace,
+            status="status" in request.match_info,
+        )
+        return web.json_response(patched)
+
+    async def _delete(self, request: web.Request) -> web.StreamResponse:
+        resource, namespace = _where(request)
+        options = await _body(request) if request.can_read_body else {}
+        grace = options.get("gracePeriodSeconds", _number(request.query.get("gracePeriodSeconds", "")))
+        gone = self.store.delete(
+            resource,
+            request.match_info["name"],
+            namespace=namespace,
+            grace=grace,
+            preconditions=options.get("preconditions"),
+        )
+        return web.json_response(gone)
+
+    async def _bind(self, request: web.Request) -> web.StreamResponse:
+        body = await _body(request)
+        node = (body.get("target") or {}).get("name") or ""
+        if not node:
+            raise ApiError(422, "Binding is invalid: target.name: Required value")
+        _, namespace = _where(request)
+        self.store.bind(request.match_info["name"], node, namespace=namespace, meta=body.get("metadata"))
+        return web.json_response({"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}, status=201)
+
+
+def _where(request: web.Request) -> tuple[str, str]:
+    resource = request.match_info.get("resource", "pods")
+    return resource, request.match_info.get("namespace", "") if resource in NAMESPACED else ""
+
+
+def _number(text: str) -> int | None:
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise ApiError(400, f'"{text}" is not a number')
+    return int(text)
+
+
+async def _body(request: web.Request) -> JsonObject:
+    try:
+        body = json.loads(await request.read())
+    except ValueError as error:
+        raise ApiError(400, f"the body of the request is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise ApiError(400, "the body of the request is not an object")
+    return body
+
+
+async def _suffer(request: web.Request, fault: Fault) -> web.StreamResponse | None:
+    match fault.harm:
+        case Harm.STATUS:
+            headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
+            return web.json_response(status(fault.code, "injected by the test"), status=fault.code, headers=headers)
+        case Harm.BODY:
+            return web.Response(body=fault.body, content_type="application/json")
+        case Harm.HANG:
+            await asyncio.Event().wait()
+        case Harm.SLOW:
+            await asyncio.sleep(fault.seconds)
+        case Harm.RESET if request.transport is not None:
+            request.transport.abort()
+    return None
+
+
+async def _version(_: web.Request) -> web.StreamResponse:
+    return web.json_response(_VERSION)
+
+
+async def _healthy(_: web.Request) -> web.StreamResponse:
+    return web.Response(text="ok")
