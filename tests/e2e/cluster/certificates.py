@@ -4,7 +4,7 @@ In: a folder. Out: PEM files, named by their subject. Not here: who uses them.
 Invariant: nothing is valid for longer than a day, and private keys are readable by their owner alone.
 """
 
-import datetime
+import datetime as dt
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,15 +63,15 @@ class Authority:
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
+    now = dt.datetime.now(dt.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))  # a container's clock may lag
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_before(now - dt.timedelta(hours=1))  # a container's clock may lag
+        .not_valid_after(now + dt.timedelta(days=1))
     )
 
 

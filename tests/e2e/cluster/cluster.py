@@ -1,7 +1,8 @@
 """The cluster: all its parts, brought up in order and taken down again.
 
-In: the folder of the Kubernetes programs. Out: a running single-node cluster whose parts the tests may end and start.
-Not here: how each part works. Invariant: whatever happens while it comes up or runs, leaving the context removes everything.
+In: the folder of the Kubernetes programs. Out: a running single-node cluster whose parts tests may end and start.
+Not here: how each part works.
+Invariant: whatever happens while it comes up or runs, leaving the context removes everything.
 """
 
 import os

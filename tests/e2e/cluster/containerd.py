@@ -1,6 +1,7 @@
 """containerd of our own, beside any that the machine runs.
 
-In: the layout, the mount namespace and the cgroup to run in. Out: a process and its socket. Not here: images (`images`).
+In: the layout, the mount namespace and the cgroup to run in. Out: a process and its socket.
+Not here: how images are made (`images`).
 Invariant: it keeps everything under its own root and state; what is hard-coded elsewhere the mount namespace covers.
 """
 

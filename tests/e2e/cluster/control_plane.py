@@ -1,7 +1,8 @@
 """The API server, the scheduler and the controller manager.
 
-In: the programs, etcd's URL, the certificates. Out: three processes, each started and ended on its own, and the admin's client.
-Not here: the node. Invariant: `start` returns when the program serves, or raises with the end of its log.
+In: the programs, etcd's URL, the certificates. Out: three processes, each started and ended on its own, and the admin's
+client. Not here: the node.
+Invariant: `start` returns when the program serves, or raises with the end of its log.
 """
 
 from dataclasses import dataclass

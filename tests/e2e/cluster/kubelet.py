@@ -1,12 +1,12 @@
 """kubelet: the node.
 
-In: the layout, the programs, the pods' network, the container runtime's socket. Out: a process that can be stopped, killed and
-started while its pods run on, and the node's readiness as the API server sees it.
+In: the layout, the programs, the pods' network, the container runtime's socket. Out: a process that can be stopped,
+killed and started while its pods run on, and the node's readiness as the API server sees it.
 Not here: where kubelet keeps its sockets (`layout`).
-Invariant: authorisation decisions are cached for a moment only, so that a test may take a permission away and see it gone.
+Invariant: authorisation decisions are cached for a moment only, so that a permission taken away is gone at once.
 """
 
-import datetime
+import datetime as dt
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +37,7 @@ class Kubelet:
 
     def start(self, *, seconds: float = 90) -> None:
         """Returns when kubelet has said Ready since this start, not merely before it."""
-        began = datetime.datetime.now(datetime.UTC).replace(microsecond=0)  # heartbeats have whole seconds
+        began = dt.datetime.now(dt.UTC).replace(microsecond=0)  # heartbeats have whole seconds
         self.process.start()
         wait_until(
             lambda: self._ready_since(began),
@@ -53,7 +53,7 @@ class Kubelet:
     def kill(self) -> None:
         self.process.kill()
 
-    def _ready_since(self, began: datetime.datetime) -> bool:
+    def _ready_since(self, began: dt.datetime) -> bool:
         self.process.require_running()
         try:
             status = self.admin.get(f"/api/v1/nodes/{NODE}")["status"]
@@ -62,7 +62,7 @@ class Kubelet:
         return any(
             each["type"] == "Ready"
             and each["status"] == "True"
-            and datetime.datetime.fromisoformat(each["lastHeartbeatTime"]) > began
+            and dt.datetime.fromisoformat(each["lastHeartbeatTime"]) > began
             for each in status.get("conditions", [])
         )
 

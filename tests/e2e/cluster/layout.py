@@ -4,12 +4,12 @@ In: an identifier. Out: paths. Not here: creating or removing what lies there.
 Invariant: the root is short, because a unix socket's path may have at most 107 bytes.
 
 Where kubelet 1.36 keeps its sockets when it is given `--root-dir` (read in its source and seen on the running node):
-  device plugins   /var/lib/kubelet/device-plugins/kubelet.sock: hard-coded, does NOT follow --root-dir; the checkpoint
-                   kubelet_internal_checkpoint lies beside it
+  device plugins   /var/lib/kubelet/device-plugins/kubelet.sock: hard-coded, does NOT follow --root-dir; the
+                   checkpoint kubelet_internal_checkpoint lies beside it
   plugin watcher   <root-dir>/plugins_registry/
   PodResources     <root-dir>/pod-resources/kubelet.sock
-To keep the first under our root too, kubelet runs in a mount namespace (`namespace`) in which /var/lib/kubelet IS the root-dir.
-Outside that namespace, where the agent runs, all three are found under `Layout.kubelet`.
+To keep the first under our root too, kubelet runs in a mount namespace (`namespace`) in which /var/lib/kubelet IS the
+root-dir. Outside that namespace, where the agent runs, all three are found under `Layout.kubelet`.
 """
 
 import secrets

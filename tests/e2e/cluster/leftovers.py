@@ -2,7 +2,8 @@
 
 In: a layout. Out: nothing of it is left: processes, cgroups, bridge, settings, folders.
 Not here: a polite end; whoever wants one stops the programs first.
-Invariant: only what carries the cluster's identifier is touched, and a living owner's cluster never (it holds the lock).
+Invariant: only what carries the cluster's identifier is touched, and never a cluster whose owner lives: it holds the
+lock.
 """
 
 import fcntl

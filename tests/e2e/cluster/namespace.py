@@ -1,8 +1,9 @@
 """The mount namespace in which containerd and kubelet run.
 
 In: the folders of this machine that those two write to whatever they are told (`COVERED`). Out: `entering(command)`.
-Not here: the programs. Invariant: a mount made by containerd or kubelet is never visible outside, so none can be left over;
-mounts made outside (by the agent, say) are visible inside, because the namespace is a slave of the machine's.
+Not here: the programs.
+Invariant: a mount made by containerd or kubelet is never visible outside, so none can be left over; mounts made outside
+(by the agent, say) are visible inside, because the namespace is a slave of the machine's.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """The pods' network: one bridge of our own, no routes, no firewall rules.
 
-In: the cluster's layout. Out: the bridge, its address (the node's InternalIP, on which kubelet listens) and the CNI configuration.
-Not here: a way out: pods reach each other and the node, nothing else.
-Invariant: nothing outside the bridge is changed (no forwarding, no iptables), so removing the bridge removes everything.
+In: the cluster's layout. Out: the bridge, its address (the node's InternalIP, on which kubelet listens) and the CNI
+configuration. Not here: a way out: pods reach each other and the node, nothing else.
+Invariant: nothing outside the bridge is changed (no forwarding, no iptables): with the bridge all of it goes.
 """
 
 import ipaddress

@@ -2,7 +2,7 @@
 
 In: this machine. Out: the folder of the Kubernetes programs, after installing and building what is missing.
 Not here: the decision to skip (`tests/e2e/conftest.py`).
-Invariant: `Unavailable` names the one thing that cannot be had and what to do about it.
+Invariant: `UnavailableError` names the one thing that cannot be had and what to do about it.
 """
 
 import os
@@ -12,13 +12,13 @@ from pathlib import Path
 SCRIPTS = Path(__file__).parent.parent / "kubernetes"
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """This machine cannot run a real Kubernetes."""
 
 
 def kubernetes_programs() -> Path:
     if os.geteuid() != 0:
-        raise Unavailable("Containers need root: run the e2e tests as root.")
+        raise UnavailableError("Containers need root: run the e2e tests as root.")
     _script("packages")
     return Path(_script("build").strip().splitlines()[-1])
 
@@ -27,7 +27,7 @@ def _script(name: str) -> str:
     """Its progress goes to our own stderr: a cold build takes ten minutes, and silence would look like a hang."""
     done = subprocess.run([str(SCRIPTS / name)], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        raise Unavailable(
+        raise UnavailableError(
             f"{SCRIPTS / name} could not provide what the cluster needs (exit {done.returncode}); see above."
         )
     return done.stdout

@@ -1,6 +1,7 @@
 """The kernel settings that kubelet changes when it starts.
 
-In: a file to remember them in. Out: the settings as they were. Invariant: what kubelet changes for its own good is put back.
+In: a file to remember them in. Out: the settings as they were.
+Invariant: what kubelet changes for its own good is put back.
 """
 
 import json

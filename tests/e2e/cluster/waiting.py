@@ -1,6 +1,6 @@
 """Waiting for a condition with a deadline, the only way the e2e tests wait.
 
-In: a condition. Out: its first true value, or `DeadlineExceeded` that says what was awaited and shows the evidence.
+In: a condition. Out: its first true value, or `DeadlineError` that says what was awaited and shows the evidence.
 Not here: what the conditions are. Invariant: nothing waits without an end.
 """
 
@@ -15,7 +15,7 @@ class HarnessError(RuntimeError):
     """The cluster itself, not what is tested on it, went wrong."""
 
 
-class DeadlineExceeded(HarnessError):
+class DeadlineError(HarnessError):
     """A condition did not come true in time."""
 
 
@@ -33,5 +33,5 @@ def wait_until(
         if value:
             return value
         if time.monotonic() > deadline:
-            raise DeadlineExceeded(f"{what}: not within {seconds:.0f} s.\n{evidence() if evidence else ''}".rstrip())
+            raise DeadlineError(f"{what}: not within {seconds:.0f} s.\n{evidence() if evidence else ''}".rstrip())
         time.sleep(every)
