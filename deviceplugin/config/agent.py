@@ -1,0 +1,346 @@
+"""The settings of `vcuda agent`: this file is the reference from which flags, environment, file and docs are made.
+
+In: nothing. Out: `AgentSettings`, a frozen tree whose leaves are parsed values. Durations are seconds. Flags that the
+lineage has keep its names, defaults and meaning; where one differs, its help says so. Values that depend on the
+machine (`derive`) are filled by `effective`, so a tree made by hand has them empty.
+"""
+
+# ruff: noqa: RUF009 - `setting` and `section` are dataclasses.field with a description
+
+import enum
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deviceplugin.config import kinds
+from deviceplugin.config.lineage import ExtraConfig, read_extra_config, read_volume_config
+from deviceplugin.config.setting import section, setting
+from deviceplugin.model.units import DEFAULT_DOMAIN, ResourceNames
+
+
+class DriverKind(enum.Enum):
+    """Whose GPUs; the lineage has one too."""
+
+    NVIDIA = "nvidia"
+
+
+class IdentitySource(enum.Enum):
+    """What may be asked which container an Allocate is for."""
+
+    PODS = "pods"
+    PODRESOURCES = "podresources"
+    APISERVER = "apiserver"
+
+
+class Registration(enum.Enum):
+    """How kubelet learns of the plugin."""
+
+    AUTO = "auto"
+    REGISTRY = "registry"
+    SOCKET = "socket"
+
+
+class CgroupDriver(enum.Enum):
+    """How kubelet names the cgroups of containers."""
+
+    AUTO = "auto"
+    CGROUPFS = "cgroupfs"
+    SYSTEMD = "systemd"
+
+
+class LogLevel(enum.Enum):
+    """The least severe lines that are written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(enum.Enum):
+    """How lines are written; `auto` is `console` on a terminal and `json` elsewhere."""
+
+    AUTO = "auto"
+    JSON = "json"
+    CONSOLE = "console"
+
+
+def _show_extra_config(extra: ExtraConfig) -> str:
+    return kinds.show_path(extra.path)
+
+
+def _host_name(known: Mapping[str, Any], env: Mapping[str, str]) -> str:
+    return socket.gethostname().strip().lower()
+
+
+def _kubelet_root(known: Mapping[str, Any], env: Mapping[str, str]) -> Path:
+    path: Path = known["device-plugin-path"]
+    return path.parent
+
+
+def _pods_endpoint(known: Mapping[str, Any], env: Mapping[str, str]) -> str:
+    host = env.get("NODE_IP") or "127.0.0.1"
+    return f"https://[{host}]:10250/pods" if ":" in host else f"https://{host}:10250/pods"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """Who this node is."""
+
+    name: str = setting(
+        "hostname-override",
+        kinds.NODE_NAME,
+        "Name of this node in the cluster.",
+        default="",
+        derive=_host_name,
+        derived="this machine's host name",
+        more_env=("NODE_NAME",),
+    )
+    labels: Mapping[str, str] = setting(
+        "node-labels", kinds.LABELS, "Labels to put on the node besides those that describe its GPUs.", default={}
+    )
+    kubeconfig: Path | None = setting(
+        "kubeconfig",
+        kinds.OPTIONAL_PATH,
+        "How to reach the API server; empty: as a pod of the cluster does.",
+        default=None,
+    )
+    resource_domain: str = setting(
+        "resource-domain",
+        kinds.DOMAIN,
+        "Domain of the two resources, of the annotations and of the labels.",
+        default=DEFAULT_DOMAIN,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSettings:
+    """The GPUs and how they are watched."""
+
+    kind: DriverKind = setting("driver", kinds.choice(DriverKind), "Maker of the GPUs.", default=DriverKind.NVIDIA)
+    nvml_library: str = setting(
+        "nvml-library",
+        kinds.TEXT,
+        "File name or path of the NVML library.",
+        default="libnvidia-ml.so.1",
+    )
+    wait_for_driver: bool = setting(
+        "wait-for-driver",
+        kinds.BOOLEAN,
+        "Where there is no driver, wait until there is one; otherwise say so and end.",
+        default=False,
+    )
+    wait_timeout: float = setting(
+        "wait-timeout",
+        kinds.DURATION,
+        "Longest wait at start for the driver to answer and for the first list of pods.",
+        default=60.0,
+    )
+    sample_period: float = setting(
+        "sample-period", kinds.PERIOD, "How often utilisation and memory of every GPU are read.", default=1.0
+    )
+    health_recovery: float = setting(
+        "health-recovery",
+        kinds.DURATION,
+        "How long an unhealthy GPU must answer without a new error before it is given out again.",
+        default=30.0,
+    )
+    extra_config: ExtraConfig = setting(
+        "extra-config",
+        kinds.Kind(
+            "the path of a JSON file",
+            "PATH",
+            read_extra_config,
+            _show_extra_config,
+        ),
+        'JSON file with device nodes that every container gets where they exist: {"default": {"devices": [...]}}.',
+        default=ExtraConfig(),
+    )
+    volume_config: Path | None = setting(
+        "volume-config",
+        kinds.Kind("the path of a JSON file", "PATH", read_volume_config, kinds.show_path),
+        "JSON file that lists the driver's files for the mirror, in the lineage's shape; only its shape is checked.",
+        default=None,
+    )
+    mirror_path: Path = setting(
+        "driver-mirror-path",
+        kinds.PATH,
+        "Directory on the node with the driver's files that containers mount.",
+        default=Path("/etc/gpu-manager/vdriver"),
+    )
+    device_root: Path = setting(
+        "device-root",
+        kinds.PATH,
+        "Where this process sees the node's /dev: that is DEVICE-ROOT/dev.",
+        default=Path("/"),
+        hidden=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationSettings:
+    """How slices are given out and remembered."""
+
+    share_mode: bool = setting(
+        "share-mode", kinds.BOOLEAN, "Give out shares of a GPU; otherwise whole GPUs only.", default=False
+    )
+    check_period: float = setting(
+        "allocation-check-period",
+        kinds.PERIOD,
+        "How often pods are compared with the ledger, and what disagrees is corrected.",
+        default=30.0,
+    )
+    checkpoint_path: Path = setting(
+        "checkpoint-path",
+        kinds.PATH,
+        "Directory of the agent's journal.",
+        default=Path("/etc/gpu-manager/checkpoint"),
+    )
+    virtual_manager_path: Path = setting(
+        "virtual-manager-path",
+        kinds.PATH,
+        "Directory, the same on the node and here, with one directory for each grant.",
+        default=Path("/etc/gpu-manager/vm"),
+    )
+    identity: tuple[IdentitySource, ...] = setting(
+        "identity",
+        kinds.choices(IdentitySource),
+        "What is asked, in this order, which container an Allocate is for.",
+        default=tuple(IdentitySource),
+    )
+    identity_budget: float = setting(
+        "identity-budget",
+        kinds.PERIOD,
+        "Longest wait for each source of --identity; all of them together stay below 2s.",
+        default=0.5,
+    )
+    numa: bool = setting(
+        "numa",
+        kinds.BOOLEAN,
+        "Tell kubelet the NUMA node of each GPU; leave off where vcuda's scheduler chooses the GPU.",
+        default=False,
+    )
+    cdi: bool = setting("cdi", kinds.BOOLEAN, "Name the devices of each grant through CDI as well.", default=False)
+    cdi_dir: Path = setting(
+        "cdi-dir",
+        kinds.PATH,
+        "Directory that the container runtime reads CDI files from.",
+        default=Path("/var/run/cdi"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletSettings:
+    """Where kubelet is."""
+
+    device_plugin_path: Path = setting(
+        "device-plugin-path",
+        kinds.PATH,
+        "Kubelet's directory of device plugins.",
+        default=Path("/var/lib/kubelet/device-plugins"),
+    )
+    root: Path = setting(
+        "kubelet-root",
+        kinds.PATH,
+        "Kubelet's --root-dir, with plugins_registry and pod-resources.",
+        default=Path(),
+        derive=_kubelet_root,
+        derived="the parent of --device-plugin-path",
+    )
+    registration: Registration = setting(
+        "registration",
+        kinds.choice(Registration),
+        "Register through plugins_registry or kubelet.sock; auto: the first where kubelet has it.",
+        default=Registration.AUTO,
+    )
+    pods_endpoint: str = setting(
+        "kubelet-pods-endpoint",
+        kinds.URL,
+        "Where kubelet lists its pods.",
+        default="",
+        derive=_pods_endpoint,
+        derived="https://$NODE_IP:10250/pods, without NODE_IP at 127.0.0.1",
+    )
+    ca_file: Path | None = setting(
+        "kubelet-ca-file",
+        kinds.OPTIONAL_PATH,
+        "Certificates that kubelet's own is checked against; empty: those of the cluster.",
+        default=None,
+    )
+    insecure_tls: bool = setting(
+        "kubelet-insecure-tls",
+        kinds.BOOLEAN,
+        "Do not check kubelet's certificate; whoever listens on that port then gets this agent's token.",
+        default=False,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSettings:
+    """The container runtime."""
+
+    endpoint: Path | None = setting(
+        "container-runtime-endpoint",
+        kinds.OPTIONAL_SOCKET,
+        "CRI socket of the container runtime (the lineage's default was dockershim's, which is gone).",
+        default=Path("/run/containerd/containerd.sock"),
+    )
+    cgroup_driver: CgroupDriver = setting(
+        "cgroup-driver",
+        kinds.choice(CgroupDriver),
+        "How kubelet names the cgroups of containers; auto recognises both ways (the lineage's default was cgroupfs).",
+        default=CgroupDriver.AUTO,
+    )
+    request_timeout: float = setting(
+        "runtime-request-timeout", kinds.PERIOD, "Longest wait for an answer of the container runtime.", default=5.0
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySettings:
+    """Where operators look."""
+
+    address: str = setting(
+        "query-addr", kinds.HOST, "Address that metrics, views and probes listen on.", default="localhost"
+    )
+    port: int = setting("query-port", kinds.PORT, "Port of metrics, views and probes; 0: any free one.", default=5678)
+    display_socket: Path | None = setting(
+        "display-socket",
+        kinds.OPTIONAL_SOCKET,
+        "Unix socket of display.GPUDisplay; empty: not served.",
+        default=Path("/var/run/gpu-manager.sock"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """What is written to standard error."""
+
+    level: LogLevel = setting(
+        "log-level", kinds.choice(LogLevel), "Least severe lines to write.", default=LogLevel.INFO
+    )
+    format: LogFormat = setting(
+        "log-format",
+        kinds.choice(LogFormat),
+        "How to write them; auto: for people on a terminal, JSON elsewhere.",
+        default=LogFormat.AUTO,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """Everything that `vcuda agent` can be told."""
+
+    node: NodeSettings = section(NodeSettings, "Node")
+    driver: DriverSettings = section(DriverSettings, "GPUs and driver")
+    allocation: AllocationSettings = section(AllocationSettings, "Allocation")
+    kubelet: KubeletSettings = section(KubeletSettings, "Kubelet")
+    runtime: RuntimeSettings = section(RuntimeSettings, "Container runtime")
+    query: QuerySettings = section(QuerySettings, "Views and probes")
+    log: LogSettings = section(LogSettings, "Logs")
+
+    @property
+    def names(self) -> ResourceNames:
+        return ResourceNames(self.node.resource_domain)

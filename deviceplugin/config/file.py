@@ -1,0 +1,73 @@
+"""The configuration file: YAML with `apiVersion: vcuda/v1`, `kind: AgentConfig`, and the settings under `spec`.
+
+In: a path. Out: what YAML made of each key, by key. An unknown key, a key given twice, another version or kind: one
+ConfigError that names the file and the path of the key. The values are checked by `effective`, as those of flags are.
+"""
+
+import difflib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deviceplugin.errors import ConfigError
+
+API_VERSION = "vcuda/v1"
+KIND = "AgentConfig"
+_LARGEST = 1 << 20
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice, where YAML itself would silently take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                line = key.start_mark.line + 1
+                raise yaml.MarkedYAMLError(problem=f"{key.value!r} is given twice, again in line {line}")
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+def read_file(path: Path, *, keys: Collection[str]) -> Mapping[str, object]:
+    """Reads the file; `keys` are those that `spec` may have."""
+    document = _load(path)
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path}: $ is not a mapping; start with apiVersion: {API_VERSION} and kind: {KIND}")
+    for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if document.get(key) != wanted:
+            found = f"{document[key]!r}" if key in document else "missing"
+            raise ConfigError(f"{path}: $.{key} is {found}; this version of vcuda reads {wanted}")
+    _refuse_unknown(path, "$", document, ("apiVersion", "kind", "spec"))
+    spec = document.get("spec")
+    if spec is None:
+        return {}
+    if not isinstance(spec, dict):
+        raise ConfigError(f"{path}: $.spec is not a mapping of settings")
+    _refuse_unknown(path, "$.spec", spec, keys)
+    return spec
+
+
+def _load(path: Path) -> object:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_LARGEST + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path}: the configuration file cannot be read: {reason}") from None
+    if len(raw) > _LARGEST:
+        raise ConfigError(f"{path}: the configuration file is larger than 1 MiB")
+    try:
+        return yaml.load(raw, Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())[:300]}") from None
+
+
+def _refuse_unknown(path: Path, at: str, found: Mapping[object, object], known: Collection[str]) -> None:
+    for key in found:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"{path}: {at}.{key} is not a known key{hint}")

@@ -1,0 +1,76 @@
+"""The two JSON files that the lineage's flags `--extra-config` and `--volume-config` name.
+
+In: a path. Out: frozen values, or ValueError with a phrase that names the place in the file. What is done with the
+volumes is the driver mirror's; here they are only known to be of the right shape.
+"""
+
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+_Shape = TypeVar("_Shape")
+_LARGEST = 1 << 20
+
+
+class _Devices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    devices: tuple[str, ...] = ()
+
+
+class _ExtraFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    default: _Devices = _Devices()
+
+
+class _Components(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    binaries: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+
+
+class _Volume(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    base: str
+    mode: str = "ro"
+    components: _Components = _Components()
+
+
+class _VolumeFile(msgspec.Struct, frozen=True):
+    volume: tuple[_Volume, ...] = ()
+
+
+class ExtraConfig(msgspec.Struct, frozen=True):
+    """Device nodes that every container gets besides its GPUs, where they exist; `path` is the file they came from."""
+
+    path: Path | None = None
+    devices: tuple[str, ...] = ()
+
+
+def read_extra_config(text: str) -> ExtraConfig:
+    """Reads `{"default": {"devices": ["/dev/..."]}}`; no path is no extra devices."""
+    if not text:
+        return ExtraConfig()
+    devices = _decode(text, _ExtraFile).default.devices
+    for index, device in enumerate(devices):
+        if not device.startswith("/dev/") or ".." in device or not device.isprintable():
+            raise ValueError(f"{text}: $.default.devices[{index}] is {device[:60]!r}, which is no path under /dev")
+    return ExtraConfig(path=Path(text), devices=devices)
+
+
+def read_volume_config(text: str) -> Path | None:
+    """Checks that the file is JSON of the lineage's shape; its path is the value."""
+    if not text:
+        return None
+    _decode(text, _VolumeFile)
+    return Path(text)
+
+
+def _decode(path: str, shape: type[_Shape]) -> _Shape:
+    try:
+        raw = Path(path).read_bytes()[: _LARGEST + 1]
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(raw) > _LARGEST:
+        raise ValueError(f"{path} is larger than 1 MiB")
+    try:
+        return msgspec.json.decode(raw, type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path}: {error}") from None

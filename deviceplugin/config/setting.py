@@ -1,0 +1,105 @@
+"""One setting: its flag, and what follows from the flag.
+
+The flag's name is the only name that is chosen: `--query-port` is mirrored as `VCUDA_AGENT_QUERY_PORT` and is
+`queryPort` under `spec` in the file. A setting is the metadata of a dataclass field, so the tree of values and its
+reference cannot drift apart.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from deviceplugin.config.kinds import Kind
+
+ENV_PREFIX = "VCUDA_AGENT_"
+_METADATA = "setting"
+_BRANCH = "branch"
+
+T = TypeVar("T")
+
+Derive = Callable[[Mapping[str, Any], Mapping[str, str]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is known of a field besides its type.
+
+    `doc` is the sentence of the reference. `derive` makes the default from the other settings (by flag) and the
+    environment; `derived` says how in words. `more_env` are variables that also set it, after its own.
+    """
+
+    flag: str
+    kind: Kind[Any]
+    doc: str
+    default: Any
+    derive: Derive | None = None
+    derived: str = ""
+    more_env: tuple[str, ...] = ()
+    hidden: bool = False
+
+    @property
+    def option(self) -> str:
+        return f"--{self.flag}"
+
+    @property
+    def env(self) -> tuple[str, ...]:
+        return (ENV_PREFIX + self.flag.upper().replace("-", "_"), *self.more_env)
+
+    @property
+    def key(self) -> str:
+        first, *rest = self.flag.split("-")
+        return first + "".join(word.capitalize() for word in rest)
+
+    @property
+    def default_text(self) -> str:
+        """The default as the reference shows it; empty where there is none."""
+        return self.derived or self.kind.show(self.default)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A branch of the tree: the field that holds it, its class, and its settings by field name."""
+
+    field: str
+    title: str
+    type: type
+    settings: dict[str, Setting]
+
+
+def setting(
+    flag: str,
+    kind: Kind[T],
+    doc: str,
+    *,
+    default: T,
+    derive: Derive | None = None,
+    derived: str = "",
+    more_env: tuple[str, ...] = (),
+    hidden: bool = False,
+) -> T:
+    """A dataclass field that is a setting."""
+    described = Setting(flag, kind, doc, default, derive, derived, more_env, hidden)
+    metadata = {_METADATA: described}
+    if isinstance(default, dict):
+        return cast("T", dataclasses.field(default_factory=lambda: default, metadata=metadata))
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def section(branch: type[T], title: str) -> T:
+    """A dataclass field that is a branch of settings."""
+    return dataclasses.field(default_factory=branch, metadata={"title": title, _BRANCH: branch})
+
+
+def sections_of(tree: type) -> Iterator[Section]:
+    """The branches of a tree, in order."""
+    for branch in dataclasses.fields(tree):
+        type_ = branch.metadata[_BRANCH]
+        settings = {leaf.name: leaf.metadata[_METADATA] for leaf in dataclasses.fields(type_)}
+        yield Section(branch.name, branch.metadata["title"], type_, settings)
+
+
+def settings_of(tree: type) -> Iterator[Setting]:
+    """Every setting of a tree, in order."""
+    for branch in sections_of(tree):
+        yield from branch.settings.values()
