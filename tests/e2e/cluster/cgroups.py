@@ -1,7 +1,7 @@
 """The cgroup under which all processes of one cluster live, on cgroup v1, hybrid and v2 alike.
 
 In: the cluster's name. Out: a cgroup of that name in every mounted hierarchy: kubelet's `cgroupRoot`, and a leaf
-`daemons` in which kubelet, containerd and so every shim start.
+`daemons` in which every program of the cluster starts, and so every shim too.
 Not here: limits. Invariant: after `destroy` no process and no cgroup of that name is left.
 """
 

@@ -65,8 +65,8 @@ def _bring_up(layout: Layout, programs: Path, undo: ExitStack) -> Cluster:
     namespace.create()
     undo.callback(namespace.holder.kill)
     network = create_network(layout)
-    etcd = make_etcd(layout)
-    control_plane = make_control_plane(layout, programs, authority, etcd.url)
+    etcd = make_etcd(layout, cgroup)
+    control_plane = make_control_plane(layout, programs, authority=authority, cgroup=cgroup, etcd_url=etcd.url)
     containerd = make_containerd(layout, cgroup, namespace, pause=PAUSE)
     kubelet = make_kubelet(
         layout,

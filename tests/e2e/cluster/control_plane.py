@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.e2e.cluster.certificates import Authority, KeyPair
+from tests.e2e.cluster.cgroups import ClusterCgroup
 from tests.e2e.cluster.client import Client
 from tests.e2e.cluster.kubeconfig import write_kubeconfig
 from tests.e2e.cluster.layout import Layout
@@ -64,18 +65,22 @@ class ControlPlaneFiles:
 
     layout: Layout
     programs: Path
+    cgroup: ClusterCgroup
     authority: Authority
     serving: KeyPair
     admin: KeyPair
     service_accounts: KeyPair
 
 
-def make_control_plane(layout: Layout, programs: Path, authority: Authority, etcd_url: str) -> ControlPlane:
+def make_control_plane(
+    layout: Layout, programs: Path, *, authority: Authority, cgroup: ClusterCgroup, etcd_url: str
+) -> ControlPlane:
     api_port, scheduler_port, manager_port = free_ports(3)
     names = ["kubernetes", "kubernetes.default.svc", "localhost", "127.0.0.1", FIRST_SERVICE_ADDRESS]
     files = ControlPlaneFiles(
         layout,
         programs,
+        cgroup,
         authority,
         serving=authority.issue("serving", common_name="kube-apiserver", organization="system:masters", names=names),
         admin=authority.issue("admin", common_name="admin", organization="system:masters"),
@@ -104,7 +109,8 @@ def _component(files: ControlPlaneFiles, name: str, port: int, flags: list[str],
         f"--tls-cert-file={files.serving.certificate}",
         f"--tls-private-key-file={files.serving.key}",
     ]
-    process = Process(name, [str(files.programs / name), *serving, *flags], files.layout.logs / f"{name}.log")
+    command = files.cgroup.joining([str(files.programs / name), *serving, *flags])
+    process = Process(name, command, files.layout.logs / f"{name}.log")
     client = Client.by_certificate(f"https://127.0.0.1:{port}", files.authority.certificate, files.admin)
     return Component(process, client, ready_path)
 

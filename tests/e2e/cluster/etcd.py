@@ -9,6 +9,7 @@ from shutil import which
 
 import urllib3
 
+from tests.e2e.cluster.cgroups import ClusterCgroup
 from tests.e2e.cluster.layout import Layout
 from tests.e2e.cluster.processes import SEARCH_PATH, Process, free_ports
 from tests.e2e.cluster.waiting import wait_until
@@ -33,7 +34,7 @@ class Etcd:
             return False
 
 
-def make_etcd(layout: Layout) -> Etcd:
+def make_etcd(layout: Layout, cgroup: ClusterCgroup) -> Etcd:
     client, peer = (f"http://127.0.0.1:{port}" for port in free_ports(2))
     command = [
         which("etcd", path=SEARCH_PATH) or "etcd",
@@ -46,7 +47,7 @@ def make_etcd(layout: Layout) -> Etcd:
         f"--initial-advertise-peer-urls={peer}",
         f"--initial-cluster=e2e={peer}",
     ]
-    return Etcd(Process("etcd", command, layout.logs / "etcd.log"), client)
+    return Etcd(Process("etcd", cgroup.joining(command), layout.logs / "etcd.log"), client)
 
 
 def _private(folder: Path) -> Path:
