@@ -41,6 +41,13 @@ class Entry:
     def text(self) -> str:
         return self.setting.kind.show(self.value)
 
+    @property
+    def plain(self) -> object:
+        """The value as the file would hold it."""
+        if isinstance(self.value, Mapping):
+            return dict(self.value)
+        return self.value if isinstance(self.value, bool | int) else self.text
+
 
 @dataclass(frozen=True, slots=True)
 class Effective:

@@ -1,0 +1,71 @@
+"""`vcuda` and its commands, each imported only when it is called.
+
+In: the command line. Out: an exit status. A VcudaError becomes the one line `vcuda: MESSAGE` on standard error and
+status 1; a wrong command line is click's, with status 2. To add a command: a module beside this one that defines a
+click command, and a line in `_COMMANDS`.
+"""
+
+import importlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO, Any
+
+import click
+
+from deviceplugin import __version__
+from deviceplugin.errors import VcudaError
+
+
+@dataclass(frozen=True, slots=True)
+class _Lazy:
+    """Where a command is defined, and its line in `vcuda --help`, which must not import it."""
+
+    target: str
+    summary: str
+
+
+_COMMANDS: Mapping[str, _Lazy] = {
+    "agent": _Lazy("deviceplugin.cli.agent:agent", "Hand out slices of this node's GPUs through kubelet."),
+    "config": _Lazy("deviceplugin.cli.config:config", "Show the settings in force and where each came from."),
+    "place": _Lazy("deviceplugin.cli.place:place", "Show which GPUs a request would get, and why."),
+}
+
+
+class Refused(click.ClickException):
+    """A VcudaError on its way out: one line, status 1."""
+
+    exit_code = 1
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"vcuda: {self.message}", file=file or sys.stderr)
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported by name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, attribute = _COMMANDS[cmd_name].target.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _COMMANDS[name].summary) for name in self.list_commands(ctx)])
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
+        try:
+            return super().invoke(ctx)
+        except VcudaError as error:
+            raise Refused(error.message) from None
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="vcuda", message="%(prog)s %(version)s")
+def main() -> None:
+    """GPU sharing for Kubernetes: pods get exactly the slice of a physical NVIDIA GPU that they ask for."""

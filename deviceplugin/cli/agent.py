@@ -1,0 +1,45 @@
+"""`vcuda agent`: reads the settings, opens the log, and runs the agent until it is told to stop.
+
+In: flags, environment, file. Out: the exit status. What the agent does is `deviceplugin.agent.run`, which is imported
+only after the settings were found good, so that `--help` and a wrong flag answer at once.
+"""
+
+import click
+import structlog
+
+from deviceplugin import __version__, log
+from deviceplugin.config.agent import AgentSettings
+from deviceplugin.config.effective import Effective
+from deviceplugin.config.options import SettingsCommand, with_settings
+from deviceplugin.errors import VcudaError
+
+_BUG = 70  # EX_SOFTWARE of sysexits.h: supervisors and people can tell a bug from a refusal
+
+
+@click.command("agent", cls=SettingsCommand, short_help="Hand out slices of this node's GPUs through kubelet.")
+@with_settings
+def agent(effective: Effective, retired: tuple[str, ...]) -> None:
+    """Hand out slices of this node's GPUs through kubelet.
+
+    A setting is taken from its flag, else from its environment variable, else from the file that --config names, else
+    it has its default. `vcuda config print` shows what would be in force.
+    """
+    settings = effective.settings
+    log.open_log(level=settings.log.level.value, format_=settings.log.format.value)
+    logger = structlog.get_logger("vcuda.config")
+    for sentence in retired:
+        logger.warning(sentence)
+    logger.info("settings in force", version=__version__, file=str(effective.file or ""), set=effective.changed())
+    _run(settings)
+
+
+def _run(settings: AgentSettings) -> None:
+    from deviceplugin.agent.run import run
+
+    try:
+        run(settings)
+    except VcudaError:
+        raise
+    except Exception:
+        structlog.get_logger("vcuda.agent").exception("ended by a bug in vcuda; please report this line")
+        raise SystemExit(_BUG) from None
