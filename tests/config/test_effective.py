@@ -1,0 +1,171 @@
+"""Precedence, provenance, and what is derived."""
+
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.config.agent import AgentSettings, IdentitySource, Registration
+from deviceplugin.config.effective import Effective, Layer, resolve
+from deviceplugin.config.setting import settings_of
+from deviceplugin.errors import ConfigError
+from deviceplugin.model.units import ResourceNames
+
+HEAD = "apiVersion: vcuda/v1\nkind: AgentConfig\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "agent.yaml"
+    path.write_text(HEAD + "spec:\n  queryPort: 1003\n  shareMode: true\n  samplePeriod: 2s\n")
+    return path
+
+
+def layer_of(effective: Effective, flag: str) -> tuple[Layer, str]:
+    return next((entry.layer, entry.where) for entry in effective.entries if entry.setting.flag == flag)
+
+
+def test_a_flag_beats_the_environment_which_beats_the_file_which_beats_the_default(file: Path) -> None:
+    env = {"VCUDA_AGENT_QUERY_PORT": "1002"}
+    everything = resolve(flags={"query-port": "1001"}, env=env, file=file)
+    assert everything.settings.query.port == 1001
+    assert layer_of(everything, "query-port") == (Layer.FLAG, "--query-port")
+
+    without_flag = resolve(flags={}, env=env, file=file)
+    assert without_flag.settings.query.port == 1002
+    assert layer_of(without_flag, "query-port") == (Layer.ENV, "VCUDA_AGENT_QUERY_PORT")
+
+    only_file = resolve(flags={}, env={}, file=file)
+    assert only_file.settings.query.port == 1003
+    assert layer_of(only_file, "query-port") == (Layer.FILE, f"{file}: $.spec.queryPort")
+
+    nothing = resolve(flags={}, env={})
+    assert nothing.settings.query.port == 5678
+    assert layer_of(nothing, "query-port") == (Layer.DEFAULT, "")
+
+
+def test_the_file_may_be_named_by_the_environment(file: Path) -> None:
+    effective = resolve(flags={}, env={"VCUDA_AGENT_CONFIG": str(file)})
+    assert (effective.settings.allocation.share_mode, effective.file) == (True, file)
+
+
+def test_an_empty_variable_is_an_unset_one() -> None:
+    assert resolve(flags={}, env={"VCUDA_AGENT_QUERY_PORT": ""}).settings.query.port == 5678
+
+
+def test_an_empty_flag_sets_nothing_where_nothing_is_a_value() -> None:
+    assert resolve(flags={"display-socket": ""}, env={}).settings.query.display_socket is None
+
+
+def test_what_was_set_is_logged_with_its_origin(file: Path) -> None:
+    effective = resolve(flags={"numa": "true"}, env={"NODE_NAME": "gpu-7"}, file=file)
+    assert effective.changed() == {
+        "hostnameOverride": "gpu-7 (NODE_NAME)",
+        "numa": "true (--numa)",
+        "queryPort": f"1003 ({file}: $.spec.queryPort)",
+        "samplePeriod": f"2s ({file}: $.spec.samplePeriod)",
+        "shareMode": f"true ({file}: $.spec.shareMode)",
+    }
+
+
+def test_the_lineage_keeps_its_flags_and_their_defaults() -> None:
+    settings = resolve(flags={}, env={"NODE_NAME": "n"}).settings
+    assert settings.driver.kind.value == "nvidia"
+    assert settings.driver.extra_config.devices == ()
+    assert settings.driver.volume_config is None
+    assert (settings.query.port, settings.query.address) == (5678, "localhost")
+    assert settings.query.display_socket == Path("/var/run/gpu-manager.sock")
+    assert settings.node.kubeconfig is None
+    assert settings.driver.sample_period == 1
+    assert settings.node.labels == {}
+    assert settings.allocation.virtual_manager_path == Path("/etc/gpu-manager/vm")
+    assert settings.allocation.checkpoint_path == Path("/etc/gpu-manager/checkpoint")
+    assert settings.driver.mirror_path == Path("/etc/gpu-manager/vdriver")
+    assert settings.kubelet.device_plugin_path == Path("/var/lib/kubelet/device-plugins")
+    assert settings.allocation.share_mode is False
+    assert settings.allocation.check_period == 30
+    assert settings.runtime.request_timeout == 5
+    assert settings.driver.wait_timeout == 60
+
+
+LINEAGE = (
+    *("driver", "extra-config", "volume-config", "query-port", "query-addr", "kubeconfig", "sample-period"),
+    *("node-labels", "hostname-override", "virtual-manager-path", "device-plugin-path", "checkpoint-path"),
+    *("share-mode", "allocation-check-period", "container-runtime-endpoint", "cgroup-driver"),
+    *("runtime-request-timeout", "wait-timeout"),
+)
+
+
+def test_every_flag_of_the_lineage_is_there() -> None:
+    assert set(LINEAGE) <= {setting.flag for setting in settings_of(AgentSettings)}
+
+
+def test_kubelets_places_follow_from_its_device_plugin_directory_and_the_nodes_address() -> None:
+    kubelet = resolve(
+        flags={"device-plugin-path": "/data/kubelet/device-plugins/"}, env={"NODE_IP": "10.0.0.7"}
+    ).settings.kubelet
+    assert kubelet.root == Path("/data/kubelet")
+    assert kubelet.pods_endpoint == "https://10.0.0.7:10250/pods"
+    assert resolve(flags={}, env={}).settings.kubelet.pods_endpoint == "https://127.0.0.1:10250/pods"
+    assert (
+        resolve(flags={}, env={"NODE_IP": "fd00::7"}).settings.kubelet.pods_endpoint == "https://[fd00::7]:10250/pods"
+    )
+    assert resolve(flags={"kubelet-root": "/k"}, env={}).settings.kubelet.root == Path("/k")
+
+
+def test_the_node_is_named_by_its_flag_else_by_the_pod_spec_else_the_machine() -> None:
+    assert resolve(flags={"hostname-override": "A"}, env={"NODE_NAME": "b"}).settings.node.name == "a"
+    assert resolve(flags={}, env={"NODE_NAME": "b"}).settings.node.name == "b"
+    assert resolve(flags={}, env={}).settings.node.name
+
+
+def test_the_domain_makes_the_names_of_the_resources() -> None:
+    assert resolve(flags={"resource-domain": "example.org"}, env={}).settings.names == ResourceNames("example.org")
+
+
+def test_identity_keeps_the_order_given() -> None:
+    allocation = resolve(flags={"identity": "apiserver, pods"}, env={}).settings.allocation
+    assert allocation.identity == (IdentitySource.APISERVER, IdentitySource.PODS)
+    assert resolve(flags={}, env={}).settings.allocation.identity == tuple(IdentitySource)
+    assert resolve(flags={}, env={}).settings.kubelet.registration is Registration.AUTO
+
+
+def test_budgets_that_together_leave_no_time_to_answer_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"--identity-budget: 0.7s for each of 3 sources is 2.1s, and Allocate must"):
+        resolve(flags={"identity-budget": "700ms"}, env={})
+    assert (
+        resolve(flags={"identity-budget": "700ms", "identity": "pods"}, env={}).settings.allocation.identity_budget
+        == 0.7
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "message"),
+    [
+        (
+            {"query-port": "x"},
+            {},
+            "--query-port: 'x' is not a port; give a whole number from 0 (any free port) to 65535",
+        ),
+        ({}, {"VCUDA_AGENT_SHARE_MODE": "on"}, "VCUDA_AGENT_SHARE_MODE: 'on' is neither true nor false"),
+        ({"driver": "amd"}, {}, "--driver: 'amd' is unknown; give nvidia"),
+        ({"registration": "x"}, {}, "--registration: 'x' is unknown; give auto, registry or socket"),
+        ({}, {"NODE_NAME": "Not A Node"}, "NODE_NAME: 'Not A Node' is not the name of a node; give the name that "),
+        ({"node-labels": "a b=c"}, {}, "--node-labels: 'a b=c' is not a node label; give KEY=VALUE,KEY=VALUE"),
+        ({"node-labels": "a=1,a=2"}, {}, "--node-labels: the label 'a' is given twice"),
+        ({"sample-period": "0"}, {}, "--sample-period: '0' must be longer than nothing"),
+        ({"wait-timeout": "1 minute"}, {}, "--wait-timeout: '1 minute' is not a duration; give seconds (30) or units"),
+        ({"identity": "pods,pods"}, {}, "--identity: 'pods,pods' names one of them twice"),
+        ({"container-runtime-endpoint": "tcp://x"}, {}, "--container-runtime-endpoint: 'tcp://x' is not a unix socket"),
+        ({"kubelet-pods-endpoint": "10.0.0.7"}, {}, "--kubelet-pods-endpoint: '10.0.0.7' is not an address such as"),
+        ({"resource-domain": "a_b"}, {}, "--resource-domain: 'a_b' is not a DNS name such as tencent.com"),
+        ({"query-addr": "a b"}, {}, "--query-addr: 'a b' is neither an address nor a host name"),
+        ({"device-plugin-path": ""}, {}, "--device-plugin-path: '' is not a path"),
+    ],
+)
+def test_a_wrong_value_is_one_sentence_that_names_where_it_stands(
+    flags: dict[str, str], env: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(flags=flags, env=env)
+    assert caught.value.message.startswith(message)
+    assert "\n" not in caught.value.message

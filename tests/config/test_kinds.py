@@ -1,0 +1,84 @@
+"""Durations, booleans, hosts: read as documented, shown so that they read back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.config import kinds
+from deviceplugin.config.agent import AgentSettings
+from deviceplugin.config.setting import Setting, settings_of
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "shown"),
+    [
+        ("5s", 5, "5s"),
+        ("1m", 60, "1m"),
+        ("1m30s", 90, "1m30s"),
+        ("1.5h", 5400, "1h30m"),
+        ("500ms", 0.5, "500ms"),
+        ("250us", 0.00025, "0.25ms"),
+        ("30", 30, "30s"),
+        ("0.5", 0.5, "500ms"),
+        (".5s", 0.5, "500ms"),
+        ("0", 0, "0s"),
+        ("1h0m5s", 3605, "1h5s"),
+    ],
+)
+def test_durations_are_gos_or_plain_seconds(text: str, seconds: float, shown: str) -> None:
+    assert kinds.DURATION.read(text) == seconds
+    assert kinds.DURATION.show(seconds) == shown
+
+
+@pytest.mark.parametrize("text", ["", "s", "5x", "-5s", "1m 30s", "5s6", "1e3", "inf", "nan", "٣s", "99999h"])
+def test_other_durations_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a duration|is longer than a year"):
+        kinds.DURATION.read(text)
+
+
+@given(st.integers(min_value=0, max_value=86_400_000).map(lambda ms: ms / 1000))
+def test_a_shown_duration_reads_back(seconds: float) -> None:
+    assert kinds.DURATION.read(kinds.DURATION.show(seconds)) == pytest.approx(seconds, abs=1e-3)
+
+
+@pytest.mark.parametrize("text", ["1", "t", "T", "TRUE", "true", "True"])
+def test_true_is_written_as_in_go(text: str) -> None:
+    assert kinds.BOOLEAN.read(text) is True
+
+
+@pytest.mark.parametrize("text", ["0", "f", "F", "FALSE", "false", "False"])
+def test_false_is_written_as_in_go(text: str) -> None:
+    assert kinds.BOOLEAN.read(text) is False
+
+
+@pytest.mark.parametrize("text", ["0.0.0.0", "::", "[::1]", "localhost", "node-1.example"])
+def test_hosts_are_addresses_or_names(text: str) -> None:
+    assert kinds.HOST.read(text) == text.strip("[]")
+
+
+@pytest.mark.parametrize("text", ["/run/x.sock", "unix:///run/x.sock", "unix:/run/x.sock"])
+def test_a_socket_may_be_a_path_or_an_address(text: str) -> None:
+    assert str(kinds.OPTIONAL_SOCKET.read(text)) == "/run/x.sock"
+
+
+@given(st.text(max_size=60), st.sampled_from(list(settings_of(AgentSettings))))
+def test_any_text_is_read_or_refused_with_a_phrase(text: str, setting: Setting) -> None:
+    kind = setting.kind
+    try:
+        value = kind.read(text)
+    except ValueError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+    else:
+        assert kind.read(kind.show(value)) == value
+
+
+def test_every_default_reads_back_from_how_it_is_shown() -> None:
+    for setting in settings_of(AgentSettings):
+        if not setting.derive:
+            assert setting.kind.read(setting.kind.show(setting.default)) == setting.default, setting.flag
+
+
+def test_flags_keys_and_variables_are_different_for_every_setting() -> None:
+    all_ = list(settings_of(AgentSettings))
+    for names in ([s.flag for s in all_], [s.key for s in all_], [name for s in all_ for name in s.env]):
+        assert len(set(names)) == len(names)

@@ -1,0 +1,63 @@
+"""The lineage's two JSON files."""
+
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.config.effective import resolve
+from deviceplugin.errors import ConfigError
+
+
+def write(directory: Path, text: str) -> str:
+    path = directory / "file.json"
+    path.write_text(text)
+    return str(path)
+
+
+def test_extra_devices_are_read_in_order(tmp_path: Path) -> None:
+    path = write(tmp_path, '{"default": {"devices": ["/dev/nvidia-uvm-tools", "/dev/infiniband/rdma_cm"]}}')
+    extra = resolve(flags={"extra-config": path}, env={}).settings.driver.extra_config
+    assert extra.devices == ("/dev/nvidia-uvm-tools", "/dev/infiniband/rdma_cm")
+    assert extra.path == Path(path)
+
+
+def test_the_lineages_empty_file_means_no_extra_devices(tmp_path: Path) -> None:
+    path = write(tmp_path, "{}")
+    assert resolve(flags={"extra-config": path}, env={}).settings.driver.extra_config.devices == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"default": {"devices": "x"}}', "Expected `array`, got `str` - at `$.default.devices`"),
+        ('{"default": {"devcies": []}}', "Object contains unknown field `devcies` - at `$.default`"),
+        ('{"default": {"devices": ["/dev/../etc"]}}', "$.default.devices[0] is '/dev/../etc', which is no path under"),
+        ('{"default": {"devices": ["/dev/a", "b"]}}', "$.default.devices[1] is 'b', which is no path under /dev"),
+        ("", "Input data was truncated"),
+        ("[" * 100_000, "Expected `object`, got `array`"),
+        ('{"default": {"devices": ' + "[" * 100_000, "Expected `str`, got `array`"),
+    ],
+)
+def test_a_wrong_file_names_flag_file_and_place(tmp_path: Path, text: str, message: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        resolve(flags={"extra-config": path}, env={})
+    assert caught.value.message.startswith(f"--extra-config: {path}")
+    assert message in caught.value.message
+
+
+def test_a_missing_file_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--volume-config: .*none.json cannot be read: No such file or directory"):
+        resolve(flags={"volume-config": str(tmp_path / "none.json")}, env={})
+
+
+def test_a_volume_config_of_the_lineages_shape_is_accepted_and_kept_by_name(tmp_path: Path) -> None:
+    volume = '{"name": "nvidia", "base": "/x", "mode": "ro", "components": {"binaries": ["a"], "libraries": ["b"]}}'
+    path = write(tmp_path, f'{{"volume": [{volume}], "config": {{}}}}')
+    assert resolve(flags={"volume-config": path}, env={}).settings.driver.volume_config == Path(path)
+
+
+def test_a_volume_without_a_name_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, '{"volume": [{"base": "/x"}]}')
+    with pytest.raises(ConfigError, match=r"missing required field `name` - at `\$.volume\[0\]`"):
+        resolve(flags={"volume-config": path}, env={})
