@@ -1,0 +1,243 @@
+"""The annotations that pods carry, and the three of Allocate's answer: their names, how they are written and read.
+
+In: text that anyone may have written. Out: frozen values, or `ParseError`, never another exception. Names and forms
+come from the lineage where it had them; `vcuda-allocation` is ours: JSON, versioned, by container name and GPU UUID,
+with the pod's UID inside, because annotations are copied along when a pod is recreated from its own YAML. Not here:
+the node's inventory (`inventory_annotation`), and whether an annotation is to be believed.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from deviceplugin.errors import ParseError
+from deviceplugin.model.allocation import GpuShare, PodUid
+from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.units import CORES_PER_GPU, DEFAULT_DOMAIN
+
+VERSION = 1
+MAX_TEXT = 256 * 1024  # the API server takes no more than this for all annotations of an object together
+_INT64 = 1 << 63
+_MAX_MINOR = 4095
+_MAX_BLOCKS = 36**3
+Decoded = TypeVar("Decoded")
+_DEVICE = re.compile(r"/dev/nvidia([0-9]{1,4})")
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotationNames:
+    """Full names under one domain; `--resource-domain` changes the domain everywhere."""
+
+    domain: str = DEFAULT_DOMAIN
+
+    @property
+    def predicate_time(self) -> str:
+        return f"{self.domain}/predicate-time"
+
+    @property
+    def predicate_node(self) -> str:
+        return f"{self.domain}/predicate-node"
+
+    @property
+    def gpu_assigned(self) -> str:
+        return f"{self.domain}/gpu-assigned"
+
+    @property
+    def core_limit(self) -> str:
+        return f"{self.domain}/vcuda-core-limit"
+
+    @property
+    def allocation(self) -> str:
+        return f"{self.domain}/vcuda-allocation"
+
+    @property
+    def inventory(self) -> str:
+        return f"{self.domain}/vcuda-inventory"
+
+    @property
+    def container_core(self) -> str:
+        return f"{self.domain}/vcuda-core"
+
+    @property
+    def container_memory(self) -> str:
+        return f"{self.domain}/vcuda-memory"
+
+    @property
+    def container_device(self) -> str:
+        return f"{self.domain}/vcuda-device"
+
+    def gpu_indices(self, container: int) -> str:
+        """`container` counts the app containers of the pod, in spec order."""
+        return f"{self.domain}/predicate-gpu-idx-{container}"
+
+
+@dataclass(frozen=True, slots=True)
+class PodAllocation:
+    """What `vcuda-allocation` says: for which pod it was written, and what each container got on which GPU."""
+
+    pod: PodUid
+    containers: Mapping[str, tuple[GpuShare, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerGrant:
+    """What the annotations of Allocate's answer say, for readers that speak CRI: cores, bytes, device minors."""
+
+    cores: int
+    memory_bytes: int
+    minors: tuple[int, ...]
+
+
+def format_predicate_time(nanoseconds: int) -> str:
+    return str(nanoseconds)
+
+
+def parse_predicate_time(text: str) -> int:
+    """Unix nanoseconds. Writers that meant seconds, milli- or microseconds are told apart by the size of the number."""
+    number = _number(text, what="predicate-time", at_most=_INT64 - 1)
+    for bound, scale in ((10**11, 10**9), (10**14, 10**6), (10**17, 10**3)):
+        if number < bound:
+            return number * scale
+    return number
+
+
+def format_gpu_indices(minors: Iterable[int]) -> str:
+    return ",".join(str(minor) for minor in minors)
+
+
+def parse_gpu_indices(text: str) -> tuple[int, ...]:
+    """`0,1,2`; an empty list or one with a GPU named twice is refused."""
+    minors = tuple(
+        _number(part, what="predicate-gpu-idx", at_most=_MAX_MINOR)
+        for part in _bounded(text, "predicate-gpu-idx").split(",")
+    )
+    if len(set(minors)) != len(minors):
+        raise ParseError(f"annotation predicate-gpu-idx names a GPU twice: {_shown(text)}")
+    return minors
+
+
+def format_assigned(assigned: bool) -> str:
+    return "true" if assigned else "false"
+
+
+def parse_assigned(text: str) -> bool:
+    found = {"true": True, "false": False}.get(_bounded(text, "gpu-assigned").strip().lower())
+    if found is None:
+        raise ParseError(f"annotation gpu-assigned is neither true nor false: {_shown(text)}")
+    return found
+
+
+def format_core_limit(percent: int) -> str:
+    return str(percent)
+
+
+def parse_core_limit(text: str) -> int:
+    """The soft limit in percent of a GPU that a user gives the pod, 1 to 100."""
+    percent = _number(text, what="vcuda-core-limit", at_most=CORES_PER_GPU)
+    if percent == 0:
+        raise ParseError("annotation vcuda-core-limit is 0; write a percentage from 1 to 100")
+    return percent
+
+
+def format_allocation(allocation: PodAllocation) -> str:
+    """The same allocation always gives the same text, so that an unchanged annotation is not written again."""
+    containers = {
+        name: _Container([_Share(share.uuid, share.cores, share.blocks) for share in allocation.containers[name]])
+        for name in sorted(allocation.containers)
+    }
+    return msgspec.json.encode(_Allocation(VERSION, allocation.pod, containers)).decode()
+
+
+def parse_allocation(text: str) -> PodAllocation:
+    """The value of `vcuda-allocation`; unknown keys are left to later versions, another version is refused."""
+    decoded = decode_json(_Allocation, text, what="vcuda-allocation")
+    if decoded.version != VERSION:
+        raise ParseError(f"annotation vcuda-allocation has version {decoded.version}; this vcuda reads {VERSION}")
+    containers = {name: _shares(name, container.gpus) for name, container in decoded.containers.items()}
+    return PodAllocation(PodUid(decoded.pod), containers)
+
+
+def container_annotations(names: AnnotationNames, grant: ContainerGrant) -> dict[str, str]:
+    """The three annotations of Allocate's answer, in the lineage's forms."""
+    return {
+        names.container_core: str(grant.cores),
+        names.container_memory: str(grant.memory_bytes),
+        names.container_device: ",".join(f"/dev/nvidia{minor}" for minor in grant.minors),
+    }
+
+
+def parse_container_annotations(names: AnnotationNames, annotations: Mapping[str, str]) -> ContainerGrant | None:
+    """Reads them back; None where a container has none of them, ParseError where one is missing or wrong."""
+    texts = [annotations.get(name) for name in (names.container_core, names.container_memory, names.container_device)]
+    if texts == [None, None, None]:
+        return None
+    core, memory, device = ("" if text is None else text for text in texts)
+    return ContainerGrant(
+        cores=_number(core, what="vcuda-core", at_most=_MAX_MINOR * CORES_PER_GPU),
+        memory_bytes=_number(memory, what="vcuda-memory", at_most=_INT64 - 1),
+        minors=tuple(_minor(path) for path in _bounded(device, "vcuda-device").split(",")),
+    )
+
+
+class _Share(msgspec.Struct):
+    uuid: str
+    cores: int
+    blocks: int
+
+
+class _Container(msgspec.Struct):
+    gpus: list[_Share]
+
+
+class _Allocation(msgspec.Struct):
+    version: int
+    pod: str
+    containers: dict[str, _Container]
+
+
+def decode_json(type_: type[Decoded], text: str, *, what: str) -> Decoded:
+    """JSON of an annotation into a struct; whatever is wrong with the text is one ParseError."""
+    try:
+        return msgspec.json.decode(_bounded(text, what), type=type_)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: lone surrogates
+        raise ParseError(f"annotation {what} cannot be read: {_shown(str(error))}") from None
+
+
+def _shares(container: str, gpus: Iterable[_Share]) -> tuple[GpuShare, ...]:
+    shares = tuple(GpuShare(GpuUuid(share.uuid), share.cores, share.blocks) for share in gpus)
+    for share in shares:
+        if not (0 <= share.cores <= CORES_PER_GPU and 0 <= share.blocks <= _MAX_BLOCKS):
+            raise ParseError(
+                f"annotation vcuda-allocation gives container {_shown(container)} {share.cores} cores and "
+                f"{share.blocks} blocks of one GPU; it has {CORES_PER_GPU} cores"
+            )
+    if len({share.uuid for share in shares}) != len(shares):
+        raise ParseError(f"annotation vcuda-allocation names a GPU twice for container {_shown(container)}")
+    return shares
+
+
+def _minor(path: str) -> int:
+    found = _DEVICE.fullmatch(path)
+    if found is None:
+        raise ParseError(f"annotation vcuda-device holds {_shown(path)}, which is no /dev/nvidiaN")
+    return int(found.group(1))
+
+
+def _number(text: str, *, what: str, at_most: int) -> int:
+    digits = _bounded(text, what).strip()
+    if not digits.isascii() or not digits.isdecimal() or len(digits) > 19 or int(digits) > at_most:
+        raise ParseError(f"annotation {what} holds {_shown(text)}, which is no whole number from 0 to {at_most}")
+    return int(digits)
+
+
+def _bounded(text: str, what: str) -> str:
+    if len(text) > MAX_TEXT:
+        raise ParseError(f"annotation {what} is {len(text)} characters long; at most {MAX_TEXT} are read")
+    return text
+
+
+def _shown(text: str) -> str:
+    return ascii(text if len(text) <= 60 else text[:57] + "...")

@@ -1,0 +1,154 @@
+"""The node's inventory as one annotation: what the scheduler knows of GPUs that it cannot see.
+
+In: an `Inventory`, and whether the node gives shares. Out: JSON, versioned, the same text for the same inventory, and
+back again. Memory is floored to MiB, which changes no block count. 64 GPUs have 2,016 links, so a link is one letter
+for the PCIe level and the number of NVLinks behind it, and the annotation stays under 60 KiB. A GPU that vanished
+stays in it as unhealthy.
+"""
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from deviceplugin.errors import ParseError
+from deviceplugin.model.annotations import VERSION, decode_json
+from deviceplugin.model.gpu import ComputeMode, Driver, Gpu, GpuUuid, Health, Inventory
+from deviceplugin.model.topology import NO_LINK, Level, Link, Topology
+from deviceplugin.model.units import MIB
+
+_WHAT = "vcuda-inventory"
+_LETTERS: dict[Level | None, str] = {
+    None: "-",
+    Level.NVLINK: "V",
+    Level.INTERNAL: "I",
+    Level.PIX: "P",
+    Level.PXB: "X",
+    Level.PHB: "H",
+    Level.NODE: "N",
+    Level.SYS: "S",
+}
+_LEVELS = {letter: level for level, letter in _LETTERS.items()}
+_LINK = re.compile(rf"([{''.join(_LEVELS)}])([0-9]{{0,3}})", re.ASCII)
+
+
+class _Gpu(msgspec.Struct, omit_defaults=True):
+    uuid: str
+    index: int
+    minor: int
+    model: str
+    memory_mib: int
+    bus_id: str = ""
+    numa: int | None = None
+    compute_mode: str = ComputeMode.DEFAULT.value
+    mig: bool = False
+    compute_capability: tuple[int, int] = (0, 0)
+    unhealthy: str | None = None  # the reason; absent where the GPU is healthy
+
+
+class _Inventory(msgspec.Struct):
+    version: int
+    driver: str
+    cuda: tuple[int, int]
+    share_mode: bool
+    gpus: list[_Gpu]
+    links: list[str]  # row i: GPU i with each later GPU of the list
+
+
+def format_inventory(inventory: Inventory, *, share_mode: bool) -> str:
+    """The text of the node's `vcuda-inventory`."""
+    return msgspec.json.encode(
+        _Inventory(
+            version=VERSION,
+            driver=inventory.driver.version,
+            cuda=inventory.driver.cuda,
+            share_mode=share_mode,
+            gpus=[_written(gpu, inventory.health_of(gpu.uuid)) for gpu in inventory.gpus],
+            links=_rows(inventory.topology, [gpu.minor for gpu in inventory.gpus]),
+        )
+    ).decode()
+
+
+def parse_inventory(text: str) -> tuple[Inventory, bool]:
+    """The inventory and whether the node gives shares; ParseError for anything else."""
+    decoded = decode_json(_Inventory, text, what=_WHAT)
+    if decoded.version != VERSION:
+        raise ParseError(f"annotation {_WHAT} has version {decoded.version}; this vcuda reads {VERSION}")
+    minors = [gpu.minor for gpu in decoded.gpus]
+    for numbers, name in ((minors, "minor"), ([gpu.uuid for gpu in decoded.gpus], "uuid")):
+        if len(set(numbers)) != len(numbers):
+            raise ParseError(f"annotation {_WHAT} has two GPUs with the same {name}")
+    inventory = Inventory(
+        gpus=tuple(_read(gpu) for gpu in decoded.gpus),
+        topology=Topology(minors=tuple(minors), links=_links(decoded.links, minors)),
+        driver=Driver(decoded.driver, decoded.cuda),
+        health={
+            GpuUuid(gpu.uuid): Health(healthy=False, reason=gpu.unhealthy)
+            for gpu in decoded.gpus
+            if gpu.unhealthy is not None
+        },
+    )
+    return inventory, decoded.share_mode
+
+
+def _written(gpu: Gpu, health: Health) -> _Gpu:
+    return _Gpu(
+        uuid=gpu.uuid,
+        index=gpu.index,
+        minor=gpu.minor,
+        model=gpu.model,
+        memory_mib=gpu.memory_bytes // MIB,
+        bus_id=gpu.bus_id,
+        numa=gpu.numa,
+        compute_mode=gpu.compute_mode.value,
+        mig=gpu.mig_enabled,
+        compute_capability=gpu.compute_capability,
+        unhealthy=None if health.healthy else health.reason,
+    )
+
+
+def _read(gpu: _Gpu) -> Gpu:
+    modes = {mode.value: mode for mode in ComputeMode}
+    if gpu.compute_mode not in modes:
+        raise ParseError(f"annotation {_WHAT} has an unknown compute mode for minor {gpu.minor}")
+    if gpu.memory_mib < 0 or gpu.minor < 0 or gpu.index < 0:
+        raise ParseError(f"annotation {_WHAT} has a negative number for minor {gpu.minor}")
+    return Gpu(
+        uuid=GpuUuid(gpu.uuid),
+        index=gpu.index,
+        minor=gpu.minor,
+        model=gpu.model,
+        memory_bytes=gpu.memory_mib * MIB,
+        bus_id=gpu.bus_id,
+        numa=gpu.numa,
+        compute_mode=modes[gpu.compute_mode],
+        mig_enabled=gpu.mig,
+        compute_capability=gpu.compute_capability,
+    )
+
+
+def _rows(topology: Topology, minors: Sequence[int]) -> list[str]:
+    return [
+        "".join(_letter(topology.link(minor, other)) for other in minors[place + 1 :])
+        for place, minor in enumerate(minors[:-1])
+    ]
+
+
+def _letter(link: Link) -> str:
+    return _LETTERS[link.level] + (str(link.nvlinks) if link.nvlinks else "")
+
+
+def _links(rows: Sequence[str], minors: Sequence[int]) -> dict[tuple[int, int], Link]:
+    if len(rows) != max(0, len(minors) - 1):
+        raise ParseError(f"annotation {_WHAT} has {len(rows)} rows of links for {len(minors)} GPUs")
+    links: dict[tuple[int, int], Link] = {}
+    for place, row in enumerate(rows):
+        others = minors[place + 1 :]
+        found = _LINK.findall(row)
+        if len(found) != len(others) or "".join(letter + count for letter, count in found) != row:
+            raise ParseError(f"annotation {_WHAT} has links that cannot be read for minor {minors[place]}")
+        for other, (letter, count) in zip(others, found, strict=True):
+            link = Link(_LEVELS[letter], int(count or 0))
+            if link != NO_LINK:
+                links[(minors[place], other)] = link
+    return links

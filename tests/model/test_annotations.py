@@ -1,0 +1,207 @@
+"""Annotations are read as they were written, and anything else is refused with a ParseError."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.errors import ParseError
+from deviceplugin.model.allocation import GpuShare, PodUid
+from deviceplugin.model.annotations import (
+    MAX_TEXT,
+    AnnotationNames,
+    ContainerGrant,
+    PodAllocation,
+    container_annotations,
+    format_allocation,
+    format_assigned,
+    format_core_limit,
+    format_gpu_indices,
+    format_predicate_time,
+    parse_allocation,
+    parse_assigned,
+    parse_container_annotations,
+    parse_core_limit,
+    parse_gpu_indices,
+    parse_predicate_time,
+)
+from deviceplugin.model.gpu import GpuUuid
+
+PARSERS: list[Callable[[str], object]] = [
+    parse_predicate_time,
+    parse_gpu_indices,
+    parse_assigned,
+    parse_core_limit,
+    parse_allocation,
+]
+
+shares = st.builds(GpuShare, st.text(min_size=1).map(GpuUuid), st.integers(0, 100), st.integers(0, 4000))
+allocations = st.builds(
+    PodAllocation,
+    st.text().map(PodUid),
+    st.dictionaries(st.text(), st.lists(shares, max_size=8, unique_by=lambda share: share.uuid).map(tuple), max_size=4),
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["version", "pod", "gpus", "x"]), inner),
+    max_leaves=12,
+)
+
+
+def refusal(read: Callable[[], object]) -> str:
+    """The ParseError's message, empty where the text was read; any other exception fails the test."""
+    try:
+        read()
+    except ParseError as error:
+        return error.message
+    return ""
+
+
+def test_names_are_those_of_the_lineage_under_the_default_domain() -> None:
+    names = AnnotationNames()
+    assert names.predicate_time == "tencent.com/predicate-time"
+    assert names.gpu_indices(2) == "tencent.com/predicate-gpu-idx-2"
+    assert names.predicate_node == "tencent.com/predicate-node"
+    assert names.gpu_assigned == "tencent.com/gpu-assigned"
+    assert names.core_limit == "tencent.com/vcuda-core-limit"
+    assert names.allocation == "tencent.com/vcuda-allocation"
+    assert names.inventory == "tencent.com/vcuda-inventory"
+
+
+def test_another_domain_changes_every_name() -> None:
+    names = AnnotationNames("gpu.example")
+    found = [getattr(names, name) for name in dir(names) if isinstance(getattr(AnnotationNames, name, None), property)]
+    assert len(found) == 9
+    assert all(name.startswith("gpu.example/") for name in [*found, names.gpu_indices(0)])
+
+
+@pytest.mark.parametrize(
+    ("text", "nanoseconds"),
+    [
+        ("1700000000123456789", 1_700_000_000_123_456_789),
+        (" 1700000000123456789\n", 1_700_000_000_123_456_789),
+        ("1700000000", 1_700_000_000_000_000_000),
+        ("1700000000123", 1_700_000_000_123_000_000),
+        ("1700000000123456", 1_700_000_000_123_456_000),
+        ("9223372036854775807", 9_223_372_036_854_775_807),
+        ("0", 0),
+    ],
+)
+def test_a_predicate_time_is_nanoseconds_whatever_unit_its_writer_used(text: str, nanoseconds: int) -> None:
+    assert parse_predicate_time(text) == nanoseconds
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5", "9223372036854775808", "1e9", "now", "１２", "1 2", "9" * 5000])
+def test_a_predicate_time_that_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(ParseError, match="predicate-time"):
+        parse_predicate_time(text)
+
+
+@pytest.mark.parametrize(("text", "minors"), [("0", (0,)), ("0,1,2", (0, 1, 2)), ("7, 3", (7, 3))])
+def test_gpu_indices_keep_their_order(text: str, minors: tuple[int, ...]) -> None:
+    assert parse_gpu_indices(text) == minors
+
+
+@pytest.mark.parametrize("text", ["", ",", "0,", "0,0", "-1", "4096", "0;1", "GPU-1"])
+def test_gpu_indices_that_name_no_gpu_or_one_twice_are_refused(text: str) -> None:
+    with pytest.raises(ParseError, match="predicate-gpu-idx"):
+        parse_gpu_indices(text)
+
+
+@pytest.mark.parametrize("text", ["0", "101", "-5", "50%", "", "half"])
+def test_a_core_limit_outside_1_to_100_percent_is_refused(text: str) -> None:
+    with pytest.raises(ParseError, match="vcuda-core-limit"):
+        parse_core_limit(text)
+
+
+@pytest.mark.parametrize("text", ["yes", "", "1", "truetrue"])
+def test_an_assignment_that_is_neither_true_nor_false_is_refused(text: str) -> None:
+    with pytest.raises(ParseError, match="gpu-assigned"):
+        parse_assigned(text)
+
+
+@given(st.integers(10**17, (1 << 63) - 1), st.lists(st.integers(0, 4095), min_size=1, unique=True), st.integers(1, 100))
+def test_small_annotations_are_read_as_they_were_written(time: int, minors: list[int], percent: int) -> None:
+    assert parse_predicate_time(format_predicate_time(time)) == time
+    assert parse_gpu_indices(format_gpu_indices(minors)) == tuple(minors)
+    assert parse_core_limit(format_core_limit(percent)) == percent
+    assert parse_assigned(format_assigned(True)) is True
+    assert parse_assigned(format_assigned(False)) is False
+
+
+def test_an_allocation_has_the_documented_form() -> None:
+    share = GpuShare(GpuUuid("GPU-1"), 30, 16)
+    text = format_allocation(PodAllocation(PodUid("u-1"), {"main": (share,), "init": ()}))
+    assert json.loads(text) == {
+        "version": 1,
+        "pod": "u-1",
+        "containers": {"init": {"gpus": []}, "main": {"gpus": [{"uuid": "GPU-1", "cores": 30, "blocks": 16}]}},
+    }
+
+
+@given(allocations)
+def test_an_allocation_is_read_as_it_was_written(allocation: PodAllocation) -> None:
+    assert parse_allocation(format_allocation(allocation)) == allocation
+
+
+@pytest.mark.parametrize(
+    ("document", "why"),
+    [
+        ({"version": 2, "pod": "u", "containers": {}}, "version 2"),
+        ({"version": 1, "containers": {}}, "pod"),
+        ({"version": 1, "pod": "u", "containers": {"a": {"gpus": [{"uuid": "g", "cores": 101, "blocks": 0}]}}}, "101"),
+        ({"version": 1, "pod": "u", "containers": {"a": {"gpus": [{"uuid": "g", "cores": 1, "blocks": -1}]}}}, "-1"),
+        (
+            {"version": 1, "pod": "u", "containers": {"a": {"gpus": [{"uuid": "g", "cores": 1, "blocks": 1}] * 2}}},
+            "twice",
+        ),
+        ([], "cannot be read"),
+    ],
+)
+def test_an_allocation_that_cannot_be_true_is_refused(document: object, why: str) -> None:
+    with pytest.raises(ParseError, match=why):
+        parse_allocation(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    "text", ["\ud800", '{"version":1,"pod":"\ud800"', "[" * 100_000, '{"x":' * 50_000, "1" * (MAX_TEXT + 1)]
+)
+def test_hostile_text_is_a_parse_error_and_no_other(text: str) -> None:
+    for parse in PARSERS:
+        with pytest.raises(ParseError) as refusal:
+            parse(text)
+        assert len(refusal.value.message) < 300
+        assert refusal.value.message.isascii()
+
+
+@given(st.text() | json_values.map(json.dumps) | st.text(alphabet='{}[]":,0123456789versionpdcatgu-'))
+def test_any_text_is_read_or_refused_with_a_parse_error(text: str) -> None:
+    for parse in PARSERS:
+        assert "\n" not in refusal(partial(parse, text))
+
+
+def test_the_annotations_of_allocates_answer_are_read_back() -> None:
+    names, grant = AnnotationNames(), ContainerGrant(200, 34_359_738_368, (0, 11))
+    written = container_annotations(names, grant)
+    assert written == {
+        "tencent.com/vcuda-core": "200",
+        "tencent.com/vcuda-memory": "34359738368",
+        "tencent.com/vcuda-device": "/dev/nvidia0,/dev/nvidia11",
+    }
+    assert parse_container_annotations(names, written | {"other": "x"}) == grant
+
+
+def test_a_container_without_our_annotations_has_no_grant() -> None:
+    assert parse_container_annotations(AnnotationNames(), {"other": "x"}) is None
+
+
+@given(st.dictionaries(st.sampled_from(["core", "memory", "device"]), st.text() | st.just("/dev/nvidia1")))
+def test_annotations_of_a_container_are_read_or_refused(texts: dict[str, str]) -> None:
+    annotations = {f"tencent.com/vcuda-{name}": text for name, text in texts.items()}
+    message = refusal(lambda: parse_container_annotations(AnnotationNames(), annotations))
+    assert message == "" or "annotation vcuda-" in message
+    if message == "":
+        assert len(annotations) in (0, 3)
