@@ -25,7 +25,11 @@ class Source(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Slots that are held. `answered`: the resources whose Allocate was answered. `created`: Unix time in seconds."""
+    """Slots that are held. `answered`: the resources whose Allocate was answered. `created`: Unix time in seconds.
+
+    `soft_cores` above 0 is the pod's `vcuda-core-limit`: it may borrow idle time up to that percentage. It is kept here,
+    because PreStartContainer must not need the API server.
+    """
 
     id: GrantId
     allocation: Allocation
@@ -33,3 +37,4 @@ class Grant:
     source: Source
     proved: bool
     created: float
+    soft_cores: int = 0

@@ -1,0 +1,68 @@
+"""Container Device Interface: one spec file for each grant, for runtimes that take devices by name (`--cdi`).
+
+In: a grant's device nodes, mounts and environment. Out: `<cdi dir>/vcuda-<grant>.json` with the one device
+`<domain>/vcuda=<grant>`. A CDI edit of the environment wins over the pod's own value, which the device-plugin answer
+does not. The directory is usually a tmpfs: after a reboot kubelet replays its old answers, so the agent writes the
+files of all grants again when it starts. Format: CDI 0.6.0 (containerd >= 1.7 with enable_cdi, cri-o).
+"""
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from deviceplugin.errors import GuestError
+from deviceplugin.ledger.grant import GrantId
+
+_PREFIX, _SUFFIX = "vcuda-", ".json"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerEdits:
+    """What the runtime does to the container: (host path, container path) pairs and environment."""
+
+    devices: tuple[tuple[str, str], ...]
+    mounts: tuple[tuple[str, str], ...]
+    env: tuple[tuple[str, str], ...]
+
+
+class CdiSpecs:
+    """The spec files of all grants under one directory."""
+
+    def __init__(self, directory: Path, domain: str) -> None:
+        self._directory = directory
+        self._kind = f"{domain}/vcuda"
+
+    def device_name(self, grant: GrantId) -> str:
+        return f"{self._kind}={grant}"
+
+    def write(self, grant: GrantId, edits: ContainerEdits) -> None:
+        spec = {
+            "cdiVersion": "0.6.0",
+            "kind": self._kind,
+            "devices": [{"name": grant, "containerEdits": _edits(edits)}],
+        }
+        path = self._directory / f"{_PREFIX}{grant}{_SUFFIX}"
+        fresh = path.with_suffix(".new")
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            fresh.write_text(json.dumps(spec, indent=1))
+            fresh.replace(path)
+        except OSError as error:
+            raise GuestError(f"CDI file {path} could not be written: {error.strerror}; check --cdi-dir") from error
+
+    def remove_all_but(self, keep: Collection[GrantId]) -> None:
+        for path in self._directory.glob(f"{_PREFIX}g-*{_SUFFIX}"):
+            if path.name[len(_PREFIX) : -len(_SUFFIX)] not in keep:
+                path.unlink(missing_ok=True)
+
+
+def _edits(edits: ContainerEdits) -> dict[str, object]:
+    return {
+        "env": [f"{name}={value}" for name, value in edits.env],
+        "deviceNodes": [{"hostPath": host, "path": inside, "permissions": "rwm"} for host, inside in edits.devices],
+        "mounts": [
+            {"hostPath": host, "containerPath": inside, "options": ["ro", "nosuid", "nodev", "bind"]}
+            for host, inside in edits.mounts
+        ],
+    }

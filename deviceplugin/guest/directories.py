@@ -1,0 +1,67 @@
+"""One directory for each grant, mounted read-only at /etc/vcuda in the container that holds it.
+
+In: grant ids and file contents. Out: `<base>/<grant>/`, made at Allocate (the runtime refuses a mount whose source is
+missing) and filled at PreStartContainer, when the owner is certain. Files appear by rename, so that a reader sees the
+old bytes or the new ones. Not here: when a grant ends (`ledger`).
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+from deviceplugin.errors import GuestError
+from deviceplugin.ledger.grant import GrantId
+
+_PREFIX = "g-"
+
+
+class GrantDirectories:
+    """All grant directories of this node under one base path."""
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+
+    def path(self, grant: GrantId) -> Path:
+        return self._base / grant
+
+    def prepare(self, grant: GrantId) -> Path:
+        """Makes the directory; harmless when it exists."""
+        path = self.path(grant)
+        try:
+            path.mkdir(mode=0o755, parents=True, exist_ok=True)
+        except OSError as error:
+            raise GuestError(f"grant directory {path} could not be made: {error.strerror}; check the disk") from error
+        return path
+
+    def write(self, grant: GrantId, name: str, data: bytes) -> bool:
+        """Puts the file in place; False when it was there with the same bytes already."""
+        target = self.prepare(grant) / name
+        fresh = target.with_name(f".{name}.new")
+        try:
+            if target.is_file() and target.read_bytes() == data:
+                return False
+            with fresh.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.chmod(0o644)
+            fresh.replace(target)
+        except OSError as error:
+            raise GuestError(f"limits file {target} could not be written: {error.strerror}; check the disk") from error
+        return True
+
+    def remove(self, grant: GrantId) -> None:
+        shutil.rmtree(self.path(grant), ignore_errors=True)
+
+    def remove_all_but(self, keep: Collection[GrantId]) -> tuple[GrantId, ...]:
+        """Removes the directories of grants that are no more; other files under the base are not ours and stay."""
+        gone: list[GrantId] = []
+        with contextlib.suppress(FileNotFoundError):
+            for entry in os.scandir(self._base):
+                if entry.name.startswith(_PREFIX) and entry.name not in keep and entry.is_dir(follow_symlinks=False):
+                    self.remove(GrantId(entry.name))
+                    gone.append(GrantId(entry.name))
+        return tuple(gone)
+

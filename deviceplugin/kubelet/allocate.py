@@ -1,0 +1,186 @@
+"""GetPreferredAllocation and Allocate: who asks, which GPU, record it, answer.
+
+In: a resource and IDs. Out: IDs to prefer, or the answer for the container. Kubelet asks for cores and memory of one
+container in two calls of random order: the first one does all the work, the second gets an empty answer. Nothing is
+answered that is not on disk before. A lock keeps identity and record together when kubelet's late path calls from
+several goroutines; it is held over the identity sources, which have budgets, and over nothing else.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import structlog
+
+from deviceplugin.errors import VcudaError
+from deviceplugin.kubelet.answer import EMPTY, Answer, answer_for
+from deviceplugin.kubelet.claims import Claim
+from deviceplugin.kubelet.devices import is_usable
+from deviceplugin.kubelet.identity import Question
+from deviceplugin.kubelet.node import Node
+from deviceplugin.kubelet.steering import choose_ids, quotas
+from deviceplugin.ledger.evidence import Checkpoint
+from deviceplugin.ledger.grant import Grant, Source
+from deviceplugin.ledger.ledger import new_grant_id
+from deviceplugin.ledger.repair import Claimant, moved
+from deviceplugin.model.allocation import Allocation, PodUid
+from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.request import parse_request
+from deviceplugin.model.units import Resource
+from deviceplugin.placement.choice import Choice
+from deviceplugin.placement.occupancy import snapshot_for
+from deviceplugin.placement.place import place
+
+log = structlog.get_logger(__name__)
+
+
+class Allocating:
+    """Both calls of both resources of one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._lock = asyncio.Lock()
+
+    async def prefer(
+        self, resource: Resource, available: Sequence[str], must_include: Sequence[str], size: int
+    ) -> Sequence[str]:
+        """Steers kubelet to the GPU that placement would choose; a hint, so it never refuses."""
+        wanted = {}
+        try:
+            async with self._lock:
+                claim = await self._identify(resource, size)
+            grant = self._node.ledger.of_owner(claim.container.ref.key)
+            allocation = grant.allocation if grant is not None else self._place(claim)[0]
+            wanted = quotas(allocation, resource, self._node.feed.catalog.keys)
+        except VcudaError as error:
+            log.debug("no preference", resource=resource.value, count=size, cause=error.message)
+        return choose_ids(available, must_include, size, wanted)
+
+    async def allocate(self, resource: Resource, ids: Sequence[str]) -> Answer:
+        """Grants what the asking container wants; raises an error of ours when it cannot be had."""
+        claim: Claim | None = None
+        try:
+            async with self._lock:
+                self._node.feed.catalog.check(resource, ids)
+                claim = await self._identify(resource, len(ids))
+                return self._answer(claim, resource)
+        except VcudaError as error:
+            name = self._node.layout.names.of(resource)
+            self._node.report.refused(claim, name, len(ids), error)
+            raise
+
+    async def _identify(self, resource: Resource, count: int) -> Claim:
+        ledger = self._node.ledger
+        checkpoint = await self._checkpoint_or_none()
+
+        def recorded(key: tuple[PodUid, str]) -> bool:
+            return checkpoint is None or checkpoint.has(key)
+
+        def open_half(key: tuple[PodUid, str]) -> bool:
+            grant = ledger.of_owner(key)
+            return grant is not None and resource not in grant.answered
+
+        return await self._node.identity.identify(Question(resource, count, ledger.answered, recorded, open_half))
+
+    async def _checkpoint_or_none(self) -> Checkpoint | None:
+        try:
+            return await self._node.checkpoint()
+        except VcudaError as error:
+            log.warning("kubelet's checkpoint cannot be read", cause=error.message)
+            return None
+
+    def _answer(self, claim: Claim, resource: Resource) -> Answer:
+        grant = self._node.ledger.of_owner(claim.container.ref.key)
+        if grant is not None and resource not in grant.answered:
+            self._node.ledger.answer(grant.id, resource)
+            return EMPTY
+        if grant is not None and self._still_serves(grant):
+            return self._repeat(grant, claim, resource)
+        if grant is not None:
+            self._node.ledger.release([grant])
+        half = self._mistaken_half(claim, resource)
+        return self._grant(claim, resource) if half is None else self._pair(half, claim)
+
+    def _mistaken_half(self, claim: Claim, resource: Resource) -> Grant | None:
+        """The guess of the call before, when this call shows that it was for this container and not for its owner."""
+        for grant in self._node.ledger.half_answered():
+            request = grant.allocation.request
+            counts = {Resource.CORE: request.cores, Resource.MEMORY: request.blocks}
+            other = resource.other
+            if (
+                grant.source is Source.APISERVER
+                and not grant.proved
+                and grant.answered == {other}
+                and counts[other] == claim.container.wants(other)
+                and counts[resource] != claim.container.wants(resource)
+            ):
+                return grant
+        return None
+
+    def _pair(self, half: Grant, claim: Claim) -> Answer:
+        """Kubelet asks for both resources of a container before it goes on, so the half grant is this container's."""
+        inventory = self._node.feed.catalog.inventory
+        container = claim.container
+        request = parse_request(container.cores, container.blocks)
+        fixed = replace(
+            moved(half, Claimant(container.ref, container.role, request), inventory),
+            answered=frozenset(Resource),
+            soft_cores=self._node.soft_cores(claim.pod),
+        )
+        self._node.ledger.reassign(fixed, inventory=inventory, kind="pair")
+        self._node.report.repaired(half.allocation.owner, fixed)
+        return EMPTY
+
+    def _grant(self, claim: Claim, resource: Resource) -> Answer:
+        node = self._node
+        allocation, choice = self._place(claim)
+        grant = Grant(
+            id=new_grant_id(),
+            allocation=allocation,
+            answered=frozenset({resource}),
+            source=claim.source,
+            proved=False,
+            created=node.clock(),
+            soft_cores=node.soft_cores(claim.pod),
+        )
+        answer = self._content(grant, claim)
+        node.files.prepare(grant, answer)
+        node.ledger.record(grant, inventory=node.feed.catalog.inventory)
+        node.report.granted(claim, grant, choice)
+        return answer
+
+    def _repeat(self, grant: Grant, claim: Claim, resource: Resource) -> Answer:
+        """Kubelet lost its checkpoint and asks again: the same answer, and the other resource will come again too."""
+        again = replace(grant, answered=frozenset({resource}))
+        self._node.ledger.reassign(again, inventory=self._node.feed.catalog.inventory, kind="repeat")
+        answer = self._content(grant, claim)
+        self._node.files.prepare(grant, answer)
+        return answer
+
+    def _place(self, claim: Claim) -> tuple[Allocation, Choice]:
+        node, container = self._node, claim.container
+        names = node.layout.names
+        request = parse_request(container.cores, container.blocks, share_mode=node.share_mode, names=names)
+        view = snapshot_for(
+            node.feed.catalog.inventory,
+            node.ledger.allocations(),
+            pod=claim.pod.ref.uid,
+            role=container.role,
+            processes=node.processes(),
+        )
+        choice = place(request, view, prefer=node.hinted(claim.pod, container) or self._held_by(claim.pod.ref.uid))
+        return Allocation(container.ref, container.role, request, choice.shares), choice
+
+    def _held_by(self, uid: PodUid) -> frozenset[GpuUuid]:
+        """GPUs that other containers of the pod hold: kubelet reuses an init container's IDs for the app's."""
+        return frozenset(uuid for grant in self._node.ledger.of_pod(uid) for uuid in grant.allocation.uuids)
+
+    def _content(self, grant: Grant, claim: Claim) -> Answer:
+        inventory = self._node.feed.catalog.inventory
+        gpus = [gpu for gpu in inventory.gpus if gpu.uuid in grant.allocation.uuids]
+        return answer_for(grant, gpus, claim.container, self._node.layout, exists=self._node.exists)
+
+    def _still_serves(self, grant: Grant) -> bool:
+        inventory = self._node.feed.catalog.inventory
+        usable = {gpu.uuid for gpu in inventory.gpus if is_usable(inventory, gpu)}
+        return grant.allocation.uuids <= usable

@@ -1,0 +1,98 @@
+"""What Allocate gives to a container: device nodes, mounts, environment, annotations, CDI names.
+
+In: a grant, its GPUs, and the little of the pod's spec that matters. Out: one frozen `Answer`. Pure: what exists on the
+host is asked through `exists`. The answer is identity-neutral (design 3.3): it names the grant, never a pod, because
+kubelet replays it for every restart and nothing in it can be changed when the owner is proved.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from deviceplugin.errors import HardwareError
+from deviceplugin.ledger.grant import Grant
+from deviceplugin.model.gpu import Gpu
+from deviceplugin.model.pod import PodContainer
+from deviceplugin.model.request import RequestKind
+from deviceplugin.model.units import BLOCK_BYTES, DEFAULT_DOMAIN, ResourceNames
+
+GRANT_MOUNT = "/etc/vcuda"
+DRIVER_MOUNT = "/usr/local/nvidia"
+CONTROL_DEVICE = "/dev/nvidiactl"
+UVM_DEVICE = "/dev/nvidia-uvm"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Pairs are (host path, container path) for devices and mounts, (name, value) for the others."""
+
+    devices: tuple[tuple[str, str], ...] = ()
+    mounts: tuple[tuple[str, str], ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    annotations: tuple[tuple[str, str], ...] = ()
+    cdi_devices: tuple[str, ...] = ()
+
+
+EMPTY = Answer()
+
+
+@dataclass(frozen=True, slots=True)
+class HostLayout:
+    """Where things are on the host. `device_root` is `/` except in tests; `extra_devices` come from --extra-config."""
+
+    grants: PurePosixPath
+    driver_mirror: PurePosixPath
+    device_root: PurePosixPath = PurePosixPath("/")
+    extra_devices: tuple[str, ...] = ()
+    names: ResourceNames = ResourceNames(DEFAULT_DOMAIN)
+    cdi: bool = False
+
+    def host_device(self, path: str) -> str:
+        return str(self.device_root / path.lstrip("/"))
+
+
+def answer_for(
+    grant: Grant, gpus: Sequence[Gpu], container: PodContainer, layout: HostLayout, *, exists: Callable[[str], bool]
+) -> Answer:
+    """The full answer; raises HardwareError when a node that the container cannot do without is missing."""
+    devices = _devices(gpus, layout, exists)
+    whole = grant.allocation.request.kind is not RequestKind.SHARE
+    mirror = layout.driver_mirror / ("origin" if whole else "nvidia")
+    return Answer(
+        devices=devices,
+        mounts=((str(layout.grants / grant.id), GRANT_MOUNT), (str(mirror), DRIVER_MOUNT)),
+        env=(
+            ("LD_LIBRARY_PATH", library_path(container)),
+            ("NVIDIA_VISIBLE_DEVICES", ",".join(gpu.uuid for gpu in gpus)),
+        ),
+        annotations=_annotations(grant, gpus, layout.names),
+        cdi_devices=(f"{layout.names.domain}/vcuda={grant.id}",) if layout.cdi else (),
+    )
+
+
+def library_path(container: PodContainer) -> str:
+    """Ours first, then the pod's own; `compat32=true` selects the 32-bit directory, as in the lineage."""
+    ours = f"{DRIVER_MOUNT}/{'lib' if container.env.get('compat32') == 'true' else 'lib64'}"
+    own = container.env.get("LD_LIBRARY_PATH", "")
+    return f"{ours}:{own}" if own else ours
+
+
+def _devices(gpus: Sequence[Gpu], layout: HostLayout, exists: Callable[[str], bool]) -> tuple[tuple[str, str], ...]:
+    needed = [*(gpu.device_path for gpu in gpus), CONTROL_DEVICE]
+    for path in needed:
+        if not exists(layout.host_device(path)):
+            raise HardwareError(
+                f"device node {path} is missing on the node, so no container can use the GPU; "
+                "run `nvidia-modprobe -u -c 0` there, or check that the driver is loaded"
+            )
+    optional = [path for path in (UVM_DEVICE, *layout.extra_devices) if exists(layout.host_device(path))]
+    return tuple((layout.host_device(path), path) for path in dict.fromkeys([*needed, *optional]))
+
+
+def _annotations(grant: Grant, gpus: Sequence[Gpu], names: ResourceNames) -> tuple[tuple[str, str], ...]:
+    request = grant.allocation.request
+    return (
+        (names.core, str(request.cores)),
+        (names.memory, str(request.blocks * BLOCK_BYTES)),
+        (f"{names.domain}/vcuda-device", ",".join(gpu.device_path for gpu in gpus)),
+    )

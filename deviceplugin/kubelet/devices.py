@@ -1,0 +1,113 @@
+"""What ListAndWatch tells kubelet: the IDs of both resources with their health, and the feed of changes.
+
+In: an inventory. Out: protobuf messages, built once for each change and sent to every stream (14,000 IDs take 50 ms to
+build). A message is always the full list. A GPU that cannot be given away now (broken, in MIG mode, compute prohibited)
+keeps its IDs as unhealthy, so that capacity stays and allocatable shrinks.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from deviceplugin.errors import RequestError
+from deviceplugin.model.gpu import ComputeMode, Gpu, GpuUuid, Inventory
+from deviceplugin.model.ids import DeviceId, GpuKey, device_ids, gpu_keys, parse_device_id
+from deviceplugin.model.units import Resource
+from deviceplugin.wire import deviceplugin_pb2 as pb
+
+HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Every ID of one inventory. `messages` are what the streams send."""
+
+    inventory: Inventory
+    keys: Mapping[GpuUuid, GpuKey]
+    issued: Mapping[Resource, frozenset[DeviceId]]
+    messages: Mapping[Resource, pb.ListAndWatchResponse]
+
+    def check(self, resource: Resource, ids: Sequence[str]) -> tuple[DeviceId, ...]:
+        """The IDs of one call as ours; RequestError for none, twice the same, or one that was never issued."""
+        if not ids:
+            raise RequestError(f"kubelet asked for {resource.value} with no device ID; ask for at least one")
+        if len(set(ids)) != len(ids):
+            raise RequestError(f"kubelet asked for {resource.value} with the same device ID twice; restart kubelet")
+        unknown = next((text for text in ids if text not in self.issued[resource]), None)
+        if unknown is not None:
+            raise RequestError(
+                f"device ID {unknown[:40]!r} is none of this node's {resource.value} IDs; "
+                "the GPU was removed, or another plugin serves the resource"
+            )
+        return tuple(DeviceId(text) for text in ids)
+
+    def uuid_of(self, text: str) -> GpuUuid | None:
+        """The card that an ID points to, None when it is not here."""
+        key = parse_device_id(text).key
+        return next((uuid for uuid, own in self.keys.items() if own == key), None)
+
+
+def catalog(inventory: Inventory, *, numa: bool = False) -> Catalog:
+    """IDs and messages for an inventory; `numa` adds TopologyInfo where a GPU's NUMA node is known."""
+    keys = gpu_keys(gpu.uuid for gpu in inventory.gpus)
+    ids = {
+        resource: {gpu.uuid: device_ids(resource, gpu, keys[gpu.uuid]) for gpu in inventory.gpus}
+        for resource in Resource
+    }
+    issued = {resource: frozenset(one for each in by_gpu.values() for one in each) for resource, by_gpu in ids.items()}
+    messages = {
+        resource: pb.ListAndWatchResponse(
+            devices=[
+                device
+                for gpu in inventory.gpus
+                for device in _devices(gpu, by_gpu[gpu.uuid], healthy=is_usable(inventory, gpu), numa=numa)
+            ]
+        )
+        for resource, by_gpu in ids.items()
+    }
+    return Catalog(inventory, keys, issued, messages)
+
+
+def is_usable(inventory: Inventory, gpu: Gpu) -> bool:
+    """Whether any container could be placed on the GPU now."""
+    open_to_work = not gpu.mig_enabled and gpu.compute_mode is not ComputeMode.PROHIBITED
+    return open_to_work and inventory.health_of(gpu.uuid).healthy
+
+
+def _devices(gpu: Gpu, ids: Sequence[DeviceId], *, healthy: bool, numa: bool) -> list[pb.Device]:
+    health = HEALTHY if healthy else UNHEALTHY
+    if numa and gpu.numa is not None:
+        topology = pb.TopologyInfo(nodes=[pb.NUMANode(ID=gpu.numa)])
+        return [pb.Device(ID=one, health=health, topology=topology) for one in ids]
+    return [pb.Device(ID=one, health=health) for one in ids]
+
+
+class DeviceFeed:
+    """The current catalog and whoever waits for the next one. Belongs to one event loop."""
+
+    def __init__(self, first: Catalog) -> None:
+        self._catalog = first
+        self._version = 0
+        self._changed = asyncio.Event()
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._catalog
+
+    def publish(self, fresh: Catalog) -> None:
+        """Wakes every stream."""
+        self._catalog = fresh
+        self._version += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def messages(self, resource: Resource) -> AsyncIterator[pb.ListAndWatchResponse]:
+        """The current list at once, then the list after each change; changes in between are skipped, not queued."""
+        sent = -1
+        while True:
+            changed = self._changed
+            if sent != self._version:
+                sent = self._version
+                yield self._catalog.messages[resource]
+            else:
+                await changed.wait()

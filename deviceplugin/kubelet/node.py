@@ -1,0 +1,68 @@
+"""What the two flows (`allocate`, `start`) share: the node's state and the few things they may ask of the outside.
+
+In: filled once by the agent. Out: read by the flows. The protocols are the seams towards `guest` (files that containers
+see) and towards events and metrics; kubelet knows neither.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from deviceplugin.errors import VcudaError
+from deviceplugin.kubelet.answer import Answer, HostLayout
+from deviceplugin.kubelet.claims import Claim
+from deviceplugin.kubelet.devices import DeviceFeed
+from deviceplugin.kubelet.identity import Identity
+from deviceplugin.ledger.evidence import Checkpoint
+from deviceplugin.ledger.grant import Grant
+from deviceplugin.ledger.ledger import Ledger
+from deviceplugin.model.allocation import ContainerRef, PodUid
+from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.pod import Pod, PodContainer
+from deviceplugin.placement.choice import Choice
+
+
+class GrantFiles(Protocol):
+    """What a container sees of its grant. Both calls are harmless when repeated and raise GuestError."""
+
+    def prepare(self, grant: Grant, answer: Answer) -> None:
+        """Before Allocate answers: everything that the answer names exists."""
+        ...
+
+    def fill(self, grant: Grant) -> None:
+        """At PreStartContainer: the limits of the proved owner."""
+        ...
+
+
+class Report(Protocol):
+    """Tells people what happened: one log line, one event, one count. Never blocks, never raises."""
+
+    def granted(self, claim: Claim, grant: Grant, choice: Choice) -> None: ...
+
+    def refused(self, claim: Claim | None, resource_name: str, count: int, error: VcudaError) -> None: ...
+
+    def started(self, grant: Grant) -> None: ...
+
+    def start_failed(self, owner: ContainerRef | None, error: VcudaError) -> None: ...
+
+    def repaired(self, before: ContainerRef, grant: Grant) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The parts of one node agent that decide. `processes`: how many NVML sees on each GPU, for ties in placement."""
+
+    feed: DeviceFeed
+    ledger: Ledger
+    identity: Identity
+    layout: HostLayout
+    files: GrantFiles
+    report: Report
+    checkpoint: Callable[[], Awaitable[Checkpoint]]
+    find_pod: Callable[[PodUid], Awaitable[Pod | None]]
+    hinted: Callable[[Pod, PodContainer], frozenset[GpuUuid]]
+    soft_cores: Callable[[Pod], int]
+    processes: Callable[[], Mapping[GpuUuid, int]]
+    exists: Callable[[str], bool]
+    clock: Callable[[], float]
+    share_mode: bool = False

@@ -1,0 +1,126 @@
+"""The gRPC face towards kubelet: one DevicePlugin service for each of the two resources.
+
+In: kubelet's calls. Out: typed calls to a `Decisions` object and protobuf answers. Not here: any decision, any socket.
+Every call is answered within `BUDGET_S`, because kubelet sets no deadline and its only sync loop stands still while it
+waits (kubelet 1.36; kubernetes#117435). An error of ours becomes its status and its sentence; anything else is logged
+whole and answered with a generic sentence, for kubelet pastes the text into the pod's status.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import grpc
+import structlog
+
+from deviceplugin.errors import VcudaError
+from deviceplugin.kubelet.answer import Answer
+from deviceplugin.kubelet.devices import DeviceFeed
+from deviceplugin.model.units import Resource
+from deviceplugin.wire import deviceplugin_pb2 as pb
+from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
+
+log = structlog.get_logger(__name__)
+BUDGET_S = 2.0
+PRESTART_BUDGET_S = 10.0  # kubelet gives PreStartContainer 30 s and tries again
+Context = grpc.aio.ServicerContext[Any, Any]
+_T = TypeVar("_T")
+
+
+class Decisions(Protocol):
+    """What stands behind both services."""
+
+    async def prefer(
+        self, resource: Resource, available: Sequence[str], must_include: Sequence[str], size: int
+    ) -> Sequence[str]: ...
+
+    async def allocate(self, resource: Resource, ids: Sequence[str]) -> Answer: ...
+
+    async def start(self, resource: Resource, ids: Sequence[str]) -> None: ...
+
+
+class ResourcePlugin(rpc.DevicePluginServicer):
+    """The service of one resource; `streams` counts the ListAndWatch streams that are open."""
+
+    def __init__(self, resource: Resource, feed: DeviceFeed, decisions: Decisions) -> None:
+        self.resource = resource
+        self.streams = 0
+        self._feed = feed
+        self._decisions = decisions
+
+    async def GetDevicePluginOptions(  # noqa: N802
+        self, request: pb.Empty, context: Context
+    ) -> pb.DevicePluginOptions:
+        return pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
+
+    async def ListAndWatch(  # noqa: N802
+        self, request: pb.Empty, context: Context
+    ) -> AsyncIterator[pb.ListAndWatchResponse]:
+        self.streams += 1
+        try:
+            async for message in self._feed.messages(self.resource):
+                yield message
+        finally:
+            self.streams -= 1
+
+    async def GetPreferredAllocation(  # noqa: N802
+        self, request: pb.PreferredAllocationRequest, context: Context
+    ) -> pb.PreferredAllocationResponse:
+        async def answer() -> pb.PreferredAllocationResponse:
+            chosen = [
+                await self._decisions.prefer(
+                    self.resource, each.available_deviceIDs, each.must_include_deviceIDs, each.allocation_size
+                )
+                for each in request.container_requests
+            ]
+            return pb.PreferredAllocationResponse(
+                container_responses=[pb.ContainerPreferredAllocationResponse(deviceIDs=ids) for ids in chosen]
+            )
+
+        return await self._answered(context, answer, BUDGET_S)
+
+    async def Allocate(  # noqa: N802
+        self, request: pb.AllocateRequest, context: Context
+    ) -> pb.AllocateResponse:
+        async def answer() -> pb.AllocateResponse:
+            answers = [
+                await self._decisions.allocate(self.resource, each.devices_ids) for each in request.container_requests
+            ]
+            return pb.AllocateResponse(container_responses=[to_wire(each) for each in answers])
+
+        return await self._answered(context, answer, BUDGET_S)
+
+    async def PreStartContainer(  # noqa: N802
+        self, request: pb.PreStartContainerRequest, context: Context
+    ) -> pb.PreStartContainerResponse:
+        async def answer() -> pb.PreStartContainerResponse:
+            await self._decisions.start(self.resource, request.devices_ids)
+            return pb.PreStartContainerResponse()
+
+        return await self._answered(context, answer, PRESTART_BUDGET_S)
+
+    async def _answered(self, context: Context, answer: Callable[[], Awaitable[_T]], budget_s: float) -> _T:
+        try:
+            async with asyncio.timeout(budget_s):
+                return await answer()
+        except VcudaError as error:
+            status, text = grpc.StatusCode[error.status], error.message
+        except TimeoutError:
+            status, text = grpc.StatusCode.DEADLINE_EXCEEDED, f"vcuda found no answer within {budget_s:g} s; try again"
+        except Exception:
+            log.exception("call from kubelet failed", resource=self.resource.value)
+            status, text = grpc.StatusCode.INTERNAL, "vcuda failed inside; the agent's log on this node says more"
+        await context.abort(status, text)
+        raise AssertionError("abort always raises")
+
+
+def to_wire(answer: Answer) -> pb.ContainerAllocateResponse:
+    return pb.ContainerAllocateResponse(
+        envs=dict(answer.env),
+        mounts=[pb.Mount(host_path=host, container_path=inside, read_only=True) for host, inside in answer.mounts],
+        devices=[
+            pb.DeviceSpec(host_path=host, container_path=inside, permissions="rwm") for host, inside in answer.devices
+        ],
+        annotations=dict(answer.annotations),
+        cdi_devices=[pb.CDIDevice(name=name) for name in answer.cdi_devices],
+    )

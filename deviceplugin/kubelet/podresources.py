@@ -1,0 +1,105 @@
+"""Kubelet's PodResources socket: which device IDs kubelet has given to which container, by name.
+
+In: `<root>/pod-resources/kubelet.sock`. Out: frozen views. It knows no UID and leaves plain init containers out. All
+clients of the node share 100 calls a second with a burst of 10; past that it answers RESOURCE_EXHAUSTED, which is tried
+once more after 20 ms. `Get` (on by default since kubelet 1.34) is preferred: `List` makes kubelet free devices of ended
+pods meanwhile, which may drop the reservation of the very call that we are in (kubernetes#119560).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import grpc
+
+from deviceplugin.errors import KubeletError
+from deviceplugin.wire import podresources_pb2 as pb
+from deviceplugin.wire import podresources_pb2_grpc as rpc
+
+_MAX_MESSAGE = 64 << 20  # one entry for each device ID: far over gRPC's default of 4 MiB on a full node
+_RETRY_AFTER_S = 0.02
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class PodDevices:
+    """A pod as this API shows it: the IDs of each resource by container name."""
+
+    namespace: str
+    name: str
+    containers: dict[str, dict[str, tuple[str, ...]]]
+
+    def lacks(self, container: str, resource_name: str) -> bool:
+        return not self.containers.get(container, {}).get(resource_name)
+
+
+class PodResources:
+    """One lazy channel; a call has `timeout_s` and raises KubeletError, never a gRPC error."""
+
+    def __init__(self, socket: Path, *, timeout_s: float = 0.5) -> None:
+        self._socket = socket
+        self._timeout_s = timeout_s
+        self._channel: grpc.aio.Channel | None = None
+        self._get_is_missing = False
+
+    async def get(self, namespace: str, name: str) -> PodDevices | None:
+        """The pod, or None when kubelet does not know it; KubeletError where this kubelet has no `Get`."""
+        if self._get_is_missing:
+            raise KubeletError("this kubelet's PodResources API has no Get (it is older than 1.34)")
+        request = pb.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace)
+        try:
+            answer = await self._call(lambda stub: stub.Get(request, timeout=self._timeout_s))
+        except grpc.aio.AioRpcError as error:
+            if self._knows_no_such_pod(error):
+                return None
+            raise self._unavailable(error) from None
+        return _pod(answer.pod_resources)
+
+    async def list(self) -> list[PodDevices]:
+        try:
+            answer = await self._call(lambda stub: stub.List(pb.ListPodResourcesRequest(), timeout=self._timeout_s))
+        except grpc.aio.AioRpcError as error:
+            raise self._unavailable(error) from None
+        return [_pod(pod) for pod in answer.pod_resources]
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            await self._channel.close()
+            self._channel = None
+
+    def _knows_no_such_pod(self, error: grpc.aio.AioRpcError) -> bool:
+        detail = (error.details() or "").lower()
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED or "disabled" in detail:
+            self._get_is_missing = True
+            return False
+        return error.code() is grpc.StatusCode.NOT_FOUND or "not found" in detail
+
+    def _unavailable(self, error: grpc.aio.AioRpcError) -> KubeletError:
+        return KubeletError(f"kubelet's PodResources socket {self._socket} answered {error.code().name.lower()}")
+
+    async def _call(self, call: Callable[[rpc.PodResourcesListerStub], Awaitable[_Answer]]) -> _Answer:
+        try:
+            return await call(self._stub())
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise
+        await asyncio.sleep(_RETRY_AFTER_S)
+        return await call(self._stub())
+
+    def _stub(self) -> rpc.PodResourcesListerStub:
+        if self._channel is None:
+            options = [("grpc.max_receive_message_length", _MAX_MESSAGE), ("grpc.max_reconnect_backoff_ms", 1000)]
+            self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=options)
+        return rpc.PodResourcesListerStub(self._channel)
+
+
+def _pod(pod: pb.PodResources) -> PodDevices:
+    containers: dict[str, dict[str, tuple[str, ...]]] = {}
+    for container in pod.containers:
+        held: dict[str, tuple[str, ...]] = {}
+        for entry in container.devices:
+            held[entry.resource_name] = held.get(entry.resource_name, ()) + tuple(entry.device_ids)
+        containers[container.name] = held
+    return PodDevices(pod.namespace, pod.name, containers)

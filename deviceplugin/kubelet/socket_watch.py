@@ -1,0 +1,69 @@
+"""Wakes the kubelet link when something happens to a socket that matters.
+
+In: a directory and the names in it that matter. Out: `wait`, which returns after an event or a short poll. inotify
+(watchdog) makes it immediate; the poll stands behind it, because inotify instances can be exhausted
+(fs.inotify.max_user_instances) and because a directory that is made later has no watch yet.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Collection
+from pathlib import Path
+
+import structlog
+from watchdog.events import FileSystemEvent, FileSystemEventHandler
+from watchdog.observers import Observer
+from watchdog.observers.api import BaseObserver
+
+log = structlog.get_logger(__name__)
+POLL_S = 0.1
+
+
+class SocketWatch(FileSystemEventHandler):
+    """Belongs to the loop that runs `wait`; watchdog's thread only sets an event."""
+
+    def __init__(self, directory: Path, names: Collection[str], *, poll_s: float = POLL_S) -> None:
+        self._directory = directory
+        self._names = frozenset(names)
+        self._poll_s = poll_s
+        self._happened = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._observer: BaseObserver | None = None
+        self._complained = False
+
+    def start(self) -> None:
+        """Watches the directory if it can; a failure is logged once and leaves the poll."""
+        self._loop = asyncio.get_running_loop()
+        if self._observer is not None or not self._directory.is_dir():
+            return
+        observer = Observer()
+        try:
+            observer.schedule(self, str(self._directory))
+            observer.start()
+        except OSError as error:
+            if not self._complained:
+                log.warning(
+                    "inotify is not available, polling instead", directory=str(self._directory), cause=str(error)
+                )
+            self._complained = True
+            return
+        self._observer = observer
+
+    def stop(self) -> None:
+        if self._observer is not None:
+            self._observer.stop()
+            self._observer = None
+
+    async def wait(self) -> None:
+        """Until something happened or the poll is due."""
+        self.start()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._poll_s):
+                await self._happened.wait()
+        self._happened.clear()
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        touched = {Path(str(path)).name for path in (event.src_path, event.dest_path) if path}
+        if self._loop is not None and touched & self._names and event.event_type not in {"opened", "closed_no_write"}:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._happened.set)
