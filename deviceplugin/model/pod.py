@@ -8,7 +8,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef
+from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
 from deviceplugin.model.units import Resource
 
 
@@ -34,6 +34,7 @@ class PodContainer:
     state: ContainerState = ContainerState.UNKNOWN
     waiting_reason: str = ""
     waiting_message: str = ""
+    restarts: int = 0
 
     def wants(self, resource: Resource) -> int:
         return self.cores if resource is Resource.CORE else self.blocks
@@ -45,7 +46,11 @@ class PodContainer:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod bound to this node. Times are Unix seconds, 0.0 where unknown."""
+    """One pod bound to this node. Times are Unix seconds, 0.0 where unknown.
+
+    `ref.uid` is the UID that kubelet uses. The mirror of a static pod has another one at the API server: `api_uid`,
+    empty where this pod is known from kubelet alone. `annotations` holds those of our domain, and `clusterName`.
+    """
 
     ref: PodRef
     containers: tuple[PodContainer, ...]
@@ -59,6 +64,13 @@ class Pod:
     deleting: bool = False
     owner_kind: str = ""
     resource_version: str = ""
+    api_uid: str = ""
+    is_static: bool = False
+
+    @property
+    def api_ref(self) -> PodRef:
+        """How to name this pod to the API server; without a UID where only kubelet's is known."""
+        return PodRef(uid=PodUid(self.api_uid), namespace=self.ref.namespace, name=self.ref.name)
 
     @property
     def is_terminal(self) -> bool:
