@@ -66,45 +66,58 @@ class TopologyNode:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """All pairs by minor number. `links` needs each pair once, in either order; a missing pair shares no level."""
+    """All pairs by minor number. `links` takes each pair once, in either order; a missing pair shares no level.
+
+    The pairs are kept lower minor first, so that two topologies that say the same are equal, and the tree is grown
+    once, because every placement asks for it.
+    """
 
     minors: tuple[int, ...]
     links: Mapping[tuple[int, int], Link] = field(default_factory=dict)
+    _root: TopologyNode = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        links = {(min(pair), max(pair)): link for pair, link in self.links.items()}
+        object.__setattr__(self, "links", links)
+        object.__setattr__(self, "_root", _grow(self.minors, links))
 
     def link(self, a: int, b: int) -> Link:
-        found = self.links.get((a, b)) or self.links.get((b, a))
-        return found or NO_LINK
+        return self.links.get((a, b) if a < b else (b, a), NO_LINK)
 
     def distance(self, a: int, b: int) -> int:
         return 0 if a == b else self.link(a, b).distance
 
     def tree(self) -> TopologyNode:
-        """Joins from the nearest level outwards: two branches meet where any pair across them does."""
-        branches = [TopologyNode(level=None, minors=(minor,)) for minor in sorted(self.minors)]
-        for level in Level:
-            branches = _join_at(self, level, branches)
-        if len(branches) == 1 and branches[0].children:
-            return branches[0]
-        return TopologyNode(level=None, minors=tuple(sorted(self.minors)), children=tuple(branches))
+        """Joined from the nearest level outwards: two branches meet where any pair across them does."""
+        return self._root
 
 
-def _join_at(topology: Topology, level: Level, branches: list[TopologyNode]) -> list[TopologyNode]:
-    groups: list[list[TopologyNode]] = []
-    for branch in branches:
-        touching = [group for group in groups if any(_meet(topology, level, branch, other) for other in group)]
-        for group in touching:
-            groups.remove(group)
-        groups.append([*(node for group in touching for node in group), branch])
-    joined = (group[0] if len(group) == 1 else _ancestor(level, group) for group in groups)
-    return sorted(joined, key=lambda node: node.minors)
+def _grow(minors: tuple[int, ...], links: Mapping[tuple[int, int], Link]) -> TopologyNode:
+    """Kruskal's way: take the pairs from the nearest level outwards and join the branches that they touch."""
+    branch = {minor: TopologyNode(level=None, minors=(minor,)) for minor in sorted(minors)}
+    for level in Level:
+        touching = [pair for pair, link in links.items() if link.nearest is level and branch.keys() >= set(pair)]
+        for group in _groups(branch, touching):
+            joined = _ancestor(level, group)
+            branch.update(dict.fromkeys(joined.minors, joined))
+    tops = {node.minors: node for node in branch.values()}
+    if len(tops) == 1 and (only := next(iter(tops.values()))).children:
+        return only
+    return TopologyNode(level=None, minors=tuple(branch), children=tuple(tops.values()))
 
 
-def _meet(topology: Topology, level: Level, one: TopologyNode, other: TopologyNode) -> bool:
-    nearest = (topology.link(a, b).nearest for a in one.minors for b in other.minors)
-    return any(found is not None and found <= level for found in nearest)
+def _groups(branch: Mapping[int, TopologyNode], pairs: list[tuple[int, int]]) -> list[list[TopologyNode]]:
+    """Branches that these pairs join, directly or through others; branches are named by their lowest minor."""
+    group = {branch[minor].minors[0]: {branch[minor].minors[0]} for pair in pairs for minor in pair}
+    for a, b in pairs:
+        one, other = group[branch[a].minors[0]], group[branch[b].minors[0]]
+        if one is not other:
+            one |= other
+            group.update(dict.fromkeys(other, one))
+    distinct = {min(members): members for members in group.values() if len(members) > 1}
+    return [[branch[minor] for minor in sorted(members)] for members in distinct.values()]
 
 
-def _ancestor(level: Level, group: list[TopologyNode]) -> TopologyNode:
-    children = tuple(sorted(group, key=lambda node: node.minors))
+def _ancestor(level: Level, children: list[TopologyNode]) -> TopologyNode:
     minors = tuple(sorted(minor for child in children for minor in child.minors))
-    return TopologyNode(level=level, minors=minors, children=children)
+    return TopologyNode(level=level, minors=minors, children=tuple(children))

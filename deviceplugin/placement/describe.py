@@ -1,0 +1,124 @@
+"""Sentences about placement: lists of GPUs, requests, and why there is no room.
+
+In: values. Out: text for people, one line each, short on a node of 64 GPUs too.
+"""
+
+from collections.abc import Iterable
+
+from deviceplugin.model.request import Request, RequestKind
+from deviceplugin.model.topology import Level
+from deviceplugin.model.units import CORES_PER_GPU, format_blocks
+from deviceplugin.placement.candidates import Obstacle, Survey
+from deviceplugin.placement.snapshot import GpuView
+
+_LONGEST_LIST = 8
+
+
+def gpus_text(minors: Iterable[int]) -> str:
+    """`GPU 3`, `GPUs 0-3 and 5`; runs are folded, and a list of many runs is cut."""
+    numbers = sorted(set(minors))
+    runs = _runs(numbers)
+    shown = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:_LONGEST_LIST]]
+    if hidden := sum(last - first + 1 for first, last in runs[_LONGEST_LIST:]):
+        shown.append(f"{hidden} more")
+    return f"GPU{'' if len(numbers) == 1 else 's'} {listed(shown)}"
+
+
+def _runs(numbers: list[int]) -> list[tuple[int, int]]:
+    """First and last of each run of three or more; shorter ones number by number."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1 and (runs[-1][0] < number - 1 or number + 1 in numbers):
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return runs
+
+
+def listed(parts: list[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]])) if parts else ""
+
+
+def level_text(level: Level | None) -> str:
+    if level is None:
+        return "no common level"
+    return "NVLink" if level is Level.NVLINK else level.name
+
+
+def request_text(request: Request) -> str:
+    """What was asked: `30 cores and 8 blocks (2 GiB) of one GPU`, `4 whole GPUs with 40 blocks (10 GiB) each`."""
+    if request.kind is RequestKind.SHARE:
+        return f"{request.cores} cores and {format_blocks(request.blocks)} of one GPU"
+    gpus = "1 whole GPU" if request.gpus == 1 else f"{request.gpus} whole GPUs"
+    if not request.blocks:
+        return gpus
+    return f"{gpus} with {format_blocks(request.blocks_per_gpu)}{'' if request.gpus == 1 else ' each'}"
+
+
+def obstacle_text(obstacle: Obstacle, view: GpuView) -> str:
+    """What speaks against this one GPU."""
+    match obstacle:
+        case Obstacle.UNHEALTHY:
+            return f"unhealthy: {view.health.reason}" if view.health.reason else "unhealthy"
+        case Obstacle.SMALL:
+            return f"too small: {format_blocks(view.gpu.blocks)} in all"
+        case Obstacle.IN_USE:
+            free = f"{view.free_cores} of {CORES_PER_GPU} cores and {view.free_blocks} of {view.gpu.blocks} blocks"
+            return f"in use: {free} are free"
+        case Obstacle.CORES:
+            return f"only {view.free_cores} cores free"
+        case Obstacle.MEMORY:
+            return f"only {format_blocks(view.free_blocks)} free"
+        case _:
+            return str(obstacle.value)
+
+
+def no_room(request: Request, survey: Survey) -> str:
+    """The sentence of a CapacityError: what was asked, what is free where, what to do."""
+    fitting = [view.gpu.minor for view in survey.candidates.views]
+    if not fitting and not survey.obstacles:
+        return f"{request_text(request)} asked, but this node has no GPU; ask on a node that has one"
+    found = [f"only {gpus_text(fitting)} {_is(len(fitting))} free"] if fitting else []
+    found += [_counted(obstacle, survey) for obstacle in Obstacle if _blocked_by(obstacle, survey)]
+    return f"{request_text(request)} asked, but {listed(found)}; {_advice(request, survey)}"
+
+
+def _blocked_by(obstacle: Obstacle, survey: Survey) -> list[GpuView]:
+    return [view for view, found in survey.obstacles if found is obstacle]
+
+
+def _counted(obstacle: Obstacle, survey: Survey) -> str:
+    views = _blocked_by(obstacle, survey)
+    text = f"{gpus_text(view.gpu.minor for view in views)} {_is(len(views))} {obstacle.value}"
+    if obstacle is Obstacle.CORES:
+        best = max(views, key=lambda view: view.free_cores)
+        return f"{text} (at most {best.free_cores} free, on GPU {best.gpu.minor})"
+    if obstacle is Obstacle.MEMORY:
+        best = max(views, key=lambda view: view.free_blocks)
+        return f"{text} (at most {format_blocks(best.free_blocks)} free, on GPU {best.gpu.minor})"
+    if obstacle is Obstacle.SMALL:
+        return f"{text} (at most {format_blocks(max(view.gpu.blocks for view in views))})"
+    return text
+
+
+def _advice(request: Request, survey: Survey) -> str:
+    waiting = sum(obstacle.passes for _, obstacle in survey.obstacles)
+    fitting = len(survey.candidates.views)
+    if any(obstacle is Obstacle.EXCLUDED for _, obstacle in survey.obstacles):
+        return "delete the pod so that it is placed again"
+    if fitting + waiting >= request.gpus:
+        return "ask for less or wait until a pod ends"
+    if fitting + waiting:
+        return f"waiting does not help here, so ask for at most {fitting + waiting} GPU{_s(fitting + waiting)}"
+    if any(obstacle is Obstacle.SMALL for _, obstacle in survey.obstacles):
+        return "waiting does not help here, so ask for less memory or another node"
+    return "ask on another node, or see why with nvidia-smi on this one"
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
+
+
+def _is(count: int) -> str:
+    return "is" if count == 1 else "are"

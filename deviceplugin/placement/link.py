@@ -1,0 +1,139 @@
+"""Several whole GPUs: the set with the smallest total distance, summed over all its pairs.
+
+Equally close sets are ordered by `ground.Standing`. The answer is exact on nodes with at most 16 candidates. Beyond,
+the search has a fixed allowance of work; where that runs out, the answer is the best set found, which is never farther
+than the greedy one and which no exchange of one GPU brings closer, and the reason says "closest found".
+"""
+
+from collections.abc import Iterable
+
+from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.placement.candidates import Candidates
+from deviceplugin.placement.closest import Search, greedy
+from deviceplugin.placement.describe import gpus_text, level_text
+from deviceplugin.placement.ground import Branch, Ground, Minors, Standing
+from deviceplugin.placement.selection import Selection, first_difference
+
+EXACT_CANDIDATES = 16
+_ALLOWANCE = 60_000  # members looked at: some 20 ms of pure Python
+
+
+def link(candidates: Candidates) -> Selection | None:
+    views = {view.gpu.minor: view for view in candidates.views}
+    if len(views) < candidates.request.gpus:
+        return None
+    ground = Ground(candidates)
+    best, proved = _best(ground, tuple(views))
+    chosen = tuple(views[minor] for minor in best.minors)
+    others = [view for view in candidates.views if view.gpu.minor not in best.minors]
+    against: dict[GpuUuid, str] = {view.gpu.uuid: _behind(ground, best, view.gpu.minor) for view in others}
+    return Selection(chosen, _reason(ground, best, len(views), proved), against)
+
+
+def _best(ground: Ground, minors: Minors) -> tuple[Standing, bool]:
+    pairs = [[ground.distances[a][b] for b in minors] for a in minors]
+    seed = tuple(minors[member] for member in greedy(pairs, ground.size))
+    best = ground.standing(_exchanged(ground, seed, minors))
+    allowance = None if len(minors) <= EXACT_CANDIDATES else _ALLOWANCE
+    proved, searched = True, set()
+    for branch in ground.branches:
+        if branch.members in searched:
+            continue  # the branch around holds no further candidate
+        searched.add(branch.members)
+        search = _search(ground, branch, best, allowance)
+        if (found := search.run()) is not None:
+            best = min(best, ground.standing(tuple(branch.views[at].gpu.minor for at in found)))
+        proved = proved and not search.exhausted
+        allowance = None if allowance is None else allowance - search.spent
+    if not proved:
+        best = min(best, ground.standing(_exchanged(ground, best.minors, minors)))
+    return best, proved
+
+
+def _search(ground: Ground, branch: Branch, best: Standing, allowance: int | None) -> Search:
+    """Looks for a set in this branch that is closer, or as close where the branch is no emptier than the best's."""
+    minors = [view.gpu.minor for view in branch.views]
+    alone, width = _ties(branch)
+    return Search(
+        pairs=[[ground.distances[a][b] << width for b in minors] for a in minors],
+        alone=alone,
+        size=ground.size,
+        below=(best.distance + (branch.fullness <= best.branch)) << width,
+        effort=allowance,
+    )
+
+
+def _ties(branch: Branch) -> tuple[list[int], int]:
+    """The keys of `Standing` behind distance and branch, as one number for each GPU; their sums compare alike."""
+    views, reach = branch.views, branch.reach
+    farthest, lowest = max(reach.values()), 1 << len(views)
+    keys = [
+        [farthest - reach[view.gpu.minor] for view in views],  # what lies far from the rest leaves the rest close
+        [view.free_blocks for view in views],
+        [view.processes for view in views],
+        [lowest - (lowest >> (1 + at)) for at in range(len(views))],  # the lowest minor outweighs all behind it
+    ]
+    packed, width = [0] * len(views), 0
+    for key in reversed(keys):
+        packed = [(value << width) + low for value, low in zip(key, packed, strict=True)]
+        width += sum(key).bit_length()
+    return packed, width
+
+
+def _exchanged(ground: Ground, minors: Minors, everyone: Minors) -> Minors:
+    """Exchanges one GPU at a time for as long as that makes the set closer."""
+    chosen, distance = minors, ground.distance(minors)
+    while True:
+        left = [minor for minor in everyone if minor not in chosen]
+        exchanges = (_exchange(ground, chosen, distance, minor) for minor in left)
+        closer, better = min(exchanges, default=(distance, chosen))
+        if closer >= distance:
+            return chosen
+        chosen, distance = better, closer
+
+
+def _exchange(ground: Ground, chosen: Minors, distance: int, newcomer: int) -> tuple[int, Minors]:
+    """The closest set with the newcomer in the place of one that was chosen."""
+    row = ground.distances[newcomer]
+    gain = distance + sum([row[minor] for minor in chosen])
+    costs = [(gain - row[minor] - _links(ground, minor, chosen), minor) for minor in chosen]
+    cost, leaver = min(costs)
+    return cost, tuple(sorted({*chosen, newcomer} - {leaver}))
+
+
+def _links(ground: Ground, minor: int, others: Iterable[int]) -> int:
+    row = ground.distances[minor]
+    return sum([row[other] for other in others])
+
+
+def _reason(ground: Ground, best: Standing, count: int, proved: bool) -> str:
+    name = gpus_text(best.minors)
+    where = f"total distance {best.distance}, all under {level_text(ground.branch_of(best.minors).node.level)}"
+    if count == ground.size:
+        return f"{name}: no other whole GPU fits ({where})"
+    closest = "closest" if proved else "closest found"
+    return f"{name}: the {closest} {ground.size} of {count} GPUs that fit ({where})"
+
+
+def _behind(ground: Ground, best: Standing, minor: int) -> str:
+    distance, minors = _exchange(ground, best.minors, best.distance, minor)
+    (leaver,) = set(best.minors) - set(minors)
+    if distance > best.distance:
+        return f"fits, but in the place of GPU {leaver} the total distance is {distance} instead of {best.distance}"
+    other = ground.standing(minors)
+    match first_difference(_keys(other), _keys(best)):
+        case 1:
+            why = "which is in a branch with fewer free GPUs"
+        case 2:
+            why = "which leaves the remaining GPUs closer together"
+        case 3:
+            why = "which has less memory"
+        case 4:
+            why = "which runs fewer processes"
+        case _:
+            why = "which has the lower minor number"
+    return f"fits as close as GPU {leaver}, {why}"
+
+
+def _keys(standing: Standing) -> tuple[object, ...]:
+    return (standing.distance, standing.branch, standing.left_over, standing.blocks, standing.processes)
