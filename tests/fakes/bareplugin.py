@@ -1,0 +1,137 @@
+"""A bare device plugin: the least that kubelet accepts, to try kubelets, real or stand-in, and to compare the agent with.
+
+In: a resource, its devices, where to serve. Out: the DevicePlugin service, an answer that names the devices in an
+environment variable, a record of PreStartContainer calls. It remembers nothing about pods and places nothing. Tests set
+`fail` to make a method answer with an error, `hang` to make it wait.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from deviceplugin.wire import deviceplugin_pb2 as pb
+from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
+from deviceplugin.wire import pluginregistration_pb2 as registry_pb
+from deviceplugin.wire import pluginregistration_pb2_grpc as registry_rpc
+
+
+@dataclass(eq=False, slots=True)
+class BarePlugin:
+    """One resource. `devices` maps ID to NUMA node (-1: none); `answer` makes the response to Allocate."""
+
+    resource: str
+    socket: Path
+    devices: dict[str, int]
+    pre_start: bool = True
+    preferred: bool = True
+    broken: frozenset[str] = frozenset()
+    answer: Callable[[list[str]], pb.ContainerAllocateResponse] | None = None
+    prefer: Callable[[pb.ContainerPreferredAllocationRequest], list[str]] | None = None
+    fail: dict[str, str] = field(default_factory=dict)
+    hang: set[str] = field(default_factory=set)
+    streams: int = 0
+    notified: list[registry_pb.RegistrationStatus] = field(default_factory=list)
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _server: grpc.aio.Server | None = None
+
+    async def serve(self) -> None:
+        self.socket.parent.mkdir(parents=True, exist_ok=True)
+        self._server = grpc.aio.server()
+        rpc.add_DevicePluginServicer_to_server(self, self._server)
+        registry_rpc.add_RegistrationServicer_to_server(self, self._server)
+        self._server.add_insecure_port(f"unix:{self.socket}")
+        await self._server.start()
+
+    async def register(self, kubelet_socket: Path, *, version: str = "v1beta1") -> None:
+        request = pb.RegisterRequest(version=version, endpoint=self.socket.name, resource_name=self.resource)
+        async with grpc.aio.insecure_channel(f"unix:{kubelet_socket}") as channel:
+            await rpc.RegistrationStub(channel).Register(request, timeout=10)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+    async def change(self, *, devices: dict[str, int] | None = None, broken: frozenset[str] | None = None) -> None:
+        """Changes what ListAndWatch says."""
+        async with self._changed:
+            self.devices = self.devices if devices is None else devices
+            self.broken = self.broken if broken is None else broken
+            self._changed.notify_all()
+
+    async def GetDevicePluginOptions(self, _request: pb.Empty, _context: object) -> pb.DevicePluginOptions:  # noqa: N802
+        return pb.DevicePluginOptions(
+            pre_start_required=self.pre_start, get_preferred_allocation_available=self.preferred
+        )
+
+    async def ListAndWatch(  # noqa: N802
+        self, _request: pb.Empty, _context: object
+    ) -> AsyncIterator[pb.ListAndWatchResponse]:
+        self.streams += 1
+        try:
+            while True:
+                async with self._changed:
+                    message = self._snapshot()
+                yield message
+                async with self._changed:
+                    await self._changed.wait_for(lambda sent=message: self._snapshot() != sent)  # type: ignore[misc]
+        finally:
+            self.streams -= 1
+
+    async def GetPreferredAllocation(  # noqa: N802
+        self, request: pb.PreferredAllocationRequest, context: "grpc.aio.ServicerContext[Any, Any]"
+    ) -> pb.PreferredAllocationResponse:
+        await self._misbehave("GetPreferredAllocation", context)
+        asked = request.container_requests[0]
+        chosen = self.prefer(asked) if self.prefer else self._lowest(asked)
+        return pb.PreferredAllocationResponse(
+            container_responses=[pb.ContainerPreferredAllocationResponse(deviceIDs=chosen)]
+        )
+
+    async def Allocate(  # noqa: N802
+        self, request: pb.AllocateRequest, context: "grpc.aio.ServicerContext[Any, Any]"
+    ) -> pb.AllocateResponse:
+        await self._misbehave("Allocate", context)
+        ids = sorted(request.container_requests[0].devices_ids)
+        name = self.resource.rpartition("/")[2].replace("-", "_").upper()
+        response = self.answer(ids) if self.answer else pb.ContainerAllocateResponse(envs={name: ",".join(ids)})
+        return pb.AllocateResponse(container_responses=[response])
+
+    async def PreStartContainer(  # noqa: N802
+        self, _request: pb.PreStartContainerRequest, context: "grpc.aio.ServicerContext[Any, Any]"
+    ) -> pb.PreStartContainerResponse:
+        await self._misbehave("PreStartContainer", context)
+        return pb.PreStartContainerResponse()
+
+    async def GetInfo(self, _request: registry_pb.InfoRequest, _context: object) -> registry_pb.PluginInfo:  # noqa: N802
+        return registry_pb.PluginInfo(type="DevicePlugin", name=self.resource, supported_versions=["v1beta1"])
+
+    async def NotifyRegistrationStatus(  # noqa: N802
+        self, request: registry_pb.RegistrationStatus, _context: object
+    ) -> registry_pb.RegistrationStatusResponse:
+        self.notified.append(request)
+        return registry_pb.RegistrationStatusResponse()
+
+    async def _misbehave(self, method: str, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
+        if method in self.hang:
+            await asyncio.Event().wait()
+        if method in self.fail:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, self.fail[method])
+
+    def _lowest(self, asked: pb.ContainerPreferredAllocationRequest) -> list[str]:
+        must = list(asked.must_include_deviceIDs)
+        rest = sorted(set(asked.available_deviceIDs) - set(must))
+        return (must + rest)[: asked.allocation_size]
+
+    def _snapshot(self) -> pb.ListAndWatchResponse:
+        devices = []
+        for device, node in self.devices.items():
+            item = pb.Device(ID=device, health="Unhealthy" if device in self.broken else "Healthy")
+            if node >= 0:
+                item.topology.CopyFrom(pb.TopologyInfo(nodes=[pb.NUMANode(ID=node)]))
+            devices.append(item)
+        return pb.ListAndWatchResponse(devices=devices)

@@ -1,0 +1,67 @@
+"""How this kubelet is to behave: everything that differs between versions, clusters and bad days.
+
+In: the test's or the command line's wishes. Out: one frozen value that all parts read. Not here: what changes while it
+runs (`Kubelet.hang`, the `faults` of the two pod listings). Defaults are those of kubelet 1.36 on a healthy node.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletOptions:
+    """Durations are seconds of kubelet's clock, which runs `speed` times as fast as the wall's; deadlines are real."""
+
+    root: Path
+    node_name: str = "node-1"
+    seed: int = 0
+    speed: float = 1.0
+    plugin_watcher: bool = True  # False: no plugins_registry, as on kubelets that predate it
+    registration_race: bool = True  # an old connection's end disconnects the new one; fixed after 1.36.2
+    grace_period_s: float = 300.0
+    prestart_timeout_s: float = 30.0
+    checkpoint_form: Literal["numa", "flat"] = "numa"  # flat: kubelet 1.12 to 1.19
+    podresources: bool = True
+    podresources_get: bool = True  # False: `Get` is unimplemented, as before 1.34
+    podresources_qps: float = 100.0
+    podresources_burst: int = 10
+    pods_api: bool = True
+    pods_tls: bool = True
+    pods_port: int = 0
+    token: str = "stand-in-token"
+    numa_alignment: bool = False  # topology manager, policy best-effort, scope container
+    cpu_cores: int = 64
+    first_sync_s: float = 0.9  # wall clock; on a restart, from the registration server to the first pods
+    image_pull_s: float = 0.0
+    init_run_s: float = 0.0
+    termination_s: float = 0.2
+    retry_s: float = 10.0
+    retry_max_s: float = 300.0
+    status_lag_s: float = 0.02  # until a status that kubelet wrote is seen by kubelet again
+    resource_health_status: bool = True  # every device ID in the pod's status, on since 1.36
+    run_commands: bool = False  # start the containers' `command` as real processes
+    static_pods: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def plugin_dir(self) -> Path:
+        return self.root / "device-plugins"
+
+    @property
+    def registry_dir(self) -> Path:
+        return self.root / "plugins_registry"
+
+    @property
+    def kubelet_socket(self) -> Path:
+        return self.plugin_dir / "kubelet.sock"
+
+    @property
+    def checkpoint_path(self) -> Path:
+        return self.plugin_dir / "kubelet_internal_checkpoint"
+
+    @property
+    def podresources_socket(self) -> Path:
+        return self.root / "pod-resources" / "kubelet.sock"

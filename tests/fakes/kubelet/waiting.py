@@ -1,0 +1,48 @@
+"""Time and waiting: kubelet's clock, and conditions with a deadline.
+
+In: the speed of the clock; "something changed" from every part. Out: sleeps, and waits that end when a predicate holds
+or fail with what was waited for. Invariant: nobody polls; a waiter wakes only when something changed.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+
+class Clock:
+    """A monotonic clock that runs `speed` times as fast as the wall's."""
+
+    def __init__(self, speed: float) -> None:
+        self._speed = speed
+
+    def now(self) -> float:
+        return time.monotonic() * self._speed
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(max(0.0, seconds) / self._speed)
+
+
+class Changes:
+    """A bell that every state change rings and every waiter hears."""
+
+    def __init__(self) -> None:
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def ring(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+
+    async def until(self, holds: Callable[[], bool], *, what: str, deadline_s: float) -> None:
+        """Returns as soon as `holds` does; after `deadline_s` raises a TimeoutError that says what did not come."""
+        end = time.monotonic() + deadline_s
+        while not holds():
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.add(waiter)
+            try:
+                await asyncio.wait_for(waiter, end - time.monotonic())
+            except TimeoutError:
+                raise TimeoutError(f"after {deadline_s:g} s still waiting until {what}") from None
+            finally:
+                self._waiters.discard(waiter)
