@@ -144,8 +144,17 @@ class DriverSettings:
     health_recovery: float = setting(
         "health-recovery",
         kinds.DURATION,
-        "How long an unhealthy GPU must answer without a new error before it is given out again.",
-        default=30.0,
+        "How long a GPU stays out after a critical error, doubled with each further one of a day; 0: until a restart.",
+        default=300.0,
+    )
+    ignored_xids: str = setting(
+        "ignored-xids",
+        kinds.XIDS,
+        "XIDs that leave a GPU healthy, besides those that are the application's own fault; all: every XID.",
+        default="",
+    )
+    critical_xids: str = setting(
+        "critical-xids", kinds.XIDS, "XIDs that make a GPU unhealthy whatever --ignored-xids says.", default=""
     )
     extra_config: ExtraConfig = setting(
         "extra-config",

@@ -248,6 +248,17 @@ def _show_labels(labels: Mapping[str, str]) -> str:
 LABELS = Kind("labels", "KEY=VALUE,...", _read_labels, _show_labels, (dict, str))
 
 
+def _read_xids(text: str) -> str:
+    words = [word.strip().lower() for word in text.split(",") if word.strip()]
+    for word in words:
+        if word != "all" and not re.fullmatch(r"[1-9][0-9]{0,8}", word):
+            raise ValueError(f"{word[:40]!r} is not an XID; give a list such as 79,119")
+    return ",".join(words)
+
+
+XIDS = Kind("a list of XIDs", "XID,...", _read_xids, str, (list, int, str))
+
+
 def choice(words: type[Word]) -> Kind[Word]:
     """One word of an enum."""
     allowed = [str(word.value) for word in words]

@@ -7,53 +7,77 @@ the views know of the agent.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.gpu import Gpu, GpuSample, GpuUuid, Inventory
-from deviceplugin.model.units import ResourceNames
+from deviceplugin.model.units import BLOCK_BYTES
+from deviceplugin.placement.occupancy import Occupancy, occupied
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What is held of one GPU: cores of 100 and blocks, with the arithmetic of init containers applied."""
-
-    cores: int = 0
-    blocks: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class AgentState:
-    """How the agent itself is; `blocked` says in one phrase what keeps it from being ready, empty when it is."""
-
-    registered: bool
-    synced: bool
-    loop_turns: bool = True
-    grpc_answers: bool = True
-    blocked: str = ""
+_NOTHING = Occupancy()
 
 
 @dataclass(frozen=True, slots=True)
 class NodePicture:
     """Everything that a view needs, taken at one moment.
 
-    `inventory` is None until the driver answered for the first time. `taken` has an entry for each GPU of which
-    something is held. `grants` in the order in which they were made.
+    `inventory` is None until the driver answered for the first time. `grants` stand in the order they were made.
+    `taken` is derived from them: what is held of each GPU, by the arithmetic that placement goes by.
     """
 
     node: str
     inventory: Inventory | None
     grants: tuple[Grant, ...] = ()
-    taken: Mapping[GpuUuid, Taken] = field(default_factory=dict)
     samples: Mapping[GpuUuid, GpuSample] = field(default_factory=dict)
-    names: ResourceNames = ResourceNames()
+    taken: Mapping[GpuUuid, Occupancy] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "taken", occupied(grant.allocation for grant in self.grants))
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
         return self.inventory.gpus if self.inventory else ()
 
-    def taken_of(self, uuid: GpuUuid) -> Taken:
-        return self.taken.get(uuid, Taken())
+    def taken_of(self, uuid: GpuUuid) -> Occupancy:
+        return self.taken.get(uuid, _NOTHING)
+
+    def grants_on(self, uuid: GpuUuid) -> tuple[Grant, ...]:
+        return tuple(grant for grant in self.grants if uuid in grant.allocation.uuids)
+
+    @property
+    def orphans(self) -> tuple[Grant, ...]:
+        """Grants on a GPU that is not in the inventory: it was taken out while the agent was away."""
+        known = {gpu.uuid for gpu in self.gpus}
+        return tuple(grant for grant in self.grants if not grant.allocation.uuids <= known)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentState:
+    """How the agent itself is.
+
+    `waiting` says in a phrase what it waits for before it can register (the driver), empty otherwise. `sockets` are
+    those of its device plugin servers that should answer now.
+    """
+
+    registered: bool
+    synced: bool
+    waiting: str = ""
+    sockets: tuple[Path, ...] = ()
+
+    @property
+    def not_ready(self) -> tuple[str, ...]:
+        """What keeps pods from being served, as phrases; empty when ready."""
+        return tuple(
+            phrase
+            for phrase in (
+                self.waiting,
+                "" if self.registered else "not registered with kubelet",
+                "" if self.synced else "the pods of this node were not listed yet",
+            )
+            if phrase
+        )
 
 
 class NodeView(Protocol):
@@ -66,3 +90,7 @@ class NodeView(Protocol):
     def state(self) -> AgentState:
         """The agent as it is now."""
         ...
+
+
+def bytes_of(blocks: int) -> int:
+    return blocks * BLOCK_BYTES

@@ -1,0 +1,232 @@
+"""The agent's metrics for Prometheus.
+
+In: a `NodeView` for what is true now, and the methods of `AgentMetrics` for what happened. Out: a registry of its own
+and its text. `FAMILIES` is the reference: names, labels and meanings are interfaces, and docs are made from it. Gauges
+are read from one picture when they are scraped, so they agree with each other. What containers use of their limits is
+not here: NVML tells it by process, and processes are not mapped to containers in this file's issue.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import prometheus_client
+from prometheus_client.core import CollectorRegistry, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from deviceplugin.errors import VcudaError
+from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.observe.view import NodePicture, NodeView, bytes_of
+
+_GPU = ("node", "gpu")
+_CONTAINER = (*_GPU, "namespace", "pod", "container")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric: its name as it is scraped, its type, what it means, and its labels."""
+
+    name: str
+    type: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+GPU_INFO = Family(
+    "vcuda_gpu_info",
+    "gauge",
+    "Always 1; the labels describe the GPU: index as nvidia-smi counts, minor of /dev/nvidiaN, product, driver, CUDA.",
+    (*_GPU, "index", "minor", "product", "driver", "cuda"),
+)
+GPU_HEALTHY = Family("vcuda_gpu_healthy", "gauge", "1 where new work may land on the GPU, 0 where it may not.", _GPU)
+GPU_MEMORY = Family("vcuda_gpu_memory_capacity_bytes", "gauge", "Memory of the GPU.", _GPU)
+GPU_MEMORY_ALLOCATED = Family(
+    "vcuda_gpu_memory_allocated_bytes", "gauge", "Memory of the GPU that containers hold, in whole blocks.", _GPU
+)
+GPU_MEMORY_USED = Family(
+    "vcuda_gpu_memory_used_bytes", "gauge", "Memory of the GPU in use, by whomever, as NVML reads it.", _GPU
+)
+GPU_CORES_ALLOCATED = Family(
+    "vcuda_gpu_cores_allocated_ratio", "gauge", "Part of the GPU's compute time that containers hold.", _GPU
+)
+GPU_UTILIZATION = Family(
+    "vcuda_gpu_utilization_ratio", "gauge", "Part of the sample period in which a kernel ran, as NVML reads it.", _GPU
+)
+GPU_PROCESSES = Family("vcuda_gpu_processes", "gauge", "Processes that NVML sees on the GPU.", _GPU)
+CONTAINER_MEMORY_LIMIT = Family(
+    "vcuda_container_memory_limit_bytes", "gauge", "Memory of this GPU that the container holds.", _CONTAINER
+)
+CONTAINER_CORES_LIMIT = Family(
+    "vcuda_container_cores_limit_ratio",
+    "gauge",
+    "Part of this GPU's compute time that the container holds.",
+    _CONTAINER,
+)
+REGISTERED = Family("vcuda_kubelet_registered", "gauge", "1 while kubelet holds a stream of both resources.")
+ALLOCATIONS = Family(
+    "vcuda_allocations_total",
+    "counter",
+    "Answers to Allocate, counted once for each container; the reason of a refusal is the kind of its error.",
+    ("outcome", "reason"),
+)
+ALLOCATION_SECONDS = Family(
+    "vcuda_allocation_duration_seconds", "histogram", "Time from kubelet's Allocate call to our answer."
+)
+STARTS = Family(
+    "vcuda_container_starts_total",
+    "counter",
+    "Answers to PreStartContainer; the reason of a refusal is the kind of its error.",
+    ("outcome", "reason"),
+)
+REGISTRATIONS = Family("vcuda_kubelet_registrations_total", "counter", "Successful registrations with kubelet.")
+REPAIRS = Family(
+    "vcuda_ledger_repairs_total", "counter", "Grants whose owner was corrected by what kubelet's checkpoint proved."
+)
+LAST_EVENT = Family(
+    "vcuda_watch_last_event_timestamp_seconds",
+    "gauge",
+    "When the API server last sent anything about this node's pods.",
+)
+BUILD = Family("vcuda_build_info", "gauge", "Always 1; the label is the version of vcuda.", ("version",))
+
+FAMILIES = (
+    *(GPU_INFO, GPU_HEALTHY, GPU_MEMORY, GPU_MEMORY_ALLOCATED, GPU_MEMORY_USED, GPU_CORES_ALLOCATED, GPU_UTILIZATION),
+    *(
+        GPU_PROCESSES,
+        CONTAINER_MEMORY_LIMIT,
+        CONTAINER_CORES_LIMIT,
+        REGISTERED,
+        ALLOCATIONS,
+        ALLOCATION_SECONDS,
+        STARTS,
+    ),
+    *(REGISTRATIONS, REPAIRS, LAST_EVENT, BUILD),
+)
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
+
+
+class AgentMetrics:
+    """Everything that one agent counts; the methods are called by whoever knows that it happened."""
+
+    def __init__(self, view: NodeView, *, version: str) -> None:
+        # Otherwise each counter brings a second series that nobody reads.
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self.registry.register(_PictureCollector(view))
+        ProcessCollector(registry=self.registry)
+        self._allocations = self._counter(ALLOCATIONS)
+        self._seconds = prometheus_client.Histogram(
+            ALLOCATION_SECONDS.name, ALLOCATION_SECONDS.help, buckets=_SECONDS, registry=self.registry
+        )
+        self._starts = self._counter(STARTS)
+        self._registrations = self._counter(REGISTRATIONS)
+        self._repairs = self._counter(REPAIRS)
+        self._last_event = prometheus_client.Gauge(LAST_EVENT.name, LAST_EVENT.help, registry=self.registry)
+        build = prometheus_client.Gauge(BUILD.name, BUILD.help, BUILD.labels, registry=self.registry)
+        build.labels(version=version).set(1)
+
+    def _counter(self, family: Family) -> prometheus_client.Counter:
+        return prometheus_client.Counter(family.name, family.help, family.labels, registry=self.registry)
+
+    def granted(self) -> None:
+        self._allocations.labels(outcome="granted", reason="").inc()
+
+    def refused(self, error: VcudaError) -> None:
+        self._allocations.labels(outcome="refused", reason=reason_of(error)).inc()
+
+    def answered(self, seconds: float) -> None:
+        """One Allocate call was answered, either way."""
+        self._seconds.observe(seconds)
+
+    def started(self) -> None:
+        self._starts.labels(outcome="started", reason="").inc()
+
+    def start_failed(self, error: VcudaError) -> None:
+        self._starts.labels(outcome="refused", reason=reason_of(error)).inc()
+
+    def registered(self) -> None:
+        self._registrations.inc()
+
+    def repaired(self) -> None:
+        self._repairs.inc()
+
+    def event_seen(self, timestamp: float) -> None:
+        """Unix time of the last event, bookmark or list that the reflector got."""
+        self._last_event.set(timestamp)
+
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """The text in the format that the scraper asks for, and its content type."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self.registry), content_type
+
+
+def reason_of(error: VcudaError) -> str:
+    """The kind of an error as a label: `CapacityError` is `capacity`, `DriverMissingError` `driver_missing`."""
+    name = type(error).__name__.removesuffix("Error")
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
+
+
+class _PictureCollector(Collector):
+    """Turns the node's picture into gauges at each scrape."""
+
+    def __init__(self, view: NodeView) -> None:
+        self._view = view
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # registering must not ask a view that is not ready yet
+
+    def collect(self) -> Iterator[Metric]:
+        picture = self._view.picture()
+        yield from _gpu_families(picture)
+        yield from _sample_families(picture)
+        yield from _container_families(picture)
+        yield _gauge(REGISTERED, [((), self._view.state().registered)])
+
+
+def _gauge(family: Family, rows: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
+    gauge = GaugeMetricFamily(family.name, family.help, labels=family.labels)
+    for labels, value in rows:
+        gauge.add_metric(labels, value)
+    return gauge
+
+
+def _gpu_families(picture: NodePicture) -> Iterator[Metric]:
+    inventory = picture.inventory
+    if inventory is None:
+        return
+    at = {gpu.uuid: (picture.node, gpu.uuid) for gpu in inventory.gpus}
+    cuda = ".".join(map(str, inventory.driver.cuda))
+    described = [
+        ((*at[gpu.uuid], str(gpu.index), str(gpu.minor), gpu.model, inventory.driver.version, cuda), 1.0)
+        for gpu in inventory.gpus
+    ]
+    yield _gauge(GPU_INFO, described)
+    yield _gauge(GPU_HEALTHY, [(at[gpu.uuid], inventory.health_of(gpu.uuid).healthy) for gpu in inventory.gpus])
+    yield _gauge(GPU_MEMORY, [(at[gpu.uuid], gpu.memory_bytes) for gpu in inventory.gpus])
+    held = [(at[gpu.uuid], picture.taken_of(gpu.uuid)) for gpu in inventory.gpus]
+    yield _gauge(GPU_MEMORY_ALLOCATED, [(labels, bytes_of(taken.blocks)) for labels, taken in held])
+    yield _gauge(GPU_CORES_ALLOCATED, [(labels, taken.cores / CORES_PER_GPU) for labels, taken in held])
+
+
+def _sample_families(picture: NodePicture) -> Iterator[Metric]:
+    samples = [((picture.node, gpu.uuid), picture.samples.get(gpu.uuid)) for gpu in picture.gpus]
+    read = [(labels, sample) for labels, sample in samples if sample is not None]
+    yield _gauge(GPU_MEMORY_USED, [(labels, sample.memory_used_bytes) for labels, sample in read])
+    yield _gauge(GPU_UTILIZATION, [(labels, sample.utilization_percent / 100) for labels, sample in read])
+    yield _gauge(GPU_PROCESSES, [(labels, len(sample.processes)) for labels, sample in read])
+
+
+def _container_families(picture: NodePicture) -> Iterator[Metric]:
+    """Added up by name: a pod and its successor of the same name may both hold a part while the first one ends."""
+    memory: dict[tuple[str, ...], float] = defaultdict(float)
+    cores: dict[tuple[str, ...], float] = defaultdict(float)
+    for grant in picture.grants:
+        owner = grant.allocation.owner
+        for share in grant.allocation.shares:
+            labels = (picture.node, share.uuid, owner.pod.namespace, owner.pod.name, owner.name)
+            memory[labels] += bytes_of(share.blocks)
+            cores[labels] += share.cores / CORES_PER_GPU
+    yield _gauge(CONTAINER_MEMORY_LIMIT, memory.items())
+    yield _gauge(CONTAINER_CORES_LIMIT, cores.items())

@@ -1,0 +1,118 @@
+"""`/usage`: every GPU and every container that holds a part of one, as JSON.
+
+In: a picture. Out: `Usage`, whose fields are the document; names and meanings are an interface. Numbers that NVML has
+not given yet are null. Nothing is computed here that the ledger does not say.
+"""
+
+from datetime import UTC, datetime
+
+import msgspec
+
+from deviceplugin.ledger.grant import Grant
+from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
+from deviceplugin.observe.view import NodePicture, bytes_of
+
+VERSION = 1
+
+
+class GpuUsage(msgspec.Struct, frozen=True):
+    """One GPU; cores of 100, blocks of 256 MiB, `reason` says why it is unhealthy."""
+
+    uuid: str
+    index: int
+    minor: int
+    model: str
+    healthy: bool
+    reason: str
+    cores_allocated: int
+    blocks_allocated: int
+    blocks: int
+    memory_bytes: int
+    memory_allocated_bytes: int
+    memory_used_bytes: int | None
+    utilization_percent: int | None
+    processes: int | None
+
+
+class ShareUsage(msgspec.Struct, frozen=True):
+    """What a container holds of one GPU; `minor` is null where the GPU is gone."""
+
+    uuid: str
+    minor: int | None
+    cores: int
+    blocks: int
+
+
+class ContainerUsage(msgspec.Struct, frozen=True):
+    """One container's grant; `proved` where kubelet's checkpoint has confirmed the owner, `source` who named it."""
+
+    namespace: str
+    pod: str
+    uid: str
+    container: str
+    role: str
+    grant: str
+    cores: int
+    blocks: int
+    evaluator: str
+    gpus: tuple[ShareUsage, ...]
+    proved: bool
+    source: str
+    created: str
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """The document."""
+
+    version: int
+    node: str
+    gpus: tuple[GpuUsage, ...]
+    containers: tuple[ContainerUsage, ...]
+
+
+def usage_of(picture: NodePicture) -> Usage:
+    gpus = tuple(gpu_usage(picture, picture.inventory, gpu) for gpu in picture.gpus) if picture.inventory else ()
+    minors = {gpu.uuid: gpu.minor for gpu in picture.gpus}
+    containers = tuple(_container(grant, minors) for grant in picture.grants)
+    return Usage(version=VERSION, node=picture.node, gpus=gpus, containers=containers)
+
+
+def gpu_usage(picture: NodePicture, inventory: Inventory, gpu: Gpu) -> GpuUsage:
+    health, taken, sample = inventory.health_of(gpu.uuid), picture.taken_of(gpu.uuid), picture.samples.get(gpu.uuid)
+    return GpuUsage(
+        uuid=gpu.uuid,
+        index=gpu.index,
+        minor=gpu.minor,
+        model=gpu.model,
+        healthy=health.healthy,
+        reason=health.reason,
+        cores_allocated=taken.cores,
+        blocks_allocated=taken.blocks,
+        blocks=gpu.blocks,
+        memory_bytes=gpu.memory_bytes,
+        memory_allocated_bytes=bytes_of(taken.blocks),
+        memory_used_bytes=sample.memory_used_bytes if sample else None,
+        utilization_percent=sample.utilization_percent if sample else None,
+        processes=len(sample.processes) if sample else None,
+    )
+
+
+def _container(grant: Grant, minors: dict[GpuUuid, int]) -> ContainerUsage:
+    allocation = grant.allocation
+    return ContainerUsage(
+        namespace=allocation.owner.pod.namespace,
+        pod=allocation.owner.pod.name,
+        uid=allocation.owner.pod.uid,
+        container=allocation.owner.name,
+        role=allocation.role.value,
+        grant=grant.id,
+        cores=allocation.request.cores,
+        blocks=allocation.request.blocks,
+        evaluator=allocation.request.kind.value,
+        gpus=tuple(
+            ShareUsage(share.uuid, minors.get(share.uuid), share.cores, share.blocks) for share in allocation.shares
+        ),
+        proved=grant.proved,
+        source=grant.source.value,
+        created=datetime.fromtimestamp(grant.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+    )
