@@ -1,0 +1,106 @@
+"""What kubelet has recorded: the content of its checkpoint as values.
+
+`kubelet.checkpoint` reads the file; `rebuild` and `reconcile` judge by it, and PreStartContainer proves owners with it.
+Kubelet writes the file after all resources of a container were answered and before the container starts; entries of
+pods that ended stay until the next write. Only our own two resources are kept.
+"""
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field
+
+from deviceplugin.ledger.grant import GrantId
+from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.ids import DeviceId
+from deviceplugin.model.units import Resource
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAnswer:
+    """Our answer to Allocate as kubelet replays it at every start of the container.
+
+    `grant` is the last component of what is mounted at /etc/vcuda; None in an answer of the lineage. `cores` and
+    `memory_bytes` come from the annotations, None where there are none.
+    """
+
+    grant: GrantId | None
+    gpus: tuple[GpuUuid, ...]
+    device_paths: tuple[str, ...]
+    cores: int | None
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointEntry:
+    """One resource of one container; `answer` is None for the second resource, whose answer was empty."""
+
+    pod: PodUid
+    container: str
+    resource: Resource
+    devices: frozenset[DeviceId]
+    answer: RecordedAnswer | None
+
+    @property
+    def key(self) -> tuple[PodUid, str]:
+        return (self.pod, self.container)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """All entries of ours; `exists` is False where kubelet has no file (a fresh node, or it was deleted)."""
+
+    entries: tuple[CheckpointEntry, ...] = ()
+    exists: bool = True
+    _by_container: dict[tuple[PodUid, str, Resource], CheckpointEntry] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+
+    _by_grant: dict[GrantId, tuple[PodUid, str]] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._by_container.update({(each.pod, each.container, each.resource): each for each in self.entries})
+        answered = ((each.answer.grant, each.key) for each in self.entries if each.answer)
+        self._by_grant.update({grant: key for grant, key in answered if grant is not None})
+
+    def entry(self, uid: PodUid, container: str, resource: Resource) -> CheckpointEntry | None:
+        return self._by_container.get((uid, container, resource))
+
+    def has(self, uid: PodUid, container: str) -> bool:
+        """Whether kubelet has recorded anything of ours for this container."""
+        return any((uid, container, resource) in self._by_container for resource in Resource)
+
+    def ids_of(self, uid: PodUid, container: str, resource: Resource) -> frozenset[DeviceId]:
+        """The IDs that kubelet gave to a container; their number is what its pod asked for."""
+        entry = self.entry(uid, container, resource)
+        return entry.devices if entry else frozenset()
+
+    def answer_of(self, uid: PodUid, container: str) -> RecordedAnswer | None:
+        """The full answer of a container, whichever resource carried it."""
+        found = (self.entry(uid, container, resource) for resource in Resource)
+        return next((entry.answer for entry in found if entry is not None and entry.answer is not None), None)
+
+    def grant_of(self, uid: PodUid, container: str) -> GrantId | None:
+        answer = self.answer_of(uid, container)
+        return answer.grant if answer else None
+
+    def owner_of_grant(self, grant_id: GrantId) -> tuple[PodUid, str] | None:
+        """The container that mounts this grant."""
+        return self._by_grant.get(grant_id)
+
+    def owners_of(self, resource: Resource, ids: Iterable[str]) -> tuple[tuple[PodUid, str], ...]:
+        """Containers that hold exactly these IDs; several where kubelet reuses an init container's for the app."""
+        wanted = frozenset(ids)
+        return tuple(each.key for each in self.entries if each.resource is resource and each.devices == wanted)
+
+    def without(self, keys: Container[tuple[PodUid, str]]) -> "Checkpoint":
+        """The same file with some containers left out."""
+        return Checkpoint(tuple(each for each in self.entries if each.key not in keys), self.exists)
+
+    @property
+    def pods(self) -> frozenset[PodUid]:
+        return frozenset(each.pod for each in self.entries)
+
+    @property
+    def containers(self) -> tuple[tuple[PodUid, str], ...]:
+        """Every container with an entry, in file order."""
+        return tuple(dict.fromkeys(each.key for each in self.entries))

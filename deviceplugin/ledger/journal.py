@@ -1,0 +1,185 @@
+"""The file of grants: every change is on the disk before the call that makes it returns.
+
+In: `Change`s. Out: the same state after any crash. `Journal.open` replays the file; `append` writes one line and waits
+for the disk, then changes `grants`; an append that fails leaves neither a line that counts nor a changed state. What
+does not verify costs only itself: a torn last line is cut, a damaged file is copied beside (`.damaged-<n>`) and what
+verifies is kept, with one sentence in `warnings`. The boot id is kept for the record only: grants name GPUs by UUID,
+and minor numbers, which a reboot may change, are in no entry.
+
+Not here: what a change means and whether it is allowed (`ledger`), who else runs (`lock`). Not safe for threads.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+
+from deviceplugin.errors import LedgerError
+from deviceplugin.ledger import files
+from deviceplugin.ledger.grant import Grant, GrantId
+from deviceplugin.ledger.records import FORMAT_VERSION, Change, Entry, encode_line, header
+from deviceplugin.ledger.scan import Scan, apply, scan
+
+_MIN_ENTRIES = 256  # below this a journal is not worth rewriting
+_GARBAGE_FACTOR = 4
+
+
+class Journal:
+    """Open journal; make one with `Journal.open`."""
+
+    def __init__(self, path: Path, *, boot_id: str, clock: Callable[[], float]) -> None:
+        self.path = path
+        self.boot_id = boot_id
+        self.rebooted = False
+        self.warnings: tuple[str, ...] = ()
+        self._clock = clock
+        self._grants: dict[GrantId, Grant] = {}
+        self._fd = -1
+        self._size = 0
+        self._entries = 0
+        self._number = 0
+        self._broken = False
+
+    @classmethod
+    def open(cls, path: Path, *, boot_id: str = "", clock: Callable[[], float] = time.time) -> "Journal":
+        """Reads or makes the file at `path`; raises LedgerError where it cannot be read, written or understood."""
+        journal = cls(path, boot_id=boot_id, clock=clock)
+        try:
+            files.make_directory(path.parent)
+            files.remove_leftover(journal._temporary)
+            journal._load()
+        except OSError as error:
+            journal.close()
+            raise LedgerError(
+                f"the ledger's journal {path} cannot be opened: {files.cause(error)}; nothing is granted until it "
+                "can be read and written, so run the agent as root and check the directory"
+            ) from error
+        except LedgerError:
+            journal.close()
+            raise
+        return journal
+
+    @property
+    def grants(self) -> Mapping[GrantId, Grant]:
+        """The state that a replay would give now."""
+        return MappingProxyType(self._grants)
+
+    def append(self, change: Change) -> None:
+        """Durable when this returns; raises LedgerError and changes nothing where the disk refuses."""
+        self._append(change)
+        apply(self._grants, change)
+
+    def rewrite(self) -> None:
+        """Writes the state anew: a temporary file, then one rename. A crash leaves the old journal or the new one."""
+        lines = [header()]
+        for number, grant in enumerate(self._grants.values(), start=1):
+            lines.append(encode_line(Entry(number, self._clock(), Change("keep", put=(grant,)))))
+        if self.boot_id:
+            lines.append(encode_line(Entry(len(lines), self._clock(), Change("boot"), self.boot_id)))
+        data = b"".join(lines)
+        try:
+            self._replace(data)
+        except OSError as error:
+            raise LedgerError(
+                f"the ledger's journal {self.path} could not be written anew: {files.cause(error)}; nothing was "
+                "changed, so free space or repair the disk and try again"
+            ) from error
+        self._size, self._entries, self._number = len(data), len(lines) - 1, len(lines) - 1
+
+    def compact_if_due(self) -> bool:
+        """Rewrites a journal that is mostly garbage; where that fails the old one stays good. Not for the fast path."""
+        if self._entries < max(_MIN_ENTRIES, _GARBAGE_FACTOR * len(self._grants)):
+            return False
+        try:
+            self.rewrite()
+        except LedgerError:
+            return False
+        return True
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    @property
+    def _temporary(self) -> Path:
+        return self.path.with_name(f".{self.path.name}.new")
+
+    def _load(self) -> None:
+        data = files.read(self.path)
+        if data is None:
+            self.rewrite()
+            return
+        found = scan(data)
+        if found.version is not None and found.version > FORMAT_VERSION:
+            raise LedgerError(
+                f"the ledger's journal {self.path} has format {found.version} and this agent knows formats up to "
+                f"{FORMAT_VERSION}; run the newer agent, or move the file away to rebuild from kubelet's checkpoint"
+            )
+        self._adopt(found)
+        self._fd = files.open_for_append(self.path)
+        if found.torn:
+            files.cut(self._fd, found.end)
+        if found.first_damage is not None:
+            self._set_aside(data, found)
+        if self.boot_id and self.boot_id != found.boot:
+            self.rebooted = bool(found.boot)
+            with suppress(LedgerError):  # a full disk must not keep the agent from what it already granted
+                self._append(Change("boot"), boot=self.boot_id)
+
+    def _adopt(self, found: Scan) -> None:
+        self._grants = found.grants
+        self._size, self._entries, self._number = found.end, found.entries, found.last_number
+
+    def _set_aside(self, data: bytes, found: Scan) -> None:
+        what = "its first line" if found.lost == 0 else f"{found.lost} of {found.lost + found.entries} entries"
+        try:
+            kept = f"the file as it was is at {files.keep_copy(self.path, data)}"
+            self.rewrite()
+        except (OSError, LedgerError) as error:
+            reason = files.cause(error) if isinstance(error, OSError) else error.message
+            kept = f"the damage was left in the file because it could not be copied or written anew ({reason})"
+        warning = (
+            f"the ledger's journal {self.path} is damaged from byte {found.first_damage}: {what} could not be read, "
+            f"{len(found.grants)} grants were kept, and {kept}; what is missing is rebuilt from kubelet's checkpoint"
+        )
+        self.warnings = (warning,)
+
+    def _append(self, change: Change, *, boot: str = "") -> None:
+        if self._broken:
+            self.rewrite()
+        entry = Entry(self._number + 1, self._clock(), change, boot)
+        try:
+            self._write(entry)
+        except OSError as error:
+            self._take_back()
+            raise LedgerError(
+                f"the change `{change.kind}` could not be written to the ledger's journal {self.path}: "
+                f"{files.cause(error)}; nothing was changed, so free space or repair the disk and try again"
+            ) from error
+
+    def _write(self, entry: Entry) -> None:
+        line = encode_line(entry)
+        files.append(self._fd, line)
+        self._size += len(line)
+        self._entries += 1
+        self._number = entry.number
+
+    def _take_back(self) -> None:
+        """Cuts what a failed write left; where even that fails the next append starts with a new file."""
+        self._broken = True
+        try:
+            files.cut(self._fd, self._size)
+        except OSError:
+            return
+        self._broken = False
+
+    def _replace(self, data: bytes) -> None:
+        fd = files.replace(self.path, self._temporary, data)
+        self._broken = True  # until the new name is durable a crash may bring the old file back
+        self.close()
+        self._fd = fd
+        files.sync_directory(self.path.parent)
+        self._broken = False

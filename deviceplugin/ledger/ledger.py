@@ -1,0 +1,235 @@
+"""Who holds which part of which GPU: the truth of this node, and the only way to change it.
+
+In: grants and named transitions on them. Out: queries, and a `Transition` to every subscriber. Each transition is one
+entry of the journal, on the disk before memory changes: a crash leaves all of it or nothing. This is the last door:
+`grant`, `settle` and `reassign` raise CapacityError where a GPU would hold more than it has, whatever the caller
+believed; only `adopt` accepts what is true already. A container holds one grant at most.
+
+Single-threaded by contract: every call is made on the agent's one asyncio loop, and none awaits, so no caller sees a
+transition half done. Not here: where to place (`placement`), who asks (`kubelet`), when to release (`reconcile`).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import structlog
+
+from deviceplugin.errors import CapacityError, LedgerError, OwnershipError
+from deviceplugin.ledger.capacity import Load, check, over_commitments
+from deviceplugin.ledger.grant import Grant, GrantId
+from deviceplugin.ledger.journal import Journal
+from deviceplugin.ledger.records import Change
+from deviceplugin.ledger.repair import Claimant, claimant_of, kept, moved
+from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, PodUid
+from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.units import Resource
+
+OwnerKey = tuple[PodUid, str]
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """What subscribers are told: the name of the transition, and the grants it touched before and after it."""
+
+    kind: str
+    before: tuple[Grant, ...]
+    after: tuple[Grant, ...]
+
+
+Subscriber = Callable[[Transition], None]
+
+
+class Ledger:
+    """The grants of one journal."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._owners: dict[OwnerKey, GrantId] = {}
+        self._subscribers: list[Subscriber] = []
+        self._reindex()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What was found wrong with the journal when it was opened, one sentence each."""
+        return self._journal.warnings
+
+    def grants(self) -> tuple[Grant, ...]:
+        return tuple(self._journal.grants.values())
+
+    def allocations(self) -> tuple[Allocation, ...]:
+        return tuple(grant.allocation for grant in self._journal.grants.values())
+
+    def get(self, grant_id: GrantId) -> Grant | None:
+        return self._journal.grants.get(grant_id)
+
+    def of_owner(self, key: OwnerKey) -> Grant | None:
+        """The grant of one container; where a damaged journal left two, the later one."""
+        grant_id = self._owners.get(key)
+        return None if grant_id is None else self._journal.grants[grant_id]
+
+    def of_pod(self, uid: PodUid) -> tuple[Grant, ...]:
+        return tuple(grant for grant in self._journal.grants.values() if grant.allocation.owner.pod.uid == uid)
+
+    def answered(self, key: OwnerKey, resource: Resource) -> bool:
+        """Whether this container's Allocate for this resource has been answered."""
+        grant = self.of_owner(key)
+        return grant is not None and resource in grant.answered
+
+    def half_answered(self) -> tuple[Grant, ...]:
+        """Grants of which kubelet has asked for one resource and has yet to ask for the other."""
+        return tuple(grant for grant in self._journal.grants.values() if _is_half_answered(grant))
+
+    def over_commitments(self, inventory: Inventory) -> tuple[Load, ...]:
+        """GPUs that hold more than they have; only `adopt` and a GPU that went away can bring this about."""
+        return over_commitments(self.allocations(), inventory)
+
+    def grant(self, grant: Grant, inventory: Inventory) -> None:
+        """Takes up the grant of a first Allocate; durable when this returns.
+
+        Raises CapacityError where it does not fit, LedgerError where its owner holds another or the disk refuses.
+        """
+        if grant.id in self._journal.grants:
+            raise LedgerError(f"grant {grant.id} exists already; this is a mistake of the agent, please report it")
+        self._put("grant", (grant,), inventory)
+
+    def answer(self, grant_id: GrantId, resource: Resource) -> Grant:
+        """The second resource's Allocate was answered."""
+        grant = self._require(grant_id)
+        return self._update("answer", grant, replace(grant, answered=grant.answered | {resource}))
+
+    def repeat(self, grant_id: GrantId, resource: Resource) -> Grant:
+        """Kubelet forgot the container and asks from the start: of the two resources only this one is answered now."""
+        grant = self._require(grant_id)
+        return self._update("repeat", grant, replace(grant, answered=frozenset({resource})))
+
+    def prove(self, grant_id: GrantId) -> Grant:
+        """Kubelet's checkpoint says that the owner is the true one."""
+        grant = self._require(grant_id)
+        return self._update("prove", grant, replace(grant, proved=True))
+
+    def settle(self, grant_id: GrantId, to: Claimant, inventory: Inventory) -> Grant:
+        """Kubelet's checkpoint says who owns the grant: it goes there, on its GPUs, sized by that container's request.
+
+        Where that container was recorded with another grant, the two change hands in one entry. Raises OwnershipError
+        where the request needs another number of GPUs, CapacityError where it does not fit beside the others.
+        """
+        grant = self._require(grant_id)
+        fixed = replace(moved(grant, to, inventory), proved=True)
+        displaced = self.of_owner(to.owner.key)
+        if displaced is None or displaced.id == grant_id:
+            self.reassign(fixed, inventory=inventory, kind="settle")
+        else:
+            self._exchange(grant, fixed, displaced, inventory)
+        return fixed
+
+    def reassign(self, *grants: Grant, inventory: Inventory, kind: str = "reassign") -> None:
+        """Owners, requests or shares of known grants change, all in one entry; checked as they are together."""
+        for grant in grants:
+            self._require(grant.id)
+        self._put(kind, grants, inventory)
+
+    def describe(self, grant_id: GrantId, owner: ContainerRef, role: ContainerRole, inventory: Inventory) -> Grant:
+        """What a rebuilt grant could not know: the pod's names and the container's role. The owner stays the same."""
+        grant = self._require(grant_id)
+        if owner.key != grant.allocation.owner.key:
+            raise LedgerError(f"grant {grant_id} is of {grant.allocation.owner} and cannot be described as of {owner}")
+        after = replace(grant, allocation=replace(grant.allocation, owner=owner, role=role))
+        if after != grant:
+            self.reassign(after, inventory=inventory, kind="describe")
+        return after
+
+    def release(self, ids: Iterable[GrantId], *, why: str) -> tuple[Grant, ...]:
+        """Gives slots back, several in one entry; answers what was released. Unknown ids are released already."""
+        ending = tuple(grant for grant_id in dict.fromkeys(ids) if (grant := self.get(grant_id)) is not None)
+        if ending:
+            self._commit(Change("release", removed=tuple(grant.id for grant in ending), why=why), before=ending)
+            self._journal.compact_if_due()
+        return ending
+
+    def release_ended(self, grants: Iterable[Grant], *, why: str) -> tuple[Grant, ...]:
+        """Releases those whose owner is still the one that the caller judged: a settled grant is another pod's now."""
+        return self.release((then.id for then in grants if self._is_still_owned(then)), why=why)
+
+    def adopt(self, grants: Iterable[Grant]) -> tuple[Grant, ...]:
+        """Takes up what kubelet's checkpoint proves to be held, even beyond capacity: it is true already.
+
+        What the ledger knows, by grant or by owner, is left as it is. Answers what was taken up; ask
+        `over_commitments` afterwards.
+        """
+        fresh: dict[OwnerKey, Grant] = {}
+        for grant in grants:
+            key = grant.allocation.owner.key
+            if key not in self._owners and grant.id not in self._journal.grants:
+                fresh.setdefault(key, grant)
+        if fresh:
+            self._commit(Change("adopt", put=tuple(fresh.values())))
+        return tuple(fresh.values())
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Calls back after every transition; answers how to stop that."""
+        self._subscribers.append(subscriber)
+        return lambda: self._subscribers.remove(subscriber)
+
+    def close(self) -> None:
+        self._journal.close()
+
+    def _exchange(self, grant: Grant, fixed: Grant, displaced: Grant, inventory: Inventory) -> None:
+        """The displaced grant goes to the former owner: sized for it where that works, else as it is."""
+        former = claimant_of(grant)
+        try:
+            other = replace(moved(displaced, former, inventory), proved=False)
+            self.reassign(fixed, other, inventory=inventory, kind="exchange")
+        except (OwnershipError, CapacityError):
+            self.reassign(fixed, kept(displaced, former), inventory=inventory, kind="exchange")
+
+    def _is_still_owned(self, then: Grant) -> bool:
+        now = self.get(then.id)
+        return now is not None and now.allocation.owner.key == then.allocation.owner.key
+
+    def _require(self, grant_id: GrantId) -> Grant:
+        grant = self.get(grant_id)
+        if grant is None:
+            raise LedgerError(f"grant {grant_id} is not in the ledger; delete the pod, so that it is admitted again")
+        return grant
+
+    def _update(self, kind: str, before: Grant, after: Grant) -> Grant:
+        if after != before:
+            self._commit(Change(kind, put=(after,)), before=(before,))
+        return after
+
+    def _put(self, kind: str, grants: tuple[Grant, ...], inventory: Inventory) -> None:
+        state: Mapping[GrantId, Grant] = self._journal.grants
+        after = {**state, **{grant.id: grant for grant in grants}}
+        self._check_owners(grants, after)
+        check(self.allocations(), (grant.allocation for grant in after.values()), inventory)
+        before = tuple(state[grant.id] for grant in grants if grant.id in state)
+        self._commit(Change(kind, put=grants), before=before)
+
+    def _check_owners(self, grants: tuple[Grant, ...], after: Mapping[GrantId, Grant]) -> None:
+        keys = {grant.allocation.owner.key: grant for grant in grants}
+        for other in after.values():
+            grant = keys.get(other.allocation.owner.key)
+            if grant is not None and grant.id != other.id:
+                raise LedgerError(
+                    f"{grant.allocation.owner} holds grant {other.id} and cannot hold {grant.id} as well; "
+                    "delete the pod, so that it is admitted again"
+                )
+
+    def _commit(self, change: Change, *, before: tuple[Grant, ...] = ()) -> None:
+        self._journal.append(change)
+        self._reindex()
+        transition = Transition(change.kind, before, change.put)
+        for subscriber in tuple(self._subscribers):
+            try:
+                subscriber(transition)
+            except Exception as error:
+                log.error("a view of the ledger failed", transition=change.kind, error=repr(error))  # noqa: TRY400
+
+    def _reindex(self) -> None:
+        self._owners = {grant.allocation.owner.key: grant.id for grant in self._journal.grants.values()}
+
+
+def _is_half_answered(grant: Grant) -> bool:
+    wanted = {Resource.CORE, Resource.MEMORY} if grant.allocation.request.blocks else {Resource.CORE}
+    return not wanted <= grant.answered

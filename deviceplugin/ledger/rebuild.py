@@ -1,0 +1,115 @@
+"""Grants from kubelet's checkpoint, for a journal that was lost.
+
+In: a checkpoint, the inventory, and the pods where they are known. Out: the grants that it proves, exactly: the number
+of IDs is what the container asked for, NVIDIA_VISIBLE_DEVICES in our recorded answer names its GPUs. IDs themselves
+only hint at a GPU and are used where the answer names none. Pure.
+
+Names and roles are not in the checkpoint. Without the pods every container counts as an app container, which can only
+count too much; `Ledger.describe` puts it right later. A container that gpu-manager, the predecessor, allocated is
+taken up too, under an ID made from its owner: what it holds is really held.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from deviceplugin.errors import ParseError
+from deviceplugin.ledger.evidence import Checkpoint, RecordedAnswer
+from deviceplugin.ledger.grant import Grant, GrantId, Source
+from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
+from deviceplugin.model.gpu import GpuUuid, Inventory
+from deviceplugin.model.ids import count_by_gpu, gpu_keys
+from deviceplugin.model.pod import Pod
+from deviceplugin.model.request import Request, RequestKind
+from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU, Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """The grants that could be rebuilt, and a sentence for each container for which that failed."""
+
+    grants: tuple[Grant, ...]
+    failures: tuple[str, ...]
+
+
+def rebuild(
+    checkpoint: Checkpoint, inventory: Inventory, *, created: float, pods: Mapping[PodUid, Pod] | None = None
+) -> Rebuilt:
+    """Every container of the checkpoint; with `pods`, only those of pods that are there and have not ended.
+
+    Without `pods` entries of ended pods may come back, since kubelet drops them late; `reconcile` releases them again.
+    """
+    grants: list[Grant] = []
+    failures: list[str] = []
+    for uid, container in checkpoint.containers:
+        pod = pods.get(uid) if pods is not None else None
+        if pods is not None and (pod is None or pod.is_terminal):
+            continue
+        grant = rebuild_one(checkpoint, uid, container, inventory, created=created, pod=pod)
+        if grant is not None:
+            grants.append(grant)
+        else:
+            failures.append(
+                f"kubelet's checkpoint gives GPU devices to container {container} of pod {uid}, and the recorded "
+                "answer does not say which GPU; its slots are not counted until the pod is created again"
+            )
+    return Rebuilt(tuple(grants), tuple(failures))
+
+
+def rebuild_one(
+    checkpoint: Checkpoint, uid: PodUid, container: str, inventory: Inventory, *, created: float, pod: Pod | None = None
+) -> Grant | None:
+    """The grant of one container; None where its recorded answer does not say what it holds."""
+    answer = checkpoint.answer_of(uid, container)
+    if answer is None:
+        return None
+    ids = {resource: checkpoint.ids_of(uid, container, resource) for resource in Resource}
+    request = _request(len(ids[Resource.CORE]), len(ids[Resource.MEMORY]), answer)
+    uuids = _named(answer, inventory) or _hinted(frozenset().union(*ids.values()), inventory)
+    if request is None or len(uuids) != request.gpus:
+        return None
+    known = pod.container(container) if pod is not None else None
+    owner = ContainerRef(pod.ref if pod is not None else PodRef(uid, "", ""), container)
+    role = known.role if known is not None else ContainerRole.APP
+    shares = tuple(_share(uuid, request, inventory) for uuid in uuids)
+    return Grant(
+        id=answer.grant or _derived_id(uid, container),
+        allocation=Allocation(owner, role, request, shares),
+        answered=frozenset(resource for resource in Resource if ids[resource]),
+        source=Source.CHECKPOINT,
+        proved=True,
+        created=created,
+    )
+
+
+def _request(cores: int, blocks: int, answer: RecordedAnswer) -> Request | None:
+    asked = cores or answer.cores or 0
+    memory = blocks or (answer.memory_bytes or 0) // BLOCK_BYTES
+    if asked <= 0 or (asked > CORES_PER_GPU and asked % CORES_PER_GPU):
+        return None
+    return Request(asked, memory)
+
+
+def _named(answer: RecordedAnswer, inventory: Inventory) -> tuple[GpuUuid, ...]:
+    """UUIDs only: a GPU that is gone is still held, while words like `all` or `void` name none."""
+    uuids = dict.fromkeys(uuid for uuid in answer.gpus if inventory.gpu(uuid) or uuid.startswith("GPU-"))
+    return tuple(uuids)
+
+
+def _hinted(ids: frozenset[str], inventory: Inventory) -> tuple[GpuUuid, ...]:
+    try:
+        counts = count_by_gpu(ids, gpu_keys(gpu.uuid for gpu in inventory.gpus))
+    except ParseError:
+        return ()
+    return tuple(gpu.uuid for gpu in inventory.gpus if counts.get(gpu.uuid))
+
+
+def _share(uuid: GpuUuid, request: Request, inventory: Inventory) -> GpuShare:
+    if request.kind is RequestKind.SHARE:
+        return GpuShare(uuid, request.cores, request.blocks)
+    gpu = inventory.gpu(uuid)
+    return GpuShare(uuid, CORES_PER_GPU, gpu.blocks if gpu is not None else request.blocks_per_gpu)
+
+
+def _derived_id(uid: PodUid, container: str) -> GrantId:
+    return GrantId(f"k-{hashlib.sha256(f'{uid}/{container}'.encode()).hexdigest()[:16]}")

@@ -1,0 +1,193 @@
+"""What the ledger should change, judged by what kubelet and the API server show. Decisions only; no I/O, no clock.
+
+In: the grants, kubelet's checkpoint, kubelet's pods and the API server's pods, each of them None where it could not be
+had. Out: `Decisions` for the agent to carry out. There is no message that a container ended, so this is how slots come
+back. The rules, from certain to careful:
+
+ * A pod that kubelet shows holds its slots until kubelet shows it terminal and none of its containers running.
+ * A pod that kubelet no longer shows has ended when the API server says so too, or does not answer, twice in a row.
+ * Where kubelet shows nothing, the API server's word counts twice in a row: terminal with no container running, or gone
+   and gone from kubelet's checkpoint as well.
+ * Nothing is released because something could not be read.
+
+`grants` must be read before the views are fetched: a pod is in kubelet's view before its Allocate, so a view that is
+younger than the grant cannot miss its pod.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from deviceplugin.ledger.evidence import Checkpoint
+from deviceplugin.ledger.grant import Grant, GrantId
+from deviceplugin.ledger.rebuild import rebuild
+from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodUid
+from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.pod import ContainerState, Pod
+
+_ROUNDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PodsView:
+    """All pods of this node as one source shows them, by the UID that kubelet uses (static pods: not the mirror's).
+
+    `complete` is False where absence says nothing: kubelet just started and shows no pod of the API server yet.
+    """
+
+    pods: Mapping[PodUid, Pod]
+    complete: bool = True
+
+    @classmethod
+    def of(cls, pods: Iterable[Pod], *, complete: bool = True) -> "PodsView":
+        return cls({pod.ref.uid: pod for pod in pods}, complete)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One round of looking. `suspects`: the result of the round before."""
+
+    grants: tuple[Grant, ...]
+    checkpoint: Checkpoint | None
+    kubelet: PodsView | None
+    api: PodsView | None
+    suspects: Mapping[GrantId, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Disproved:
+    """Kubelet's checkpoint shows the grant in another container; `Ledger.settle` puts it there."""
+
+    grant: Grant
+    pod: PodUid
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """Names or a role that a rebuilt grant lacks; for `Ledger.describe`."""
+
+    grant: Grant
+    owner: ContainerRef
+    role: ContainerRole
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """What to do, in this order: release, settle, prove, describe, adopt. `suspects` goes into the next round."""
+
+    ended: tuple[Grant, ...]
+    disproved: tuple[Disproved, ...]
+    proved: tuple[GrantId, ...]
+    described: tuple[Described, ...]
+    adopt: tuple[Grant, ...]
+    suspects: Mapping[GrantId, int]
+    failures: tuple[str, ...]
+
+
+class Verdict(enum.Enum):
+    """What one round says of a grant. LIKELY ends it when the next round says the same."""
+
+    HELD = "held"
+    LIKELY_ENDED = "likely ended"
+    ENDED = "ended"
+
+
+def reconcile(evidence: Evidence, inventory: Inventory, *, now: float) -> Decisions:
+    verdicts = {grant.id: verdict(grant, evidence) for grant in evidence.grants}
+    suspects = {
+        grant_id: evidence.suspects.get(grant_id, 0) + 1
+        for grant_id, found in verdicts.items()
+        if found is Verdict.LIKELY_ENDED
+    }
+    certain = {grant_id for grant_id, found in verdicts.items() if found is Verdict.ENDED}
+    over = certain | {grant_id for grant_id, rounds in suspects.items() if rounds >= _ROUNDS}
+    ended = tuple(grant for grant in evidence.grants if grant.id in over)
+    staying = [grant for grant in evidence.grants if grant.id not in over]
+    adopt, failures = _missing(evidence, inventory, now)
+    return Decisions(
+        ended=ended,
+        disproved=tuple(wrong for grant in staying if (wrong := _disproved(grant, evidence.checkpoint))),
+        proved=tuple(grant.id for grant in staying if not grant.proved and _is_proved(grant, evidence.checkpoint)),
+        described=tuple(known for grant in staying if (known := _described(grant, evidence))),
+        adopt=adopt,
+        suspects={grant_id: rounds for grant_id, rounds in suspects.items() if grant_id not in over},
+        failures=failures,
+    )
+
+
+def verdict(grant: Grant, evidence: Evidence) -> Verdict:
+    """Whether one grant is still held, as far as this round shows."""
+    uid = grant.allocation.owner.pod.uid
+    if evidence.kubelet is not None and (pod := evidence.kubelet.pods.get(uid)) is not None:
+        if _has_stopped(pod):
+            return Verdict.ENDED
+        return Verdict.LIKELY_ENDED if _is_orphan(grant, evidence.checkpoint) else Verdict.HELD
+    if evidence.kubelet is not None and evidence.kubelet.complete:
+        return _absent_in_kubelet(uid, evidence.api)
+    return _without_kubelet(uid, evidence)
+
+
+def _absent_in_kubelet(uid: PodUid, api: PodsView | None) -> Verdict:
+    if api is None:
+        return Verdict.LIKELY_ENDED
+    pod = api.pods.get(uid)
+    if pod is None:
+        return Verdict.ENDED if api.complete else Verdict.LIKELY_ENDED
+    return Verdict.ENDED if pod.is_terminal else Verdict.HELD
+
+
+def _without_kubelet(uid: PodUid, evidence: Evidence) -> Verdict:
+    if evidence.api is None:
+        return Verdict.HELD
+    pod = evidence.api.pods.get(uid)
+    if pod is not None:
+        return Verdict.LIKELY_ENDED if _has_stopped(pod) else Verdict.HELD
+    checkpoint = evidence.checkpoint
+    forgotten = checkpoint is not None and checkpoint.exists and uid not in checkpoint.pods
+    return Verdict.LIKELY_ENDED if evidence.api.complete and forgotten else Verdict.HELD
+
+
+def _has_stopped(pod: Pod) -> bool:
+    """Terminal, and no container runs: a deleted pod with containers that still stop is neither."""
+    return pod.is_terminal and all(each.state is not ContainerState.RUNNING for each in pod.containers)
+
+
+def _is_orphan(grant: Grant, checkpoint: Checkpoint | None) -> bool:
+    """Kubelet recorded another grant for this container and this one for nobody: its answer was dropped."""
+    if checkpoint is None or checkpoint.owner_of_grant(grant.id) is not None:
+        return False
+    return checkpoint.grant_of(*grant.allocation.owner.key) is not None
+
+
+def _is_proved(grant: Grant, checkpoint: Checkpoint | None) -> bool:
+    return checkpoint is not None and checkpoint.owner_of_grant(grant.id) == grant.allocation.owner.key
+
+
+def _disproved(grant: Grant, checkpoint: Checkpoint | None) -> Disproved | None:
+    seen = checkpoint.owner_of_grant(grant.id) if checkpoint is not None else None
+    if seen is None or seen == grant.allocation.owner.key:
+        return None
+    return Disproved(grant, *seen)
+
+
+def _described(grant: Grant, evidence: Evidence) -> Described | None:
+    owner = grant.allocation.owner
+    for view in (evidence.kubelet, evidence.api):
+        pod = view.pods.get(owner.pod.uid) if view is not None else None
+        found = pod.container(owner.name) if pod is not None else None
+        if found is not None:
+            changed = (found.ref, found.role) != (owner, grant.allocation.role)
+            return Described(grant, found.ref, found.role) if changed else None
+    return None
+
+
+def _missing(evidence: Evidence, inventory: Inventory, now: float) -> tuple[tuple[Grant, ...], tuple[str, ...]]:
+    """Containers of live pods that kubelet recorded with an answer of ours and that the ledger does not know."""
+    view = evidence.kubelet or evidence.api
+    if evidence.checkpoint is None or view is None:
+        return (), ()
+    owners = {grant.allocation.owner.key for grant in evidence.grants}
+    ids = {grant.id for grant in evidence.grants}
+    found = rebuild(evidence.checkpoint.without(owners), inventory, created=now, pods=view.pods)
+    return tuple(grant for grant in found.grants if grant.id not in ids), found.failures

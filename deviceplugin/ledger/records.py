@@ -1,0 +1,165 @@
+"""How one change of the ledger is written as one line, and read back.
+
+In: a `Change` of frozen grants. Out: `<crc32 in hex> <length> <JSON>\\n`, readable by an operator with `less`; the
+length and the checksum are of the JSON. `decode_line` answers None for anything that does not verify, never an error:
+what a damaged line means is the journal's to decide. JSON keys that a later version adds are ignored.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from deviceplugin.ledger.grant import Grant, GrantId, Source
+from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
+from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.request import Request
+from deviceplugin.model.units import Resource
+
+FORMAT_VERSION = 1
+_MAGIC = b"vcuda-ledger"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one transition does, all or nothing: grants as they are afterwards, and grants that are no more.
+
+    `why` is a phrase for the operator who reads the journal.
+    """
+
+    kind: str
+    put: tuple[Grant, ...] = ()
+    removed: tuple[GrantId, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A change in its place in the file; `boot` is set only where the agent started after a reboot."""
+
+    number: int
+    written: float
+    change: Change
+    boot: str = ""
+
+
+class _Pod(msgspec.Struct):
+    uid: str
+    namespace: str
+    name: str
+
+
+class _Share(msgspec.Struct):
+    uuid: str
+    cores: int
+    blocks: int
+
+
+class _Grant(msgspec.Struct):
+    id: str
+    pod: _Pod
+    container: str
+    role: ContainerRole
+    cores: int
+    blocks: int
+    gpus: list[_Share]
+    answered: list[Resource]
+    source: Source
+    proved: bool
+    created: float
+    soft_cores: int = 0
+
+
+class _Line(msgspec.Struct, omit_defaults=True):
+    n: int
+    at: float
+    change: str
+    put: list[_Grant] = []
+    removed: list[str] = []
+    why: str = ""
+    boot: str = ""
+
+
+def header() -> bytes:
+    """The first line of every journal; its form is fixed for all versions."""
+    text = _MAGIC + b" %d" % FORMAT_VERSION
+    return text + b" %08x\n" % zlib.crc32(text)
+
+
+def header_version(line: bytes) -> int | None:
+    """The version that a header line names; None where the line does not verify."""
+    text, _, checksum = line.rpartition(b" ")
+    if checksum != b"%08x" % zlib.crc32(text) or not text.startswith(_MAGIC + b" "):
+        return None
+    version = text[len(_MAGIC) + 1 :]
+    return int(version) if version.isdigit() else None
+
+
+def encode_line(entry: Entry) -> bytes:
+    line = _Line(
+        n=entry.number,
+        at=entry.written,
+        change=entry.change.kind,
+        put=[_to_struct(grant) for grant in entry.change.put],
+        removed=list(entry.change.removed),
+        why=entry.change.why,
+        boot=entry.boot,
+    )
+    body = msgspec.json.encode(line)
+    return b"%08x %d %s\n" % (zlib.crc32(body), len(body), body)
+
+
+def decode_line(line: bytes) -> Entry | None:
+    """One line without its newline; None where it does not verify."""
+    parts = line.split(b" ", 2)
+    if len(parts) != 3 or parts[0] != b"%08x" % zlib.crc32(parts[2]) or parts[1] != b"%d" % len(parts[2]):
+        return None
+    try:
+        found = msgspec.json.decode(parts[2], type=_Line)
+    except msgspec.MsgspecError:
+        return None
+    change = Change(found.change, _to_grants(found.put), tuple(GrantId(text) for text in found.removed), found.why)
+    return Entry(found.n, found.at, change, found.boot)
+
+
+def _to_struct(grant: Grant) -> _Grant:
+    allocation = grant.allocation
+    pod = allocation.owner.pod
+    return _Grant(
+        id=grant.id,
+        pod=_Pod(pod.uid, pod.namespace, pod.name),
+        container=allocation.owner.name,
+        role=allocation.role,
+        cores=allocation.request.cores,
+        blocks=allocation.request.blocks,
+        gpus=[_Share(share.uuid, share.cores, share.blocks) for share in allocation.shares],
+        answered=sorted(grant.answered, key=lambda resource: resource.value),
+        source=grant.source,
+        proved=grant.proved,
+        created=grant.created,
+        soft_cores=grant.soft_cores,
+    )
+
+
+def _to_grants(found: Sequence[_Grant]) -> tuple[Grant, ...]:
+    return tuple(_to_grant(each) for each in found)
+
+
+def _to_grant(found: _Grant) -> Grant:
+    pod = PodRef(PodUid(found.pod.uid), found.pod.namespace, found.pod.name)
+    allocation = Allocation(
+        owner=ContainerRef(pod, found.container),
+        role=found.role,
+        request=Request(found.cores, found.blocks),
+        shares=tuple(GpuShare(GpuUuid(share.uuid), share.cores, share.blocks) for share in found.gpus),
+    )
+    return Grant(
+        id=GrantId(found.id),
+        allocation=allocation,
+        answered=frozenset(found.answered),
+        source=found.source,
+        proved=found.proved,
+        created=found.created,
+        soft_cores=found.soft_cores,
+    )

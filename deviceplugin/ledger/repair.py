@@ -1,0 +1,56 @@
+"""What becomes of a grant whose owner was guessed wrong: it keeps its GPUs and takes the true owner's request.
+
+In: grants and the owner that kubelet's checkpoint proves. Out: the grants as they should be, or an OwnershipError.
+Pure. The GPUs of a grant cannot change: kubelet has recorded its device nodes and environment (research 3.4). Limits
+can, because they are written at PreStartContainer. Whether the result fits is for the ledger to check.
+"""
+
+from dataclasses import dataclass, replace
+
+from deviceplugin.errors import OwnershipError
+from deviceplugin.ledger.grant import Grant
+from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare
+from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.request import Request, RequestKind
+from deviceplugin.model.units import CORES_PER_GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """The container that a grant goes to, and what it asked for."""
+
+    owner: ContainerRef
+    role: ContainerRole
+    request: Request
+    soft_cores: int = 0
+
+
+def claimant_of(grant: Grant) -> Claimant:
+    allocation = grant.allocation
+    return Claimant(allocation.owner, allocation.role, allocation.request, grant.soft_cores)
+
+
+def moved(grant: Grant, to: Claimant, inventory: Inventory) -> Grant:
+    """The grant in the hands of another container, on the same GPUs, sized by that container's request."""
+    shares = grant.allocation.shares
+    if len(shares) != to.request.gpus:
+        raise OwnershipError(
+            f"container {to.owner} asked for {to.request.gpus} GPUs and kubelet gave it grant {grant.id}, which has "
+            f"{len(shares)}; delete the pod, so that it is admitted again"
+        )
+    sized = tuple(_sized(share, to.request, inventory) for share in shares)
+    return replace(grant, allocation=Allocation(to.owner, to.role, to.request, sized), soft_cores=to.soft_cores)
+
+
+def kept(grant: Grant, to: Claimant) -> Grant:
+    """The grant under another container's name and otherwise as it is; that container's start will size it."""
+    allocation = replace(grant.allocation, owner=to.owner, role=to.role)
+    return replace(grant, allocation=allocation, soft_cores=to.soft_cores, proved=False)
+
+
+def _sized(share: GpuShare, request: Request, inventory: Inventory) -> GpuShare:
+    if request.kind is RequestKind.SHARE:
+        return GpuShare(share.uuid, request.cores, request.blocks)
+    gpu = inventory.gpu(share.uuid)
+    blocks = gpu.blocks if gpu is not None else max(share.blocks, request.blocks_per_gpu)
+    return GpuShare(share.uuid, CORES_PER_GPU, blocks)
