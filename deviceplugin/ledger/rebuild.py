@@ -45,7 +45,7 @@ def rebuild(
         pod = pods.get(uid) if pods is not None else None
         if pods is not None and (pod is None or pod.is_terminal):
             continue
-        grant = rebuild_one(checkpoint, uid, container, inventory, created=created, pod=pod)
+        grant = rebuild_container(checkpoint, uid, container, inventory, created=created, pod=pod)
         if grant is not None:
             grants.append(grant)
         else:
@@ -56,8 +56,14 @@ def rebuild(
     return Rebuilt(tuple(grants), tuple(failures))
 
 
-def rebuild_one(
-    checkpoint: Checkpoint, uid: PodUid, container: str, inventory: Inventory, *, created: float, pod: Pod | None = None
+def rebuild_container(
+    checkpoint: Checkpoint,
+    uid: PodUid,
+    container: str,
+    inventory: Inventory,
+    *,
+    created: float = 0.0,
+    pod: Pod | None = None,
 ) -> Grant | None:
     """The grant of one container; None where its recorded answer does not say what it holds."""
     answer = checkpoint.answer_of(uid, container)
