@@ -45,7 +45,7 @@ def rebuild(
         pod = pods.get(uid) if pods is not None else None
         if pods is not None and (pod is None or pod.is_terminal):
             continue
-        grant = rebuild_container(checkpoint, uid, container, inventory, created=created, pod=pod)
+        grant = rebuild_one(checkpoint, uid, container, inventory, created=created, pod=pod)
         if grant is not None:
             grants.append(grant)
         else:
@@ -56,7 +56,7 @@ def rebuild(
     return Rebuilt(tuple(grants), tuple(failures))
 
 
-def rebuild_container(
+def rebuild_one(
     checkpoint: Checkpoint,
     uid: PodUid,
     container: str,
