@@ -20,8 +20,7 @@ from deviceplugin.kubelet.identity import Question
 from deviceplugin.kubelet.node import Node
 from deviceplugin.kubelet.steering import choose_ids, quotas
 from deviceplugin.ledger.evidence import Checkpoint
-from deviceplugin.ledger.grant import Grant, Source
-from deviceplugin.ledger.ledger import new_grant_id
+from deviceplugin.ledger.grant import Grant, Source, new_grant_id
 from deviceplugin.ledger.repair import Claimant, moved
 from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.gpu import GpuUuid
@@ -74,7 +73,7 @@ class Allocating:
         checkpoint = await self._checkpoint_or_none()
 
         def recorded(key: tuple[PodUid, str]) -> bool:
-            return checkpoint is None or checkpoint.has(key)
+            return checkpoint is None or checkpoint.has(*key)
 
         def open_half(key: tuple[PodUid, str]) -> bool:
             grant = ledger.of_owner(key)
@@ -97,7 +96,7 @@ class Allocating:
         if grant is not None and self._still_serves(grant):
             return self._repeat(grant, claim, resource)
         if grant is not None:
-            self._node.ledger.release([grant])
+            self._node.ledger.release([grant.id], why="its GPU is gone")
         half = self._mistaken_half(claim, resource)
         return self._grant(claim, resource) if half is None else self._pair(half, claim)
 
@@ -145,14 +144,13 @@ class Allocating:
         )
         answer = self._content(grant, claim)
         node.files.prepare(grant, answer)
-        node.ledger.record(grant, inventory=node.feed.catalog.inventory)
+        node.ledger.grant(grant, node.feed.catalog.inventory)
         node.report.granted(claim, grant, choice)
         return answer
 
     def _repeat(self, grant: Grant, claim: Claim, resource: Resource) -> Answer:
         """Kubelet lost its checkpoint and asks again: the same answer, and the other resource will come again too."""
-        again = replace(grant, answered=frozenset({resource}))
-        self._node.ledger.reassign(again, inventory=self._node.feed.catalog.inventory, kind="repeat")
+        self._node.ledger.repeat(grant.id, resource)
         answer = self._content(grant, claim)
         self._node.files.prepare(grant, answer)
         return answer

@@ -13,11 +13,10 @@ from dataclasses import replace
 from deviceplugin.errors import CapacityError, OwnershipError, VcudaError
 from deviceplugin.kubelet.node import Node
 from deviceplugin.ledger.evidence import Checkpoint
-from deviceplugin.ledger.grant import Grant, Source
-from deviceplugin.ledger.rebuild import rebuild_container
-from deviceplugin.ledger.repair import Claimant, exchanged, moved
+from deviceplugin.ledger.grant import Grant
+from deviceplugin.ledger.rebuild import rebuild_one
+from deviceplugin.ledger.repair import Claimant
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
-from deviceplugin.model.pod import Pod
 from deviceplugin.model.request import Request, parse_request
 from deviceplugin.model.units import Resource
 
@@ -62,7 +61,7 @@ class Starting:
     async def _settle(self, key: Owner, grant: Grant | None, checkpoint: Checkpoint) -> None:
         if grant is None:
             grant = await self._rebuild(key, checkpoint)
-        asked = parse_request(checkpoint.count(key, Resource.CORE), checkpoint.count(key, Resource.MEMORY))
+        asked = parse_request(*(len(checkpoint.ids_of(*key, resource)) for resource in Resource))
         if grant.allocation.owner.key != key or grant.allocation.request != asked:
             grant = await self._repair(grant, key, asked)
         elif not grant.proved:
@@ -71,46 +70,33 @@ class Starting:
         self._node.report.started(grant)
 
     async def _rebuild(self, key: Owner, checkpoint: Checkpoint) -> Grant:
+        """The journal does not know the grant, but kubelet's checkpoint holds all of it in the answer that we gave."""
+        pod = await self._node.find_pod(key[0])
         inventory = self._node.feed.catalog.inventory
-        claimant = await self._claimant(key, await self._node.find_pod(key[0]))
-        rebuilt = rebuild_container(checkpoint, claimant.owner, claimant.role, inventory)
+        rebuilt = rebuild_one(checkpoint, *key, inventory, created=self._node.clock(), pod=pod)
         if rebuilt is None:
             raise OwnershipError(
-                f"container {claimant.owner} has GPU devices that this agent never granted; "
+                f"container {key[1]} of pod {key[0]} has GPU devices that this agent never granted; "
                 "delete the pod, so that it is admitted again"
             )
-        self._node.ledger.restore([rebuilt], inventory=inventory)
+        self._node.ledger.adopt([rebuilt])
         return rebuilt
 
     async def _repair(self, grant: Grant, key: Owner, asked: Request) -> Grant:
         pod = await self._node.find_pod(key[0])
-        claimant = replace(await self._claimant(key, pod), request=asked)
-        before = grant.allocation.owner
+        found = pod.container(key[1]) if pod else None
+        owner = ContainerRef(pod.ref if pod else PodRef(key[0], "", ""), key[1])
+        to = Claimant(owner, found.role if found else ContainerRole.APP, asked)
+        inventory = self._node.feed.catalog.inventory
         try:
-            fixed = self._reassign(grant, claimant, soft_cores=self._node.soft_cores(pod) if pod else grant.soft_cores)
+            fixed = self._node.ledger.settle(grant.id, to, inventory)
         except CapacityError as error:
             raise OwnershipError(
-                f"container {claimant.owner} was given the GPU of another container and does not fit there "
-                f"({error.message}); delete the pod, so that it is admitted again"
+                f"{owner} was given the GPU of another container and does not fit there: {error.message}"
             ) from None
-        if before.key != key:
-            self._node.report.repaired(before, fixed)
+        if pod is not None and (soft_cores := self._node.soft_cores(pod)) != fixed.soft_cores:
+            fixed = replace(fixed, soft_cores=soft_cores)
+            self._node.ledger.reassign(fixed, inventory=inventory, kind="soft limit")
+        if grant.allocation.owner.key != key:
+            self._node.report.repaired(grant.allocation.owner, fixed)
         return fixed
-
-    def _reassign(self, grant: Grant, to: Claimant, *, soft_cores: int) -> Grant:
-        """One entry of the journal; what stood under the true owner's name goes to the one who was taken for him."""
-        inventory = self._node.feed.catalog.inventory
-        displaced = self._node.ledger.of_owner(to.owner.key)
-        changed = [moved(grant, to, inventory)]
-        if displaced is not None and displaced.id != grant.id:
-            changed.append(replace(exchanged(grant, displaced, inventory)[1], proved=False))
-        changed[0] = replace(changed[0], proved=True, source=Source.CHECKPOINT, soft_cores=soft_cores)
-        self._node.ledger.reassign(*changed, inventory=inventory, kind="repair")
-        return changed[0]
-
-    async def _claimant(self, key: Owner, pod: Pod | None) -> Claimant:
-        """The container as the pod's spec describes it, as far as the pod is known."""
-        ref = pod.ref if pod else PodRef(key[0], "", "")
-        found = pod.container(key[1]) if pod else None
-        role = found.role if found else ContainerRole.APP
-        return Claimant(ContainerRef(ref, key[1]), role, Request(0, 0))

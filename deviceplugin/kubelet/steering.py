@@ -6,6 +6,7 @@ Only a hint (design 3.1): where a GPU has too few free IDs the rest comes from t
 
 from collections.abc import Mapping, Sequence
 
+from deviceplugin.errors import ParseError
 from deviceplugin.model.allocation import Allocation
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.ids import GpuKey, parse_device_id
@@ -34,7 +35,7 @@ def choose_ids(
     taken = set(chosen)
     by_key: dict[GpuKey, list[str]] = {}
     for text in sorted(set(available) - taken):
-        by_key.setdefault(parse_device_id(text).key, []).append(text)
+        by_key.setdefault(_key(text), []).append(text)
     held = _count(chosen)
     for key, quota in wanted.items():
         offer = by_key.get(key, [])
@@ -49,6 +50,13 @@ def choose_ids(
 def _count(ids: Sequence[str]) -> dict[GpuKey, int]:
     out: dict[GpuKey, int] = {}
     for text in ids:
-        key = parse_device_id(text).key
-        out[key] = out.get(key, 0) + 1
+        out[_key(text)] = out.get(_key(text), 0) + 1
     return out
+
+
+def _key(text: str) -> GpuKey:
+    """The card of an ID; IDs of another plugin, left over in kubelet's books, belong to none."""
+    try:
+        return parse_device_id(text).key
+    except ParseError:
+        return GpuKey("")

@@ -1,0 +1,115 @@
+"""Fetches kubelet's own list of pods over HTTPS: `GET https://<node>:10250/pods`.
+
+In: the endpoint and how to prove who we are (the API server's credentials serve here too). Out: pods, or a KubeletError
+in one sentence. Kubelet asks the API server whether we may (`nodes/pods`, before 1.33 `nodes/proxy`) and remembers the
+answer, so a call takes about 3 ms. Kubelet's certificate is checked, for the node's name, against `--kubelet-ca-file`,
+its own self-signed one in `<root>/pki/kubelet.crt`, or the cluster's authority: whoever else listened there would get
+our token. The connection is kept open; a kubelet that restarted costs one more try.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import aiohttp
+
+from deviceplugin.errors import ConfigError, KubeletError, ParseError
+from deviceplugin.kube.credentials import Access
+from deviceplugin.kube.pods import decode_pod_list
+from deviceplugin.model.pod import Pod
+from deviceplugin.model.units import ResourceNames
+
+
+class KubeletPods:
+    """One kept connection; `fetch` may be called at any time, also side by side."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        access: Callable[[], Awaitable[Access]],
+        node: str,
+        names: ResourceNames,
+        own_authorities: tuple[Path, ...] = (),
+        insecure: bool = False,
+    ) -> None:
+        self._url = url
+        self._access = access
+        self._node = node
+        self._names = names
+        self._own_authorities = own_authorities
+        self._insecure = insecure
+        self._session: aiohttp.ClientSession | None = None
+        self._context: tuple[Access, ssl.SSLContext] | None = None
+
+    async def fetch(self) -> tuple[Pod, ...]:
+        """All pods that kubelet knows, static ones included."""
+        try:
+            access = await self._access()
+        except ConfigError as error:
+            raise KubeletError(f"kubelet cannot be asked for its pods: {error.message}") from None
+        body = await self._get(access)
+        try:
+            return decode_pod_list(body, names=self._names)
+        except ParseError as error:
+            raise KubeletError(f"kubelet's list of pods cannot be read: {error.message}") from None
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _get(self, access: Access) -> bytes:
+        try:
+            return await self._request(access)
+        except aiohttp.ServerDisconnectedError:  # kubelet restarted and our kept connection did not
+            pass
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._unreachable(error) from None
+        try:
+            return await self._request(access)
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._unreachable(error) from None
+
+    async def _request(self, access: Access) -> bytes:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=4, keepalive_timeout=60))
+        headers = {"Authorization": access.authorization} if access.authorization else {}
+        context = await self._tls(access) if self._url.startswith("https:") else True
+        async with self._session.get(
+            self._url, headers=headers, ssl=context, server_hostname=None if context is True else self._node
+        ) as response:
+            body = await response.read()
+            if response.status != 200:
+                raise KubeletError(_refusal(self._url, response.status))
+            return body
+
+    async def _tls(self, access: Access) -> ssl.SSLContext:
+        if self._context is None or self._context[0] is not access:
+            context = await asyncio.to_thread(self._make_context, access)
+            self._context = (access, context)
+        return self._context[1]
+
+    def _make_context(self, access: Access) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        if self._insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        for authority in (*self._own_authorities, access.authority):
+            if authority is not None and authority.is_file():
+                context.load_verify_locations(authority)
+        if access.client_certificate is not None:
+            context.load_cert_chain(*access.client_certificate)
+        return context
+
+    def _unreachable(self, error: Exception) -> KubeletError:
+        text = str(error) or type(error).__name__
+        return KubeletError(f"kubelet at {self._url} cannot be asked: {text}")
+
+
+def _refusal(url: str, status: int) -> str:
+    if status in {401, 403}:
+        return f"kubelet at {url} refuses this agent ({status}); allow `get` on nodes/pods (before 1.33: nodes/proxy)"
+    return f"kubelet at {url} answered {status}"
