@@ -8,7 +8,8 @@
     ├── IdentityError      kubelet asked, and it is not known for which container
     ├── OwnershipError     what kubelet proves at PreStartContainer cannot be carried out
     ├── HardwareError      the driver is missing, broken or does not answer
-    │   └── DriverMissingError
+    │   ├── DriverMissingError
+    │   └── NvmlCallError
     ├── LedgerError        the journal cannot be read or written
     ├── KubeletError       kubelet refuses or does not answer
     ├── KubeError          the API server refuses or does not answer
@@ -82,6 +83,15 @@ class HardwareError(VcudaError):
 
 class DriverMissingError(HardwareError):
     """There is no NVIDIA driver on this machine."""
+
+
+class NvmlCallError(HardwareError):
+    """One call of NVML failed; `code` is its nvmlReturn_t, `said` NVML's own words for it."""
+
+    def __init__(self, message: str, *, code: int, said: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.said = said or message
 
 
 class LedgerError(VcudaError):

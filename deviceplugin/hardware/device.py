@@ -1,0 +1,206 @@
+"""The questions that are asked of one GPU, each typed, each one NVML call.
+
+In: an `Nvml` and a GPU's index or UUID. Out: plain values; None where the driver does not say. Not here: which
+questions make a GPU known (`discovery`) or show that it is well (`sampling`). Invariant: a handle is used only in the
+generation of NVML in which it was made.
+"""
+
+import ctypes
+from dataclasses import dataclass
+
+from deviceplugin.errors import NvmlCallError
+from deviceplugin.hardware.nvml import Answer, Nvml, Status
+from deviceplugin.model.gpu import ComputeMode, Driver, GpuUuid
+from deviceplugin.model.topology import Level
+
+_COMPUTE_MODES = {
+    0: ComputeMode.DEFAULT,
+    1: ComputeMode.EXCLUSIVE_PROCESS,  # exclusive thread: gone from drivers since CUDA 8, the same to us
+    2: ComputeMode.PROHIBITED,
+    3: ComputeMode.EXCLUSIVE_PROCESS,
+}
+_LEVELS = {0: Level.INTERNAL, 10: Level.PIX, 20: Level.PXB, 30: Level.PHB, 40: Level.NODE, 50: Level.SYS}
+_NODE_SCOPE = 0
+_NODE_WORDS = 16  # 1,024 NUMA nodes, as many as Linux has
+_MOST_LINKS = 36
+_SWITCH = 2  # nvmlIntNvLinkDeviceType_t
+_FIELD_RECOVERY_ACTION = 230
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of the whole card, and of it in use."""
+
+    total: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class NvLinkPeer:
+    """The far end of one NVLink; `is_switch` is None where the driver does not say."""
+
+    bus_id: str
+    is_switch: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunningProcess:
+    """A process on the GPU; 0 bytes where NVML does not say."""
+
+    pid: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLoad:
+    """How busy a process kept the SMs; the time is the driver's, in microseconds since the epoch."""
+
+    pid: int
+    timestamp_us: int
+    sm_percent: int
+
+
+def driver_of(nvml: Nvml) -> Driver:
+    """Versions; CUDA is what the driver can run at most, (0, 0) where it does not say."""
+    cuda = int(nvml.optional("nvmlSystemGetCudaDriverVersion") or 0)
+    version = str(nvml.required("nvmlSystemGetDriverVersion"))
+    return Driver(version=version, cuda=(cuda // 1000, cuda % 1000 // 10))
+
+
+def count(nvml: Nvml) -> int:
+    return int(nvml.required("nvmlDeviceGetCount"))
+
+
+class Device:
+    """One GPU under one handle."""
+
+    def __init__(self, nvml: Nvml, handle: Answer, index: int) -> None:
+        self.index = index
+        self.about = f"GPU {index}"
+        self.handle = handle
+        self._nvml = nvml
+        self._generation = nvml.generation
+
+    @classmethod
+    def at(cls, nvml: Nvml, index: int) -> "Device":
+        return cls(nvml, nvml.required("nvmlDeviceGetHandleByIndex", index, about=f"GPU {index}"), index)
+
+    @property
+    def address(self) -> int:
+        """The handle's value, by which an event names its GPU."""
+        return ctypes.cast(self.handle, ctypes.c_void_p).value or 0
+
+    def uuid(self) -> GpuUuid:
+        uuid = GpuUuid(str(self._ask("nvmlDeviceGetUUID")))
+        self.about = f"GPU {self.index} ({uuid})"
+        return uuid
+
+    def name(self) -> str:
+        return str(self._ask("nvmlDeviceGetName"))
+
+    def minor(self) -> int:
+        """N of /dev/nvidiaN."""
+        return int(self._ask("nvmlDeviceGetMinorNumber"))
+
+    def memory(self) -> Memory:
+        info = self._ask("nvmlDeviceGetMemoryInfo")
+        return Memory(total=int(info.total), used=int(info.used))
+
+    def bus_id(self) -> str:
+        return str(self._ask("nvmlDeviceGetPciInfo").busId).upper()
+
+    def capability(self) -> tuple[int, int]:
+        major, minor = self._may("nvmlDeviceGetCudaComputeCapability") or (0, 0)
+        return (int(major), int(minor))
+
+    def compute_mode(self) -> ComputeMode:
+        return _COMPUTE_MODES.get(self._may("nvmlDeviceGetComputeMode") or 0, ComputeMode.DEFAULT)
+
+    def mig_enabled(self) -> bool:
+        current, _pending = self._may("nvmlDeviceGetMigMode") or (0, 0)
+        return int(current) == 1
+
+    def memory_affinity(self) -> int | None:
+        """The NUMA node whose memory is near; None where there are several or none."""
+        words = self._may("nvmlDeviceGetMemoryAffinity", _NODE_WORDS, _NODE_SCOPE) or ()
+        nodes = [64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1]
+        return nodes[0] if len(nodes) == 1 else None
+
+    def numa_node(self) -> int | None:
+        node = self._may("nvmlDeviceGetNumaNodeId")
+        return None if node is None or int(node) < 0 else int(node)
+
+    def ancestor(self, other: "Device") -> Level | None:
+        """The PCIe level that joins both; None where the driver does not say."""
+        level = self._may("nvmlDeviceGetTopologyCommonAncestor", other.handle)
+        return None if level is None else _LEVELS.get(int(level))
+
+    def nvlink_peers(self) -> tuple[NvLinkPeer, ...]:
+        """What is at the far end of every link that is up."""
+        peers: list[NvLinkPeer] = []
+        for link in range(_MOST_LINKS):
+            try:
+                peer = self._nvlink_peer(link)
+            except NvmlCallError as error:
+                if error.code == Status.INVALID_ARGUMENT:  # the first link number that this GPU does not have
+                    break
+                raise
+            if peer is not None:
+                peers.append(peer)
+        return tuple(peers)
+
+    def _nvlink_peer(self, link: int) -> NvLinkPeer | None:
+        if not self._may("nvmlDeviceGetNvLinkState", link):
+            return None
+        info = self._may("nvmlDeviceGetNvLinkRemotePciInfo", link)
+        kind = self._may("nvmlDeviceGetNvLinkRemoteDeviceType", link)
+        bus_id = "" if info is None else str(info.busId).upper()
+        return NvLinkPeer(bus_id=bus_id, is_switch=None if kind is None else int(kind) == _SWITCH)
+
+    def utilization(self) -> int:
+        rates = self._may("nvmlDeviceGetUtilizationRates")
+        return 0 if rates is None else min(100, int(rates.gpu))
+
+    def processes(self) -> tuple[RunningProcess, ...]:
+        """Compute (MPS clients too) and graphics processes; one with several contexts is listed so often, here once."""
+        memory: dict[int, int] = {}
+        for kind in ("Compute", "Graphics", "MPSCompute"):
+            for found in self._processes(kind):
+                memory[int(found.pid)] = max(memory.get(int(found.pid), 0), int(found.usedGpuMemory or 0))
+        return tuple(RunningProcess(pid=pid, memory_bytes=memory[pid]) for pid in sorted(memory))
+
+    def _processes(self, kind: str) -> Answer:
+        """The third form came with driver 510; the unversioned names of pynvml refuse older drivers altogether."""
+        found = self._may(f"nvmlDeviceGet{kind}RunningProcesses_v3")
+        if found is None:
+            found = self._may(f"nvmlDeviceGet{kind}RunningProcesses_v2")
+        return found or ()
+
+    def process_loads(self, since_us: int) -> tuple[ProcessLoad, ...]:
+        """Readings newer than `since_us`; drivers are known to give ones of no process and above 100 as well."""
+        found = self._may("nvmlDeviceGetProcessUtilization", since_us) or ()
+        loads = (ProcessLoad(int(one.pid), int(one.timeStamp), int(one.smUtil)) for one in found)
+        return tuple(load for load in loads if load.pid and load.sm_percent <= 100 and load.timestamp_us > since_us)
+
+    def recovery_action(self) -> int | None:
+        """What the driver wants done before new work comes (0: nothing); drivers tell since 565."""
+        values = self._may("nvmlDeviceGetFieldValues", [_FIELD_RECOVERY_ACTION])
+        if not values or values[0].nvmlReturn != 0:
+            return None
+        return int(values[0].value.uiVal)
+
+    def _ask(self, function: str, *arguments: object) -> Answer:
+        self._check_generation()
+        return self._nvml.required(function, self.handle, *arguments, about=self.about)
+
+    def _may(self, function: str, *arguments: object) -> Answer:
+        self._check_generation()
+        return self._nvml.optional(function, self.handle, *arguments, about=self.about)
+
+    def _check_generation(self) -> None:
+        if self._generation != self._nvml.generation or not self._nvml.is_open:
+            raise NvmlCallError(
+                f"{self.about} was asked under a handle from before NVML was opened again",
+                code=Status.UNINITIALIZED,
+                said="the handle is stale",
+            )

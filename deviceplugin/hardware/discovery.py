@@ -1,0 +1,110 @@
+"""Which GPUs this node has: one pass over NVML.
+
+In: an open `Nvml`, the inventory known from before (the cache, or the last pass), sysfs. Out: a `Discovery`: the GPUs,
+their links, the devices to ask further, and why some are ill. Not here: how they fare from now on (`health`).
+Invariant: one GPU that fails never spoils the others. Where its identity is known it stays, as ill; else it is left
+out, with a note.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from deviceplugin.errors import NvmlCallError
+from deviceplugin.hardware import pci
+from deviceplugin.hardware.device import Device, count, driver_of
+from deviceplugin.hardware.links import topology_of
+from deviceplugin.hardware.nvml import STALE, Nvml
+from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
+from deviceplugin.model.topology import Topology
+
+VANISHED = "NVML no longer lists it"
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """One pass: `failed` has the reason for each GPU that is known and does not answer, `notes` are for the log."""
+
+    gpus: tuple[Gpu, ...]
+    topology: Topology
+    driver: Driver
+    devices: Mapping[GpuUuid, Device]
+    failed: Mapping[GpuUuid, str]
+    counted: int
+    notes: tuple[str, ...]
+
+
+def discover(nvml: Nvml, *, known: Inventory | None = None, sys_root: Path = Path("/sys")) -> Discovery:
+    """Runs on the NVML thread; only a driver that is gone altogether raises."""
+    driver = driver_of(nvml)
+    found: dict[GpuUuid, tuple[Gpu, Device]] = {}
+    silent: dict[int, NvmlCallError] = {}
+    counted = count(nvml)
+    for index in range(counted):
+        try:
+            device = Device.at(nvml, index)
+            gpu = _describe(device, sys_root)
+        except NvmlCallError as error:
+            if error.code in STALE:
+                raise
+            silent[index] = error
+        else:
+            found[gpu.uuid] = (gpu, device)
+    present = tuple(gpu for gpu, _device in found.values())
+    absent, failed, notes = _absent(present, silent, known.gpus if known is not None else ())
+    gpus = tuple(sorted((*present, *absent), key=lambda gpu: (gpu.index, gpu.uuid)))
+    devices = {uuid: device for uuid, (_gpu, device) in found.items()}
+    by_minor = {gpu.minor: device for gpu, device in found.values()}
+    topology = topology_of(gpus, by_minor, known=known)
+    return Discovery(gpus, topology, driver, devices, failed, counted, notes)
+
+
+def _describe(device: Device, sys_root: Path) -> Gpu:
+    uuid = device.uuid()
+    bus_id = device.bus_id()
+    return Gpu(
+        uuid=uuid,
+        index=device.index,
+        minor=device.minor(),
+        model=device.name(),
+        memory_bytes=device.memory().total,
+        bus_id=bus_id,
+        numa=_numa(device, sys_root, bus_id),
+        compute_mode=device.compute_mode(),
+        mig_enabled=device.mig_enabled(),
+        compute_capability=device.capability(),
+    )
+
+
+def _numa(device: Device, sys_root: Path, bus_id: str) -> int | None:
+    """The slot's node first: where GPU memory is a node of its own (Grace), NVML's node is that one, without CPUs."""
+    for node in (pci.numa_node(sys_root, bus_id), device.memory_affinity(), device.numa_node()):
+        if node is not None:
+            return node
+    return None
+
+
+def _absent(
+    present: Sequence[Gpu], silent: Mapping[int, NvmlCallError], known: Sequence[Gpu]
+) -> tuple[tuple[Gpu, ...], dict[GpuUuid, str], tuple[str, ...]]:
+    """Sorts out the GPUs that did not answer: those known from before stay, with the reason."""
+    here = {gpu.uuid for gpu in present}
+    missing = [gpu for gpu in known if gpu.uuid not in here]
+    if not silent and here and not here & {gpu.uuid for gpu in known}:
+        missing = []  # what is remembered is of another machine
+    replaced = [gpu for gpu in missing if _has_successor(gpu, present)]
+    missing = [gpu for gpu in missing if gpu not in replaced]
+    failed = {gpu.uuid: silent[gpu.index].said if gpu.index in silent else VANISHED for gpu in missing}
+    remembered = {gpu.index for gpu in missing}
+    notes = [f"left out: {error.message}" for index, error in silent.items() if index not in remembered]
+    notes += [f"forgot {gpu.uuid}: another GPU has its place now" for gpu in replaced]
+    return tuple(missing), failed, tuple(notes)
+
+
+def _has_successor(gpu: Gpu, present: Sequence[Gpu]) -> bool:
+    return any(gpu.minor == other.minor or (gpu.bus_id and gpu.bus_id == other.bus_id) for other in present)
+
+
+def refreshed(gpu: Gpu, device: Device) -> Gpu:
+    """The same GPU with what an operator can change while it runs."""
+    return replace(gpu, compute_mode=device.compute_mode(), mig_enabled=device.mig_enabled())

@@ -1,0 +1,103 @@
+"""NVML's events: XIDs and double-bit ECC errors.
+
+In: the devices that answer. Out: `GpuEvent` values, each with its GPU where NVML says which. Not here: what they mean
+(`xid`, `health`). The wait is a millisecond: the NVML thread serves everyone, and the driver queues events between two
+looks. Invariant: an event whose GPU is not known names none, and so can never condemn all of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from deviceplugin.errors import NvmlCallError
+from deviceplugin.hardware.device import Device
+from deviceplugin.hardware.nvml import STALE, Answer, Nvml, Status
+from deviceplugin.model.gpu import GpuUuid
+
+_log = structlog.get_logger("vcuda.hardware")
+
+_DOUBLE_BIT_ECC = 0x2
+_XID = 0x8
+_WANTED = _XID | _DOUBLE_BIT_ECC
+_WAIT_MS = 1
+_MOST_AT_ONCE = 256  # a GPU in a fault storm must not keep the thread from its other work
+
+
+@dataclass(frozen=True, slots=True)
+class GpuEvent:
+    """`uuid` is None where the driver names no GPU; without an XID it is a double-bit ECC error."""
+
+    uuid: GpuUuid | None
+    xid: int | None
+
+
+class EventSet:
+    """One nvmlEventSet_t. A GPU that fell off the bus can fail every wait on its set: make a new one without it."""
+
+    def __init__(self, nvml: Nvml, devices: Mapping[GpuUuid, Device]) -> None:
+        self._nvml = nvml
+        self._generation = nvml.generation
+        self._by_address: dict[int, GpuUuid] = {}
+        self._set: Answer = nvml.optional("nvmlEventSetCreate")
+        if self._set is not None:
+            for uuid, device in devices.items():
+                self._register(uuid, device)
+
+    @property
+    def watches(self) -> frozenset[GpuUuid]:
+        return frozenset(self._by_address.values())
+
+    def drain(self) -> tuple[GpuEvent, ...]:
+        """Every event since the last look; NvmlCallError where waiting itself fails."""
+        events: list[GpuEvent] = []
+        while self._by_address and len(events) < _MOST_AT_ONCE:
+            try:
+                data = self._nvml.required("nvmlEventSetWait", self._set, _WAIT_MS)
+            except NvmlCallError as error:
+                if error.code == Status.TIMEOUT:
+                    break
+                if events:
+                    break  # what was already heard must not be lost; the error will come again
+                raise
+            if (event := self._read(data)) is not None:
+                events.append(event)
+        return tuple(events)
+
+    def close(self) -> None:
+        if self._set is not None and self._generation == self._nvml.generation and self._nvml.is_open:
+            try:
+                self._nvml.required("nvmlEventSetFree", self._set)
+            except NvmlCallError as error:
+                _log.debug("an event set could not be freed", reason=error.message)
+        self._set = None
+        self._by_address.clear()
+
+    def _register(self, uuid: GpuUuid, device: Device) -> None:
+        try:
+            supported = self._nvml.optional("nvmlDeviceGetSupportedEventTypes", device.handle, about=device.about)
+            wanted = _WANTED if supported is None else _WANTED & int(supported)
+            if wanted:
+                self._nvml.required("nvmlDeviceRegisterEvents", device.handle, wanted, self._set, about=device.about)
+                self._by_address[device.address] = uuid
+        except NvmlCallError as error:
+            if error.code in STALE:
+                raise
+            _log.warning("a GPU gives no events; its health is judged by its answers alone", reason=error.message)
+
+    def _read(self, data: Answer) -> GpuEvent | None:
+        kind = int(data.eventType)
+        if not kind & _WANTED:
+            return None
+        handle = Device(self._nvml, data.device, -1)
+        uuid = self._by_address.get(handle.address)
+        if uuid is None and handle.address:
+            uuid = _uuid_of(handle)
+        return GpuEvent(uuid=uuid, xid=int(data.eventData) if kind & _XID else None)
+
+
+def _uuid_of(handle: Device) -> GpuUuid | None:
+    try:
+        return handle.uuid()
+    except NvmlCallError:
+        return None

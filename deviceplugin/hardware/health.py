@@ -1,0 +1,167 @@
+"""When a GPU counts as unhealthy, and when it is trusted again. Pure: the clock is an argument.
+
+In: probes that pass or fail, critical events, a driver that was loaded anew. Out: the `Health` of each GPU. Not here:
+asking (`sampling`, `events`) and telling (`node`).
+
+Two things make a GPU unhealthy, each with its own way back:
+ - it does not answer (lost, vanished, needs a reset): at once where NVML leaves no doubt, after `failures` failures in
+   a row where it may be passing. Back after `passes` good probes in a row.
+ - a critical event (XID, double-bit ECC error). Back after a quiet period without another one, and good probes, and no
+   recovery action that the driver still asks for. Each further event within a day doubles the quiet period, so that a
+   faulty card is tried ever more seldom. Loading the driver anew resets the GPU and ends the quiet period.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from deviceplugin.model.gpu import GpuUuid, Health
+
+_DAY_S = 86_400.0
+_FOREVER_S = 3_650 * _DAY_S
+HUNG = "the NVIDIA driver does not answer"
+_HEALTHY = Health()
+_ACTIONS = {
+    1: "the driver asks for a reset of the GPU",
+    2: "the driver asks for a reboot of the node",
+    3: "the driver asks to stop peer-to-peer work and to reset the GPU",
+    4: "the driver asks to drain the GPU and to reset it",
+    6: "the driver asks for a reset of the GPU's bus",
+    7: "the driver asks for a reboot of the system",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryRules:
+    """`quiet_s` is `--health-recovery`; 0 means that a critical event is never forgotten while the agent runs."""
+
+    quiet_s: float = 300.0
+    passes: int = 3
+    failures: int = 3
+
+    def quiet_after(self, events: int) -> float:
+        """Doubles with each event, up to a day; counted in steps, so that no power overflows."""
+        quiet = self.quiet_s
+        for _ in range(events - 1):
+            if quiet >= _DAY_S:
+                break
+            quiet *= 2
+        return max(self.quiet_s, min(quiet, _DAY_S))
+
+
+@dataclass(frozen=True, slots=True)
+class HealthChange:
+    """One GPU went from one state into another."""
+
+    uuid: GpuUuid
+    old: Health
+    new: Health
+
+
+@dataclass(frozen=True, slots=True)
+class QuietPeriod:
+    """A critical event that counts until a moment of the monotonic clock."""
+
+    reason: str
+    until: float
+
+
+@dataclass(slots=True)
+class _Record:
+    lost: str = ""
+    action: int = 0
+    passes: int = 0
+    failures: int = 0
+    event: str = ""
+    events: int = 0
+    last_event: float = 0.0
+    quiet_until: float = 0.0
+
+    def health(self) -> Health:
+        reason = self.lost or self.event or _ACTIONS.get(self.action, "")
+        return Health(healthy=False, reason=reason) if reason else _HEALTHY
+
+
+@dataclass(slots=True)
+class HealthBook:
+    """The record of every GPU; what it says changes only through the methods."""
+
+    rules: RecoveryRules = field(default_factory=RecoveryRules)
+    hung: bool = False
+    _records: dict[GpuUuid, _Record] = field(default_factory=dict)
+
+    def health(self, uuid: GpuUuid) -> Health:
+        if self.hung:
+            return Health(healthy=False, reason=HUNG)
+        record = self._records.get(uuid)
+        return _HEALTHY if record is None else record.health()
+
+    def unhealthy(self, uuids: Iterable[GpuUuid]) -> dict[GpuUuid, Health]:
+        """As `Inventory.health` wants it: only those that are not simply healthy."""
+        return {uuid: health for uuid in uuids if not (health := self.health(uuid)).healthy}
+
+    def passed(self, uuid: GpuUuid, *, now: float) -> None:
+        """The GPU answered as it should."""
+        record = self._record(uuid)
+        record.failures = 0
+        record.passes += 1
+        if record.passes < self.rules.passes:
+            return
+        record.lost = ""
+        if record.event and now >= record.quiet_until and not _ACTIONS.get(record.action):
+            record.event = ""
+
+    def failed(self, uuid: GpuUuid, reason: str, *, for_certain: bool) -> None:
+        """The GPU did not answer as it should."""
+        record = self._record(uuid)
+        record.passes = 0
+        record.failures += 1
+        if for_certain or record.lost or record.failures >= self.rules.failures:
+            record.lost = reason
+
+    def struck(self, uuid: GpuUuid, reason: str, *, now: float) -> None:
+        """A critical event."""
+        record = self._record(uuid)
+        if now - record.last_event > _DAY_S:
+            record.events = 0
+        record.events += 1
+        record.event = reason
+        record.last_event = now
+        record.passes = 0
+        quiet = self.rules.quiet_after(record.events)
+        record.quiet_until = now + quiet if quiet > 0 else now + _FOREVER_S
+
+    def advised(self, uuid: GpuUuid, action: int) -> None:
+        """What the driver wants done (nvmlDeviceGpuRecoveryAction_t); new work waits until it is done."""
+        self._record(uuid).action = action
+
+    def driver_reloaded(self) -> None:
+        """Every GPU was reset with it: good probes are enough from here."""
+        for record in self._records.values():
+            record.passes = 0
+            record.quiet_until = min(record.quiet_until, 0.0)
+
+    def restore(self, uuid: GpuUuid, *, reason: str, event: QuietPeriod | None) -> None:
+        """What the agent knew before it was restarted; probes decide from here."""
+        record = self._record(uuid)
+        record.lost = "" if event is not None else reason
+        if event is not None:
+            record.event = event.reason
+            record.events = 1
+            record.quiet_until = event.until
+
+    def quiet_periods(self, uuids: Iterable[GpuUuid]) -> dict[GpuUuid, QuietPeriod]:
+        """The critical events that still count."""
+        found = ((uuid, self._records[uuid]) for uuid in uuids if uuid in self._records)
+        return {uuid: QuietPeriod(record.event, record.quiet_until) for uuid, record in found if record.event}
+
+    def _record(self, uuid: GpuUuid) -> _Record:
+        return self._records.setdefault(uuid, _Record())
+
+
+def changes(before: Mapping[GpuUuid, Health], after: Mapping[GpuUuid, Health]) -> tuple[HealthChange, ...]:
+    """Both as `Inventory.health` holds them: a missing GPU is healthy."""
+    return tuple(
+        HealthChange(uuid, before.get(uuid, _HEALTHY), after.get(uuid, _HEALTHY))
+        for uuid in sorted({*before, *after})
+        if before.get(uuid, _HEALTHY) != after.get(uuid, _HEALTHY)
+    )

@@ -1,0 +1,69 @@
+"""Which libnvidia-ml.so.1 is used: the system's, one below a driver root, or one file.
+
+In: options. Out: the library mapped into this process under its SONAME, so that pynvml, which opens
+`libnvidia-ml.so.1` by name, gets exactly this one. Not here: any call into it (`nvml`). Invariant: a library that the
+operator named is used or refused, never silently replaced by the system's.
+"""
+
+import _ctypes
+import ctypes
+from pathlib import Path
+
+from deviceplugin.errors import DriverMissingError
+
+SONAME = "libnvidia-ml.so.1"
+SYSTEM_ROOT = Path("/")
+
+_DIRECTORIES = (
+    "usr/lib64",
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "lib64",
+    "lib/x86_64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+    "usr/lib/x86_64-linux-gnu/nvidia/current",
+    "usr/lib/aarch64-linux-gnu/nvidia/current",
+    "usr/local/nvidia/lib64",
+    "usr/lib/nvidia",
+    "usr/lib",
+    "opt/nvidia/lib64",
+)
+
+
+class Library:
+    """The choice of a file, and what was mapped because of it."""
+
+    def __init__(self, *, path: Path | None = None, root: Path = SYSTEM_ROOT) -> None:
+        self._path = path
+        self._root = root
+        self._mapped: ctypes.CDLL | None = None
+
+    def preload(self) -> None:
+        """Maps the chosen file; for the system's own library there is nothing to do, the loader finds it."""
+        if self._mapped is not None:
+            return
+        chosen = self._path or (_below(self._root) if self._root != SYSTEM_ROOT else None)
+        if chosen is None:
+            return
+        try:
+            self._mapped = ctypes.CDLL(str(chosen))
+        except OSError as error:
+            raise DriverMissingError(
+                f"{chosen} cannot be loaded as NVML: {error}; name the driver's {SONAME} or its root directory"
+            ) from None
+
+    def unmap(self) -> None:
+        """Lets the mapping go, so that the next `preload` takes the file that is there then."""
+        if self._mapped is not None:
+            _ctypes.dlclose(self._mapped._handle)  # noqa: SLF001 - ctypes has no public way to unload
+            self._mapped = None
+
+
+def _below(root: Path) -> Path:
+    for directory in _DIRECTORIES:
+        candidate = root / directory / SONAME
+        if candidate.exists():
+            return candidate
+    raise DriverMissingError(
+        f"there is no {SONAME} below the driver root {root}; install the driver there or correct --driver-root"
+    )

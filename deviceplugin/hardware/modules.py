@@ -1,0 +1,115 @@
+"""The kernel modules: loaded when the control device is missing and there is a GPU that needs them.
+
+In: roots of /dev and sysfs, the tools. Out: one sentence about what was done, or why nothing was. Not here: whether the
+driver then answers (`nvml`). Never a shell, always a time limit. Invariant: without an NVIDIA GPU on the PCI bus, or
+with the control device in place, nothing is run.
+"""
+
+import asyncio
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from deviceplugin.hardware import pci
+
+_CONTROL = "nvidiactl"
+_UVM = "nvidia-uvm"
+_CONTROL_MINOR = 255
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleTools:
+    """How to reach the tools; `path` replaces PATH, for an agent whose node's tools are mounted elsewhere."""
+
+    nvidia_modprobe: str = "nvidia-modprobe"
+    modprobe: str = "modprobe"
+    path: str | None = None
+    budget_s: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleOutcome:
+    """`loaded`: they are there as far as the tools say; `nothing_to_do`: no tool was run; a sentence for the log."""
+
+    loaded: bool
+    sentence: str
+    nothing_to_do: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    ok: bool
+    trouble: str = ""
+
+
+async def load_modules(tools: ModuleTools, *, device_root: Path, sys_root: Path) -> ModuleOutcome:
+    """Safe to call again and again; it raises nothing."""
+    if (device_root / _CONTROL).exists():
+        return ModuleOutcome(
+            True, f"{device_root / _CONTROL} is there; no kernel module needs loading", nothing_to_do=True
+        )
+    gpus = len(await asyncio.to_thread(pci.gpus_on_bus, sys_root))
+    if gpus == 0:
+        return ModuleOutcome(False, "the PCI bus has no NVIDIA GPU; no kernel module is loaded", nothing_to_do=True)
+    found = shutil.which(tools.nvidia_modprobe, path=tools.path)
+    commands = _with_nvidia_modprobe(found, gpus) if found else []
+    troubles = [f"{tools.nvidia_modprobe} is not installed"] if not found else await _run_all(commands, tools)
+    if found and not troubles:
+        return ModuleOutcome(True, f"loaded the nvidia and nvidia-uvm modules for {gpus} GPUs with {found}")
+    return await _fall_back(tools, gpus, troubles)
+
+
+async def _fall_back(tools: ModuleTools, gpus: int, troubles: list[str]) -> ModuleOutcome:
+    found = shutil.which(tools.modprobe, path=tools.path)
+    if not found:
+        said = "; ".join([*troubles, f"{tools.modprobe} is not installed"])
+        return ModuleOutcome(False, f"could not load the nvidia kernel module: {said}; load it on the node")
+    more = await _run_all([[found, "nvidia"], [found, _UVM]], tools)
+    if more:
+        said = "; ".join([*troubles, *more])
+        return ModuleOutcome(False, f"could not load the nvidia kernel module: {said}; load it on the node")
+    return ModuleOutcome(True, f"loaded the nvidia and nvidia-uvm modules for {gpus} GPUs with {found}")
+
+
+def _with_nvidia_modprobe(tool: str, gpus: int) -> list[list[str]]:
+    """It loads a module and makes device nodes, but with -u those of nvidia-uvm only, hence two runs."""
+    minors = [_CONTROL_MINOR, *range(gpus)]
+    return [[tool, *(word for minor in minors for word in ("-c", str(minor)))], [tool, "-u", "-c", "0"]]
+
+
+async def _run_all(commands: list[list[str]], tools: ModuleTools) -> list[str]:
+    """What went wrong, one phrase for each command; the later ones need the earlier."""
+    for command in commands:
+        outcome = await _run(command, tools)
+        if not outcome.ok:
+            return [outcome.trouble]
+    return []
+
+
+async def _run(command: list[str], tools: ModuleTools) -> _Run:
+    shown = " ".join([Path(command[0]).name, *command[1:]])
+    environment = os.environ | ({"PATH": tools.path} if tools.path is not None else {})
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment,
+        )
+    except OSError as error:
+        return _Run(False, f"`{shown}` could not be started: {error.strerror}")
+    try:
+        async with asyncio.timeout(tools.budget_s):
+            _none, stderr = await process.communicate()
+    except TimeoutError:
+        return _Run(False, f"`{shown}` did not end within {tools.budget_s:g} s")
+    finally:
+        if process.returncode is None:
+            process.kill()
+    if process.returncode == 0:
+        return _Run(True)
+    lines = stderr.decode(errors="replace").strip().splitlines()
+    said = f": {lines[-1][:200]}" if lines else ""
+    return _Run(False, f"`{shown}` ended with {process.returncode}{said}")

@@ -1,0 +1,255 @@
+"""The GPUs of this node, as the agent uses them: one `Hardware` from start to stop.
+
+In: options. Out: `inventory` and `samples`, readable at any moment without waiting, and a stream of changes. Not here:
+each of the things it puts together. Invariants: a GPU that was once in the inventory stays, unhealthy if need be,
+unless another took its place; nothing that the driver does, hanging included, blocks the event loop or ends the watch.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+import structlog
+
+from deviceplugin.errors import DriverMissingError, HardwareError, NvmlCallError
+from deviceplugin.hardware import pci
+from deviceplugin.hardware.backoff import Backoff
+from deviceplugin.hardware.cache import InventoryCache, Remembered
+from deviceplugin.hardware.changes import Announcer, InventoryChange, Subscription
+from deviceplugin.hardware.door import Door
+from deviceplugin.hardware.health import HUNG
+from deviceplugin.hardware.library import Library
+from deviceplugin.hardware.modules import load_modules
+from deviceplugin.hardware.nvml import STALE, Nvml, Status
+from deviceplugin.hardware.options import HardwareOptions
+from deviceplugin.hardware.sampling import Sampler
+from deviceplugin.hardware.schedule import Schedule
+from deviceplugin.hardware.session import Session, Survey
+from deviceplugin.hardware.state import NodeState
+from deviceplugin.model.gpu import GpuSample, GpuUuid, Inventory
+
+_log = structlog.get_logger("vcuda.hardware")
+
+_STUCK_PERIOD_S = 1.0  # asking whether the thread came back costs nothing
+_DRIVER_LEFT = frozenset({Status.DRIVER_NOT_LOADED, Status.LIB_RM_VERSION_MISMATCH})
+
+
+class Hardware:
+    """Call `start` once, read, subscribe, and call `stop`."""
+
+    def __init__(self, options: HardwareOptions) -> None:
+        self._options = options
+        self._door = Door(Nvml(Library(path=options.library, root=options.driver_root)))
+        self._cache = InventoryCache(options.cache_path, proc_root=options.proc_root)
+        self._state = NodeState(rules=options.recovery, xids=options.xids)
+        self._sampler = Sampler(period_s=options.sample_period_s)
+        self._schedule = Schedule(options)
+        self._announcer = Announcer()
+        self._session: Session | None = None
+        self._on_bus: frozenset[str] = frozenset()
+        self._driver_left = False
+        self._said: set[str] = set()
+        self._kept: Remembered | None = None
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def inventory(self) -> Inventory | None:
+        """None before `start` has come back."""
+        return self._state.inventory
+
+    @property
+    def samples(self) -> Mapping[GpuUuid, GpuSample]:
+        """The latest reading of each GPU that answers."""
+        return self._state.samples
+
+    @property
+    def xid_counts(self) -> Mapping[tuple[GpuUuid, int], int]:
+        """How often each XID was seen on each GPU since the start, the application's own included."""
+        return self._state.xid_counts
+
+    @property
+    def answers(self) -> bool:
+        """The driver itself has answered, and not only the cache, and it does not hang."""
+        return self._session is not None and self._door.stuck_for == 0.0
+
+    def subscribe(self) -> Subscription:
+        """Every change from now on."""
+        return self._announcer.subscribe()
+
+    def rediscover(self) -> None:
+        """Asks for a whole new discovery, soon; what it finds comes as a change."""
+        self._schedule.open_at_once()
+        self._wake.set()
+
+    async def start(self) -> None:
+        """Comes back with an inventory: at once where the cache has one, else when the driver has answered."""
+        remembered = await asyncio.to_thread(self._cache.read)
+        if remembered is not None:
+            self._state.adopt(remembered)
+            self._state.settle()
+            _log.info("the inventory is known from before the restart", gpus=len(remembered.inventory.gpus))
+        else:
+            await self._first_contact()
+        self._task = asyncio.create_task(self._watch(), name="hardware")
+
+    async def stop(self) -> None:
+        """Ends the watching, the subscriptions and NVML."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        self._announcer.end()
+        await self._door.close()
+
+    async def _first_contact(self) -> None:
+        backoff = Backoff(first=self._options.retry_first_s, most=self._options.retry_most_s)
+        while True:
+            try:
+                await self._open()
+            except HardwareError as error:
+                if not self._options.wait_for_driver:
+                    raise
+                self._say("waiting for the NVIDIA driver", error.message, topic=type(error).__name__)
+                await asyncio.sleep(backoff.delay())
+            else:
+                return
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                await self._turn()
+            except HardwareError as error:
+                await self._trouble(error)
+            except Exception:
+                _log.exception("a look at the GPUs failed by a defect of the agent")
+                self._session = None
+                self._schedule.failed(time.monotonic())
+            await self._pause()
+
+    async def _pause(self) -> None:
+        pause = self._schedule.pause(time.monotonic(), is_open=self._session is not None)
+        try:
+            async with asyncio.timeout(pause):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+    async def _turn(self) -> None:
+        now = time.monotonic()
+        if self._schedule.must_open(now):
+            await self._open()
+        if self._session is not None:
+            await self._look(self._session, now=now)
+
+    async def _open(self) -> None:
+        """Everything from the kernel modules to a discovery; without a driver it raises."""
+        options = self._options
+        self._session = None
+        await self._load_modules()
+        known = self._state.inventory
+        self._session = session = await self._door.run(
+            lambda nvml: Session.begin(nvml, known=known, sampler=self._sampler, sys_root=options.sys_root),
+            what="discovering the GPUs",
+            budget=options.open_budget_s,
+        )
+        for note in session.discovery.notes:
+            self._say("discovery", note, topic=note)
+        self._state.discovered(session.discovery, driver_reloaded=self._driver_left)
+        self._driver_left = False
+        self._schedule.opened(everything=not session.discovery.failed)
+        self._on_bus = await asyncio.to_thread(pci.gpus_on_bus, options.sys_root)
+        await self._settle()
+
+    async def _look(self, session: Session, *, now: float) -> None:
+        due = self._schedule.due(now)
+        look = await self._door.run(
+            lambda _nvml: session.look(listen=due.listen, sample=due.sample, survey=due.survey),
+            what="reading the GPUs",
+            budget=self._options.call_budget_s,
+        )
+        self._state.looked(look, now=now)
+        deaf, events = bool(look.deaf), bool(look.events)
+        self._schedule.looked(now, due, deaf=deaf, events=events, lost=self._state.lost)
+        if look.deaf:
+            self._say("NVML's events cannot be read; it is tried again", look.deaf, topic="events")
+        elif due.listen and not self._state.lost:
+            self._said.clear()
+        if look.survey is not None and await self._is_new_hardware(look.survey, session):
+            self._schedule.open_at_once()
+        await self._settle()
+
+    async def _is_new_hardware(self, survey: Survey, session: Session) -> bool:
+        on_bus = await asyncio.to_thread(pci.gpus_on_bus, self._options.sys_root)
+        return on_bus != self._on_bus or survey.counted != session.discovery.counted
+
+    async def _trouble(self, error: HardwareError) -> None:
+        """The driver as a whole fails; a single GPU's troubles never come here."""
+        now = time.monotonic()
+        was_open, self._session = self._session is not None, None
+        self._driver_left |= isinstance(error, DriverMissingError) or _code(error) in _DRIVER_LEFT
+        if self._door.stuck_for:
+            self._schedule.open_in(now, _STUCK_PERIOD_S)
+            if self._door.stuck_for > self._options.hang_s:
+                self._state.driver_hangs()
+        elif was_open and _code(error) in STALE:
+            self._schedule.open_at_once()
+        else:
+            if _code(error) == Status.LIB_RM_VERSION_MISMATCH:
+                await self._unload_library()
+            self._state.driver_gone(_phrase(error))
+            self._schedule.failed(now)
+        self._say("the NVIDIA driver is in trouble; it is tried again", error.message, topic=type(error).__name__)
+        await self._settle()
+
+    async def _unload_library(self) -> None:
+        """The mapped library stays of the old version for ever; the next opening takes the one that is there then."""
+        await self._door.run(Nvml.forget_library, what="unloading NVML", budget=self._options.call_budget_s)
+
+    async def _load_modules(self) -> None:
+        options = self._options
+        if options.modules is None:
+            return
+        outcome = await load_modules(options.modules, device_root=options.device_root, sys_root=options.sys_root)
+        if not outcome.nothing_to_do:
+            self._say("kernel modules", outcome.sentence, topic="modules")
+
+    async def _settle(self) -> None:
+        """Makes the last step visible: to readers, to subscribers, to the next start."""
+        change = self._state.settle()
+        if change is not None:
+            _report(change)
+            self._announcer.tell(change)
+        remembered = self._state.remembered()
+        if remembered is not None and remembered != self._kept:
+            self._kept = remembered
+            await asyncio.to_thread(self._cache.write, remembered)
+
+    def _say(self, event: str, reason: str, *, topic: str) -> None:
+        """Once for each topic until all is well again: a driver that stays away must not fill the log."""
+        if topic not in self._said:
+            self._said.add(topic)
+            _log.warning(event, reason=reason)
+
+
+def _code(error: HardwareError) -> int:
+    return error.code if isinstance(error, NvmlCallError) else 0
+
+
+def _phrase(error: HardwareError) -> str:
+    if isinstance(error, DriverMissingError):
+        return "there is no NVIDIA driver"
+    return error.said if isinstance(error, NvmlCallError) else HUNG
+
+
+def _report(change: InventoryChange) -> None:
+    if change.gpus_changed:
+        inventory = change.inventory
+        models = sorted({gpu.model for gpu in inventory.gpus})
+        _log.info("GPUs", gpus=len(inventory.gpus), models=models, driver=inventory.driver.version)
+    for one in change.health:
+        if one.new.healthy:
+            _log.info("a GPU is healthy again", gpu=one.uuid, was=one.old.reason)
+        else:
+            _log.warning("a GPU is unhealthy", gpu=one.uuid, reason=one.new.reason)

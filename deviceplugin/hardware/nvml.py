@@ -1,0 +1,161 @@
+"""NVML itself: the only importer of pynvml.
+
+In: names of NVML functions and their arguments. Out: their answers, or an `NvmlCallError` whose sentence names the
+function, the GPU, what NVML said and what to do. A function that the driver is too old for, and a question that this
+GPU does not answer, are "unknown" (None), not errors. Not here: what the answers mean (`device`, `events`), and threads
+(`door`): every method runs on the NVML thread. Invariant: NVML is initialised once and kept, because an
+init/shutdown pair costs more than everything else that is ever asked.
+"""
+
+import _ctypes
+import enum
+from typing import Any, TypeAlias
+
+import pynvml
+import structlog
+
+from deviceplugin.errors import DriverMissingError, NvmlCallError
+from deviceplugin.hardware.library import SONAME, Library
+
+_log = structlog.get_logger("vcuda.hardware")
+
+Answer: TypeAlias = Any
+"""What pynvml gives: it has no types. `device` and `events` turn it into values at once."""
+
+
+class Status(enum.IntEnum):
+    """The values of nvmlReturn_t that decide something here."""
+
+    UNINITIALIZED = 1
+    INVALID_ARGUMENT = 2
+    NOT_SUPPORTED = 3
+    NO_PERMISSION = 4
+    NOT_FOUND = 6
+    DRIVER_NOT_LOADED = 9
+    TIMEOUT = 10
+    LIBRARY_NOT_FOUND = 12
+    FUNCTION_NOT_FOUND = 13
+    GPU_IS_LOST = 15
+    RESET_REQUIRED = 16
+    LIB_RM_VERSION_MISMATCH = 18
+    NO_DATA = 21
+    ARGUMENT_VERSION_MISMATCH = 25
+    NOT_READY = 27
+    GPU_NOT_FOUND = 28
+
+
+STALE = frozenset({Status.UNINITIALIZED, Status.DRIVER_NOT_LOADED, Status.LIB_RM_VERSION_MISMATCH})
+"""After these every handle is void: NVML must be opened again."""
+
+GONE = frozenset({Status.GPU_IS_LOST, Status.GPU_NOT_FOUND, Status.RESET_REQUIRED})
+"""After these the GPU can run nothing, without any doubt."""
+
+_UNKNOWN = frozenset(
+    {
+        Status.NOT_SUPPORTED,
+        Status.NO_PERMISSION,
+        Status.NOT_FOUND,
+        Status.NO_DATA,
+        Status.NOT_READY,
+        Status.ARGUMENT_VERSION_MISMATCH,
+        Status.FUNCTION_NOT_FOUND,
+    }
+)
+
+_ADVICE = {
+    Status.UNINITIALIZED: "the agent opens NVML again by itself",
+    Status.NO_PERMISSION: "give the agent access to the device nodes",
+    Status.DRIVER_NOT_LOADED: "load the nvidia kernel module (modprobe nvidia)",
+    Status.LIBRARY_NOT_FOUND: f"install the driver or name the directory that has {SONAME} with --driver-root",
+    Status.FUNCTION_NOT_FOUND: "use a newer driver",
+    Status.GPU_IS_LOST: "reset the GPU or reboot the node",
+    Status.RESET_REQUIRED: "reset the GPU (nvidia-smi --gpu-reset)",
+    Status.LIB_RM_VERSION_MISMATCH: "reload the kernel module of the new driver or reboot the node",
+    Status.GPU_NOT_FOUND: "rescan the PCI bus or reboot the node",
+}
+_MISSING = frozenset({Status.DRIVER_NOT_LOADED, Status.LIBRARY_NOT_FOUND})
+
+
+class Nvml:
+    """The library of one process; `generation` grows with every opening and dates the handles."""
+
+    def __init__(self, library: Library | None = None) -> None:
+        self.generation = 0
+        self._library = library or Library()
+        self._absent: set[str] = set()
+        self._open = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._open
+
+    def open(self) -> None:
+        """Loads and initialises; without a driver this is a DriverMissingError."""
+        if self._open:
+            return
+        self._library.preload()
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            if error.value in _MISSING:
+                advice = _ADVICE[Status(error.value)]
+                raise DriverMissingError(f"no NVIDIA driver answers: NVML says {_said(error)!r}; {advice}") from None
+            raise _failure("nvmlInit", error, "") from None
+        self._open = True
+        self.generation += 1
+
+    def close(self) -> None:
+        """Shuts NVML down; what NVML thinks of that no longer matters."""
+        if not self._open:
+            return
+        self._open = False
+        try:
+            pynvml.nvmlShutdown()
+        except pynvml.NVMLError as error:
+            _log.debug("nvml shutdown failed", said=_said(error))
+
+    def forget_library(self) -> None:
+        """Unmaps the library: after an upgrade of the driver the mapped one is of the wrong version for ever."""
+        self.close()
+        if pynvml.nvmlLib is not None:
+            _ctypes.dlclose(pynvml.nvmlLib._handle)  # noqa: SLF001 - ctypes has no public way to unload
+        pynvml.nvmlLib = None
+        pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - else it calls into what is unmapped
+        self._library.unmap()
+        self._absent.clear()
+
+    def required(self, function: str, *arguments: object, about: str = "") -> Answer:
+        """The answer, or NvmlCallError."""
+        try:
+            return getattr(pynvml, function)(*arguments)
+        except pynvml.NVMLError as error:
+            raise _failure(function, error, about) from None
+
+    def optional(self, function: str, *arguments: object, about: str = "") -> Answer:
+        """The answer, or None where this driver or this GPU does not say; a GPU in trouble still raises."""
+        if function in self._absent:
+            return None
+        try:
+            return getattr(pynvml, function)(*arguments)
+        except pynvml.NVMLError as error:
+            if error.value not in _UNKNOWN:
+                raise _failure(function, error, about) from None
+            if error.value == Status.FUNCTION_NOT_FOUND:
+                self._remember_absent(function)
+            return None
+
+    def _remember_absent(self, function: str) -> None:
+        self._absent.add(function)
+        _log.info("this driver is too old for a question; its answer counts as unknown", function=function)
+
+
+def _failure(function: str, error: Answer, about: str) -> NvmlCallError:
+    code = int(error.value)
+    advice = next((text for status, text in _ADVICE.items() if status == code), "see the kernel log (dmesg) for NVRM")
+    subject = f" for {about}" if about else ""
+    said = _said(error)
+    return NvmlCallError(f"{function} failed{subject}: NVML says {said!r} ({code}); {advice}", code=code, said=said)
+
+
+def _said(error: Answer) -> str:
+    return str(error).strip().rstrip(".")

@@ -1,0 +1,51 @@
+"""What the kernel says of NVIDIA's PCI devices, without asking the driver.
+
+In: the root of sysfs. Out: bus ids of GPUs, NUMA nodes. Not here: whether the driver knows them. Invariant: nothing
+here raises; what cannot be read is not known.
+"""
+
+from pathlib import Path
+
+_NVIDIA = "0x10de"
+_DISPLAY_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers; a card's audio and USB functions are others
+
+
+def kernel_name(bus_id: str) -> str:
+    """NVML's `00000000:3B:00.0` as the kernel writes it: `0000:3b:00.0`."""
+    domain, _, rest = bus_id.partition(":")
+    try:
+        return f"{int(domain, 16):04x}:{rest.lower()}"
+    except ValueError:
+        return bus_id.lower()
+
+
+def gpus_on_bus(sys_root: Path) -> frozenset[str]:
+    """The kernel's names of every NVIDIA GPU that is plugged in, with or without a driver."""
+    try:
+        devices = list((sys_root / "bus/pci/devices").iterdir())
+    except OSError:
+        return frozenset()
+    return frozenset(
+        device.name
+        for device in devices
+        if _read(device / "vendor") == _NVIDIA and _read(device / "class")[:6] in _DISPLAY_CLASSES
+    )
+
+
+def numa_node(sys_root: Path, bus_id: str) -> int | None:
+    """The node of the GPU's slot; a device of another vendor at this place is not the GPU that NVML means."""
+    device = sys_root / "bus/pci/devices" / kernel_name(bus_id)
+    if _read(device / "vendor") != _NVIDIA:
+        return None
+    try:
+        node = int(_read(device / "numa_node"))
+    except ValueError:
+        return None
+    return node if node >= 0 else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

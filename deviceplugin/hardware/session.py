@@ -1,0 +1,94 @@
+"""NVML between one opening and the next, as the NVML thread sees it: devices, events, samples.
+
+In: an open `Nvml` and what was known before. Out: one `Discovery`, then a `Look` as often as wanted. Not here: threads,
+time, and what follows from a look (`watch`). Invariant: every handle in here is of this session, and the session is
+used on the NVML thread only.
+"""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deviceplugin.errors import NvmlCallError
+from deviceplugin.hardware.device import Device, count
+from deviceplugin.hardware.discovery import Discovery, discover, refreshed
+from deviceplugin.hardware.events import EventSet, GpuEvent
+from deviceplugin.hardware.nvml import STALE, Nvml
+from deviceplugin.hardware.sampling import Readings, Sampler
+from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
+
+_EMPTY = Readings({}, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What changes seldom: settings of each GPU, the driver's advice for it, and how many GPUs NVML counts."""
+
+    gpus: Mapping[GpuUuid, Gpu]
+    actions: Mapping[GpuUuid, int]
+    counted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at all GPUs; `deaf` says why events could not be asked for, empty where they could."""
+
+    events: tuple[GpuEvent, ...] = ()
+    deaf: str = ""
+    readings: Readings = field(default=_EMPTY)
+    survey: Survey | None = None
+
+
+class Session:
+    """Made by `begin`; a driver that goes away makes its calls raise an NvmlCallError with a code in STALE."""
+
+    def __init__(self, nvml: Nvml, discovery: Discovery, sampler: Sampler) -> None:
+        self.discovery = discovery
+        self._nvml = nvml
+        self._sampler = sampler
+        self._devices: Mapping[GpuUuid, Device] = discovery.devices
+        self._events = EventSet(nvml, self._devices)
+        self._left_out: frozenset[GpuUuid] = frozenset()
+
+    @classmethod
+    def begin(cls, nvml: Nvml, *, known: Inventory | None, sampler: Sampler, sys_root: Path) -> "Session":
+        """Opens NVML anew, so that it lists what is there now, and discovers."""
+        nvml.close()
+        nvml.open()
+        return cls(nvml, discover(nvml, known=known, sys_root=sys_root), sampler)
+
+    def look(self, *, listen: bool, sample: bool, survey: bool) -> Look:
+        """An event is followed by a sample at once: it may be the first sign of a GPU that answers no more."""
+        events, deaf = self._drain() if listen else ((), "")
+        readings = self._sampler.read(self._devices) if sample or events or deaf else _EMPTY
+        if deaf or self._left_out & readings.samples.keys():
+            self._listen_to(readings.samples.keys())
+        return Look(events, deaf, readings, self._survey() if survey else None)
+
+    def _drain(self) -> tuple[tuple[GpuEvent, ...], str]:
+        try:
+            return self._events.drain(), ""
+        except NvmlCallError as error:
+            if error.code in STALE:
+                raise
+            return (), error.message
+
+    def _listen_to(self, well: Set[GpuUuid]) -> None:
+        self._events.close()
+        self._events = EventSet(self._nvml, {uuid: self._devices[uuid] for uuid in self._devices if uuid in well})
+        self._left_out = frozenset(self._devices.keys() - well)
+
+    def _survey(self) -> Survey:
+        gpus: dict[GpuUuid, Gpu] = {}
+        actions: dict[GpuUuid, int] = {}
+        for gpu in self.discovery.gpus:
+            device = self._devices.get(gpu.uuid)
+            if device is None:
+                continue
+            try:
+                gpus[gpu.uuid] = refreshed(gpu, device)
+                actions[gpu.uuid] = device.recovery_action() or 0
+            except NvmlCallError as error:
+                if error.code in STALE:
+                    raise
+        return Survey(gpus, actions, count(self._nvml))

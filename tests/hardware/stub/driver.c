@@ -1,0 +1,123 @@
+/*
+ * A driver that misbehaves on order: what the emulated driver, which is a good driver with sick GPUs, cannot play.
+ *
+ * It serves 2 GPUs (or as many as $STUB_NVML/gpus says) and reads its orders from files in $STUB_NVML before every call:
+ *   NAME          NVML function NAME answers with the number in the file instead
+ *   NAME.GPU      the same for one GPU only (its index)
+ *   hang          every call blocks for as long as the file exists
+ *   event         one event, taken by the next wait: "GPU TYPE DATA", GPU -1 for none
+ *   calls         (written) one byte is added for each call of nvmlEventSetWait
+ * Built with -DOLD it lacks every function that came after driver 390.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { OK = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TIMEOUT = 10 };
+enum { MOST = 64 };
+
+typedef struct { int index; } device_t;
+static device_t devices[MOST];
+
+typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } pci_t;
+typedef struct { unsigned long long total, free, used; } memory_t;
+typedef struct { unsigned gpu, memory; } rates_t;
+typedef struct { device_t *device; unsigned long long type, data; unsigned gi, ci; } event_t;
+
+static FILE *order(const char *name) {
+    char path[512];
+    const char *root = getenv("STUB_NVML");
+    snprintf(path, sizeof path, "%s/%s", root ? root : "/nonexistent", name);
+    return fopen(path, "re");
+}
+
+static int number(const char *name, int otherwise) {
+    FILE *file = order(name);
+    int value = otherwise;
+    if (file == NULL) return otherwise;
+    if (fscanf(file, "%d", &value) != 1) value = otherwise;
+    fclose(file);
+    return value;
+}
+
+static int enter(const char *name, const device_t *device) {
+    char own[128];
+    FILE *file;
+    while ((file = order("hang")) != NULL) { fclose(file); usleep(2000); }
+    if (device != NULL) {
+        snprintf(own, sizeof own, "%s.%d", name, device->index);
+        int ordered = number(own, OK);
+        if (ordered != OK) return ordered;
+    }
+    return number(name, OK);
+}
+
+#define ENTER(device) do { int ordered = enter(__func__, device); if (ordered != OK) return ordered; } while (0)
+
+int nvmlInitWithFlags(unsigned flags) { (void)flags; ENTER(NULL); return OK; }
+int nvmlInit_v2(void) { ENTER(NULL); return OK; }
+int nvmlShutdown(void) { ENTER(NULL); return OK; }
+const char *nvmlErrorString(int code) { (void)code; return "an error of the stub"; }
+int nvmlSystemGetDriverVersion(char *out, unsigned length) { ENTER(NULL); snprintf(out, length, "390.157"); return OK; }
+int nvmlSystemGetCudaDriverVersion(int *out) { ENTER(NULL); *out = 9010; return OK; }
+int nvmlDeviceGetCount_v2(unsigned *out) { ENTER(NULL); *out = (unsigned)number("gpus", 2); return OK; }
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t **out) {
+    if (index >= (unsigned)number("gpus", 2)) return INVALID_ARGUMENT;
+    devices[index].index = (int)index;
+    ENTER(&devices[index]);
+    *out = &devices[index];
+    return OK;
+}
+
+int nvmlDeviceGetUUID(device_t *d, char *out, unsigned length) {
+    ENTER(d);
+    snprintf(out, length, "GPU-00000000-0000-0000-0000-%012d", d->index);
+    return OK;
+}
+int nvmlDeviceGetName(device_t *d, char *out, unsigned length) { ENTER(d); snprintf(out, length, "Stub %d", d->index); return OK; }
+int nvmlDeviceGetMinorNumber(device_t *d, unsigned *out) { ENTER(d); *out = (unsigned)d->index; return OK; }
+int nvmlDeviceGetMemoryInfo(device_t *d, memory_t *out) {
+    ENTER(d);
+    *out = (memory_t){ .total = 16ULL << 30, .free = 15ULL << 30, .used = 1ULL << 30 };
+    return OK;
+}
+int nvmlDeviceGetPciInfo_v3(device_t *d, pci_t *out) {
+    ENTER(d);
+    memset(out, 0, sizeof *out);
+    snprintf(out->bus_id, sizeof out->bus_id, "00000000:%02X:00.0", d->index + 1);
+    return OK;
+}
+int nvmlDeviceGetUtilizationRates(device_t *d, rates_t *out) { ENTER(d); *out = (rates_t){ 7, 3 }; return OK; }
+
+#ifndef OLD
+int nvmlDeviceGetComputeMode(device_t *d, unsigned *out) { ENTER(d); *out = 0; return OK; }
+int nvmlDeviceGetMigMode(device_t *d, unsigned *now, unsigned *next) { ENTER(d); *now = *next = 0; return OK; }
+int nvmlDeviceGetTopologyCommonAncestor(device_t *a, device_t *b, unsigned *out) { (void)b; ENTER(a); *out = 10; return OK; }
+int nvmlDeviceGetSupportedEventTypes(device_t *d, unsigned long long *out) { ENTER(d); *out = 0xA; return OK; }
+int nvmlDeviceRegisterEvents(device_t *d, unsigned long long types, void *set) { (void)types; (void)set; ENTER(d); return OK; }
+int nvmlEventSetCreate(void **out) { ENTER(NULL); *out = devices; return OK; }
+int nvmlEventSetFree(void *set) { (void)set; ENTER(NULL); return OK; }
+
+int nvmlEventSetWait_v2(void *set, event_t *out, unsigned timeout) {
+    char path[512];
+    int gpu;
+    (void)set; (void)timeout;
+    snprintf(path, sizeof path, "%s/calls", getenv("STUB_NVML"));
+    int calls = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (calls >= 0) { if (write(calls, ".", 1) != 1) { /* only counted */ } close(calls); }
+    ENTER(NULL);
+    FILE *file = order("event");
+    if (file == NULL) return TIMEOUT;
+    memset(out, 0, sizeof *out);
+    int fields = fscanf(file, "%d %llu %llu", &gpu, &out->type, &out->data);
+    fclose(file);
+    snprintf(path, sizeof path, "%s/event", getenv("STUB_NVML"));
+    unlink(path);
+    if (fields != 3) return TIMEOUT;
+    out->device = gpu < 0 ? NULL : &devices[gpu];
+    return OK;
+}
+#endif
