@@ -1,0 +1,177 @@
+"""The verbs that the agent needs of the API server, and no others.
+
+In: references, annotations, events. Out: pods and nodes as values, `KubeError` and its leaves (404, 409, 410),
+`ParseError` where an answer is no answer. A UID in a reference is a precondition: a pod of the same name that came
+later is never touched. Not here: retries and caches.
+"""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+import msgspec
+
+from deviceplugin.errors import KubeGoneError, KubeNotFoundError
+from deviceplugin.kube.changes import PodEvent, read_line
+from deviceplugin.kube.credentials import Credentials
+from deviceplugin.kube.pods import decode_pod, pod_from
+from deviceplugin.kube.structs import ListMeta, NodeObject, PodListObject, decode
+from deviceplugin.kube.transport import DEFAULT_TIMEOUTS, Timeouts, Transport
+from deviceplugin.model.allocation import PodRef
+from deviceplugin.model.pod import Pod
+from deviceplugin.model.units import ResourceNames
+
+_MERGE = "application/merge-patch+json"
+_PAGE = 500
+_LIST_ATTEMPTS = 3
+
+Texts = Mapping[str, str | None]
+"""Labels or annotations to set; None removes one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodListing:
+    """All pods at one version of the cluster, from which a watch goes on."""
+
+    pods: tuple[Pod, ...]
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What we read of a node."""
+
+    name: str
+    uid: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+
+class KubeClient:
+    """The only door to the API server. `async with`, or `close` at the end."""
+
+    def __init__(self, transport: Transport, *, names: ResourceNames = ResourceNames()) -> None:
+        self._transport = transport
+        self._names = names
+
+    @classmethod
+    async def connect(
+        cls,
+        kubeconfig: Path | None,
+        *,
+        names: ResourceNames = ResourceNames(),
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        credentials: Credentials | None = None,
+    ) -> Self:
+        """Loads the credentials (ConfigError where that fails); sends nothing yet."""
+        credentials = credentials or Credentials(kubeconfig)
+        await credentials.access()
+        return cls(Transport(credentials, timeouts=timeouts), names=names)
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    async def list_pods(self, *, node: str) -> PodListing:
+        """The pods bound to a node, in pages; begins again where the pages were compacted away meanwhile."""
+        for _ in range(_LIST_ATTEMPTS - 1):
+            try:
+                return await self._list_once(node)
+            except KubeGoneError:
+                continue
+        return await self._list_once(node)
+
+    async def watch_pods(self, *, node: str, version: str, seconds: int) -> AsyncGenerator[PodEvent]:
+        """Changes after a version, for so long; ends as the server ends it. Use with `contextlib.aclosing`."""
+        query = {
+            "fieldSelector": f"spec.nodeName={node}",
+            "watch": "true",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(seconds),
+        }
+        async with aclosing(self._transport.lines("/api/v1/pods", what=f"watch pods of {node}", query=query)) as lines:
+            async for line in lines:
+                yield read_line(line, self._names)
+
+    async def get_pod(self, pod: PodRef) -> Pod:
+        """KubeNotFoundError also where the name belongs to another pod by now."""
+        found = decode_pod(await self._transport.request("GET", _pod(pod), what=f"get pod {pod}"), names=self._names)
+        if pod.uid and pod.uid not in (found.ref.uid, found.api_uid):
+            raise KubeNotFoundError(f"pod {pod} with UID {pod.uid} is gone; another one has its name", code=404)
+        return found
+
+    async def patch_pod_annotations(self, pod: PodRef, annotations: Texts, *, version: str = "") -> Pod:
+        """KubeConflictError where the pod has another UID, or another version if one is given."""
+        meta: dict[str, object] = {"annotations": dict(annotations)}
+        if pod.uid:
+            meta["uid"] = pod.uid
+        if version:
+            meta["resourceVersion"] = version
+        return decode_pod(
+            await self._patch(_pod(pod), {"metadata": meta}, what=f"annotate pod {pod}"), names=self._names
+        )
+
+    async def delete_pod(self, pod: PodRef, *, grace_seconds: int | None = None) -> None:
+        """KubeConflictError where the name belongs to another pod by now."""
+        options: dict[str, object] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if pod.uid:
+            options["preconditions"] = {"uid": pod.uid}
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        body = msgspec.json.encode(options)
+        await self._transport.request("DELETE", _pod(pod), what=f"delete pod {pod}", body=body)
+
+    async def get_node(self, name: str) -> Node:
+        return _node(await self._transport.request("GET", _path("nodes", name), what=f"get node {name}"))
+
+    async def patch_node(self, name: str, *, labels: Texts, annotations: Texts) -> Node:
+        change = {"metadata": {"labels": dict(labels), "annotations": dict(annotations)}}
+        return _node(await self._patch(_path("nodes", name), change, what=f"label node {name}"))
+
+    async def create_event(self, namespace: str, event: Mapping[str, object]) -> None:
+        path = _path("namespaces", namespace, "events")
+        await self._transport.request("POST", path, what="create an event", body=msgspec.json.encode(event))
+
+    async def patch_event(self, namespace: str, name: str, change: Mapping[str, object]) -> None:
+        await self._patch(_path("namespaces", namespace, "events", name), change, what="count an event")
+
+    async def _list_once(self, node: str) -> PodListing:
+        pods: list[Pod] = []
+        query = {"fieldSelector": f"spec.nodeName={node}", "limit": str(_PAGE)}
+        while True:
+            body = await self._transport.request("GET", "/api/v1/pods", what=f"list pods of {node}", query=query)
+            page = decode(PodListObject, body, what="the API server's list of pods")
+            pods += (pod_from(item, self._names) for item in page.items or ())
+            meta = page.metadata or ListMeta()
+            if not meta.continue_:
+                return PodListing(tuple(pods), meta.resource_version)
+            query["continue"] = meta.continue_
+
+    async def _patch(self, path: str, change: Mapping[str, object], *, what: str) -> bytes:
+        body = msgspec.json.encode(change)
+        return await self._transport.request("PATCH", path, what=what, body=body, content_type=_MERGE)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _pod(pod: PodRef) -> str:
+    return _path("namespaces", pod.namespace, "pods", pod.name)
+
+
+def _path(*parts: str) -> str:
+    return "/api/v1/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def _node(body: bytes) -> Node:
+    meta = decode(NodeObject, body, what="the node").metadata
+    return Node(meta.name, meta.uid, meta.labels or {}, meta.annotations or {})

@@ -1,0 +1,34 @@
+"""Kubernetes quantities as whole numbers: `50`, `1k`, `2e3`, `1Ki`, `3000m`.
+
+In: the text (or number) of a resource in JSON. Out: an int, or ParseError where it is no quantity or no whole number:
+extended resources are counted in whole units (the API server refuses anything else).
+"""
+
+import re
+from fractions import Fraction
+
+from deviceplugin.errors import ParseError
+
+_FORM = re.compile(
+    r"([+-]?)(\d{1,18}(?:\.\d{0,9})?|\.\d{1,9})(?:[eE]([+-]?\d{1,2})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII
+)
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+
+
+def parse_quantity(text: str | int) -> int:
+    """The number that a quantity says; ParseError where that is not a whole one."""
+    found = _FORM.fullmatch(str(text)) if len(str(text)) <= 40 else None
+    if found is None:
+        raise ParseError(f"{ascii(text)[:60]} is no Kubernetes quantity")
+    sign, digits, exponent, suffix = found.groups()
+    value = Fraction(digits) * _scale(exponent, suffix or "")
+    if value.denominator != 1:
+        raise ParseError(f"{text!r} is no whole number; extended resources are asked in whole units")
+    return -int(value) if sign == "-" else int(value)
+
+
+def _scale(exponent: str | None, suffix: str) -> Fraction:
+    if suffix in _BINARY:
+        return Fraction(1 << _BINARY[suffix])
+    return Fraction(10) ** (int(exponent) if exponent else _DECIMAL[suffix])

@@ -1,0 +1,199 @@
+"""HTTP to the API server: bytes in, bytes out, and every failure one of our errors.
+
+In: a method, a path, a body. Out: the body of a good answer, or `KubeError` with a sentence; lines of a watch. One
+refused token is read again and the request repeated once. Invariant: nothing here waits without a limit. Not here:
+what paths and bodies mean (`client`), and when to try again (`reflector`, `events`, `node`).
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+
+from deviceplugin.errors import KubeConflictError, KubeError, KubeGoneError, KubeNotFoundError, ParseError
+from deviceplugin.kube.credentials import Access, Credentials
+from deviceplugin.kube.structs import StatusObject, decode
+from deviceplugin.kube.words import one_line
+
+_BY_CODE: dict[int, type[KubeError]] = {404: KubeNotFoundError, 409: KubeConflictError, 410: KubeGoneError}
+_HINTS = {
+    401: "; its credentials are missing or have expired",
+    403: "; grant it in the agent's ClusterRole",
+}
+_MOST_BODY = 64 << 20
+_MOST_LINE = 8 << 20  # etcd stores objects up to 1.5 MiB
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds. `silence` ends a watch that says nothing, not even a bookmark: a half-open connection looks like it."""
+
+    connect: float = 3.0
+    request: float = 10.0
+    silence: float = 120.0
+
+
+DEFAULT_TIMEOUTS = Timeouts()
+
+
+class Transport:
+    """One connection pool. `async with`, or `close` at the end."""
+
+    def __init__(self, credentials: Credentials, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> None:
+        self._credentials = credentials
+        self._timeouts = timeouts
+        self._session: aiohttp.ClientSession | None = None
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        what: str,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        """The body of a 2xx answer; `what` completes `the API server refused to ...`."""
+        headers = {"Content-Type": content_type} if body is not None else {}
+        try:
+            async with (
+                asyncio.timeout(self._timeouts.request),
+                self._send(method, path, query=query, body=body, headers=headers) as response,
+            ):
+                answer = await _read(response)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise silence(error, what=what) from None
+        if response.status >= 300:
+            raise refusal(response.status, answer, what=what)
+        return answer
+
+    async def lines(self, path: str, *, what: str, query: Mapping[str, str]) -> AsyncGenerator[bytes]:
+        """The lines of a watch until the server ends it; use with `contextlib.aclosing`."""
+        try:
+            async with self._send("GET", path, query=query, streaming=True) as response:
+                if response.status >= 300:
+                    async with asyncio.timeout(self._timeouts.request):
+                        raise refusal(response.status, await _read(response), what=what)
+                async for line in _split(response):
+                    yield line
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise silence(error, what=what) from None
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    @asynccontextmanager
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        streaming: bool = False,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        access = await self._credentials.access()
+        for attempt in (1, 2):
+            response = await self._open(access, method, path, query, body, headers or {}, streaming)
+            if response.status == 401 and attempt == 1:
+                response.release()
+                access = await self._credentials.renew(access)
+                continue
+            try:
+                yield response
+            finally:
+                response.close() if streaming else response.release()
+            return
+
+    async def _open(
+        self,
+        access: Access,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        streaming: bool,
+    ) -> aiohttp.ClientResponse:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=8, ttl_dns_cache=60),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                read_bufsize=_CHUNK,
+            )
+        own = {"Accept": "application/json", "User-Agent": "vcuda"}
+        if access.authorization:
+            own["Authorization"] = access.authorization
+        reading = self._timeouts.silence if streaming else self._timeouts.request
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=self._timeouts.connect, sock_read=reading)
+        # Headers come at once; only the lines of a watch may take long.
+        async with asyncio.timeout(self._timeouts.request):
+            return await self._session.request(
+                method,
+                access.server + path,
+                params=query,
+                data=body,
+                headers={**own, **headers},
+                ssl=access.tls if access.tls is not None else True,
+                server_hostname=access.tls_server_name,
+                proxy=access.proxy,
+                allow_redirects=False,
+                timeout=limits,
+            )
+
+
+def refusal(code: int, body: bytes, *, what: str) -> KubeError:
+    """An error answer, or the Status inside a watch, as one of our errors."""
+    try:
+        status = decode(StatusObject, body, what="the refusal")
+        said = status.message or status.reason or ""
+    except ParseError:
+        said = body[:2000].decode(errors="replace")
+    kind = _BY_CODE.get(code, KubeError)
+    return kind(f"the API server refused to {what} ({code}{_HINTS.get(code, '')}): {one_line(said)}", code=code)
+
+
+def silence(error: Exception, *, what: str) -> KubeError:
+    """No answer, or none that could be read to its end."""
+    return KubeError(f"the API server could not be asked to {what}: {_cause(error)}")
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"its certificate is not trusted: {one_line(str(error.certificate_error))}"
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return "no connection in time"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"{error.host}:{error.port}: {one_line(error.os_error.strerror or str(error.os_error))}"
+    return one_line(str(error)) or type(error).__name__
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > _MOST_BODY:
+            raise aiohttp.ClientPayloadError(f"the answer is larger than {_MOST_BODY >> 20} MiB")
+    return bytes(body)
+
+
+async def _split(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    rest = b""
+    async for chunk in response.content.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line.strip():
+                yield line
+        if len(rest) > _MOST_LINE:
+            raise aiohttp.ClientPayloadError(f"a line of the watch is longer than {_MOST_LINE >> 20} MiB")
+    if rest.strip():
+        raise aiohttp.ClientPayloadError("the watch ended in the middle of a line")
