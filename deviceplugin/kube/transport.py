@@ -6,6 +6,7 @@ what paths and bodies mean (`client`), and when to try again (`reflector`, `even
 """
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -173,7 +174,8 @@ def _cause(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, aiohttp.ClientConnectorError):
-        return f"{error.host}:{error.port}: {one_line(error.os_error.strerror or str(error.os_error))}"
+        number = error.os_error.errno
+        return f"{error.host}:{error.port}: {os.strerror(number) if number else one_line(str(error.os_error))}"
     return one_line(str(error)) or type(error).__name__
 
 

@@ -18,6 +18,7 @@ from tests.fakes.apiserver.store import KINDS, NAMESPACED, Store
 from tests.fakes.apiserver.watch import Watch
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_FAULT = web.RequestKey("fault", Fault)
 _PATCHES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
 _VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.0-vcuda-stand-in", "platform": "linux/amd64"}
 
@@ -63,9 +64,10 @@ class Api:
         try:
             self._authenticate(request)
             fault = self.faults.next_for(request)
-            request["fault"] = fault
-            if fault is not None and fault.harm not in WATCH_HARMS and (spoiled := await _suffer(request, fault)):
-                return spoiled
+            if fault is not None:
+                request[_FAULT] = fault
+                if fault.harm not in WATCH_HARMS and (spoiled := await _suffer(request, fault)):
+                    return spoiled
             return await handler(request)
         except ApiError as error:
             return web.json_response(error.status, status=error.code)
@@ -105,12 +107,12 @@ class Api:
         await response.prepare(request)
         self.open_watches += 1
         try:
-            await watch.serve(self.store, response, fault=request["fault"])
+            await watch.serve(self.store, response, fault=request.get(_FAULT))
         except ConnectionError:
             pass
         finally:
             self.open_watches -= 1
-        if request["fault"] is not None and request.transport is not None:
+        if _FAULT in request and request.transport is not None:
             request.transport.close()
         return response
 

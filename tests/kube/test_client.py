@@ -1,0 +1,238 @@
+"""The client asks the right thing, touches only the pod that is meant, and turns every failure into one sentence."""
+
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.errors import KubeConflictError, KubeError, KubeGoneError, KubeNotFoundError, ParseError
+from deviceplugin.kube.changes import EventKind, PodEvent
+from deviceplugin.kube.client import KubeClient
+from deviceplugin.kube.transport import Timeouts
+from deviceplugin.model.allocation import PodRef, PodUid
+from tests.fakes.apiserver import ApiServer, Harm, JsonObject, container, node, pod
+
+
+async def watched(client: KubeClient) -> list[PodEvent]:
+    """All events of one watch from the first version, until the server ends it."""
+    async with aclosing(client.watch_pods(node="n1", version="1", seconds=30)) as events:
+        return [event async for event in events]
+
+
+def made(server: ApiServer, name: str = "a") -> PodRef:
+    meta = server.store.create("pods", pod(name, container(cores=50, blocks=8), node="n1"))["metadata"]
+    return PodRef(PodUid(meta["uid"]), meta["namespace"], meta["name"])
+
+
+def annotations(server: ApiServer, name: str = "a") -> JsonObject:
+    found: JsonObject = server.store.get("pods", name, namespace="default")["metadata"].get("annotations", {})
+    return found
+
+
+async def test_only_pods_of_the_node_are_listed(server: ApiServer, client: KubeClient) -> None:
+    mine = made(server)
+    server.store.create("pods", pod("b", node="n2"))
+    server.store.create("pods", pod("c"))
+    listing = await client.list_pods(node="n1")
+    assert [found.ref for found in listing.pods] == [mine]
+    assert listing.version == str(server.store.version)
+
+
+async def test_a_list_in_pages_is_whole_and_of_one_version(server: ApiServer, client: KubeClient) -> None:
+    for number in range(1201):
+        server.store.create("pods", pod(f"p{number:04d}", node="n1"))
+    listing = await client.list_pods(node="n1")
+    assert len({found.ref.uid for found in listing.pods}) == 1201
+    assert sum("continue=" in path for _, path in server.requests) == 2
+
+
+async def test_a_list_whose_pages_were_compacted_away_begins_again(server: ApiServer, client: KubeClient) -> None:
+    for number in range(501):
+        server.store.create("pods", pod(f"p{number:04d}", node="n1"))
+    first_page = server.faults.add(Harm.SLOW, seconds=0.0)
+    server.faults.fail(410)
+    listing = await client.list_pods(node="n1")
+    assert first_page.times == 0
+    assert len(listing.pods) == 501
+    assert [path.count("continue=") for _, path in server.requests] == [0, 1, 0, 1]
+
+
+async def test_an_empty_list_may_be_null(server: ApiServer, client: KubeClient) -> None:
+    server.faults.add(Harm.BODY, body=b'{"items":null,"metadata":{"resourceVersion":"7"}}')
+    listing = await client.list_pods(node="n1")
+    assert (listing.pods, listing.version) == ((), "7")
+
+
+async def test_a_pod_is_found_by_name_and_checked_by_uid(server: ApiServer, client: KubeClient) -> None:
+    ref = made(server)
+    assert (await client.get_pod(ref)).containers[0].cores == 50
+    with pytest.raises(KubeNotFoundError, match="another one has its name"):
+        await client.get_pod(replace(ref, uid=PodUid("older")))
+    with pytest.raises(KubeNotFoundError, match="404"):
+        await client.get_pod(PodRef(PodUid(""), "default", "nobody"))
+
+
+async def test_annotations_are_set_and_removed_and_others_stay(server: ApiServer, client: KubeClient) -> None:
+    ref = made(server)
+    server.store.patch("pods", "a", {"metadata": {"annotations": {"keep": "1", "drop": "2"}}}, namespace="default")
+    patched = await client.patch_pod_annotations(ref, {"tencent.com/gpu-assigned": "true", "drop": None})
+    assert annotations(server) == {"keep": "1", "tencent.com/gpu-assigned": "true"}
+    assert patched.annotations == {"tencent.com/gpu-assigned": "true"}
+
+
+async def test_a_pod_that_took_over_the_name_is_not_annotated(server: ApiServer, client: KubeClient) -> None:
+    ref = made(server)
+    with pytest.raises(KubeConflictError):
+        await client.patch_pod_annotations(replace(ref, uid=PodUid("older")), {"x": "y"})
+    assert annotations(server) == {}
+
+
+async def test_a_stale_version_is_a_conflict(server: ApiServer, client: KubeClient) -> None:
+    ref = made(server)
+    version = (await client.get_pod(ref)).resource_version
+    await client.patch_pod_annotations(ref, {"x": "1"}, version=version)
+    with pytest.raises(KubeConflictError, match="modified"):
+        await client.patch_pod_annotations(ref, {"x": "2"}, version=version)
+    assert annotations(server) == {"x": "1"}
+
+
+async def test_only_the_pod_that_is_meant_is_deleted(server: ApiServer, client: KubeClient) -> None:
+    ref = made(server)
+    with pytest.raises(KubeConflictError):
+        await client.delete_pod(replace(ref, uid=PodUid("older")))
+    await client.delete_pod(ref)
+    assert (await client.get_pod(ref)).deleting
+    await client.delete_pod(ref, grace_seconds=0)
+    with pytest.raises(KubeNotFoundError):
+        await client.get_pod(ref)
+
+
+async def test_a_node_is_read_and_patched(server: ApiServer, client: KubeClient) -> None:
+    server.store.create("nodes", node("n1"))
+    patched = await client.patch_node("n1", labels={"a": "1"}, annotations={"b": "2"})
+    assert patched.labels == {"kubernetes.io/hostname": "n1", "a": "1"}
+    removed = await client.patch_node("n1", labels={"a": None}, annotations={})
+    assert (removed.labels, removed.annotations) == ({"kubernetes.io/hostname": "n1"}, {"b": "2"})
+    assert (await client.get_node("n1")) == removed
+
+
+async def test_events_are_created_and_counted(server: ApiServer, client: KubeClient) -> None:
+    await client.create_event("default", {"metadata": {"name": "e1"}, "count": 1})
+    await client.patch_event("default", "e1", {"count": 2})
+    assert server.store.get("events", "e1", namespace="default")["count"] == 2
+    with pytest.raises(KubeConflictError):
+        await client.create_event("default", {"metadata": {"name": "e1"}})
+
+
+async def test_a_watch_tells_changes_and_bookmarks_after_a_version(server: ApiServer, client: KubeClient) -> None:
+    listing = await client.list_pods(node="n1")
+    ref = made(server)
+    server.store.set_status("a", {"phase": "Running"})
+    server.store.delete("pods", "a", namespace="default", grace=0)
+    seen = []
+    async with aclosing(client.watch_pods(node="n1", version=listing.version, seconds=5)) as events:
+        async for event in events:
+            seen.append(event)
+            if event.kind is EventKind.BOOKMARK:
+                break
+    assert [event.kind.value for event in seen] == ["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
+    assert {event.pod.ref for event in seen if event.pod} == {ref}
+    assert seen[-1].version == str(server.store.version)
+
+
+async def test_a_watch_ends_when_the_server_ends_it(server: ApiServer, client: KubeClient) -> None:
+    async with aclosing(client.watch_pods(node="n1", version="1", seconds=1)) as events:
+        kinds = {event.kind async for event in events}
+    assert kinds == {EventKind.BOOKMARK}
+    assert server.open_watches == 0
+
+
+@pytest.mark.parametrize(
+    ("harm", "code", "expected"),
+    [
+        (Harm.ERROR_WATCH, 410, KubeGoneError),
+        (Harm.ERROR_WATCH, 500, KubeError),
+        (Harm.CUT_WATCH, 0, KubeError),
+        (Harm.GARBLED_WATCH, 0, ParseError),
+        (Harm.SILENT_WATCH, 0, KubeError),
+    ],
+)
+async def test_a_broken_watch_is_one_of_our_errors(
+    server: ApiServer, client: KubeClient, harm: Harm, code: int, expected: type[Exception]
+) -> None:
+    server.faults.add(harm, code=code)
+    made(server)
+    with pytest.raises(expected):
+        await watched(client)
+
+
+async def test_a_compacted_version_is_gone(server: ApiServer, client: KubeClient) -> None:
+    made(server)
+    server.compact()
+    with pytest.raises(KubeGoneError, match="too old"):
+        await watched(client)
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "word"),
+    [
+        (401, KubeError, "credentials"),
+        (403, KubeError, "ClusterRole"),
+        (404, KubeNotFoundError, "404"),
+        (409, KubeConflictError, "409"),
+        (410, KubeGoneError, "410"),
+        (429, KubeError, "429"),
+        (500, KubeError, "500"),
+        (503, KubeError, "503"),
+    ],
+)
+async def test_each_refusal_has_its_class_code_and_sentence(
+    server: ApiServer, client: KubeClient, code: int, error: type[KubeError], word: str
+) -> None:
+    server.faults.fail(code, times=3)
+    with pytest.raises(error, match=word) as refusal:
+        await client.get_node("n1")
+    assert refusal.value.code == code
+    assert "get node n1" in refusal.value.message
+
+
+async def test_a_silent_server_costs_no_more_than_the_time_limit(server: ApiServer, client: KubeClient) -> None:
+    server.faults.hang()
+    with pytest.raises(KubeError, match="no answer in time"):
+        await client.get_node("n1")
+
+
+@pytest.mark.parametrize("harm", [Harm.RESET, Harm.BODY])
+async def test_a_broken_answer_is_one_of_our_errors(server: ApiServer, client: KubeClient, harm: Harm) -> None:
+    server.faults.add(harm, body=b"<html>proxy</html>", times=3)
+    with pytest.raises((KubeError, ParseError)):
+        await client.get_node("n1")
+
+
+async def test_a_refused_connection_says_where_it_went(server: ApiServer, client: KubeClient) -> None:
+    async with server.refuse():
+        with pytest.raises(KubeError, match=rf"127\.0\.0\.1:{server.port}: .*refused"):
+            await client.get_node("n1")
+
+
+async def test_foreign_text_is_capped_and_on_one_line(server: ApiServer, client: KubeClient) -> None:
+    message = "x\\n" * 5000
+    server.faults.add(Harm.BODY, body=f'{{"type":"ERROR","object":{{"code":500,"message":"{message}"}}}}\n'.encode())
+    with pytest.raises(KubeError) as refusal:
+        await watched(client)
+    assert "\n" not in refusal.value.message
+    assert len(refusal.value.message) < 500
+
+
+async def test_names_cannot_leave_their_place_in_the_path(server: ApiServer, client: KubeClient) -> None:
+    with pytest.raises(KubeNotFoundError):
+        await client.get_pod(PodRef(PodUid(""), "default", "../../../nodes/n1?x=y"))
+    assert all(path.startswith("/api/v1/namespaces/default/pods/") for _, path in server.requests)
+
+
+async def test_nothing_is_left_open_after_close(server: ApiServer, tmp_path: Path) -> None:
+    client = await KubeClient.connect(server.kubeconfig(tmp_path / "kc"), timeouts=Timeouts(request=1.0))
+    await client.list_pods(node="n1")
+    await client.close()
+    await client.close()
