@@ -10,12 +10,14 @@ known. A missing member adds at least its links to those chosen, its own cost, a
 cheaper is tried first, and where it is refused the others are refused with it. Members are tried in order of what
 they would add, so the first dive is greedy.
 
-`effort` bounds the work, counted in members looked at and so the same on every machine. Where it runs out, the best
+`effort` bounds the work, counted in links looked at and so the same on every machine. Where it runs out, the best
 set so far is returned and `exhausted` is true.
 """
 
+import sys
 from collections.abc import Sequence
 from itertools import accumulate
+from operator import add
 
 Costs = Sequence[Sequence[int]]
 
@@ -36,7 +38,7 @@ def _grow(pairs: Costs, start: int, size: int) -> tuple[int, tuple[int, ...]]:
         cost += links[nearest]
         chosen.append(nearest)
         left.remove(nearest)
-        links = [a + b for a, b in zip(links, pairs[nearest], strict=True)]
+        links = list(map(add, links, pairs[nearest]))
     return cost, tuple(sorted(chosen))
 
 
@@ -49,42 +51,62 @@ class Search:
         self._alone = [2 * cost for cost in alone]
         self._size = size
         self._limit = 2 * below
-        self._effort = effort
+        self._effort = sys.maxsize if effort is None else effort
         self._best: tuple[int, ...] | None = None
+        self._inverted = len(pairs) < 2 * size < 2 * len(pairs)
         self.spent = 0
-
-    @property
-    def exhausted(self) -> bool:
-        return self._effort is not None and self.spent > self._effort
+        self.exhausted = False
+        if self._inverted:
+            self._invert()
 
     def run(self) -> tuple[int, ...] | None:
         """The members in ascending order."""
+        everyone = range(len(self._pairs))
         self._classes = _interchangeable(self._pairs)
         self._halves = _half_links(self._pairs, self._size)
-        self._extend(0, (), list(range(len(self._pairs))), self._alone)
-        return None if self._best is None else tuple(sorted(self._best))
+        self._extend(0, (), list(everyone), self._alone)
+        if self._best is None:
+            return None
+        return tuple(member for member in everyone if (member in self._best) is not self._inverted)
+
+    def _invert(self) -> None:
+        """Looks for the few members to leave out: the sets that cost least leave out those that cost most.
+
+        A set costs what all cost, less the links and own cost of each one left out, plus the links among those, which
+        were taken off twice. The offset keeps costs from being negative.
+        """
+        left_out = len(self._pairs) - self._size
+        reach = [sum(row) for row in self._pairs]
+        gains = [links + alone for links, alone in zip(reach, self._alone, strict=True)]
+        offset = max(gains)
+        self._limit += offset * left_out - sum(reach) // 2 - sum(self._alone)
+        self._alone = [offset - gain for gain in gains]
+        self._size = left_out
 
     def _extend(self, cost: int, chosen: tuple[int, ...], left: list[int], links: Sequence[int]) -> None:
         """Completes `chosen` from `left`; `links` is what each member would add to the cost now."""
+        self.spent += len(links)
+        if self.spent > self._effort:
+            self.exhausted = True
+            self._limit = 0  # nothing costs less, so every level gives up
         missing = self._size - len(chosen)
-        if missing == 0:
-            if cost < self._limit:
-                self._limit, self._best = cost, chosen
+        if missing == 1:
+            last = min(left, key=links.__getitem__)
+            if cost + links[last] < self._limit:
+                self._limit, self._best = cost + links[last], (*chosen, last)
             return
-        adds = [link + half for link, half in zip(links, self._halves[missing - 1], strict=True)]
+        adds = list(map(add, links, self._halves[missing - 1]))
         left = sorted(left, key=adds.__getitem__)
-        classes = self._classes
-        while len(left) >= missing and not self.exhausted:
-            self.spent += len(left)
-            if cost + sum([adds[member] for member in left[:missing]]) >= self._limit:
+        classes, pairs = self._classes, self._pairs
+        while len(left) >= missing:
+            if cost + sum(map(adds.__getitem__, left[:missing])) >= self._limit:
                 return
             first, *left = left
-            grown = [a + b for a, b in zip(links, self._pairs[first], strict=True)]
-            self._extend(cost + links[first], (*chosen, first), left, grown)
+            self._extend(cost + links[first], (*chosen, first), left, list(map(add, links, pairs[first])))
             left = [member for member in left if classes[member] != classes[first]]
 
 
-def _interchangeable(pairs: Costs) -> list[int]:
+def _interchangeable(pairs: list[list[int]]) -> list[int]:
     """For each member the first that has the same links to all others."""
     everyone = range(len(pairs))
     classes = list(everyone)
@@ -96,8 +118,10 @@ def _interchangeable(pairs: Costs) -> list[int]:
     return classes
 
 
-def _alike(one: Sequence[int], other: Sequence[int], a: int, b: int) -> bool:
-    return all(x == y for at, (x, y) in enumerate(zip(one, other, strict=True)) if at not in (a, b))
+def _alike(one: list[int], other: list[int], a: int, b: int) -> bool:
+    exchanged = list(other)
+    exchanged[a], exchanged[b] = exchanged[b], exchanged[a]
+    return exchanged == one
 
 
 def _half_links(pairs: Costs, size: int) -> list[list[int]]:

@@ -64,8 +64,9 @@ class Ground:
         branches = _branches(candidates.topology.tree(), (), candidates, self.distances)
         self.branches = sorted(branches, key=lambda branch: (branch.fullness, branch.node.minors))
 
-    def distance(self, minors: Minors) -> int:
-        return sum([self.distances[a][b] for a, b in combinations(minors, 2)])
+    def inner(self, minors: Minors) -> dict[int, int]:
+        """For each member its distance to the other members together."""
+        return {minor: sum([self.distances[minor][other] for other in minors]) for minor in minors}
 
     def branch_of(self, minors: Minors) -> Branch:
         """The smallest that holds them all."""
@@ -75,7 +76,7 @@ class Ground:
         )
 
     def standing(self, minors: Minors) -> Standing:
-        branch, distance = self.branch_of(minors), self.distance(minors)
+        branch, distance = self.branch_of(minors), sum(self.inner(minors).values()) // 2
         return Standing(
             distance=distance,
             branch=branch.fullness,

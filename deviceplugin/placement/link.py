@@ -5,9 +5,8 @@ the search has a fixed allowance of work; where that runs out, the answer is the
 than the greedy one and which no exchange of one GPU brings closer, and the reason says "closest found".
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
-from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.placement.candidates import Candidates
 from deviceplugin.placement.closest import Search, greedy
 from deviceplugin.placement.describe import gpus_text, level_text
@@ -15,7 +14,7 @@ from deviceplugin.placement.ground import Branch, Ground, Minors, Standing
 from deviceplugin.placement.selection import Selection, first_difference
 
 EXACT_CANDIDATES = 16
-_ALLOWANCE = 60_000  # members looked at: some 20 ms of pure Python
+_ALLOWANCE = 50_000  # links looked at: some 20 ms of pure Python
 
 
 def link(candidates: Candidates) -> Selection | None:
@@ -25,8 +24,9 @@ def link(candidates: Candidates) -> Selection | None:
     ground = Ground(candidates)
     best, proved = _best(ground, tuple(views))
     chosen = tuple(views[minor] for minor in best.minors)
-    others = [view for view in candidates.views if view.gpu.minor not in best.minors]
-    against: dict[GpuUuid, str] = {view.gpu.uuid: _behind(ground, best, view.gpu.minor) for view in others}
+    inner = ground.inner(best.minors)
+    others = (view.gpu for view in candidates.views if view.gpu.minor not in inner)
+    against = {gpu.uuid: _behind(ground, best, inner, gpu.minor) for gpu in others}
     return Selection(chosen, _reason(ground, best, len(views), proved), against)
 
 
@@ -66,44 +66,38 @@ def _search(ground: Ground, branch: Branch, best: Standing, allowance: int | Non
 def _ties(branch: Branch) -> tuple[list[int], int]:
     """The keys of `Standing` behind distance and branch, as one number for each GPU; their sums compare alike."""
     views, reach = branch.views, branch.reach
-    farthest, lowest = max(reach.values()), 1 << len(views)
     keys = [
-        [farthest - reach[view.gpu.minor] for view in views],  # what lies far from the rest leaves the rest close
+        [-reach[view.gpu.minor] for view in views],  # what lies far from the rest leaves the rest close
         [view.free_blocks for view in views],
         [view.processes for view in views],
-        [lowest - (lowest >> (1 + at)) for at in range(len(views))],  # the lowest minor outweighs all behind it
+        [-(1 << at) for at in reversed(range(len(views)))],  # the lowest minor outweighs all behind it
     ]
     packed, width = [0] * len(views), 0
     for key in reversed(keys):
-        packed = [(value << width) + low for value, low in zip(key, packed, strict=True)]
-        width += sum(key).bit_length()
+        least = min(key)
+        packed = [(value - least << width) + low for value, low in zip(key, packed, strict=True)]
+        width += sum(value - least for value in key).bit_length()
     return packed, width
 
 
 def _exchanged(ground: Ground, minors: Minors, everyone: Minors) -> Minors:
     """Exchanges one GPU at a time for as long as that makes the set closer."""
-    chosen, distance = minors, ground.distance(minors)
     while True:
-        left = [minor for minor in everyone if minor not in chosen]
-        exchanges = (_exchange(ground, chosen, distance, minor) for minor in left)
-        closer, better = min(exchanges, default=(distance, chosen))
+        inner = ground.inner(minors)
+        distance = sum(inner.values()) // 2
+        exchanges = [_exchange(ground, inner, minor) for minor in everyone if minor not in inner]
+        closer, better = min(exchanges, default=(distance, minors))
         if closer >= distance:
-            return chosen
-        chosen, distance = better, closer
+            return minors
+        minors = better
 
 
-def _exchange(ground: Ground, chosen: Minors, distance: int, newcomer: int) -> tuple[int, Minors]:
-    """The closest set with the newcomer in the place of one that was chosen."""
+def _exchange(ground: Ground, inner: Mapping[int, int], newcomer: int) -> tuple[int, Minors]:
+    """The closest set with the newcomer in the place of one that was chosen, and its total distance."""
     row = ground.distances[newcomer]
-    gain = distance + sum([row[minor] for minor in chosen])
-    costs = [(gain - row[minor] - _links(ground, minor, chosen), minor) for minor in chosen]
-    cost, leaver = min(costs)
-    return cost, tuple(sorted({*chosen, newcomer} - {leaver}))
-
-
-def _links(ground: Ground, minor: int, others: Iterable[int]) -> int:
-    row = ground.distances[minor]
-    return sum([row[other] for other in others])
+    gain = sum(inner.values()) // 2 + sum([row[minor] for minor in inner])
+    cost, leaver = min([(gain - row[minor] - links, minor) for minor, links in inner.items()])
+    return cost, tuple(sorted({*inner, newcomer} - {leaver}))
 
 
 def _reason(ground: Ground, best: Standing, count: int, proved: bool) -> str:
@@ -115,8 +109,8 @@ def _reason(ground: Ground, best: Standing, count: int, proved: bool) -> str:
     return f"{name}: the {closest} {ground.size} of {count} GPUs that fit ({where})"
 
 
-def _behind(ground: Ground, best: Standing, minor: int) -> str:
-    distance, minors = _exchange(ground, best.minors, best.distance, minor)
+def _behind(ground: Ground, best: Standing, inner: Mapping[int, int], minor: int) -> str:
+    distance, minors = _exchange(ground, inner, minor)
     (leaver,) = set(best.minors) - set(minors)
     if distance > best.distance:
         return f"fits, but in the place of GPU {leaver} the total distance is {distance} instead of {best.distance}"
