@@ -72,8 +72,11 @@ def test_an_error_of_ours_is_its_sentence_and_a_bug_has_one_traceback_field() ->
     out = io.StringIO()
     open_log(level="info", stream=out)
     logger = structlog.get_logger("vcuda.x")
-    for error in (CapacityError("50 cores were asked, 20 are free"), ZeroDivisionError("division by zero")):
-        logger.error("refused", exc_info=error)
+    logger.error("refused", exc_info=CapacityError("50 cores were asked, 20 are free"))
+    try:
+        print(1 / int("0"))
+    except ZeroDivisionError:
+        logger.exception("refused")
     ours, bug = lines(out)
     assert (ours["error"], "traceback" in ours) == ("50 cores were asked, 20 are free", False)
     assert bug["error"] == "ZeroDivisionError: division by zero"

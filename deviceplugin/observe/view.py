@@ -15,7 +15,6 @@ from deviceplugin.model.gpu import Gpu, GpuSample, GpuUuid, Inventory
 from deviceplugin.model.units import BLOCK_BYTES
 from deviceplugin.placement.occupancy import Occupancy, occupied
 
-
 _NOTHING = Occupancy()
 
 

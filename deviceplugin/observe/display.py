@@ -1,0 +1,126 @@
+"""The lineage's display.GPUDisplay on a unix socket: the same three views over gRPC.
+
+In: a `NodeView`. Out: a server on `--display-socket`, readable by root and its group. What containers use of their
+limits is not known to this server, so those numbers stay unset. Pods are named by name as in the lineage; where two
+namespaces have a pod of one name, the later one is `namespace/name`.
+"""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import structlog
+
+from deviceplugin.errors import ConfigError
+from deviceplugin.ledger.grant import Grant
+from deviceplugin.model.gpu import Gpu, GpuUuid
+from deviceplugin.model.units import BLOCK_MIB, MIB
+from deviceplugin.observe.graph import draw
+from deviceplugin.observe.listen import free_socket_path
+from deviceplugin.observe.view import NodePicture, NodeView
+from deviceplugin.wire import display_pb2 as pb
+from deviceplugin.wire import display_pb2_grpc as rpc
+
+log = structlog.get_logger("vcuda.observe")
+_MODE = 0o660
+_GRACE_S = 0.5
+
+
+class DisplayServer:
+    """Serves from `start` until `stop`."""
+
+    def __init__(self, view: NodeView, *, version: str) -> None:
+        self._service = _Display(view, version)
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, path: Path) -> None:
+        """Raises ConfigError where it cannot listen."""
+        free_socket_path(path)
+        server = grpc.aio.server(interceptors=[_NoTraceback()])
+        rpc.add_GPUDisplayServicer_to_server(self._service, server)
+        try:
+            server.add_insecure_port(f"unix:{path}")
+        except RuntimeError:
+            raise ConfigError(
+                f"--display-socket: {path} cannot be listened on; give a path that can be written"
+            ) from None
+        await server.start()
+        self._server = server
+        _restrict(path)
+
+    async def stop(self) -> None:
+        """Ends open calls and removes the socket."""
+        if self._server is not None:
+            await self._server.stop(_GRACE_S)
+            self._server = None
+
+
+def _restrict(path: Path) -> None:
+    path.chmod(_MODE)
+
+
+class _Display(rpc.GPUDisplayServicer):
+    """The three calls."""
+
+    def __init__(self, view: NodeView, version: str) -> None:
+        self._view = view
+        self._version = version
+
+    async def PrintGraph(self, request: pb.GraphRequest, context: object) -> pb.GraphResponse:  # noqa: N802
+        return pb.GraphResponse(graph=draw(self._view.picture()))
+
+    async def PrintUsages(self, request: pb.UsageRequest, context: object) -> pb.UsageResponse:  # noqa: N802
+        return usages(self._view.picture())
+
+    async def Version(self, request: pb.VersionRequest, context: object) -> pb.VersionResponse:  # noqa: N802
+        return pb.VersionResponse(version=self._version)
+
+
+def usages(picture: NodePicture) -> pb.UsageResponse:
+    """The lineage's message: pods, their containers, and the devices of each."""
+    response = pb.UsageResponse()
+    gpus = {gpu.uuid: gpu for gpu in picture.gpus}
+    keys: dict[str, str] = {}  # by UID
+    for grant in picture.grants:
+        pod = grant.allocation.owner.pod
+        if pod.uid not in keys:
+            keys[pod.uid] = pod.name if pod.name not in keys.values() else str(pod)
+        _add(response.usage[keys[pod.uid]], grant, gpus)
+    return response
+
+
+def _add(stat: pb.ContainerStat, grant: Grant, gpus: dict[GpuUuid, Gpu]) -> None:
+    allocation = grant.allocation
+    stat.project = allocation.owner.pod.namespace
+    spec = stat.spec[allocation.owner.name]
+    spec.gpu, spec.mem = allocation.request.cores, sum(share.blocks for share in allocation.shares) * BLOCK_MIB
+    for share in allocation.shares:
+        gpu = gpus.get(share.uuid)
+        if gpu is not None:
+            device = stat.stat[allocation.owner.name].dev.add(id=share.uuid, card_idx=gpu.minor)
+            device.device_mem = gpu.memory_bytes / MIB
+
+
+class _NoTraceback(grpc.aio.ServerInterceptor):
+    """grpc would send the text of a bug to the caller; a generic sentence goes out, and the bug into the log."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:  # noqa: ANN401 - grpc's signature
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.unary_unary is None:
+            return handler
+
+        async def guarded(request: object, context: grpc.aio.ServicerContext[Any, Any]) -> Any:  # noqa: ANN401
+            try:
+                return await handler.unary_unary(request, context)
+            except Exception:
+                log.exception("a view failed; please report this line", method=handler_call_details.method)
+                return await context.abort(grpc.StatusCode.INTERNAL, "this view failed; the agent's log says more")
+
+        return grpc.unary_unary_rpc_method_handler(
+            guarded, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
+        )

@@ -1,0 +1,180 @@
+"""`/graph` as text: the topology tree with its GPUs, how full they are, and who holds them.
+
+In: a picture. Out: lines of at most 100 columns. Each ancestor says how many GPUs below it nobody holds, because that
+is what placement goes by; each GPU has one bar for cores and one for memory; owners hang on their GPUs. GPUs are named
+by their index, as nvidia-smi does, and by their device node where the two differ. The same as JSON is `tree`.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from deviceplugin.ledger.grant import Grant
+from deviceplugin.model.allocation import ContainerRole
+from deviceplugin.model.gpu import ComputeMode, Gpu, GpuUuid, Inventory
+from deviceplugin.model.topology import Level, TopologyNode
+from deviceplugin.model.units import BLOCK_MIB, CORES_PER_GPU
+from deviceplugin.observe.glyphs import BOXES, Glyphs
+from deviceplugin.observe.view import NodePicture
+
+WIDTH = 100
+_BAR = 10
+_WIDE_BAR = 20
+_MEANINGS = {
+    Level.NVLINK: "joined by NVLink",
+    Level.INTERNAL: "one board",
+    Level.PIX: "one PCIe switch",
+    Level.PXB: "several PCIe switches",
+    Level.PHB: "one PCIe host bridge",
+    Level.NODE: "one NUMA node",
+    Level.SYS: "between NUMA nodes",
+}
+
+
+def draw(picture: NodePicture, glyphs: Glyphs = BOXES) -> str:
+    """The whole picture, ending with a newline."""
+    if picture.inventory is None or not picture.gpus:
+        why = "this node has no GPU" if picture.inventory else "the driver has not answered yet"
+        return f"{glyphs.clip(picture.node, 40)}: {why}\n"
+    drawing = _Drawing(picture, picture.inventory, glyphs)
+    lines = [*drawing.head(), "", *drawing.tree(), *drawing.orphans(), *drawing.legend()]
+    return "".join(f"{glyphs.clip(line.rstrip(), WIDTH)}\n" for line in lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A line of the tree before the columns are aligned: an ancestor, a GPU or an owner."""
+
+    prefix: str
+    name: str
+    gpu: Gpu | None = None
+    rest: str = ""
+
+
+class _Drawing:
+    """One picture on its way to text."""
+
+    def __init__(self, picture: NodePicture, inventory: Inventory, glyphs: Glyphs) -> None:
+        self._picture = picture
+        self._inventory = inventory
+        self._glyphs = glyphs
+        self._by_minor = {gpu.minor: gpu for gpu in inventory.gpus}
+        self._mixed = len({gpu.model for gpu in inventory.gpus}) > 1
+        self._root = inventory.topology.tree()
+        self._digits = max(len(self._memory(gpu)) for gpu in inventory.gpus)
+
+    def head(self) -> Iterator[str]:
+        gpus, driver = self._inventory.gpus, self._inventory.driver
+        models = Counter(gpu.model for gpu in gpus)
+        named = ", ".join(f"{count} {self._glyphs.times} {model}" for model, count in models.items())
+        cuda = ".".join(map(str, driver.cuda))
+        tail = self._joined("", f"driver {driver.version}", f"CUDA {cuda}")
+        node = self._glyphs.clip(self._picture.node, 40)
+        yield self._joined(node, self._glyphs.clip(named, WIDTH - len(node) - len(tail) - 5)) + tail
+        cores = sum(self._picture.taken_of(gpu.uuid).cores for gpu in gpus)
+        blocks = sum(self._picture.taken_of(gpu.uuid).blocks for gpu in gpus)
+        all_cores, all_blocks = CORES_PER_GPU * len(gpus), sum(gpu.blocks for gpu in gpus)
+        yield (
+            f"cores  {self._bar(cores, all_cores, _WIDE_BAR)} {cores}/{all_cores}   "
+            f"memory {self._bar(blocks, all_blocks, _WIDE_BAR)} {_gib(blocks)}/{_gib(all_blocks)} GiB"
+        )
+
+    def tree(self) -> Iterator[str]:
+        rows = list(self._rows(self._root, "", "", numa_known=False))
+        width = max(len(row.prefix) + len(row.name) for row in rows if row.gpu)
+        yield f"{'':{width}}  {'cores':{_BAR + 4}}  memory"
+        for row in rows:
+            yield self._gpu_line(row, row.gpu, width) if row.gpu else row.prefix + row.name + row.rest
+
+    def orphans(self) -> Iterator[str]:
+        for grant in self._picture.orphans:
+            gone = [uuid for uuid in sorted(grant.allocation.uuids) if self._inventory.gpu(uuid) is None]
+            yield f"{self._glyphs.mark} {', '.join(gone)} is gone and still held by {self._owner(grant)}"
+
+    def legend(self) -> Iterator[str]:
+        levels = sorted({node.level for node in self._root.walk() if node.level is not None})
+        if levels:
+            yield ""
+            yield self._joined(*(f"{level.name} {_MEANINGS[level]}" for level in levels))
+
+    def _rows(self, node: TopologyNode, first: str, further: str, *, numa_known: bool) -> Iterator[_Row]:
+        """`first` stands before the node itself, `further` before what hangs on it."""
+        if node.is_leaf:
+            yield from self._leaf_rows(self._by_minor[node.minors[0]], first, further)
+            return
+        if len(node.children) == 1:  # a node with one GPU has nothing to join
+            yield from self._rows(node.children[0], first, further, numa_known=numa_known)
+            return
+        numa = "" if numa_known else self._numa(node)
+        yield _Row(first, node.level.name if node.level else "no common ancestor", rest=self._free_below(node) + numa)
+        for number, child in enumerate(node.children):
+            branch, below = self._glyphs.branch(last=number == len(node.children) - 1)
+            yield from self._rows(child, further + branch, further + below, numa_known=numa_known or bool(numa))
+
+    def _leaf_rows(self, gpu: Gpu, first: str, further: str) -> Iterator[_Row]:
+        node = f" (nvidia{gpu.minor})" if gpu.minor != gpu.index else ""
+        yield _Row(first, f"GPU {gpu.index}{node}", gpu)
+        grants = self._picture.grants_on(gpu.uuid)
+        for number, grant in enumerate(grants if len(grants) > 1 else ()):
+            branch, _ = self._glyphs.branch(last=number == len(grants) - 1)
+            yield _Row(further + branch, self._share(grant, gpu.uuid))
+
+    def _gpu_line(self, row: _Row, gpu: Gpu, width: int) -> str:
+        taken = self._picture.taken_of(gpu.uuid)
+        name = f"{row.prefix}{row.name}".ljust(width)
+        cores = f"{self._bar(taken.cores, CORES_PER_GPU, _BAR)} {taken.cores:>3}"
+        memory = f"{self._bar(taken.blocks, gpu.blocks, _BAR)} {self._memory(gpu):>{self._digits}} GiB"
+        return f"{name}  {cores}  {memory}  {self._joined(*self._notes(gpu))}"
+
+    def _memory(self, gpu: Gpu) -> str:
+        return f"{_gib(self._picture.taken_of(gpu.uuid).blocks)}/{_gib(gpu.blocks)}"
+
+    def _notes(self, gpu: Gpu) -> Iterator[str]:
+        health, sample = self._inventory.health_of(gpu.uuid), self._picture.samples.get(gpu.uuid)
+        grants = self._picture.grants_on(gpu.uuid)
+        if not health.healthy:
+            yield f"{self._glyphs.mark} unhealthy: {health.reason or 'no reason given'}"
+        if gpu.mig_enabled or gpu.compute_mode is ComputeMode.PROHIBITED:
+            yield f"{self._glyphs.mark} {'MIG' if gpu.mig_enabled else 'compute mode prohibited'}, not given out"
+        if len(grants) == 1:
+            yield self._owner(grants[0])
+        if sample and sample.utilization_percent:
+            yield f"{sample.utilization_percent}% busy"
+        if self._mixed:
+            yield gpu.model
+
+    def _share(self, grant: Grant, uuid: GpuUuid) -> str:
+        share = next(share for share in grant.allocation.shares if share.uuid == uuid)
+        return f"{share.cores:>3} cores  {_gib(share.blocks):>5} GiB  {self._owner(grant)}"
+
+    def _owner(self, grant: Grant) -> str:
+        role = grant.allocation.role
+        remarks = [*([] if role is ContainerRole.APP else [role.value]), *([] if grant.proved else ["not proved yet"])]
+        return f"{grant.allocation.owner} ({', '.join(remarks)})" if remarks else str(grant.allocation.owner)
+
+    def _free_below(self, node: TopologyNode) -> str:
+        gpus = [self._by_minor[minor] for minor in node.minors]
+        free = sum(self._is_free(gpu) for gpu in gpus)
+        return f"  {len(gpus)} GPUs, {free} free"
+
+    def _numa(self, node: TopologyNode) -> str:
+        """The NUMA node, at the highest ancestor whose GPUs all belong to it."""
+        numas = {self._by_minor[minor].numa for minor in node.minors}
+        return f", NUMA node {numas.pop()}" if len(numas) == 1 and None not in numas else ""
+
+    def _is_free(self, gpu: Gpu) -> bool:
+        open_to_work = not gpu.mig_enabled and gpu.compute_mode is not ComputeMode.PROHIBITED
+        healthy = self._inventory.health_of(gpu.uuid).healthy
+        return open_to_work and healthy and not self._picture.grants_on(gpu.uuid)
+
+    def _bar(self, part: int, whole: int, cells: int) -> str:
+        return self._glyphs.bar(part, whole, cells)
+
+    def _joined(self, *parts: str) -> str:
+        return f" {self._glyphs.dot} ".join(parts)
+
+
+def _gib(blocks: int) -> str:
+    """Blocks in GiB: whole where they are, else to a tenth."""
+    gib = blocks * BLOCK_MIB / 1024
+    return f"{gib:.0f}" if gib == int(gib) or gib >= 1000 else f"{gib:.1f}"

@@ -1,0 +1,131 @@
+"""The views over HTTP: metrics, the tree, usage, version and the two probes.
+
+In: a `NodeView` and the metrics. Out: an aiohttp server on `--query-addr`:`--query-port`. `/healthz` fails only where a
+restart would help: this loop does not turn (then nothing answers) or our gRPC servers do not answer. `/readyz` fails
+while pods cannot be served. Nothing here changes anything, and no answer holds a traceback.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from deviceplugin.observe.glyphs import ASCII, BOXES
+from deviceplugin.observe.graph import draw
+from deviceplugin.observe.listen import bind_tcp
+from deviceplugin.observe.metrics import AgentMetrics
+from deviceplugin.observe.probe import silent
+from deviceplugin.observe.tree import graph_of
+from deviceplugin.observe.usage import usage_of
+from deviceplugin.observe.view import NodeView
+
+log = structlog.get_logger("vcuda.observe")
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_JSON = msgspec.json.Encoder()
+
+
+class QueryServer:
+    """Serves the views from `start` until `stop`; `port` is the one that is bound."""
+
+    def __init__(self, view: NodeView, metrics: AgentMetrics, *, version: str) -> None:
+        self._runner = web.AppRunner(make_app(view, metrics, version=version), access_log=None)
+        self.port = 0
+
+    async def start(self, address: str, port: int) -> None:
+        """Raises ConfigError where it cannot listen."""
+        sockets = bind_tcp(address, port)
+        self.port = sockets[0].getsockname()[1]
+        await self._runner.setup()
+        for one in sockets:
+            await web.SockSite(self._runner, one).start()
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+
+
+def make_app(view: NodeView, metrics: AgentMetrics, *, version: str) -> web.Application:
+    """The routes without a socket."""
+    pages = _Pages(view, metrics, version)
+    app = web.Application(middlewares=[_no_traceback])
+    app.router.add_get("/metrics", pages.metrics)
+    app.router.add_get("/metric", pages.metrics)  # where the lineage has it
+    app.router.add_get("/graph", pages.graph)
+    app.router.add_get("/usage", pages.usage)
+    app.router.add_get("/version", pages.version)
+    app.router.add_get("/healthz", pages.healthz)
+    app.router.add_get("/readyz", pages.readyz)
+    return app
+
+
+class _Pages:
+    """One method for each route."""
+
+    def __init__(self, view: NodeView, metrics: AgentMetrics, version: str) -> None:
+        self._view = view
+        self._metrics = metrics
+        self._version = version
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        body, content_type = self._metrics.render(request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def graph(self, request: web.Request) -> web.Response:
+        picture = self._view.picture()
+        if prefers_json(request.headers.get("Accept", "")):
+            return _json(graph_of(picture))
+        return web.Response(text=draw(picture, ASCII if "ascii" in request.query else BOXES))
+
+    async def usage(self, request: web.Request) -> web.Response:
+        return _json(usage_of(self._view.picture()))
+
+    async def version(self, request: web.Request) -> web.Response:
+        return _json({"version": self._version})
+
+    async def healthz(self, request: web.Request) -> web.Response:
+        return _verdict(await silent(self._view.state().sockets))
+
+    async def readyz(self, request: web.Request) -> web.Response:
+        return _verdict(self._view.state().not_ready)
+
+
+def prefers_json(accept: str) -> bool:
+    """Whether an Accept header ranks application/json above text/plain; without a header text is meant."""
+    weights = {"application/json": 0.0, "text/plain": 0.0}
+    for item in accept.split(","):
+        media, *parameters = (part.strip() for part in item.split(";"))
+        if media in weights:
+            weights[media] = _weight(parameters)
+    return weights["application/json"] > weights["text/plain"]
+
+
+def _weight(parameters: list[str]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name == "q":
+            try:
+                return float(value)
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
+def _json(document: object) -> web.Response:
+    return web.Response(body=_JSON.encode(document) + b"\n", content_type="application/json")
+
+
+def _verdict(phrases: tuple[str, ...]) -> web.Response:
+    if phrases:
+        return web.Response(status=503, text=f"{'; '.join(phrases)}\n")
+    return web.Response(text="ok\n")
+
+
+@web.middleware
+async def _no_traceback(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException:
+        raise
+    except Exception:
+        log.exception("a view failed; please report this line", path=request.path)
+        return web.Response(status=500, text="this view failed; the agent's log says more\n")

@@ -1,0 +1,121 @@
+"""display.GPUDisplay over a real unix socket."""
+
+import socket
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from deviceplugin.errors import ConfigError
+from deviceplugin.observe.display import DisplayServer, usages
+from deviceplugin.observe.graph import draw
+from deviceplugin.wire import display_pb2 as pb
+from deviceplugin.wire import display_pb2_grpc as rpc
+from tests.observe.pictures import grant, pcie
+from tests.observe.views import StillView
+
+PICTURE = pcie(
+    4, grant("ml/train/main", 0, 1), grant("ml/nb/c", 2, cores=30, blocks=10), grant("web/nb/c", 2, cores=5, blocks=1)
+)
+
+
+@pytest.fixture
+def view() -> StillView:
+    return StillView(PICTURE)
+
+
+@pytest.fixture
+async def path(view: StillView, short_tmp: Path) -> AsyncIterator[Path]:
+    found = short_tmp / "display.sock"
+    server = DisplayServer(view, version="1.2.3")
+    await server.start(found)
+    yield found
+    await server.stop()
+
+
+@pytest.fixture
+async def stub(path: Path) -> AsyncIterator[rpc.GPUDisplayStub]:
+    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        yield rpc.GPUDisplayStub(channel)
+
+
+async def test_the_three_calls_of_the_lineage_answer(stub: rpc.GPUDisplayStub) -> None:
+    assert (await stub.PrintGraph(pb.GraphRequest(), timeout=5)).graph == draw(PICTURE)
+    assert (await stub.Version(pb.VersionRequest(), timeout=5)).version == "1.2.3"
+    usage = (await stub.PrintUsages(pb.UsageRequest(), timeout=5)).usage
+    assert set(usage) == {"train", "nb", "web/nb"}
+    train = usage["train"]
+    assert train.project == "ml"
+    assert (train.spec["main"].gpu, train.spec["main"].mem) == (200, 2 * 80 * 1024)
+    assert [(dev.id, dev.card_idx, dev.device_mem) for dev in train.stat["main"].dev] == [
+        ("GPU-00000000", 0, 81920),
+        ("GPU-00000001", 1, 81920),
+    ]
+    assert (usage["web/nb"].spec["c"].gpu, usage["web/nb"].spec["c"].mem) == (5, 256)
+
+
+def test_what_containers_use_is_left_unset() -> None:
+    for pod in usages(PICTURE).usage.values():
+        for devices in pod.stat.values():
+            assert all((dev.gpu, dev.mem, list(dev.pids)) == (0, 0, []) for dev in devices.dev)
+
+
+async def test_the_socket_is_for_root_and_its_group_and_goes_with_the_server(
+    path: Path, view: StillView, short_tmp: Path
+) -> None:
+    assert stat.S_IMODE(path.stat().st_mode) == 0o660
+    other = short_tmp / "other.sock"
+    server = DisplayServer(view, version="1")
+    await server.start(other)
+    await server.stop()
+    assert not other.exists()
+
+
+async def test_a_bug_in_a_view_goes_into_the_log_and_not_to_the_caller(
+    stub: rpc.GPUDisplayStub, view: StillView
+) -> None:
+    view.fails = True
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.PrintGraph(pb.GraphRequest(), timeout=5)
+    assert caught.value.code() is grpc.StatusCode.INTERNAL
+    assert caught.value.details() == "this view failed; the agent's log says more"
+
+
+async def test_a_stale_socket_is_replaced(view: StillView, short_tmp: Path) -> None:
+    path = short_tmp / "display.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    server = DisplayServer(view, version="1")
+    await server.start(path)
+    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        assert (await rpc.GPUDisplayStub(channel).Version(pb.VersionRequest(), timeout=5)).version == "1"
+    await server.stop()
+
+
+async def test_a_socket_that_another_process_serves_is_left_alone(view: StillView, short_tmp: Path) -> None:
+    path = short_tmp / "display.sock"
+    with socket.socket(socket.AF_UNIX) as alive:
+        alive.bind(str(path))
+        alive.listen()
+        with pytest.raises(ConfigError, match=r"--display-socket: another process serves /tmp/.*; stop it or give"):
+            await DisplayServer(view, version="1").start(path)
+        assert path.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("x" * 120, "--display-socket: the path has 1.. bytes and a unix socket takes 107; give a shorter one"),
+        ("none/display.sock", "--display-socket: the directory /tmp/.*/none does not exist; create it first"),
+        ("file", "--display-socket: /tmp/.*/file exists and is not a socket; remove it or give another path"),
+        ("file/x", "--display-socket: /tmp/.*/file/x cannot be used: Not a directory"),
+    ],
+)
+async def test_a_path_that_cannot_be_served_is_a_sentence(
+    view: StillView, short_tmp: Path, name: str, message: str
+) -> None:
+    (short_tmp / "file").write_text("")
+    with pytest.raises(ConfigError, match=message):
+        await DisplayServer(view, version="1").start(short_tmp / name)

@@ -1,0 +1,224 @@
+"""The pages, asked over real sockets."""
+
+import json
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import grpc
+import pytest
+
+from deviceplugin.errors import ConfigError
+from deviceplugin.model.gpu import GpuSample, Health
+from deviceplugin.model.topology import Level
+from deviceplugin.observe.graph import draw
+from deviceplugin.observe.http import QueryServer, prefers_json
+from deviceplugin.observe.metrics import AgentMetrics
+from deviceplugin.observe.view import AgentState, NodePicture
+from deviceplugin.wire import deviceplugin_pb2 as pb
+from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
+from tests.observe.pictures import by_groups, gpu, grant, node, uuid
+from tests.observe.views import StillView
+
+PICTURE = node(
+    [gpu(1, index=0), gpu(0, index=1)],
+    by_groups(2, (Level.PIX, 2)),
+    grant("ml/train/main", 0, cores=50, blocks=64),
+    grant("ml/lost/c", 9),
+    health={uuid(1): Health(healthy=False, reason="XID 79")},
+    samples={uuid(0): GpuSample(75, 10)},
+)
+
+
+@dataclass
+class Agent:
+    """A running server, the view behind it, and a client."""
+
+    view: StillView
+    client: aiohttp.ClientSession
+    url: str
+
+    async def get(self, path: str, **headers: str) -> tuple[int, str, str]:
+        async with self.client.get(self.url + path, headers=headers) as answer:
+            return answer.status, answer.content_type, await answer.text()
+
+
+@pytest.fixture
+async def agent() -> AsyncIterator[Agent]:
+    view = StillView(PICTURE)
+    server = QueryServer(view, AgentMetrics(view, version="1.2.3"), version="1.2.3")
+    await server.start("127.0.0.1", 0)
+    async with aiohttp.ClientSession() as client:
+        yield Agent(view, client, f"http://127.0.0.1:{server.port}")
+    await server.stop()
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/metric"])
+async def test_metrics_are_where_prometheus_and_the_lineage_look(agent: Agent, path: str) -> None:
+    status, content_type, text = await agent.get(path)
+    assert (status, content_type) == (200, "text/plain")
+    assert 'vcuda_build_info{version="1.2.3"} 1.0' in text
+
+
+async def test_the_graph_is_text_by_default_and_json_by_accept(agent: Agent) -> None:
+    assert await agent.get("/graph") == (200, "text/plain", draw(PICTURE))
+    status, content_type, text = await agent.get("/graph", Accept="application/json")
+    assert (status, content_type) == (200, "application/json")
+    found = json.loads(text)
+    assert (found["version"], found["node"], found["driver"], found["cuda"]) == (1, "gpu-7", "550.54.15", "12.4")
+    tree = found["tree"]
+    assert (tree["level"], tree["distance"], tree["minors"]) == ("PIX", 10, [0, 1])
+    first, second = tree["children"]
+    assert first["owners"] == [{"namespace": "ml", "pod": "train", "container": "main", "cores": 50, "blocks": 64}]
+    assert (first["gpu"]["index"], first["gpu"]["minor"], first["gpu"]["cores_allocated"]) == (1, 0, 50)
+    assert (second["gpu"]["healthy"], second["gpu"]["reason"], "owners" in second) == (False, "XID 79", False)
+
+
+async def test_the_graph_can_be_had_in_ascii(agent: Agent) -> None:
+    assert (await agent.get("/graph?ascii"))[2].isascii()
+
+
+async def test_usage_names_every_gpu_and_every_container(agent: Agent) -> None:
+    status, content_type, text = await agent.get("/usage")
+    assert (status, content_type) == (200, "application/json")
+    found = json.loads(text)
+    assert found["gpus"][1] == {
+        "uuid": "GPU-00000000",
+        "index": 1,
+        "minor": 0,
+        "model": "NVIDIA A100-SXM4-80GB",
+        "healthy": True,
+        "reason": "",
+        "cores_allocated": 50,
+        "blocks_allocated": 64,
+        "blocks": 320,
+        "memory_bytes": 80 << 30,
+        "memory_allocated_bytes": 16 << 30,
+        "memory_used_bytes": 10,
+        "utilization_percent": 75,
+        "processes": 0,
+    }
+    assert (found["gpus"][0]["utilization_percent"], found["gpus"][0]["reason"]) == (None, "XID 79")
+    assert found["containers"][0] == {
+        "namespace": "ml",
+        "pod": "train",
+        "uid": "uid-ml-train",
+        "container": "main",
+        "role": "app",
+        "grant": "g-ml-train-main",
+        "cores": 50,
+        "blocks": 64,
+        "evaluator": "share",
+        "gpus": [{"uuid": "GPU-00000000", "minor": 0, "cores": 50, "blocks": 64}],
+        "proved": True,
+        "source": "pods",
+        "created": "2025-10-09T08:53:20.500Z",
+    }
+    assert found["containers"][1]["gpus"][0]["minor"] is None
+
+
+async def test_before_the_driver_has_answered_every_page_answers(agent: Agent) -> None:
+    agent.view.shown = NodePicture("n", None)
+    assert json.loads((await agent.get("/usage"))[2]) == {"version": 1, "node": "n", "gpus": [], "containers": []}
+    assert json.loads((await agent.get("/graph", Accept="application/json"))[2])["tree"] is None
+    assert (await agent.get("/graph"))[2] == "n: the driver has not answered yet\n"
+    assert (await agent.get("/metrics"))[0] == 200
+
+
+async def test_the_version_is_told(agent: Agent) -> None:
+    assert json.loads((await agent.get("/version"))[2]) == {"version": "1.2.3"}
+
+
+async def test_ready_means_registered_and_synced(agent: Agent) -> None:
+    assert await agent.get("/readyz") == (200, "text/plain", "ok\n")
+    agent.view.is_ = AgentState(registered=False, synced=False, waiting="waiting for the driver")
+    why = "waiting for the driver; not registered with kubelet; the pods of this node were not listed yet\n"
+    assert await agent.get("/readyz") == (503, "text/plain", why)
+
+
+class Plugin(rpc.DevicePluginServicer):
+    """Answers the one call that the probe makes."""
+
+    async def GetDevicePluginOptions(self, request: pb.Empty, context: object) -> pb.DevicePluginOptions:  # noqa: N802
+        return pb.DevicePluginOptions(pre_start_required=True)
+
+
+async def test_healthy_means_that_our_sockets_answer_whatever_the_gpus_and_kubelet_do(
+    agent: Agent, short_tmp: Path
+) -> None:
+    vcore = short_tmp / "vcore.sock"
+    server = grpc.aio.server()
+    rpc.add_DevicePluginServicer_to_server(Plugin(), server)
+    server.add_insecure_port(f"unix:{vcore}")
+    await server.start()
+    agent.view.is_ = AgentState(registered=False, synced=False, sockets=(vcore,))
+    assert await agent.get("/healthz") == (200, "text/plain", "ok\n")
+    await server.stop(None)
+    why = f"the device plugin on {vcore} does not answer (unavailable)\n"
+    assert await agent.get("/healthz") == (503, "text/plain", why)
+
+
+async def test_other_paths_and_methods_are_refused_plainly(agent: Agent) -> None:
+    assert await agent.get("/nothing") == (404, "text/plain", "404: Not Found")
+    async with agent.client.post(agent.url + "/graph") as answer:
+        assert (answer.status, answer.content_type, answer.headers["Allow"]) == (405, "text/plain", "GET,HEAD")
+
+
+async def test_a_bug_in_a_view_is_a_plain_500_without_its_text(agent: Agent) -> None:
+    agent.view.fails = True
+    for path in ("/usage", "/graph", "/metrics"):
+        assert await agent.get(path) == (500, "text/plain", "this view failed; the agent's log says more\n")
+    assert (await agent.get("/version"))[0] == 200
+
+
+async def test_a_port_that_is_taken_is_a_sentence() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        view = StillView()
+        server = QueryServer(view, AgentMetrics(view, version="1"), version="1")
+        with pytest.raises(ConfigError) as caught:
+            await server.start("127.0.0.1", port)
+    assert caught.value.message == (
+        f"--query-port: port {port} on 127.0.0.1 is in use; stop what listens there or give another port"
+    )
+
+
+async def test_an_address_of_another_machine_is_a_sentence() -> None:
+    view = StillView()
+    server = QueryServer(view, AgentMetrics(view, version="1"), version="1")
+    with pytest.raises(ConfigError, match=r"--query-addr: 192.0.2.1 is no address of this machine; give one that is"):
+        await server.start("192.0.2.1", 0)
+    with pytest.raises(ConfigError, match=r"--query-addr: no.such.host.invalid has no address"):
+        await server.start("no.such.host.invalid", 0)
+
+
+async def test_localhost_is_served_on_every_family_that_is_on() -> None:
+    view = StillView()
+    server = QueryServer(view, AgentMetrics(view, version="1"), version="1")
+    await server.start("localhost", 0)
+    async with aiohttp.ClientSession() as client, client.get(f"http://127.0.0.1:{server.port}/readyz") as answer:
+        assert answer.status == 200
+    await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("accept", "json_wanted"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("text/plain", False),
+        ("application/json", True),
+        ("application/json, */*;q=0.1", True),
+        ("text/plain, application/json;q=0.9", False),
+        ("text/plain;q=0.5, application/json;q=0.9", True),
+        ("application/json;q=0", False),
+        ("application/json;q=x", False),
+        ("text/html,application/xhtml+xml,*/*;q=0.8", False),
+    ],
+)
+def test_accept_is_read_by_its_weights(accept: str, json_wanted: bool) -> None:
+    assert prefers_json(accept) is json_wanted

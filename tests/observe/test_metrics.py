@@ -1,0 +1,147 @@
+"""The metrics: values, and the rules that Prometheus has for names, units and HELP."""
+
+import re
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from deviceplugin.errors import CapacityError, DriverMissingError
+from deviceplugin.model.gpu import GpuProcess, GpuSample, Health
+from deviceplugin.model.topology import Level
+from deviceplugin.observe.metrics import FAMILIES, AgentMetrics, Family, reason_of
+from deviceplugin.observe.view import AgentState
+from tests.observe.pictures import by_groups, gpu, grant, node, uuid
+from tests.observe.views import StillView
+
+GIB = 1 << 30
+PICTURE = node(
+    [gpu(0), gpu(1)],
+    by_groups(2, (Level.PIX, 2)),
+    grant("ml/train/main", 0, cores=50, blocks=64),
+    grant("ml/nb/c", 0, cores=20, blocks=32),
+    health={uuid(1): Health(healthy=False, reason="gone")},
+    samples={uuid(0): GpuSample(75, 10 * GIB, (GpuProcess(1, 5), GpuProcess(2, 5)))},
+)
+
+
+@pytest.fixture
+def metrics() -> AgentMetrics:
+    found = AgentMetrics(StillView(PICTURE), version="1.2.3")
+    found.granted()
+    found.refused(CapacityError("full"))
+    found.answered(0.004)
+    found.started()
+    found.start_failed(CapacityError("full"))
+    found.registered()
+    found.repaired()
+    found.event_seen(1_760_000_000.0)
+    return found
+
+
+def values(metrics: AgentMetrics) -> dict[tuple[str, ...], float]:
+    """(name, label=value, ...) to value."""
+    text = metrics.render()[0].decode()
+    return {
+        (sample.name, *(f"{name}={value}" for name, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_gpus_and_containers_are_told_in_base_units(metrics: AgentMetrics) -> None:
+    found = values(metrics)
+    on = ("gpu=GPU-00000000", "node=gpu-7")
+    assert found["vcuda_gpu_memory_capacity_bytes", *on] == 80 * GIB
+    assert found["vcuda_gpu_memory_allocated_bytes", *on] == 24 * GIB
+    assert found["vcuda_gpu_memory_used_bytes", *on] == 10 * GIB
+    assert found["vcuda_gpu_cores_allocated_ratio", *on] == pytest.approx(0.7)
+    assert found["vcuda_gpu_utilization_ratio", *on] == 0.75
+    assert found["vcuda_gpu_processes", *on] == 2
+    assert found["vcuda_gpu_healthy", *on] == 1
+    assert found["vcuda_gpu_healthy", "gpu=GPU-00000001", "node=gpu-7"] == 0
+    container = ("container=main", "gpu=GPU-00000000", "namespace=ml", "node=gpu-7", "pod=train")
+    assert found["vcuda_container_memory_limit_bytes", *container] == 16 * GIB
+    assert found["vcuda_container_cores_limit_ratio", *container] == 0.5
+    info = ("cuda=12.4", "driver=550.54.15", "gpu=GPU-00000001", "index=1", "minor=1", "node=gpu-7")
+    assert found["vcuda_gpu_info", *info, "product=NVIDIA A100-SXM4-80GB"] == 1
+
+
+def test_what_nvml_did_not_read_is_not_told(metrics: AgentMetrics) -> None:
+    assert not any("GPU-00000001" in str(key) and key[0].startswith("vcuda_gpu_memory_used") for key in values(metrics))
+
+
+def test_events_are_counted(metrics: AgentMetrics) -> None:
+    found = values(metrics)
+    assert found["vcuda_allocations_total", "outcome=granted", "reason="] == 1
+    assert found["vcuda_allocations_total", "outcome=refused", "reason=capacity"] == 1
+    assert found["vcuda_container_starts_total", "outcome=started", "reason="] == 1
+    assert found["vcuda_container_starts_total", "outcome=refused", "reason=capacity"] == 1
+    assert found["vcuda_allocation_duration_seconds_bucket", "le=0.005"] == 1
+    assert found["vcuda_allocation_duration_seconds_bucket", "le=0.0025"] == 0
+    assert found["vcuda_kubelet_registrations_total",] == 1
+    assert found["vcuda_ledger_repairs_total",] == 1
+    assert found["vcuda_watch_last_event_timestamp_seconds",] == 1_760_000_000
+    assert found["vcuda_build_info", "version=1.2.3"] == 1
+    assert found["vcuda_kubelet_registered",] == 1
+    assert found["process_resident_memory_bytes",] > 0
+
+
+def test_a_pod_and_its_successor_of_the_same_name_are_one_series() -> None:
+    twice = [grant("ml/web-0/c", 0, cores=10, blocks=8, uid=uid) for uid in ("old", "new")]
+    found = values(AgentMetrics(StillView(node([gpu(0)], by_groups(1), *twice)), version="1"))
+    cores = [value for key, value in found.items() if key[0] == "vcuda_container_cores_limit_ratio"]
+    assert cores == [pytest.approx(0.2)]
+
+
+def test_before_the_driver_has_answered_there_are_metrics_of_the_agent_only() -> None:
+    view = StillView(is_=AgentState(registered=False, synced=False))
+    found = values(AgentMetrics(view, version="1"))
+    assert found["vcuda_kubelet_registered",] == 0
+    assert not any(key[0].startswith("vcuda_gpu") for key in found)
+
+
+def test_the_reference_lists_exactly_what_is_scraped_with_its_labels(metrics: AgentMetrics) -> None:
+    text = metrics.render()[0].decode()
+    scraped = {}
+    for family in text_string_to_metric_families(text):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+        if not name.startswith("process_"):
+            scraped[name] = (family.type, family.documentation, labels)
+    assert scraped == {family.name: (family.type, family.help, set(family.labels)) for family in FAMILIES}
+
+
+BASE_UNITS = ("_seconds", "_bytes", "_ratio", "_info", "_total", "_healthy", "_registered", "_processes")
+OTHER_UNITS = r"(milli|micro|nano|minutes|hours|days|percent|[kmg]i?b\b|kilobytes|megabytes|celsius)"
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_names_follow_the_rules_of_prometheus(family: Family) -> None:
+    name, kind, help_, labels = family.name, family.type, family.help, family.labels
+    assert re.fullmatch(r"vcuda(_[a-z]+)+", name)
+    assert name.endswith(BASE_UNITS)
+    assert not re.search(OTHER_UNITS, name)
+    assert (kind == "counter") == name.endswith("_total")
+    assert not name.endswith(("_count", "_sum", "_bucket"))
+    assert kind not in name.split("_")
+    assert re.fullmatch(r"[A-Z0-9].{15,}\.", help_)
+    assert all(
+        re.fullmatch(r"[a-z]+", label) and label not in ("le", "quantile", "job", "instance") for label in labels
+    )
+
+
+def test_no_series_is_told_twice(metrics: AgentMetrics) -> None:
+    lines = [line.rpartition(" ")[0] for line in metrics.render()[0].decode().splitlines() if not line.startswith("#")]
+    assert len(set(lines)) == len(lines)
+
+
+def test_openmetrics_is_given_to_scrapers_that_ask_for_it(metrics: AgentMetrics) -> None:
+    body, content_type = metrics.render("application/openmetrics-text; version=1.0.0")
+    assert content_type.startswith("application/openmetrics-text")
+    assert body.endswith(b"# EOF\n")
+    assert metrics.render()[1].startswith("text/plain; version=")
+
+
+def test_the_reason_of_a_refusal_is_the_kind_of_its_error() -> None:
+    assert reason_of(CapacityError("x")) == "capacity"
+    assert reason_of(DriverMissingError("x")) == "driver_missing"
