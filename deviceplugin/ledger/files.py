@@ -20,7 +20,7 @@ def read(path: Path) -> bytes | None:
 
 
 def make_directory(path: Path) -> None:
-    if not path.is_dir():
+    if not path.exists():
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         sync_directory(path.parent)
 

@@ -1,0 +1,1 @@
+"""Crashes and disk errors at every change that the ledger makes to its files; see `driver`."""

@@ -1,0 +1,307 @@
+"""The journal replays to the state that it had; damage costs what it hits and is reported; refusals are sentences."""
+
+import os
+import resource
+import stat
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.errors import LedgerError
+from deviceplugin.ledger.grant import Grant, GrantId
+from deviceplugin.ledger.journal import Journal
+from deviceplugin.ledger.records import Change
+from deviceplugin.ledger.scan import scan
+from tests.ledger.makers import grant, open_journal
+
+NAME = "ledger.journal"
+
+
+def put(*grants: Grant) -> Change:
+    return Change("grant", put=grants)
+
+
+def filled(directory: Path, count: int = 5) -> bytes:
+    """A closed journal of so many grants; its bytes."""
+    journal = open_journal(directory)
+    for number in range(count):
+        journal.append(put(grant(f"p{number}")))
+    journal.close()
+    return (directory / NAME).read_bytes()
+
+
+def ids(journal: Journal) -> list[str]:
+    return sorted(journal.grants)
+
+
+def numbers(*present: int) -> list[str]:
+    return [f"g-p{number}-main" for number in present]
+
+
+def test_a_new_journal_makes_its_directory_and_is_private(short_tmp: Path) -> None:
+    journal = Journal.open(short_tmp / "a" / "b" / NAME)
+    assert journal.grants == {}
+    assert journal.warnings == ()
+    assert stat.S_IMODE((short_tmp / "a" / "b" / NAME).stat().st_mode) == 0o600
+    assert stat.S_IMODE((short_tmp / "a" / "b").stat().st_mode) == 0o700
+
+
+def test_what_was_appended_is_there_after_a_restart(short_tmp: Path) -> None:
+    first = open_journal(short_tmp)
+    first.append(put(grant("a"), grant("b")))
+    first.append(Change("release", removed=(GrantId("g-a-main"),), why="its pod ended"))
+    first.append(put(grant("b", proved=True)))
+    before = dict(first.grants)
+    first.close()
+    assert open_journal(short_tmp).grants == before == {GrantId("g-b-main"): grant("b", proved=True)}
+
+
+def test_a_journal_cut_at_any_byte_holds_every_entry_that_is_whole(short_tmp: Path) -> None:
+    data = filled(short_tmp)
+    ends = [place + 1 for place, byte in enumerate(data) if byte == ord("\n")]
+    for cut in range(ends[0], len(data) + 1):
+        found = scan(data[:cut])
+        assert sorted(found.grants) == numbers(*range(sum(end <= cut for end in ends) - 1))
+        assert found.first_damage is None
+        assert found.torn == (cut not in ends)
+
+
+def test_opening_a_journal_cut_within_its_last_entries_drops_only_what_is_not_whole(short_tmp: Path) -> None:
+    data = filled(short_tmp)
+    path = short_tmp / NAME
+    ends = [place + 1 for place, byte in enumerate(data) if byte == ord("\n")]
+    for cut in range(ends[-3], len(data)):
+        path.write_bytes(data[:cut])
+        journal = open_journal(short_tmp)
+        whole = sum(end <= cut for end in ends) - 1
+        assert (ids(journal), journal.warnings) == (numbers(*range(whole)), ())
+        journal.append(put(grant("p9")))
+        journal.close()
+        assert ids(open_journal(short_tmp)) == numbers(*range(whole), 9)
+    assert list(short_tmp.glob("*.damaged-*")) == []
+
+
+def test_one_wrong_byte_anywhere_costs_at_most_the_entry_that_it_hits(short_tmp: Path) -> None:
+    data = filled(short_tmp)
+    starts = [0, *(place + 1 for place, byte in enumerate(data) if byte == ord("\n"))]
+    for place in range(len(data)):
+        found = scan(data[:place] + bytes([data[place] ^ 0x15]) + data[place + 1 :])
+        hit = sum(start <= place for start in starts) - 2
+        spoiled = {hit, hit + 1} if data[place] == ord("\n") else {hit}
+        kept = set(found.grants)
+        assert kept >= set(numbers(*(number for number in range(5) if number not in spoiled)))
+        assert kept <= set(numbers(*range(5)))
+        assert found.torn or found.first_damage is not None
+
+
+def test_a_damaged_entry_is_reported_once_and_the_file_kept_beside(short_tmp: Path) -> None:
+    data = filled(short_tmp).replace(b"uid-p2", b"uid-pX")
+    (short_tmp / NAME).write_bytes(data)
+    journal = open_journal(short_tmp)
+    assert ids(journal) == numbers(0, 1, 3, 4)
+    (warning,) = journal.warnings
+    copy = short_tmp / f"{NAME}.damaged-1"
+    assert str(copy) in warning
+    assert "1 of 5 entries" in warning
+    assert "kubelet's checkpoint" in warning
+    assert copy.read_bytes() == data
+    journal.close()
+    again = open_journal(short_tmp)
+    assert (ids(again), again.warnings) == (numbers(0, 1, 3, 4), ())
+
+
+def test_each_damaged_file_gets_a_copy_of_its_own(short_tmp: Path) -> None:
+    for _ in range(3):
+        data = filled(short_tmp, 2)
+        (short_tmp / NAME).write_bytes(data.replace(b"uid-p0", b"uid-pX"))
+        open_journal(short_tmp).close()
+        (short_tmp / NAME).unlink()
+    assert sorted(path.name for path in short_tmp.glob("*.damaged-*")) == [f"{NAME}.damaged-{n}" for n in (1, 2, 3)]
+
+
+def test_a_lost_line_and_a_doubled_line_are_noticed(short_tmp: Path) -> None:
+    lines = filled(short_tmp).splitlines(keepends=True)
+    lost = scan(b"".join(lines[:2] + lines[3:]))
+    assert (sorted(lost.grants), lost.lost) == (numbers(0, 2, 3, 4), 1)
+    assert lost.first_damage is not None
+    doubled = scan(b"".join([*lines, lines[1]]))
+    assert (sorted(doubled.grants), doubled.lost) == (numbers(0, 1, 2, 3, 4), 0)
+    assert doubled.first_damage is not None
+
+
+def test_an_old_line_in_the_wrong_place_does_not_bring_a_released_grant_back(short_tmp: Path) -> None:
+    journal = open_journal(short_tmp)
+    journal.append(put(grant("p0")))
+    journal.append(Change("release", removed=(GrantId("g-p0-main"),)))
+    journal.close()
+    lines = (short_tmp / NAME).read_bytes().splitlines(keepends=True)
+    assert scan(b"".join([*lines, lines[1]])).grants == {}
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"\0" * 300, b"# hello\nworld\n", os.urandom(2000)])
+def test_a_file_that_is_no_journal_is_kept_beside_and_a_new_one_begun(short_tmp: Path, data: bytes) -> None:
+    (short_tmp / NAME).write_bytes(data)
+    journal = open_journal(short_tmp)
+    assert journal.grants == {}
+    assert len(journal.warnings) == 1
+    assert (short_tmp / f"{NAME}.damaged-1").read_bytes() == data
+    journal.append(put(grant("p0")))
+    journal.close()
+    again = open_journal(short_tmp)
+    assert (ids(again), again.warnings) == (numbers(0), ())
+
+
+def test_a_damaged_first_line_costs_nothing_else(short_tmp: Path) -> None:
+    (short_tmp / NAME).write_bytes(b"X" + filled(short_tmp)[1:])
+    journal = open_journal(short_tmp)
+    assert ids(journal) == numbers(0, 1, 2, 3, 4)
+    assert "its first line" in journal.warnings[0]
+
+
+def test_a_journal_of_a_newer_agent_is_refused_and_left_as_it_is(short_tmp: Path) -> None:
+    line = b"vcuda-ledger 2"
+    data = b"%s %08x\n" % (line, zlib.crc32(line)) + b"\x01\x02 something new\n"
+    (short_tmp / NAME).write_bytes(data)
+    with pytest.raises(LedgerError, match="has format 2 and this agent knows formats up to 1"):
+        open_journal(short_tmp)
+    assert (short_tmp / NAME).read_bytes() == data
+
+
+def test_a_path_that_cannot_be_used_is_one_sentence(short_tmp: Path) -> None:
+    (short_tmp / NAME).mkdir()
+    with pytest.raises(LedgerError, match="cannot be opened: is a directory"):
+        open_journal(short_tmp)
+    (short_tmp / "file").write_text("")
+    with pytest.raises(LedgerError, match="cannot be opened: not a directory"):
+        open_journal(short_tmp / "file")
+
+
+_AS_NOBODY = """
+import os, sys
+from pathlib import Path
+from deviceplugin.errors import LedgerError
+from deviceplugin.ledger.journal import Journal
+if os.getuid() == 0:
+    os.setuid(65534)
+try:
+    Journal.open(Path(sys.argv[1]))
+except LedgerError as error:
+    print(error.message)
+"""
+
+
+def test_a_file_that_may_not_be_read_is_one_sentence_and_stays(short_tmp: Path) -> None:
+    data = filled(short_tmp)
+    (short_tmp / NAME).chmod(0o000)
+    short_tmp.chmod(0o755)
+    script = [sys.executable, "-c", _AS_NOBODY, str(short_tmp / NAME)]
+    root = Path(__file__).parents[2]
+    ran = subprocess.run(script, cwd=root, capture_output=True, text=True, timeout=30, check=False)
+    assert "cannot be opened: permission denied" in ran.stdout, ran.stderr
+    (short_tmp / NAME).chmod(0o600)
+    assert (short_tmp / NAME).read_bytes() == data
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """The kernel refuses to let any file grow beyond this, in the middle of a write if need be."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_an_entry_for_which_there_is_no_room_does_not_count_at_all(short_tmp: Path) -> None:
+    journal = open_journal(short_tmp)
+    journal.append(put(grant("p0")))
+    size = (short_tmp / NAME).stat().st_size
+    with files_up_to(size + 100), pytest.raises(LedgerError, match="nothing was changed"):
+        journal.append(put(grant("p1")))
+    assert ids(journal) == numbers(0)
+    assert (short_tmp / NAME).stat().st_size == size
+    journal.append(put(grant("p2")))
+    journal.close()
+    again = open_journal(short_tmp)
+    assert (ids(again), again.warnings) == (numbers(0, 2), ())
+
+
+def test_without_room_to_rewrite_the_old_journal_goes_on(short_tmp: Path) -> None:
+    journal = open_journal(short_tmp)
+    for number in range(4):
+        journal.append(put(grant(f"p{number}")))
+    with files_up_to(200), pytest.raises(LedgerError, match="could not be written anew"):
+        journal.rewrite()
+    journal.append(put(grant("p4")))
+    journal.close()
+    assert [path.name for path in short_tmp.iterdir()] == [NAME]
+    assert ids(open_journal(short_tmp)) == numbers(0, 1, 2, 3, 4)
+
+
+def test_a_damaged_journal_without_room_for_a_copy_is_used_as_it_is(short_tmp: Path) -> None:
+    data = filled(short_tmp).replace(b"uid-p2", b"uid-pX")
+    (short_tmp / NAME).write_bytes(data)
+    with files_up_to(len(data) // 2):
+        journal = open_journal(short_tmp)
+    assert ids(journal) == numbers(0, 1, 3, 4)
+    assert "the damage was left in the file" in journal.warnings[0]
+    journal.append(put(grant("p5")))
+    journal.close()
+    assert ids(open_journal(short_tmp)) == numbers(0, 1, 3, 4, 5)
+
+
+def test_a_full_disk_does_not_keep_the_agent_from_what_it_granted(short_tmp: Path) -> None:
+    data = filled(short_tmp)
+    with files_up_to(len(data)):
+        journal = Journal.open(short_tmp / NAME, boot_id="another boot")
+    assert ids(journal) == numbers(0, 1, 2, 3, 4)
+
+
+def test_a_journal_that_is_mostly_garbage_is_rewritten_and_keeps_its_state(short_tmp: Path) -> None:
+    journal = open_journal(short_tmp)
+    journal.append(put(grant("p0")))
+    rewritten = 0
+    for round_ in range(300):
+        journal.append(put(grant("p1", proved=bool(round_ % 2))))
+        rewritten += journal.compact_if_due()
+    assert rewritten == 1
+    assert (short_tmp / NAME).read_bytes().count(b"\n") < 100
+    before = dict(journal.grants)
+    journal.close()
+    assert open_journal(short_tmp).grants == before
+
+
+def test_what_a_crash_left_of_a_rewrite_is_never_the_journal(short_tmp: Path) -> None:
+    data = filled(short_tmp, 3)
+    (short_tmp / NAME).unlink()
+    other = filled(short_tmp, 5)
+    for part in (0, 10, len(data) // 2, len(data)):
+        (short_tmp / NAME).write_bytes(other)
+        (short_tmp / f".{NAME}.new").write_bytes(data[:part])
+        journal = open_journal(short_tmp)
+        assert ids(journal) == numbers(0, 1, 2, 3, 4)
+        assert not (short_tmp / f".{NAME}.new").exists()
+        journal.close()
+
+
+def test_the_boot_is_recorded_and_a_reboot_noticed(short_tmp: Path) -> None:
+    def opened(boot_id: str) -> Journal:
+        journal = Journal.open(short_tmp / NAME, boot_id=boot_id)
+        journal.close()
+        return journal
+
+    assert not opened("one").rebooted
+    assert not opened("one").rebooted
+    assert opened("two").rebooted
+    rewriting = Journal.open(short_tmp / NAME, boot_id="two")
+    rewriting.append(put(grant("p0")))
+    rewriting.rewrite()
+    rewriting.close()
+    assert not opened("two").rebooted
+    assert ids(opened("three")) == numbers(0)

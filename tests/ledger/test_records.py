@@ -1,0 +1,108 @@
+"""A line of the journal reads back as what was written, and nothing else reads as a line."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.ledger.grant import Grant, GrantId, Source
+from deviceplugin.ledger.records import Change, Entry, decode_line, encode_line, header, header_version
+from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
+from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.request import Request
+from deviceplugin.model.units import Resource
+from tests.ledger.makers import grant
+
+counts = st.integers(min_value=0, max_value=2**31)
+grants = st.builds(
+    Grant,
+    id=st.text(min_size=1).map(GrantId),
+    allocation=st.builds(
+        Allocation,
+        owner=st.builds(ContainerRef, st.builds(PodRef, st.text().map(PodUid), st.text(), st.text()), st.text()),
+        role=st.sampled_from(ContainerRole),
+        request=st.builds(Request, counts, counts),
+        shares=st.lists(st.builds(GpuShare, st.text().map(GpuUuid), counts, counts), max_size=3).map(tuple),
+    ),
+    answered=st.frozensets(st.sampled_from(Resource)),
+    source=st.sampled_from(Source),
+    proved=st.booleans(),
+    created=st.floats(allow_nan=False, allow_infinity=False),
+    soft_cores=counts,
+)
+entries = st.builds(
+    Entry,
+    number=counts,
+    written=st.floats(allow_nan=False, allow_infinity=False),
+    change=st.builds(
+        Change,
+        kind=st.text(),
+        put=st.lists(grants, max_size=3).map(tuple),
+        removed=st.lists(st.text().map(GrantId), max_size=3).map(tuple),
+        why=st.text(),
+    ),
+    boot=st.text(),
+)
+
+
+@given(entries)
+def test_a_line_reads_back_as_the_entry_it_was_made_of(entry: Entry) -> None:
+    line = encode_line(entry)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert decode_line(line[:-1]) == entry
+
+
+@given(entries, st.data())
+def test_a_line_with_one_byte_changed_does_not_verify(entry: Entry, data: st.DataObject) -> None:
+    line = encode_line(entry)[:-1]
+    place = data.draw(st.integers(0, len(line) - 1))
+    other = data.draw(st.integers(0, 255).filter(lambda byte: byte != line[place]))
+    assert decode_line(line[:place] + bytes([other]) + line[place + 1 :]) is None
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_line_answer_none(data: bytes) -> None:
+    assert decode_line(data) is None
+
+
+@pytest.mark.parametrize(
+    "body", [b"[]", b"{}", b'{"n":"1"}', b'{"n":1,"at":0,"change":"x","put":[{"id":"g"}]}', b"\xff"]
+)
+def test_a_line_that_verifies_but_says_nothing_we_know_answers_none(body: bytes) -> None:
+    import zlib
+
+    assert decode_line(b"%08x %d %s" % (zlib.crc32(body), len(body), body)) is None
+
+
+def test_an_operator_can_read_a_line() -> None:
+    entry = Entry(7, 1000.0, Change("grant", put=(grant("train"),)))
+    text = encode_line(entry).decode()
+    assert '"change":"grant"' in text
+    assert '"namespace":"default","name":"train"' in text
+    assert '"gpus":[{"uuid":"GPU-0","cores":30,"blocks":8}]' in text
+
+
+def test_a_line_of_a_later_agent_with_more_keys_is_still_read() -> None:
+    import zlib
+
+    entry = Entry(1, 1000.0, Change("grant", put=(grant("train"),)))
+    body = encode_line(entry).split(b" ", 2)[2][:-2] + b',"mood":"good"}'
+    assert decode_line(b"%08x %d %s" % (zlib.crc32(body), len(body), body)) == entry
+
+
+def test_a_line_without_a_soft_limit_is_one_with_none() -> None:
+    import zlib
+
+    entry = Entry(1, 1000.0, Change("grant", put=(dataclasses.replace(grant("train"), soft_cores=0),)))
+    body = encode_line(entry).split(b" ", 2)[2][:-1].replace(b',"soft_cores":0', b"")
+    assert decode_line(b"%08x %d %s" % (zlib.crc32(body), len(body), body)) == entry
+
+
+def test_the_header_names_its_version_and_a_damaged_one_names_none() -> None:
+    line = header()[:-1]
+    assert header_version(line) == 1
+    for place in range(len(line)):
+        assert header_version(line[:place] + b"~" + line[place + 1 :]) is None
+    assert header_version(b"") is None
