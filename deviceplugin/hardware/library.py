@@ -7,6 +7,7 @@ operator named is used or refused, never silently replaced by the system's.
 
 import _ctypes
 import ctypes
+import os
 from pathlib import Path
 
 from deviceplugin.errors import DriverMissingError
@@ -46,17 +47,38 @@ class Library:
         if chosen is None:
             return
         try:
-            self._mapped = ctypes.CDLL(str(chosen))
+            mapped = ctypes.CDLL(str(chosen))
         except OSError as error:
             raise DriverMissingError(
                 f"{chosen} cannot be loaded as NVML: {error}; name the driver's {SONAME} or its root directory"
             ) from None
+        if not _answers_to_name(mapped):
+            _unmap(mapped)
+            raise DriverMissingError(
+                f"{chosen} is a library, but not the one that this process knows as {SONAME}; "
+                "name the driver's own file"
+            )
+        self._mapped = mapped
 
     def unmap(self) -> None:
         """Lets the mapping go, so that the next `preload` takes the file that is there then."""
         if self._mapped is not None:
-            _ctypes.dlclose(self._mapped._handle)  # noqa: SLF001 - ctypes has no public way to unload
+            _unmap(self._mapped)
             self._mapped = None
+
+
+def _answers_to_name(library: ctypes.CDLL) -> bool:
+    """Whether whoever opens NVML by name gets this very library."""
+    try:
+        named = ctypes.CDLL(SONAME, mode=os.RTLD_NOLOAD)
+    except OSError:
+        return False
+    _unmap(named)  # only the reference that the question itself took
+    return bool(named._handle == library._handle)  # noqa: SLF001 - ctypes has no public name for it
+
+
+def _unmap(library: ctypes.CDLL) -> None:
+    _ctypes.dlclose(library._handle)  # noqa: SLF001 - ctypes has no public way to unload
 
 
 def _below(root: Path) -> Path:

@@ -16,6 +16,7 @@ from deviceplugin.hardware import pci
 _CONTROL = "nvidiactl"
 _UVM = "nvidia-uvm"
 _CONTROL_MINOR = 255
+_LAST_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +107,16 @@ async def _run(command: list[str], tools: ModuleTools) -> _Run:
     except TimeoutError:
         return _Run(False, f"`{shown}` did not end within {tools.budget_s:g} s")
     finally:
-        if process.returncode is None:
-            process.kill()
+        await _end(process)
     if process.returncode == 0:
         return _Run(True)
     lines = stderr.decode(errors="replace").strip().splitlines()
     said = f": {lines[-1][:200]}" if lines else ""
     return _Run(False, f"`{shown}` ended with {process.returncode}{said}")
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """A tool that waits inside the kernel cannot be ended, only left behind."""
+    if process.returncode is None:
+        process.kill()
+        await asyncio.wait([asyncio.ensure_future(process.wait())], timeout=_LAST_WAIT_S)

@@ -34,7 +34,7 @@ class Schedule:
         self._sample_at = 0.0
         self._survey_at = 0.0
         self._retry = Backoff(first=options.retry_first_s, most=options.retry_most_s)
-        self._search = Backoff(first=options.rescan_period_s, most=30 * options.rescan_period_s)
+        self._search = Backoff(first=options.rescan_period_s, most=6 * options.rescan_period_s)
         self._deaf = Backoff(first=options.retry_first_s, most=options.retry_most_s)
 
     def must_open(self, now: float) -> bool:

@@ -1,0 +1,143 @@
+"""NVML behind its door: errors that say what to do, old drivers, and which library is loaded."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import structlog.testing
+
+from deviceplugin.errors import DriverMissingError, HardwareError, NvmlCallError
+from deviceplugin.hardware.device import Device, count, driver_of
+from deviceplugin.hardware.library import SONAME, Library
+from deviceplugin.hardware.nvml import Nvml, Status
+from tests.hardware import nvml_library
+from tests.hardware.conftest import Stub, uuid
+
+
+@pytest.fixture
+def nvml(stub: Stub) -> Nvml:
+    one = Nvml(Library(path=stub.library))
+    one.open()
+    return one
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "advice"),
+    [
+        (15, "GPU is lost", "reset the GPU or reboot the node"),
+        (16, "GPU requires restart", "reset the GPU (nvidia-smi --gpu-reset)"),
+        (999, "Unknown Error", "see the kernel log (dmesg) for NVRM"),
+        (18, "RM has detected an NVML/RM version mismatch", "reload the kernel module of the new driver"),
+        (77, "an error of the stub", "see the kernel log (dmesg) for NVRM"),
+    ],
+)
+def test_an_error_names_function_gpu_and_what_to_do(stub: Stub, nvml: Nvml, code: int, said: str, advice: str) -> None:
+    device = Device.at(nvml, 1)
+    device.uuid()
+    stub.order("nvmlDeviceGetMemoryInfo.1", code)
+    with pytest.raises(NvmlCallError) as raised:
+        device.memory()
+    assert raised.value.code == code
+    assert raised.value.said == said
+    assert raised.value.message.startswith(
+        f"nvmlDeviceGetMemoryInfo failed for GPU 1 ({uuid(1)}): NVML says '{said}' ({code}); {advice}"
+    )
+    assert "\n" not in raised.value.message
+
+
+@pytest.mark.parametrize("code", [3, 4, 6, 13, 21, 25, 27])
+def test_a_question_that_this_gpu_does_not_answer_is_unknown(stub: Stub, nvml: Nvml, code: int) -> None:
+    stub.order("nvmlDeviceGetUtilizationRates", code)
+    assert Device.at(nvml, 0).utilization() == 0
+
+
+def test_a_gpu_in_trouble_raises_even_for_a_question_that_may_stay_open(stub: Stub, nvml: Nvml) -> None:
+    stub.order("nvmlDeviceGetUtilizationRates.0", 15)
+    with pytest.raises(NvmlCallError, match="GPU is lost"):
+        Device.at(nvml, 0).utilization()
+    assert Device.at(nvml, 1).utilization() == 7
+
+
+def test_a_function_that_the_driver_is_too_old_for_is_asked_and_logged_once(stub: Stub) -> None:
+    nvml = Nvml(Library(path=stub.old_library))
+    nvml.open()
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(3):
+            for index in range(count(nvml)):
+                assert not Device.at(nvml, index).mig_enabled()
+    assert [entry["function"] for entry in logs] == ["nvmlDeviceGetMigMode"]
+
+
+def test_a_handle_from_before_nvml_was_opened_again_is_refused(nvml: Nvml) -> None:
+    device = Device.at(nvml, 0)
+    nvml.close()
+    with pytest.raises(NvmlCallError, match="before NVML was opened again") as raised:
+        device.memory()
+    assert raised.value.code == Status.UNINITIALIZED
+    nvml.open()
+    with pytest.raises(NvmlCallError):
+        device.memory()
+    assert Device.at(nvml, 0).memory().total == 16 << 30
+
+
+def test_without_a_driver_module_the_error_says_how_to_get_it(stub: Stub) -> None:
+    stub.order("nvmlInitWithFlags", 9)
+    with pytest.raises(DriverMissingError) as raised:
+        Nvml(Library(path=stub.library)).open()
+    assert raised.value.message == (
+        "no NVIDIA driver answers: NVML says 'Driver Not Loaded'; load the nvidia kernel module (modprobe nvidia)"
+    )
+
+
+def test_another_failure_of_the_first_call_is_no_missing_driver(stub: Stub) -> None:
+    stub.order("nvmlInitWithFlags", 999)
+    with pytest.raises(NvmlCallError, match="^nvmlInit failed: NVML says 'Unknown Error'"):
+        Nvml(Library(path=stub.library)).open()
+
+
+def test_a_library_below_a_driver_root_is_found(stub: Stub, short_tmp: Path) -> None:
+    directory = short_tmp / "root/usr/lib/x86_64-linux-gnu"
+    directory.mkdir(parents=True)
+    shutil.copy(stub.library, directory / SONAME)
+    nvml = Nvml(Library(root=short_tmp / "root"))
+    nvml.open()
+    assert driver_of(nvml).version == "390.157"
+    assert driver_of(nvml).cuda == (9, 1)
+
+
+def test_a_root_without_a_library_is_refused_and_the_systems_one_not_taken(short_tmp: Path) -> None:
+    with pytest.raises(DriverMissingError, match=f"there is no {SONAME} below the driver root {short_tmp}"):
+        Nvml(Library(root=short_tmp)).open()
+    assert not nvml_library.is_mapped()
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not a library", b"\x7fELF"])
+def test_a_file_that_is_no_library_is_refused_in_one_sentence(short_tmp: Path, content: bytes | None) -> None:
+    path = short_tmp / "nvml.so"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DriverMissingError, match=f"{path} cannot be loaded as NVML") as raised:
+        Nvml(Library(path=path)).open()
+    assert "\n" not in raised.value.message
+
+
+def test_a_library_of_another_name_never_lets_the_systems_one_in(stub: Stub, short_tmp: Path) -> None:
+    other = short_tmp / "libother.so.1"
+    other.write_bytes(stub.library.read_bytes().replace(SONAME.encode() + b"\0", b"libnvidia-xx.so.1\0"))
+    with pytest.raises(HardwareError, match=rf"{other} .*{SONAME}"):
+        Nvml(Library(path=other)).open()
+
+
+def test_forgetting_the_library_takes_the_file_that_is_there_then(stub: Stub, short_tmp: Path) -> None:
+    path = short_tmp / "driver.so"
+    shutil.copy(stub.library, path)
+    nvml = Nvml(Library(path=path))
+    nvml.open()
+    assert nvml.optional("nvmlDeviceGetMigMode", Device.at(nvml, 0).handle) == [0, 0]
+    nvml.forget_library()
+    assert not nvml_library.is_mapped()
+    fresh = short_tmp / "fresh.so"
+    shutil.copy(stub.old_library, fresh)
+    fresh.rename(path)
+    nvml.open()
+    assert nvml.optional("nvmlDeviceGetMigMode", Device.at(nvml, 0).handle) is None

@@ -1,0 +1,59 @@
+"""What the kernel says of NVIDIA's PCI devices."""
+
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.hardware.pci import gpus_on_bus, kernel_name, numa_node
+
+
+def device(root: Path, name: str, *, vendor: str = "0x10de", kind: str = "0x030200", numa: str | None = None) -> None:
+    """A device of a made-up sysfs."""
+    directory = root / "bus/pci/devices" / name
+    directory.mkdir(parents=True)
+    (directory / "vendor").write_text(vendor + "\n")
+    (directory / "class").write_text(kind + "\n")
+    if numa is not None:
+        (directory / "numa_node").write_text(numa + "\n")
+
+
+@pytest.mark.parametrize(
+    ("nvml", "kernel"),
+    [
+        ("00000000:3B:00.0", "0000:3b:00.0"),
+        ("00000001:00:00.0", "0001:00:00.0"),
+        ("00010000:AF:00.0", "10000:af:00.0"),
+        ("", ""),
+        ("no bus id", "no bus id"),
+    ],
+)
+def test_a_bus_id_is_written_as_the_kernel_does(nvml: str, kernel: str) -> None:
+    assert kernel_name(nvml) == kernel
+
+
+def test_only_nvidias_display_controllers_are_gpus(short_tmp: Path) -> None:
+    device(short_tmp, "0000:01:00.0", kind="0x030000")
+    device(short_tmp, "0000:02:00.0", kind="0x030200")
+    device(short_tmp, "0000:02:00.1", kind="0x040300")
+    device(short_tmp, "0000:03:00.0", vendor="0x1002", kind="0x030000")
+    device(short_tmp, "0000:c4:00.0", kind="0x068000")
+    assert gpus_on_bus(short_tmp) == {"0000:01:00.0", "0000:02:00.0"}
+
+
+def test_a_machine_without_sysfs_has_no_gpus(short_tmp: Path) -> None:
+    assert gpus_on_bus(short_tmp / "nothing") == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("vendor", "numa", "expected"),
+    [("0x10de", "1", 1), ("0x10de", "0", 0), ("0x10de", "-1", None), ("0x10de", "x", None), ("0x8086", "1", None)],
+)
+def test_the_node_is_that_of_an_nvidia_device_only(
+    short_tmp: Path, vendor: str, numa: str, expected: int | None
+) -> None:
+    device(short_tmp, "0000:3b:00.0", vendor=vendor, numa=numa)
+    assert numa_node(short_tmp, "00000000:3B:00.0") == expected
+
+
+def test_a_device_that_is_not_there_has_no_node(short_tmp: Path) -> None:
+    assert numa_node(short_tmp, "00000000:3B:00.0") is None
