@@ -2,7 +2,7 @@
 
 In: a picture. Out: lines of at most 100 columns. Each ancestor says how many GPUs below it nobody holds, because that
 is what placement goes by; each GPU has one bar for cores and one for memory; owners hang on their GPUs. GPUs are named
-by their index, as nvidia-smi does, and by their device node where the two differ. The same as JSON is `tree`.
+by their minor, as in events and annotations, and by nvidia-smi's index where the two differ. As JSON: `tree`.
 """
 
 from collections import Counter
@@ -112,8 +112,8 @@ class _Drawing:
             yield from self._rows(child, further + branch, further + below, numa_known=numa_known or bool(numa))
 
     def _leaf_rows(self, gpu: Gpu, first: str, further: str) -> Iterator[_Row]:
-        node = f" (nvidia{gpu.minor})" if gpu.minor != gpu.index else ""
-        yield _Row(first, f"GPU {gpu.index}{node}", gpu)
+        index = f" (index {gpu.index})" if gpu.index != gpu.minor else ""
+        yield _Row(first, f"GPU {gpu.minor}{index}", gpu)
         grants = self._picture.grants_on(gpu.uuid)
         for number, grant in enumerate(grants if len(grants) > 1 else ()):
             branch, _ = self._glyphs.branch(last=number == len(grants) - 1)
