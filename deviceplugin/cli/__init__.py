@@ -1,11 +1,14 @@
 """`vcuda` and its commands, each imported only when it is called.
 
 In: the command line. Out: an exit status. A VcudaError becomes the one line `vcuda: MESSAGE` on standard error and
-status 1; a wrong command line is click's, with status 2. To add a command: a module beside this one that defines a
+status 1; a wrong command line is click's, with status 2; anything else is a bug, with one general sentence and status
+70, or with its traceback where VCUDA_DEBUG=1. To add a command: a module beside this one that defines a
 click command, and a line in `_COMMANDS`.
 """
 
+import errno
 import importlib
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,6 +44,12 @@ class Refused(click.ClickException):
         click.echo(f"vcuda: {self.message}", file=file or sys.stderr)
 
 
+class Bug(Refused):
+    """Anything else on its way out; EX_SOFTWARE of sysexits.h tells it from a refusal."""
+
+    exit_code = 70
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported by name."""
 
@@ -63,6 +72,16 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except VcudaError as error:
             raise Refused(error.message) from None
+        except Exception as error:
+            if os.environ.get("VCUDA_DEBUG") == "1" or _is_for_click(error):
+                raise
+            raise Bug("it failed in a way it should not; VCUDA_DEBUG=1 shows where, please report that") from None
+
+
+def _is_for_click(error: Exception) -> bool:
+    """Its own ways to end a command, and a reader of our output that went away."""
+    ends = (click.ClickException, click.exceptions.Exit, click.Abort)
+    return isinstance(error, ends) or (isinstance(error, OSError) and error.errno == errno.EPIPE)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
