@@ -1,0 +1,300 @@
+"""The ledger's transitions: what each does, what it refuses, and what subscribers hear of it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.errors import CapacityError, LedgerError, OwnershipError
+from deviceplugin.ledger.grant import Grant, GrantId
+from deviceplugin.ledger.ledger import Ledger, Transition
+from deviceplugin.model.allocation import ContainerRole, PodUid
+from deviceplugin.model.units import Resource
+from tests.ledger.makers import BLOCKS, claimant, grant, inventory, open_ledger, owner, uuid
+
+NODE = inventory(2)
+A, B = GrantId("g-a-main"), GrantId("g-b-main")
+
+
+def taken(ledger: Ledger, grant_id: GrantId) -> Grant:
+    found = ledger.get(grant_id)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def ledger(short_tmp: Path) -> Ledger:
+    return open_ledger(short_tmp)
+
+
+def test_a_grant_is_found_by_its_id_its_owner_and_its_pod(ledger: Ledger) -> None:
+    first, second = grant("a"), grant("a", container="side")
+    ledger.grant(first, NODE)
+    ledger.grant(second, NODE)
+    assert ledger.get(A) == first
+    assert ledger.of_owner((PodUid("uid-a"), "side")) == second
+    assert ledger.of_pod(PodUid("uid-a")) == (first, second)
+    assert ledger.allocations() == (first.allocation, second.allocation)
+    assert ledger.get(B) is None
+    assert ledger.of_owner((PodUid("uid-a"), "other")) is None
+    assert ledger.of_pod(PodUid("uid-b")) == ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (grant("b", cores=51, blocks=1), "has 50 cores and 32 blocks .8 GiB. free and the request needs 51 cores"),
+        (grant("b", cores=1, blocks=33), "needs 1 cores and 33 blocks"),
+        (grant("b", cores=100, blocks=0), "needs 100 cores and 64 blocks"),
+        (grant("b", cores=200, blocks=0, on=(0, 1)), "GPU 0 .GPU-0. has 50 cores"),
+        (grant("b", on=(7,)), "GPU GPU-7 is not on this node any more"),
+    ],
+)
+def test_a_grant_that_does_not_fit_is_refused_and_leaves_no_trace(short_tmp: Path, asked: Grant, sentence: str) -> None:
+    ledger = open_ledger(short_tmp)
+    ledger.grant(grant("a", cores=50, blocks=BLOCKS // 2), NODE)
+    with pytest.raises(CapacityError, match=sentence):
+        ledger.grant(asked, NODE)
+    assert [each.id for each in ledger.grants()] == [A]
+    ledger.close()
+    assert [each.id for each in open_ledger(short_tmp).grants()] == [A]
+
+
+def test_init_containers_share_the_room_of_their_pods_apps(ledger: Ledger) -> None:
+    ledger.grant(grant("a", cores=80, container="init", role=ContainerRole.INIT), NODE)
+    ledger.grant(grant("a", cores=80), NODE)
+    with pytest.raises(CapacityError):
+        ledger.grant(grant("b", cores=80, role=ContainerRole.INIT), NODE)
+
+
+def test_a_container_cannot_hold_two_grants(ledger: Ledger) -> None:
+    ledger.grant(grant("a"), NODE)
+    with pytest.raises(LedgerError, match="default/a/main holds grant g-a-main and cannot hold g-2 as well"):
+        ledger.grant(grant("a", grant_id="g-2"), NODE)
+    with pytest.raises(LedgerError, match="exists already"):
+        ledger.grant(grant("b", grant_id="g-a-main"), NODE)
+
+
+def test_answers_are_kept_for_each_resource(ledger: Ledger) -> None:
+    ledger.grant(grant("a"), NODE)
+    key = (PodUid("uid-a"), "main")
+    assert [each.id for each in ledger.half_answered()] == [A]
+    assert (ledger.answered(key, Resource.CORE), ledger.answered(key, Resource.MEMORY)) == (True, False)
+    ledger.answer(A, Resource.MEMORY)
+    assert ledger.half_answered() == ()
+    assert ledger.answered(key, Resource.MEMORY)
+    ledger.repeat(A, Resource.MEMORY)
+    assert not ledger.answered(key, Resource.CORE)
+    assert not ledger.answered((PodUid("uid-b"), "main"), Resource.CORE)
+
+
+def test_a_whole_gpu_without_a_memory_count_is_answered_with_its_cores(ledger: Ledger) -> None:
+    ledger.grant(grant("a", cores=100, blocks=0), NODE)
+    assert ledger.half_answered() == ()
+
+
+def test_a_transition_of_an_unknown_grant_is_refused(ledger: Ledger) -> None:
+    for call in (
+        lambda: ledger.answer(A, Resource.CORE),
+        lambda: ledger.repeat(A, Resource.CORE),
+        lambda: ledger.prove(A),
+        lambda: ledger.settle(A, claimant("b"), NODE),
+        lambda: ledger.reassign(grant("a"), inventory=NODE),
+        lambda: ledger.describe(A, owner("a"), ContainerRole.APP, NODE),
+    ):
+        with pytest.raises(LedgerError, match="g-a-main is not in the ledger"):
+            call()
+
+
+def test_a_grant_settles_with_the_container_that_kubelet_proves(ledger: Ledger) -> None:
+    ledger.grant(grant("a", cores=50, blocks=8), NODE)
+    fixed = ledger.settle(A, replace(claimant("b", cores=20, blocks=4), soft_cores=60), NODE)
+    assert fixed.proved
+    assert fixed.soft_cores == 60
+    assert fixed.allocation.owner == owner("b")
+    assert [(each.uuid, each.cores, each.blocks) for each in fixed.allocation.shares] == [(uuid(0), 20, 4)]
+    assert ledger.of_owner((PodUid("uid-b"), "main")) == fixed
+    assert ledger.of_owner((PodUid("uid-a"), "main")) is None
+
+
+def test_two_containers_that_were_taken_for_each_other_change_over(ledger: Ledger) -> None:
+    ledger.grant(grant("a", cores=70), NODE)
+    ledger.grant(grant("b", cores=30), NODE)
+    ledger.settle(A, claimant("b", cores=30), NODE)
+    one, other = taken(ledger, A), taken(ledger, B)
+    assert (one.allocation.owner, one.allocation.request.cores, one.proved) == (owner("b"), 30, True)
+    assert (other.allocation.owner, other.allocation.request.cores, other.proved) == (owner("a"), 70, False)
+
+
+def test_a_change_over_to_other_gpus_sizes_both_on_the_gpus_they_have(ledger: Ledger) -> None:
+    ledger.grant(grant("a", cores=100, blocks=0, on=(0,)), NODE)
+    ledger.grant(grant("b", cores=30, on=(1,)), NODE)
+    ledger.settle(A, claimant("b", cores=30), NODE)
+    assert [(share.uuid, share.cores, share.blocks) for share in taken(ledger, A).allocation.shares] == [
+        (uuid(0), 30, 8)
+    ]
+    assert [(share.uuid, share.cores, share.blocks) for share in taken(ledger, B).allocation.shares] == [
+        (uuid(1), 100, BLOCKS)
+    ]
+
+
+def test_a_displaced_grant_that_cannot_take_the_other_request_keeps_its_size(ledger: Ledger) -> None:
+    node = inventory(3)
+    ledger.grant(grant("a", cores=30, on=(0,)), node)
+    ledger.grant(grant("b", cores=20, on=(1,)), node)
+    ledger.grant(grant("c", cores=75, on=(1,)), node)
+    ledger.settle(A, claimant("b", cores=20), node)
+    displaced = taken(ledger, B)
+    assert displaced.allocation.owner == owner("a")
+    assert (displaced.allocation.request.cores, displaced.proved) == (20, False)
+
+
+@pytest.mark.parametrize(
+    ("to", "error", "sentence"),
+    [
+        (claimant("b", cores=60), CapacityError, "GPU 0 .GPU-0. has 40 cores"),
+        (claimant("b", cores=100, blocks=0), CapacityError, "GPU 0"),
+        (claimant("b", cores=200, blocks=0), OwnershipError, "asked for 2 GPUs and kubelet gave it grant g-a-main"),
+    ],
+)
+def test_a_true_owner_that_does_not_fit_is_refused_and_nothing_changes(
+    ledger: Ledger, to: object, error: type[Exception], sentence: str
+) -> None:
+    ledger.grant(grant("a", cores=10), NODE)
+    ledger.grant(grant("c", cores=50), NODE)
+    before = ledger.grants()
+    with pytest.raises(error, match=sentence):
+        ledger.settle(A, to, NODE)  # type: ignore[arg-type]
+    assert ledger.grants() == before
+
+
+def test_settling_with_the_same_owner_corrects_the_size(ledger: Ledger) -> None:
+    ledger.grant(grant("a", cores=10), NODE)
+    ledger.settle(A, claimant("a", cores=20, blocks=9), NODE)
+    (share,) = taken(ledger, A).allocation.shares
+    assert (share.cores, share.blocks, taken(ledger, A).proved) == (20, 9, True)
+
+
+def test_reassigned_grants_are_judged_together(ledger: Ledger) -> None:
+    ledger.grant(grant("a", cores=100, blocks=0, on=(0,)), NODE)
+    ledger.grant(grant("b", cores=100, blocks=0, on=(1,)), NODE)
+    one, other = taken(ledger, A), taken(ledger, B)
+    crossed = (
+        replace(one, allocation=replace(one.allocation, shares=other.allocation.shares)),
+        replace(other, allocation=replace(other.allocation, shares=one.allocation.shares)),
+    )
+    with pytest.raises(CapacityError):
+        ledger.reassign(crossed[0], inventory=NODE)
+    ledger.reassign(*crossed, inventory=NODE)
+    assert ledger.grants() == crossed
+
+
+def test_reassigning_two_grants_to_one_container_is_refused(ledger: Ledger) -> None:
+    ledger.grant(grant("a"), NODE)
+    ledger.grant(grant("b"), NODE)
+    both = [replace(each, allocation=replace(each.allocation, owner=owner("c"))) for each in ledger.grants()]
+    with pytest.raises(LedgerError, match="cannot hold"):
+        ledger.reassign(*both, inventory=NODE)
+
+
+def test_release_gives_back_what_is_held_and_ignores_the_rest(ledger: Ledger) -> None:
+    ledger.grant(grant("a", cores=100, blocks=0), NODE)
+    assert [each.id for each in ledger.release([A, GrantId("g-unknown"), A], why="test")] == [A]
+    assert ledger.release([A], why="test") == ()
+    ledger.grant(grant("b", cores=100, blocks=0), NODE)
+
+
+def test_a_grant_that_changed_hands_is_not_released_for_its_former_owner(ledger: Ledger) -> None:
+    ledger.grant(grant("a"), NODE)
+    judged = ledger.grants()
+    ledger.settle(A, claimant("b"), NODE)
+    assert ledger.release_ended(judged, why="pod a ended") == ()
+    assert [each.id for each in ledger.release_ended(ledger.grants(), why="pod b ended")] == [A]
+
+
+def test_what_is_true_already_is_taken_up_beyond_capacity_and_reported(ledger: Ledger) -> None:
+    ledger.grant(grant("a", cores=60), NODE)
+    adopted = ledger.adopt([grant("b", cores=60), grant("a", grant_id="g-x"), grant("c", grant_id="g-a-main")])
+    assert [each.id for each in adopted] == [B]
+    (load,) = ledger.over_commitments(NODE)
+    assert str(load) == "GPU GPU-0 holds 120 of 100 cores and 16 of 64 blocks (16 GiB)"
+
+
+def test_an_over_committed_gpu_can_be_relieved_but_not_loaded_further(ledger: Ledger) -> None:
+    ledger.adopt([grant("a", cores=80), grant("b", cores=80)])
+    with pytest.raises(CapacityError, match="has 0 cores"):
+        ledger.grant(grant("c", cores=1, blocks=1), NODE)
+    ledger.settle(A, claimant("a", cores=70), NODE)
+    with pytest.raises(CapacityError):
+        ledger.settle(A, claimant("a", cores=71), NODE)
+    ledger.grant(grant("d", cores=10, on=(1,)), NODE)
+    ledger.release([B], why="test")
+    assert ledger.over_commitments(NODE) == ()
+
+
+def test_a_gpu_that_went_away_is_still_held_and_given_to_nobody(ledger: Ledger) -> None:
+    ledger.grant(grant("a", on=(1,)), NODE)
+    smaller = inventory(1)
+    assert [load.uuid for load in ledger.over_commitments(smaller)] == [uuid(1)]
+    ledger.prove(A)
+    ledger.settle(A, claimant("b"), smaller)
+    with pytest.raises(CapacityError, match="not on this node"):
+        ledger.grant(grant("c", on=(1,)), smaller)
+
+
+def test_a_rebuilt_grant_learns_its_pods_name_and_its_role(ledger: Ledger) -> None:
+    blank = grant("a")
+    nameless = replace(blank.allocation.owner, pod=replace(blank.allocation.owner.pod, namespace="", name=""))
+    ledger.adopt([replace(blank, allocation=replace(blank.allocation, owner=nameless))])
+    ledger.describe(A, owner("a"), ContainerRole.INIT, NODE)
+    assert taken(ledger, A).allocation.owner == owner("a")
+    assert taken(ledger, A).allocation.role is ContainerRole.INIT
+    with pytest.raises(LedgerError, match="cannot be described as of"):
+        ledger.describe(A, owner("b"), ContainerRole.APP, NODE)
+
+
+def test_subscribers_hear_every_transition_once_and_no_change_is_none(ledger: Ledger) -> None:
+    heard: list[Transition] = []
+    stop = ledger.subscribe(heard.append)
+    ledger.grant(grant("a"), NODE)
+    ledger.prove(A)
+    ledger.prove(A)
+    ledger.release([A], why="test")
+    ledger.release([A], why="test")
+    proved = grant("a", proved=True)
+    assert heard == [
+        Transition("grant", (), (grant("a"),)),
+        Transition("prove", (grant("a"),), (proved,)),
+        Transition("release", (proved,), ()),
+    ]
+    stop()
+    ledger.grant(grant("b"), NODE)
+    assert len(heard) == 3
+
+
+def test_a_subscriber_that_fails_spoils_neither_the_change_nor_the_other_subscribers(ledger: Ledger) -> None:
+    heard: list[str] = []
+
+    def fail(_: Transition) -> None:
+        raise ValueError("a view broke")
+
+    ledger.subscribe(fail)
+    ledger.subscribe(lambda transition: heard.append(transition.kind))
+    ledger.grant(grant("a"), NODE)
+    assert (heard, [each.id for each in ledger.grants()]) == (["grant"], [A])
+
+
+def test_the_later_of_two_grants_that_damage_left_to_one_container_is_its_own(short_tmp: Path) -> None:
+    ledger = open_ledger(short_tmp)
+    ledger.grant(grant("a"), NODE)
+    ledger.release([A], why="this line will be damaged")
+    ledger.grant(grant("a", grant_id="g-2"), NODE)
+    ledger.close()
+    path = short_tmp / "ledger.journal"
+    path.write_bytes(path.read_bytes().replace(b"will be damaged", b"XXXX XX XXXXXXX"))
+    again = open_ledger(short_tmp)
+    assert len(again.warnings) == 1
+    assert sorted(each.id for each in again.grants()) == ["g-2", "g-a-main"]
+    found = again.of_owner((PodUid("uid-a"), "main"))
+    assert found is not None
+    assert found.id == "g-2"

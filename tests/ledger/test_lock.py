@@ -1,0 +1,70 @@
+"""One agent per node: the lock keeps a second process out and ends with its holder, however that ends."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.errors import LedgerError
+from deviceplugin.ledger.lock import AgentLock
+
+_ROOT = Path(__file__).parents[2]
+_HOLD = """
+import sys
+from pathlib import Path
+from deviceplugin.ledger.lock import AgentLock
+lock = AgentLock.acquire(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def holder(directory: Path) -> "subprocess.Popen[str]":
+    """Another process that holds the lock."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(directory)],
+        cwd=_ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_second_process_is_told_who_holds_the_lock_and_gets_it_when_that_one_is_killed(short_tmp: Path) -> None:
+    with holder(short_tmp) as process:
+        with pytest.raises(LedgerError, match=rf"another vcuda agent \(process {process.pid}\) runs on this node"):
+            AgentLock.acquire(short_tmp)
+        process.kill()
+        process.wait(timeout=10)
+    AgentLock.acquire(short_tmp).release()
+
+
+def test_the_lock_is_given_back_at_the_end_of_the_block(short_tmp: Path) -> None:
+    with AgentLock.acquire(short_tmp / "new"), pytest.raises(LedgerError, match="another vcuda agent"):
+        AgentLock.acquire(short_tmp / "new")
+    with AgentLock.acquire(short_tmp / "new"):
+        pass
+
+
+def test_a_child_of_the_agent_does_not_keep_the_lock(short_tmp: Path) -> None:
+    lock = AgentLock.acquire(short_tmp)
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE):
+        lock.release()
+        AgentLock.acquire(short_tmp).release()
+
+
+def test_a_lock_whose_holder_wrote_no_pid_is_still_one_sentence(short_tmp: Path) -> None:
+    with AgentLock.acquire(short_tmp) as lock:
+        lock.path.write_text("not a number")
+        with pytest.raises(LedgerError, match="another vcuda agent runs on this node"):
+            AgentLock.acquire(short_tmp)
+
+
+def test_a_directory_that_cannot_be_used_is_one_sentence(short_tmp: Path) -> None:
+    (short_tmp / "file").write_text("")
+    with pytest.raises(LedgerError, match="cannot be opened: not a directory"):
+        AgentLock.acquire(short_tmp / "file")
