@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from deviceplugin.errors import KubeGoneError, KubeNotFoundError
+from deviceplugin.errors import KubeConflictError, KubeError, KubeGoneError, KubeNotFoundError
 from deviceplugin.kube.changes import PodEvent, read_line
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.pods import decode_pod, pod_from
@@ -28,6 +28,7 @@ from deviceplugin.model.units import ResourceNames
 _MERGE = "application/merge-patch+json"
 _PAGE = 500
 _LIST_ATTEMPTS = 3
+_INVALID = 422
 
 Texts = Mapping[str, str | None]
 """Labels or annotations to set; None removes one."""
@@ -101,7 +102,7 @@ class KubeClient:
         """KubeNotFoundError also where the name belongs to another pod by now."""
         found = decode_pod(await self._transport.request("GET", _pod(pod), what=f"get pod {pod}"), names=self._names)
         if pod.uid and pod.uid not in (found.ref.uid, found.api_uid):
-            raise KubeNotFoundError(f"pod {pod} with UID {pod.uid} is gone; another one has its name", code=404)
+            raise _taken_over(KubeNotFoundError, pod, 404)
         return found
 
     async def patch_pod_annotations(self, pod: PodRef, annotations: Texts, *, version: str = "") -> Pod:
@@ -111,9 +112,14 @@ class KubeClient:
             meta["uid"] = pod.uid
         if version:
             meta["resourceVersion"] = version
-        return decode_pod(
-            await self._patch(_pod(pod), {"metadata": meta}, what=f"annotate pod {pod}"), names=self._names
-        )
+        try:
+            body = await self._patch(_pod(pod), {"metadata": meta}, what=f"annotate pod {pod}")
+        except KubeError as error:
+            # To the API server another UID in a patch is no failed precondition but an invalid change (1.36: 422).
+            if error.code == _INVALID and "metadata.uid" in error.message:
+                raise _taken_over(KubeConflictError, pod, 409) from None
+            raise
+        return decode_pod(body, names=self._names)
 
     async def delete_pod(self, pod: PodRef, *, grace_seconds: int | None = None) -> None:
         """KubeConflictError where the name belongs to another pod by now."""
@@ -162,6 +168,10 @@ class KubeClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _taken_over(kind: type[KubeError], pod: PodRef, code: int) -> KubeError:
+    return kind(f"pod {pod} with UID {pod.uid} is gone; another one has its name", code=code)
 
 
 def _pod(pod: PodRef) -> str:

@@ -136,7 +136,7 @@ async def test_a_watch_tells_changes_and_bookmarks_after_a_version(server: ApiSe
             seen.append(event)
             if event.kind is EventKind.BOOKMARK:
                 break
-    assert [event.kind.value for event in seen] == ["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
+    assert [event.kind.value for event in seen] == ["ADDED", "MODIFIED", "MODIFIED", "DELETED", "BOOKMARK"]
     assert {event.pod.ref for event in seen if event.pod} == {ref}
     assert seen[-1].version == str(server.store.version)
 

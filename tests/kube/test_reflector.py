@@ -59,10 +59,10 @@ async def test_the_store_follows_adds_changes_binds_and_deletes(server: ApiServe
 
 
 async def test_readers_hear_each_change_once_and_in_order(server: ApiServer, client: KubeClient) -> None:
-    heard: list[tuple[str, str]] = []
+    heard: list[tuple[str, str, bool]] = []
 
     def reader(change: PodChange) -> None:
-        heard.append((change.kind.value, change.pod.phase))
+        heard.append((change.kind.value, change.pod.phase, change.pod.deleting))
 
     async with running(client) as reflector:
         await asyncio.wait_for(reflector.synced.wait(), 5)
@@ -70,11 +70,16 @@ async def test_readers_hear_each_change_once_and_in_order(server: ApiServer, cli
         server.store.create("pods", pod("a", node="n1"))
         server.store.set_status("a", {"phase": "Running"})
         server.store.delete("pods", "a", namespace="default", grace=0)
-        await until(lambda: len(heard) == 3)
+        await until(lambda: len(heard) == 4)
         end()
         server.store.create("pods", pod("b", node="n1"))
         await until(lambda: names(reflector) == {"b"})
-    assert heard == [("added", "Pending"), ("modified", "Running"), ("deleted", "Running")]
+    assert heard == [
+        ("added", "Pending", False),
+        ("modified", "Running", False),
+        ("modified", "Running", True),
+        ("deleted", "Running", True),
+    ]
 
 
 async def test_a_reader_that_fails_harms_neither_store_nor_other_readers(server: ApiServer, client: KubeClient) -> None:

@@ -83,8 +83,6 @@ class Api:
         query = request.query
         chosen = selector(resource, fields=query.get("fieldSelector", ""), labels=query.get("labelSelector", ""))
         version = _number(query.get("resourceVersion", ""))
-        if version is not None and version > self.store.version:
-            raise ApiError(504, f"Too large resource version: {version}, current: {self.store.version}")
         if is_watch(request):
             watch = Watch(
                 resource,
@@ -96,6 +94,8 @@ class Api:
                 timeout_seconds=float(query.get("timeoutSeconds") or 1800),
             )
             return await self._watch(request, watch)
+        if version is not None and version > self.store.version:
+            raise ApiError(504, f"Timeout: Too large resource version: {version}, current: {self.store.version}")
         limit = _number(query.get("limit", "")) or 0
         if token := query.get("continue", ""):
             return web.json_response(self.pages.following(KINDS[resource], token, limit))

@@ -92,7 +92,7 @@ class Store:
         """Merge patch; uid and version in it are preconditions. Pods: status changes only through `status`."""
         key = (resource, namespace, name)
         old = self._current(key)
-        _check_preconditions(resource, old, change.get("metadata") or {})
+        _check_patch(resource, old, change.get("metadata") or {})
         change = {part: value for part, value in change.items() if part not in ("apiVersion", "kind")}
         if status:
             change = {part: change[part] for part in ("metadata", "status") if part in change}
@@ -126,12 +126,13 @@ class Store:
         key = (resource, namespace, name)
         old = self._current(key)
         _check_preconditions(resource, old, preconditions or {})
-        if resource == "pods" and (seconds := pods.grace_seconds(old, grace)):
-            if old["metadata"].get("deletionTimestamp"):
-                return copy.deepcopy(old)
-            marks = {"deletionTimestamp": timestamp(seconds), "deletionGracePeriodSeconds": seconds}
-            return self._write(key, merge(old, {"metadata": marks}))
-        return self._erase(key)
+        if resource != "pods":
+            return self._erase(key)
+        seconds = pods.grace_seconds(old, grace)
+        if seconds and old["metadata"].get("deletionTimestamp"):
+            return copy.deepcopy(old)
+        marked = self._write(key, pods.deleting(old, seconds, timestamp(seconds)))
+        return marked if seconds else self._erase(key)
 
     def changes(self, resource: str, since: int) -> list[Change]:
         """Every later change, oldest first; ApiError 410 where they are compacted away."""
@@ -181,6 +182,14 @@ class Store:
 def timestamp(seconds_from_now: float = 0) -> str:
     moment = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=seconds_from_now)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _check_patch(resource: str, old: JsonObject, wanted: JsonObject) -> None:
+    """A patch is no precondition for the real server: another uid is a change of an immutable field (seen on 1.36)."""
+    if wanted.get("uid") and wanted["uid"] != old["metadata"]["uid"]:
+        kind, name, uid = KINDS[resource], old["metadata"]["name"], wanted["uid"]
+        raise ApiError(422, f'{kind} "{name}" is invalid: metadata.uid: Invalid value: "{uid}": field is immutable')
+    _check_preconditions(resource, old, wanted)
 
 
 def _check_preconditions(resource: str, old: JsonObject, wanted: JsonObject) -> None:

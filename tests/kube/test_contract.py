@@ -1,0 +1,255 @@
+"""What the edge relies on in an API server, asked of the stand-in and, where one is given, of a real one.
+
+`VCUDA_CONTRACT_KUBECONFIG=FILE` (an administrator's) adds a real server, restarted once, to every test. Without it the
+stand-in alone is asked, and nothing is skipped.
+"""
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import pytest
+
+from deviceplugin.errors import KubeConflictError, KubeGoneError, KubeNotFoundError
+from deviceplugin.kube.changes import EventKind, PodEvent
+from deviceplugin.kube.client import KubeClient
+from deviceplugin.kube.credentials import Credentials
+from deviceplugin.kube.reflector import Pace, PodReflector
+from deviceplugin.kube.transport import Timeouts, Transport
+from deviceplugin.model.allocation import PodRef, PodUid
+from tests.fakes.apiserver import ApiServer, JsonObject, container, node, pod
+
+REAL = os.environ.get("VCUDA_CONTRACT_KUBECONFIG", "")
+
+
+class Cluster(Protocol):
+    """What users, the scheduler and kubelet do, so that there is something to see."""
+
+    client: KubeClient
+
+    async def create(self, item: JsonObject) -> PodRef: ...
+    async def bind(self, ref: PodRef, node: str, annotations: dict[str, str]) -> None: ...
+    async def report(self, ref: PodRef, status: JsonObject) -> None: ...
+    async def add_node(self, name: str) -> None: ...
+    def forget_history(self) -> None: ...
+
+
+@dataclass
+class StandIn:
+    server: ApiServer
+    client: KubeClient
+
+    async def create(self, item: JsonObject) -> PodRef:
+        return _ref(self.server.store.create("pods", item))
+
+    async def bind(self, ref: PodRef, node: str, annotations: dict[str, str]) -> None:
+        self.server.store.bind(ref.name, node, meta={"uid": ref.uid, "annotations": annotations})
+
+    async def report(self, ref: PodRef, status: JsonObject) -> None:
+        self.server.store.set_status(ref.name, status)
+
+    async def add_node(self, name: str) -> None:
+        self.server.store.create("nodes", node(name))
+
+    def forget_history(self) -> None:
+        self.server.compact()
+
+
+@dataclass
+class Real:
+    transport: Transport
+    client: KubeClient
+
+    async def create(self, item: JsonObject) -> PodRef:
+        body = await self.transport.request("POST", _PODS, what="create a pod", body=msgspec.json.encode(item))
+        return _ref(msgspec.json.decode(body))
+
+    async def bind(self, ref: PodRef, node: str, annotations: dict[str, str]) -> None:
+        meta = {"name": ref.name, "uid": ref.uid, "annotations": annotations}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": {"kind": "Node", "name": node}}
+        body = msgspec.json.encode(binding)
+        await self.transport.request("POST", f"{_PODS}/{ref.name}/binding", what="bind", body=body)
+
+    async def report(self, ref: PodRef, status: JsonObject) -> None:
+        body = msgspec.json.encode({"status": status})
+        kind = "application/strategic-merge-patch+json"
+        await self.transport.request("PATCH", f"{_PODS}/{ref.name}/status", what="report", body=body, content_type=kind)
+
+    async def add_node(self, name: str) -> None:
+        await self.transport.request(
+            "POST", "/api/v1/nodes", what="create a node", body=msgspec.json.encode(node(name))
+        )
+
+    def forget_history(self) -> None:
+        """Its watch cache forgets in no other way than a restart, which must have happened before this run."""
+
+
+_PODS = "/api/v1/namespaces/default/pods"
+
+
+def _ref(item: JsonObject) -> PodRef:
+    meta = item["metadata"]
+    return PodRef(PodUid(meta["uid"]), meta["namespace"], meta["name"])
+
+
+@pytest.fixture(params=["stand-in", "real"] if REAL else ["stand-in"])
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
+    timeouts = Timeouts(connect=2.0, request=5.0, silence=5.0)
+    if request.param == "real":
+        transport = Transport(Credentials(Path(REAL)), timeouts=timeouts)
+        async with await KubeClient.connect(Path(REAL), timeouts=timeouts) as client:
+            yield Real(transport, client)
+        await transport.close()
+        return
+    async with (
+        ApiServer(bookmark_seconds=0.5) as server,
+        await KubeClient.connect(server.kubeconfig(tmp_path / "kc"), timeouts=timeouts) as client,
+    ):
+        yield StandIn(server, client)
+
+
+@pytest.fixture
+def host() -> str:
+    """A node's name that no other test uses."""
+    return f"n-{uuid.uuid4().hex[:8]}"
+
+
+def fresh(name: str, host: str = "", *, owner: str = "") -> JsonObject:
+    return pod(f"{name}-{uuid.uuid4().hex[:8]}", container(cores=30, blocks=16), node=host, owner=owner)
+
+
+async def collect(cluster: Cluster, host: str, version: str, count: int) -> list[PodEvent]:
+    """The next events that are no bookmarks."""
+    found: list[PodEvent] = []
+    async with (
+        asyncio.timeout(10),
+        aclosing(cluster.client.watch_pods(node=host, version=version, seconds=8)) as events,
+    ):
+        async for event in events:
+            if event.kind is not EventKind.BOOKMARK:
+                found.append(event)
+            if len(found) == count:
+                break
+    return found
+
+
+async def test_a_list_and_a_watch_from_its_version_miss_nothing(cluster: Cluster, host: str) -> None:
+    first = await cluster.create(fresh("a", host))
+    listing = await cluster.client.list_pods(node=host)
+    assert [found.ref for found in listing.pods] == [first]
+    assert (listing.pods[0].containers[0].cores, listing.pods[0].containers[0].blocks) == (30, 16)
+    second = await cluster.create(fresh("b", host))
+    await cluster.report(second, {"phase": "Running"})
+    await cluster.client.delete_pod(second, grace_seconds=0)
+    events = await collect(cluster, host, listing.version, 4)
+    assert [event.kind.value for event in events] == ["ADDED", "MODIFIED", "MODIFIED", "DELETED"]
+    assert {event.pod.ref for event in events if event.pod} == {second}
+    assert [event.pod.deleting for event in events if event.pod] == [False, False, True, True]
+
+
+async def test_a_binding_shows_node_and_annotations_in_one_event(cluster: Cluster, host: str) -> None:
+    listing = await cluster.client.list_pods(node=host)
+    ref = await cluster.create(fresh("bound"))
+    await cluster.bind(ref, host, {"tencent.com/predicate-time": "1700000000000000000"})
+    [event] = await collect(cluster, host, listing.version, 1)
+    assert event.kind is EventKind.ADDED
+    assert event.pod is not None
+    assert event.pod.node == host
+    assert event.pod.annotations == {"tencent.com/predicate-time": "1700000000000000000"}
+
+
+async def test_a_bound_pod_is_deleted_in_two_steps(cluster: Cluster, host: str) -> None:
+    ref = await cluster.create(fresh("slow", host))
+    version = (await cluster.client.list_pods(node=host)).version
+    await cluster.client.delete_pod(ref)
+    assert (await cluster.client.get_pod(ref)).deleting
+    await cluster.client.delete_pod(ref, grace_seconds=0)
+    with pytest.raises(KubeNotFoundError):
+        await cluster.client.get_pod(ref)
+    events = await collect(cluster, host, version, 3)
+    assert [event.kind.value for event in events] == ["MODIFIED", "MODIFIED", "DELETED"]
+
+
+async def test_a_failed_pod_is_deleted_in_one_step(cluster: Cluster, host: str) -> None:
+    ref = await cluster.create(fresh("failed", host, owner="ReplicaSet"))
+    await cluster.report(ref, {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "Allocate failed"})
+    found = await cluster.client.get_pod(ref)
+    assert (found.phase, found.reason, found.owner_kind) == ("Failed", "UnexpectedAdmissionError", "ReplicaSet")
+    await cluster.client.delete_pod(ref)
+    with pytest.raises(KubeNotFoundError):
+        await cluster.client.get_pod(ref)
+
+
+async def test_a_pod_of_the_same_name_is_left_alone(cluster: Cluster, host: str) -> None:
+    ref = await cluster.create(fresh("x", host))
+    older = replace(ref, uid=PodUid(str(uuid.uuid4())))
+    with pytest.raises(KubeConflictError):
+        await cluster.client.patch_pod_annotations(older, {"x": "y"})
+    with pytest.raises(KubeConflictError):
+        await cluster.client.delete_pod(older)
+    with pytest.raises(KubeNotFoundError):
+        await cluster.client.get_pod(older)
+    assert not (await cluster.client.get_pod(ref)).deleting
+
+
+async def test_annotations_are_merged_and_null_removes(cluster: Cluster, host: str) -> None:
+    ref = await cluster.create(fresh("x", host))
+    await cluster.client.patch_pod_annotations(ref, {"tencent.com/a": "1", "tencent.com/b": "2"})
+    patched = await cluster.client.patch_pod_annotations(ref, {"tencent.com/a": None, "tencent.com/c": "3"})
+    assert patched.annotations == {"tencent.com/b": "2", "tencent.com/c": "3"}
+
+
+async def test_a_stale_version_is_refused(cluster: Cluster, host: str) -> None:
+    ref = await cluster.create(fresh("x", host))
+    version = (await cluster.client.get_pod(ref)).resource_version
+    await cluster.client.patch_pod_annotations(ref, {"x": "1"}, version=version)
+    with pytest.raises(KubeConflictError):
+        await cluster.client.patch_pod_annotations(ref, {"x": "2"}, version=version)
+
+
+async def test_a_watch_from_long_ago_is_gone(cluster: Cluster, host: str) -> None:
+    await cluster.create(fresh("x", host))
+    cluster.forget_history()
+    with pytest.raises(KubeGoneError):
+        await collect(cluster, host, "1", 1)
+
+
+async def test_nodes_are_labelled_and_events_are_counted(cluster: Cluster, host: str) -> None:
+    await cluster.add_node(host)
+    patched = await cluster.client.patch_node(host, labels={"tencent.com/gpu-model": "A100"}, annotations={"x": "y"})
+    assert patched.labels["tencent.com/gpu-model"] == "A100"
+    bare = await cluster.client.patch_node(host, labels={"tencent.com/gpu-model": None}, annotations={"x": None})
+    assert "tencent.com/gpu-model" not in bare.labels
+    assert "x" not in bare.annotations
+
+
+async def test_the_reflector_ends_in_the_servers_state(cluster: Cluster, host: str) -> None:
+    reflector = PodReflector(cluster.client, node=host, pace=Pace(watch=1, first_wait=0.05, most_wait=0.1))
+    task = asyncio.create_task(reflector.run())
+    try:
+        await asyncio.wait_for(reflector.synced.wait(), 5)
+        refs = [await cluster.create(fresh(f"p{number}", host)) for number in range(12)]
+        for ref in refs[::3]:
+            await cluster.client.delete_pod(ref, grace_seconds=0)
+        for ref in refs[1::3]:
+            await cluster.report(ref, {"phase": "Running"})
+        late = await cluster.create(fresh("late"))
+        await cluster.bind(late, host, {"tencent.com/x": "y"})
+        listing = await cluster.client.list_pods(node=host)
+        await until(lambda: {found.ref.uid: found for found in listing.pods} == reflector.pods)
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
