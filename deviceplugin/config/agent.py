@@ -120,11 +120,14 @@ class DriverSettings:
     """The GPUs and how they are watched."""
 
     kind: DriverKind = setting("driver", kinds.choice(DriverKind), "Maker of the GPUs.", default=DriverKind.NVIDIA)
+    root: Path = setting(
+        "driver-root",
+        kinds.PATH,
+        "Directory below which this process finds the node's driver (ROOT/usr/lib64/libnvidia-ml.so.1 and the like).",
+        default=Path("/"),
+    )
     nvml_library: str = setting(
-        "nvml-library",
-        kinds.TEXT,
-        "File name or path of the NVML library.",
-        default="libnvidia-ml.so.1",
+        "nvml-library", kinds.ABSOLUTE, "The one NVML library to use, wherever it is; empty: the driver's.", default=""
     )
     wait_for_driver: bool = setting(
         "wait-for-driver",
@@ -182,7 +185,7 @@ class DriverSettings:
     device_root: Path = setting(
         "device-root",
         kinds.PATH,
-        "Where this process sees the node's /dev: that is DEVICE-ROOT/dev.",
+        "Directory that stands before /dev/nvidiaN, here and on the node; for tests.",
         default=Path("/"),
         hidden=True,
     )
@@ -275,7 +278,7 @@ class KubeletSettings:
     ca_file: Path | None = setting(
         "kubelet-ca-file",
         kinds.OPTIONAL_PATH,
-        "Certificates that kubelet's own is checked against; empty: those of the cluster.",
+        "Certificates that kubelet's is checked against, besides the cluster's; empty: KUBELET-ROOT/pki/kubelet.crt.",
         default=None,
     )
     insecure_tls: bool = setting(

@@ -122,6 +122,15 @@ def show_path(path: Path | None) -> str:
 OPTIONAL_PATH = Kind("a path", "PATH", _read_optional_path, show_path)
 
 
+def _read_absolute(text: str) -> str:
+    if text and (not text.startswith("/") or "\0" in text):
+        raise ValueError(f"{text[:40]!r} is not an absolute path")
+    return text
+
+
+ABSOLUTE = Kind("an absolute path", "PATH", _read_absolute)
+
+
 def _read_socket(text: str) -> Path | None:
     path = text.removeprefix("unix://") if text.startswith("unix://") else text.removeprefix("unix:")
     if "://" in path:
