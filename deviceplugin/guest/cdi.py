@@ -2,8 +2,8 @@
 
 In: a grant's device nodes, mounts and environment. Out: `<cdi dir>/vcuda-<grant>.json` with the one device
 `<domain>/vcuda=<grant>`. A CDI edit of the environment wins over the pod's own value, which the device-plugin answer
-does not. The directory is usually a tmpfs: after a reboot kubelet replays its old answers, so the agent writes the
-files of all grants again when it starts. Format: CDI 0.6.0 (containerd >= 1.7 with enable_cdi, cri-o).
+does not. The directory is usually a tmpfs and kubelet replays its old answers after a reboot, so a copy of each file is
+kept on disk and put back when the agent starts. Format: CDI 0.6.0 (containerd >= 1.7 with enable_cdi, cri-o).
 """
 
 import json
@@ -27,10 +27,11 @@ class ContainerEdits:
 
 
 class CdiSpecs:
-    """The spec files of all grants under one directory."""
+    """The spec files of all grants: those that the runtime reads, and the `kept` copies that outlive a reboot."""
 
-    def __init__(self, directory: Path, domain: str) -> None:
+    def __init__(self, directory: Path, *, kept: Path, domain: str) -> None:
         self._directory = directory
+        self._kept = kept
         self._kind = f"{domain}/vcuda"
 
     def device_name(self, grant: GrantId) -> str:
@@ -42,19 +43,31 @@ class CdiSpecs:
             "kind": self._kind,
             "devices": [{"name": grant, "containerEdits": _edits(edits)}],
         }
-        path = self._directory / f"{_PREFIX}{grant}{_SUFFIX}"
-        fresh = path.with_suffix(".new")
-        try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            fresh.write_text(json.dumps(spec, indent=1))
-            fresh.replace(path)
-        except OSError as error:
-            raise GuestError(f"CDI file {path} could not be written: {error.strerror}; check --cdi-dir") from error
+        text = json.dumps(spec, indent=1)
+        for directory in (self._kept, self._directory):
+            _put(directory / f"{_PREFIX}{grant}{_SUFFIX}", text)
+
+    def restore(self) -> None:
+        """Puts back what a reboot has taken."""
+        for path in self._kept.glob(f"{_PREFIX}g-*{_SUFFIX}"):
+            if not (self._directory / path.name).exists():
+                _put(self._directory / path.name, path.read_text())
 
     def remove_all_but(self, keep: Collection[GrantId]) -> None:
-        for path in self._directory.glob(f"{_PREFIX}g-*{_SUFFIX}"):
-            if path.name[len(_PREFIX) : -len(_SUFFIX)] not in keep:
-                path.unlink(missing_ok=True)
+        for directory in (self._kept, self._directory):
+            for path in directory.glob(f"{_PREFIX}g-*{_SUFFIX}"):
+                if path.name[len(_PREFIX) : -len(_SUFFIX)] not in keep:
+                    path.unlink(missing_ok=True)
+
+
+def _put(path: Path, text: str) -> None:
+    fresh = path.with_suffix(".new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(text)
+        fresh.replace(path)
+    except OSError as error:
+        raise GuestError(f"CDI file {path} could not be written: {error.strerror}; check --cdi-dir") from error
 
 
 def _edits(edits: ContainerEdits) -> dict[str, object]:

@@ -64,4 +64,3 @@ class GrantDirectories:
                     self.remove(GrantId(entry.name))
                     gone.append(GrantId(entry.name))
         return tuple(gone)
-

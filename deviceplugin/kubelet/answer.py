@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 
 from deviceplugin.errors import HardwareError
 from deviceplugin.ledger.grant import Grant
+from deviceplugin.model.annotations import AnnotationNames, ContainerGrant, container_annotations
 from deviceplugin.model.gpu import Gpu
 from deviceplugin.model.pod import PodContainer
 from deviceplugin.model.request import RequestKind
@@ -91,8 +92,5 @@ def _devices(gpus: Sequence[Gpu], layout: HostLayout, exists: Callable[[str], bo
 
 def _annotations(grant: Grant, gpus: Sequence[Gpu], names: ResourceNames) -> tuple[tuple[str, str], ...]:
     request = grant.allocation.request
-    return (
-        (names.core, str(request.cores)),
-        (names.memory, str(request.blocks * BLOCK_BYTES)),
-        (f"{names.domain}/vcuda-device", ",".join(gpu.device_path for gpu in gpus)),
-    )
+    held = ContainerGrant(request.cores, request.blocks * BLOCK_BYTES, tuple(gpu.minor for gpu in gpus))
+    return tuple(container_annotations(AnnotationNames(names.domain), held).items())

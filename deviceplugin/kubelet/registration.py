@@ -67,6 +67,11 @@ class KubeletLink:
         """Kubelet holds a stream of each resource."""
         return all(plugin.streams > 0 for plugin in self._plugins)
 
+    @property
+    def sockets(self) -> tuple[Path, ...]:
+        """Those that should answer now."""
+        return tuple(endpoint.path for endpoint in self._endpoints)
+
     async def run(self) -> None:
         try:
             if self._uses_registry():

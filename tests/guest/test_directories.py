@@ -71,7 +71,7 @@ def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None
 
 
 def test_a_cdi_file_names_one_device_with_all_its_edits(tmp_path: Path) -> None:
-    specs = CdiSpecs(tmp_path / "cdi", "tencent.com")
+    specs = CdiSpecs(tmp_path / "cdi", kept=tmp_path / "kept", domain="tencent.com")
     edits = ContainerEdits(
         devices=(("/host/dev/nvidia3", "/dev/nvidia3"),),
         mounts=(("/vm/g-0001", "/etc/vcuda"),),
@@ -102,9 +102,21 @@ def test_a_cdi_file_names_one_device_with_all_its_edits(tmp_path: Path) -> None:
 
 
 def test_cdi_files_of_ended_grants_go(tmp_path: Path) -> None:
-    specs = CdiSpecs(tmp_path, "tencent.com")
+    cdi = tmp_path / "cdi"
+    specs = CdiSpecs(cdi, kept=tmp_path / "kept", domain="tencent.com")
     for grant in (ONE, TWO):
         specs.write(grant, ContainerEdits((), (), ()))
-    (tmp_path / "nvidia.json").write_text("{}")
+    (cdi / "nvidia.json").write_text("{}")
     specs.remove_all_but({TWO})
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["nvidia.json", "vcuda-g-0002.json"]
+    assert sorted(entry.name for entry in cdi.iterdir()) == ["nvidia.json", "vcuda-g-0002.json"]
+    assert [entry.name for entry in (tmp_path / "kept").iterdir()] == ["vcuda-g-0002.json"]
+
+
+def test_cdi_files_come_back_after_a_reboot_emptied_their_directory(tmp_path: Path) -> None:
+    cdi = tmp_path / "cdi"
+    specs = CdiSpecs(cdi, kept=tmp_path / "kept", domain="tencent.com")
+    specs.write(ONE, ContainerEdits((), (), (("A", "b"),)))
+    before = (cdi / "vcuda-g-0001.json").read_text()
+    (cdi / "vcuda-g-0001.json").unlink()
+    specs.restore()
+    assert (cdi / "vcuda-g-0001.json").read_text() == before

@@ -1,0 +1,234 @@
+"""The parts of the agent and how they hang together: the one place where siblings meet.
+
+In: settings, the ledger, the hardware. Out: the objects that `run` starts and stops. No decision is made here.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from deviceplugin import __version__
+from deviceplugin.agent.cluster import Cluster
+from deviceplugin.agent.files import AgentFiles
+from deviceplugin.agent.report import AgentReport
+from deviceplugin.agent.upkeep import Upkeep
+from deviceplugin.agent.view import AgentView
+from deviceplugin.agent.wishes import Wishes
+from deviceplugin.config.agent import AgentSettings, IdentitySource
+from deviceplugin.errors import VcudaError
+from deviceplugin.guest.cdi import CdiSpecs
+from deviceplugin.guest.directories import GrantDirectories
+from deviceplugin.hardware.node import Hardware
+from deviceplugin.kubelet import identity
+from deviceplugin.kubelet.allocate import Allocating
+from deviceplugin.kubelet.answer import HostLayout
+from deviceplugin.kubelet.checkpoint import CHECKPOINT_NAME, read_checkpoint
+from deviceplugin.kubelet.decisions import KubeletDecisions
+from deviceplugin.kubelet.devices import DeviceFeed, catalog
+from deviceplugin.kubelet.node import Node
+from deviceplugin.kubelet.pending_source import PendingSource
+from deviceplugin.kubelet.plugin import ResourcePlugin
+from deviceplugin.kubelet.podresources import PodResources
+from deviceplugin.kubelet.podresources_source import PodResourcesSource
+from deviceplugin.kubelet.pods_client import KubeletPods
+from deviceplugin.kubelet.pods_source import PodsSource
+from deviceplugin.kubelet.registration import KubeletLink, KubeletPaths
+from deviceplugin.kubelet.start import Starting
+from deviceplugin.ledger.evidence import Checkpoint
+from deviceplugin.ledger.ledger import Ledger
+from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.annotations import AnnotationNames
+from deviceplugin.model.gpu import GpuUuid, Inventory
+from deviceplugin.model.pod import Pod
+from deviceplugin.model.units import Resource
+from deviceplugin.observe.metrics import AgentMetrics
+
+
+@dataclass(slots=True)
+class NodeAgent:
+    """Everything that runs once the GPUs are known."""
+
+    settings: AgentSettings
+    ledger: Ledger
+    hardware: Hardware
+    cluster: Cluster
+    metrics: AgentMetrics
+    files: AgentFiles
+    report: AgentReport
+    feed: DeviceFeed
+    link: KubeletLink
+    upkeep: Upkeep
+    kubelet_pods: KubeletPods
+    pod_resources: PodResources
+    checkpoint: Callable[[], Awaitable[Checkpoint]]
+
+    async def close(self) -> None:
+        await self.kubelet_pods.close()
+        await self.pod_resources.close()
+
+
+class Assembly:
+    """Makes the parts from settings; `view` works from the start, `node_agent` needs the inventory."""
+
+    def __init__(self, settings: AgentSettings, ledger: Ledger, hardware: Hardware) -> None:
+        self._settings = settings
+        self._ledger = ledger
+        self._hardware = hardware
+        self._names = settings.names
+        self._link: KubeletLink | None = None
+        self.cluster = Cluster(
+            settings.node.kubeconfig,
+            node=settings.node.name,
+            names=self._names,
+            labels=settings.node.labels,
+            share_mode=settings.allocation.share_mode,
+        )
+        self.view = AgentView(
+            settings.node.name,
+            inventory=lambda: hardware.inventory,
+            samples=lambda: hardware.samples,
+            ledger=ledger,
+            is_registered=lambda: self._link is not None and self._link.is_registered,
+            is_synced=lambda: self.cluster.is_synced,
+            sockets=lambda: self._link.sockets if self._link is not None else (),
+        )
+        self.metrics = AgentMetrics(self.view, version=__version__)
+
+    def node_agent(self) -> NodeAgent:
+        settings, cluster = self._settings, self.cluster
+        inventory = self._inventory()
+        feed = DeviceFeed(catalog(inventory, numa=settings.allocation.numa))
+        report = AgentReport(self.metrics, cluster.events)
+        files = self._files()
+        pods = self._kubelet_pods()
+        resources = PodResources(settings.kubelet.root / "pod-resources" / "kubelet.sock")
+        wishes = Wishes(AnnotationNames(self._names.domain), self._inventory)
+
+        async def find_pod(uid: PodUid) -> Pod | None:
+            return cluster.pod(uid) or await _from_kubelet(pods, uid)
+
+        node = Node(
+            feed=feed,
+            ledger=self._ledger,
+            identity=identity.Identity(self._sources(pods, resources, wishes)),
+            layout=self._layout(),
+            files=files,
+            report=report,
+            checkpoint=self._checkpoint,
+            find_pod=find_pod,
+            hinted=wishes.gpus,
+            soft_cores=wishes.soft_cores,
+            processes=self._processes,
+            exists=lambda path: Path(path).exists(),
+            clock=time.time,
+            share_mode=settings.allocation.share_mode,
+        )
+        decisions = KubeletDecisions(Allocating(node), Starting(node), on_answer=self.metrics.answered)
+        plugins = [ResourcePlugin(resource, feed, decisions) for resource in Resource]
+        paths = KubeletPaths(settings.kubelet.device_plugin_path, settings.kubelet.root / "plugins_registry")
+        link = KubeletLink(
+            plugins,
+            paths,
+            self._names,
+            mode=settings.kubelet.registration.value,
+            on_registered=self.metrics.registered,
+        )
+        self._link = link
+        upkeep = Upkeep(
+            self._ledger,
+            inventory=self._inventory,
+            checkpoint=self._checkpoint,
+            kubelet_pods=pods.fetch,
+            files=files,
+            report=report,
+            names=AnnotationNames(self._names.domain),
+            period_s=settings.allocation.check_period,
+        )
+        return NodeAgent(
+            settings=settings,
+            ledger=self._ledger,
+            hardware=self._hardware,
+            cluster=cluster,
+            metrics=self.metrics,
+            files=files,
+            report=report,
+            feed=feed,
+            link=link,
+            upkeep=upkeep,
+            kubelet_pods=pods,
+            pod_resources=resources,
+            checkpoint=self._checkpoint,
+        )
+
+    def _inventory(self) -> Inventory:
+        inventory = self._hardware.inventory
+        assert inventory is not None, "the node agent is made after the hardware has started"
+        return inventory
+
+    async def _checkpoint(self) -> Checkpoint:
+        """A few milliseconds for the largest node, so it is read on the loop."""
+        return read_checkpoint(self._settings.kubelet.device_plugin_path / CHECKPOINT_NAME, self._names)
+
+    def _processes(self) -> dict[GpuUuid, int]:
+        return {uuid: len(sample.processes) for uuid, sample in self._hardware.samples.items()}
+
+    def _files(self) -> AgentFiles:
+        allocation = self._settings.allocation
+        cdi = (
+            CdiSpecs(allocation.cdi_dir, kept=allocation.checkpoint_path / "cdi", domain=self._names.domain)
+            if allocation.cdi
+            else None
+        )
+        return AgentFiles(
+            GrantDirectories(allocation.virtual_manager_path),
+            mirror=self._settings.driver.mirror_path,
+            cdi=cdi,
+            driver_version=lambda: self._inventory().driver.version,
+        )
+
+    def _layout(self) -> HostLayout:
+        settings = self._settings
+        return HostLayout(
+            grants=PurePosixPath(settings.allocation.virtual_manager_path),
+            driver_mirror=PurePosixPath(settings.driver.mirror_path),
+            device_root=PurePosixPath(settings.driver.device_root),
+            extra_devices=settings.driver.extra_config.devices,
+            names=self._names,
+            cdi=settings.allocation.cdi,
+        )
+
+    def _kubelet_pods(self) -> KubeletPods:
+        kubelet = self._settings.kubelet
+        own = (kubelet.ca_file,) if kubelet.ca_file else (kubelet.root / "pki" / "kubelet.crt",)
+        return KubeletPods(
+            kubelet.pods_endpoint,
+            access=self.cluster.access,
+            node=self._settings.node.name,
+            names=self._names,
+            own_authorities=own,
+            insecure=kubelet.insecure_tls,
+        )
+
+    def _sources(self, pods: KubeletPods, resources: PodResources, wishes: Wishes) -> list[identity.IdentitySource]:
+        cluster, budget = self.cluster, self._settings.allocation.identity_budget
+        made: dict[IdentitySource, identity.IdentitySource] = {
+            IdentitySource.PODS: PodsSource(pods.fetch, budget_s=budget),
+            IdentitySource.PODRESOURCES: PodResourcesSource(
+                resources, known=cluster.pods, fetch=cluster.fetch, names=self._names, budget_s=budget
+            ),
+            IdentitySource.APISERVER: PendingSource(
+                cluster.pods, predicate_time=wishes.predicate_time, budget_s=budget
+            ),
+        }
+        return [made[chosen] for chosen in self._settings.allocation.identity]
+
+
+async def _from_kubelet(pods: KubeletPods, uid: PodUid) -> Pod | None:
+    try:
+        async with asyncio.timeout(1.0):
+            found = await pods.fetch()
+    except (TimeoutError, VcudaError):
+        return None
+    return next((pod for pod in found if pod.ref.uid == uid), None)

@@ -1,0 +1,104 @@
+"""What the agent tells people about its decisions: one log line, one event, one count for each.
+
+In: the facts from kubelet's flows and from upkeep. Out: structlog lines, events on the pod or the node, metrics.
+Nothing here waits or raises: a decision must not fail because nobody could be told.
+"""
+
+import structlog
+
+from deviceplugin.errors import VcudaError
+from deviceplugin.hardware.health import HealthChange
+from deviceplugin.kube.events import EventRecorder, Reason
+from deviceplugin.kubelet.claims import Claim
+from deviceplugin.ledger.grant import Grant
+from deviceplugin.model.allocation import ContainerRef
+from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.request import RequestKind
+from deviceplugin.model.units import CORES_PER_GPU, format_blocks
+from deviceplugin.observe.metrics import AgentMetrics
+from deviceplugin.placement.choice import Choice
+
+log = structlog.get_logger("vcuda.agent")
+
+
+class AgentReport:
+    """Serves kubelet's flows (`kubelet.node.Report`) and upkeep."""
+
+    def __init__(self, metrics: AgentMetrics, events: EventRecorder) -> None:
+        self._metrics = metrics
+        self._events = events
+
+    def granted(self, claim: Claim, grant: Grant, choice: Choice) -> None:
+        owner = grant.allocation.owner
+        log.info(
+            "allocated",
+            **_container(owner),
+            grant=grant.id,
+            cores=grant.allocation.request.cores,
+            blocks=grant.allocation.request.blocks,
+            gpus=[{"uuid": gpu.uuid, "minor": gpu.minor} for gpu in choice.gpus],
+            evaluator=choice.evaluator.value,
+            because=choice.reason,
+            identity=grant.source.value,
+            certain=claim.certain,
+        )
+        log.debug("passed over", **_container(owner), gpus={each.gpu.minor: each.reason for each in choice.passed_over})
+        self._metrics.granted()
+        self._events.pod(claim.pod.api_ref, Reason.GPU_ALLOCATED, _sentence(grant, choice))
+
+    def refused(self, claim: Claim | None, resource_name: str, count: int, error: VcudaError) -> None:
+        owner = _container(claim.container.ref) if claim else {}
+        log.warning("allocation refused", **owner, resource=resource_name, count=count, cause=error.message)
+        self._metrics.refused(error)
+        if claim is not None:
+            self._events.pod(claim.pod.api_ref, Reason.GPU_ALLOCATION_FAILED, error.message)
+
+    def started(self, grant: Grant) -> None:
+        log.info("limits written", **_container(grant.allocation.owner), grant=grant.id)
+        self._metrics.started()
+
+    def start_failed(self, owner: ContainerRef | None, error: VcudaError) -> None:
+        log.warning("start refused, kubelet tries again", **(_container(owner) if owner else {}), cause=error.message)
+        self._metrics.start_failed(error)
+        if owner is not None and owner.pod.name:
+            self._events.pod(owner.pod, Reason.GPU_START_FAILED, error.message)
+
+    def repaired(self, before: ContainerRef, grant: Grant) -> None:
+        owner = grant.allocation.owner
+        log.warning("a grant changed hands", **_container(owner), grant=grant.id, recorded_for=str(before))
+        self._metrics.repaired()
+        if owner.pod.name:
+            text = f"the GPU slice of container {owner.name} was recorded for {before} first and has been put right"
+            self._events.pod(owner.pod, Reason.GPU_LEDGER_REPAIRED, text)
+
+    def released(self, grant: Grant) -> None:
+        log.info("released", **_container(grant.allocation.owner), grant=grant.id)
+
+    def health_changed(self, change: HealthChange, inventory: Inventory) -> None:
+        gpu = inventory.gpu(change.uuid)
+        name = f"GPU {gpu.minor} ({gpu.model}, {gpu.uuid})" if gpu else f"GPU {change.uuid}"
+        if change.new.healthy:
+            self._events.node(Reason.GPU_RECOVERED, f"{name} is healthy again ({change.old.reason} before)")
+        else:
+            self._events.node(
+                Reason.GPU_UNHEALTHY, f"{name} is unhealthy: {change.new.reason}; nothing new is placed on it"
+            )
+
+
+def _container(owner: ContainerRef) -> dict[str, str]:
+    return {
+        "namespace": owner.pod.namespace,
+        "pod": owner.pod.name,
+        "uid": owner.pod.uid,
+        "container": owner.name,
+    }
+
+
+def _sentence(grant: Grant, choice: Choice) -> str:
+    request = grant.allocation.request
+    where = ", ".join(str(gpu.minor) for gpu in choice.gpus)
+    if choice.evaluator is RequestKind.SHARE:
+        what = f"{request.cores} cores and {format_blocks(request.blocks)} of GPU {where}"
+    else:
+        what = f"{request.cores // CORES_PER_GPU} whole GPU{'s' if request.gpus > 1 else ''}: {where}"
+    return f"container {grant.allocation.owner.name} got {what} ({choice.reason})"

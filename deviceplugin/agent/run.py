@@ -1,0 +1,183 @@
+"""`vcuda agent` from start to stop, on one event loop.
+
+In: settings. Out: an exit; VcudaError where it cannot run. Order at start: the lock (one agent per node), the journal,
+the views (so that probes can say what is waited for), the GPUs, one round of upkeep, and only then kubelet. The API
+server comes beside all that. SIGTERM and SIGINT end it in order; SIGKILL at any instruction costs nothing but time.
+"""
+
+import asyncio
+import contextlib
+import gc
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import structlog
+
+from deviceplugin import __version__
+from deviceplugin.agent.node_agent import Assembly, NodeAgent
+from deviceplugin.config.agent import AgentSettings
+from deviceplugin.errors import VcudaError
+from deviceplugin.hardware.node import Hardware
+from deviceplugin.hardware.options import HardwareOptions
+from deviceplugin.kubelet.devices import catalog
+from deviceplugin.ledger.journal import Journal
+from deviceplugin.ledger.ledger import Ledger
+from deviceplugin.ledger.lock import AgentLock
+from deviceplugin.ledger.rebuild import rebuild
+from deviceplugin.observe.display import DisplayServer
+from deviceplugin.observe.http import QueryServer
+
+log = structlog.get_logger("vcuda.agent")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_FIRST_ROUND_S = 1.0
+
+
+class _Stop(Exception):  # noqa: N818 - it is no error
+    """A signal asked for the end."""
+
+
+def run(settings: AgentSettings) -> None:
+    """Until a signal; raises the VcudaError that made it impossible to go on."""
+    with AgentLock.acquire(settings.allocation.checkpoint_path):
+        asyncio.run(_serve(settings))
+    log.info("stopped")
+
+
+async def _serve(settings: AgentSettings) -> None:
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_until_signal(), name="signals")
+            group.create_task(_work(settings), name="work")
+    except* _Stop:
+        pass
+    except* VcudaError as errors:
+        raise _first(errors) from None
+
+
+async def _until_signal() -> None:
+    asked = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, asked.set)
+    await asked.wait()
+    log.info("stopping")
+    raise _Stop
+
+
+async def _work(settings: AgentSettings) -> None:
+    began = time.monotonic()
+    ledger = _open_ledger(settings)
+    hardware = Hardware(_hardware_options(settings))
+    assembly = Assembly(settings, ledger, hardware)
+    try:
+        async with _views(settings, assembly), asyncio.TaskGroup() as group:
+            group.create_task(assembly.cluster.run(), name="cluster")
+            await hardware.start()
+            agent = assembly.node_agent()
+            try:
+                await _prepare(agent)
+                group.create_task(_follow_hardware(agent), name="hardware changes")
+                group.create_task(agent.link.run(), name="kubelet")
+                group.create_task(_keep_up(agent), name="upkeep")
+                log.info(
+                    "running", seconds=round(time.monotonic() - began, 3), gpus=len(agent.feed.catalog.inventory.gpus)
+                )
+                gc.freeze()
+                await asyncio.Event().wait()
+            finally:
+                await agent.close()
+    finally:
+        await hardware.stop()
+        ledger.close()
+
+
+def _open_ledger(settings: AgentSettings) -> Ledger:
+    boot_id = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
+    ledger = Ledger(Journal.open(settings.allocation.checkpoint_path / "ledger.journal", boot_id=boot_id))
+    for sentence in ledger.warnings:
+        log.warning("the journal was damaged", cause=sentence)
+    return ledger
+
+
+def _hardware_options(settings: AgentSettings) -> HardwareOptions:
+    driver = settings.driver
+    library = Path(driver.nvml_library)
+    return HardwareOptions(
+        library=library if library.is_absolute() else None,
+        cache_path=settings.allocation.checkpoint_path / "inventory.json",
+        device_root=driver.device_root / "dev",
+        sample_period_s=driver.sample_period,
+        wait_for_driver=driver.wait_for_driver,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _views(settings: AgentSettings, assembly: Assembly) -> AsyncIterator[None]:
+    query = QueryServer(assembly.view, assembly.metrics, version=__version__)
+    display = DisplayServer(assembly.view, version=__version__)
+    await query.start(settings.query.address, settings.query.port)
+    try:
+        if settings.query.display_socket is not None:
+            await display.start(settings.query.display_socket)
+        log.info("views are served", address=settings.query.address, port=query.port)
+        yield
+    finally:
+        await display.stop()
+        await query.stop()
+
+
+async def _prepare(agent: NodeAgent) -> None:
+    """What must be true before kubelet may ask: files in place, and the ledger complete."""
+    agent.files.open()
+    lost = not agent.ledger.grants() or bool(agent.ledger.warnings)
+    try:
+        async with asyncio.timeout(_FIRST_ROUND_S):
+            await agent.upkeep.round()
+    except TimeoutError:
+        log.info("kubelet does not answer yet, upkeep goes on later")
+    if lost and not agent.ledger.grants():
+        await _adopt_all(agent)
+
+
+async def _adopt_all(agent: NodeAgent) -> None:
+    """The journal is empty and nobody could say which pods live: kubelet's checkpoint is believed as it stands."""
+    inventory = agent.feed.catalog.inventory
+    try:
+        found = rebuild(await agent.checkpoint(), inventory, created=time.time())
+    except VcudaError as error:
+        log.warning("kubelet's checkpoint cannot be read", cause=error.message)
+        return
+    for grant in agent.ledger.adopt(found.grants):
+        log.warning("a grant was rebuilt from kubelet's checkpoint", container=str(grant.allocation.owner))
+
+
+async def _follow_hardware(agent: NodeAgent) -> None:
+    numa = agent.settings.allocation.numa
+    with agent.hardware.subscribe() as changes:
+        current = agent.hardware.inventory
+        if current is not None:
+            agent.feed.publish(catalog(current, numa=numa))
+            agent.cluster.keeper.show(current)
+        async for change in changes:
+            agent.feed.publish(catalog(change.inventory, numa=numa))
+            agent.cluster.keeper.show(change.inventory)
+            for one in change.health:
+                agent.report.health_changed(one, change.inventory)
+
+
+async def _keep_up(agent: NodeAgent) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(agent.upkeep.run())
+        client, reflector = await agent.cluster.connected()
+        agent.upkeep.connect(client, reflector)
+        await reflector.synced.wait()
+        agent.upkeep.soon()
+
+
+def _first(errors: BaseExceptionGroup[VcudaError]) -> VcudaError:
+    found: BaseException = errors
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    assert isinstance(found, VcudaError)
+    return found

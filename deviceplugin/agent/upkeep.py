@@ -1,0 +1,176 @@
+"""Gives slots back and puts right what disagrees: the loop beside kubelet's calls.
+
+In: the ledger, kubelet's checkpoint and pods, the API server's pods. Out: changes of the ledger as `ledger.reconcile`
+decides them, swept directories, corrected annotations, deleted refused pods. A round runs at each period and soon after
+a pod ended, because there is no message that a container ended (research 1.8) and slots must not wait for the next
+Allocate. Grants are read before the views: a view that is younger than the grant cannot miss its pod.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+import structlog
+
+from deviceplugin.agent import annotating
+from deviceplugin.agent.files import AgentFiles
+from deviceplugin.agent.refused_pods import delete_refused
+from deviceplugin.agent.report import AgentReport
+from deviceplugin.errors import VcudaError
+from deviceplugin.kube.client import KubeClient
+from deviceplugin.kube.reflector import ChangeKind, PodChange, PodReflector
+from deviceplugin.ledger.evidence import Checkpoint
+from deviceplugin.ledger.grant import Grant, GrantId
+from deviceplugin.ledger.ledger import Ledger
+from deviceplugin.ledger.reconcile import Decisions, Disproved, Evidence, PodsView, reconcile
+from deviceplugin.ledger.repair import Claimant
+from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef
+from deviceplugin.model.annotations import AnnotationNames
+from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.pod import Pod
+from deviceplugin.model.request import Request
+from deviceplugin.model.units import Resource
+
+log = structlog.get_logger("vcuda.agent")
+_SOON_S = 0.3
+_T = TypeVar("_T")
+
+
+class Upkeep:
+    """`run` until it is cancelled; `round` once, for the start and for tests."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        inventory: Callable[[], Inventory],
+        checkpoint: Callable[[], Awaitable[Checkpoint]],
+        kubelet_pods: Callable[[], Awaitable[Sequence[Pod]]],
+        files: AgentFiles,
+        report: AgentReport,
+        names: AnnotationNames,
+        period_s: float,
+    ) -> None:
+        self._ledger = ledger
+        self._inventory = inventory
+        self._checkpoint = checkpoint
+        self._kubelet_pods = kubelet_pods
+        self._files = files
+        self._report = report
+        self._names = names
+        self._period_s = period_s
+        self._suspects: Mapping[GrantId, int] = {}
+        self._due = asyncio.Event()
+        self._client: KubeClient | None = None
+        self._reflector: PodReflector | None = None
+
+    def connect(self, client: KubeClient, reflector: PodReflector) -> None:
+        """From now on the API server's word counts too, and a pod that ends brings a round soon."""
+        self._client, self._reflector = client, reflector
+        reflector.subscribe(self._pod_changed)
+
+    def soon(self) -> None:
+        """Something happened that a round should look at."""
+        self._due.set()
+
+    async def run(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._period_s if not self._suspects else min(self._period_s, 2.0)):
+                    await self._due.wait()
+                    await asyncio.sleep(_SOON_S)
+            self._due.clear()
+            await self.round()
+
+    async def round(self) -> None:
+        """One look and what follows from it; trouble is logged, never raised."""
+        try:
+            await self._reconcile()
+            await self._correct()
+        except VcudaError as error:
+            log.warning("upkeep could not finish this round", cause=error.message)
+
+    async def _reconcile(self) -> None:
+        evidence = await self._look()
+        decisions = reconcile(evidence, self._inventory(), now=time.time())
+        self._suspects = decisions.suspects
+        self._carry_out(decisions, evidence)
+        self._files.sweep(self._ledger.grants())
+
+    async def _look(self) -> Evidence:
+        grants = self._ledger.grants()
+        api = self._api_view()
+        kubelet = await self._or_none(self._kubelet_pods())
+        checkpoint = await self._or_none(self._checkpoint())
+        shown = None
+        if kubelet is not None:
+            # A kubelet that just started shows static pods only, until the API server has answered it.
+            shown = PodsView.of(kubelet, complete=api is not None or any(not pod.is_static for pod in kubelet))
+        return Evidence(grants, checkpoint, shown, api, self._suspects)
+
+    def _api_view(self) -> PodsView | None:
+        if self._reflector is None or not self._reflector.synced.is_set():
+            return None
+        return PodsView.of(self._reflector.pods.values())
+
+    async def _or_none(self, fetched: Awaitable[_T]) -> _T | None:
+        try:
+            async with asyncio.timeout(2.0):
+                return await fetched
+        except (TimeoutError, VcudaError) as error:
+            log.debug("a source of evidence is missing", cause=str(error))
+            return None
+
+    def _carry_out(self, decisions: Decisions, evidence: Evidence) -> None:
+        inventory = self._inventory()
+        for grant in self._ledger.release_ended(decisions.ended, why="its pod ended"):
+            self._report.released(grant)
+        for wrong in decisions.disproved:
+            self._settle(wrong.grant, _claimant(wrong, evidence), inventory)
+        for grant_id in decisions.proved:
+            if self._ledger.get(grant_id) is not None:
+                self._ledger.prove(grant_id)
+        for known in decisions.described:
+            self._ledger.describe(known.grant.id, known.owner, known.role, inventory)
+        for grant in self._ledger.adopt(decisions.adopt):
+            log.warning("a grant was rebuilt from kubelet's checkpoint", container=str(grant.allocation.owner))
+        for sentence in decisions.failures:
+            log.warning("kubelet's checkpoint and the ledger disagree", cause=sentence)
+
+    def _settle(self, grant: Grant, to: Claimant, inventory: Inventory) -> None:
+        try:
+            fixed = self._ledger.settle(grant.id, to, inventory)
+        except VcudaError as error:
+            log.warning("a wrong grant could not be put right yet", container=str(to.owner), cause=error.message)
+            return
+        self._report.repaired(grant.allocation.owner, fixed)
+
+    async def _correct(self) -> None:
+        client, reflector = self._client, self._reflector
+        if client is None or reflector is None or not reflector.synced.is_set():
+            return
+        by_pod: dict[str, list[Grant]] = {}
+        for grant in self._ledger.grants():
+            by_pod.setdefault(grant.allocation.owner.pod.uid, []).append(grant)
+        pods = tuple(reflector.pods.values())
+        holders = [pod for pod in pods if pod.ref.uid in by_pod]
+        await annotating.correct(client, holders, by_pod, self._inventory(), self._names)
+        await delete_refused(client, pods)
+
+    def _pod_changed(self, change: PodChange) -> None:
+        ended = change.kind is ChangeKind.DELETED or change.pod.is_terminal
+        if change.pod.is_gpu and ended:
+            self.soon()
+
+
+def _claimant(wrong: Disproved, evidence: Evidence) -> Claimant:
+    """The container that kubelet's checkpoint names, with what the checkpoint and the pod's spec say of it."""
+    assert evidence.checkpoint is not None
+    counts = (len(evidence.checkpoint.ids_of(wrong.pod, wrong.container, resource)) for resource in Resource)
+    views = (view for view in (evidence.kubelet, evidence.api) if view is not None)
+    pod = next((found for view in views if (found := view.pods.get(wrong.pod))), None)
+    known = pod.container(wrong.container) if pod else None
+    owner = known.ref if known else ContainerRef(PodRef(wrong.pod, "", ""), wrong.container)
+    return Claimant(owner, known.role if known else ContainerRole.APP, Request(*counts))

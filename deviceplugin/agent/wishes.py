@@ -1,0 +1,68 @@
+"""What a pod's annotations wish for: the GPUs that the scheduler chose, and a soft core limit.
+
+In: a pod and the inventory. Out: UUIDs to prefer, a percentage. A wish is followed where it fits; one that cannot be
+read, or that was copied from another pod, is as good as none and said so once in the log. `vcuda-allocation` names GPUs
+by UUID and carries the pod's UID; the lineage's `predicate-gpu-idx-<i>` names minors and carries nothing.
+"""
+
+from collections.abc import Callable
+
+import structlog
+
+from deviceplugin.errors import ParseError
+from deviceplugin.model import annotations as text
+from deviceplugin.model.allocation import ContainerRole
+from deviceplugin.model.gpu import GpuUuid, Inventory
+from deviceplugin.model.pod import Pod, PodContainer
+
+log = structlog.get_logger("vcuda.agent")
+
+
+class Wishes:
+    """Reads the annotations of one domain against the inventory of the moment."""
+
+    def __init__(self, names: text.AnnotationNames, inventory: Callable[[], Inventory]) -> None:
+        self._names = names
+        self._inventory = inventory
+
+    def gpus(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
+        """Empty where nobody chose, or where a chosen GPU is not here."""
+        try:
+            wished = self._by_uuid(pod, container) or self._by_minor(pod, container)
+        except ParseError as error:
+            log.warning("annotation ignored", pod=str(pod.ref), cause=error.message)
+            return frozenset()
+        return wished if wished <= {gpu.uuid for gpu in self._inventory().gpus} else frozenset()
+
+    def soft_cores(self, pod: Pod) -> int:
+        """0 where the pod's limit is hard."""
+        written = pod.annotations.get(self._names.core_limit)
+        if written is None:
+            return 0
+        try:
+            return text.parse_core_limit(written)
+        except ParseError as error:
+            log.warning("annotation ignored", pod=str(pod.ref), cause=error.message)
+            return 0
+
+    def predicate_time(self, pod: Pod) -> int | None:
+        """Nanoseconds; raises ParseError."""
+        written = pod.annotations.get(self._names.predicate_time)
+        return None if written is None else text.parse_predicate_time(written)
+
+    def _by_uuid(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
+        written = pod.annotations.get(self._names.allocation)
+        if written is None:
+            return frozenset()
+        allocation = text.parse_allocation(written)
+        if allocation.pod not in {pod.ref.uid, pod.api_uid}:
+            return frozenset()
+        return frozenset(share.uuid for share in allocation.containers.get(container.ref.name, ()))
+
+    def _by_minor(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
+        written = pod.annotations.get(self._names.gpu_indices(container.index))
+        if written is None or container.role is not ContainerRole.APP:
+            return frozenset()
+        minors = set(text.parse_gpu_indices(written))
+        found = frozenset(gpu.uuid for gpu in self._inventory().gpus if gpu.minor in minors)
+        return found if len(found) == len(minors) else frozenset()

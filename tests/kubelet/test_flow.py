@@ -1,0 +1,289 @@
+"""Allocate and PreStartContainer as kubelet calls them: who gets which GPU, and what the container then sees."""
+
+import asyncio
+import itertools
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.guest.legacy_limits import decode
+from deviceplugin.ledger.grant import Source
+from deviceplugin.model.ids import parse_device_id
+from deviceplugin.model.units import Resource
+from deviceplugin.placement.occupancy import occupied
+from tests.kubelet.makers import inventory
+from tests.kubelet.station import NAMES, Station, pod_json, station
+
+SOURCES = [
+    pytest.param((Source.PODS,), id="kubelet-pods"),
+    pytest.param((Source.PODRESOURCES,), id="podresources"),
+    pytest.param((Source.APISERVER,), id="apiserver"),
+    pytest.param((Source.PODS, Source.PODRESOURCES, Source.APISERVER), id="all"),
+]
+
+
+def check_books(node: Station) -> None:
+    """No GPU holds more than it has."""
+    for uuid, held in occupied(node.ledger.allocations()).items():
+        gpu = node.feed.catalog.inventory.gpu(uuid)
+        assert gpu is not None
+        assert held.cores <= 100
+        assert held.blocks <= gpu.blocks
+
+
+def check_container(node: Station, uid: str, container: str, cores: int, blocks: int) -> None:
+    """The running container sees its own grant, limits and GPU, and kubelet's books agree where they can."""
+    view = node.kubelet.container_view(uid, container)
+    grant = node.grant_of(uid, container)
+    limits = decode(view.files["/etc/vcuda/vcuda.config"])
+    assert (limits.pod_uid, limits.container, limits.cores, limits.memory_bytes) == (
+        uid,
+        container,
+        cores,
+        blocks << 28,
+    )
+    assert view.host_path("/etc/vcuda").name == grant.id
+    assert view.env["NVIDIA_VISIBLE_DEVICES"].split(",") == sorted(grant.allocation.uuids)
+    minors = node.minors(uid, container)
+    assert [each.container_path for each in view.devices][: len(minors)] == [f"/dev/nvidia{minor}" for minor in minors]
+    assert grant.proved
+
+
+@pytest.mark.parametrize("sources", SOURCES)
+async def test_every_container_of_a_burst_gets_its_own(short_tmp: Path, sources: tuple[Source, ...]) -> None:
+    async with station(short_tmp, inventory(4), sources=sources) as node:
+        sizes = itertools.cycle([(10, 4), (20, 8), (35, 16), (15, 4)])
+        pods = []
+        for number in range(8):
+            (a, b), (c, d) = next(sizes), next(sizes)
+            extra = [("two", c, d)] if number % 2 else []
+            pods.append(pod_json(f"p{number}", ("one", a, b), *extra))
+        node.know(*pods)
+        uids = [node.kubelet.submit(pod) for pod in pods]
+        for uid, pod in zip(uids, pods, strict=True):
+            verdict = await node.kubelet.verdict(uid)
+            assert verdict.admitted, verdict.message
+            await node.kubelet.wait_running(uid)
+            for container in pod["spec"]["containers"]:
+                limits = container["resources"]["limits"]
+                check_container(node, uid, container["name"], int(limits[NAMES.core]), int(limits[NAMES.memory]))
+        check_books(node)
+        assert node.told.refused_ == []
+        if sources != (Source.APISERVER,):
+            assert node.told.repaired_ == []
+
+
+async def test_kubelet_is_steered_to_the_ids_of_the_gpu(short_tmp: Path) -> None:
+    async with station(short_tmp, inventory(4)) as node:
+        for name, cores in (("a", 60), ("b", 60), ("c", 30)):
+            verdict = await node.kubelet.admit(pod_json(name, ("c", cores, 4)))
+            assert verdict.admitted
+            held = node.kubelet.devices_of(verdict.uid, "c")
+            (share,) = node.grant_of(verdict.uid, "c").allocation.shares
+            for resource in Resource:
+                keys = {parse_device_id(one).key for one in held[NAMES.of(resource)]}
+                assert keys == {node.feed.catalog.keys[share.uuid]}
+
+
+async def test_whole_and_linked_gpus_need_no_memory_count(short_tmp: Path) -> None:
+    async with station(short_tmp, inventory(4)) as node:
+        whole = await node.kubelet.admit(pod_json("whole", ("c", 100, 0)))
+        pair = await node.kubelet.admit(pod_json("pair", ("c", 200, 2)))
+        assert (whole.admitted, pair.admitted) == (True, True)
+        await node.kubelet.wait_running(pair.uid)
+        assert len(node.minors(pair.uid, "c")) == 2
+        check_container(node, pair.uid, "c", 200, 2)
+        assert node.kubelet.container_view(whole.uid, "c").host_path("/usr/local/nvidia").name == "origin"
+        check_books(node)
+
+
+@pytest.mark.parametrize(
+    ("containers", "said"),
+    [
+        pytest.param([("c", 20, 0)], "a share needs both, so add tencent.com/vcuda-memory", id="cores-alone"),
+        pytest.param([("c", 0, 4)], "add tencent.com/vcuda-core", id="memory-alone"),
+        pytest.param([("c", 150, 4)], "write 100 or 200", id="one-and-a-half"),
+        pytest.param([("c", 20, 65)], "65 blocks", id="more-memory-than-a-gpu"),
+    ],
+)
+async def test_what_cannot_be_served_is_refused_with_one_sentence(
+    short_tmp: Path, containers: list[tuple[str, int, int]], said: str
+) -> None:
+    async with station(short_tmp, inventory(2)) as node:
+        verdict = await node.kubelet.admit(pod_json("bad", *containers))
+        assert (verdict.admitted, verdict.reason) == (False, "UnexpectedAdmissionError")
+        assert said in verdict.message
+        assert "Traceback" not in verdict.message
+        assert node.ledger.grants() == ()
+
+
+async def test_a_full_node_says_what_is_free(short_tmp: Path) -> None:
+    async with station(short_tmp, inventory(2)) as node:
+        for name in ("a", "b"):
+            assert (await node.kubelet.admit(pod_json(name, ("c", 60, 4)))).admitted
+        verdict = await node.kubelet.admit(pod_json("c", ("c", 50, 4)))
+        assert not verdict.admitted
+        assert "50 cores" in verdict.message
+        assert "40" in verdict.message
+
+
+async def test_init_containers_share_the_room_of_their_pod(short_tmp: Path) -> None:
+    async with station(short_tmp, inventory(1)) as node:
+        pod = pod_json("p", ("app", 60, 32), init=[("setup", 90, 60), ("proxy", 10, 2)], sidecars=["proxy"])
+        verdict = await node.kubelet.admit(pod)
+        assert verdict.admitted, verdict.message
+        await node.kubelet.wait_running(verdict.uid)
+        for name, cores, blocks in (("setup", 90, 60), ("proxy", 10, 2), ("app", 60, 32)):
+            check_container(node, verdict.uid, name, cores, blocks)
+        check_books(node)
+
+
+async def test_a_restarted_container_keeps_its_grant(short_tmp: Path) -> None:
+    async with station(short_tmp, inventory(2), retry_s=0.1) as node:
+        verdict = await node.kubelet.admit(pod_json("p", ("c", 20, 4)))
+        await node.kubelet.wait_running(verdict.uid)
+        before = node.grant_of(verdict.uid, "c")
+        node.kubelet.exit_container(verdict.uid, "c")
+        await node.kubelet.wait_running(verdict.uid, starts=2)
+        assert node.grant_of(verdict.uid, "c") == before
+        check_container(node, verdict.uid, "c", 20, 4)
+
+
+async def test_a_wrong_guess_is_repaired_before_the_container_starts(short_tmp: Path) -> None:
+    """Only the API server is asked, and it shows the pods in another order than kubelet admits them."""
+    async with station(short_tmp, inventory(2), sources=(Source.APISERVER,)) as node:
+        pods = [
+            pod_json(f"p{number}", ("c", 20, 4), annotations={"tencent.com/predicate-time": str(900 - number)})
+            for number in range(3)
+        ]
+        node.know(*pods)
+        uids = [node.kubelet.submit(pod) for pod in pods]
+        for uid in uids:
+            await node.kubelet.wait_running(uid)
+            check_container(node, uid, "c", 20, 4)
+        assert node.told.repaired_
+        assert len({node.grant_of(uid, "c").id for uid in uids}) == 3
+        check_books(node)
+
+
+async def test_a_guess_of_the_wrong_size_is_resized_on_its_gpu(short_tmp: Path) -> None:
+    """Equal cores, other memory: the second call's count already shows that the first was for the other pod."""
+    async with station(short_tmp, inventory(2), sources=(Source.APISERVER,)) as node:
+        first = pod_json("first", ("c", 20, 4), annotations={"tencent.com/predicate-time": "2000"})
+        second = pod_json("second", ("c", 20, 8), annotations={"tencent.com/predicate-time": "1000"})
+        node.know(first, second)
+        uids = [node.kubelet.submit(pod) for pod in (first, second)]
+        for uid, blocks in zip(uids, (4, 8), strict=True):
+            await node.kubelet.wait_running(uid)
+            check_container(node, uid, "c", 20, blocks)
+        check_books(node)
+
+
+async def test_a_watch_that_lags_is_filled_in_by_kubelet(short_tmp: Path) -> None:
+    async with station(short_tmp, inventory(2), sources=(Source.PODRESOURCES,)) as node:
+        verdict = await node.kubelet.admit(pod_json("unseen", ("c", 20, 4)))
+        assert verdict.admitted, verdict.message
+        await node.kubelet.wait_running(verdict.uid)
+        check_container(node, verdict.uid, "c", 20, 4)
+
+
+async def test_when_nothing_answers_the_pod_is_refused_and_nothing_is_held(short_tmp: Path) -> None:
+    async with station(short_tmp, inventory(2), sources=(Source.PODS, Source.APISERVER)) as node:
+        node.pods_refused = True
+        verdict = await node.kubelet.admit(pod_json("nobody", ("c", 20, 4)))
+        assert not verdict.admitted
+        assert "no pod of this node wants that many" in verdict.message
+        assert "kubelet refuses this agent (403)" in verdict.message
+        assert node.ledger.grants() == ()
+
+
+async def test_the_scheduler_s_choice_is_carried_out(short_tmp: Path) -> None:
+    async with station(short_tmp, inventory(4)) as node:
+        verdict = await node.kubelet.admit(
+            pod_json("p", ("c", 20, 4), annotations={"tencent.com/predicate-gpu-idx-0": "3"})
+        )
+        assert verdict.admitted
+        assert node.minors(verdict.uid, "c") == [3]
+
+
+@pytest.mark.parametrize("wish", ["17", "a,b", "", "1,1"])
+async def test_a_wish_that_cannot_be_read_or_met_is_no_reason_to_fail(short_tmp: Path, wish: str) -> None:
+    async with station(short_tmp, inventory(2)) as node:
+        verdict = await node.kubelet.admit(
+            pod_json("p", ("c", 20, 4), annotations={"tencent.com/predicate-gpu-idx-0": wish})
+        )
+        assert verdict.admitted
+        assert node.minors(verdict.uid, "c") == [0]
+
+
+async def test_a_lost_kubelet_checkpoint_leads_to_the_same_grants(short_tmp: Path) -> None:
+    async with station(short_tmp, inventory(2), retry_s=0.1) as node:
+        verdict = await node.kubelet.admit(pod_json("p", ("c", 20, 4)))
+        await node.kubelet.wait_running(verdict.uid)
+        before = node.grant_of(verdict.uid, "c")
+        node.kubelet.exit_container(verdict.uid, "c")
+        await node.kubelet.restart(forget_checkpoint=True)
+        await node.kubelet.wait_running(verdict.uid, starts=2, deadline_s=20)
+        after = node.grant_of(verdict.uid, "c")
+        assert (after.id, after.allocation) == (before.id, before.allocation)
+        assert len(node.ledger.grants()) == 1
+
+
+async def test_a_lost_journal_is_made_good_at_the_next_start(short_tmp: Path) -> None:
+    async with station(short_tmp, inventory(2), retry_s=0.1) as node:
+        verdict = await node.kubelet.admit(pod_json("p", ("c", 20, 4)))
+        await node.kubelet.wait_running(verdict.uid)
+        before = node.grant_of(verdict.uid, "c")
+        node.ledger.release([before.id], why="the journal was lost")
+        node.kubelet.exit_container(verdict.uid, "c")
+        await node.kubelet.wait_running(verdict.uid, starts=2)
+        after = node.grant_of(verdict.uid, "c")
+        assert (after.id, after.allocation, after.proved) == (before.id, before.allocation, True)
+
+
+async def test_ids_that_were_never_issued_are_refused(short_tmp: Path) -> None:
+    async with station(short_tmp, inventory(1)) as node:
+        decisions = node.plugins[0]._decisions
+        known = sorted(node.feed.catalog.issued[Resource.CORE])
+        for ids in ([], ["nonsense"], [known[0], known[0]], ["c0000000zz"]):
+            with pytest.raises(Exception, match=r"no device ID|none of this node's|twice"):
+                await decisions.allocate(Resource.CORE, ids)
+            with pytest.raises(Exception, match=r"no device ID|none of this node's|twice"):
+                await decisions.start(Resource.CORE, ids)
+        assert node.ledger.grants() == ()
+
+
+async def test_a_start_that_kubelet_has_not_recorded_is_tried_again(short_tmp: Path) -> None:
+    async with station(short_tmp, inventory(1)) as node:
+        (one, *_) = sorted(node.feed.catalog.issued[Resource.CORE])
+        with pytest.raises(Exception, match="its checkpoint does not list"):
+            await node.plugins[0]._decisions.start(Resource.CORE, [one])
+
+
+async def test_an_unhealthy_gpu_gets_nothing_new_and_comes_back(short_tmp: Path) -> None:
+    from deviceplugin.kubelet.devices import catalog
+
+    async with station(short_tmp, inventory(2)) as node:
+        node.feed.publish(catalog(inventory(2, unhealthy=(0,))))
+        await node.kubelet.wait_allocatable(NAMES.core, 100)
+        assert node.kubelet.capacity(NAMES.core) == 200
+        verdict = await node.kubelet.admit(pod_json("p", ("c", 20, 4)))
+        assert node.minors(verdict.uid, "c") == [1]
+        node.feed.publish(catalog(inventory(2)))
+        await node.kubelet.wait_allocatable(NAMES.core, 200)
+
+
+async def test_a_slow_source_costs_its_budget_and_not_the_node(short_tmp: Path) -> None:
+    async with station(short_tmp, inventory(1)) as node:
+
+        async def hang() -> tuple[()]:
+            await asyncio.sleep(30)
+            return ()
+
+        node.node.identity._sources[0]._fetch = hang  # type: ignore[attr-defined]
+        node.node.identity._sources[0].budget_s = 0.1
+        pod = pod_json("p", ("c", 20, 4))
+        node.know(pod)
+        verdict = await node.kubelet.admit(pod, deadline_s=5)
+        assert verdict.admitted
+        assert node.grant_of(verdict.uid, "c").source is Source.PODRESOURCES
