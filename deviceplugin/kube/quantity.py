@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from deviceplugin.errors import ParseError
 
+_MOST_DIGITS = 18
 _FORM = re.compile(
     r"([+-]?)(\d{1,18}(?:\.\d{0,9})?|\.\d{1,9})(?:[eE]([+-]?\d{1,2})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII
 )
@@ -18,6 +19,9 @@ _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 def parse_quantity(text: str | int) -> int:
     """The number that a quantity says; ParseError where that is not a whole one."""
+    plain = str(text)
+    if plain.isascii() and plain.isdigit() and len(plain) <= _MOST_DIGITS:
+        return int(plain)  # nearly all are, and kubelet's whole list is read at each Allocate
     found = _FORM.fullmatch(str(text)) if len(str(text)) <= 40 else None
     if found is None:
         raise ParseError(f"{ascii(text)[:60]} is no Kubernetes quantity")

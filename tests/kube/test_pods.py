@@ -1,0 +1,189 @@
+"""A pod of the API server and of kubelet becomes the same value, whatever else is in it."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.errors import ParseError
+from deviceplugin.kube.pods import UNREADABLE_COUNT, decode_pod, decode_pod_list
+from deviceplugin.model.allocation import ContainerRole
+from deviceplugin.model.pod import ContainerState, Pod
+from deviceplugin.model.units import Resource, ResourceNames
+
+FULL: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {
+        "name": "web-0",
+        "namespace": "prod",
+        "uid": "u-1",
+        "resourceVersion": "17",
+        "creationTimestamp": "2024-05-06T07:08:09Z",
+        "deletionTimestamp": "2024-05-06T08:08:09Z",
+        "labels": {"app": "web"},
+        "annotations": {
+            "tencent.com/predicate-time": "1",
+            "kubernetes.io/config.seen": "2024-05-06T07:08:10.123456789+02:00",
+            "kubernetes.io/config.source": "api",
+            "clusterName": "c1",
+            "secret": "kept out",
+        },
+        "ownerReferences": [{"kind": "Job", "name": "j"}, {"kind": "StatefulSet", "name": "web", "controller": True}],
+        "managedFields": [{"manager": "kubectl"}],
+    },
+    "spec": {
+        "nodeName": "n1",
+        "initContainers": [
+            {"name": "fetch", "resources": {"limits": {"tencent.com/vcuda-core": "10"}}},
+            {"name": "proxy", "restartPolicy": "Always", "resources": {"limits": {"cpu": "100m"}}},
+        ],
+        "containers": [
+            {
+                "name": "main",
+                "env": [
+                    {"name": "LD_LIBRARY_PATH", "value": "/opt/lib"},
+                    {"name": "compat32", "value": "true"},
+                    {"name": "PASSWORD", "value": "hunter2"},
+                    {"name": "SUBMITTER", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                ],
+                "resources": {"limits": {"tencent.com/vcuda-core": "50", "tencent.com/vcuda-memory": "16"}},
+            },
+            {"name": "log", "resources": {}},
+        ],
+    },
+    "status": {
+        "phase": "Running",
+        "initContainerStatuses": [{"name": "fetch", "state": {"terminated": {"exitCode": 0}}, "restartCount": 2}],
+        "containerStatuses": [
+            {"name": "log", "state": {"running": {"startedAt": "2024-05-06T07:08:11Z"}}},
+            {
+                "name": "main",
+                "state": {"waiting": {"reason": "CreateContainerConfigError", "message": "PreStartContainer failed"}},
+            },
+        ],
+    },
+}
+
+
+def full() -> Pod:
+    return decode_pod(json.dumps(FULL).encode())
+
+
+def test_containers_stand_in_kubelets_order_with_their_roles_and_limits() -> None:
+    assert [(c.ref.name, c.role, c.index, c.cores, c.blocks) for c in full().containers] == [
+        ("fetch", ContainerRole.INIT, 0, 10, 0),
+        ("proxy", ContainerRole.SIDECAR, 1, 0, 0),
+        ("main", ContainerRole.APP, 0, 50, 16),
+        ("log", ContainerRole.APP, 1, 0, 0),
+    ]
+
+
+def test_states_are_matched_by_name_and_not_by_place() -> None:
+    fetch, proxy, main, log = full().containers
+    assert (fetch.state, fetch.restarts) == (ContainerState.TERMINATED, 2)
+    assert proxy.state is ContainerState.UNKNOWN
+    assert (main.state, main.waiting_reason) == (ContainerState.WAITING, "CreateContainerConfigError")
+    assert main.waiting_message == "PreStartContainer failed"
+    assert log.state is ContainerState.RUNNING
+
+
+def test_metadata_is_read() -> None:
+    found = full()
+    assert (str(found.ref), found.ref.uid, found.api_uid) == ("prod/web-0", "u-1", "u-1")
+    assert (found.node, found.phase, found.deleting, found.owner_kind) == ("n1", "Running", True, "StatefulSet")
+    assert found.created == 1714979289.0
+    assert found.seen_by_kubelet == pytest.approx(1714972090.123456)
+    assert not found.is_static
+
+
+def test_only_what_we_read_of_environment_and_annotations_is_kept() -> None:
+    found = full()
+    assert found.containers[2].env == {"LD_LIBRARY_PATH": "/opt/lib", "compat32": "true", "SUBMITTER": ""}
+    assert found.annotations == {"tencent.com/predicate-time": "1", "clusterName": "c1"}
+    assert "hunter2" not in repr(found)
+
+
+def test_another_domain_has_other_limits_and_annotations() -> None:
+    text = json.dumps(FULL).replace("tencent.com/", "gpu.example/").encode()
+    found = decode_pod(text, names=ResourceNames("gpu.example"))
+    assert found.containers[2].wants(Resource.MEMORY) == 16
+    assert "gpu.example/predicate-time" in found.annotations
+    assert not decode_pod(text).is_gpu
+
+
+def test_the_mirror_of_a_static_pod_has_kubelets_uid_and_its_own() -> None:
+    meta = {
+        "name": "etcd-n1",
+        "namespace": "kube-system",
+        "uid": "api-uid",
+        "annotations": {
+            "kubernetes.io/config.mirror": "0123hash",
+            "kubernetes.io/config.hash": "0123hash",
+            "kubernetes.io/config.source": "file",
+        },
+        "ownerReferences": [{"kind": "Node", "name": "n1", "controller": True}],
+    }
+    found = decode_pod(json.dumps({"metadata": meta}).encode())
+    assert (found.ref.uid, found.api_uid, found.is_static, found.owner_kind) == ("0123hash", "api-uid", True, "Node")
+    assert found.api_ref.uid == "api-uid"
+
+
+def test_kubelets_own_view_of_a_static_pod_knows_no_uid_of_the_api_server() -> None:
+    annotations = {"kubernetes.io/config.hash": "0123hash", "kubernetes.io/config.source": "file"}
+    meta = {"name": "etcd-n1", "namespace": "kube-system", "uid": "0123hash", "annotations": annotations}
+    found = decode_pod(json.dumps({"metadata": meta}).encode())
+    assert (found.ref.uid, found.api_uid, found.is_static) == ("0123hash", "", True)
+
+
+def test_nulls_and_absent_parts_are_empty() -> None:
+    sparse: list[dict[str, Any]] = [
+        {"metadata": {"name": "a"}},
+        {"metadata": {"name": "a", "annotations": None, "labels": None, "ownerReferences": None}, "spec": None},
+        {
+            "metadata": {"name": "a", "creationTimestamp": None},
+            "spec": {"containers": None, "initContainers": None},
+            "status": {"containerStatuses": None, "phase": None},
+        },
+    ]
+    for item in sparse:
+        found = decode_pod(json.dumps(item).encode())
+        assert (found.containers, found.phase, found.created) == ((), "Pending", 0.0)
+
+
+def test_kubelets_empty_list_is_null() -> None:
+    assert decode_pod_list(b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":null}') == ()
+
+
+def test_a_list_keeps_its_order() -> None:
+    items = [FULL | {"metadata": {"name": name, "uid": name}} for name in ("b", "a", "c")]
+    body = json.dumps({"items": items}).encode()
+    assert [found.ref.name for found in decode_pod_list(body)] == ["b", "a", "c"]
+
+
+@pytest.mark.parametrize("limit", ["1.5", "-3", "lots", "999999999999999999999999", "1E"])
+def test_a_pod_with_an_absurd_limit_hides_no_other_pod_and_fits_nowhere(limit: str) -> None:
+    containers = [{"name": "main", "resources": {"limits": {"tencent.com/vcuda-core": limit}}}]
+    items = [{"metadata": {"name": "odd"}, "spec": {"containers": containers}}, FULL]
+    odd, good = decode_pod_list(json.dumps({"items": items}).encode())
+    assert odd.containers[0].cores >= 10**18 or odd.containers[0].cores == UNREADABLE_COUNT
+    assert good.ref.uid == "u-1"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", b"[]", b"nonsense", b'{"metadata":{"name":5}}', b'{"metadata":', b"\xff\xfe", b"[" * 100_000],
+)
+def test_what_is_no_pod_is_a_parse_error(body: bytes) -> None:
+    with pytest.raises(ParseError, match="the pod cannot be read"):
+        decode_pod(body)
+
+
+@given(st.text(max_size=40))
+def test_any_time_is_read_or_unknown(text: str) -> None:
+    meta = {"name": "a", "creationTimestamp": text, "annotations": {"kubernetes.io/config.seen": text}}
+    found = decode_pod(json.dumps({"metadata": meta}).encode())
+    assert isinstance(found.created, float)
+    assert found.created == found.seen_by_kubelet

@@ -1,0 +1,52 @@
+"""Quantities are whole numbers or refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.errors import ParseError
+from deviceplugin.kube.quantity import parse_quantity
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("50", 50),
+        (50, 50),
+        ("0", 0),
+        ("+7", 7),
+        ("-7", -7),
+        ("1k", 1000),
+        ("1Ki", 1024),
+        ("2e3", 2000),
+        ("2E3", 2000),
+        ("1E", 10**18),
+        ("1.5k", 1500),
+        ("3000m", 3),
+        (".5k", 500),
+        ("5.", 5),
+        ("10e-1", 1),
+    ],
+)
+def test_a_quantity_is_the_number_that_kubernetes_reads(text: str | int, number: int) -> None:
+    assert parse_quantity(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "x", "1.5", "1m", "1 ", "1KI", "0x10", "1e", "--1", "१", "1" * 41, "1kk", "."])
+def test_what_is_no_whole_quantity_is_refused(text: str) -> None:
+    with pytest.raises(ParseError):
+        parse_quantity(text)
+
+
+@given(st.integers(-(10**17), 10**17), st.sampled_from([("", 1), ("k", 1000), ("Mi", 1 << 20), ("e2", 100)]))
+def test_integers_keep_their_value_with_every_suffix(number: int, suffix: tuple[str, int]) -> None:
+    text, scale = suffix
+    assert parse_quantity(f"{number}{text}") == number * scale
+
+
+@given(st.text(alphabet="0123456789.eE+-kKmMiGn", max_size=50))
+def test_any_text_is_a_number_or_a_parse_error(text: str) -> None:
+    try:
+        assert isinstance(parse_quantity(text), int)
+    except ParseError as error:
+        print(error.message)
