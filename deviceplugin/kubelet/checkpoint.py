@@ -10,7 +10,9 @@ Entries of other plugins are skipped undecoded. 1.8 MB take some 5 ms, so the ag
 
 import base64
 import binascii
-from pathlib import Path, PurePosixPath
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -48,6 +50,21 @@ class _File(msgspec.Struct, rename="pascal"):
     pod_device_entries: list[_Entry] | msgspec.UnsetType | None = msgspec.UNSET
 
 
+@dataclass(frozen=True, slots=True)
+class _AnswerKeys:
+    """The annotations of an answer."""
+
+    core: str
+    memory: str
+    device: str
+
+
+_DEVICE_IDS = msgspec.json.Decoder(dict[str, list[DeviceId] | None] | list[DeviceId] | None)
+_TEXT = msgspec.json.Decoder(str | None)
+_FILE = msgspec.json.Decoder(_File)
+_NOT_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
 def read_checkpoint(path: Path, names: ResourceNames = ResourceNames()) -> Checkpoint:
     """The file as it is now; a missing one is an empty checkpoint, an unreadable one a KubeletError."""
     try:
@@ -65,16 +82,21 @@ def parse_checkpoint(
 ) -> Checkpoint:
     """Raises ParseError for anything that is not a checkpoint."""
     try:
-        found = msgspec.json.decode(data, type=_File)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        found = _FILE.decode(data)
+    except _NOT_JSON as error:
         raise ParseError(f"{where} is not a checkpoint of kubelet: {error}") from error
     ours = {names.of(resource): resource for resource in Resource}
+    keys = _AnswerKeys(names.core, names.memory, f"{names.domain}/vcuda-device")
     entries: dict[tuple[str, str, Resource], CheckpointEntry] = {}
     for place, raw in enumerate(_entries(found, where)):
         resource = ours.get(raw.resource_name)
-        if resource is not None:
+        if resource is None:
+            continue
+        try:
+            entries[raw.pod_uid, raw.container_name, resource] = _entry(raw, resource, keys)
+        except ParseError as error:
             at = f"{where}, entry {place} ({raw.resource_name} of container {raw.container_name!r})"
-            entries[raw.pod_uid, raw.container_name, resource] = _entry(raw, resource, names, at)
+            raise ParseError(f"{at}: {error.message}") from error
     return Checkpoint(tuple(entries.values()))
 
 
@@ -86,60 +108,61 @@ def _entries(found: _File, where: str) -> list[_Entry]:
     return found.pod_device_entries or []
 
 
-def _entry(raw: _Entry, resource: Resource, names: ResourceNames, at: str) -> CheckpointEntry:
+def _entry(raw: _Entry, resource: Resource, keys: _AnswerKeys) -> CheckpointEntry:
     return CheckpointEntry(
         pod=PodUid(raw.pod_uid),
         container=raw.container_name,
         resource=resource,
-        devices=_devices(raw.device_ids, at),
-        answer=_answer(raw, names, at),
+        devices=_devices(raw.device_ids),
+        answer=_answer(raw, keys),
     )
 
 
-def _devices(raw: msgspec.Raw, at: str) -> frozenset[DeviceId]:
+def _devices(raw: msgspec.Raw) -> frozenset[DeviceId]:
     """The union over NUMA nodes: a device that belongs to several is listed under each."""
     try:
-        found = msgspec.json.decode(raw, type=dict[str, list[str] | None] | list[str] | None)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ParseError(f"{at}: DeviceIDs: {error}") from error
+        found = _DEVICE_IDS.decode(raw)
+    except _NOT_JSON as error:
+        raise ParseError(f"DeviceIDs: {error}") from error
     if isinstance(found, dict):
-        return frozenset(DeviceId(each) for node in found.values() for each in node or ())
-    return frozenset(DeviceId(each) for each in found or ())
+        return frozenset(itertools.chain.from_iterable(node or () for node in found.values()))
+    return frozenset(found or ())
 
 
-def _answer(raw: _Entry, names: ResourceNames, at: str) -> RecordedAnswer | None:
+def _answer(raw: _Entry, keys: _AnswerKeys) -> RecordedAnswer | None:
     try:
-        text = msgspec.json.decode(raw.alloc_resp, type=str | None)
-        message = pb.ContainerAllocateResponse.FromString(base64.b64decode(text or "", validate=True))
-    except (msgspec.MsgspecError, UnicodeDecodeError, binascii.Error, ValueError, DecodeError) as error:
-        raise ParseError(f"{at}: AllocResp: {error}") from error
-    if not (message.envs or message.mounts or message.devices or message.annotations):
+        text = _TEXT.decode(raw.alloc_resp)
+        if not text:
+            return None
+        message = pb.ContainerAllocateResponse.FromString(base64.b64decode(text, validate=True))
+    except (*_NOT_JSON, binascii.Error, ValueError, DecodeError) as error:
+        raise ParseError(f"AllocResp: {error}") from error
+    envs, annotations = message.envs, message.annotations
+    if not (envs or message.mounts or message.devices or annotations):
         return None
     return RecordedAnswer(
-        grant=_grant(message, raw.pod_uid, at),
-        gpus=tuple(GpuUuid(text) for text in message.envs.get(_VISIBLE_DEVICES, "").split(",") if text),
-        device_paths=tuple(
-            text for text in message.annotations.get(f"{names.domain}/vcuda-device", "").split(",") if text
-        ),
-        cores=_number(message.annotations.get(names.core), f"{at}: annotation {names.core}"),
-        memory_bytes=_number(message.annotations.get(names.memory), f"{at}: annotation {names.memory}"),
+        grant=_grant(message, raw.pod_uid),
+        gpus=tuple(GpuUuid(text) for text in envs.get(_VISIBLE_DEVICES, "").split(",") if text),
+        device_paths=tuple(text for text in annotations.get(keys.device, "").split(",") if text),
+        cores=_number(annotations.get(keys.core), keys.core),
+        memory_bytes=_number(annotations.get(keys.memory), keys.memory),
     )
 
 
-def _grant(message: pb.ContainerAllocateResponse, pod_uid: str, at: str) -> GrantId | None:
+def _grant(message: pb.ContainerAllocateResponse, pod_uid: str) -> GrantId | None:
     """None where gpu-manager answered: it mounts a directory named after the pod."""
     for mount in message.mounts:
         if mount.container_path.rstrip("/") == GRANT_MOUNT:
-            name = PurePosixPath(mount.host_path).name
+            name = mount.host_path.rstrip("/").rpartition("/")[2]
             if name in {"", ".", ".."} or "\0" in name:
-                raise ParseError(f"{at}: the mount at {GRANT_MOUNT} names no grant: {mount.host_path[:80]!r}")
+                raise ParseError(f"AllocResp: the mount at {GRANT_MOUNT} names no grant: {mount.host_path[:80]!r}")
             return GrantId(name) if name != pod_uid else None
     return None
 
 
-def _number(text: str | None, at: str) -> int | None:
+def _number(text: str | None, key: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 20):
-        raise ParseError(f"{at} is not a number: {text[:40]!r}")
+        raise ParseError(f"AllocResp: annotation {key} is not a number: {text[:40]!r}")
     return int(text)

@@ -17,6 +17,7 @@ from deviceplugin.kubelet.plugin import ResourcePlugin
 from deviceplugin.kubelet.registry_service import RegistryService
 from deviceplugin.wire import deviceplugin_pb2_grpc, pluginregistration_pb2_grpc
 
+SocketIdentity = tuple[int, int, int]
 _LONGEST_PATH = 107  # sizeof(sockaddr_un.sun_path) - 1 on Linux
 
 
@@ -38,7 +39,7 @@ class Endpoint:
         self.path = path
         self.registry = registry
         self._server: grpc.aio.Server | None = None
-        self._identity: tuple[int, int] | None = None
+        self._identity: SocketIdentity | None = None
 
     async def start(self) -> None:
         """Binds and serves; an old socket of ours at the path is removed, anything else there is left alone."""
@@ -55,7 +56,7 @@ class Endpoint:
         try:
             server.add_insecure_port(f"unix:{self.path}")
             await server.start()
-            self._identity = _identity(self.path)
+            self._identity = identity_of(self.path)
         except (RuntimeError, OSError) as error:
             raise KubeletError(f"socket {self.path} cannot be bound; check the directory's owner and mode") from error
         self._server = server
@@ -69,7 +70,7 @@ class Endpoint:
 
     def is_in_place(self) -> bool:
         """Whether the path is still the socket that we bound."""
-        return self._identity is not None and _identity_or_none(self.path) == self._identity
+        return self._identity is not None and identity_of(self.path) == self._identity
 
     def _remove_stale(self) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -78,13 +79,10 @@ class Endpoint:
             self.path.unlink()
 
 
-def _identity(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_dev, found.st_ino
-
-
-def _identity_or_none(path: Path) -> tuple[int, int] | None:
+def identity_of(path: Path) -> SocketIdentity | None:
+    """None where nothing is; the time of change is in it because file systems reuse inode numbers at once."""
     try:
-        return _identity(path)
+        found = path.stat()
     except OSError:
         return None
+    return found.st_dev, found.st_ino, found.st_ctime_ns

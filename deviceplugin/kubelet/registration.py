@@ -16,7 +16,7 @@ import grpc
 import structlog
 
 from deviceplugin.errors import KubeletError
-from deviceplugin.kubelet.endpoint import Endpoint
+from deviceplugin.kubelet.endpoint import Endpoint, SocketIdentity, identity_of
 from deviceplugin.kubelet.pace import Pace
 from deviceplugin.kubelet.plugin import ResourcePlugin
 from deviceplugin.kubelet.registry_service import RegistryService
@@ -127,10 +127,10 @@ class KubeletLink:
         ]
         watch = SocketWatch(self._paths.device_plugins, {"kubelet.sock", *SOCKETS.values()})
         pace = Pace()
-        registered_with: tuple[int, int, int] | None = None
+        registered_with: SocketIdentity | None = None
         try:
             while True:
-                kubelet = _identity(self._paths.kubelet_socket)
+                kubelet = identity_of(self._paths.kubelet_socket)
                 if kubelet is not None and self._needs_registering(kubelet, registered_with, pace):
                     registered_with = kubelet if await self._try_to_register(pace) else None
                 if self.is_registered:
@@ -139,9 +139,7 @@ class KubeletLink:
         finally:
             watch.stop()
 
-    def _needs_registering(
-        self, kubelet: tuple[int, int, int], registered_with: tuple[int, int, int] | None, pace: Pace
-    ) -> bool:
+    def _needs_registering(self, kubelet: SocketIdentity, registered_with: SocketIdentity | None, pace: Pace) -> bool:
         if registered_with is None:
             return pace.may_try()
         if kubelet != registered_with or not all(endpoint.is_in_place() for endpoint in self._endpoints):
@@ -180,11 +178,3 @@ class KubeletLink:
                     f"kubelet refused {request.resource_name} on {self._paths.kubelet_socket}: "
                     f"{error.code().name.lower()}, {error.details()}"
                 ) from None
-
-
-def _identity(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_ctime_ns
