@@ -8,6 +8,7 @@ unless another took its place; nothing that the driver does, hanging included, b
 import asyncio
 import time
 from collections.abc import Mapping
+from functools import partial
 
 import structlog
 
@@ -17,7 +18,6 @@ from deviceplugin.hardware.backoff import Backoff
 from deviceplugin.hardware.cache import InventoryCache, Remembered
 from deviceplugin.hardware.changes import Announcer, InventoryChange, Subscription
 from deviceplugin.hardware.door import Door
-from deviceplugin.hardware.health import HUNG
 from deviceplugin.hardware.library import Library
 from deviceplugin.hardware.modules import load_modules
 from deviceplugin.hardware.nvml import STALE, Nvml, Status
@@ -119,10 +119,8 @@ class Hardware:
         while True:
             try:
                 await self._turn()
-            except HardwareError as error:
-                await self._trouble(error)
             except Exception:
-                _log.exception("a look at the GPUs failed by a defect of the agent")
+                _log.exception("watching the GPUs failed by a defect of the agent")
                 self._session = None
                 self._schedule.failed(time.monotonic())
             await self._pause()
@@ -137,32 +135,42 @@ class Hardware:
         self._wake.clear()
 
     async def _turn(self) -> None:
-        now = time.monotonic()
-        if self._schedule.must_open(now):
-            await self._open()
-        if self._session is not None:
-            await self._look(self._session, now=now)
+        try:
+            if self._schedule.must_open(time.monotonic()):
+                await self._open()
+            if self._session is not None:
+                await self._look(self._session)
+        except HardwareError as error:
+            await self._trouble(error)
 
     async def _open(self) -> None:
         """Everything from the kernel modules to a discovery; without a driver it raises."""
         options = self._options
         self._session = None
         await self._load_modules()
-        known = self._state.inventory
-        self._session = session = await self._door.run(
-            lambda nvml: Session.begin(nvml, known=known, sampler=self._sampler, sys_root=options.sys_root),
-            what="discovering the GPUs",
-            budget=options.open_budget_s,
+        begin = partial(
+            Session.begin,
+            known=self._state.inventory,
+            sampler=self._sampler,
+            sys_root=options.sys_root,
+            new_library=self._driver_left,  # the mapped library stays of the old version for ever
         )
+        on_bus = await asyncio.to_thread(pci.gpus_on_bus, options.sys_root)
+        try:
+            session = await self._door.run(begin, what="discovering the GPUs", budget=options.open_budget_s)
+        except HardwareError as error:
+            self._driver_left |= isinstance(error, DriverMissingError) or _code(error) in _DRIVER_LEFT
+            raise
+        self._session, self._on_bus = session, on_bus
         for note in session.discovery.notes:
             self._say("discovery", note, topic=note)
         self._state.discovered(session.discovery, driver_reloaded=self._driver_left)
         self._driver_left = False
         self._schedule.opened(everything=not session.discovery.failed)
-        self._on_bus = await asyncio.to_thread(pci.gpus_on_bus, options.sys_root)
         await self._settle()
 
-    async def _look(self, session: Session, *, now: float) -> None:
+    async def _look(self, session: Session) -> None:
+        now = time.monotonic()
         due = self._schedule.due(now)
         look = await self._door.run(
             lambda _nvml: session.look(listen=due.listen, sample=due.sample, survey=due.survey),
@@ -188,24 +196,20 @@ class Hardware:
         """The driver as a whole fails; a single GPU's troubles never come here."""
         now = time.monotonic()
         was_open, self._session = self._session is not None, None
-        self._driver_left |= isinstance(error, DriverMissingError) or _code(error) in _DRIVER_LEFT
+        self._driver_left |= _code(error) in _DRIVER_LEFT
+        if was_open and _code(error) in STALE and self._schedule.went_stale():
+            _log.info("NVML is opened again", reason=error.message)
+            return
         if self._door.stuck_for:
             self._schedule.open_in(now, _STUCK_PERIOD_S)
             if self._door.stuck_for > self._options.hang_s:
                 self._state.driver_hangs()
-        elif was_open and _code(error) in STALE:
-            self._schedule.open_at_once()
         else:
-            if _code(error) == Status.LIB_RM_VERSION_MISMATCH:
-                await self._unload_library()
-            self._state.driver_gone(_phrase(error))
             self._schedule.failed(now)
+            if isinstance(error, DriverMissingError | NvmlCallError):
+                self._state.driver_gone(_phrase(error))
         self._say("the NVIDIA driver is in trouble; it is tried again", error.message, topic=type(error).__name__)
         await self._settle()
-
-    async def _unload_library(self) -> None:
-        """The mapped library stays of the old version for ever; the next opening takes the one that is there then."""
-        await self._door.run(Nvml.forget_library, what="unloading NVML", budget=self._options.call_budget_s)
 
     async def _load_modules(self) -> None:
         options = self._options
@@ -237,10 +241,8 @@ def _code(error: HardwareError) -> int:
     return error.code if isinstance(error, NvmlCallError) else 0
 
 
-def _phrase(error: HardwareError) -> str:
-    if isinstance(error, DriverMissingError):
-        return "there is no NVIDIA driver"
-    return error.said if isinstance(error, NvmlCallError) else HUNG
+def _phrase(error: DriverMissingError | NvmlCallError) -> str:
+    return error.said if isinstance(error, NvmlCallError) else "there is no NVIDIA driver"
 
 
 def _report(change: InventoryChange) -> None:

@@ -29,12 +29,13 @@ class Schedule:
     def __init__(self, options: HardwareOptions) -> None:
         self._options = options
         self._listen_period = min(_LISTEN_PERIOD_S, options.sample_period_s)
+        self._proved = False
         self._open_at = 0.0
         self._listen_at = 0.0
         self._sample_at = 0.0
         self._survey_at = 0.0
         self._retry = Backoff(first=options.retry_first_s, most=options.retry_most_s)
-        self._search = Backoff(first=options.rescan_period_s, most=6 * options.rescan_period_s)
+        self._search = Backoff(first=options.rescan_period_s, most=30 * options.rescan_period_s)
         self._deaf = Backoff(first=options.retry_first_s, most=options.retry_most_s)
 
     def must_open(self, now: float) -> bool:
@@ -50,13 +51,15 @@ class Schedule:
 
     def opened(self, *, everything: bool) -> None:
         """NVML was opened; `everything` answers, so nothing needs to be searched for."""
-        self._retry.reset()
+        self._proved = False
         self._open_at = math.inf
         self._listen_at = self._sample_at = self._survey_at = 0.0
         if everything:
             self._search.reset()
 
     def looked(self, now: float, due: Due, *, deaf: bool, events: bool, lost: bool) -> None:
+        self._proved = True
+        self._retry.reset()
         if deaf:
             self._listen_at = now + self._deaf.delay()
         elif due.listen:
@@ -78,6 +81,12 @@ class Schedule:
 
     def open_at_once(self) -> None:
         self._open_at = 0.0
+
+    def went_stale(self) -> bool:
+        """Handles are void: NVML is opened at once, but never twice without a good look in between (False)."""
+        if self._proved:
+            self.open_at_once()
+        return self._proved
 
     def open_in(self, now: float, seconds: float) -> None:
         self._open_at = now + seconds

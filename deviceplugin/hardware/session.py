@@ -51,8 +51,12 @@ class Session:
         self._left_out: frozenset[GpuUuid] = frozenset()
 
     @classmethod
-    def begin(cls, nvml: Nvml, *, known: Inventory | None, sampler: Sampler, sys_root: Path) -> "Session":
+    def begin(
+        cls, nvml: Nvml, *, known: Inventory | None, sampler: Sampler, sys_root: Path, new_library: bool = False
+    ) -> "Session":
         """Opens NVML anew, so that it lists what is there now, and discovers."""
+        if new_library:
+            nvml.forget_library()
         nvml.close()
         nvml.open()
         return cls(nvml, discover(nvml, known=known, sys_root=sys_root), sampler)

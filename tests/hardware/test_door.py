@@ -90,6 +90,7 @@ async def test_a_job_given_up_in_the_queue_never_runs(door: Door) -> None:
     cancelled = asyncio.create_task(door.run(lambda _nvml: ran.append("cancelled"), what="counting"))
     await asyncio.sleep(0)
     cancelled.cancel()
+    await asyncio.gather(cancelled, return_exceptions=True)
     release.set()
     assert await slow == "late"
     await door.run(lambda _nvml: ran.append("after"), what="counting")

@@ -91,7 +91,7 @@ def test_without_a_driver_module_the_error_says_how_to_get_it(stub: Stub) -> Non
 
 def test_another_failure_of_the_first_call_is_no_missing_driver(stub: Stub) -> None:
     stub.order("nvmlInitWithFlags", 999)
-    with pytest.raises(NvmlCallError, match="^nvmlInit failed: NVML says 'Unknown Error'"):
+    with pytest.raises(NvmlCallError, match=r"^nvmlInit failed: NVML says 'Unknown Error'"):
         Nvml(Library(path=stub.library)).open()
 
 

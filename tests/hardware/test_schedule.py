@@ -71,7 +71,20 @@ def test_a_driver_that_fails_is_tried_ever_more_seldom() -> None:
     assert [schedule.failed(0.0) for _ in range(6)] == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
     assert schedule.pause(0.0, is_open=False) == 8.0
     schedule.opened(everything=True)
+    assert schedule.failed(0.0) == 8.0
+    schedule.opened(everything=True)
+    _look(schedule, 0.0)
     assert schedule.failed(0.0) == 1.0
+
+
+def test_void_handles_are_renewed_at_once_but_only_if_the_last_ones_were_ever_good() -> None:
+    schedule = _opened()
+    assert not schedule.went_stale()
+    _look(schedule, 0.0)
+    assert schedule.went_stale()
+    assert schedule.must_open(0.0)
+    schedule.opened(everything=True)
+    assert not schedule.went_stale()
 
 
 def test_while_a_gpu_is_lost_nvml_is_opened_again_ever_more_seldom() -> None:
@@ -83,7 +96,7 @@ def test_while_a_gpu_is_lost_nvml_is_opened_again_ever_more_seldom() -> None:
             schedule.opened(everything=False)
         _look(schedule, now, lost=True)
         now += 1.0
-    assert opened == [10.0, 30.0, 70.0, 130.0, 190.0, 250.0, 310.0, 370.0]
+    assert opened == [10.0, 30.0, 70.0, 150.0, 310.0]
 
 
 def test_a_gpu_that_comes_back_by_itself_ends_the_search() -> None:

@@ -1,0 +1,450 @@
+"""`Hardware` as the agent uses it, on a driver that misbehaves on order."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol, TypedDict, Unpack
+
+import pytest
+import structlog.testing
+
+from deviceplugin.errors import DriverMissingError, NvmlCallError
+from deviceplugin.hardware.changes import InventoryChange, Subscription
+from deviceplugin.hardware.health import HUNG, RecoveryRules
+from deviceplugin.hardware.modules import ModuleTools
+from deviceplugin.hardware.node import Hardware
+from deviceplugin.hardware.options import HardwareOptions
+from deviceplugin.hardware.xid import XidPolicy
+from deviceplugin.model.gpu import GpuUuid, Health
+from deviceplugin.model.topology import Level
+from tests.hardware import nvml_library
+from tests.hardware.conftest import Stub, uuid
+from tests.hardware.test_pci import device
+from tests.hardware.waiting import until
+
+
+class Changed(TypedDict, total=False):
+    """The options that these tests set."""
+
+    library: Path
+    cache_path: Path
+    rescan_period_s: float
+    wait_for_driver: bool
+    modules: ModuleTools
+    xids: XidPolicy
+    recovery: RecoveryRules
+    call_budget_s: float
+    hang_s: float
+    retry_first_s: float
+    retry_most_s: float
+
+
+class Start(Protocol):
+    """Makes a `Hardware` and starts it."""
+
+    def __call__(self, **changed: Unpack[Changed]) -> Coroutine[None, None, Hardware]: ...
+
+
+def options(stub: Stub, **changed: Unpack[Changed]) -> HardwareOptions:
+    """Everything fast, and nothing of this machine."""
+    fast = HardwareOptions(
+        library=stub.library,
+        sys_root=stub.orders / "sys",
+        device_root=stub.orders / "dev",
+        sample_period_s=0.02,
+        rescan_period_s=0.05,
+        retry_first_s=0.02,
+        retry_most_s=0.2,
+        recovery=RecoveryRules(quiet_s=0.2, passes=3, failures=3),
+    )
+    return replace(fast, **changed)
+
+
+@pytest.fixture
+async def start(stub: Stub) -> AsyncIterator[Start]:
+    running: list[Hardware] = []
+
+    async def begin(**changed: Unpack[Changed]) -> Hardware:
+        running.append(Hardware(options(stub, **changed)))
+        await running[-1].start()
+        return running[-1]
+
+    yield begin
+    for order in stub.orders.glob("hang"):
+        order.unlink()
+    for hardware in running:
+        await until(lambda one=hardware: one._door.stuck_for == 0.0)  # type: ignore[misc]
+        await hardware.stop()
+
+
+def reasons(hardware: Hardware) -> dict[GpuUuid, str]:
+    assert hardware.inventory is not None
+    return {one: health.reason for one, health in hardware.inventory.health.items()}
+
+
+def gpus(hardware: Hardware) -> list[GpuUuid]:
+    assert hardware.inventory is not None
+    return [gpu.uuid for gpu in hardware.inventory.gpus]
+
+
+async def test_start_comes_back_with_the_gpus_and_samples_follow(start: Start) -> None:
+    hardware = await start()
+    inventory = hardware.inventory
+    assert inventory is not None
+    assert [(gpu.uuid, gpu.minor, gpu.model, gpu.blocks) for gpu in inventory.gpus] == [
+        (uuid(0), 0, "Stub 0", 64),
+        (uuid(1), 1, "Stub 1", 64),
+    ]
+    assert inventory.topology.link(0, 1).level is Level.PIX
+    assert (inventory.driver.version, inventory.driver.cuda) == ("390.157", (9, 1))
+    await until(lambda: len(hardware.samples) == 2)
+    assert hardware.samples[GpuUuid(uuid(1))].utilization_percent == 7
+    assert hardware.answers
+    assert reasons(hardware) == {}
+
+
+async def test_without_a_driver_start_says_so_in_one_line(stub: Stub) -> None:
+    hardware = Hardware(options(stub, library=stub.orders / "nothing.so"))
+    with pytest.raises(DriverMissingError, match=r"nothing\.so cannot be loaded as NVML") as raised:
+        await hardware.start()
+    assert "\n" not in raised.value.message
+    assert hardware.inventory is None
+    await hardware.stop()
+
+
+async def test_told_to_wait_it_says_so_once_and_starts_when_the_driver_is_there(stub: Stub, start: Start) -> None:
+    library = stub.orders / "late.so"
+    with structlog.testing.capture_logs() as logs:
+        starting = asyncio.create_task(start(library=library, wait_for_driver=True))
+        await until(lambda: logs)
+        await asyncio.sleep(0.1)  # some more tries, which must stay silent
+        assert not starting.done()
+        shutil.copy(stub.library, stub.orders / "copy.so")
+        (stub.orders / "copy.so").rename(library)
+        hardware = await asyncio.wait_for(starting, 5)
+    assert gpus(hardware) == [uuid(0), uuid(1)]
+    assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == ["waiting for the NVIDIA driver"]
+
+
+async def test_a_wait_for_the_driver_can_be_ended(stub: Stub) -> None:
+    hardware = Hardware(options(stub, library=stub.orders / "never.so", wait_for_driver=True))
+    starting = asyncio.create_task(hardware.start())
+    await asyncio.sleep(0.05)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await hardware.stop()
+
+
+async def test_a_driver_that_refuses_everything_is_an_error_of_its_own(stub: Stub) -> None:
+    stub.order("nvmlDeviceGetCount_v2", 999)
+    hardware = Hardware(options(stub))
+    with pytest.raises(NvmlCallError, match="nvmlDeviceGetCount failed: NVML says 'Unknown Error'"):
+        await hardware.start()
+    await hardware.stop()
+
+
+async def test_a_restarted_agent_knows_its_gpus_while_the_driver_still_hangs(stub: Stub, start: Start) -> None:
+    cache = stub.orders / "inventory.json"
+    await (await start(cache_path=cache)).stop()
+    stub.order("hang")
+    before = time.monotonic()
+    hardware = await start(cache_path=cache)
+    assert time.monotonic() - before < 1
+    assert gpus(hardware) == [uuid(0), uuid(1)]
+    assert not hardware.answers
+    stub.withdraw("hang")
+    await until(lambda: hardware.answers)
+    assert reasons(hardware) == {}
+
+
+async def test_the_drivers_first_answer_corrects_the_cache(stub: Stub, start: Start) -> None:
+    cache = stub.orders / "inventory.json"
+    await (await start(cache_path=cache)).stop()
+    stub.order("gpus", 3)
+    hardware = await start(cache_path=cache)
+    assert gpus(hardware) == [uuid(0), uuid(1)]
+    await until(lambda: gpus(hardware) == [uuid(0), uuid(1), uuid(2)])
+
+
+async def test_with_a_cache_a_missing_driver_makes_the_gpus_unhealthy_and_is_waited_for(
+    stub: Stub, start: Start
+) -> None:
+    cache = stub.orders / "inventory.json"
+    await (await start(cache_path=cache)).stop()
+    nvml_library.unmap()
+    stub.order("nvmlInitWithFlags", 9)
+    hardware = await start(cache_path=cache)
+    await until(lambda: reasons(hardware) == dict.fromkeys((uuid(0), uuid(1)), "there is no NVIDIA driver"))
+    stub.withdraw("nvmlInitWithFlags")
+    await until(lambda: reasons(hardware) == {})
+
+
+async def test_a_critical_xid_makes_its_gpu_unhealthy_until_it_was_quiet_for_long_enough(
+    stub: Stub, start: Start
+) -> None:
+    hardware = await start()
+    struck = time.monotonic()
+    with hardware.subscribe() as changes:
+        stub.event(1, xid=79)
+        first = await asyncio.wait_for(anext(changes), 5)
+        assert first.inventory.health == {uuid(1): Health(False, "XID 79 (GPU has fallen off the bus)")}
+        assert [(one.uuid, one.new.healthy) for one in first.health] == [(uuid(1), False)]
+        assert not first.gpus_changed
+        second = await asyncio.wait_for(anext(changes), 5)
+        assert second.inventory.health == {}
+        assert time.monotonic() - struck > 0.2
+
+
+async def test_an_applications_xid_and_one_without_a_gpu_harm_nobody(stub: Stub, start: Start) -> None:
+    hardware = await start(recovery=RecoveryRules(quiet_s=1000))
+    for gpu, xid in ((0, 31), (-1, 79), (1, 13)):
+        stub.event(gpu, xid=xid)
+        await until(lambda: stub.event_taken)
+    await until(lambda: len(hardware.xid_counts) == 2)
+    assert dict(hardware.xid_counts) == {(uuid(0), 31): 1, (uuid(1), 13): 1}
+    assert reasons(hardware) == {}
+
+
+async def test_a_double_bit_error_is_critical_and_the_operator_decides_about_xids(stub: Stub, start: Start) -> None:
+    hardware = await start(
+        recovery=RecoveryRules(quiet_s=1000), xids=XidPolicy(ignored=frozenset({79}), critical=frozenset({31}))
+    )
+    stub.event(0, xid=79)
+    await until(lambda: stub.event_taken)
+    stub.event(0)
+    await until(lambda: reasons(hardware) == {uuid(0): "double-bit ECC error"})
+    stub.event(1, xid=31)
+    await until(lambda: reasons(hardware).get(GpuUuid(uuid(1))) == "XID 31 (GPU memory page fault)")
+
+
+async def test_a_restart_forgets_no_xid(stub: Stub, start: Start) -> None:
+    cache = stub.orders / "inventory.json"
+    rules = RecoveryRules(quiet_s=1000, passes=1)
+    first = await start(cache_path=cache, recovery=rules)
+    stub.event(0, xid=95)
+    await until(lambda: reasons(first))
+    await first.stop()
+    second = await start(cache_path=cache, recovery=rules)
+    assert reasons(second) == {uuid(0): "XID 95 (uncontained ECC error)"}
+    await until(lambda: len(second.samples) == 2)
+    assert reasons(second) == {uuid(0): "XID 95 (uncontained ECC error)"}
+
+
+async def test_a_lost_gpu_is_unhealthy_without_a_sample_and_comes_back(stub: Stub, start: Start) -> None:
+    hardware = await start()
+    await until(lambda: len(hardware.samples) == 2)
+    stub.order("nvmlDeviceGetMemoryInfo.1", 15)
+    await until(lambda: reasons(hardware) == {uuid(1): "GPU is lost"})
+    assert list(hardware.samples) == [uuid(0)]
+    assert gpus(hardware) == [uuid(0), uuid(1)]
+    stub.withdraw("nvmlDeviceGetMemoryInfo.1")
+    await until(lambda: reasons(hardware) == {})
+    await until(lambda: len(hardware.samples) == 2)
+
+
+async def test_a_passing_error_makes_nothing_unhealthy_and_a_lasting_one_does(stub: Stub, start: Start) -> None:
+    hardware = await start(recovery=RecoveryRules(failures=5))
+    with hardware.subscribe() as changes:
+        stub.order("nvmlDeviceGetMemoryInfo.0", 999)
+        change = await asyncio.wait_for(anext(changes), 5)
+    assert change.inventory.health == {uuid(0): Health(False, "Unknown Error")}
+
+
+async def test_a_gpu_that_is_sick_from_the_start_is_left_out_where_it_was_never_seen(stub: Stub, start: Start) -> None:
+    stub.order("nvmlDeviceGetHandleByIndex_v2.0", 15)
+    with structlog.testing.capture_logs() as logs:
+        hardware = await start()
+    assert gpus(hardware) == [uuid(1)]
+    (note,) = [entry["reason"] for entry in logs if entry["event"] == "discovery"]
+    assert note == (
+        "left out: nvmlDeviceGetHandleByIndex failed for GPU 0: NVML says 'GPU is lost' (15); "
+        "reset the GPU or reboot the node"
+    )
+    stub.withdraw("nvmlDeviceGetHandleByIndex_v2.0")
+    hardware.rediscover()
+    await until(lambda: gpus(hardware) == [uuid(0), uuid(1)])
+
+
+async def test_a_gpu_that_is_sick_from_the_start_stays_where_the_cache_knows_it(stub: Stub, start: Start) -> None:
+    cache = stub.orders / "inventory.json"
+    await (await start(cache_path=cache)).stop()
+    stub.order("nvmlDeviceGetHandleByIndex_v2.0", 15)
+    hardware = await start(cache_path=cache)
+    await until(lambda: reasons(hardware) == {uuid(0): "GPU is lost"})
+    assert gpus(hardware) == [uuid(0), uuid(1)]
+    assert hardware.inventory is not None
+    assert hardware.inventory.topology.link(0, 1).level is Level.PIX
+    stub.withdraw("nvmlDeviceGetHandleByIndex_v2.0")
+    await until(lambda: reasons(hardware) == {})
+
+
+async def test_a_gpu_that_nvml_no_longer_lists_stays_as_unhealthy(stub: Stub, start: Start) -> None:
+    stub.order("gpus", 3)
+    hardware = await start()
+    stub.order("gpus", 2)
+    await until(lambda: reasons(hardware) == {uuid(2): "NVML no longer lists it"})
+    assert gpus(hardware) == [uuid(0), uuid(1), uuid(2)]
+    stub.order("gpus", 3)
+    await until(lambda: reasons(hardware) == {})
+
+
+async def test_a_gpu_that_is_plugged_in_becomes_known(stub: Stub, start: Start) -> None:
+    hardware = await start()
+    with hardware.subscribe() as changes:
+        stub.order("gpus", 3)
+        change = await asyncio.wait_for(anext(changes), 5)
+    assert change.gpus_changed
+    assert [gpu.uuid for gpu in change.inventory.gpus] == [uuid(0), uuid(1), uuid(2)]
+
+
+async def test_a_new_device_on_the_bus_leads_to_a_new_discovery(stub: Stub, start: Start) -> None:
+    stub.order("nvmlDeviceGetHandleByIndex_v2.1", 15)
+    hardware = await start(rescan_period_s=0.05)
+    assert gpus(hardware) == [uuid(0)]
+    stub.withdraw("nvmlDeviceGetHandleByIndex_v2.1")
+    device(stub.orders / "sys", "0000:02:00.0")
+    await until(lambda: gpus(hardware) == [uuid(0), uuid(1)])
+
+
+async def test_a_hung_driver_makes_all_unhealthy_and_blocks_nothing(stub: Stub, start: Start) -> None:
+    hardware = await start(call_budget_s=0.05, hang_s=0.2)
+    await until(lambda: hardware.samples)
+    stub.order("hang")
+    await until(lambda: set(reasons(hardware).values()) == {HUNG})
+    assert len(reasons(hardware)) == 2
+    assert hardware.samples == {}
+    before = time.monotonic()
+    await asyncio.sleep(0)
+    assert time.monotonic() - before < 0.5
+    stub.withdraw("hang")
+    await until(lambda: reasons(hardware) == {}, within=8)
+    await until(lambda: len(hardware.samples) == 2)
+
+
+async def test_stopping_does_not_wait_for_a_hung_driver(stub: Stub, start: Start) -> None:
+    hardware = await start(call_budget_s=0.05)
+    stub.order("hang")
+    await until(lambda: hardware._door.stuck_for > 0)
+    before = time.monotonic()
+    await hardware.stop()
+    assert time.monotonic() - before < 2
+
+
+async def test_events_that_cannot_be_read_are_no_verdict_and_no_busy_loop(stub: Stub, start: Start) -> None:
+    stub.order("nvmlEventSetWait_v2", 999)
+    hardware = await start(retry_first_s=0.05, retry_most_s=10.0)
+    await until(lambda: stub.waits >= 3)
+    began = time.monotonic()
+    waits = stub.waits
+    await until(lambda: time.monotonic() - began > 0.3)
+    assert stub.waits - waits <= 2
+    assert reasons(hardware) == {}
+    stub.withdraw("nvmlEventSetWait_v2")
+    stub.event(1, xid=79)
+    await until(lambda: list(reasons(hardware)) == [uuid(1)])
+
+
+async def test_a_gpu_without_events_is_judged_by_its_answers(stub: Stub, start: Start) -> None:
+    stub.order("nvmlDeviceRegisterEvents.1", 3)
+    hardware = await start()
+    assert reasons(hardware) == {}
+    stub.order("nvmlDeviceGetMemoryInfo.1", 15)
+    await until(lambda: reasons(hardware) == {uuid(1): "GPU is lost"})
+
+
+async def test_void_handles_are_renewed_without_a_verdict(stub: Stub, start: Start) -> None:
+    hardware = await start()
+    await until(lambda: hardware.samples)
+    with hardware.subscribe() as changes:
+        stub.order("nvmlDeviceGetMemoryInfo.0", 1)
+        await until(lambda: not hardware.answers)
+        stub.withdraw("nvmlDeviceGetMemoryInfo.0")
+        await until(lambda: hardware.answers)
+        await until(lambda: len(hardware.samples) == 2)
+        seen = drained(changes)
+    assert [one.new.reason for change in seen for one in change.health if not one.new.healthy] in (
+        [],
+        ["Uninitialized", "Uninitialized"],  # the order stood long enough to fail the second opening too
+    )
+
+
+async def test_a_driver_that_voids_every_handle_is_no_busy_loop(stub: Stub, start: Start) -> None:
+    hardware = await start(retry_first_s=0.05, retry_most_s=10.0)
+    stub.order("nvmlDeviceGetMemoryInfo", 1)
+    await until(lambda: len(reasons(hardware)) == 2)
+    generation = hardware._door._nvml.generation
+    began = time.monotonic()
+    await until(lambda: time.monotonic() - began > 0.3)
+    assert hardware._door._nvml.generation - generation <= 3
+
+
+async def test_after_an_upgrade_of_the_driver_the_new_library_is_taken(stub: Stub, start: Start) -> None:
+    library = stub.orders / "driver.so"
+    shutil.copy(stub.old_library, library)
+    hardware = await start(library=library)
+    assert hardware.inventory is not None
+    assert hardware.inventory.topology.link(0, 1).level is None
+    shutil.copy(stub.library, stub.orders / "fresh.so")
+    (stub.orders / "fresh.so").rename(library)
+    stub.order("nvmlDeviceGetMemoryInfo", 18)
+    await until(lambda: not hardware.answers)
+    stub.withdraw("nvmlDeviceGetMemoryInfo")
+    await until(lambda: hardware.inventory is not None and hardware.inventory.topology.link(0, 1).level is Level.PIX)
+    await until(lambda: reasons(hardware) == {})
+
+
+async def test_a_driver_that_leaves_and_comes_back_resets_what_ailed_the_gpus(stub: Stub, start: Start) -> None:
+    hardware = await start(recovery=RecoveryRules(quiet_s=1000, passes=2))
+    stub.event(0, xid=79)
+    await until(lambda: list(reasons(hardware)) == [uuid(0)])
+    stub.order("nvmlInitWithFlags", 9)
+    stub.order("nvmlDeviceGetMemoryInfo", 9)
+    await until(lambda: len(reasons(hardware)) == 2)
+    stub.withdraw("nvmlDeviceGetMemoryInfo")
+    stub.withdraw("nvmlInitWithFlags")
+    await until(lambda: reasons(hardware) == {})
+
+
+async def test_an_old_driver_serves_with_what_it_has(stub: Stub, start: Start) -> None:
+    hardware = await start(library=stub.old_library)
+    inventory = hardware.inventory
+    assert inventory is not None
+    assert [gpu.uuid for gpu in inventory.gpus] == [uuid(0), uuid(1)]
+    assert inventory.topology.link(0, 1).level is None
+    await until(lambda: len(hardware.samples) == 2)
+    stub.order("nvmlDeviceGetMemoryInfo.1", 15)
+    await until(lambda: reasons(hardware) == {uuid(1): "GPU is lost"})
+
+
+async def test_stopping_ends_every_subscription(start: Start) -> None:
+    hardware = await start()
+    changes = hardware.subscribe()
+    await hardware.stop()
+    with pytest.raises(StopAsyncIteration):
+        await asyncio.wait_for(anext(changes), 5)
+
+
+async def test_the_modules_are_loaded_when_the_control_device_is_missing(stub: Stub, start: Start) -> None:
+    device(stub.orders / "sys", "0000:01:00.0")
+    tools = stub.orders / "bin"
+    tools.mkdir()
+    (tools / "nvidia-modprobe").write_text(f"#!/bin/sh\necho called >> {stub.orders}/modprobe\n")
+    (tools / "nvidia-modprobe").chmod(0o755)
+    await start(modules=ModuleTools(path=str(tools)))
+    assert (stub.orders / "modprobe").read_text() == "called\ncalled\n"
+
+
+def drained(changes: Subscription) -> list[InventoryChange]:
+    """What waits in a subscription now."""
+    waiting = [changes._queue.get_nowait() for _ in range(changes._queue.qsize())]
+    return [change for change in waiting if change is not None]
+
+
+async def test_a_cache_that_cannot_be_written_costs_nothing_else(stub: Stub, start: Start, short_tmp: Path) -> None:
+    (short_tmp / "file").touch()
+    hardware = await start(cache_path=short_tmp / "file/inventory.json")
+    assert gpus(hardware) == [uuid(0), uuid(1)]
