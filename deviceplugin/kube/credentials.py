@@ -113,6 +113,9 @@ def _from_file(kubeconfig: Path) -> Any:  # noqa: ANN401 - the package's generat
         ) from None
     if not str(configuration.host).startswith(("http://", "https://")):
         raise ConfigError(f"kubeconfig {kubeconfig} names no server of the form https://HOST:PORT")
+    if not configuration.api_key and not configuration.cert_file:
+        # An exec plugin that failed is only logged by the package; the 401 that follows would not say why.
+        log.warning("no usable credentials in kubeconfig, asking as an anonymous client", kubeconfig=str(kubeconfig))
     return configuration
 
 
@@ -150,7 +153,10 @@ def _access(configuration: Any) -> Access:  # noqa: ANN401
 
 def _authorization(configuration: Any) -> str:  # noqa: ANN401
     """The header; the package's hook runs inside, which may read a file or run an exec plugin."""
-    return (configuration.get_api_key_with_prefix(_HEADER) or "").strip()
+    header = str(configuration.get_api_key_with_prefix(_HEADER) or "").strip()
+    if not (header.isascii() and header.isprintable()):
+        raise ConfigError("the token for the API server holds characters that no HTTP header may hold; check its file")
+    return header
 
 
 def _tls(configuration: Any) -> ssl.SSLContext:  # noqa: ANN401

@@ -75,7 +75,8 @@ class Api:
             return web.json_response(status(404, "the server could not find the requested resource"), status=404)
 
     def _authenticate(self, request: web.Request) -> None:
-        if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if self.token and (scheme.lower(), token) != ("bearer", self.token):
             raise ApiError(401, "Unauthorized")
 
     async def _list(self, request: web.Request) -> web.StreamResponse:

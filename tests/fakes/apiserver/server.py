@@ -38,12 +38,12 @@ class ApiServer:
         self.store = Store()
         self._api = Api(self.store, token=token, bookmark_seconds=bookmark_seconds)
         self._port = port
-        self._tls = tls
+        self.tls = tls
         self._runner: web.AppRunner | None = None
 
     @property
     def url(self) -> str:
-        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self._port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self._port}"
 
     @property
     def port(self) -> int:
@@ -75,7 +75,7 @@ class ApiServer:
             self._api.application(), handler_cancellation=True, shutdown_timeout=0.05, access_log=None
         )
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", self._port, ssl_context=self._tls, reuse_address=True)
+        site = web.TCPSite(runner, "127.0.0.1", self._port, ssl_context=self.tls, reuse_address=True)
         await site.start()
         self._port = runner.addresses[0][1]
         self._runner = runner
