@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.errors import KubeletError, ParseError
-from deviceplugin.kubelet.checkpoint import parse_checkpoint, read_checkpoint
+from deviceplugin.kubelet.checkpoint import CheckpointReader, parse_checkpoint, read_checkpoint
 from deviceplugin.ledger.evidence import Checkpoint, RecordedAnswer
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.gpu import GpuUuid
@@ -153,11 +153,11 @@ def test_an_answer_of_gpu_manager_names_no_grant() -> None:
         (b'{"Data":null}', r"\$.Data"),
         (b'{"Data":{}}', "PodDeviceEntries"),
         (b'{"Data":{"PodDeviceEntries":7}}', r"\$.Data.PodDeviceEntries"),
-        (wrapped(entry([])).replace(b"PodUID", b"PodUid"), r"\$.Data.PodDeviceEntries\[0\]"),
+        (wrapped(entry([])).replace(b"PodUID", b"PodUid"), "entry 0: Object missing required field `PodUID`"),
         (wrapped(entry([]))[:-30], "truncated|malformed"),
-        (wrapped(entry(7)), "entry 0 .tencent.com/vcuda-core of container 'main'.: DeviceIDs"),
+        (wrapped(entry(7)), "entry 0: tencent.com/vcuda-core of container .main.: DeviceIDs"),
         (wrapped(entry({"0": [1]})), "DeviceIDs"),
-        (wrapped(entry([]), entry([], container="b", AllocResp="*")), "entry 1 .*container 'b'.: AllocResp"),
+        (wrapped(entry([]), entry([], container="b", AllocResp="*")), "entry 1: .*container .b.: AllocResp"),
         (wrapped(entry([], AllocResp="AAAA")), "AllocResp"),
         (wrapped(entry([], AllocResp=5)), "AllocResp"),
         (wrapped(entry([], response=answer(core="many"))), "annotation tencent.com/vcuda-core is not a number: 'many'"),
@@ -166,7 +166,7 @@ def test_an_answer_of_gpu_manager_names_no_grant() -> None:
         (wrapped(entry([], response=answer(mount=""))), "names no grant"),
         (b"[" * 100_000, "not a checkpoint"),
         (b'{"Data":' * 5000, "not a checkpoint"),
-        (b'{"PodDeviceEntries":[{"PodUID":"\xff"}]}', "not a checkpoint"),
+        (b'{"PodDeviceEntries":[{"PodUID":"\xff"}]}', "entry 0: .*utf-8"),
     ],
 )
 def test_what_is_no_checkpoint_is_refused_with_its_place(data: bytes, place: str) -> None:
@@ -218,6 +218,23 @@ def test_a_missing_file_is_an_empty_checkpoint_and_says_so(short_tmp: Path) -> N
     found = read_checkpoint(short_tmp / "kubelet_internal_checkpoint")
     assert found == Checkpoint(exists=False)
     assert found.containers == ()
+
+
+def test_a_reader_sees_every_change_though_it_decodes_each_entry_once(short_tmp: Path) -> None:
+    path = short_tmp / "kubelet_internal_checkpoint"
+    reader = CheckpointReader(path)
+    old, new = entry(["c1"], container="a"), entry(["c2"], container="b", response=answer())
+    for entries in ([old], [old, new], [new], [entry(["c3"], container="b")], [], [new, old]):
+        path.write_bytes(wrapped(*entries))
+        found, fresh = reader.read(), read_checkpoint(path)
+        assert found == fresh
+        assert found.containers == fresh.containers == tuple((UID, each["ContainerName"]) for each in entries)
+        assert found.grant_of(UID, "b") == fresh.grant_of(UID, "b")
+    path.write_bytes(wrapped(old, entry(5)))
+    with pytest.raises(ParseError, match="entry 1"):
+        reader.read()
+    path.unlink()
+    assert reader.read() == Checkpoint(exists=False)
 
 
 def test_an_unreadable_file_is_one_sentence(short_tmp: Path) -> None:
