@@ -1,8 +1,8 @@
-"""A bare device plugin: the least that kubelet accepts, to try kubelets, real or stand-in, and to compare the agent with.
+"""A bare device plugin: the least that kubelet accepts, to try kubelets and to compare the agent with.
 
 In: a resource, its devices, where to serve. Out: the DevicePlugin service, an answer that names the devices in an
 environment variable, a record of PreStartContainer calls. It remembers nothing about pods and places nothing. Tests set
-`fail` to make a method answer with an error, `hang` to make it wait.
+`fail` to make a method answer with an error, `gates` to make it wait.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class BarePlugin:
     answer: Callable[[list[str]], pb.ContainerAllocateResponse] | None = None
     prefer: Callable[[pb.ContainerPreferredAllocationRequest], list[str]] | None = None
     fail: dict[str, str] = field(default_factory=dict)
-    hang: set[str] = field(default_factory=set)
+    gates: dict[str, asyncio.Event] = field(default_factory=dict)
     streams: int = 0
     notified: list[registry_pb.RegistrationStatus] = field(default_factory=list)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -117,8 +117,8 @@ class BarePlugin:
         return registry_pb.RegistrationStatusResponse()
 
     async def _misbehave(self, method: str, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
-        if method in self.hang:
-            await asyncio.Event().wait()
+        if method in self.gates:
+            await self.gates[method].wait()
         if method in self.fail:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, self.fail[method])
 

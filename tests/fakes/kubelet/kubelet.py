@@ -53,7 +53,8 @@ class Kubelet:
             runtime=Runtime(options.run_commands, options.root, self.changes.ring),
             pause=pause,
             rng=random.Random(options.seed),
-            sources=(self.static, source or self.direct),
+            static=self.static,
+            api=source or self.direct,
             pods_api=PodsApi(options, pause, listing=self.pod_list),
         )
         self._life: Life | None = None
@@ -196,7 +197,8 @@ class Kubelet:
 
     def waiting(self, uid: str, container: str) -> str:
         """Why a container does not start, as `reason: message`; empty if nothing holds it."""
-        worker = self._known(uid).worker
+        known = self._life.table.get(uid) if self._life else None
+        worker = known.worker if known else None
         why = worker.waiting.get(container) if worker else None
         return f"{why.reason}: {why.message}" if why else ""
 
@@ -229,9 +231,7 @@ class Kubelet:
         return self.waiting(uid, container)
 
     async def wait_phase(self, uid: str, phase: str, *, deadline_s: float = 10.0) -> None:
-        await self.changes.until(
-            lambda: self._known(uid).pod.phase == phase, what=f"pod {uid} is {phase}", deadline_s=deadline_s
-        )
+        await self.changes.until(lambda: self._phase(uid) == phase, what=f"pod {uid} is {phase}", deadline_s=deadline_s)
 
     async def wait_gone(self, uid: str, *, deadline_s: float = 10.0) -> None:
         await self.changes.until(
@@ -239,6 +239,10 @@ class Kubelet:
             what=f"pod {uid} is gone",
             deadline_s=deadline_s,
         )
+
+    def _phase(self, uid: str) -> str:
+        known = self._life.table.get(uid) if self._life else None
+        return known.pod.phase if known else ""
 
     def _known(self, uid: str) -> KnownPod:
         if self._life is None or uid not in self._life.table:

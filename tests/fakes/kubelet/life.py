@@ -32,6 +32,8 @@ from tests.fakes.kubelet.status import StatusWriter, rejected
 from tests.fakes.kubelet.waiting import Changes, Clock
 from tests.fakes.kubelet.worker import PodWorker, WorkerParts
 
+NODE_STATUS_S = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class World:
@@ -44,8 +46,14 @@ class World:
     runtime: Runtime
     pause: Pause
     rng: random.Random
-    sources: tuple[PodSource, ...]
+    static: PodSource
+    api: PodSource
     pods_api: PodsApi
+
+    @property
+    def sources(self) -> tuple[PodSource, PodSource]:
+        """Static pods first: their source waits for nobody."""
+        return (self.static, self.api)
 
 
 class Life:
@@ -133,7 +141,10 @@ class Life:
         while True:
             await self.world.pause.passed()
             self.endpoints.expire()
-            await self.world.clock.sleep(10.0)
+            counts = {name: (self.store.capacity(name), len(healthy)) for name, healthy in self.store.healthy.items()}
+            for source in self.world.sources:
+                await source.report_node(counts, kubelet_port=self.world.pods_api.port)
+            await self.world.clock.sleep(NODE_STATUS_S)
 
     async def _sync_loop(self, delay_s: float) -> None:
         """`delay_s`: what passes on a real restart between the registration server and the first pods."""
@@ -181,6 +192,8 @@ class Life:
         else:
             known.worker = PodWorker(known.pod, self._parts)
             known.task = self._spawn(known.worker.run())
+            if known.source is self.world.static:
+                self._spawn(self.world.api.mirror(pod.raw))
         self.world.changes.ring()
 
     def _left_alone(self, pod: Pod) -> Callable[[str], bool]:
@@ -219,3 +232,5 @@ class Life:
         known = self.table.get(pod.uid)
         if known is not None:
             await known.source.report(pod.raw, status)
+            if known.source is self.world.static:
+                await self.world.api.report(pod.raw, status)

@@ -53,6 +53,12 @@ class PodSource(Protocol):
     async def finish(self, pod: Json) -> None:
         """A deleted pod's containers are gone."""
 
+    async def mirror(self, pod: Json) -> None:
+        """Kubelet runs a static pod."""
+
+    async def report_node(self, devices: Mapping[str, tuple[int, int]], *, kubelet_port: int) -> None:
+        """Kubelet counts its devices: capacity and allocatable by resource."""
+
 
 class DirectSource:
     """An API server's worth of pods in memory; outlives kubelet."""
@@ -96,6 +102,12 @@ class DirectSource:
         if gone is not None:
             self._push(Kind.GONE, gone)
 
+    async def mirror(self, pod: Json) -> None:
+        """There is no API server to show it at."""
+
+    async def report_node(self, devices: Mapping[str, tuple[int, int]], *, kubelet_port: int) -> None:
+        """There is no node object."""
+
     def _push(self, kind: Kind, pod: Json) -> None:
         if self._sink is not None:
             self._sink.put_nowait(Update(self.name, kind, (deepcopy(pod),)))
@@ -123,6 +135,12 @@ class StaticSource:
 
     async def finish(self, pod: Json) -> None:
         """A static pod ends with its file only."""
+
+    async def mirror(self, pod: Json) -> None:
+        """Files show nothing."""
+
+    async def report_node(self, devices: Mapping[str, tuple[int, int]], *, kubelet_port: int) -> None:
+        """Files show nothing."""
 
 
 def _static(manifest: Json, node_name: str) -> Json:

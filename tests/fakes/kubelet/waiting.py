@@ -41,7 +41,8 @@ class Changes:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.add(waiter)
             try:
-                await asyncio.wait_for(waiter, end - time.monotonic())
+                async with asyncio.timeout(end - time.monotonic()):  # wait_for of 3.11 can swallow a cancellation
+                    await waiter
             except TimeoutError:
                 raise TimeoutError(f"after {deadline_s:g} s still waiting until {what}") from None
             finally:

@@ -55,8 +55,9 @@ class PodWorker:
         await self.parts.clock.sleep(self.parts.options.image_pull_s)
         while not self.terminated:
             await self._sync()
-            await self._report()
-            if self._phase() in ("Succeeded", "Failed"):
+            phase = self._phase()
+            await self._report(phase)
+            if phase in ("Succeeded", "Failed"):
                 self.parts.runtime.stop_pod(self.pod.uid)
                 self.terminated = True
                 self.parts.changes.ring()
@@ -153,9 +154,9 @@ class PodWorker:
         ended = [self.parts.runtime.of(self.pod.uid, item.name) for item in self.pod.of_role(Role.APP)]
         return any(item is None or item.exit_code != 0 for item in ended)
 
-    async def _report(self) -> None:
+    async def _report(self, phase: str) -> None:
         self._reported = self._state()
-        await self.parts.report(self.pod, self.parts.status.build(self.pod, self.waiting, self._phase()))
+        await self.parts.report(self.pod, self.parts.status.build(self.pod, self.waiting, phase))
 
     async def _until_something(self) -> None:
         """Until a container changes or a retry is due."""
