@@ -22,6 +22,7 @@ _COMPUTE_MODES = {
 _LEVELS = {0: Level.INTERNAL, 10: Level.PIX, 20: Level.PXB, 30: Level.PHB, 40: Level.NODE, 50: Level.SYS}
 _NODE_SCOPE = 0
 _NODE_WORDS = 16  # 1,024 NUMA nodes, as many as Linux has
+_MEMORY_FORM_2 = 0x2000028  # nvmlMemory_v2: the version and the size of the structure
 _MOST_LINKS = 36
 _SWITCH = 2  # nvmlIntNvLinkDeviceType_t
 _FIELD_RECOVERY_ACTION = 230
@@ -103,7 +104,10 @@ class Device:
         return int(self._ask("nvmlDeviceGetMinorNumber"))
 
     def memory(self) -> Memory:
-        info = self._ask("nvmlDeviceGetMemoryInfo")
+        """The second form (driver 510) does not count what the driver keeps for itself as used."""
+        info = self._may("nvmlDeviceGetMemoryInfo", _MEMORY_FORM_2, form="_v2")
+        if info is None:
+            info = self._ask("nvmlDeviceGetMemoryInfo")
         return Memory(total=int(info.total), used=int(info.used))
 
     def bus_id(self) -> str:
@@ -193,9 +197,9 @@ class Device:
         self._check_generation()
         return self._nvml.required(function, self.handle, *arguments, about=self.about)
 
-    def _may(self, function: str, *arguments: object) -> Answer:
+    def _may(self, function: str, *arguments: object, form: str = "") -> Answer:
         self._check_generation()
-        return self._nvml.optional(function, self.handle, *arguments, about=self.about)
+        return self._nvml.optional(function, self.handle, *arguments, about=self.about, form=form)
 
     def _check_generation(self) -> None:
         if self._generation != self._nvml.generation or not self._nvml.is_open:

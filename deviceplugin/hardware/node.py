@@ -20,7 +20,7 @@ from deviceplugin.hardware.changes import Announcer, InventoryChange, Subscripti
 from deviceplugin.hardware.door import Door
 from deviceplugin.hardware.library import Library
 from deviceplugin.hardware.modules import load_modules
-from deviceplugin.hardware.nvml import STALE, Nvml, Status
+from deviceplugin.hardware.nvml import STALE, Nvml
 from deviceplugin.hardware.options import HardwareOptions
 from deviceplugin.hardware.sampling import Sampler
 from deviceplugin.hardware.schedule import Schedule
@@ -31,7 +31,6 @@ from deviceplugin.model.gpu import GpuSample, GpuUuid, Inventory
 _log = structlog.get_logger("vcuda.hardware")
 
 _STUCK_PERIOD_S = 1.0  # asking whether the thread came back costs nothing
-_DRIVER_LEFT = frozenset({Status.DRIVER_NOT_LOADED, Status.LIB_RM_VERSION_MISMATCH})
 
 
 class Hardware:
@@ -159,7 +158,7 @@ class Hardware:
         try:
             session = await self._door.run(begin, what="discovering the GPUs", budget=options.open_budget_s)
         except HardwareError as error:
-            self._driver_left |= isinstance(error, DriverMissingError) or _code(error) in _DRIVER_LEFT
+            self._driver_left |= isinstance(error, DriverMissingError) or _code(error) in STALE
             raise
         self._session, self._on_bus = session, on_bus
         for note in session.discovery.notes:
@@ -196,7 +195,7 @@ class Hardware:
         """The driver as a whole fails; a single GPU's troubles never come here."""
         now = time.monotonic()
         was_open, self._session = self._session is not None, None
-        self._driver_left |= _code(error) in _DRIVER_LEFT
+        self._driver_left |= _code(error) in STALE
         if was_open and _code(error) in STALE and self._schedule.went_stale():
             _log.info("NVML is opened again", reason=error.message)
             return

@@ -131,9 +131,12 @@ class Nvml:
         except pynvml.NVMLError as error:
             raise _failure(function, error, about) from None
 
-    def optional(self, function: str, *arguments: object, about: str = "") -> Answer:
-        """The answer, or None where this driver or this GPU does not say; a GPU in trouble still raises."""
-        if function in self._absent:
+    def optional(self, function: str, *arguments: object, about: str = "", form: str = "") -> Answer:
+        """The answer, or None where this driver or this GPU does not say; a GPU in trouble still raises.
+
+        `form` tells apart the questions that pynvml asks through one function, by an argument.
+        """
+        if function + form in self._absent:
             return None
         try:
             return getattr(pynvml, function)(*arguments)
@@ -141,7 +144,7 @@ class Nvml:
             if error.value not in _UNKNOWN:
                 raise _failure(function, error, about) from None
             if error.value == Status.FUNCTION_NOT_FOUND:
-                self._remember_absent(function)
+                self._remember_absent(function + form)
             return None
 
     def _remember_absent(self, function: str) -> None:
