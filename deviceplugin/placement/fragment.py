@@ -93,11 +93,13 @@ def _phrase(best: _Branch, other: _Branch, count: int) -> str:
         return f"fits, but its branch ({other.name}) holds only {len(other.views)} of {count}"
     match first_difference(other.key, best.key):
         case 0:
-            return f"fits, but its branch ({other.name}) has {other.free} free GPUs, that of {best.name} {best.free}"
+            return (
+                f"fits, but its branch ({other.name}) has {other.free} free GPUs against {best.free} among {best.name}"
+            )
         case 1:
             here, there = format_blocks(other.key[1]), format_blocks(best.key[1])
-            return f"fits, but {best.name} has less memory: {there}, {other.name} {here}"
+            return f"fits, but {best.name} has less memory: {there} against {here}"
         case 2:
-            return f"fits, but {best.name} runs fewer processes: {best.key[2]}, {other.name} {other.key[2]}"
+            return f"fits, but {best.name} runs fewer processes: {best.key[2]} against {other.key[2]}"
         case _:
             return f"fits as well as {best.name}, which has the lower minor number"

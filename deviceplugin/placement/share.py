@@ -35,11 +35,11 @@ def _behind(view: GpuView, chosen: GpuView) -> str:
     name = f"GPU {chosen.gpu.minor}"
     match first_difference(_key(view), _key(chosen)):
         case 0:
-            return f"fits, but {name} is fuller: {chosen.free_cores} cores free, here {view.free_cores}"
+            return f"fits, but {name} is fuller: {chosen.free_cores} cores free against {view.free_cores}"
         case 1:
             here, there = format_blocks(view.free_blocks), format_blocks(chosen.free_blocks)
-            return f"fits, but {name} has as many cores and less memory free: {there}, here {here}"
+            return f"fits, but {name} has as many cores and less memory free: {there} against {here}"
         case 2:
-            return f"fits, but {name} is as full and runs fewer processes: {chosen.processes}, here {view.processes}"
+            return f"fits, but {name} is as full and runs fewer processes: {chosen.processes} against {view.processes}"
         case _:
             return f"fits as well as {name}, which has the lower minor number"

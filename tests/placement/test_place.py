@@ -1,0 +1,216 @@
+"""The one door: restrictions, refusals, and that every GPU is accounted for."""
+
+from collections.abc import Collection
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.errors import CapacityError
+from deviceplugin.model.gpu import ComputeMode, GpuUuid
+from deviceplugin.model.request import Request, RequestKind
+from deviceplugin.model.topology import Topology
+from deviceplugin.placement.choice import Choice
+from deviceplugin.placement.place import place
+from deviceplugin.placement.snapshot import Snapshot
+from tests.placement.nodes import gpu, nvswitch, pcie_tree, snapshot, snapshots, t6
+
+REQUESTS = [Request(30, 8), Request(100, 0), Request(100, 65), Request(200, 0), Request(300, 3 * 64)]
+
+
+def uuids(*minors: int) -> list[GpuUuid]:
+    return [gpu(minor).uuid for minor in minors]
+
+
+def outcome(request: Request, on: Snapshot, **restrictions: Collection[GpuUuid] | None) -> Choice | CapacityError:
+    try:
+        return place(request, on, prefer=restrictions.get("prefer") or (), only=restrictions.get("only"))
+    except CapacityError as error:
+        return error
+
+
+def refusal(request: Request, on: Snapshot, **restrictions: Collection[GpuUuid]) -> str:
+    refused = outcome(request, on, **restrictions)
+    assert isinstance(refused, CapacityError)
+    return refused.message
+
+
+@given(node=snapshots(), request_=st.sampled_from(REQUESTS), data=st.data())
+def test_a_choice_fits_is_allowed_and_accounts_for_every_gpu(
+    node: Snapshot, request_: Request, data: st.DataObject
+) -> None:
+    all_uuids = [view.gpu.uuid for view in node.gpus]
+    only = data.draw(st.none() | st.sets(st.sampled_from(all_uuids)))
+    prefer = data.draw(st.sets(st.sampled_from(all_uuids)))
+    choice = outcome(request_, node, prefer=prefer, only=only)
+    if isinstance(choice, CapacityError):
+        assert len(fitting(request_, node, only)) < request_.gpus
+        return
+    assert choice.evaluator is request_.kind
+    assert [card.minor for card in choice.gpus] == sorted({card.minor for card in choice.gpus})
+    assert len(choice.gpus) == len(choice.shares) == request_.gpus
+    assert sorted(card.uuid for card in (*choice.gpus, *(passed.gpu for passed in choice.passed_over))) == sorted(
+        all_uuids
+    )
+    assert all(passed.reason for passed in choice.passed_over)
+    for card, share in zip(choice.gpus, choice.shares, strict=True):
+        view = node.view(card.uuid)
+        assert view is not None
+        assert share.uuid == card.uuid
+        assert only is None or card.uuid in only
+        assert view.health.healthy
+        assert not card.mig_enabled
+        assert card.compute_mode is not ComputeMode.PROHIBITED
+        assert 0 < share.cores <= view.free_cores
+        assert request_.blocks_per_gpu <= share.blocks <= view.free_blocks
+        if request_.kind is RequestKind.SHARE:
+            assert card.compute_mode is ComputeMode.DEFAULT
+            assert (share.cores, share.blocks) == (request_.cores, request_.blocks)
+        else:
+            assert view.is_whole
+            assert (share.cores, share.blocks) == (100, card.blocks)
+
+
+def fitting(request: Request, on: Snapshot, only: Collection[GpuUuid] | None) -> list[GpuUuid]:
+    """GPUs that could serve a part of the request, by the contract."""
+    whole = request.kind is not RequestKind.SHARE
+    closed = {ComputeMode.PROHIBITED} if whole else {ComputeMode.PROHIBITED, ComputeMode.EXCLUSIVE_PROCESS}
+    return [
+        view.gpu.uuid
+        for view in on.gpus
+        if (only is None or view.gpu.uuid in only)
+        and view.health.healthy
+        and not view.gpu.mig_enabled
+        and view.gpu.compute_mode not in closed
+        and (view.is_whole if whole else view.free_cores >= request.cores)
+        and view.free_blocks >= request.blocks_per_gpu
+    ]
+
+
+@given(node=snapshots(), request_=st.sampled_from(REQUESTS), data=st.data())
+def test_the_order_in_which_gpus_are_listed_does_not_matter(
+    node: Snapshot, request_: Request, data: st.DataObject
+) -> None:
+    shuffled = Snapshot(tuple(data.draw(st.permutations(node.gpus))), node.topology)
+    one, other = outcome(request_, shuffled), outcome(request_, node)
+    assert one == other or str(one) == str(other)
+
+
+@given(node=snapshots(), request_=st.sampled_from(REQUESTS), data=st.data())
+def test_a_preference_never_turns_a_yes_into_a_no(node: Snapshot, request_: Request, data: st.DataObject) -> None:
+    prefer = data.draw(st.sets(st.sampled_from([view.gpu.uuid for view in node.gpus])))
+    free = outcome(request_, node)
+    within = outcome(request_, node, only=prefer)
+    preferring = outcome(request_, node, prefer=prefer)
+    assert isinstance(preferring, Choice) == isinstance(free, Choice)
+    if isinstance(preferring, Choice):
+        assert preferring.gpus == (within.gpus if isinstance(within, Choice) else place(request_, node).gpus)
+
+
+def test_preferred_gpus_are_tried_alone_first() -> None:
+    choice = place(Request(200, 0), snapshot(6, t6), prefer=uuids(2, 3, 4))
+    assert [card.minor for card in choice.gpus] == [2, 3]
+    assert (
+        choice.reason
+        == "GPUs 2 and 3: the closest 2 of 3 GPUs that fit (total distance 10, all under PIX), among the preferred GPUs"
+    )
+    assert {passed.reason for passed in choice.passed_over if passed.gpu.minor < 2} == {
+        "fits, but others are preferred"
+    }
+
+
+@pytest.mark.parametrize("prefer", [uuids(5), uuids(0, 5), [GpuUuid("GPU-gone")]])
+def test_where_the_preferred_gpus_do_not_suffice_all_are_looked_at(prefer: list[GpuUuid]) -> None:
+    node = snapshot(6, t6, used={5: (90, 1)})
+    choice = place(Request(200, 0), node, prefer=prefer)
+    assert choice == place(Request(200, 0), node)
+
+
+def test_a_hard_restriction_holds_and_a_preference_works_within_it() -> None:
+    node = snapshot(6, t6)
+    assert [card.minor for card in place(Request(100, 0), node, only=uuids(1, 2, 3)).gpus] == [1]
+    assert [card.minor for card in place(Request(100, 0), node, only=uuids(1, 2, 3), prefer=uuids(0, 3)).gpus] == [3]
+    assert "not open to this container" in {
+        passed.reason for passed in place(Request(100, 0), node, only=uuids(1)).passed_over
+    }
+
+
+def test_gpus_that_the_topology_does_not_name_are_placed_on_as_well() -> None:
+    node = snapshot(4, nvswitch)
+    bare = Snapshot(node.gpus, Topology(minors=()))
+    assert [card.minor for card in place(Request(200, 0), bare).gpus] == [0, 1]
+    assert [card.minor for card in place(Request(100, 0), bare).gpus] == [0]
+
+
+@pytest.mark.parametrize(
+    ("request_", "node", "sentence"),
+    [
+        (
+            Request(60, 8),
+            snapshot(3, used={0: (50, 0), 1: (70, 0), 2: (10, 319)}),
+            (
+                "60 cores and 8 blocks (2 GiB) of one GPU asked, but GPUs 0 and 1 are short of cores (at most 50 free, "
+                "on GPU 0) and GPU 2 is short of memory (at most 1 block (256 MiB) free, on GPU 2); "
+                "ask for less or wait until a pod ends"
+            ),
+        ),
+        (
+            Request(300, 0),
+            snapshot(4, used={0: (1, 1)}, ill={3: "XID 79"}),
+            (
+                "3 whole GPUs asked, but only GPUs 1 and 2 are free, GPU 3 is unhealthy and GPU 0 is in use; "
+                "ask for less or wait until a pod ends"
+            ),
+        ),
+        (
+            Request(800, 0),
+            snapshot(4),
+            "8 whole GPUs asked, but only GPUs 0-3 are free; waiting does not help here, so ask for at most 4 GPUs",
+        ),
+        (
+            Request(30, 400),
+            snapshot(2),
+            (
+                "30 cores and 400 blocks (100 GiB) of one GPU asked, but GPUs 0 and 1 are too small in memory "
+                "(at most 320 blocks (80 GiB)); waiting does not help here, so ask for less memory or another node"
+            ),
+        ),
+        (
+            Request(100, 0),
+            snapshot(2, ill={0: "XID 79"}, gpus={1: gpu(1, mig=True)}),
+            (
+                "1 whole GPU asked, but GPU 0 is unhealthy and GPU 1 is in MIG mode; "
+                "ask on another node, or see why with nvidia-smi on this one"
+            ),
+        ),
+        (Request(100, 0), snapshot(0), "1 whole GPU asked, but this node has no GPU; ask on a node that has one"),
+    ],
+)
+def test_a_refusal_says_what_was_asked_what_is_free_and_what_to_do(
+    request_: Request, node: Snapshot, sentence: str
+) -> None:
+    assert refusal(request_, node) == sentence
+
+
+def test_a_refusal_on_gpus_that_were_prescribed_says_so() -> None:
+    message = refusal(Request(30, 8), snapshot(4, used={1: (90, 0)}), only=uuids(1))
+    assert message == (
+        "30 cores and 8 blocks (2 GiB) of one GPU asked, but GPUs 0, 2 and 3 are not open to this container and GPU 1 "
+        "is short of cores (at most 10 free, on GPU 1); delete the pod so that it is placed again"
+    )
+
+
+@pytest.mark.parametrize("request_", [Request(99, 319), Request(6400, 0), Request(6400, 64 * 321)])
+def test_a_refusal_stays_one_short_sentence_on_a_node_of_64_gpus(request_: Request) -> None:
+    modes = list(ComputeMode)
+    node = snapshot(
+        64,
+        pcie_tree,
+        used={minor: (2 + minor, minor) for minor in range(64)},
+        ill=dict.fromkeys(range(1, 64, 9), "XID 79"),
+        gpus={minor: gpu(minor, mode=modes[minor % 3], mig=minor % 7 == 0) for minor in range(2, 64, 3)},
+    )
+    message = refusal(request_, node, only=[view.gpu.uuid for view in node.gpus[:60] if view.gpu.minor % 5])
+    assert "not open to this container" in message
+    assert len(message) < 900
+    assert "\n" not in message

@@ -1,0 +1,98 @@
+"""The worked cases of the lineage, which every implementation of these evaluators must agree on."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from deviceplugin.model.request import Request
+from deviceplugin.placement.candidates import survey
+from deviceplugin.placement.fragment import fragment
+from deviceplugin.placement.place import place
+from deviceplugin.placement.snapshot import Snapshot
+from tests.placement.nodes import gpu, snapshot, t6
+
+FULL = (100, 320)
+
+
+def placed(cores: int, on: Snapshot, *, blocks: int = 0) -> list[int]:
+    return [card.minor for card in place(Request(cores, blocks), on).gpus]
+
+
+def t6_with(used: Mapping[int, tuple[int, int]] | None = None) -> Snapshot:
+    return snapshot(6, t6, used=used)
+
+
+def test_fragment_takes_two_from_the_smallest_branch() -> None:
+    selection = fragment(survey(Request(100, 0), t6_with()).candidates, count=2)
+    assert selection is not None
+    assert [view.gpu.minor for view in selection.chosen] == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("count", "used", "cores", "blocks", "expected"),
+    [
+        pytest.param(6, {4: FULL}, 100, 0, [5], id="fragment: the other half of a broken pair"),
+        pytest.param(1, {}, 100, 0, [0], id="fragment: a node with one GPU"),
+        pytest.param(6, {}, 300, 0, [0, 1, 2], id="link: three of a node that is free"),
+        pytest.param(6, {2: FULL}, 200, 0, [0, 1], id="link: pairs that tie, the lower minors"),
+        pytest.param(6, {}, 50, 4, [0], id="share: all alike, the lowest minor"),
+        pytest.param(6, {0: (50, 0)}, 60, 4, [1], id="share: the fullest is too full"),
+    ],
+)
+def test_the_evaluators_agree_with_the_lineage(
+    count: int, used: dict[int, tuple[int, int]], cores: int, blocks: int, expected: list[int]
+) -> None:
+    assert placed(cores, snapshot(count, t6, used=used), blocks=blocks) == expected
+
+
+def test_shares_are_ordered_by_cores_then_blocks_then_minor() -> None:
+    """Leaf i has 1024-i bytes beyond its blocks, which do not count; with some of leaf 5 taken: 5, 0, 1, 2, 3, 4."""
+    cards = {minor: replace(gpu(minor), memory_bytes=gpu(minor).memory_bytes + 1024 - minor) for minor in range(6)}
+    taken = {5: (99, 1)}  # not all 100 cores, so that a share of one core still fits there
+    order = []
+    for _ in range(6):
+        (chosen,) = placed(1, snapshot(6, t6, used=taken, gpus=cards), blocks=1)
+        order.append(chosen)
+        taken[chosen] = FULL
+    assert order == [5, 0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("count", [6, 1])
+@pytest.mark.parametrize("cores", [50, 100])
+def test_any_share_makes_its_gpu_unavailable_until_it_is_given_back(count: int, cores: int) -> None:
+    def available(used: dict[int, tuple[int, int]]) -> list[int]:
+        return sorted(survey(Request(100, 0), snapshot(count, t6, used=used)).candidates.free)
+
+    assert available({}) == list(range(count))
+    assert available({0: (cores, 1)}) == list(range(1, count))
+    assert available({0: (0, 0)}) == list(range(count))
+
+
+def test_the_allocator_sequence_fills_six_cards() -> None:
+    """1 GiB cards: 300 cores, 100, 100, 100; the second pod goes; then 50, 60, 50; the 60 goes; then 100."""
+    cards = {minor: gpu(minor, blocks=4) for minor in range(6)}
+    used: dict[int, tuple[int, int]] = {}
+
+    def step(cores: int, blocks: int) -> list[int]:
+        minors = placed(cores, snapshot(6, t6, used=used, gpus=cards), blocks=blocks)
+        for minor in minors:
+            held = used.get(minor, (0, 0))
+            used[minor] = (100, 4) if cores >= 100 else (held[0] + cores, held[1] + blocks)
+        return minors
+
+    assert step(300, 3) == [0, 1, 2]
+    assert step(100, 1) == [3]
+    assert step(100, 1) == [4]
+    assert step(100, 1) == [5]
+    del used[3], used[4]
+    assert step(50, 1) == [3]
+    assert step(60, 1) == [4]
+    assert step(50, 1) == [3]
+    del used[4]
+    assert step(100, 1) == [4]
+    assert {minor: cores for minor, (cores, _) in used.items()} == dict.fromkeys(range(6), 100)
+
+
+def test_a_whole_node_is_taken_at_once() -> None:
+    assert placed(600, t6_with(), blocks=3) == [0, 1, 2, 3, 4, 5]
