@@ -1,0 +1,252 @@
+"""What the agent costs, measured beside a bare device plugin in the same run.
+
+Two stand-in kubelets run side by side, one with `vcuda agent` on the emulated driver (8 GPUs, 3,360 IDs), one with a
+bare plugin that sends the same messages. Pods are admitted by turns, so that whatever else the machine does touches
+both. Printed: `allocate_ratio` and `prestart_ratio` (the agent's median call, less the `GET /pods` call that Allocate
+needs, over the bare plugin's), `pods_call_ms`, `preferred_p99_ms`, `idle_cpu_percent` of one core, `rss_mib`,
+`ready_s` from start to /readyz.
+
+    python -m benchmarks.agent [--output json]
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import aiohttp
+
+from deviceplugin.kube.credentials import Credentials
+from deviceplugin.kubelet.pods_client import KubeletPods
+from deviceplugin.model.units import ResourceNames
+from tests.fakes.apiserver import ApiServer
+from tests.fakes.kubelet import Kubelet, KubeletOptions
+from tests.fakes.kubelet.apiclient import from_kubeconfig
+from tests.fakes.kubelet.apisource import ApiSource
+from tests.fakes.kubelet.calls import Call
+from tests.kubelet.station import pod_json
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+NAMES = ResourceNames()
+TOKEN = "stand-in-token"
+GPUS = 8
+SHARES = ((10, 8), (20, 16), (5, 4), (25, 24))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """See the module's docstring; the first seven are what the issue asks for, the rest explains them."""
+
+    allocate_ratio: float
+    prestart_ratio: float
+    pods_call_ms: float
+    preferred_p99_ms: float
+    idle_cpu_percent: float
+    rss_mib: float
+    ready_s: float
+    allocate_ms: float
+    bare_allocate_ms: float
+    prestart_ms: float
+    bare_prestart_ms: float
+    ids: int
+    pods: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", choices=["text", "json"], default="text")
+    parser.add_argument("--pods", type=int, default=200, help="known to kubelet in the end (default: %(default)s)")
+    parser.add_argument("--measured", type=int, default=48, help="of which ask for GPUs (default: %(default)s)")
+    parser.add_argument("--idle", type=float, default=10.0, help="seconds of idling (default: %(default)s)")
+    given = parser.parse_args()
+    result = asyncio.run(measure(given.pods, given.measured, given.idle))
+    if given.output == "json":
+        print(json.dumps(asdict(result)))
+        return
+    for name, value in asdict(result).items():
+        print(f"{name:18} {value:10.3f}" if isinstance(value, float) else f"{name:18} {value:10d}")
+
+
+async def measure(pods: int, measured: int, idle_s: float) -> Result:
+    base = Path(tempfile.mkdtemp(prefix="vb-", dir="/tmp"))
+    try:
+        async with ApiServer(token=TOKEN) as api, contextlib.AsyncExitStack() as stack:
+            kubeconfig = api.kubeconfig(base / "kubeconfig")
+            api.store.create("nodes", {"metadata": {"name": "node-1"}})
+            options = KubeletOptions(root=base / "a", first_sync_s=0.05, token=TOKEN, resource_health_status=False)
+            own = await stack.enter_async_context(Kubelet(options, ApiSource(options, from_kubeconfig(kubeconfig))))
+            bare = await stack.enter_async_context(Kubelet(KubeletOptions(root=base / "b", first_sync_s=0.05)))
+            agent, ready_s = await stack.enter_async_context(running_agent(base, own, kubeconfig))
+            await own.wait_registered(NAMES.core, NAMES.memory)
+            counts = (own.capacity(NAMES.core), own.capacity(NAMES.memory))
+            await stack.enter_async_context(running_bare(bare, counts))
+            await admit(api, own, bare, pods=pods, measured=measured)
+            pods_call_ms = await pods_call(own, kubeconfig)
+            idle = await idle_percent(agent.pid, idle_s)
+            return summary(own, bare, counts, pods, pods_call_ms, idle, rss_mib(agent.pid), ready_s)
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+@contextlib.asynccontextmanager
+async def running_agent(
+    base: Path, kubelet: Kubelet, kubeconfig: Path
+) -> AsyncIterator[tuple["subprocess.Popen[bytes]", float]]:
+    """The agent as an operator starts it, and the seconds until it said that it is ready."""
+    devices = base / "root" / "dev"
+    devices.mkdir(parents=True)
+    for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{minor}" for minor in range(GPUS))):
+        (devices / name).touch()
+    port = free_port()
+    command: list[str | Path] = [REPOSITORY / ".venv/bin/vcuda", "agent", "--share-mode", "--hostname-override=node-1"]
+    command += [f"--kubeconfig={kubeconfig}", f"--device-plugin-path={kubelet.options.plugin_dir}"]
+    command += [f"--checkpoint-path={base / 'cp'}", f"--virtual-manager-path={base / 'vm'}"]
+    command += [f"--driver-mirror-path={base / 'mirror'}", f"--device-root={base / 'root'}", f"--query-port={port}"]
+    command += [f"--kubelet-pods-endpoint={kubelet.pods_url}", "--kubelet-insecure-tls", "--display-socket="]
+    command += ["--log-level=warning", "--query-addr=127.0.0.1"]
+    emulator = {
+        "LD_LIBRARY_PATH": str(REPOSITORY / "library/build/emulator"),
+        "VCUDA_EMULATOR_PROFILE": str(REPOSITORY / "library/emulator/profiles/hgx-a100.json"),
+        "VCUDA_EMULATOR_STATE": str(base / "gpus"),
+    }
+    began = time.monotonic()
+    process = subprocess.Popen(command, env={**os.environ, **emulator}, stdout=sys.stderr)
+    try:
+        yield process, await until_ready(process, port) - began
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@contextlib.asynccontextmanager
+async def running_bare(kubelet: Kubelet, counts: tuple[int, int]) -> AsyncIterator[None]:
+    command = [sys.executable, "-m", "benchmarks.bare", str(kubelet.options.plugin_dir), *map(str, counts)]
+    process = subprocess.Popen(command, cwd=REPOSITORY)
+    try:
+        await kubelet.wait_registered(NAMES.core, NAMES.memory)
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+async def admit(api: ApiServer, own: Kubelet, bare: Kubelet, *, pods: int, measured: int) -> None:
+    """Pods without GPUs first, so that the list is long; then GPU pods by turns."""
+    for number in range(pods - measured):
+        pod = pod_json(f"plain-{number}", ("c", 0, 0))
+        api.store.create("pods", pod)
+        await own.verdict(pod["metadata"]["uid"])
+    for number in range(measured):
+        container = ("c", *SHARES[number % len(SHARES)])
+        one, other = pod_json(f"gpu-{number}", container), pod_json(f"gpu-{number}", container)
+        api.store.create("pods", one)
+        await own.wait_running(one["metadata"]["uid"])
+        await bare.admit(other)
+        await bare.wait_running(other["metadata"]["uid"])
+
+
+async def pods_call(kubelet: Kubelet, kubeconfig: Path) -> float:
+    """Median of the call that identity makes, over a kept connection, decoding included."""
+    client = KubeletPods(
+        kubelet.pods_url, access=Credentials(kubeconfig).access, node="node-1", names=NAMES, insecure=True
+    )
+    try:
+        took = []
+        for _ in range(40):
+            began = time.perf_counter()
+            await client.fetch()
+            took.append(time.perf_counter() - began)
+        return statistics.median(took[5:]) * 1000
+    finally:
+        await client.close()
+
+
+async def idle_percent(pid: int, seconds: float) -> float:
+    await asyncio.sleep(1.0)
+    before = cpu_seconds(pid)
+    await asyncio.sleep(seconds)
+    return (cpu_seconds(pid) - before) / seconds * 100
+
+
+def summary(
+    own: Kubelet,
+    bare: Kubelet,
+    counts: tuple[int, int],
+    pods: int,
+    pods_call_ms: float,
+    idle: float,
+    rss: float,
+    ready_s: float,
+) -> Result:
+    allocate, bare_allocate = median_ms(own.calls.of("Allocate")), median_ms(bare.calls.of("Allocate"))
+    start, bare_start = median_ms(own.calls.of("PreStartContainer")), median_ms(bare.calls.of("PreStartContainer"))
+    preferred = sorted(call.ended - call.started for call in own.calls.of("GetPreferredAllocation"))
+    return Result(
+        allocate_ratio=(allocate - pods_call_ms) / bare_allocate,
+        prestart_ratio=start / bare_start,
+        pods_call_ms=pods_call_ms,
+        preferred_p99_ms=preferred[min(len(preferred) - 1, int(len(preferred) * 0.99))] * 1000,
+        idle_cpu_percent=idle,
+        rss_mib=rss,
+        ready_s=ready_s,
+        allocate_ms=allocate,
+        bare_allocate_ms=bare_allocate,
+        prestart_ms=start,
+        bare_prestart_ms=bare_start,
+        ids=sum(counts),
+        pods=pods,
+    )
+
+
+def median_ms(calls: Sequence[Call]) -> float:
+    failed = [call.error for call in calls if call.error]
+    if failed or not calls:
+        raise SystemExit(f"benchmark: calls failed: {failed[:3] or 'none was made'}")
+    return statistics.median(call.ended - call.started for call in calls) * 1000
+
+
+async def until_ready(process: "subprocess.Popen[bytes]", port: int) -> float:
+    async with aiohttp.ClientSession() as session:
+        for _ in range(3000):
+            if process.poll() is not None:
+                raise SystemExit(f"benchmark: the agent ended with status {process.returncode}")
+            with contextlib.suppress(aiohttp.ClientError):
+                async with session.get(f"http://127.0.0.1:{port}/readyz") as response:
+                    if response.status == 200:
+                        return time.monotonic()
+            await asyncio.sleep(0.01)
+    raise SystemExit("benchmark: the agent was not ready within 30 s")
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_mib(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise SystemExit("benchmark: the agent has ended")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+if __name__ == "__main__":
+    main()

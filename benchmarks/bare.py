@@ -1,0 +1,46 @@
+"""The plugin that the agent is measured against: same messages, no decision, no disk, no identity.
+
+In: kubelet's directory and the sizes of the node. Out: both resources served from one process, with answers of the
+agent's size, until the process is ended.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from deviceplugin.wire import deviceplugin_pb2 as pb
+from tests.fakes.bareplugin import BarePlugin
+
+RESOURCES = {"tencent.com/vcuda-core": "vcore.sock", "tencent.com/vcuda-memory": "vmemory.sock"}
+
+
+def full_answer(_ids: list[str]) -> pb.ContainerAllocateResponse:
+    """As long as one of the agent's."""
+    return pb.ContainerAllocateResponse(
+        envs={"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64", "NVIDIA_VISIBLE_DEVICES": "GPU-" + "0" * 36},
+        mounts=[
+            pb.Mount(container_path="/etc/vcuda", host_path="/tmp", read_only=True),
+            pb.Mount(container_path="/usr/local/nvidia", host_path="/tmp", read_only=True),
+        ],
+        devices=[
+            pb.DeviceSpec(container_path=f"/dev/x{i}", host_path="/dev/null", permissions="rwm") for i in range(3)
+        ],
+        annotations={f"tencent.com/vcuda-{name}": "12345678" for name in ("core", "memory", "device")},
+    )
+
+
+async def serve(directory: Path, counts: tuple[int, int]) -> None:
+    plugins = [
+        BarePlugin(resource, directory / socket, {f"{resource[-1]}{i:08d}": -1 for i in range(count)}, answer=answer)
+        for (resource, socket), count, answer in zip(
+            RESOURCES.items(), counts, (full_answer, lambda _: pb.ContainerAllocateResponse()), strict=True
+        )
+    ]
+    for plugin in plugins:
+        await plugin.serve()
+        await plugin.register(directory / "kubelet.sock")
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Path(sys.argv[1]), (int(sys.argv[2]), int(sys.argv[3]))))
