@@ -24,6 +24,7 @@ _NODE_SCOPE = 0
 _NODE_WORDS = 16  # 1,024 NUMA nodes, as many as Linux has
 _MEMORY_FORM_2 = 0x2000028  # nvmlMemory_v2: the version and the size of the structure
 _MOST_LINKS = 36
+_P2P_NVLINK = 2  # nvmlGpuP2PCapsIndex_t
 _SWITCH = 2  # nvmlIntNvLinkDeviceType_t
 _FIELD_RECOVERY_ACTION = 230
 
@@ -152,6 +153,11 @@ class Device:
             if peer is not None:
                 peers.append(peer)
         return tuple(peers)
+
+    def reaches_by_nvlink(self, other: "Device") -> bool | None:
+        """Whether peer-to-peer traffic of the two takes NVLink; not so while a fabric of switches is not set up."""
+        status = self._may("nvmlDeviceGetP2PStatus", other.handle, _P2P_NVLINK)
+        return None if status is None else int(status) == 0
 
     def _nvlink_peer(self, link: int) -> NvLinkPeer | None:
         if not self._may("nvmlDeviceGetNvLinkState", link):

@@ -5,38 +5,43 @@ done once at a discovery. Invariant: a GPU that fails a question loses its own l
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import TypeVar
 
 from deviceplugin.errors import NvmlCallError
 from deviceplugin.hardware.device import Device, NvLinkPeer
 from deviceplugin.hardware.nvml import STALE
 from deviceplugin.model.gpu import Gpu, Inventory
-from deviceplugin.model.topology import NO_LINK, Level, Link, Topology
+from deviceplugin.model.topology import NO_LINK, Link, Topology
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class _Wires:
-    """The NVLinks of one GPU: so many to each other GPU directly, so many into switches."""
+    """The NVLinks of one GPU: how many to each other GPU directly, and into each switch."""
 
     direct: Mapping[str, int]
-    switched: int
+    switches: Mapping[str, int]
 
 
-_NO_WIRES = _Wires(direct={}, switched=0)
+@dataclass(frozen=True, slots=True)
+class _End:
+    """One side of a pair."""
+
+    gpu: Gpu
+    device: Device
+    wires: _Wires
 
 
 def topology_of(gpus: Sequence[Gpu], devices: Mapping[int, Device], *, known: Inventory | None = None) -> Topology:
     """`devices` by minor number; a GPU without one keeps the links that are known of it."""
     asked = [gpu for gpu in gpus if gpu.minor in devices]
     places = frozenset(gpu.bus_id for gpu in gpus)
-    wires = {gpu.minor: _wires(devices[gpu.minor], places) for gpu in asked}
-    links: dict[tuple[int, int], Link] = {}
-    for one, other in combinations(asked, 2):
-        level = _ancestor(devices[one.minor], devices[other.minor])
-        nvlinks = _nvlinks(one, wires[one.minor], other, wires[other.minor])
-        links[one.minor, other.minor] = Link(level=level, nvlinks=nvlinks)
+    ends = [_End(gpu, devices[gpu.minor], _wires(devices[gpu.minor], places)) for gpu in asked]
+    links = {(one.gpu.minor, other.gpu.minor): _link(one, other) for one, other in combinations(ends, 2)}
     for one, other in combinations(gpus, 2) if known is not None else ():
         if (one.minor, other.minor) not in links:
             links[one.minor, other.minor] = _known_link(one, other, known)
@@ -51,20 +56,11 @@ def _known_link(one: Gpu, other: Gpu, known: Inventory | None) -> Link:
     return known.topology.link(one.minor, other.minor)
 
 
-def _nvlinks(one: Gpu, ones: _Wires, other: Gpu, others: _Wires) -> int:
-    direct = max(ones.direct.get(other.bus_id, 0), others.direct.get(one.bus_id, 0))
-    return direct + min(ones.switched, others.switched)
-
-
 def _wires(device: Device, places: frozenset[str]) -> _Wires:
-    try:
-        peers = device.nvlink_peers()
-    except NvmlCallError as error:
-        if error.code in STALE:
-            raise
-        return _NO_WIRES
+    none: tuple[NvLinkPeer, ...] = ()
+    peers = _unless_ill(device.nvlink_peers, otherwise=none)
     direct = Counter(peer.bus_id for peer in peers if peer.bus_id in places)
-    return _Wires(direct=direct, switched=sum(_into_switch(peer, places) for peer in peers))
+    return _Wires(direct=direct, switches=Counter(peer.bus_id for peer in peers if _into_switch(peer, places)))
 
 
 def _into_switch(peer: NvLinkPeer, places: frozenset[str]) -> bool:
@@ -73,10 +69,30 @@ def _into_switch(peer: NvLinkPeer, places: frozenset[str]) -> bool:
     return bool(peer.bus_id) and peer.bus_id not in places  # drivers before 450 do not say what the far end is
 
 
-def _ancestor(one: Device, other: Device) -> Level | None:
+def _link(one: _End, other: _End) -> Link:
+    level = _unless_ill(lambda: one.device.ancestor(other.device), otherwise=None)
+    return Link(level=level, nvlinks=_direct(one, other) + _switched(one, other))
+
+
+def _direct(one: _End, other: _End) -> int:
+    return max(one.wires.direct.get(other.gpu.bus_id, 0), other.wires.direct.get(one.gpu.bus_id, 0))
+
+
+def _switched(one: _End, other: _End) -> int:
+    """As many as the weaker of the two has into switches that both reach; two that share none may have trunks."""
+    ones, others = one.wires.switches, other.wires.switches
+    if not ones or not others:
+        return 0
+    if _unless_ill(lambda: one.device.reaches_by_nvlink(other.device), otherwise=None) is False:
+        return 0
+    shared = (ones.keys() & others.keys()) or (ones.keys() | others.keys())
+    return min(sum(wires.get(switch, 0) for switch in shared) for wires in (ones, others))
+
+
+def _unless_ill(question: Callable[[], T], *, otherwise: T) -> T:
     try:
-        return one.ancestor(other)
+        return question()
     except NvmlCallError as error:
         if error.code in STALE:
             raise
-        return None
+        return otherwise
