@@ -129,15 +129,19 @@ class Ledger:
             self._require(grant.id)
         self._put(kind, grants, inventory)
 
-    def describe(self, grant_id: GrantId, owner: ContainerRef, role: ContainerRole, inventory: Inventory) -> Grant:
-        """What a rebuilt grant could not know: the pod's names and the container's role. The owner stays the same."""
-        grant = self._require(grant_id)
-        if owner.key != grant.allocation.owner.key:
-            raise LedgerError(f"grant {grant_id} is of {grant.allocation.owner} and cannot be described as of {owner}")
-        after = replace(grant, allocation=replace(grant.allocation, owner=owner, role=role))
-        if after != grant:
-            self.reassign(after, inventory=inventory, kind="describe")
-        return after
+    def describe(self, grant_id: GrantId, owner: ContainerRef, role: ContainerRole, inventory: Inventory) -> None:
+        """What a rebuilt grant could not know: the pod's names and the container's role.
+
+        These are facts, so they are taken up even where they show a GPU to be over-committed. A grant that is another
+        container's by now is left as it is.
+        """
+        grant = self.get(grant_id)
+        if grant is None or grant.allocation.owner.key != owner.key:
+            return
+        self._update("describe", grant, replace(grant, allocation=replace(grant.allocation, owner=owner, role=role)))
+        for load in self.over_commitments(inventory):
+            if load.uuid in grant.allocation.uuids:
+                log.warning("a GPU is over-committed", grant=grant_id, load=str(load))
 
     def release(self, ids: Iterable[GrantId], *, why: str) -> tuple[Grant, ...]:
         """Gives slots back, several in one entry; answers what was released. Unknown ids are released already."""

@@ -4,10 +4,13 @@ In: the grants, kubelet's checkpoint, kubelet's pods and the API server's pods, 
 had. Out: `Decisions` for the agent to carry out. There is no message that a container ended, so this is how slots come
 back. The rules, from certain to careful:
 
+ * A grant is judged by the pod that kubelet's checkpoint shows it in, and by its recorded owner only where it shows it
+   in none. An owner that nothing has proved yet may be a wrong guess and is judged more slowly.
  * A pod that kubelet shows holds its slots until kubelet shows it terminal and none of its containers running.
- * A pod that kubelet no longer shows has ended when the API server says so too, or does not answer, twice in a row.
- * Where kubelet shows nothing, the API server's word counts twice in a row: terminal with no container running, or gone
-   and gone from kubelet's checkpoint as well.
+ * A pod that kubelet no longer shows has ended when the API server says so too; where that does not answer, when
+   kubelet says so twice in a row.
+ * Where kubelet says nothing, the API server's word counts twice in a row: terminal with no container running, or gone
+   and gone from kubelet's checkpoint as well, or gone and kubelet has no other pod to show either.
  * Nothing is released because something could not be read.
 
 `grants` must be read before the views are fetched: a pod is in kubelet's view before its Allocate, so a view that is
@@ -41,6 +44,12 @@ class PodsView:
     @classmethod
     def of(cls, pods: Iterable[Pod], *, complete: bool = True) -> "PodsView":
         return cls({pod.ref.uid: pod for pod in pods}, complete)
+
+    @classmethod
+    def of_kubelet(cls, pods: Iterable[Pod]) -> "PodsView":
+        """A kubelet that shows a pod of the API server has read all of them; static pods it knows by itself."""
+        shown = tuple(pods)
+        return cls.of(shown, complete=any(not pod.is_static for pod in shown))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +118,11 @@ def reconcile(evidence: Evidence, inventory: Inventory, *, now: float) -> Decisi
         ended=ended,
         disproved=tuple(wrong for grant in staying if (wrong := _disproved(grant, evidence.checkpoint))),
         proved=tuple(grant.id for grant in staying if not grant.proved and _is_proved(grant, evidence.checkpoint)),
-        described=tuple(known for grant in staying if (known := _described(grant, evidence))),
+        described=tuple(
+            known
+            for grant in staying
+            if not _disproved(grant, evidence.checkpoint) and (known := _described(grant, evidence))
+        ),
         adopt=adopt,
         suspects={grant_id: rounds for grant_id, rounds in suspects.items() if grant_id not in over},
         failures=failures,
@@ -118,12 +131,23 @@ def reconcile(evidence: Evidence, inventory: Inventory, *, now: float) -> Decisi
 
 def verdict(grant: Grant, evidence: Evidence) -> Verdict:
     """Whether one grant is still held, as far as this round shows."""
-    uid = grant.allocation.owner.pod.uid
-    if evidence.kubelet is not None and (pod := evidence.kubelet.pods.get(uid)) is not None:
-        if _has_stopped(pod):
-            return Verdict.ENDED
-        return Verdict.LIKELY_ENDED if _is_orphan(grant, evidence.checkpoint) else Verdict.HELD
-    if evidence.kubelet is not None and evidence.kubelet.complete:
+    checkpoint = evidence.checkpoint
+    seen = checkpoint.owner_of_grant(grant.id) if checkpoint is not None else None
+    if seen is not None:
+        return _pod_verdict(seen[0], evidence)
+    found = _pod_verdict(grant.allocation.owner.pod.uid, evidence)
+    if grant.proved:
+        return Verdict.LIKELY_ENDED if found is Verdict.HELD and _is_orphan(grant, checkpoint) else found
+    if checkpoint is None or not checkpoint.exists:
+        return Verdict.HELD  # the container that really has it may be another one
+    return Verdict.HELD if found is Verdict.HELD and not _is_orphan(grant, checkpoint) else Verdict.LIKELY_ENDED
+
+
+def _pod_verdict(uid: PodUid, evidence: Evidence) -> Verdict:
+    kubelet = evidence.kubelet
+    if kubelet is not None and (pod := kubelet.pods.get(uid)) is not None:
+        return Verdict.ENDED if _has_stopped(pod) else Verdict.HELD
+    if kubelet is not None and kubelet.complete:
         return _absent_in_kubelet(uid, evidence.api)
     return _without_kubelet(uid, evidence)
 
@@ -132,20 +156,21 @@ def _absent_in_kubelet(uid: PodUid, api: PodsView | None) -> Verdict:
     if api is None:
         return Verdict.LIKELY_ENDED
     pod = api.pods.get(uid)
-    if pod is None:
-        return Verdict.ENDED if api.complete else Verdict.LIKELY_ENDED
-    return Verdict.ENDED if pod.is_terminal else Verdict.HELD
+    return Verdict.ENDED if pod is None or pod.is_terminal else Verdict.HELD
 
 
 def _without_kubelet(uid: PodUid, evidence: Evidence) -> Verdict:
-    if evidence.api is None:
+    """Kubelet does not answer, or shows nothing yet that it has from the API server."""
+    api = evidence.api
+    if api is None:
         return Verdict.HELD
-    pod = evidence.api.pods.get(uid)
-    if pod is not None:
+    if (pod := api.pods.get(uid)) is not None:
         return Verdict.LIKELY_ENDED if _has_stopped(pod) else Verdict.HELD
     checkpoint = evidence.checkpoint
     forgotten = checkpoint is not None and checkpoint.exists and uid not in checkpoint.pods
-    return Verdict.LIKELY_ENDED if evidence.api.complete and forgotten else Verdict.HELD
+    nothing_to_show = all(pod.is_terminal or pod.is_static for pod in api.pods.values())
+    agrees = evidence.kubelet is not None and nothing_to_show
+    return Verdict.LIKELY_ENDED if forgotten or agrees else Verdict.HELD
 
 
 def _has_stopped(pod: Pod) -> bool:
@@ -184,10 +209,13 @@ def _described(grant: Grant, evidence: Evidence) -> Described | None:
 
 def _missing(evidence: Evidence, inventory: Inventory, now: float) -> tuple[tuple[Grant, ...], tuple[str, ...]]:
     """Containers of live pods that kubelet recorded with an answer of ours and that the ledger does not know."""
-    view = evidence.kubelet or evidence.api
-    if evidence.checkpoint is None or view is None:
+    views = (evidence.api, evidence.kubelet)
+    if evidence.kubelet is not None and evidence.kubelet.complete:
+        views = (None, evidence.kubelet)
+    pods = {uid: pod for view in views if view is not None for uid, pod in view.pods.items()}
+    if evidence.checkpoint is None:
         return (), ()
     owners = {grant.allocation.owner.key for grant in evidence.grants}
     ids = {grant.id for grant in evidence.grants}
-    found = rebuild(evidence.checkpoint.without(owners), inventory, created=now, pods=view.pods)
+    found = rebuild(evidence.checkpoint.without(owners), inventory, created=now, pods=pods)
     return tuple(grant for grant in found.grants if grant.id not in ids), found.failures

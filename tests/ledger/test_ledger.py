@@ -100,7 +100,6 @@ def test_a_transition_of_an_unknown_grant_is_refused(ledger: Ledger) -> None:
         lambda: ledger.prove(A),
         lambda: ledger.settle(A, claimant("b"), NODE),
         lambda: ledger.reassign(grant("a"), inventory=NODE),
-        lambda: ledger.describe(A, owner("a"), ContainerRole.APP, NODE),
     ):
         with pytest.raises(LedgerError, match="g-a-main is not in the ledger"):
             call()
@@ -249,8 +248,18 @@ def test_a_rebuilt_grant_learns_its_pods_name_and_its_role(ledger: Ledger) -> No
     ledger.describe(A, owner("a"), ContainerRole.INIT, NODE)
     assert taken(ledger, A).allocation.owner == owner("a")
     assert taken(ledger, A).allocation.role is ContainerRole.INIT
-    with pytest.raises(LedgerError, match="cannot be described as of"):
-        ledger.describe(A, owner("b"), ContainerRole.APP, NODE)
+    before = ledger.grants()
+    ledger.describe(A, owner("b"), ContainerRole.APP, NODE)
+    ledger.describe(B, owner("b"), ContainerRole.APP, NODE)
+    assert ledger.grants() == before
+
+
+def test_a_role_is_a_fact_even_where_it_shows_too_much_to_be_held(ledger: Ledger) -> None:
+    ledger.grant(grant("a", cores=80, container="init", role=ContainerRole.INIT), NODE)
+    ledger.grant(grant("a", cores=80), NODE)
+    assert ledger.over_commitments(NODE) == ()
+    ledger.describe(GrantId("g-a-init"), owner("a", "init"), ContainerRole.SIDECAR, NODE)
+    assert [load.cores for load in ledger.over_commitments(NODE)] == [160]
 
 
 def test_subscribers_hear_every_transition_once_and_no_change_is_none(ledger: Ledger) -> None:

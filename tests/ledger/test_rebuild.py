@@ -1,0 +1,129 @@
+"""A lost journal is rebuilt from kubelet's checkpoint: the same containers, the same GPUs, the same amounts."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.ledger.evidence import Checkpoint, CheckpointEntry, RecordedAnswer
+from deviceplugin.ledger.grant import Grant, GrantId, Source
+from deviceplugin.ledger.rebuild import rebuild, rebuild_one
+from deviceplugin.model.allocation import ContainerRole, PodUid
+from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.ids import DeviceId, device_ids, gpu_keys
+from deviceplugin.model.units import BLOCK_BYTES, Resource
+from tests.ledger.makers import BLOCKS, grant, inventory, pod, uuid
+
+NODE = inventory(4)
+
+
+def recorded(of: Grant, *, first: Resource = Resource.CORE, node: Inventory = NODE) -> tuple[CheckpointEntry, ...]:
+    """What kubelet writes for a grant: the full answer with the resource that was asked first."""
+    allocation = of.allocation
+    answer = RecordedAnswer(
+        grant=of.id,
+        gpus=tuple(share.uuid for share in allocation.shares),
+        device_paths=tuple(gpu.device_path for gpu in node.gpus if gpu.uuid in allocation.uuids),
+        cores=allocation.request.cores,
+        memory_bytes=allocation.request.blocks * BLOCK_BYTES,
+    )
+    counts = {Resource.CORE: allocation.request.cores, Resource.MEMORY: allocation.request.blocks}
+    return tuple(
+        CheckpointEntry(
+            *allocation.owner.key,
+            resource,
+            frozenset(DeviceId(f"{resource.value}{number}") for number in range(count)),
+            answer if resource is first else None,
+        )
+        for resource, count in counts.items()
+        if count
+    )
+
+
+@given(
+    size=st.one_of(
+        st.tuples(st.integers(1, 99), st.integers(1, BLOCKS)),
+        st.sampled_from([(100, 0), (200, 0), (200, 70), (400, 0)]),
+    ),
+    first=st.sampled_from(Resource),
+    role=st.sampled_from(ContainerRole),
+)
+def test_what_is_rebuilt_is_what_was_granted(size: tuple[int, int], first: Resource, role: ContainerRole) -> None:
+    cores, blocks = size
+    whole = grant("a", cores=cores, blocks=blocks, on=range(max(1, cores // 100)), role=role, proved=True)
+    wanted = frozenset(Resource) if blocks else frozenset({Resource.CORE})
+    whole = replace(whole, answered=wanted, source=Source.CHECKPOINT, created=7.0)
+    checkpoint = Checkpoint(recorded(whole, first=first if blocks else Resource.CORE))
+    found = rebuild(checkpoint, NODE, created=7.0, pods={PodUid("uid-a"): pod("a", role=role)})
+    assert found.grants == (whole,)
+    assert found.failures == ()
+
+
+def test_without_the_pods_names_are_empty_and_every_container_counts_as_an_app() -> None:
+    checkpoint = Checkpoint(recorded(grant("a", role=ContainerRole.INIT)))
+    (found,) = rebuild(checkpoint, NODE, created=7.0).grants
+    assert found.allocation.owner.key == (PodUid("uid-a"), "main")
+    assert found.allocation.owner.pod.name == ""
+    assert found.allocation.role is ContainerRole.APP
+
+
+def test_pods_that_ended_or_are_unknown_are_left_out() -> None:
+    checkpoint = Checkpoint((*recorded(grant("a")), *recorded(grant("b")), *recorded(grant("c"))))
+    pods = {PodUid("uid-a"): pod("a", phase="Failed"), PodUid("uid-b"): pod("b")}
+    assert [each.id for each in rebuild(checkpoint, NODE, created=0.0, pods=pods).grants] == ["g-b-main"]
+
+
+def test_a_container_of_gpu_manager_is_taken_up_under_a_lasting_name() -> None:
+    entries = [
+        replace(each, answer=replace(each.answer, grant=None) if each.answer else None) for each in recorded(grant("a"))
+    ]
+    (first,) = rebuild(Checkpoint(tuple(entries)), NODE, created=0.0).grants
+    (second,) = rebuild(Checkpoint(tuple(entries)), NODE, created=0.0).grants
+    assert first == second
+    assert first.id.startswith("k-")
+    assert first.allocation.shares == grant("a").allocation.shares
+
+
+def test_where_the_answer_names_no_gpu_the_ids_do() -> None:
+    keys = gpu_keys(gpu.uuid for gpu in NODE.gpus)
+    ids = frozenset(device_ids(Resource.CORE, NODE.gpus[2], keys[uuid(2)])[:30])
+    answer = RecordedAnswer(GrantId("g-1"), (), (), None, None)
+    checkpoint = Checkpoint((CheckpointEntry(PodUid("a"), "main", Resource.CORE, ids, answer),))
+    (found,) = rebuild(checkpoint, NODE, created=0.0).grants
+    assert found.allocation.uuids == {uuid(2)}
+    assert found.allocation.request.cores == 30
+
+
+def test_a_gpu_that_is_gone_is_still_held() -> None:
+    checkpoint = Checkpoint((*recorded(grant("a", on=(3,))), *recorded(grant("b", cores=200, blocks=6, on=(0, 3)))))
+    first, second = rebuild(checkpoint, inventory(1), created=0.0).grants
+    assert [(share.uuid, share.cores, share.blocks) for share in first.allocation.shares] == [(uuid(3), 30, 8)]
+    assert [(share.uuid, share.blocks) for share in second.allocation.shares] == [(uuid(0), BLOCKS), (uuid(3), 3)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "ids"),
+    [
+        (RecordedAnswer(GrantId("g-1"), (), (), None, None), ["tencent.com/vcuda-core-1"]),
+        (RecordedAnswer(GrantId("g-1"), (uuid(0), uuid(1)), (), None, None), ["c1", "c2"]),
+        (RecordedAnswer(GrantId("g-1"), (uuid(0),), (), 130, None), []),
+        (RecordedAnswer(GrantId("g-1"), (uuid(0),), (), None, None), []),
+        (RecordedAnswer(GrantId("g-1"), (), ("/dev/nvidia0",), 30, None), []),
+    ],
+)
+def test_an_answer_that_does_not_say_what_is_held_is_reported(answer: RecordedAnswer, ids: list[str]) -> None:
+    devices = frozenset(DeviceId(each) for each in ids)
+    checkpoint = Checkpoint((CheckpointEntry(PodUid("uid-a"), "main", Resource.CORE, devices, answer),))
+    found = rebuild(checkpoint, NODE, created=0.0)
+    assert found.grants == ()
+    (sentence,) = found.failures
+    assert "container main of pod uid-a" in sentence
+
+
+def test_one_container_is_rebuilt_alone() -> None:
+    checkpoint = Checkpoint((*recorded(grant("a")), *recorded(grant("b"))))
+    found = rebuild_one(checkpoint, PodUid("uid-b"), "main", NODE)
+    assert found is not None
+    assert found.id == "g-b-main"
+    assert rebuild_one(checkpoint, PodUid("uid-c"), "main", NODE) is None

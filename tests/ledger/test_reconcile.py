@@ -1,0 +1,182 @@
+"""When a grant ends, whose it is and what is missing: each rule, and that nothing follows from what cannot be read."""
+
+from dataclasses import replace
+
+import pytest
+
+from deviceplugin.ledger.evidence import Checkpoint
+from deviceplugin.ledger.grant import Grant, GrantId
+from deviceplugin.ledger.reconcile import Decisions, Described, Disproved, Evidence, PodsView, reconcile
+from deviceplugin.model.allocation import ContainerRole, PodUid
+from deviceplugin.model.pod import ContainerState, Pod
+from tests.ledger.makers import grant, inventory, owner, pod
+from tests.ledger.test_rebuild import recorded
+
+NODE = inventory(4)
+HELD = grant("a", proved=True)
+WRITTEN = Checkpoint(recorded(HELD))
+EMPTY = Checkpoint()
+
+RUNS = pod("a")
+STOPS = pod("a", deleting=True)
+FINISHED = pod("a", phase="Succeeded", state=ContainerState.TERMINATED)
+FAILED_BUT_RUNS = pod("a", phase="Failed")
+REFUSED = pod("a", phase="Failed", state=ContainerState.UNKNOWN)
+OTHER = pod("other")
+STATIC = replace(pod("static"), is_static=True)
+
+
+def kubelet(*pods: Pod) -> PodsView:
+    return PodsView.of_kubelet(pods)
+
+
+def api(*pods: Pod) -> PodsView:
+    return PodsView.of(pods)
+
+
+def rounds_to_end(checkpoint: Checkpoint | None, kubelet: PodsView | None, api: PodsView | None, *of: Grant) -> int:
+    """In which round the grant ends when every round shows the same; 0: never."""
+    grants = of or (HELD,)
+    suspects: dict[GrantId, int] = {}
+    for number in range(1, 6):
+        found = reconcile(Evidence(grants, checkpoint, kubelet, api, suspects), NODE, now=9.0)
+        if found.ended:
+            assert found.ended == grants
+            assert found.suspects == {}
+            return number
+        suspects = dict(found.suspects)
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("rounds", "checkpoint", "seen", "told"),
+    [
+        # Kubelet shows the pod: its word alone counts.
+        (0, WRITTEN, kubelet(RUNS), api(RUNS)),
+        (0, EMPTY, kubelet(RUNS), api()),
+        (0, WRITTEN, kubelet(STOPS), api(STOPS)),
+        (0, WRITTEN, kubelet(STOPS), api()),
+        (0, WRITTEN, kubelet(FAILED_BUT_RUNS), api(FINISHED)),
+        (1, WRITTEN, kubelet(FINISHED), api(RUNS)),
+        (1, WRITTEN, kubelet(FINISHED), None),
+        (1, WRITTEN, kubelet(REFUSED), None),
+        # Kubelet shows it no longer.
+        (1, WRITTEN, kubelet(OTHER), api(OTHER)),
+        (1, WRITTEN, kubelet(OTHER), api(FINISHED)),
+        (0, WRITTEN, kubelet(OTHER), api(RUNS)),
+        (2, WRITTEN, kubelet(OTHER), None),
+        (2, None, kubelet(OTHER), None),
+        # Kubelet has just started and shows nothing of the API server's, or only static pods.
+        (0, WRITTEN, kubelet(), None),
+        (0, WRITTEN, kubelet(STATIC), api(OTHER)),
+        (0, WRITTEN, kubelet(STATIC), api(RUNS)),
+        (2, WRITTEN, kubelet(STATIC), api(FINISHED)),
+        (2, WRITTEN, kubelet(), api()),
+        (2, WRITTEN, kubelet(STATIC), api(STATIC)),
+        (2, EMPTY, kubelet(), api(OTHER)),
+        # Kubelet does not answer.
+        (0, WRITTEN, None, api(RUNS)),
+        (0, EMPTY, None, api(RUNS)),
+        (0, WRITTEN, None, api()),
+        (2, EMPTY, None, api()),
+        (0, Checkpoint(exists=False), None, api()),
+        (0, None, None, api()),
+        (2, WRITTEN, None, api(FINISHED)),
+        (0, WRITTEN, None, api(FAILED_BUT_RUNS)),
+        # Nobody answers.
+        (0, WRITTEN, None, None),
+        (0, EMPTY, None, None),
+        (0, None, None, None),
+    ],
+)
+def test_a_grant_ends_when_its_pod_surely_has(
+    rounds: int, checkpoint: Checkpoint | None, seen: PodsView | None, told: PodsView | None
+) -> None:
+    assert rounds_to_end(checkpoint, seen, told) == rounds
+
+
+def test_one_round_that_shows_the_pod_again_clears_the_suspicion() -> None:
+    first = reconcile(Evidence((HELD,), WRITTEN, kubelet(OTHER), None), NODE, now=9.0)
+    assert first.suspects == {HELD.id: 1}
+    second = reconcile(Evidence((HELD,), WRITTEN, kubelet(RUNS), None, first.suspects), NODE, now=9.0)
+    assert (second.ended, second.suspects) == ((), {})
+
+
+def test_an_unproved_grant_is_judged_by_the_container_that_kubelet_shows_it_in() -> None:
+    guessed = grant("b", grant_id=HELD.id)
+    ended_guess = pod("b", phase="Failed", state=ContainerState.TERMINATED)
+    assert rounds_to_end(WRITTEN, kubelet(RUNS, ended_guess), api(RUNS), guessed) == 0
+    assert rounds_to_end(WRITTEN, kubelet(FINISHED, pod("b")), api(), guessed) == 1
+
+
+def test_an_unproved_grant_that_kubelet_has_not_recorded_is_judged_slowly_and_only_with_the_checkpoint() -> None:
+    unproved = replace(HELD, proved=False)
+    assert rounds_to_end(EMPTY, kubelet(REFUSED), api(), unproved) == 2
+    assert rounds_to_end(None, kubelet(REFUSED), api(), unproved) == 0
+    assert rounds_to_end(Checkpoint(exists=False), kubelet(REFUSED), api(), unproved) == 0
+    assert rounds_to_end(EMPTY, kubelet(RUNS), api(RUNS), unproved) == 0
+
+
+@pytest.mark.parametrize("proved", [True, False])
+def test_a_grant_whose_container_kubelet_recorded_with_another_one_is_an_orphan(proved: bool) -> None:
+    orphan = grant("a", grant_id="g-old", proved=proved)
+    assert rounds_to_end(WRITTEN, kubelet(RUNS), api(RUNS), orphan) == 2
+
+
+def decide(*grants: Grant, checkpoint: Checkpoint | None = WRITTEN, seen: PodsView | None = None) -> Decisions:
+    return reconcile(Evidence(grants, checkpoint, seen, None), NODE, now=9.0)
+
+
+def test_the_checkpoint_proves_an_owner_or_disproves_it() -> None:
+    unproved = replace(HELD, proved=False)
+    assert decide(unproved).proved == (HELD.id,)
+    assert decide(HELD).proved == ()
+    wrong = grant("b", grant_id=HELD.id)
+    found = decide(wrong, seen=kubelet(RUNS, pod("b")))
+    assert found.disproved == (Disproved(wrong, PodUid("uid-a"), "main"),)
+    assert (found.proved, found.described, found.adopt) == ((), (), ())
+    assert decide(wrong, checkpoint=None).disproved == ()
+    assert decide(wrong, checkpoint=EMPTY).disproved == ()
+
+
+def test_a_rebuilt_grant_learns_its_name_and_role_from_whoever_shows_the_pod() -> None:
+    allocation = HELD.allocation
+    nameless = replace(allocation.owner, pod=replace(allocation.owner.pod, namespace="", name=""))
+    rebuilt = replace(HELD, allocation=replace(allocation, owner=nameless))
+    initial = pod("a", role=ContainerRole.INIT)
+    for evidence in (
+        Evidence((rebuilt,), WRITTEN, kubelet(initial), None),
+        Evidence((rebuilt,), WRITTEN, None, api(initial)),
+        Evidence((rebuilt,), None, kubelet(initial), api(RUNS)),
+    ):
+        found = reconcile(evidence, NODE, now=9.0)
+        assert found.described == (Described(rebuilt, owner("a"), ContainerRole.INIT),)
+    assert decide(HELD, seen=kubelet(RUNS)).described == ()
+
+
+def test_a_container_that_the_ledger_lost_comes_back_while_its_pod_lives() -> None:
+    (adopted,) = decide(seen=kubelet(RUNS)).adopt
+    assert adopted.id == HELD.id
+    assert adopted.allocation == HELD.allocation
+    assert adopted.created == 9.0
+    assert decide(seen=kubelet(FINISHED)).adopt == ()
+    assert decide(seen=kubelet(OTHER)).adopt == ()
+    assert decide(seen=None).adopt == ()
+    assert decide(checkpoint=None, seen=kubelet(RUNS)).adopt == ()
+    assert decide(grant("b", grant_id=HELD.id), seen=kubelet(RUNS, pod("b"))).adopt == ()
+
+
+def test_a_kubelet_that_just_started_does_not_hide_the_pods_of_the_api_server() -> None:
+    found = reconcile(Evidence((), WRITTEN, kubelet(STATIC), api(RUNS)), NODE, now=9.0)
+    assert [each.id for each in found.adopt] == [HELD.id]
+    stale = reconcile(Evidence((), WRITTEN, kubelet(OTHER), api(RUNS)), NODE, now=9.0)
+    assert stale.adopt == ()
+
+
+def test_what_cannot_be_rebuilt_is_said() -> None:
+    (core, memory) = recorded(HELD)
+    assert core.answer is not None
+    blank = replace(core, answer=replace(core.answer, gpus=()))
+    found = decide(checkpoint=Checkpoint((blank, memory)), seen=kubelet(RUNS))
+    assert found.adopt == ()
+    assert len(found.failures) == 1
