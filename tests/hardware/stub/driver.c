@@ -7,6 +7,8 @@
  *   hang          every call blocks for as long as the file exists
  *   processes.GPU lines "PID BYTES" of compute processes
  *   loads.GPU     lines "PID MICROSECONDS SM" of per-process readings
+ *   nvlink.GPU    lines "BUS-ID TYPE", the far end of each NVLink: TYPE 0 a GPU, 2 a switch, -1 untold
+ *   p2p           what nvmlDeviceGetP2PStatus says of every pair (without the file: NOT_SUPPORTED)
  *   event         one event, taken by the next wait: "GPU TYPE DATA", GPU -1 for none
  *   calls         (written) one byte is added for each call of nvmlEventSetWait
  * Built with -DOLD it lacks every function that came after driver 390.
@@ -17,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OK = 0, INVALID_ARGUMENT = 2, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10 };
+enum { OK = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10 };
 enum { MOST = 64 };
 
 typedef struct { int index; } device_t;
@@ -153,6 +155,50 @@ int nvmlDeviceGetMigMode(device_t *d, unsigned *now, unsigned *next) { ENTER(d);
 int nvmlDeviceGetTopologyCommonAncestor(device_t *a, device_t *b, unsigned *out) { (void)b; ENTER(a); *out = 10; return OK; }
 int nvmlDeviceGetSupportedEventTypes(device_t *d, unsigned long long *out) { ENTER(d); *out = 0xA; return OK; }
 int nvmlDeviceRegisterEvents(device_t *d, unsigned long long types, void *set) { (void)types; (void)set; ENTER(d); return OK; }
+/* The far end of a link; false for one that is down. */
+static int far_end(const device_t *device, unsigned link, pci_t *out, int *type) {
+    char own[128], line[128];
+    unsigned at = 0;
+    int found = 0;
+    snprintf(own, sizeof own, "nvlink.%d", device->index);
+    FILE *file = order(own);
+    if (file == NULL) return 0;
+    memset(out, 0, sizeof *out);
+    while (!found && fgets(line, sizeof line, file) != NULL)
+        found = at++ == link && sscanf(line, "%31s %d", out->bus_id, type) == 2;
+    fclose(file);
+    return found;
+}
+
+int nvmlDeviceGetNvLinkState(device_t *d, unsigned link, unsigned *out) {
+    pci_t end;
+    int type;
+    ENTER(d);
+    if (link >= 18) return INVALID_ARGUMENT;
+    *out = (unsigned)far_end(d, link, &end, &type);
+    return OK;
+}
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(device_t *d, unsigned link, pci_t *out) {
+    int type;
+    ENTER(d);
+    return far_end(d, link, out, &type) ? OK : NOT_SUPPORTED;
+}
+int nvmlDeviceGetNvLinkRemoteDeviceType(device_t *d, unsigned link, unsigned *out) {
+    pci_t end;
+    int type = -1;
+    ENTER(d);
+    if (!far_end(d, link, &end, &type) || type < 0) return NOT_SUPPORTED;
+    *out = (unsigned)type;
+    return OK;
+}
+int nvmlDeviceGetP2PStatus(device_t *a, device_t *b, unsigned index, unsigned *out) {
+    (void)b;
+    ENTER(a);
+    if (index != 2 || number("p2p", -1) < 0) return NOT_SUPPORTED;
+    *out = (unsigned)number("p2p", -1);
+    return OK;
+}
+
 int nvmlEventSetCreate(void **out) { ENTER(NULL); *out = devices; return OK; }
 int nvmlEventSetFree(void *set) { (void)set; ENTER(NULL); return OK; }
 
