@@ -21,7 +21,7 @@ GIVEN = "GIVEN_DEVICES"
 
 
 @dataclass
-class DevicePlugin(services.DevicePluginServicer):  # type: ignore[misc]  # generated code has no types
+class DevicePlugin(services.DevicePluginServicer):
     """Serves `count` healthy devices of one resource."""
 
     resource: str

@@ -1,0 +1,107 @@
+"""`vcuda agent` as a process on the test node.
+
+In: the cluster, emulated GPUs, an identity. Out: an agent that can be killed and started again on the same journal.
+Not here: what it is tested for.
+Invariant: its permissions are those of the shipped manifest (daemonset/base/clusterrole.yaml), nothing more.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import urllib3
+import yaml
+
+from tests.e2e.cluster.cgroups import ClusterCgroup
+from tests.e2e.cluster.client import JsonObject
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.identities import Identity
+from tests.e2e.cluster.kubelet import NODE
+from tests.e2e.cluster.processes import Process, free_ports
+from tests.e2e.cluster.waiting import wait_until
+from tests.e2e.node.device_nodes import make_device_nodes
+from tests.e2e.node.emulator import REPOSITORY, EmulatedGpus
+from tests.e2e.node.usage import Usage, parse_usage
+
+PROGRAM = Path(sys.executable).with_name("vcuda")
+SHIPPED_ROLE = REPOSITORY / "daemonset" / "base" / "clusterrole.yaml"
+FLAVOURS = ("nvidia", "origin")
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """The agent's process, its views and its folders."""
+
+    process: Process
+    url: str
+    gpus: EmulatedGpus
+    identity: Identity
+    grants: Path
+
+    def start(self, *, seconds: float = 30) -> None:
+        self.process.start()
+        wait_until(self._ready, "the agent is ready", seconds=seconds, evidence=self.process.log_tail)
+
+    def usage(self) -> Usage:
+        return parse_usage(self._get("/usage"))
+
+    def log(self) -> str:
+        return self.process.log.read_text()
+
+    def _get(self, path: str) -> str:
+        reply = urllib3.request("GET", self.url + path, timeout=5, retries=False)
+        if reply.status != 200:
+            raise AssertionError(f"GET {path}: {reply.status} {reply.data.decode(errors='replace')[:500]}")
+        return reply.data.decode()
+
+    def _ready(self) -> bool:
+        self.process.require_running()
+        try:
+            return urllib3.request("GET", f"{self.url}/readyz", timeout=5, retries=False).status == 200
+        except urllib3.exceptions.HTTPError:
+            return False
+
+
+def shipped_rules(*, without: Sequence[str] = ()) -> list[JsonObject]:
+    """The rules of the shipped manifest, without those for the named resources."""
+    role, _ = yaml.safe_load_all(SHIPPED_ROLE.read_text())
+    rules: list[JsonObject] = role["rules"]
+    return [rule for rule in rules if not set(rule["resources"]) & set(without)]
+
+
+def make_agent(cluster: Cluster, folder: Path, gpus: EmulatedGpus, identity: Identity, *flags: str) -> Agent:
+    """`folder` is the agent's own: journal, grants, driver mirror and device nodes lie in it."""
+    (port,) = free_ports(1)
+    for flavour in FLAVOURS:
+        mirror = folder / "vdriver" / flavour
+        mirror.mkdir(parents=True)
+        (mirror / "flavour").write_text(flavour)
+    devices = make_device_nodes(folder / "node", len(gpus.blocks_of_each()))
+    kubeconfig = identity.kubeconfig(
+        folder / "kubeconfig", server=cluster.control_plane.server, authority=cluster.authority.certificate
+    )
+    command = [
+        str(PROGRAM),
+        "agent",
+        f"--kubeconfig={kubeconfig}",
+        f"--hostname-override={NODE}",
+        f"--device-plugin-path={cluster.layout.device_plugins}",
+        f"--kubelet-root={cluster.layout.kubelet}",
+        f"--kubelet-pods-endpoint={cluster.kubelet.url}/pods",
+        f"--kubelet-ca-file={cluster.authority.certificate}",
+        f"--virtual-manager-path={folder / 'vm'}",
+        f"--checkpoint-path={folder / 'checkpoint'}",
+        f"--driver-mirror-path={folder / 'vdriver'}",
+        f"--device-root={devices}",
+        f"--container-runtime-endpoint={cluster.layout.containerd_socket}",
+        f"--display-socket={folder / 'display.sock'}",
+        "--share-mode=true",
+        "--allocation-check-period=5s",
+        "--query-addr=127.0.0.1",
+        f"--query-port={port}",
+        *flags,
+    ]
+    joined = ClusterCgroup(cluster.layout.name).joining(command)
+    process = Process("vcuda agent", joined, cluster.layout.logs / f"agent-{folder.name}.log", gpus.environment)
+    return Agent(process, f"http://127.0.0.1:{port}", gpus, identity, folder / "vm")

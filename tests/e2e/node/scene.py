@@ -1,0 +1,117 @@
+"""The steps that the scenarios have in common.
+
+In: a cluster and an agent. Out: pods created, bound at once, looked at from every side. Not here: what must be true.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tests.e2e.cluster import pods
+from tests.e2e.cluster.client import Client
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.kubelet import NODE
+from tests.e2e.cluster.pods import PodState
+from tests.e2e.cluster.waiting import wait_until
+from tests.e2e.node.agent import Agent
+from tests.e2e.node.expectations import (
+    Scene,
+    check_every_container_has_its_own,
+    check_no_gpu_is_given_out_twice,
+    check_the_ledger_agrees,
+    read_views,
+)
+from tests.e2e.node.workload import CORE, MEMORY, WHOLE, GpuPod
+
+BURST_SECONDS = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the node offers of the two resources."""
+
+    cores: int
+    blocks: int
+
+
+def offered(client: Client) -> Offer:
+    allocatable = client.get(f"/api/v1/nodes/{NODE}")["status"]["allocatable"]
+    return Offer(int(allocatable.get(CORE, 0)), int(allocatable.get(MEMORY, 0)))
+
+
+def everything(blocks_of_each: Sequence[int]) -> Offer:
+    return Offer(WHOLE * len(blocks_of_each), sum(blocks_of_each))
+
+
+def wait_offered(client: Client, offer: Offer, *, seconds: float = 60) -> None:
+    wait_until(
+        lambda: offered(client) == offer,
+        f"the node offers {offer}",
+        seconds=seconds,
+        every=0.5,
+        evidence=lambda: f"it offers {offered(client)}",
+    )
+
+
+@contextmanager
+def scheduler_stopped(cluster: Cluster) -> Iterator[None]:
+    """Pods created meanwhile are all bound at once, the moment it starts again."""
+    cluster.control_plane.scheduler.kill()
+    try:
+        yield
+    finally:
+        cluster.control_plane.scheduler.start()
+
+
+def create_at_once(cluster: Cluster, asked: Iterable[GpuPod]) -> None:
+    with scheduler_stopped(cluster):
+        for pod in asked:
+            pods.create(cluster.admin, pod.manifest())
+
+
+def wait_all_running(cluster: Cluster, asked: Sequence[GpuPod], *, seconds: float = BURST_SECONDS) -> None:
+    pods.wait_running(cluster.admin, [pod.name for pod in asked], seconds=seconds)
+
+
+def wait_some_running(cluster: Cluster, count: int, *, seconds: float = BURST_SECONDS) -> dict[str, PodState]:
+    def enough() -> dict[str, PodState] | None:
+        running = {name: state for name, state in pods.states(cluster.admin).items() if state.is_running}
+        return running if len(running) >= count else None
+
+    return wait_until(enough, f"{count} pods run", seconds=seconds, every=0.2)
+
+
+def look(cluster: Cluster, agent: Agent, asked: Sequence[GpuPod]) -> Scene:
+    states = pods.states(cluster.admin)
+    return Scene(
+        asked={pod.name: pod for pod in asked},
+        states={pod.name: states[pod.name] for pod in asked},
+        views=read_views(cluster.admin, asked),
+        usage=agent.usage(),
+        blocks_of_each=agent.gpus.blocks_of_each(),
+    )
+
+
+def check_everything(cluster: Cluster, agent: Agent, asked: Sequence[GpuPod]) -> Scene:
+    scene = look(cluster, agent, asked)
+    check_every_container_has_its_own(scene)
+    check_no_gpu_is_given_out_twice(scene)
+    check_the_ledger_agrees(scene)
+    return scene
+
+
+def wait_ledger_empty(agent: Agent, *, seconds: float = 30) -> None:
+    """Empty means nothing held, nothing counted, and no grant's folder left."""
+
+    def empty() -> bool:
+        usage = agent.usage()
+        counted = any(gpu.cores_allocated or gpu.blocks_allocated for gpu in usage.gpus)
+        return not usage.containers and not counted and not list(agent.grants.iterdir())
+
+    wait_until(
+        empty,
+        "the ledger is empty",
+        seconds=seconds,
+        every=0.5,
+        evidence=lambda: f"{agent.usage()}; folders: {[path.name for path in agent.grants.iterdir()]}",
+    )

@@ -1,0 +1,61 @@
+"""The agent's ledger as `GET /usage` shows it, read strictly: a field that is missing or of another type is an error.
+
+In: the document's bytes. Out: `Usage`. Not here: asking for it (`agent`).
+Invariant: written down a second time on purpose: a change of the interface must show here.
+"""
+
+import msgspec
+
+
+class GpuUsage(msgspec.Struct, frozen=True):
+    """One GPU and how much of it is given out."""
+
+    uuid: str
+    minor: int
+    healthy: bool
+    cores_allocated: int
+    blocks_allocated: int
+    blocks: int
+
+
+class ShareUsage(msgspec.Struct, frozen=True):
+    """What one container holds of one GPU; the minor is null when the GPU is gone."""
+
+    uuid: str
+    minor: int | None
+    cores: int
+    blocks: int
+
+
+class ContainerUsage(msgspec.Struct, frozen=True):
+    """One container's entry in the ledger."""
+
+    pod: str
+    uid: str
+    container: str
+    role: str
+    grant: str
+    cores: int
+    blocks: int
+    gpus: tuple[ShareUsage, ...]
+    proved: bool
+    source: str
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """The ledger at one moment."""
+
+    version: int
+    gpus: tuple[GpuUsage, ...]
+    containers: tuple[ContainerUsage, ...]
+
+    def pods(self) -> set[str]:
+        return {container.uid for container in self.containers}
+
+    def __str__(self) -> str:
+        holders = [f"{each.pod}/{each.container} {each.cores}c {each.blocks}b" for each in self.containers]
+        return f"{len(holders)} holders: {', '.join(holders)}"
+
+
+def parse_usage(document: str) -> Usage:
+    return msgspec.json.decode(document, type=Usage)

@@ -1,0 +1,170 @@
+"""The agent against a real kubelet: what issue 2 promises of crowds, crashes, churn and broken GPUs."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster import pods
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.identities import Identity
+from tests.e2e.node.agent import Agent, make_agent, shipped_rules
+from tests.e2e.node.emulator import PROFILES, EmulatedGpus
+from tests.e2e.node.scene import (
+    check_everything,
+    create_at_once,
+    everything,
+    wait_all_running,
+    wait_ledger_empty,
+    wait_offered,
+    wait_some_running,
+)
+from tests.e2e.node.workload import WHOLE, GpuContainer, GpuPod, burst, share
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600, func_only=True)]
+
+CHURN_SECONDS = 120
+StartAgent = Callable[..., Agent]
+
+
+@pytest.fixture
+def start_agent(empty_cluster: Cluster) -> Iterator[StartAgent]:
+    """Starts an agent on eight emulated A100s and waits until the node offers them; ends it after the test."""
+    started: list[Agent] = []
+    folder = Path(tempfile.mkdtemp(prefix="vce-", dir="/tmp"))
+    gpus = EmulatedGpus(PROFILES / "hgx-a100.json", folder / "gpus.state")
+
+    def start(*flags: str, without: tuple[str, ...] = ()) -> Agent:
+        identity = Identity.create(empty_cluster.admin, f"agent-{folder.name}", shipped_rules(without=without))
+        agent = make_agent(empty_cluster, folder, gpus, identity, *flags)
+        started.append(agent)
+        agent.start()
+        wait_offered(empty_cluster.admin, everything(gpus.blocks_of_each()))
+        return agent
+
+    yield start
+    pods.delete_all(empty_cluster.admin)  # while the agent lives: its end must not hold up theirs
+    for agent in started:
+        agent.process.stop()
+        agent.identity.remove()
+    shutil.rmtree(folder)
+
+
+def test_a_burst_of_60_pods_gives_every_container_its_own(empty_cluster: Cluster, start_agent: StartAgent) -> None:
+    agent, asked = start_agent(), burst("burst")
+
+    create_at_once(empty_cluster, asked)
+    wait_all_running(empty_cluster, asked)
+
+    scene = check_everything(empty_cluster, agent, asked)
+    assert {each.source for each in scene.usage.containers} == {"pods"}  # the exact source, every time
+
+
+def test_the_burst_without_kubelets_pods_is_as_exact(empty_cluster: Cluster, start_agent: StartAgent) -> None:
+    agent, asked = start_agent(without=("nodes/pods",)), burst("blind")
+
+    create_at_once(empty_cluster, asked)
+    wait_all_running(empty_cluster, asked)
+
+    scene = check_everything(empty_cluster, agent, asked)
+    assert "pods" not in {each.source for each in scene.usage.containers}  # kubelet did refuse
+
+
+def test_kubelet_killed_in_the_middle_of_a_burst_costs_nothing(empty_cluster: Cluster, start_agent: StartAgent) -> None:
+    agent, asked = start_agent(), burst("kubelet")
+    create_at_once(empty_cluster, asked)
+    before = wait_some_running(empty_cluster, 15)
+
+    empty_cluster.kubelet.kill()
+    empty_cluster.kubelet.start()
+    wait_all_running(empty_cluster, asked)
+
+    after = check_everything(empty_cluster, agent, asked).states
+    assert {name: after[name].containers for name in before} == {name: each.containers for name, each in before.items()}
+
+
+def test_the_agent_killed_in_the_middle_of_a_burst_loses_no_slot(
+    empty_cluster: Cluster, start_agent: StartAgent
+) -> None:
+    """Kubelet refuses pods while no agent is there; the test makes those again, as their controller would."""
+    agent, asked = start_agent(), burst("agent")
+    create_at_once(empty_cluster, asked)
+    before = wait_some_running(empty_cluster, 15)
+
+    agent.process.kill()
+    agent.start()
+    _make_refused_again(empty_cluster, {pod.name: pod for pod in asked})
+    wait_all_running(empty_cluster, asked)
+
+    after = check_everything(empty_cluster, agent, asked).states
+    assert {name: after[name].containers for name in before} == {name: each.containers for name, each in before.items()}
+
+
+def test_two_minutes_of_churn_leave_the_ledger_empty(empty_cluster: Cluster, start_agent: StartAgent) -> None:
+    agent, admin = start_agent(), empty_cluster.admin
+    ends, generation, previous = time.monotonic() + CHURN_SECONDS, 0, [share("churn-first", 5, 5)]
+    pods.create(admin, previous[0].manifest())
+    while time.monotonic() < ends:
+        generation += 1
+        fresh = _generation(generation)
+        for pod in fresh:
+            pods.create(admin, pod.manifest())
+        pods.delete(admin, [pod.name for pod in previous])
+        wait_all_running(empty_cluster, fresh, seconds=60)
+        pods.wait_gone(admin, [pod.name for pod in previous], seconds=60)
+        previous = fresh
+    check_everything(empty_cluster, agent, previous)
+
+    pods.delete_all(admin)
+
+    wait_ledger_empty(agent)
+    assert generation > 5
+
+
+def test_nothing_lands_on_a_gpu_that_fell_off_the_bus(empty_cluster: Cluster, start_agent: StartAgent) -> None:
+    agent, admin = start_agent(), empty_cluster.admin
+    blocks = agent.gpus.blocks_of_each()
+    lost = 3
+
+    agent.gpus.lose(lost)
+    wait_offered(admin, everything([count for minor, count in enumerate(blocks) if minor != lost]))
+    asked = [GpuPod(f"whole-{number}", (GpuContainer("main", WHOLE, 0),)) for number in range(6)]
+    asked += [share(f"share-{number}", 25, 20) for number in range(4)]
+    create_at_once(empty_cluster, asked)
+    wait_all_running(empty_cluster, asked)
+
+    scene = check_everything(empty_cluster, agent, asked)
+    used = {minor for view in scene.views.values() for minor in view.reachable_gpus}
+    assert used == set(range(len(blocks))) - {lost}
+
+
+def _make_refused_again(cluster: Cluster, asked: dict[str, GpuPod]) -> None:
+    """Until every pod has been admitted: a refusal can come as late as the last of the burst is bound."""
+    ends = time.monotonic() + 120
+    while time.monotonic() < ends:
+        states = pods.states(cluster.admin)
+        refused = [name for name, state in states.items() if state.phase == "Failed"]
+        for name in refused:
+            assert states[name].reason == "UnexpectedAdmissionError", states[name]
+        pods.delete(cluster.admin, refused)
+        pods.wait_gone(cluster.admin, refused, seconds=30)
+        for name in refused:
+            pods.create(cluster.admin, asked[name].manifest())
+        if not refused and all(state.is_running for state in states.values()):
+            return
+        time.sleep(1)
+
+
+def _generation(number: int) -> list[GpuPod]:
+    init = (GpuContainer("first", 10, 4),)
+    sidecar = (GpuContainer("side", 5, 3),)
+    return [
+        share(f"churn-{number}-a", 30, 20),
+        share(f"churn-{number}-b", 45, 33),
+        GpuPod(f"churn-{number}-c", (GpuContainer("main", 20, 10), GpuContainer("more", 7, 9)), init=init),
+        GpuPod(f"churn-{number}-d", (GpuContainer("main", 12, 6),), sidecars=sidecar),
+        GpuPod(f"churn-{number}-e", (GpuContainer("main", WHOLE, 0),)),
+    ]
