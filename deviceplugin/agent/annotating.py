@@ -13,7 +13,7 @@ from deviceplugin.errors import VcudaError
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model import annotations as text
-from deviceplugin.model.allocation import ContainerRole
+from deviceplugin.model.allocation import ContainerRole, PodUid
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import Pod
 
@@ -42,7 +42,7 @@ def wanted(pod: Pod, grants: Sequence[Grant], inventory: Inventory, names: text.
 async def correct(
     client: KubeClient,
     pods: Iterable[Pod],
-    grants: Mapping[str, Sequence[Grant]],
+    grants: Mapping[PodUid, Sequence[Grant]],
     inventory: Inventory,
     names: text.AnnotationNames,
 ) -> int:

@@ -26,7 +26,7 @@ from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.ledger.reconcile import Decisions, Disproved, Evidence, PodsView, reconcile
 from deviceplugin.ledger.repair import Claimant
-from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef
+from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
 from deviceplugin.model.annotations import AnnotationNames
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import Pod
@@ -151,7 +151,7 @@ class Upkeep:
         client, reflector = self._client, self._reflector
         if client is None or reflector is None or not reflector.synced.is_set():
             return
-        by_pod: dict[str, list[Grant]] = {}
+        by_pod: dict[PodUid, list[Grant]] = {}
         for grant in self._ledger.grants():
             by_pod.setdefault(grant.allocation.owner.pod.uid, []).append(grant)
         pods = tuple(reflector.pods.values())

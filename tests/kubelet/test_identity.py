@@ -1,0 +1,149 @@
+"""From a count to a container: the order of sources, ambiguity, budgets."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from deviceplugin.errors import IdentityError, KubeletError
+from deviceplugin.kubelet.claims import candidates
+from deviceplugin.kubelet.identity import Identity, Question
+from deviceplugin.kubelet.pending_source import PendingSource
+from deviceplugin.ledger.grant import Source
+from deviceplugin.model.pod import Pod, PodContainer
+from deviceplugin.model.units import Resource
+from tests.kubelet.makers import pod
+
+Pairs = list[tuple[Pod, PodContainer]]
+
+
+def question(*answered: str, open_half: str = "") -> Question:
+    return Question(
+        Resource.CORE,
+        20,
+        answered=lambda key, resource: f"{key[0].removeprefix('uid-')}/{resource.value}" in answered,
+        recorded=lambda key: True,
+        open_half=lambda key: key[0] == f"uid-{open_half}",
+    )
+
+
+class Scripted:
+    """A source that shows pods, fails, or does not answer."""
+
+    def __init__(
+        self, source: Source, *pods: Pod, exact: bool = True, error: str = "", hangs: bool = False, sees: str = ""
+    ) -> None:
+        self.source = source
+        self.exact = exact
+        self.budget_s = 0.05
+        self.asked = 0
+        self._pods, self._error, self._hangs, self._sees = pods, error, hangs, sees
+
+    async def candidates(self, asked: Question) -> Pairs:
+        self.asked += 1
+        if self._hangs:
+            await asyncio.sleep(10)
+        if self._error:
+            raise KubeletError(self._error)
+        return candidates(self._pods, asked.resource, asked.count, asked.answered)
+
+    async def narrow(self, asked: Question, pairs: Sequence[tuple[Pod, PodContainer]]) -> Pairs:
+        self.asked += 1
+        if self._error:
+            raise KubeletError(self._error)
+        return [pair for pair in pairs if pair[0].ref.name in self._sees.split()]
+
+
+A, B = (pod(name, ("c", 20, 4), seen_by_kubelet=seen) for name, seen in (("a", 1.0), ("b", 2.0)))
+
+
+async def test_the_first_source_that_shows_one_decides() -> None:
+    first, second = Scripted(Source.PODS, A), Scripted(Source.PODRESOURCES, B)
+    claim = await Identity([first, second]).identify(question())
+    assert (claim.pod.ref.name, claim.source, claim.certain) == ("a", Source.PODS, True)
+    assert second.asked == 0
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(Scripted(Source.PODS, error="kubelet refuses this agent (403)"), id="refuses"),
+        pytest.param(Scripted(Source.PODS, hangs=True), id="hangs"),
+        pytest.param(Scripted(Source.PODS), id="shows-nothing"),
+    ],
+)
+async def test_a_source_that_fails_gives_way_to_the_next(first: Scripted) -> None:
+    claim = await Identity([first, Scripted(Source.PODRESOURCES, B)]).identify(question())
+    assert (claim.pod.ref.name, claim.source) == ("b", Source.PODRESOURCES)
+
+
+async def test_several_candidates_are_narrowed_down_by_the_next_exact_source() -> None:
+    identity = Identity([Scripted(Source.PODS, A, B), Scripted(Source.PODRESOURCES, sees="a")])
+    claim = await identity.identify(question())
+    assert (claim.pod.ref.name, claim.certain) == ("a", True)
+
+
+@pytest.mark.parametrize("other", [{"sees": "a b"}, {"sees": ""}, {"error": "rate limit"}])
+async def test_what_stays_ambiguous_is_the_pod_that_kubelet_saw_last_and_marked_as_a_guess(
+    other: dict[str, str],
+) -> None:
+    identity = Identity([Scripted(Source.PODS, A, B), Scripted(Source.PODRESOURCES, **other)])  # type: ignore[arg-type]
+    claim = await identity.identify(question())
+    assert (claim.pod.ref.name, claim.certain) == ("b", False)
+
+
+async def test_what_kubelet_does_not_show_itself_is_never_certain() -> None:
+    claim = await Identity([Scripted(Source.APISERVER, A, exact=False)]).identify(question())
+    assert not claim.certain
+
+
+async def test_when_nobody_knows_the_error_says_what_each_source_said() -> None:
+    identity = Identity([Scripted(Source.PODS, error="kubelet is away"), Scripted(Source.APISERVER, exact=False)])
+    with pytest.raises(IdentityError) as caught:
+        await identity.identify(question())
+    assert "20 x core" in caught.value.message
+    assert "pods: kubelet is away" in caught.value.message
+    assert "apiserver: shows no such container" in caught.value.message
+
+
+async def test_a_source_that_hung_rests_and_is_asked_again_later() -> None:
+    now = [100.0]
+    slow = Scripted(Source.PODS, hangs=True)
+    identity = Identity([slow, Scripted(Source.PODRESOURCES, B)], clock=lambda: now[0])
+    for _ in range(3):
+        await identity.identify(question())
+    assert slow.asked == 1
+    now[0] += 11
+    await identity.identify(question())
+    assert slow.asked == 2
+
+
+async def test_the_only_source_never_rests() -> None:
+    slow = Scripted(Source.PODS, hangs=True)
+    identity = Identity([slow])
+    for _ in range(2):
+        with pytest.raises(IdentityError, match=r"no answer within 0\.05 s"):
+            await identity.identify(question())
+    assert slow.asked == 2
+
+
+def pending(*pods: Pod) -> PendingSource:
+    def predicate_time(which: Pod) -> int | None:
+        written = which.annotations.get("t")
+        return int(written) if written else None
+
+    return PendingSource(lambda: pods, predicate_time=predicate_time, budget_s=1.0)
+
+
+async def test_pending_pods_are_taken_in_the_scheduler_s_order() -> None:
+    late = pod("late", ("c", 20, 4), annotations={"t": "3000000000"}, created=1.0)
+    early = pod("early", ("c", 20, 4), annotations={"t": "2000000000"}, created=9.0)
+    unpredicted = pod("unpredicted", ("c", 20, 4), created=2.5)
+    found = await pending(late, unpredicted, early).candidates(question())
+    assert [each.ref.name for each, _ in found] == ["early", "unpredicted", "late"]
+
+
+async def test_the_container_that_got_its_other_resource_comes_first() -> None:
+    one, two = pod("one", ("c", 20, 4), created=1.0), pod("two", ("c", 20, 4), created=2.0)
+    found = await pending(one, two).candidates(question(open_half="two"))
+    assert found[0][0].ref.name == "two"
