@@ -61,7 +61,9 @@ def parse_device_id(text: str) -> Slot:
     for resource, prefix in _PREFIX.items():
         digits = _SLOT_DIGITS[resource]
         if len(text) == 1 + _KEY_LENGTH + digits and text[0] == prefix and set(text[1:]) <= set(_ALPHABET):
-            return Slot(resource, GpuKey(text[1 : 1 + _KEY_LENGTH]), int(text[-digits:], 36))
+            number = int(text[-digits:], 36)
+            if resource is Resource.MEMORY or number < CORES_PER_GPU:
+                return Slot(resource, GpuKey(text[1 : 1 + _KEY_LENGTH]), number)
     raise ParseError(f"device ID {text[:40]!r} was never issued by this agent")
 
 

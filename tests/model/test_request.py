@@ -1,0 +1,78 @@
+"""The contract of a request: what can be asked, and the sentence for everything else."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.errors import RequestError
+from deviceplugin.model.request import Request, RequestKind, parse_request
+from deviceplugin.model.units import ResourceNames
+
+SHARE, WHOLE, LINKED = RequestKind.SHARE, RequestKind.WHOLE, RequestKind.LINKED
+
+
+@pytest.mark.parametrize(
+    ("cores", "blocks", "kind", "gpus", "blocks_per_gpu"),
+    [
+        (1, 1, SHARE, 1, 1),
+        (99, 400, SHARE, 1, 400),
+        (100, 0, WHOLE, 1, 0),
+        (100, 12, WHOLE, 1, 12),
+        (200, 0, LINKED, 2, 0),
+        (300, 7, LINKED, 3, 3),
+        (6400, 64, LINKED, 64, 1),
+    ],
+)
+def test_what_can_be_asked(cores: int, blocks: int, kind: RequestKind, gpus: int, blocks_per_gpu: int) -> None:
+    request = parse_request(cores, blocks)
+    assert request == Request(cores, blocks)
+    assert (request.kind, request.gpus, request.blocks_per_gpu) == (kind, gpus, blocks_per_gpu)
+
+
+@pytest.mark.parametrize(
+    ("cores", "blocks", "words"),
+    [
+        (-1, 0, ["cannot be negative", "-1"]),
+        (0, -5, ["cannot be negative", "-5"]),
+        (0, 0, ["without tencent.com/vcuda-core"]),
+        (0, 8, ["8 was asked without tencent.com/vcuda-core", "add tencent.com/vcuda-core"]),
+        (50, 0, ["50 was asked without tencent.com/vcuda-memory", "1 = 256 MiB"]),
+        (101, 8, ["101 is not possible", "100 or 200"]),
+        (250, 0, ["250 is not possible", "200 or 300"]),
+    ],
+)
+def test_everything_else_is_refused_with_what_to_write_instead(cores: int, blocks: int, words: list[str]) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_request(cores, blocks)
+    assert all(word in caught.value.message for word in words), caught.value.message
+
+
+def test_a_node_without_share_mode_gives_whole_gpus_only() -> None:
+    with pytest.raises(RequestError, match="whole GPUs only"):
+        parse_request(50, 8, share_mode=False)
+    assert parse_request(100, 0, share_mode=False).kind is WHOLE
+
+
+def test_the_sentence_uses_the_names_of_the_domain() -> None:
+    with pytest.raises(RequestError, match=r"^example\.org/vcuda-core: 150 "):
+        parse_request(150, 0, names=ResourceNames("example.org"))
+
+
+def outcome(cores: int, blocks: int, share_mode: bool) -> Request | RequestError:
+    try:
+        return parse_request(cores, blocks, share_mode=share_mode)
+    except RequestError as error:
+        return error
+
+
+@given(cores=st.integers(-500, 5000), blocks=st.integers(-500, 5000), share_mode=st.booleans())
+def test_a_request_is_servable_or_refused_with_one_sentence(cores: int, blocks: int, share_mode: bool) -> None:
+    request = outcome(cores, blocks, share_mode)
+    if isinstance(request, RequestError):
+        assert "\n" not in request.message
+        assert "vcuda-" in request.message
+        return
+    assert request.cores > 0
+    assert request.cores < 100 or request.cores == request.gpus * 100
+    assert request.kind is not SHARE or (request.blocks > 0 and share_mode)
+    assert request.blocks_per_gpu * request.gpus >= request.blocks > (request.blocks_per_gpu - 1) * request.gpus
