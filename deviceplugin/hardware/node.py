@@ -45,7 +45,7 @@ class Hardware:
         self._schedule = Schedule(options)
         self._announcer = Announcer()
         self._session: Session | None = None
-        self._on_bus: frozenset[str] = frozenset()
+        self._bound: frozenset[str] = frozenset()
         self._driver_left = False
         self._said: set[str] = set()
         self._kept: Remembered | None = None
@@ -154,13 +154,13 @@ class Hardware:
             sys_root=options.sys_root,
             new_library=self._driver_left,  # the mapped library stays of the old version for ever
         )
-        on_bus = await asyncio.to_thread(pci.gpus_on_bus, options.sys_root)
+        bound = await asyncio.to_thread(pci.gpus_of_driver, options.sys_root)
         try:
             session = await self._door.run(begin, what="discovering the GPUs", budget=options.open_budget_s)
         except HardwareError as error:
             self._driver_left |= isinstance(error, DriverMissingError) or _code(error) in STALE
             raise
-        self._session, self._on_bus = session, on_bus
+        self._session, self._bound = session, bound
         for note in session.discovery.notes:
             self._say("discovery", note, topic=note)
         self._state.discovered(session.discovery, driver_reloaded=self._driver_left)
@@ -188,8 +188,8 @@ class Hardware:
         await self._settle()
 
     async def _is_new_hardware(self, survey: Survey, session: Session) -> bool:
-        on_bus = await asyncio.to_thread(pci.gpus_on_bus, self._options.sys_root)
-        return on_bus != self._on_bus or survey.counted != session.discovery.counted
+        bound = await asyncio.to_thread(pci.gpus_of_driver, self._options.sys_root)
+        return bound != self._bound or survey.counted != session.discovery.counted
 
     async def _trouble(self, error: HardwareError) -> None:
         """The driver as a whole fails; a single GPU's troubles never come here."""

@@ -301,12 +301,12 @@ async def test_a_gpu_that_is_plugged_in_becomes_known(stub: Stub, start: Start) 
     assert [gpu.uuid for gpu in change.inventory.gpus] == [uuid(0), uuid(1), uuid(2)]
 
 
-async def test_a_new_device_on_the_bus_leads_to_a_new_discovery(stub: Stub, start: Start) -> None:
+async def test_a_device_that_the_driver_takes_on_leads_to_a_new_discovery(stub: Stub, start: Start) -> None:
     stub.order("nvmlDeviceGetHandleByIndex_v2.1", 15)
     hardware = await start(rescan_period_s=0.05)
     assert gpus(hardware) == [uuid(0)]
     stub.withdraw("nvmlDeviceGetHandleByIndex_v2.1")
-    device(stub.orders / "sys", "0000:02:00.0")
+    (stub.orders / "sys/bus/pci/drivers/nvidia/0000:02:00.0").mkdir(parents=True)
     await until(lambda: gpus(hardware) == [uuid(0), uuid(1)])
 
 

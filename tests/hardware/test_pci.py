@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.hardware.pci import gpus_on_bus, kernel_name, numa_node
+from deviceplugin.hardware.pci import gpus_of_driver, gpus_on_bus, kernel_name, numa_node
 
 
 def device(root: Path, name: str, *, vendor: str = "0x10de", kind: str = "0x030200", numa: str | None = None) -> None:
@@ -42,6 +42,13 @@ def test_only_nvidias_display_controllers_are_gpus(short_tmp: Path) -> None:
 
 def test_a_machine_without_sysfs_has_no_gpus(short_tmp: Path) -> None:
     assert gpus_on_bus(short_tmp / "nothing") == frozenset()
+
+
+def test_the_driver_serves_what_is_bound_to_it(short_tmp: Path) -> None:
+    assert gpus_of_driver(short_tmp) == frozenset()
+    for name in ("0000:3b:00.0", "10000:af:00.0", "bind", "module", "new_id"):
+        (short_tmp / "bus/pci/drivers/nvidia" / name).mkdir(parents=True)
+    assert gpus_of_driver(short_tmp) == {"0000:3b:00.0", "10000:af:00.0"}
 
 
 @pytest.mark.parametrize(
