@@ -40,7 +40,12 @@ GPU_INFO = Family(
     "Always 1; the labels describe the GPU: index as nvidia-smi counts, minor of /dev/nvidiaN, product, driver, CUDA.",
     (*_GPU, "index", "minor", "product", "driver", "cuda"),
 )
-GPU_HEALTHY = Family("vcuda_gpu_healthy", "gauge", "1 where new work may land on the GPU, 0 where it may not.", _GPU)
+GPU_HEALTHY = Family(
+    "vcuda_gpu_healthy",
+    "gauge",
+    "1 while the GPU is healthy, 0 while nothing new is placed on it because it is not.",
+    _GPU,
+)
 GPU_MEMORY = Family("vcuda_gpu_memory_capacity_bytes", "gauge", "Memory of the GPU.", _GPU)
 GPU_MEMORY_ALLOCATED = Family(
     "vcuda_gpu_memory_allocated_bytes", "gauge", "Memory of the GPU that containers hold, in whole blocks.", _GPU

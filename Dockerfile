@@ -1,0 +1,44 @@
+# syntax=docker/dockerfile:1
+# The image of `vcuda`. Its base has the Python that the tests run on; set PYTHON_IMAGE to pin a digest or to use a
+# mirror. `--target emulated` adds the emulated driver, for clusters without a GPU.
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+
+# The native half. Nothing of it is in the agent's image yet but what `emulated` takes.
+FROM ${PYTHON_IMAGE} AS library
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends gcc libc6-dev make \
+ && rm -rf /var/lib/apt/lists/*
+COPY library /src/library
+RUN make --directory /src/library all
+
+# The packages, exactly those that were tested: versions and hashes are locked, and nothing is built from source.
+FROM ${PYTHON_IMAGE} AS packages
+RUN python -m venv --without-pip /opt/vcuda
+COPY requirements.lock /src/
+RUN pip --python /opt/vcuda/bin/python install --no-cache-dir --no-compile --only-binary :all: --require-hashes \
+        --requirement /src/requirements.lock
+COPY deviceplugin /opt/vcuda/lib/python3.11/site-packages/deviceplugin
+# One script, as `pip install` would make it. Then the agent is imported once, so that the modules it needs, and only
+# they, are compiled: the root file system is read-only when it runs, and compiling would cost a second at each start.
+RUN printf '%s\n' '#!/opt/vcuda/bin/python' 'from deviceplugin.cli import main' 'main()' >/opt/vcuda/bin/vcuda \
+ && chmod 0755 /opt/vcuda/bin/vcuda \
+ && /opt/vcuda/bin/python -c 'import deviceplugin.agent.run, kubernetes.client, kubernetes.config' \
+ && /opt/vcuda/bin/vcuda agent --help >/dev/null
+
+FROM ${PYTHON_IMAGE} AS agent-base
+# modprobe, for nodes where the driver is installed and not loaded.
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends kmod \
+ && rm -rf /var/lib/apt/lists/*
+COPY --from=packages /opt/vcuda /opt/vcuda
+ENV PATH=/opt/vcuda/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# Nobody in particular: `vcuda place`, `vcuda config print` and whatever else only computes. `vcuda agent` must be root,
+# because kubelet's directories and sockets are root's; daemonset/ says so there, with what else it needs and why.
+USER 65532:65532
+ENTRYPOINT ["vcuda"]
+
+FROM agent-base AS emulated
+COPY --from=library /src/library/build/emulator /opt/vcuda/emulator
+ENV VCUDA_AGENT_NVML_LIBRARY=/opt/vcuda/emulator/libnvidia-ml.so.1
+
+FROM agent-base AS agent

@@ -1,0 +1,118 @@
+"""Makes the reference pages that follow from the code: the agent's settings and its metrics.
+
+In: `config.agent.AgentSettings` and `observe.metrics.FAMILIES`. Out: docs/reference/agent-flags.md and metrics.md, or
+with --check an exit status that says whether what is committed is the same. Run as scripts/docs.
+"""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from deviceplugin.config.agent import AgentSettings
+from deviceplugin.config.effective import FILE_ENV
+from deviceplugin.config.file import API_VERSION, KIND
+from deviceplugin.config.options import RETIRED
+from deviceplugin.config.setting import ENV_PREFIX, Setting, sections_of
+from deviceplugin.observe.metrics import FAMILIES
+
+ROOT = Path(__file__).resolve().parent.parent
+GENERATED = "<!-- made by scripts/docs; edit the code instead -->"
+
+
+def agent_flags() -> str:
+    tables = []
+    for section in sections_of(AgentSettings):
+        rows = [_row(setting) for setting in section.settings.values() if not setting.hidden]
+        tables.append(f"## {section.title}\n\n{_table(('flag', 'takes', 'default', 'meaning'), rows)}")
+    retired = "\n".join(f"- `--{flag}`: {why}" for flag, why in RETIRED.items())
+    return f"""# Settings of `vcuda agent`
+
+{GENERATED}
+
+Every setting has one name. `--query-port` on the command line is `{ENV_PREFIX}QUERY_PORT` in the environment and
+`queryPort` under `spec` in the file that `--config` (or `{FILE_ENV}`) names. The flag wins over the variable, the
+variable over the file, the file over the default. An empty variable counts as unset.
+
+```yaml
+apiVersion: {API_VERSION}
+kind: {KIND}
+spec:
+  shareMode: true
+  queryAddr: 0.0.0.0
+  nodeLabels:
+    team: vision
+```
+
+A key that is not in the tables below, a value of the wrong type or one that cannot be used ends the start with a
+sentence that names the flag, the variable, or the file and the key. `vcuda config print` takes the same flags and
+shows what would be in force and where each value came from; its output is itself such a file. The agent logs at start
+what differs from the defaults.
+
+Durations are written as in Go (`500ms`, `5s`, `1m30s`) or as seconds (`30`). `--share-mode`, `--share-mode=true` and
+`--share-mode=false` are all understood, as with Go's flags.
+
+{chr(10).join(tables)}
+## Accepted without effect
+
+For start scripts of the lineage. The agent says at start that they do nothing.
+
+{retired}
+"""
+
+
+def _row(setting: Setting) -> tuple[str, ...]:
+    default = setting.derived or (f"`{setting.default_text}`" if setting.default_text else "")
+    also = "".join(f" Also set by `{name}`." for name in setting.more_env)
+    return (f"`{setting.option}`", setting.kind.what, default, setting.doc + also)
+
+
+def metrics() -> str:
+    rows = [
+        (f"`{each.name}`", each.type, ", ".join(f"`{label}`" for label in each.labels), each.help) for each in FAMILIES
+    ]
+    return f"""# Metrics of `vcuda agent`
+
+{GENERATED}
+
+Served on `--query-addr`:`--query-port` at `/metrics`, and at `/metric` for scrapers of the lineage, in Prometheus' text
+format or, when asked for, OpenMetrics. Bytes, seconds and ratios from 0 to 1; `gpu` is always the UUID. No metric mixes
+totals with parts, so sums are right.
+
+{_table(("name", "type", "labels", "meaning"), rows)}
+Besides these, `process_*` describes the agent's own process: memory, CPU time, open files.
+
+## Questions they answer
+
+- Room left, in GPUs: `sum(vcuda_gpu_healthy * (1 - vcuda_gpu_cores_allocated_ratio))`
+- Pods that were refused, by kind of error: `sum by (reason) (rate(vcuda_allocations_total{{outcome="refused"}}[5m]))`
+- An agent that kubelet does not know: `vcuda_kubelet_registered == 0`
+- A watch that fell silent: `time() - vcuda_watch_last_event_timestamp_seconds > 300`
+- Memory held but not used: `vcuda_gpu_memory_allocated_bytes - vcuda_gpu_memory_used_bytes`
+"""
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+PAGES = {"docs/reference/agent-flags.md": agent_flags, "docs/reference/metrics.md": metrics}
+
+
+def main(*, check: bool) -> int:
+    """Writes the pages, or compares them; the status is that of the process."""
+    stale = [name for name, page in PAGES.items() if not _is_current(ROOT / name, page())]
+    for name in stale:
+        if check:
+            print(f"docs: {name} is stale; run scripts/docs", file=sys.stderr)
+        else:
+            (ROOT / name).write_text(PAGES[name](), encoding="utf-8")
+    return 1 if check and stale else 0
+
+
+def _is_current(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text(encoding="utf-8") == text
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(check="--check" in sys.argv[1:]))

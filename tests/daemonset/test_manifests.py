@@ -1,0 +1,195 @@
+"""The manifests: flags that exist, rights that are needed and no others, mounts that fit together."""
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from deviceplugin import __version__
+from deviceplugin.cli import main
+from deviceplugin.config.agent import AgentSettings
+from deviceplugin.config.effective import resolve
+from deviceplugin.config.setting import settings_of
+from deviceplugin.model.request import parse_request
+from deviceplugin.model.units import ResourceNames
+from tests.daemonset.manifests import ROOT, Object, base, documents, with_component
+
+COMPONENTS = ("cdi", "confined", "nodes-proxy", "nvidia-runtime")
+COMBINATIONS = [chosen for size in range(len(COMPONENTS) + 1) for chosen in itertools.combinations(COMPONENTS, size)]
+
+# What docs/ and the client say that the agent does, by resource: the only reasons for a right.
+NEEDED = {
+    "pods": {
+        "get": "one pod by name, when PodResources names it",
+        "list": "the reflector",
+        "watch": "the reflector",
+        "patch": "annotations of what a pod holds",
+        "delete": "pods of a controller that kubelet refused for our devices",
+    },
+    "nodes": {"get": "labels and annotations as they are", "patch": "labels and the inventory annotation"},
+    "nodes/pods": {"get": "kubelet's list of pods"},
+    "events": {"create": "what happened to a pod or a GPU", "patch": "counting one that happens again"},
+}
+
+
+def built(*components: str) -> dict[str, Object]:
+    objects = base()
+    for name in components:
+        objects = with_component(name, objects)
+    return objects
+
+
+def pod_of(objects: dict[str, Object]) -> Object:
+    spec: Object = objects["DaemonSet"]["spec"]["template"]["spec"]
+    return spec
+
+
+def settings_for(container: Object) -> AgentSettings:
+    """What the agent would be told: the arguments and the environment, read by the agent's own readers."""
+    command, *flags = container["args"]
+    assert command == "agent"
+    given = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
+    assert set(given) <= {setting.flag for setting in settings_of(AgentSettings)}
+    fields = {"spec.nodeName": "gpu-7", "status.hostIP": "10.0.0.7"}
+    env = {
+        each["name"]: each["value"] if "value" in each else fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
+        for each in container["env"]
+    }
+    return resolve(flags=given, env=env).settings
+
+
+@pytest.mark.parametrize("components", COMBINATIONS, ids="+".join)
+def test_the_arguments_are_flags_with_good_values(components: tuple[str, ...]) -> None:
+    settings = settings_for(pod_of(built(*components))["containers"][0])
+    assert settings.node.name == "gpu-7"
+    assert settings.kubelet.pods_endpoint == "https://10.0.0.7:10250/pods"
+    assert settings.allocation.cdi is ("cdi" in components)
+
+
+def test_the_command_line_takes_the_arguments_as_they_stand() -> None:
+    _, *flags = pod_of(base())["containers"][0]["args"]
+    result = CliRunner().invoke(main, ["config", "print", *flags])
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("components", COMBINATIONS, ids="+".join)
+def test_every_path_that_the_agent_uses_is_mounted_and_every_mount_has_its_volume(components: tuple[str, ...]) -> None:
+    pod = pod_of(built(*components))
+    container = pod["containers"][0]
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
+    assert sorted(mount["name"] for mount in mounts.values()) == sorted(volumes)
+
+    settings = settings_for(container)
+    allocation, kubelet = settings.allocation, settings.kubelet
+    assert settings.query.display_socket is not None
+    written = [
+        allocation.checkpoint_path,
+        allocation.virtual_manager_path,
+        settings.driver.mirror_path,
+        kubelet.device_plugin_path,
+        kubelet.root / "plugins_registry",
+        settings.query.display_socket.parent,
+        *([allocation.cdi_dir] if allocation.cdi else []),
+    ]
+    for path in written:
+        mount = next(mounts[str(above)] for above in (path, *path.parents) if str(above) in mounts)
+        assert not mount.get("readOnly"), path
+        # Kubelet and the runtime read these paths on the node, so both sides must name them alike.
+        assert volumes[mount["name"]] == mount["mountPath"]
+    assert mounts[str(kubelet.root / "pod-resources")]["readOnly"] is True
+
+
+def rights(role: Object) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for rule in role["rules"]:
+        assert rule["apiGroups"] == [""]
+        for resource in rule["resources"]:
+            found.setdefault(resource, set()).update(rule["verbs"])
+    return found
+
+
+def test_the_agent_may_do_what_it_needs_and_nothing_else() -> None:
+    assert rights(base()["ClusterRole"]) == {resource: set(verbs) for resource, verbs in NEEDED.items()}
+
+
+def test_nodes_proxy_comes_only_with_its_component() -> None:
+    more = rights(built("nodes-proxy")["ClusterRole"])
+    assert more.pop("nodes/proxy") == {"get"}
+    assert more == rights(base()["ClusterRole"])
+
+
+def test_the_binding_gives_the_role_to_the_agents_account_alone() -> None:
+    objects = base()
+    binding, account = objects["ClusterRoleBinding"], objects["ServiceAccount"]["metadata"]
+    assert binding["roleRef"]["name"] == objects["ClusterRole"]["metadata"]["name"]
+    subject = {"kind": "ServiceAccount", "name": account["name"], "namespace": account["namespace"]}
+    assert binding["subjects"] == [subject]
+    assert pod_of(objects)["serviceAccountName"] == account["name"]
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.yaml")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_manifest_grants_everything(path: Path) -> None:
+    text = "\n".join(line.partition("#")[0] for line in path.read_text().splitlines())
+    assert '"*"' not in text
+    assert "'*'" not in text
+    assert "cluster-admin" not in text
+    assert "system:masters" not in text
+
+
+def test_two_agents_never_run_on_one_node() -> None:
+    update = base()["DaemonSet"]["spec"]["updateStrategy"]
+    assert (update["type"], update["rollingUpdate"]["maxSurge"]) == ("RollingUpdate", 0)
+
+
+def test_the_agent_is_not_pushed_off_its_node_and_runs_where_gpus_are_tainted() -> None:
+    pod = pod_of(base())
+    assert pod["priorityClassName"] == "system-node-critical"
+    assert {toleration["key"] for toleration in pod["tolerations"]} >= {"nvidia.com/gpu", "tencent.com/vcuda-core"}
+
+
+def test_probes_ask_the_pages_that_the_agent_serves_where_it_serves_them() -> None:
+    container = pod_of(base())["containers"][0]
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+    settings = settings_for(container)
+    assert [port["containerPort"] for port in container["ports"]] == [settings.query.port]
+    assert settings.query.address == "0.0.0.0"
+    annotations = base()["DaemonSet"]["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == str(settings.query.port)
+
+
+def test_the_pod_shares_no_namespace_with_the_node_and_cannot_write_its_own_root() -> None:
+    for components in COMBINATIONS:
+        pod = pod_of(built(*components))
+        assert not {"hostPID", "hostNetwork", "hostIPC"} & set(pod)
+        assert pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
+        assert pod["enableServiceLinks"] is False
+
+
+def test_with_the_nvidia_runtime_the_agent_has_no_privilege() -> None:
+    pod = pod_of(built("nvidia-runtime"))
+    context = pod["containers"][0]["securityContext"]
+    assert (context["privileged"], context["allowPrivilegeEscalation"]) == (False, False)
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert pod["runtimeClassName"] == "nvidia"
+    assert settings_for(pod["containers"][0]).driver.root == Path("/")
+
+
+def test_the_image_is_named_by_the_version() -> None:
+    assert pod_of(base())["containers"][0]["image"] == f"vcuda:{__version__}"
+
+
+def test_the_sample_pod_asks_for_something_that_can_be_given() -> None:
+    names = ResourceNames()
+    (pod,) = documents("sample-pod.yaml")
+    limits = pod["spec"]["containers"][0]["resources"]["limits"]
+    request = parse_request(limits[names.core], limits[names.memory])
+    assert (request.gpus, request.kind.value) == (1, "share")
+
+
+def test_the_readme_names_every_component() -> None:
+    named = re.findall(r"^\| `([a-z-]+)` \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(COMPONENTS) == sorted(path.name for path in (ROOT / "components").iterdir())
