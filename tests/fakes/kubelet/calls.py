@@ -38,6 +38,7 @@ class CallLog:
 
     def __init__(self) -> None:
         self._calls: list[Call] = []
+        self._open: list[tuple[str, str]] = []
 
     def of(self, method: str, *, uid: str | None = None) -> tuple[Call, ...]:
         return tuple(call for call in self._calls if call.method == method and uid in (None, call.uid))
@@ -45,6 +46,10 @@ class CallLog:
     @property
     def all(self) -> tuple[Call, ...]:
         return tuple(self._calls)
+
+    def open_methods(self) -> tuple[str, ...]:
+        """Calls that the plugin has not answered yet."""
+        return tuple(method for method, _ in self._open)
 
     def note(self, method: str, resource: str, error: str) -> None:
         """Records something that ended by itself, such as a stream."""
@@ -63,6 +68,7 @@ class CallLog:
     ) -> Message:
         """Makes the call and records it, failed or not; a failure is raised as PluginError."""
         started = time.monotonic()
+        self._open.append((method, uid))
         response, error = None, ""
         try:
             response = await rpc(request)
@@ -74,6 +80,7 @@ class CallLog:
             raise
         finally:
             ended = time.monotonic()
+            self._open.remove((method, uid))
             self._calls.append(Call(method, resource, uid, container, request, response, error, started, ended))
         return response
 

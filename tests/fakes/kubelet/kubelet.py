@@ -192,6 +192,10 @@ class Kubelet:
         running = self._world.runtime.of(uid, container)
         return running.output if running else ""
 
+    def started(self, uid: str, container: str) -> bool:
+        """Whether it has ever run."""
+        return self._world.runtime.of(uid, container) is not None
+
     def runs(self, uid: str, container: str) -> bool:
         return self._world.runtime.runs(uid, container)
 

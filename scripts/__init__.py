@@ -1,0 +1,1 @@
+"""Commands of the repository; `demonstration` is the Python behind `scripts/demo`."""

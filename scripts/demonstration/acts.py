@@ -1,0 +1,202 @@
+"""The play: pods come, the agent is killed while pods are being admitted, comes back, pods go.
+
+In: a stage and a narrator. Out: a `Document`. Each act checks what it shows; the play breaks off with a `DemoError`
+only where going on makes no sense.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from deviceplugin.observe.usage import Usage
+from scripts.demonstration import promises, seen
+from scripts.demonstration.cast import COMPANY, IMPOSSIBLE, NAMESPACE, Role, replica
+from scripts.demonstration.document import VERSION, Document, Ledgers, Promise, SeenPod, Verdict
+from scripts.demonstration.failure import DemoError
+from scripts.demonstration.show import Show
+from scripts.demonstration.stage import GPUS, NODE, PROFILE, Stage
+from tests.fakes.apiserver import ApiError
+
+REPLICAS = 6
+BEFORE_KILL = 2  # so many of them are admitted before
+SLOW_PODS_S = 0.4  # kubelet takes so long to list its pods, so that the kill hits the middle of an Allocate
+READY_S = 20.0
+RUN_S = 15.0
+EMPTY_S = 20.0
+
+
+@dataclass(slots=True)
+class Play:
+    """One performance; the fields are what it has found so far."""
+
+    stage: Stage
+    show: Show
+    pods: dict[str, SeenPod] = field(default_factory=dict)
+    kept: list[Promise] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    ledgers: Ledgers | None = None
+
+    async def perform(self) -> None:
+        began = time.monotonic()
+        await self.start_agent()
+        await self.pods_come()
+        before, after = await self.kill()
+        end = await self.pods_go()
+        self.ledgers = Ledgers(before, after, end)
+        self.seconds["total"] = round(time.monotonic() - began, 3)
+
+    async def start_agent(self) -> None:
+        self.show.act(1, "The agent starts and registers with kubelet")
+        self.seconds["first_start"] = await self._start()
+        cores, blocks = (self.stage.kubelet.allocatable(name) for name in (seen.CORE, seen.MEMORY))
+        self.show.say(
+            f"ready after {self.seconds['first_start']:.1f} s: {GPUS} GPUs are on offer as "
+            f"[bold]{cores} cores[/] (100 are one GPU) and [bold]{blocks} blocks[/] of 256 MiB"
+        )
+
+    async def pods_come(self) -> None:
+        self.show.act(2, "Pods come, and every one gets its part of a GPU")
+        rows: list[tuple[Role, SeenPod, Usage]] = []
+        for role in (*COMPANY, IMPOSSIBLE):
+            self._submit(role)
+            await self._settled(role.name)
+            rows.append((role, self._look(role.name), await self.stage.agent.usage()))
+        self.show.table(rows)
+        self.show.say(f"[dim]{IMPOSSIBLE.name}:[/] {_sentence(self.pods[IMPOSSIBLE.name])}")
+        self.show.picture(await self.stage.agent.graph())
+        self._keep(promises.refused_in_words(self.pods.pop(IMPOSSIBLE.name), words="150"))
+
+    async def kill(self) -> tuple[Usage, Usage]:
+        """Kills it while an Allocate is open, compares the ledgers, and has refused replicas made again."""
+        self.show.act(3, f"SIGKILL while {REPLICAS} replicas of web are being admitted")
+        replicas = [replica(number) for number in range(1, REPLICAS + 1)]
+        running = {(pod.uid, item.name) for pod in self.pods.values() for item in pod.containers if not item.init}
+        for role in replicas:
+            self._submit(role)
+        for role in replicas[:BEFORE_KILL]:
+            await self._settled(role.name)
+        self.stage.kubelet.pods_faults.delay_s = SLOW_PODS_S
+        await self._allocate_is_open()
+        before = await self.stage.agent.usage()
+        await self.stage.agent.kill()
+        self.stage.kubelet.pods_faults.delay_s = 0.0
+        for role in replicas:
+            await self._settled(role.name)
+        refused = [role for role in replicas if self._look(role.name).phase == "Failed"]
+        self.show.say(f"killed in the middle of an Allocate; kubelet refused {len(refused)} replicas while it was away")
+        self.seconds["restart"] = await self._start()
+        after = await self.stage.agent.usage()
+        self.show.say(f"started again, ready after {self.seconds['restart']:.1f} s")
+        self._keep(promises.same_ledger(before, after))
+        alive = {key for key in running if self.stage.kubelet.runs(*key)}
+        self._keep(promises.still_running(running, alive))
+        await self._replace(refused, first=REPLICAS + 1)
+        return before, after
+
+    async def pods_go(self) -> Usage:
+        self.show.act(4, "Pods go")
+        for name in self._names():
+            self._delete(name)
+        await self.stage.server.until(lambda: not self._names(), seconds=RUN_S)
+
+        async def empty() -> bool:
+            return not (await self.stage.agent.usage()).containers
+
+        began = time.monotonic()
+        await self.stage.agent.until(empty, what="the ledger is empty", deadline_s=EMPTY_S)
+        self.seconds["given_back"] = round(time.monotonic() - began, 3)
+        usage = await self.stage.agent.usage()
+        self._keep(promises.ledger_is_empty(usage))
+        await self.stage.agent.stop()
+        return usage
+
+    def document(self, problem: str = "") -> Document:
+        ok = not problem and all(promise.held for promise in self.kept)
+        return Document(
+            version=VERSION,
+            profile=PROFILE.stem,
+            node=NODE,
+            pods=tuple(self.pods.values()),
+            ledger=self.ledgers,
+            seconds=self.seconds,
+            verdict=Verdict(ok, problem or self._broken(), tuple(self.kept)),
+        )
+
+    async def _replace(self, refused: list[Role], *, first: int) -> None:
+        """What a ReplicaSet does with replicas that failed; then everything is looked at."""
+        for number, role in enumerate(refused, first):
+            self.pods.pop(role.name)
+            self._submit(replica(number))
+            await self._settled(replica(number).name)
+            self._look(replica(number).name)
+        for name in list(self.pods):
+            self._look(name)
+        usage = await self.stage.agent.usage()
+        self.show.say(f"the {len(refused)} refused replicas were made again, all {REPLICAS} run")
+        self.show.picture(await self.stage.agent.graph())
+        self._keep(promises.all_run(self.pods.values()))
+        self._keep(promises.answers_are_their_own(self.pods.values(), usage))
+        self._keep(promises.nothing_is_given_twice(usage))
+
+    async def _start(self) -> float:
+        """Starts the agent; seconds until kubelet offers its devices."""
+        began = time.monotonic()
+        await self.stage.agent.start()
+        await self.stage.agent.wait_ready(deadline_s=READY_S)
+        try:
+            await self.stage.kubelet.wait_registered(seen.CORE, seen.MEMORY, deadline_s=READY_S)
+        except TimeoutError as error:
+            raise DemoError(f"{error}; {self.stage.agent.last_words()}") from error
+        return round(time.monotonic() - began, 3)
+
+    def _submit(self, role: Role) -> None:
+        """What a user and a scheduler do."""
+        self.stage.server.store.create("pods", role.manifest(), namespace=NAMESPACE)
+        self.stage.server.store.bind(role.name, NODE, namespace=NAMESPACE)
+
+    async def _settled(self, name: str) -> None:
+        """Until it runs or is refused."""
+
+        def done() -> bool:
+            return self._phase(name) in ("Running", "Failed")
+
+        try:
+            await self.stage.server.until(done, seconds=RUN_S)
+        except TimeoutError as error:
+            why = self.stage.server.store.get("pods", name, namespace=NAMESPACE)["status"]
+            raise DemoError(f"pod {name} neither runs nor is refused after {RUN_S:g} s: {why}") from error
+
+    async def _allocate_is_open(self) -> None:
+        end = time.monotonic() + RUN_S
+        while "Allocate" not in self.stage.kubelet.calls.open_methods():
+            if time.monotonic() > end:
+                raise DemoError("no Allocate was open in which the agent could be killed")
+            await asyncio.sleep(0.002)
+
+    def _look(self, name: str) -> SeenPod:
+        self.pods[name] = seen.pod(self.stage, name)
+        return self.pods[name]
+
+    def _names(self) -> list[str]:
+        return [item["metadata"]["name"] for item in self.stage.server.store.objects("pods", namespace=NAMESPACE)]
+
+    def _phase(self, name: str) -> str:
+        phase: str = self.stage.server.store.get("pods", name, namespace=NAMESPACE)["status"]["phase"]
+        return phase
+
+    def _delete(self, name: str) -> None:
+        try:
+            self.stage.server.store.delete("pods", name, namespace=NAMESPACE)
+        except ApiError:
+            return  # the agent has removed it, as it does with failed pods that a controller owns
+
+    def _keep(self, promise: Promise) -> None:
+        self.kept.append(promise)
+
+    def _broken(self) -> str:
+        return "; ".join(f"not true that {item.promise}: {item.found}" for item in self.kept if not item.held)
+
+
+def _sentence(pod: SeenPod) -> str:
+    """The agent's own words, without what kubelet puts around them."""
+    return pod.message.rpartition(" desc = ")[2].removesuffix(", which is unexpected") or "no reason was given"

@@ -1,0 +1,92 @@
+"""What `--output json` prints, and what the promises are checked against.
+
+In: the pods as the API server shows them, the containers as kubelet started them. Out: plain frozen structs; their
+field names are the document's. Nothing here comes from the agent, except the usage documents that are carried as they
+are.
+"""
+
+import msgspec
+
+from deviceplugin.observe.usage import Usage
+
+VERSION = 1
+
+
+class Mounted(msgspec.Struct, frozen=True):
+    """A mount."""
+
+    container_path: str
+    host_path: str
+    read_only: bool
+
+
+class Device(msgspec.Struct, frozen=True):
+    """A device node."""
+
+    container_path: str
+    host_path: str
+    permissions: str
+
+
+class SeenContainer(msgspec.Struct, frozen=True):
+    """One container: what it asked for, what it was given, what it sees. `limits_file`: bytes of vcuda.config."""
+
+    name: str
+    init: bool
+    cores: int
+    blocks: int
+    gpus: tuple[int, ...]
+    core_ids: int
+    memory_ids: int
+    env: dict[str, str]
+    mounts: tuple[Mounted, ...]
+    devices: tuple[Device, ...]
+    annotations: dict[str, str]
+    limits_file: int
+
+
+class SeenPod(msgspec.Struct, frozen=True):
+    """One pod; `message` says why it was refused."""
+
+    namespace: str
+    name: str
+    uid: str
+    phase: str
+    message: str
+    containers: tuple[SeenContainer, ...]
+
+
+class Ledgers(msgspec.Struct, frozen=True):
+    """The agent's `/usage` at the moments that matter."""
+
+    before_kill: Usage
+    after_restart: Usage
+    at_the_end: Usage
+
+
+class Promise(msgspec.Struct, frozen=True):
+    """One thing that must hold, and what was found."""
+
+    promise: str
+    held: bool
+    found: str
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """`ok` if every promise held and the play came to its end; `problem` says in one sentence why not."""
+
+    ok: bool
+    problem: str
+    promises: tuple[Promise, ...]
+
+
+class Document(msgspec.Struct, frozen=True):
+    """The whole; `ledger` is null where the play broke off before its end."""
+
+    version: int
+    profile: str
+    node: str
+    pods: tuple[SeenPod, ...]
+    ledger: Ledgers | None
+    seconds: dict[str, float]
+    verdict: Verdict
