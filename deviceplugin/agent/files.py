@@ -53,7 +53,7 @@ class AgentFiles:
         if self._cdi is not None:
             self._cdi.write(grant.id, ContainerEdits(answer.devices, answer.mounts, answer.env))
 
-    def fill(self, grant: Grant) -> None:
+    def fill(self, grant: Grant) -> bool:
         owner, request = grant.allocation.owner, grant.allocation.request
         limits = ContainerLimits(
             pod_uid=owner.pod.uid,
@@ -63,7 +63,7 @@ class AgentFiles:
             soft_cores=grant.soft_cores,
             driver_version=self._driver_version(),
         )
-        self._directories.write(grant.id, FILE_NAME, encode(limits))
+        return self._directories.write(grant.id, FILE_NAME, encode(limits))
 
     def sweep(self, grants: Iterable[Grant]) -> None:
         """Removes what belongs to none of these grants."""

@@ -138,6 +138,8 @@ class Assembly:
         self._link = link
         upkeep = Upkeep(
             self._ledger,
+            cluster.client,
+            cluster.reflector,
             inventory=self._inventory,
             checkpoint=self._checkpoint,
             kubelet_pods=pods.fetch,

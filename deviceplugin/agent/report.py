@@ -8,7 +8,8 @@ import structlog
 
 from deviceplugin.errors import VcudaError
 from deviceplugin.hardware.health import HealthChange
-from deviceplugin.kube.events import EventRecorder, Reason
+from deviceplugin.kube.event_object import EventReason
+from deviceplugin.kube.events import EventRecorder
 from deviceplugin.kubelet.claims import Claim
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.allocation import ContainerRef
@@ -44,24 +45,30 @@ class AgentReport:
         )
         log.debug("passed over", **_container(owner), gpus={each.gpu.minor: each.reason for each in choice.passed_over})
         self._metrics.granted()
-        self._events.pod(claim.pod.api_ref, Reason.GPU_ALLOCATED, _sentence(grant, choice))
+        self._events.about_pod(claim.pod.api_ref, EventReason.ALLOCATED, _sentence(grant, choice))
 
     def refused(self, claim: Claim | None, resource_name: str, count: int, error: VcudaError) -> None:
         owner = _container(claim.container.ref) if claim else {}
         log.warning("allocation refused", **owner, resource=resource_name, count=count, cause=error.message)
         self._metrics.refused(error)
         if claim is not None:
-            self._events.pod(claim.pod.api_ref, Reason.GPU_ALLOCATION_FAILED, error.message)
+            self._events.about_pod(claim.pod.api_ref, EventReason.of(error), error.message)
 
-    def started(self, grant: Grant) -> None:
-        log.info("limits written", **_container(grant.allocation.owner), grant=grant.id)
+    def started(self, grant: Grant, *, written: bool) -> None:
         self._metrics.started()
+        if not written:
+            return
+        owner = grant.allocation.owner
+        log.info("limits written", **_container(owner), grant=grant.id)
+        if owner.pod.name:
+            text = f"the limits of container {owner.name} are in place"
+            self._events.about_pod(owner.pod, EventReason.CONFIG_WRITTEN, text)
 
     def start_failed(self, owner: ContainerRef | None, error: VcudaError) -> None:
         log.warning("start refused, kubelet tries again", **(_container(owner) if owner else {}), cause=error.message)
         self._metrics.start_failed(error)
         if owner is not None and owner.pod.name:
-            self._events.pod(owner.pod, Reason.GPU_START_FAILED, error.message)
+            self._events.about_pod(owner.pod, EventReason.of(error), error.message)
 
     def repaired(self, before: ContainerRef, grant: Grant) -> None:
         owner = grant.allocation.owner
@@ -69,7 +76,7 @@ class AgentReport:
         self._metrics.repaired()
         if owner.pod.name:
             text = f"the GPU slice of container {owner.name} was recorded for {before} first and has been put right"
-            self._events.pod(owner.pod, Reason.GPU_LEDGER_REPAIRED, text)
+            self._events.about_pod(owner.pod, EventReason.LEDGER_REPAIRED, text)
 
     def released(self, grant: Grant) -> None:
         log.info("released", **_container(grant.allocation.owner), grant=grant.id)
@@ -78,10 +85,10 @@ class AgentReport:
         gpu = inventory.gpu(change.uuid)
         name = f"GPU {gpu.minor} ({gpu.model}, {gpu.uuid})" if gpu else f"GPU {change.uuid}"
         if change.new.healthy:
-            self._events.node(Reason.GPU_RECOVERED, f"{name} is healthy again ({change.old.reason} before)")
+            self._events.about_node(EventReason.RECOVERED, f"{name} is healthy again ({change.old.reason} before)")
         else:
-            self._events.node(
-                Reason.GPU_UNHEALTHY, f"{name} is unhealthy: {change.new.reason}; nothing new is placed on it"
+            self._events.about_node(
+                EventReason.UNHEALTHY, f"{name} is unhealthy: {change.new.reason}; nothing new is placed on it"
             )
 
 

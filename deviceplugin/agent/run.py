@@ -32,6 +32,7 @@ from deviceplugin.observe.http import QueryServer
 log = structlog.get_logger("vcuda.agent")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FIRST_ROUND_S = 1.0
+_WATCH_AGE_S = 10.0
 
 
 class _Stop(Exception):  # noqa: N818 - it is no error
@@ -158,10 +159,10 @@ async def _follow_hardware(agent: NodeAgent) -> None:
         current = agent.hardware.inventory
         if current is not None:
             agent.feed.publish(catalog(current, numa=numa))
-            agent.cluster.keeper.show(current)
+            agent.cluster.publisher.show(current)
         async for change in changes:
             agent.feed.publish(catalog(change.inventory, numa=numa))
-            agent.cluster.keeper.show(change.inventory)
+            agent.cluster.publisher.show(change.inventory)
             for one in change.health:
                 agent.report.health_changed(one, change.inventory)
 
@@ -169,10 +170,14 @@ async def _follow_hardware(agent: NodeAgent) -> None:
 async def _keep_up(agent: NodeAgent) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(agent.upkeep.run())
-        client, reflector = await agent.cluster.connected()
-        agent.upkeep.connect(client, reflector)
+        reflector = agent.cluster.reflector
         await reflector.synced.wait()
         agent.upkeep.soon()
+        while True:
+            age = reflector.last_event_age
+            if age is not None:
+                agent.metrics.event_seen(time.time() - age)
+            await asyncio.sleep(_WATCH_AGE_S)
 
 
 def _first(errors: BaseExceptionGroup[VcudaError]) -> VcudaError:

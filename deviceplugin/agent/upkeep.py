@@ -44,6 +44,8 @@ class Upkeep:
     def __init__(
         self,
         ledger: Ledger,
+        client: KubeClient,
+        reflector: PodReflector,
         *,
         inventory: Callable[[], Inventory],
         checkpoint: Callable[[], Awaitable[Checkpoint]],
@@ -63,12 +65,8 @@ class Upkeep:
         self._period_s = period_s
         self._suspects: Mapping[GrantId, int] = {}
         self._due = asyncio.Event()
-        self._client: KubeClient | None = None
-        self._reflector: PodReflector | None = None
-
-    def connect(self, client: KubeClient, reflector: PodReflector) -> None:
-        """From now on the API server's word counts too, and a pod that ends brings a round soon."""
-        self._client, self._reflector = client, reflector
+        self._client = client
+        self._reflector = reflector
         reflector.subscribe(self._pod_changed)
 
     def soon(self) -> None:
@@ -111,7 +109,7 @@ class Upkeep:
         return Evidence(grants, checkpoint, shown, api, self._suspects)
 
     def _api_view(self) -> PodsView | None:
-        if self._reflector is None or not self._reflector.synced.is_set():
+        if not self._reflector.synced.is_set():
             return None
         return PodsView.of(self._reflector.pods.values())
 
@@ -148,16 +146,15 @@ class Upkeep:
         self._report.repaired(grant.allocation.owner, fixed)
 
     async def _correct(self) -> None:
-        client, reflector = self._client, self._reflector
-        if client is None or reflector is None or not reflector.synced.is_set():
+        if not self._reflector.synced.is_set():
             return
         by_pod: dict[PodUid, list[Grant]] = {}
         for grant in self._ledger.grants():
             by_pod.setdefault(grant.allocation.owner.pod.uid, []).append(grant)
-        pods = tuple(reflector.pods.values())
+        pods = tuple(self._reflector.pods.values())
         holders = [pod for pod in pods if pod.ref.uid in by_pod]
-        await annotating.correct(client, holders, by_pod, self._inventory(), self._names)
-        await delete_refused(client, pods)
+        await annotating.correct(self._client, holders, by_pod, self._inventory(), self._names)
+        await delete_refused(self._client, pods)
 
     def _pod_changed(self, change: PodChange) -> None:
         ended = change.kind is ChangeKind.DELETED or change.pod.is_terminal

@@ -29,8 +29,8 @@ class GrantFiles(Protocol):
         """Before Allocate answers: everything that the answer names exists."""
         ...
 
-    def fill(self, grant: Grant) -> None:
-        """At PreStartContainer: the limits of the proved owner."""
+    def fill(self, grant: Grant) -> bool:
+        """At PreStartContainer: the limits of the proved owner; False when they were there already."""
         ...
 
 
@@ -41,7 +41,7 @@ class Report(Protocol):
 
     def refused(self, claim: Claim | None, resource_name: str, count: int, error: VcudaError) -> None: ...
 
-    def started(self, grant: Grant) -> None: ...
+    def started(self, grant: Grant, *, written: bool) -> None: ...
 
     def start_failed(self, owner: ContainerRef | None, error: VcudaError) -> None: ...
 

@@ -66,8 +66,8 @@ class Starting:
             grant = await self._repair(grant, key, asked)
         elif not grant.proved:
             grant = self._node.ledger.prove(grant.id)
-        self._node.files.fill(grant)
-        self._node.report.started(grant)
+        written = self._node.files.fill(grant)
+        self._node.report.started(grant, written=written)
 
     async def _rebuild(self, key: Owner, checkpoint: Checkpoint) -> Grant:
         """The journal does not know the grant, but kubelet's checkpoint holds all of it in the answer that we gave."""

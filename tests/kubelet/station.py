@@ -67,7 +67,7 @@ class Told:
     def refused(self, claim: Claim | None, resource_name: str, count: int, error: VcudaError) -> None:
         self.refused_.append(error.message)
 
-    def started(self, grant: Grant) -> None:
+    def started(self, grant: Grant, *, written: bool) -> None:
         self.started_.append(str(grant.allocation.owner))
 
     def start_failed(self, owner: ContainerRef | None, error: VcudaError) -> None:
