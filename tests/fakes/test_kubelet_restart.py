@@ -125,10 +125,13 @@ async def test_a_kill_in_the_middle_of_an_admission_forgets_it_and_asks_again(sh
 
 async def test_a_reboot_starts_the_containers_again_with_the_same_devices(short_tmp: Path) -> None:
     async with bare_node(replace(fast(short_tmp), first_sync_s=0.5)) as node:
-        uid = await running_pod(node)
+        init = (container("init", cores=1),)
+        uid = (await node.kubelet.admit(pod("a", container(cores=5, blocks=1), init=init))).uid
+        await node.kubelet.wait_running(uid)
         before = node.kubelet.devices_of(uid, "main")
         await node.kubelet.reboot()
         await node.register()
         await node.kubelet.wait_running(uid, starts=2)
         assert node.kubelet.devices_of(uid, "main") == before
+        assert [call.container for call in node.kubelet.calls.of("PreStartContainer")].count("init") == 2
         assert {call.resource for call in node.kubelet.calls.of("PreStartContainer")} == {CORE, MEMORY}

@@ -99,6 +99,25 @@ async def test_init_containers_run_to_their_end_before_the_app_starts(short_tmp:
         assert status["containerStatuses"][0]["allocatedResourcesStatus"][0]["name"] == CORE
 
 
+async def test_an_unhealthy_device_shows_in_the_pods_status_but_a_lost_plugin_does_not(short_tmp: Path) -> None:
+    async with bare_node(fast(short_tmp), cores=3) as node:
+        verdict = await node.kubelet.admit(pod("a", container(cores=3)))
+        await node.kubelet.wait_running(verdict.uid)
+
+        def shown() -> dict[str, str]:
+            status = node.kubelet.pod_list()[0]["status"].get("containerStatuses", [{}])[0]
+            listed = status.get("allocatedResourcesStatus", [{"resources": []}])[0]["resources"]
+            return {item["resourceID"]: item["health"] for item in listed}
+
+        await node.core.change(broken=frozenset({"c001"}))
+        expected = {"c000": "Healthy", "c001": "Unhealthy", "c002": "Healthy"}
+        await node.kubelet.changes.until(lambda: shown() == expected, what="the status shows it", deadline_s=5)
+        await node.core.stop()
+        await node.kubelet.wait_allocatable(CORE, 0)
+        assert shown() == expected
+        assert node.kubelet.runs(verdict.uid, "main")
+
+
 async def test_a_restart_is_blocked_while_the_plugin_is_away(short_tmp: Path) -> None:
     async with bare_node(fast(short_tmp)) as node:
         verdict = await node.kubelet.admit(pod("a", container(cores=3)))

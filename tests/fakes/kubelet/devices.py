@@ -42,6 +42,7 @@ class DeviceStore:
     def __init__(self) -> None:
         self.healthy: dict[str, frozenset[str]] = {}
         self.unhealthy: dict[str, frozenset[str]] = {}
+        self.sick: dict[str, frozenset[str]] = {}  # what the plugin itself called unhealthy, unlike the end of a stream
         self.allocated: dict[str, set[str]] = {}
         self.held: dict[HeldKey, Held] = {}
         self._numa: dict[str, dict[str, frozenset[int]]] = {}
@@ -51,6 +52,7 @@ class DeviceStore:
         listed = list(devices)
         self.healthy[resource] = frozenset(device.ID for device in listed if device.health == "Healthy")
         self.unhealthy[resource] = frozenset(device.ID for device in listed if device.health != "Healthy")
+        self.sick[resource] = self.unhealthy[resource]
         self._numa[resource] = {
             device.ID: frozenset(node.ID for node in device.topology.nodes)
             for device in listed
@@ -96,6 +98,11 @@ class DeviceStore:
 
     def of_container(self, uid: str, container: str) -> dict[str, Held]:
         return {key.resource: held for key, held in self.held.items() if (key.uid, key.container) == (uid, container)}
+
+    def sick_of(self, uid: str, container: str) -> frozenset[str]:
+        """The container's devices that the plugin called unhealthy."""
+        held = self.of_container(uid, container)
+        return frozenset().union(*(one.ids & self.sick.get(resource, frozenset()) for resource, one in held.items()))
 
     def free_inactive(self, active: Iterable[str]) -> None:
         """Drops what ended pods held. Only then is an in-flight reservation of another pod lost too, as upstream."""

@@ -96,7 +96,7 @@ class Kubelet:
     async def reboot(self) -> None:
         """The machine restarts: containers are gone too, the checkpoint stays."""
         await self.kill()
-        await self._world.runtime.close()
+        await self._world.runtime.power_off()
         await self.start()
 
     def hang(self) -> None:

@@ -82,8 +82,14 @@ class Runtime:
             if pod == uid:
                 self.exit(uid, name, 143)
 
+    async def power_off(self) -> None:
+        """Nothing runs any more, and init containers must run again."""
+        await self.close()
+        for running in self.containers.values():
+            running.exit_code = 143
+
     async def close(self) -> None:
-        """The machine goes down."""
+        """Ends every container and waits for real processes."""
         for uid, _ in list(self.containers):
             self.stop_pod(uid)
         await asyncio.gather(*self._waits, return_exceptions=True)

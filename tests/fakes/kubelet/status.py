@@ -86,7 +86,7 @@ class StatusWriter:
     def _health(self, uid: str, container: str) -> list[Json]:
         out: list[Json] = []
         for resource, held in self.store.of_container(uid, container).items():
-            broken = self.store.unhealthy.get(resource, frozenset())
+            broken = self.store.sick.get(resource, frozenset())
             ids = sorted(held.ids)
             self.rng.shuffle(ids)
             listed = [

@@ -21,6 +21,7 @@ from tests.fakes.kubelet.view import RuntimeRefusalError, make_view
 from tests.fakes.kubelet.waiting import Changes, Clock
 
 IDLE_S = 3600.0
+State = tuple[Phase, int, frozenset[str]] | Waiting | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class PodWorker:
     _due: dict[str, float] = field(default_factory=dict)
     _backoff: dict[str, float] = field(default_factory=dict)
     _starts: dict[str, int] = field(default_factory=dict)
-    _reported: list[tuple[Phase, int] | Waiting | None] = field(default_factory=list)
+    _reported: list[State] = field(default_factory=list)
 
     async def run(self) -> None:
         """Until the pod has ended by itself; cancelled when it is to be terminated or kubelet dies."""
@@ -173,12 +174,13 @@ class PodWorker:
             timer.cancel()
             await asyncio.gather(change, timer, return_exceptions=True)
 
-    def _state(self) -> list[tuple[Phase, int] | Waiting | None]:
+    def _state(self) -> list[State]:
         """What the pod's status depends on."""
         return [self._state_of(item) for item in self.pod.containers]
 
-    def _state_of(self, container: Container) -> tuple[Phase, int] | Waiting | None:
+    def _state_of(self, container: Container) -> State:
         if container.name in self.waiting:
             return self.waiting[container.name]
         running = self.parts.runtime.of(self.pod.uid, container.name)
-        return (running.phase, running.view.start) if running else None
+        sick = self.parts.status.store.sick_of(self.pod.uid, container.name)
+        return (running.phase, running.view.start, sick) if running else None
