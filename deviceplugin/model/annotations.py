@@ -58,6 +58,11 @@ class AnnotationNames:
         return f"{self.domain}/vcuda-inventory"
 
     @property
+    def node_labels(self) -> str:
+        """On a node: the keys of the labels that the agent set, so that it removes only its own."""
+        return f"{self.domain}/vcuda-node-labels"
+
+    @property
     def container_core(self) -> str:
         return f"{self.domain}/vcuda-core"
 

@@ -74,7 +74,7 @@ def test_names_are_those_of_the_lineage_under_the_default_domain() -> None:
 def test_another_domain_changes_every_name() -> None:
     names = AnnotationNames("gpu.example")
     found = [getattr(names, name) for name in dir(names) if isinstance(getattr(AnnotationNames, name, None), property)]
-    assert len(found) == 9
+    assert len(found) == 10
     assert all(name.startswith("gpu.example/") for name in [*found, names.gpu_indices(0)])
 
 

@@ -1,0 +1,155 @@
+"""Kubernetes events about pods and this node: queued, counted together, sent slowly, never in anyone's way.
+
+In: an object, a reason, a message; `about_pod` and `about_node` (called on the loop) return at once and never raise.
+Out: events in the API server. The same event while it still waits, or after it was sent, becomes a count on the one
+that is there. The queue and the memory of sent events are bounded; what does not fit is dropped and counted. Events
+are hints for people: what must not be lost is in the ledger.
+"""
+
+import asyncio
+import datetime as dt
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from deviceplugin.errors import KubeError, KubeNotFoundError, VcudaError
+from deviceplugin.kube.client import KubeClient
+from deviceplugin.kube.event_object import EventKey, EventReason, Occurrences, Source, Subject, event_object, timestamp
+from deviceplugin.kube.words import one_line
+from deviceplugin.model.allocation import PodRef
+
+log = structlog.get_logger("vcuda.kube")
+_MOST_MESSAGE = 1000  # the API server refuses a note above 1,024 bytes
+_REMEMBERED = 512
+_ATTEMPTS = 3
+
+
+@dataclass(slots=True)
+class _Sent:
+    name: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most `burst` events at once, then one every `seconds`; `queue` different ones wait at most."""
+
+    burst: int = 25
+    seconds: float = 1.0
+    queue: int = 256
+
+
+DEFAULT_RATE = Rate()
+
+
+class EventRecorder:
+    """`run` sends until it is cancelled; recording works before and after, and only fills the queue then."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        node: str,
+        component: str = "vcuda-agent",
+        rate: Rate = DEFAULT_RATE,
+        now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
+    ) -> None:
+        self._client = client
+        self._node = node
+        self._source = Source(component=component, host=node)
+        self._rate = rate
+        self._now = now
+        self._queue: OrderedDict[EventKey, Occurrences] = OrderedDict()
+        self._known: OrderedDict[EventKey, _Sent] = OrderedDict()
+        self._filled = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.sent = 0
+        self.dropped = 0
+
+    def about_pod(self, pod: PodRef, reason: EventReason, message: str) -> None:
+        """An event on a pod; use `Pod.api_ref`, or `kubectl describe` will not find it for a static pod."""
+        self._record(Subject("Pod", pod.name, pod.namespace, pod.uid), reason, message)
+
+    def about_node(self, reason: EventReason, message: str) -> None:
+        """An event on this node; its UID is the node's name, where `kubectl describe node` looks for it."""
+        self._record(Subject("Node", self._node, "", self._node), reason, message)
+
+    async def run(self) -> None:
+        """Sends for ever; a server that fails costs the event, not the agent."""
+        tokens = self._rate.burst
+        refilled = asyncio.get_running_loop().time()
+        while True:
+            await self._filled.wait()
+            now = asyncio.get_running_loop().time()
+            gained = int((now - refilled) / self._rate.seconds)
+            tokens, refilled = min(self._rate.burst, tokens + gained), refilled + gained * self._rate.seconds
+            if tokens == 0:
+                await asyncio.sleep(refilled + self._rate.seconds - now)
+                continue
+            tokens -= 1
+            await self._send_next()
+
+    async def flush(self, *, seconds: float) -> None:
+        """Waits until the queue is empty, but no longer than this."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            log.warning("events were not sent in time", waiting=len(self._queue))
+
+    def _record(self, subject: Subject, reason: EventReason, message: str) -> None:
+        key, now = EventKey(subject, reason, one_line(message, most=_MOST_MESSAGE)), self._now()
+        if waiting := self._queue.get(key):
+            waiting.count += 1
+            waiting.last = now
+        elif len(self._queue) >= self._rate.queue:
+            self.dropped += 1
+        else:
+            self._queue[key] = Occurrences(first=now, last=now)
+            self._filled.set()
+            self._idle.clear()
+
+    async def _send_next(self) -> None:
+        key, waiting = self._queue.popitem(last=False)
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                await self._send(key, waiting)
+            except VcudaError as error:
+                if attempt == _ATTEMPTS or not _may_pass(error):
+                    self.dropped += 1
+                    log.warning("event was dropped", reason=key.reason.word, cause=error.message)
+                    break
+                await asyncio.sleep(self._rate.seconds * attempt)
+            else:
+                self.sent += 1
+                break
+        if not self._queue:
+            self._filled.clear()
+            self._idle.set()
+
+    async def _send(self, key: EventKey, waiting: Occurrences) -> None:
+        namespace = key.subject.event_namespace
+        if known := self._known.get(key):
+            change = {"count": known.count + waiting.count, "lastTimestamp": timestamp(waiting.last)}
+            try:
+                await self._client.patch_event(namespace, known.name, change)
+            except KubeNotFoundError:
+                del self._known[key]  # events live for an hour
+            else:
+                known.count += waiting.count
+                self._known.move_to_end(key)
+                return
+        name = f"{key.subject.name[:230]}.{secrets.token_hex(8)}"
+        await self._client.create_event(namespace, event_object(key, waiting, name, source=self._source))
+        self._known[key] = _Sent(name, waiting.count)
+        if len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+
+
+def _may_pass(error: VcudaError) -> bool:
+    """Whether the same request may succeed later: the server was busy, broken or away."""
+    return isinstance(error, KubeError) and (error.code in (0, 401, 429) or error.code >= 500)

@@ -1,0 +1,120 @@
+"""The node's labels and annotations, kept as they should be.
+
+In: what they should be, whenever that changes. Out: a patch of the node, only where something differs. Labels that the
+agent set once and no longer wants are removed; which those are stands in an annotation, because the agent may have
+been restarted with other flags. A patch that fails is tried again with back-off; what is wanted meanwhile is what is
+written then. A look now and then repairs what others removed.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from deviceplugin.errors import VcudaError
+from deviceplugin.kube.backoff import Backoff
+from deviceplugin.kube.client import KubeClient, Node
+
+log = structlog.get_logger("vcuda.kube")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFace:
+    """What the cluster shall see of this node: ours alone, other labels and annotations are left as they are."""
+
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class NodePatch:
+    """What to change; None removes."""
+
+    labels: dict[str, str | None]
+    annotations: dict[str, str | None]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.labels and not self.annotations
+
+
+@dataclass(frozen=True, slots=True)
+class NodePace:
+    """Seconds: between looks, and the bounds of the back-off."""
+
+    look: float = 300.0
+    first_wait: float = 1.0
+    most_wait: float = 60.0
+
+
+DEFAULT_PACE = NodePace()
+
+
+def node_patch(node: Node, face: NodeFace, *, own_labels: str) -> NodePatch:
+    """From what is there to what shall be; `own_labels` names the annotation that lists the labels we set."""
+    before = {key for key in node.annotations.get(own_labels, "").split(",") if key}
+    labels: dict[str, str | None] = {key: None for key in sorted(before - set(face.labels)) if key in node.labels}
+    labels |= {key: value for key, value in face.labels.items() if node.labels.get(key) != value}
+    wanted = {**face.annotations, own_labels: ",".join(sorted(face.labels))}
+    annotations: dict[str, str | None] = {
+        key: value for key, value in wanted.items() if node.annotations.get(key) != value
+    }
+    return NodePatch(labels, annotations)
+
+
+class NodePublisher:
+    """`show` says what is wanted and returns at once; `run` writes it until it is cancelled."""
+
+    def __init__(self, client: KubeClient, *, node: str, own_labels: str, pace: NodePace = DEFAULT_PACE) -> None:
+        self._client = client
+        self._node = node
+        self._own_labels = own_labels
+        self._pace = pace
+        self._face: NodeFace | None = None
+        self._wanted = asyncio.Event()
+        self.patches = 0
+        self.failures = 0
+
+    def show(self, face: NodeFace) -> None:
+        if face != self._face:
+            self._face = face
+            self._wanted.set()
+
+    async def run(self) -> None:
+        """Never returns and never raises for a server that fails."""
+        backoff = Backoff(first=self._pace.first_wait, most=self._pace.most_wait)
+        await self._wanted.wait()
+        while True:
+            self._wanted.clear()
+            try:
+                await self._write()
+            except VcudaError as error:
+                self.failures += 1
+                wait = backoff.next()
+                log.warning("node was not labelled", cause=error.message, retry_in_s=round(wait, 1))
+            else:
+                backoff.reset()
+                wait = self._pace.look
+            await self._pause(wait, until_wanted=backoff.failures == 0)
+
+    async def _write(self) -> None:
+        face = self._face
+        assert face is not None
+        patch = node_patch(await self._client.get_node(self._node), face, own_labels=self._own_labels)
+        if patch.is_empty:
+            return
+        await self._client.patch_node(self._node, labels=patch.labels, annotations=patch.annotations)
+        self.patches += 1
+        log.info("node was labelled", labels=sorted(patch.labels), annotations=sorted(patch.annotations))
+
+    async def _pause(self, seconds: float, *, until_wanted: bool) -> None:
+        """A new wish ends the pause between looks, never the back-off."""
+        if not until_wanted:
+            await asyncio.sleep(seconds)
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wanted.wait()
+        except TimeoutError:
+            return

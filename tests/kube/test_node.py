@@ -1,0 +1,152 @@
+"""The node shows what the agent wants, nothing of it twice, and nothing of others is touched."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.kube.client import KubeClient, Node
+from deviceplugin.kube.node import NodeFace, NodePace, NodePublisher, node_patch
+from deviceplugin.kube.node_labels import gpu_labels, label_value
+from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
+from deviceplugin.model.topology import Topology
+from deviceplugin.model.units import MIB
+from tests.fakes.apiserver import ApiServer, JsonObject, node
+
+OWN = "tencent.com/vcuda-node-labels"
+VALID = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
+PACE = NodePace(look=0.02, first_wait=0.01, most_wait=0.02)
+
+
+def inventory(*models: str, mib: int = 81559) -> Inventory:
+    gpus = tuple(Gpu(GpuUuid(f"G{i}"), i, i, model, (mib + i * (i > 6)) * MIB) for i, model in enumerate(models))
+    return Inventory(gpus, Topology(tuple(range(len(models)))), Driver("550.54.15", (12, 4)))
+
+
+def test_labels_describe_the_gpus() -> None:
+    assert gpu_labels(inventory("NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB"), domain="tencent.com", extra={}) == {
+        "tencent.com/gpu-model": "NVIDIA-A100-SXM4-80GB",
+        "tencent.com/gpu-count": "2",
+        "tencent.com/gpu-memory": "81559",
+        "tencent.com/gpu-driver": "550.54.15",
+        "tencent.com/gpu-cuda": "12.4",
+        "gaia.tencent.com/gpu-model": "A100-SXM4-80GB",
+    }
+
+
+@pytest.mark.parametrize(
+    ("models", "model", "lineage"),
+    [
+        (["Tesla P40", "Tesla P4"], "mixed", "P40"),
+        (["GH200"], "GH200", "GH200"),
+        (["NVIDIA RTX 6000 Ada Generation"], "NVIDIA-RTX-6000-Ada-Generation", "RTX"),
+    ],
+)
+def test_one_word_for_a_model_or_none(models: list[str], model: str, lineage: str) -> None:
+    labels = gpu_labels(inventory(*models), domain="d.example", extra={})
+    assert (labels["d.example/gpu-model"], labels["gaia.tencent.com/gpu-model"]) == (model, lineage)
+
+
+def test_mixed_memory_is_called_mixed() -> None:
+    assert gpu_labels(inventory(*["x"] * 8), domain="d", extra={})["d/gpu-memory"] == "mixed"
+
+
+def test_labels_of_the_operator_win_and_a_node_without_gpus_has_only_those() -> None:
+    extra = {"pool": "a b", "d/gpu-model": "mine"}
+    assert gpu_labels(inventory("x"), domain="d", extra=extra)["d/gpu-model"] == "mine"
+    assert gpu_labels(inventory(), domain="d", extra=extra) == {"pool": "a-b", "d/gpu-model": "mine"}
+
+
+@given(st.text())
+def test_any_text_becomes_a_valid_label_value(text: str) -> None:
+    assert VALID.fullmatch(label_value(text))
+    assert label_value(label_value(text)) == label_value(text)
+
+
+texts = st.dictionaries(st.sampled_from(["a", "b", "c"]), st.sampled_from(["1", "2"]))
+
+
+@given(texts, texts, texts)
+def test_after_a_patch_nothing_is_left_to_do_and_labels_of_others_stay(
+    others: dict[str, str], first: dict[str, str], second: dict[str, str]
+) -> None:
+    others = {f"other-{key}": value for key, value in others.items()}
+    bare = Node("n1", "u", others, {})
+    for face in (NodeFace(first, {"x": "1"}), NodeFace(second, {"x": "2"})):
+        patch = node_patch(bare, face, own_labels=OWN)
+        labels = {key: value for key, value in {**bare.labels, **patch.labels}.items() if value is not None}
+        notes = {key: value for key, value in {**bare.annotations, **patch.annotations}.items() if value is not None}
+        bare = Node("n1", "u", labels, notes)
+        assert labels == others | dict(face.labels)
+        assert node_patch(bare, face, own_labels=OWN).is_empty
+
+
+@asynccontextmanager
+async def publishing(client: KubeClient) -> AsyncIterator[NodePublisher]:
+    publisher = NodePublisher(client, node="n1", own_labels=OWN, pace=PACE)
+    task = asyncio.create_task(publisher.run())
+    try:
+        yield publisher
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def meta(server: ApiServer) -> JsonObject:
+    found: JsonObject = server.store.get("nodes", "n1")["metadata"]
+    return found
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_the_node_is_patched_once_for_each_change(server: ApiServer, client: KubeClient) -> None:
+    server.store.create("nodes", node("n1"))
+    async with publishing(client) as publisher:
+        publisher.show(NodeFace({"a": "1", "b": "2"}, {"inventory": "x"}))
+        await until(lambda: meta(server)["labels"].get("a") == "1")
+        publisher.show(NodeFace({"a": "1"}, {"inventory": "y"}))
+        await until(lambda: meta(server)["annotations"]["inventory"] == "y")
+        looks = len(server.requests)
+        await until(lambda: len(server.requests) >= looks + 3)
+        assert publisher.patches == 2
+    assert meta(server)["labels"] == {"kubernetes.io/hostname": "n1", "a": "1"}
+    assert meta(server)["annotations"] == {"inventory": "y", OWN: "a"}
+
+
+async def test_what_others_remove_comes_back(server: ApiServer, client: KubeClient) -> None:
+    server.store.create("nodes", node("n1"))
+    async with publishing(client) as publisher:
+        publisher.show(NodeFace({"a": "1"}, {}))
+        await until(lambda: "a" in meta(server)["labels"])
+        server.store.patch("nodes", "n1", {"metadata": {"labels": {"a": None}}})
+        await until(lambda: "a" in meta(server)["labels"])
+
+
+async def test_labels_of_an_earlier_run_with_other_flags_are_removed(server: ApiServer, client: KubeClient) -> None:
+    server.store.create("nodes", node("n1"))
+    server.store.patch("nodes", "n1", {"metadata": {"labels": {"old": "1"}, "annotations": {OWN: "old,gone"}}})
+    async with publishing(client) as publisher:
+        publisher.show(NodeFace({"new": "1"}, {}))
+        await until(lambda: "new" in meta(server)["labels"])
+    assert meta(server)["labels"] == {"kubernetes.io/hostname": "n1", "new": "1"}
+    assert meta(server)["annotations"] == {OWN: "new"}
+
+
+async def test_a_server_that_fails_is_tried_again_with_the_latest_wish(server: ApiServer, client: KubeClient) -> None:
+    async with publishing(client) as publisher:
+        publisher.show(NodeFace({"a": "1"}, {}))
+        await until(lambda: publisher.failures >= 2)  # there is no node yet
+        publisher.show(NodeFace({"a": "2"}, {}))
+        server.faults.fail(500, times=2)
+        server.store.create("nodes", node("n1"))
+        await until(lambda: meta(server)["labels"].get("a") == "2")
+        assert publisher.patches == 1
