@@ -84,6 +84,8 @@ def _header(line: _Line) -> tuple[str, ...]:
     if not gpus:
         raise ParseError(f"line {line.number}: {_shown(' '.join(line.words))} is no header that names GPU0, GPU1, ...")
     for at, card in enumerate(cards):
+        if card.startswith("GPU") and card not in gpus:
+            raise ParseError(f"line {line.number}, column {at + 1}: {_shown(card)} is no GPU's number")
         if card in cards[:at]:
             raise ParseError(f"line {line.number}, column {at + 1}: {_shown(card)} stands here twice")
     if len(set(gpus.values())) < len(gpus):

@@ -34,6 +34,7 @@ _MODES = {
     "exclusive_process": ComputeMode.EXCLUSIVE_PROCESS,
 }
 _BUS_ID = re.compile(r"([0-9A-Fa-f]{4}|[0-9A-Fa-f]{8}):([0-9A-Fa-f]{2}):([01][0-9A-Fa-f])\.0")
+_LONGEST_CAUSE = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +49,19 @@ def parse_profile(text: bytes | str, *, source: str = "profile") -> Profile:
     """`source` names the text in errors, by its path where it has one."""
     try:
         return _profile(msgspec.json.decode(text, type=Document))
-    except ParseError as error:
-        raise ParseError(f"{source}: {error.message}") from None
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise ParseError(f"{source}: {error}") from None
+    except (ParseError, msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise ParseError(f"{source}: {_printable(str(error))}") from None
+
+
+def _printable(cause: str) -> str:
+    """One line, however the document names its keys."""
+    shown = cause if len(cause) <= _LONGEST_CAUSE else f"{cause[: _LONGEST_CAUSE // 2]}…{cause[-_LONGEST_CAUSE // 2 :]}"
+    return "".join(char if char.isprintable() else "?" for char in shown)
 
 
 def _profile(read: Document) -> Profile:
     gpus = tuple(_gpu(read, position) for position in range(len(read.gpus)))
-    for field in ("minor", "uuid", "bus_id"):
+    for field in ("minor", "bus_id", "uuid"):
         _check_unique(field, [getattr(gpu, field) for gpu in gpus])
     running = Counter(_position(read, f"processes[{at}].gpu", process.gpu) for at, process in enumerate(read.processes))
     return Profile(

@@ -101,6 +101,7 @@ def test_every_form_of_a_link_is_known(word: str, link: Link) -> None:
         ("GPU0 GPU1\nGPU0 X PIX\nGPU0 X PIX", ["line 3", "second row for GPU0"]),
         ("GPU0\nGPU0 X\nGPU7 X", ["line 3", "'GPU7'", "no row of this matrix"]),
         ("GPU0 GPU0\nGPU0 X PIX", ["line 1, column 2", "'GPU0'", "twice"]),
+        ("GPU0 GPU1.0\nGPU0 X PIX", ["line 1, column 2", "'GPU1.0'", "no GPU's number"]),
         ("GPU0 GPU00\nGPU0 X PIX\nGPU00 PIX X", ["line 1", "same GPU number"]),
         ("GPU0\nGPU0 " + "Y" * 5000, ["line 2, column GPU0", "'" + "Y" * 40 + "…'"]),
     ],
