@@ -5,7 +5,6 @@ occupied and what is ill, and a request. Out: the chosen minors and the reason, 
 Placement is the agent's own; nothing here knows how it chooses.
 """
 
-import io
 import json
 from collections.abc import Iterable
 from dataclasses import replace
@@ -47,7 +46,7 @@ class _Occupied(click.ParamType[tuple[int, int, int | None]]):
 @click.option(
     "--topology",
     "file",
-    type=click.File("rb"),
+    type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
     required=True,
     metavar="FILE",
     help="What `nvidia-smi topo -m` prints, or a profile of the emulated driver; - is standard input.",
@@ -84,7 +83,7 @@ class _Occupied(click.ParamType[tuple[int, int, int | None]]):
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print.")
 @click.option("--explain", is_flag=True, help="Also say why each other GPU was passed over.")
 def place(
-    file: io.BufferedReader,
+    file: str,
     held: tuple[tuple[int, int, int | None], ...],
     unhealthy: tuple[int, ...],
     cores: int,
@@ -107,18 +106,20 @@ def place(
     click.echo(_as_json(choice, explain) if output == "json" else _as_text(choice, explain))
 
 
-def _node(file: io.BufferedReader, gpu_memory_mib: int | None) -> Profile:
-    content = file.read(_LARGEST_FILE + 1)
+def _node(file: str, gpu_memory_mib: int | None) -> Profile:
+    source = "standard input" if file == "-" else file
+    with click.open_file(file, "rb") as opened:
+        content = opened.read(_LARGEST_FILE + 1)
     if len(content) > _LARGEST_FILE:
-        raise ParseError(f"{file.name}: larger than 1 MiB, so neither a topology matrix nor a profile")
+        raise ParseError(f"{source}: larger than 1 MiB, so neither a topology matrix nor a profile")
     if content.lstrip()[:1] == b"{":
-        profile = parse_profile(content, source=file.name)
+        profile = parse_profile(content, source=source)
         return profile if gpu_memory_mib is None else _resized(profile, gpu_memory_mib)
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        raise ParseError(f"{file.name}: byte {error.start} is no UTF-8 text, so it is no topology matrix") from None
-    return _bare_node(text, file.name, gpu_memory_mib or DEFAULT_GPU_MEMORY_MIB)
+        raise ParseError(f"{source}: byte {error.start} is no UTF-8 text, so it is no topology matrix") from None
+    return _bare_node(text, source, gpu_memory_mib or DEFAULT_GPU_MEMORY_MIB)
 
 
 def _resized(profile: Profile, mib: int) -> Profile:

@@ -1,0 +1,240 @@
+"""`vcuda place`, as a person and as a script use it."""
+
+import json
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from deviceplugin.cli import main
+
+MATRIX = """\
+\tGPU0\tGPU1\tGPU2\tGPU3\tGPU4\tGPU5\tCPU Affinity
+GPU0\t X \tPIX\tPHB\tPHB\tSOC\tSOC\t0-7
+GPU1\tPIX\t X \tPHB\tPHB\tSOC\tSOC\t0-7
+GPU2\tPHB\tPHB\t X \tPIX\tSOC\tSOC\t0-7
+GPU3\tPHB\tPHB\tPIX\t X \tSOC\tSOC\t0-7
+GPU4\tSOC\tSOC\tSOC\tSOC\t X \tPIX\t8-15
+GPU5\tSOC\tSOC\tSOC\tSOC\tPIX\t X \t8-15
+"""
+PROFILE = {
+    "format": 1,
+    "name": "box",
+    "driver": "550.1",
+    "cuda": "12.4",
+    "models": {
+        "t4": {"name": "NVIDIA T4", "memory_mib": 15360, "compute_capability": "7.5"},
+        "a100": {"name": "NVIDIA A100", "memory_mib": 40960, "compute_capability": "8.0", "mig_capable": True},
+    },
+    "gpus": [
+        {"model": "t4", "minor": 3},
+        {"model": "a100", "minor": 0},
+        {"model": "a100", "minor": 1},
+        {"model": "a100", "minor": 2, "mig": True},
+    ],
+    "processes": [{"gpu": 1, "pid": 10, "memory_mib": 5}],
+}
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> str:
+    path = tmp_path / "topo.txt"
+    path.write_text(MATRIX)
+    return str(path)
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> str:
+    path = tmp_path / "box.json"
+    path.write_text("\n " + json.dumps(PROFILE))
+    return str(path)
+
+
+def vcuda_place(*args: str, stdin: str | None = None, **env: str) -> Result:
+    return CliRunner().invoke(main, ["place", *args], input=stdin, env=env)
+
+
+def placed(*args: str) -> dict[str, Any]:
+    result = vcuda_place(*args, "--output", "json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+@pytest.mark.parametrize(
+    ("args", "gpus", "evaluator"),
+    [
+        ("--cores 300", [0, 1, 2], "link"),
+        ("--cores 200 --occupied 2:100", [0, 1], "link"),
+        ("--cores 100 --occupied 4:100", [5], "fragment"),
+        ("--cores 100 --unhealthy 5 --unhealthy 4", [0], "fragment"),
+        ("--cores 50 --memory 4", [0], "share"),
+        ("--cores 60 --memory 4 --occupied 0:50", [1], "share"),
+        ("--cores 60 --memory 4 --occupied 3:20 --occupied 3:20:7", [3], "share"),
+        ("--cores 60 --memory 4 --occupied 3:20 --occupied 3:21:7", [0], "share"),
+        ("--cores 60 --memory 4 --occupied 3:20:317", [0], "share"),
+        ("--cores 10 --memory 4 --gpu-memory 1024", [0], "share"),
+        ("--cores 600 --memory 24 --gpu-memory 1024", [0, 1, 2, 3, 4, 5], "link"),
+    ],
+)
+def test_the_choice_on_a_matrix(matrix: str, args: str, gpus: list[int], evaluator: str) -> None:
+    document = placed("--topology", matrix, *args.split())
+    assert list(document) == ["gpus", "evaluator", "reason"]
+    assert (document["gpus"], document["evaluator"]) == (gpus, evaluator)
+    assert document["reason"]
+
+
+@pytest.mark.parametrize(
+    ("args", "gpus"),
+    [
+        ("--cores 100", [3]),
+        ("--cores 100 --memory 61", [1]),
+        ("--cores 100 --memory 61 --gpu-memory 81920", [1]),
+        ("--cores 200 --memory 122", [0, 1]),
+        ("--cores 50 --memory 4", [3]),
+        ("--cores 50 --memory 100", [1]),
+    ],
+)
+def test_a_profile_says_what_each_gpu_has_and_what_runs_on_it(profile: str, args: str, gpus: list[int]) -> None:
+    assert placed("--topology", profile, *args.split())["gpus"] == gpus
+
+
+def test_json_is_one_line_in_the_documented_form(matrix: str) -> None:
+    result = vcuda_place("--topology", matrix, "--cores", "200", "--output", "json")
+    assert result.stdout == (
+        '{"gpus":[0,1],"evaluator":"link","reason":"GPUs 0 and 1: the closest 2 of 6 GPUs that fit '
+        '(total distance 10, all under PIX)"}\n'
+    )
+
+
+def test_text_is_the_minors_and_the_reason(matrix: str) -> None:
+    result = vcuda_place("--topology", matrix, "--cores", "200")
+    assert result.stdout.splitlines() == [
+        "0 1",
+        "GPUs 0 and 1: the closest 2 of 6 GPUs that fit (total distance 10, all under PIX)",
+    ]
+
+
+def test_explain_accounts_for_every_other_gpu(matrix: str) -> None:
+    args = ["--topology", matrix, "--cores", "100", "--unhealthy", "4", "--occupied", "0:30:2", "--explain"]
+    document = placed(*args)
+    reasons = {entry["gpu"]: entry["reason"] for entry in document["passed_over"]}
+    assert sorted([*document["gpus"], *reasons]) == list(range(6))
+    assert reasons[4] == "unhealthy"
+    assert reasons[0] == "in use: 70 of 100 cores and 318 of 320 blocks are free"
+    lines = vcuda_place(*args).stdout.splitlines()
+    assert lines[2:] == [f"GPU {minor}: {reason}" for minor, reason in reasons.items()]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ("--cores 700", ["7 whole GPUs asked", "GPUs 0-5 are free", "at most 6 GPUs"]),
+        ("--cores 60 --memory 4 --gpu-memory 512", ["too small in memory", "2 blocks (512 MiB)"]),
+        ("--cores 150", ["150 is not possible", "100 or 200"]),
+        ("--cores 50", ["without tencent.com/vcuda-memory"]),
+        ("--cores 0 --memory 8", ["without tencent.com/vcuda-core"]),
+        ("--cores 50 --memory 8 --no-share-mode", ["whole GPUs only"]),
+        ("--cores 100 --unhealthy 6", ["--unhealthy names GPU 6", "GPUs 0-5"]),
+        ("--cores 100 --occupied 9:10", ["--occupied names GPU 9", "GPUs 0-5"]),
+        ("--cores 100 --occupied 0:60 --occupied 0:60", ["--occupied takes 120 cores", "GPU 0", "has 100 cores"]),
+        ("--cores 100 --occupied 0:60:321", ["321 blocks", "GPU 0", "320 blocks"]),
+    ],
+)
+def test_what_cannot_be_placed_is_one_sentence_on_standard_error(matrix: str, args: str, words: list[str]) -> None:
+    for output in ("text", "json"):
+        result = vcuda_place("--topology", matrix, *args.split(), "--output", output, "--explain")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr.startswith("vcuda: ")
+        assert result.stderr.count("\n") == 1
+        assert all(word in result.stderr for word in words), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--cores", "100"], "'--topology'"),
+        (["--topology", "no-such-file", "--cores", "100"], "no-such-file"),
+        (["--topology", ".", "--cores", "100"], "directory"),
+        (["--topology", "MATRIX"], "'--cores'"),
+        (["--topology", "MATRIX", "--cores", "many"], "many"),
+        (["--topology", "MATRIX", "--cores", "1", "--occupied", "0"], "MINOR:CORES"),
+        (["--topology", "MATRIX", "--cores", "1", "--occupied", "0:-1"], "MINOR:CORES"),
+        (["--topology", "MATRIX", "--cores", "1", "--occupied", "0:1:2:3"], "MINOR:CORES"),
+        (["--topology", "MATRIX", "--cores", "1", "--occupied", "0:\u0661"], "MINOR:CORES"),
+        (["--topology", "MATRIX", "--cores", "1", "--unhealthy", "-1"], "--unhealthy"),
+        (["--topology", "MATRIX", "--cores", "1", "--gpu-memory", "0"], "--gpu-memory"),
+        (["--topology", "MATRIX", "--cores", "1", "--output", "xml"], "xml"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_status_2(matrix: str, args: list[str], words: str) -> None:
+    result = vcuda_place(*[matrix if arg == "MATRIX" else arg for arg in args])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "it is empty"),
+        (b"hello\n", "line 1: 'hello' is no header"),
+        (b"GPU0 GPU1\nGPU0 X FOO\nGPU1 FOO X\n", "line 2, column GPU1: 'FOO'"),
+        (b"\x7fELF\xff\xfe", "byte 4 is no UTF-8 text"),
+        (b'{"format": 1}', "missing required field"),
+        (b'{"format": ', "truncated"),
+        (b" " * ((1 << 20) + 1), "larger than 1 MiB"),
+    ],
+)
+def test_a_topology_that_cannot_be_read_is_named_with_its_file(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "topology"
+    path.write_bytes(content)
+    result = vcuda_place("--topology", str(path), "--cores", "100")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"vcuda: {path}: ")
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_the_topology_may_come_from_a_pipe() -> None:
+    result = vcuda_place("--topology", "-", "--cores", "200", stdin=MATRIX)
+    assert result.stdout.splitlines()[0] == "0 1"
+
+
+def test_a_node_of_64_gpus_is_no_special_case(tmp_path: Path) -> None:
+    links = {pair: "NV18" if pair[0] // 8 == pair[1] // 8 else "SYS" for pair in combinations(range(64), 2)}
+    names = [f"GPU{minor}" for minor in range(64)]
+    rows = [[names[a], *("X" if a == b else links[min(a, b), max(a, b)] for b in range(64))] for a in range(64)]
+    path = tmp_path / "topo.txt"
+    path.write_text("\n".join("\t".join(row) for row in [["", *names], *rows]))
+    document = placed("--topology", str(path), "--cores", "800", "--occupied", "3:10")
+    assert document["gpus"] == list(range(8, 16))
+
+
+def test_the_installed_program_answers_without_loading_the_agent(matrix: str) -> None:
+    """A real process: what it prints, its status, and that neither gRPC nor NVML nor Kubernetes was imported."""
+    script = (
+        "import sys\n"
+        "from deviceplugin.cli import main\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    heavy = {'grpc', 'pynvml', 'kubernetes', 'aiohttp', 'structlog'} & sys.modules.keys()\n"
+        "    print(sorted(heavy), file=sys.stderr)\n"
+    )
+    good = subprocess.run(
+        [sys.executable, "-c", script, "place", "--topology", matrix, "--cores", "100"],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (good.returncode, good.stderr) == (0, "[]\n")
+    assert good.stdout.splitlines()[0] == "4"
+    bad = subprocess.run(
+        [sys.executable, "-m", "deviceplugin", "place", "--topology", matrix, "--cores", "900"],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (bad.returncode, bad.stdout) == (1, "")
+    assert bad.stderr.startswith("vcuda: 9 whole GPUs asked")
+    assert bad.stderr.count("\n") == 1
