@@ -6,9 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from deviceplugin.kube.event_object import EventReason
+from deviceplugin.kube.node_labels import gpu_labels
 from deviceplugin.model.annotations import AnnotationNames
+from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
+from deviceplugin.model.topology import Topology
+from deviceplugin.observe.usage import Usage
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -20,14 +26,24 @@ def test_the_generated_pages_are_current() -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_every_annotation_is_explained_and_every_explained_one_exists() -> None:
+def test_every_annotation_and_label_is_explained_and_every_explained_one_exists() -> None:
     names = AnnotationNames()
     properties = [name for name in vars(AnnotationNames) if isinstance(vars(AnnotationNames)[name], property)]
     known = {getattr(names, name) for name in properties} | {f"{names.domain}/predicate-gpu-idx-<i>"}
-    explained = set(
-        re.findall(r"^\| `(tencent\.com/[^`]+)`", (DOCS / "reference/annotations.md").read_text(), re.MULTILINE)
+    labels = gpu_labels(
+        Inventory((Gpu(GpuUuid("u"), 0, 0, "NVIDIA T4", 1),), Topology((0,)), Driver("1", (1, 0))),
+        domain=names.domain,
+        extra={},
     )
-    assert explained == known
+    page = (DOCS / "reference/annotations.md").read_text()
+    explained = set(re.findall(r"^\| `((?:gaia\.)?tencent\.com/[^`]+)`", page, re.MULTILINE))
+    assert explained == known | set(labels)
+
+
+def test_every_reason_of_an_event_is_explained_with_its_type() -> None:
+    page = (DOCS / "reference/events.md").read_text()
+    explained = set(re.findall(r"^\| `(\w+)` \| (\w+) \|", page, re.MULTILINE))
+    assert explained == {reason.value for reason in EventReason}
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
@@ -55,3 +71,15 @@ def test_every_message_that_is_explained_is_one_that_the_code_can_say() -> None:
     assert len(headings) > 30
     texts = texts_of_the_code()
     assert [heading for heading in headings if not any(heading in text for text in texts)] == []
+
+
+def test_the_example_of_usage_has_the_fields_of_the_document() -> None:
+    (example,) = re.findall(r"```json\n(.*?)```", (DOCS / "reference/views.md").read_text(), re.DOTALL)
+    decoded = msgspec.json.decode(example)
+    assert msgspec.json.decode(msgspec.json.encode(msgspec.convert(decoded, Usage))) == decoded
+
+
+def test_the_lines_of_the_tree_that_are_shown_are_as_the_code_draws_them() -> None:
+    shown = re.findall(r"```\n(gpu-7 .*?)```", (DOCS / "reference/views.md").read_text(), re.DOTALL)
+    assert len(shown) == 1
+    assert shown[0] in (ROOT / "tests/observe/approved/hgx.txt").read_text()

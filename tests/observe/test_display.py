@@ -110,6 +110,7 @@ async def test_a_socket_that_another_process_serves_is_left_alone(view: StillVie
         ("x" * 120, "--display-socket: the path has 1.. bytes and a unix socket takes 107; give a shorter one"),
         ("none/display.sock", "--display-socket: the directory /tmp/.*/none does not exist; create it first"),
         ("file", "--display-socket: /tmp/.*/file exists and is not a socket; remove it or give another path"),
+        ("/proc/display.sock", "--display-socket: /proc/display.sock cannot be listened on; give a path that can be"),
         ("file/x", "--display-socket: /tmp/.*/file/x cannot be used: Not a directory"),
     ],
 )
