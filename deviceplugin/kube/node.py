@@ -1,9 +1,9 @@
 """The node's labels and annotations, kept as they should be.
 
-In: what they should be, whenever that changes. Out: a patch of the node, only where something differs. Labels that the
-agent set once and no longer wants are removed; which those are stands in an annotation, because the agent may have
-been restarted with other flags. A patch that fails is tried again with back-off; what is wanted meanwhile is what is
-written then. A look now and then repairs what others removed.
+In: the inventory, whenever it changes, and labels of the operator. Out: a patch of the node, only where something
+differs. Labels that the agent set once and no longer wants are removed; which those are stands in an annotation,
+because the agent may have been restarted with other flags. A patch that fails is tried again with back-off; what is
+wanted meanwhile is what is written then. A look now and then repairs what others removed.
 """
 
 import asyncio
@@ -15,6 +15,11 @@ import structlog
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.backoff import Backoff
 from deviceplugin.kube.client import KubeClient, Node
+from deviceplugin.kube.node_labels import gpu_labels
+from deviceplugin.model.annotations import AnnotationNames
+from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.inventory_annotation import format_inventory
+from deviceplugin.model.units import ResourceNames
 
 log = structlog.get_logger("vcuda.kube")
 
@@ -64,19 +69,34 @@ def node_patch(node: Node, face: NodeFace, *, own_labels: str) -> NodePatch:
 
 
 class NodePublisher:
-    """`show` says what is wanted and returns at once; `run` writes it until it is cancelled."""
+    """`show` returns at once, `run` writes until it is cancelled; `labels` are the operator's."""
 
-    def __init__(self, client: KubeClient, *, node: str, own_labels: str, pace: NodePace = DEFAULT_PACE) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        node: str,
+        names: ResourceNames,
+        labels: Mapping[str, str],
+        share_mode: bool,
+        pace: NodePace = DEFAULT_PACE,
+    ) -> None:
         self._client = client
         self._node = node
-        self._own_labels = own_labels
+        self._names = AnnotationNames(names.domain)
+        self._labels = labels
+        self._share_mode = share_mode
         self._pace = pace
         self._face: NodeFace | None = None
         self._wanted = asyncio.Event()
         self.patches = 0
         self.failures = 0
 
-    def show(self, face: NodeFace) -> None:
+    def show(self, inventory: Inventory) -> None:
+        face = NodeFace(
+            gpu_labels(inventory, domain=self._names.domain, extra=self._labels),
+            {self._names.inventory: format_inventory(inventory, share_mode=self._share_mode)},
+        )
         if face != self._face:
             self._face = face
             self._wanted.set()
@@ -101,7 +121,7 @@ class NodePublisher:
     async def _write(self) -> None:
         face = self._face
         assert face is not None
-        patch = node_patch(await self._client.get_node(self._node), face, own_labels=self._own_labels)
+        patch = node_patch(await self._client.get_node(self._node), face, own_labels=self._names.node_labels)
         if patch.is_empty:
             return
         await self._client.patch_node(self._node, labels=patch.labels, annotations=patch.annotations)

@@ -13,9 +13,10 @@ from deviceplugin.kube.client import KubeClient, Node
 from deviceplugin.kube.node import NodeFace, NodePace, NodePublisher, node_patch
 from deviceplugin.kube.node_labels import gpu_labels, label_value
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
+from deviceplugin.model.inventory_annotation import parse_inventory
 from deviceplugin.model.topology import Topology
-from deviceplugin.model.units import MIB
-from tests.fakes.apiserver import ApiServer, JsonObject, node
+from deviceplugin.model.units import MIB, ResourceNames
+from tests.fakes.apiserver import ApiServer, node
 
 OWN = "tencent.com/vcuda-node-labels"
 VALID = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
@@ -47,8 +48,8 @@ def test_labels_describe_the_gpus() -> None:
     ],
 )
 def test_one_word_for_a_model_or_none(models: list[str], model: str, lineage: str) -> None:
-    labels = gpu_labels(inventory(*models), domain="d.example", extra={})
-    assert (labels["d.example/gpu-model"], labels["gaia.tencent.com/gpu-model"]) == (model, lineage)
+    found = gpu_labels(inventory(*models), domain="d.example", extra={})
+    assert (found["d.example/gpu-model"], found["gaia.tencent.com/gpu-model"]) == (model, lineage)
 
 
 def test_mixed_memory_is_called_mixed() -> None:
@@ -78,16 +79,17 @@ def test_after_a_patch_nothing_is_left_to_do_and_labels_of_others_stay(
     bare = Node("n1", "u", others, {})
     for face in (NodeFace(first, {"x": "1"}), NodeFace(second, {"x": "2"})):
         patch = node_patch(bare, face, own_labels=OWN)
-        labels = {key: value for key, value in {**bare.labels, **patch.labels}.items() if value is not None}
+        left = {key: value for key, value in {**bare.labels, **patch.labels}.items() if value is not None}
         notes = {key: value for key, value in {**bare.annotations, **patch.annotations}.items() if value is not None}
-        bare = Node("n1", "u", labels, notes)
-        assert labels == others | dict(face.labels)
+        bare = Node("n1", "u", left, notes)
+        assert left == others | dict(face.labels)
         assert node_patch(bare, face, own_labels=OWN).is_empty
 
 
 @asynccontextmanager
-async def publishing(client: KubeClient) -> AsyncIterator[NodePublisher]:
-    publisher = NodePublisher(client, node="n1", own_labels=OWN, pace=PACE)
+async def publishing(client: KubeClient, **labels: str) -> AsyncIterator[NodePublisher]:
+    names = ResourceNames()
+    publisher = NodePublisher(client, node="n1", names=names, labels=labels, share_mode=True, pace=PACE)
     task = asyncio.create_task(publisher.run())
     try:
         yield publisher
@@ -97,9 +99,19 @@ async def publishing(client: KubeClient) -> AsyncIterator[NodePublisher]:
             await task
 
 
-def meta(server: ApiServer) -> JsonObject:
-    found: JsonObject = server.store.get("nodes", "n1")["metadata"]
+def labels(server: ApiServer) -> dict[str, str]:
+    found: dict[str, str] = server.store.get("nodes", "n1")["metadata"]["labels"]
     return found
+
+
+def annotations(server: ApiServer) -> dict[str, str]:
+    found: dict[str, str] = server.store.get("nodes", "n1")["metadata"].get("annotations", {})
+    return found
+
+
+def shown(server: ApiServer) -> Inventory | None:
+    text = annotations(server).get("tencent.com/vcuda-inventory")
+    return None if text is None else parse_inventory(text)[0]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -110,43 +122,49 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def test_the_node_is_patched_once_for_each_change(server: ApiServer, client: KubeClient) -> None:
     server.store.create("nodes", node("n1"))
-    async with publishing(client) as publisher:
-        publisher.show(NodeFace({"a": "1", "b": "2"}, {"inventory": "x"}))
-        await until(lambda: meta(server)["labels"].get("a") == "1")
-        publisher.show(NodeFace({"a": "1"}, {"inventory": "y"}))
-        await until(lambda: meta(server)["annotations"]["inventory"] == "y")
+    one, two = inventory("Tesla P4"), inventory("Tesla P4", "Tesla P4")
+    async with publishing(client, pool="night") as publisher:
+        publisher.show(one)
+        await until(lambda: shown(server) == one)
+        publisher.show(two)
+        publisher.show(two)
+        await until(lambda: shown(server) == two)
         looks = len(server.requests)
         await until(lambda: len(server.requests) >= looks + 3)
         assert publisher.patches == 2
-    assert meta(server)["labels"] == {"kubernetes.io/hostname": "n1", "a": "1"}
-    assert meta(server)["annotations"] == {"inventory": "y", OWN: "a"}
+    assert labels(server) == {"kubernetes.io/hostname": "n1", "pool": "night"} | gpu_labels(
+        two, domain="tencent.com", extra={}
+    )
 
 
 async def test_what_others_remove_comes_back(server: ApiServer, client: KubeClient) -> None:
     server.store.create("nodes", node("n1"))
-    async with publishing(client) as publisher:
-        publisher.show(NodeFace({"a": "1"}, {}))
-        await until(lambda: "a" in meta(server)["labels"])
+    async with publishing(client, a="1") as publisher:
+        publisher.show(inventory("Tesla P4"))
+        await until(lambda: "a" in labels(server))
         server.store.patch("nodes", "n1", {"metadata": {"labels": {"a": None}}})
-        await until(lambda: "a" in meta(server)["labels"])
+        await until(lambda: "a" in labels(server))
 
 
 async def test_labels_of_an_earlier_run_with_other_flags_are_removed(server: ApiServer, client: KubeClient) -> None:
     server.store.create("nodes", node("n1"))
     server.store.patch("nodes", "n1", {"metadata": {"labels": {"old": "1"}, "annotations": {OWN: "old,gone"}}})
-    async with publishing(client) as publisher:
-        publisher.show(NodeFace({"new": "1"}, {}))
-        await until(lambda: "new" in meta(server)["labels"])
-    assert meta(server)["labels"] == {"kubernetes.io/hostname": "n1", "new": "1"}
-    assert meta(server)["annotations"] == {OWN: "new"}
+    async with publishing(client, new="1") as publisher:
+        publisher.show(inventory())
+        await until(lambda: "new" in labels(server))
+    assert labels(server) == {"kubernetes.io/hostname": "n1", "new": "1"}
+    assert annotations(server)[OWN] == "new"
 
 
-async def test_a_server_that_fails_is_tried_again_with_the_latest_wish(server: ApiServer, client: KubeClient) -> None:
+async def test_a_server_that_fails_is_tried_again_with_the_latest_inventory(
+    server: ApiServer, client: KubeClient
+) -> None:
     async with publishing(client) as publisher:
-        publisher.show(NodeFace({"a": "1"}, {}))
+        publisher.show(inventory("Tesla P4"))
         await until(lambda: publisher.failures >= 2)  # there is no node yet
-        publisher.show(NodeFace({"a": "2"}, {}))
+        latest = inventory("Tesla P4", "Tesla P4")
+        publisher.show(latest)
         server.faults.fail(500, times=2)
         server.store.create("nodes", node("n1"))
-        await until(lambda: meta(server)["labels"].get("a") == "2")
+        await until(lambda: shown(server) == latest)
         assert publisher.patches == 1
