@@ -22,7 +22,7 @@ COPY deviceplugin /opt/vcuda/lib/python3.11/site-packages/deviceplugin
 # they, are compiled: the root file system is read-only when it runs, and compiling would cost a second at each start.
 RUN printf '%s\n' '#!/opt/vcuda/bin/python' 'from deviceplugin.cli import main' 'main()' >/opt/vcuda/bin/vcuda \
  && chmod 0755 /opt/vcuda/bin/vcuda \
- && /opt/vcuda/bin/python -c 'import deviceplugin.agent.run, kubernetes.client, kubernetes.config' \
+ && PYTHONDONTWRITEBYTECODE='' /opt/vcuda/bin/python -c 'import deviceplugin.agent.run, kubernetes.client, kubernetes.config' \
  && /opt/vcuda/bin/vcuda agent --help >/dev/null
 
 FROM ${PYTHON_IMAGE} AS agent-base
