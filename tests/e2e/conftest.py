@@ -1,18 +1,26 @@
-"""The cluster that all e2e tests share, and the decision when they may be skipped.
+"""The cluster that all e2e tests share, the agent that each test starts on it, and when all of it may be skipped.
 
-In: this machine. Out: the session's cluster. Invariant: in CI (`CI=true`) a cluster that cannot be had is a failure;
+In: this machine. Out: fixtures. Invariant: in CI (`CI=true`) a cluster that cannot be had is a failure;
 elsewhere it is a skip that says why. A cluster that does not come up is a failure everywhere.
 """
 
 import os
-from collections.abc import Iterator
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.cluster import pods
 from tests.e2e.cluster.cluster import Cluster, running_cluster
+from tests.e2e.cluster.identities import Identity
 from tests.e2e.cluster.prerequisites import UnavailableError, kubernetes_programs
+from tests.e2e.node.agent import Agent, make_agent, shipped_rules
+from tests.e2e.node.emulator import PROFILES, EmulatedGpus
+from tests.e2e.node.scene import everything, wait_offered
+
+StartAgent = Callable[..., Agent]
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +47,26 @@ def empty_cluster(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster without pods; those of the test are removed after it, however it ended."""
     yield cluster
     pods.delete_all(cluster.admin)
+
+
+@pytest.fixture
+def start_agent(empty_cluster: Cluster) -> Iterator[StartAgent]:
+    """Starts an agent on eight emulated A100s and waits until the node offers them; ends it after the test."""
+    started: list[Agent] = []
+    folder = Path(tempfile.mkdtemp(prefix="vce-", dir="/tmp"))
+    gpus = EmulatedGpus(PROFILES / "hgx-a100.json", folder / "gpus.state")
+
+    def start(*flags: str, without: tuple[str, ...] = ()) -> Agent:
+        identity = Identity.create(empty_cluster.admin, f"agent-{folder.name}", shipped_rules(without=without))
+        agent = make_agent(empty_cluster, folder, gpus, identity, *flags)
+        started.append(agent)
+        agent.start()
+        wait_offered(empty_cluster.admin, everything(gpus.blocks_of_each()))
+        return agent
+
+    yield start
+    pods.delete_all(empty_cluster.admin)  # while the agent lives: its end must not hold up theirs
+    for agent in started:
+        agent.process.stop()
+        agent.identity.remove()
+    shutil.rmtree(folder)

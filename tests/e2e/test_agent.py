@@ -1,18 +1,12 @@
 """The agent against a real kubelet: what issue 2 promises of crowds, crashes, churn and broken GPUs."""
 
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.e2e.cluster import pods
 from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.identities import Identity
-from tests.e2e.node.agent import Agent, make_agent, shipped_rules
-from tests.e2e.node.emulator import PROFILES, EmulatedGpus
+from tests.e2e.conftest import StartAgent
 from tests.e2e.node.scene import (
     check_everything,
     create_at_once,
@@ -27,30 +21,6 @@ from tests.e2e.node.workload import WHOLE, GpuContainer, GpuPod, burst, share
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600, func_only=True)]
 
 CHURN_SECONDS = 120
-StartAgent = Callable[..., Agent]
-
-
-@pytest.fixture
-def start_agent(empty_cluster: Cluster) -> Iterator[StartAgent]:
-    """Starts an agent on eight emulated A100s and waits until the node offers them; ends it after the test."""
-    started: list[Agent] = []
-    folder = Path(tempfile.mkdtemp(prefix="vce-", dir="/tmp"))
-    gpus = EmulatedGpus(PROFILES / "hgx-a100.json", folder / "gpus.state")
-
-    def start(*flags: str, without: tuple[str, ...] = ()) -> Agent:
-        identity = Identity.create(empty_cluster.admin, f"agent-{folder.name}", shipped_rules(without=without))
-        agent = make_agent(empty_cluster, folder, gpus, identity, *flags)
-        started.append(agent)
-        agent.start()
-        wait_offered(empty_cluster.admin, everything(gpus.blocks_of_each()))
-        return agent
-
-    yield start
-    pods.delete_all(empty_cluster.admin)  # while the agent lives: its end must not hold up theirs
-    for agent in started:
-        agent.process.stop()
-        agent.identity.remove()
-    shutil.rmtree(folder)
 
 
 def test_a_burst_of_60_pods_gives_every_container_its_own(empty_cluster: Cluster, start_agent: StartAgent) -> None:

@@ -51,7 +51,7 @@ class Client:
             body=None if body is None else json.dumps(body).encode(),
             headers={**self.headers, "Content-Type": content_type, "Accept": "application/json, */*"},
             timeout=urllib3.Timeout(30),
-            retries=urllib3.Retry(3, status=0, redirect=0, backoff_factor=0.2),
+            retries=urllib3.Retry(2, connect=0, status=0, redirect=0),
         )
         words = reply.data.decode(errors="replace")
         if reply.status >= 300:

@@ -102,6 +102,7 @@ def make_agent(cluster: Cluster, folder: Path, gpus: EmulatedGpus, identity: Ide
         f"--query-port={port}",
         *flags,
     ]
+    environment = {**gpus.environment, "VCUDA_DEBUG": "1"}
     joined = ClusterCgroup(cluster.layout.name).joining(command)
-    process = Process("vcuda agent", joined, cluster.layout.logs / f"agent-{folder.name}.log", gpus.environment)
+    process = Process("vcuda agent", joined, cluster.layout.logs / f"agent-{folder.name}.log", environment)
     return Agent(process, f"http://127.0.0.1:{port}", gpus, identity, folder / "vm")

@@ -1,0 +1,191 @@
+"""The agent against a real kubelet: single pods through every turn that a pod's life can take."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.e2e.cluster import pods
+from tests.e2e.cluster.client import Client, JsonObject
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.kubelet import NODE
+from tests.e2e.cluster.waiting import wait_until
+from tests.e2e.conftest import StartAgent
+from tests.e2e.node.scene import check_everything, wait_all_running, wait_ledger_empty
+from tests.e2e.node.view import SHOW, View, parse_view
+from tests.e2e.node.workload import CORE, MEMORY, WHOLE, GpuContainer, GpuPod, share
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300, func_only=True)]
+
+REPLICA_SETS = "/apis/apps/v1/namespaces/default/replicasets"
+
+
+def test_a_container_that_crashes_comes_back_to_its_slice(empty_cluster: Cluster, start_agent: StartAgent) -> None:
+    agent, admin = start_agent(), empty_cluster.admin
+    limits = GpuContainer("main", 20, 8).limits()
+    pods.create(admin, pods.pod("crashing", [pods.container("main", f"{SHOW}sleep 3; exit 1", limits)]))
+    first = _view(admin, "crashing")
+    before = agent.usage()
+
+    pods.wait_for(admin, ["crashing"], lambda pod: _restarts(pod) >= 1, what="restarted", seconds=60)
+
+    assert _view(admin, "crashing", restarts=1) == first
+    assert agent.usage() == before
+
+
+def test_a_terminating_pod_holds_its_slice_until_it_is_gone(empty_cluster: Cluster, start_agent: StartAgent) -> None:
+    agent, admin = start_agent(), empty_cluster.admin
+    stubborn = pods.container("main", "trap '' TERM; while :; do sleep 1; done", GpuContainer("main", 20, 8).limits())
+    pods.create(admin, pods.pod("stubborn", [stubborn], terminationGracePeriodSeconds=12))
+    pods.wait_running(admin, ["stubborn"], seconds=60)
+    held = agent.usage().containers
+
+    pods.delete(admin, ["stubborn"])
+
+    def still_held_or_gone() -> bool:
+        """The ledger is asked first: a pod seen afterwards held its slice at that moment."""
+        containers, states = agent.usage().containers, pods.states(admin)
+        assert "stubborn" not in states or containers == held
+        return "stubborn" not in states
+
+    wait_until(still_held_or_gone, "the pod is gone", seconds=60, every=0.5)
+    wait_ledger_empty(agent)
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        pytest.param({CORE: 150, MEMORY: 10}, "150", id="one and a half GPUs"),
+        pytest.param({CORE: 50}, MEMORY, id="a share without memory"),
+        pytest.param({MEMORY: 10}, CORE, id="memory without cores"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_with_one_sentence(
+    empty_cluster: Cluster, start_agent: StartAgent, limits: dict[str, int], says: str
+) -> None:
+    agent, admin = start_agent(), empty_cluster.admin
+
+    pods.create(admin, pods.pod("refused", [pods.container("main", "sleep 60", limits)]))
+
+    refused = pods.wait_for(admin, ["refused"], lambda pod: pod.phase == "Failed", what="Failed", seconds=60)["refused"]
+    assert refused.reason == "UnexpectedAdmissionError"
+    assert says in refused.message
+    assert "\n" not in refused.message.strip()
+    assert "Traceback" not in refused.message
+    wait_ledger_empty(agent)
+
+
+def test_a_pod_refused_while_no_agent_was_there_comes_back(empty_cluster: Cluster, start_agent: StartAgent) -> None:
+    """A controller makes a new pod beside the refused one; the agent removes the refused ones when it is back."""
+    agent, admin = start_agent(), empty_cluster.admin
+    agent.process.kill()
+    with _replica_set(admin, "returning", share("returning", 30, 16)):
+        wait_until(lambda: _failed(admin), "kubelet refuses the pod", seconds=60)
+
+        agent.start()
+
+        def recovered() -> bool:
+            states = pods.states(admin).values()
+            return not _failed(admin) and [state.is_running for state in states] == [True]
+
+        wait_until(recovered, "one pod runs, none is left refused", seconds=120, every=1, evidence=lambda: _list(admin))
+
+
+def test_a_static_pod_gets_its_slice_and_gives_it_back(empty_cluster: Cluster, start_agent: StartAgent) -> None:
+    agent, admin = start_agent(), empty_cluster.admin
+    asked, name = share("static", 15, 9), f"static-{NODE}"
+    manifest = asked.manifest()
+    manifest["metadata"]["namespace"] = pods.NAMESPACE
+    file = empty_cluster.layout.static_pods / "static.json"
+    file.write_text(json.dumps(manifest))
+    try:
+        pods.wait_running(admin, [name], seconds=90)
+        view = _view(admin, name)
+        (holder,) = agent.usage().containers
+        assert view.limits is not None
+        assert (view.limits.cores, view.limits.pod_uid) == (15, holder.uid)
+        assert {each.minor for each in holder.gpus} == view.reachable_gpus
+    finally:
+        file.unlink()
+    pods.wait_gone(admin, [name], seconds=90)
+    wait_ledger_empty(agent)
+
+
+def test_linked_gpus_and_the_annotations_that_name_them(empty_cluster: Cluster, start_agent: StartAgent) -> None:
+    agent, admin = start_agent(), empty_cluster.admin
+    asked = [GpuPod("linked", (GpuContainer("main", 2 * WHOLE, 0),)), share("beside", 40, 30)]
+    for pod in asked:
+        pods.create(admin, pod.manifest())
+    wait_all_running(empty_cluster, asked)
+
+    scene = check_everything(empty_cluster, agent, asked)
+
+    for pod in asked:
+        minors = sorted(scene.views[pod.name, "main"].reachable_gpus)
+        expected = ",".join(map(str, minors))
+        wait_until(
+            lambda name=pod.name, expected=expected: _annotated(admin, name) == ("true", expected),
+            f"{pod.name} is annotated with GPUs {expected}",
+            seconds=30,
+            evidence=lambda name=pod.name: str(pods.states(admin)[name].annotations),
+        )
+
+
+def test_the_agent_ends_cleanly_and_finds_everything_again(empty_cluster: Cluster, start_agent: StartAgent) -> None:
+    agent, asked = start_agent(), [share("kept", 40, 30), share("kept-too", 70, 50)]
+    for pod in asked:
+        pods.create(empty_cluster.admin, pod.manifest())
+    wait_all_running(empty_cluster, asked)
+    before = check_everything(empty_cluster, agent, asked).usage
+
+    agent.process.stop(seconds=10)
+    assert agent.process.running is not None
+    assert agent.process.running.returncode == 0
+    agent.start()
+
+    assert agent.usage() == before
+
+
+@contextmanager
+def _replica_set(admin: Client, name: str, asked: GpuPod) -> Iterator[None]:
+    """Bound by name, because the scheduler would wait for the node to offer what it needs."""
+    labels = {"app": name}
+    pod: JsonObject = asked.manifest(labels=labels)
+    pod["spec"]["nodeName"] = NODE
+    template = {"metadata": {"labels": labels}, "spec": pod["spec"]}
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    body = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": name}, "spec": spec}
+    admin.post(REPLICA_SETS, body)
+    try:
+        yield
+    finally:
+        admin.delete(f"{REPLICA_SETS}/{name}")
+
+
+def _failed(admin: Client) -> list[str]:
+    return [name for name, state in pods.states(admin).items() if state.phase == "Failed"]
+
+
+def _list(admin: Client) -> str:
+    return "\n".join(map(str, pods.states(admin).values()))
+
+
+def _restarts(pod: pods.PodState) -> int:
+    return sum(container.restarts for container in pod.containers)
+
+
+def _view(admin: Client, name: str, *, restarts: int = 0) -> View:
+    pods.wait_for(
+        admin,
+        [name],
+        lambda pod: pod.is_running and _restarts(pod) >= restarts,
+        what=f"running after {restarts} restarts",
+        seconds=60,
+    )
+    return wait_until(lambda: parse_view(pods.log(admin, name, "main")), f"{name} says what it sees", seconds=20)
+
+
+def _annotated(admin: Client, name: str) -> tuple[str | None, str | None]:
+    annotations = pods.states(admin)[name].annotations
+    return annotations.get("tencent.com/gpu-assigned"), annotations.get("tencent.com/predicate-gpu-idx-0")
