@@ -5,7 +5,7 @@ arithmetic of init containers is `placement.occupancy`'s. A GPU that is over-com
 may be relieved or left as it is, never loaded further.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from deviceplugin.errors import CapacityError
@@ -62,14 +62,19 @@ def over_commitments(allocations: Iterable[Allocation], inventory: Inventory) ->
     return tuple(load for load in loads(allocations, inventory).values() if load.is_over)
 
 
-def check(before: Iterable[Allocation], after: Iterable[Allocation], inventory: Inventory) -> None:
-    """Raises CapacityError where `after` over-commits a GPU more than `before` does."""
-    held = loads(before, inventory)
-    for uuid, load in loads(after, inventory).items():
-        nothing = Load(uuid, 0, 0, load.has_cores, load.has_blocks)
-        now = held.get(uuid, nothing)
-        if load.is_worse_than(now):
+def check(
+    before: Iterable[Allocation], after: Iterable[Allocation], inventory: Inventory, *, gpus: Set[GpuUuid]
+) -> None:
+    """Raises CapacityError where `after` over-commits one of these GPUs more than `before` does."""
+    held = loads(_touching(before, gpus), inventory)
+    for uuid, load in loads(_touching(after, gpus), inventory).items():
+        now = held.get(uuid, Load(uuid, 0, 0, load.has_cores, load.has_blocks))
+        if uuid in gpus and load.is_worse_than(now):
             raise CapacityError(_sentence(now, load, inventory))
+
+
+def _touching(allocations: Iterable[Allocation], gpus: Set[GpuUuid]) -> Iterable[Allocation]:
+    return (allocation for allocation in allocations if any(share.uuid in gpus for share in allocation.shares))
 
 
 def _sentence(now: Load, then: Load, inventory: Inventory) -> str:

@@ -5,6 +5,7 @@ and what kubelet has recorded cannot be changed afterwards. The owner can: PreSt
 """
 
 import enum
+import secrets
 from dataclasses import dataclass
 from typing import NewType
 
@@ -38,3 +39,8 @@ class Grant:
     proved: bool
     created: float
     soft_cores: int = 0
+
+
+def new_grant_id() -> GrantId:
+    """Names the directory that the container mounts: short, unguessable, and never used twice."""
+    return GrantId(f"g-{secrets.token_hex(8)}")

@@ -138,10 +138,11 @@ class Ledger:
         grant = self.get(grant_id)
         if grant is None or grant.allocation.owner.key != owner.key:
             return
+        before = self.over_commitments(inventory)
         self._update("describe", grant, replace(grant, allocation=replace(grant.allocation, owner=owner, role=role)))
         for load in self.over_commitments(inventory):
-            if load.uuid in grant.allocation.uuids:
-                log.warning("a GPU is over-committed", grant=grant_id, load=str(load))
+            if load not in before:
+                log.warning("a rebuilt grant shows a GPU to be over-committed", grant=grant_id, load=str(load))
 
     def release(self, ids: Iterable[GrantId], *, why: str) -> tuple[Grant, ...]:
         """Gives slots back, several in one entry; answers what was released. Unknown ids are released already."""
@@ -205,18 +206,22 @@ class Ledger:
     def _put(self, kind: str, grants: tuple[Grant, ...], inventory: Inventory) -> None:
         state: Mapping[GrantId, Grant] = self._journal.grants
         after = {**state, **{grant.id: grant for grant in grants}}
-        self._check_owners(grants, after)
-        check(self.allocations(), (grant.allocation for grant in after.values()), inventory)
+        self._check_owners(grants)
         before = tuple(state[grant.id] for grant in grants if grant.id in state)
+        touched = {share.uuid for grant in (*before, *grants) for share in grant.allocation.shares}
+        check(self.allocations(), (grant.allocation for grant in after.values()), inventory, gpus=touched)
         self._commit(Change(kind, put=grants), before=before)
 
-    def _check_owners(self, grants: tuple[Grant, ...], after: Mapping[GrantId, Grant]) -> None:
-        keys = {grant.allocation.owner.key: grant for grant in grants}
-        for other in after.values():
-            grant = keys.get(other.allocation.owner.key)
-            if grant is not None and grant.id != other.id:
+    def _check_owners(self, grants: tuple[Grant, ...]) -> None:
+        owners = dict(self._owners)
+        for grant in grants:
+            if (former := self.get(grant.id)) is not None and owners.get(former.allocation.owner.key) == grant.id:
+                del owners[former.allocation.owner.key]
+        for grant in grants:
+            other = owners.setdefault(grant.allocation.owner.key, grant.id)
+            if other != grant.id:
                 raise LedgerError(
-                    f"{grant.allocation.owner} holds grant {other.id} and cannot hold {grant.id} as well; "
+                    f"{grant.allocation.owner} holds grant {other} and cannot hold {grant.id} as well; "
                     "delete the pod, so that it is admitted again"
                 )
 
