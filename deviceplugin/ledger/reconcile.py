@@ -18,16 +18,18 @@ younger than the grant cannot miss its pod.
 """
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.rebuild import rebuild
-from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodUid
+from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import ContainerState, Pod
 
+PodName = tuple[str, str]
+"""Namespace and name."""
 _ROUNDS = 2
 
 
@@ -50,6 +52,19 @@ class PodsView:
         """A kubelet that shows a pod of the API server has read all of them; static pods it knows by itself."""
         shown = tuple(pods)
         return cls.of(shown, complete=any(not pod.is_static for pod in shown))
+
+    @classmethod
+    def of_names(cls, names: Set[PodName], api: "PodsView | None", grants: Iterable[Grant]) -> "PodsView":
+        """Kubelet's PodResources as its view, where `GET /pods` is refused: it lists pods by namespace and name only.
+
+        The API server tells their UIDs. A listed name that it does not know is the pod of the grant that bears it,
+        unless the API server has a new pod of that name.
+        """
+        known = {_name(pod.ref): pod for pod in api.pods.values()} if api is not None else {}
+        listed = [known[name] for name in names if name in known]
+        holders = {_name(grant.allocation.owner.pod): grant.allocation.owner.pod for grant in grants}
+        unknown = [Pod(holders[name], (), phase="Running") for name in names if name in holders and name not in known]
+        return cls.of([*listed, *unknown], complete=any(not pod.is_static for pod in listed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +186,10 @@ def _without_kubelet(uid: PodUid, evidence: Evidence) -> Verdict:
     nothing_to_show = all(pod.is_terminal or pod.is_static for pod in api.pods.values())
     agrees = evidence.kubelet is not None and nothing_to_show
     return Verdict.LIKELY_ENDED if forgotten or agrees else Verdict.HELD
+
+
+def _name(pod: PodRef) -> PodName:
+    return (pod.namespace, pod.name)
 
 
 def _has_stopped(pod: Pod) -> bool:

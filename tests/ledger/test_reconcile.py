@@ -173,6 +173,32 @@ def test_a_kubelet_that_just_started_does_not_hide_the_pods_of_the_api_server() 
     assert stale.adopt == ()
 
 
+def named(*names: str) -> set[tuple[str, str]]:
+    return {("default", name) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("rounds", "names", "told"),
+    [
+        (0, named("a", "other"), api(RUNS, OTHER)),
+        (0, named("a", "other"), api(OTHER)),
+        (1, named("a", "other"), api(FINISHED, OTHER)),
+        (1, named("other"), api(OTHER)),
+        (1, named("other"), api(FINISHED, OTHER)),
+        (0, named("other"), api(RUNS, OTHER)),
+        (1, named("a", "other"), api(replace(RUNS, ref=replace(RUNS.ref, uid=PodUid("newer"))), OTHER)),
+        (0, named("static"), api(STATIC, OTHER)),
+        (2, named(), api()),
+        (0, named("a"), None),
+        (0, named("other"), None),
+    ],
+)
+def test_pod_resources_stand_in_for_a_kubelet_that_refuses_its_pods(
+    rounds: int, names: set[tuple[str, str]], told: PodsView | None
+) -> None:
+    assert rounds_to_end(WRITTEN, PodsView.of_names(names, told, (HELD,)), told) == rounds
+
+
 def test_what_cannot_be_rebuilt_is_said() -> None:
     (core, memory) = recorded(HELD)
     assert core.answer is not None
