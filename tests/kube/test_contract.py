@@ -20,6 +20,8 @@ from deviceplugin.errors import KubeConflictError, KubeGoneError, KubeNotFoundEr
 from deviceplugin.kube.changes import EventKind, PodEvent
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Credentials
+from deviceplugin.kube.event_object import EventReason
+from deviceplugin.kube.events import EventRecorder, Rate
 from deviceplugin.kube.reflector import Pace, PodReflector
 from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodRef, PodUid
@@ -37,6 +39,7 @@ class Cluster(Protocol):
     async def bind(self, ref: PodRef, node: str, annotations: dict[str, str]) -> None: ...
     async def report(self, ref: PodRef, status: JsonObject) -> None: ...
     async def add_node(self, name: str) -> None: ...
+    async def events_about(self, uid: str) -> list[JsonObject]: ...
     def forget_history(self) -> None: ...
 
 
@@ -56,6 +59,9 @@ class StandIn:
 
     async def add_node(self, name: str) -> None:
         self.server.store.create("nodes", node(name))
+
+    async def events_about(self, uid: str) -> list[JsonObject]:
+        return [item for item in self.server.store.objects("events") if item["involvedObject"]["uid"] == uid]
 
     def forget_history(self) -> None:
         self.server.compact()
@@ -85,6 +91,12 @@ class Real:
         await self.transport.request(
             "POST", "/api/v1/nodes", what="create a node", body=msgspec.json.encode(node(name))
         )
+
+    async def events_about(self, uid: str) -> list[JsonObject]:
+        query = {"fieldSelector": f"involvedObject.uid={uid}"}
+        body = await self.transport.request("GET", "/api/v1/events", what="list events", query=query)
+        items: list[JsonObject] = msgspec.json.decode(body)["items"]
+        return items
 
     def forget_history(self) -> None:
         """Its watch cache forgets in no other way than a restart, which must have happened before this run."""
@@ -220,13 +232,31 @@ async def test_a_watch_from_long_ago_is_gone(cluster: Cluster, host: str) -> Non
         await collect(cluster, host, "1", 1)
 
 
-async def test_nodes_are_labelled_and_events_are_counted(cluster: Cluster, host: str) -> None:
+async def test_nodes_are_labelled(cluster: Cluster, host: str) -> None:
     await cluster.add_node(host)
     patched = await cluster.client.patch_node(host, labels={"tencent.com/gpu-model": "A100"}, annotations={"x": "y"})
     assert patched.labels["tencent.com/gpu-model"] == "A100"
     bare = await cluster.client.patch_node(host, labels={"tencent.com/gpu-model": None}, annotations={"x": None})
     assert "tencent.com/gpu-model" not in bare.labels
     assert "x" not in bare.annotations
+
+
+async def test_events_are_accepted_and_counted(cluster: Cluster, host: str) -> None:
+    ref = await cluster.create(fresh("x", host))
+    recorder = EventRecorder(cluster.client, node=host, rate=Rate(burst=10, seconds=0.01))
+    task = asyncio.create_task(recorder.run())
+    for _ in range(2):
+        recorder.about_pod(ref, EventReason.ALLOCATED, "30 cores and 16 blocks of GPU 0")
+        recorder.about_node(EventReason.UNHEALTHY, "GPU 3: Xid 79 " + "x" * 2000)
+        await recorder.flush(seconds=5)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    assert recorder.dropped == 0
+    [about_pod] = await cluster.events_about(ref.uid)
+    [about_node] = await cluster.events_about(host)
+    assert (about_pod["reason"], about_pod["count"], about_pod["type"]) == ("GPUAllocated", 2, "Normal")
+    assert (about_node["reason"], about_node["count"], about_node["type"]) == ("GPUUnhealthy", 2, "Warning")
 
 
 async def test_the_reflector_ends_in_the_servers_state(cluster: Cluster, host: str) -> None:
