@@ -63,8 +63,9 @@ async def _perform(show: Show, *, keep: bool) -> Document:
         except TimeoutError:
             problem = f"the demo was not over after {PLAY_S:g} s"
         document = play.document(problem)
-    show.act(5, "What was promised")
-    show.promises(document.verdict.promises)
+    if document.verdict.promises:
+        show.act(5, "What was promised")
+        show.promises(document.verdict.promises)
     if keep:
         show.say(f"[dim]everything is kept in {stage.home}[/]")
     return document

@@ -32,6 +32,7 @@ class Play:
     stage: Stage
     show: Show
     pods: dict[str, SeenPod] = field(default_factory=dict)
+    refused: dict[str, SeenPod] = field(default_factory=dict)
     kept: list[Promise] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     ledgers: Ledgers | None = None
@@ -62,9 +63,9 @@ class Play:
             await self._settled(role.name)
             rows.append((role, self._look(role.name), await self.stage.agent.usage()))
         self.show.table(rows)
-        self.show.say(f"[dim]{IMPOSSIBLE.name}:[/] {_sentence(self.pods[IMPOSSIBLE.name])}")
+        self.show.say(f"[red]{IMPOSSIBLE.name} was refused:[/] {_sentence(self.pods[IMPOSSIBLE.name])}")
         self.show.picture(await self.stage.agent.graph())
-        self._keep(promises.refused_in_words(self.pods.pop(IMPOSSIBLE.name), words="150"))
+        self._keep(promises.refused_in_words(self._refuse(IMPOSSIBLE.name), words="150"))
 
     async def kill(self) -> tuple[Usage, Usage]:
         """Kills it while an Allocate is open, compares the ledgers, and has refused replicas made again."""
@@ -83,11 +84,13 @@ class Play:
         for role in replicas:
             await self._settled(role.name)
         refused = [role for role in replicas if self._look(role.name).phase == "Failed"]
-        self.show.say(f"killed in the middle of an Allocate; kubelet refused {len(refused)} replicas while it was away")
+        uids = [self._refuse(role.name).uid for role in refused]
+        self.show.say(f"killed in the middle of an Allocate; without the agent kubelet refused {len(refused)} replicas")
         self.seconds["restart"] = await self._start()
         after = await self.stage.agent.usage()
-        self.show.say(f"started again, ready after {self.seconds['restart']:.1f} s")
-        self._keep(promises.same_ledger(before, after))
+        self.show.say(f"started again, ready after {self.seconds['restart']:.1f} s; the ledger:\n")
+        self.show.comparison(before, after)
+        self._keep(promises.same_ledger(before, after, refused=uids))
         alive = {key for key in running if self.stage.kubelet.runs(*key)}
         self._keep(promises.still_running(running, alive))
         await self._replace(refused, first=REPLICAS + 1)
@@ -106,6 +109,7 @@ class Play:
         await self.stage.agent.until(empty, what="the ledger is empty", deadline_s=EMPTY_S)
         self.seconds["given_back"] = round(time.monotonic() - began, 3)
         usage = await self.stage.agent.usage()
+        self.show.say(f"all deleted; the ledger was empty {self.seconds['given_back']:.1f} s after the last one ended")
         self._keep(promises.ledger_is_empty(usage))
         await self.stage.agent.stop()
         return usage
@@ -117,6 +121,7 @@ class Play:
             profile=PROFILE.stem,
             node=NODE,
             pods=tuple(self.pods.values()),
+            refused=tuple(self.refused.values()),
             ledger=self.ledgers,
             seconds=self.seconds,
             verdict=Verdict(ok, problem or self._broken(), tuple(self.kept)),
@@ -124,16 +129,14 @@ class Play:
 
     async def _replace(self, refused: list[Role], *, first: int) -> None:
         """What a ReplicaSet does with replicas that failed; then everything is looked at."""
-        for number, role in enumerate(refused, first):
-            self.pods.pop(role.name)
+        for number, _ in enumerate(refused, first):
             self._submit(replica(number))
             await self._settled(replica(number).name)
             self._look(replica(number).name)
         for name in list(self.pods):
             self._look(name)
         usage = await self.stage.agent.usage()
-        self.show.say(f"the {len(refused)} refused replicas were made again, all {REPLICAS} run")
-        self.show.picture(await self.stage.agent.graph())
+        self.show.bars(f"\nthe ReplicaSet made the {len(refused)} refused replicas again; all GPUs now", usage)
         self._keep(promises.all_run(self.pods.values()))
         self._keep(promises.answers_are_their_own(self.pods.values(), usage))
         self._keep(promises.nothing_is_given_twice(usage))
@@ -177,6 +180,11 @@ class Play:
         self.pods[name] = seen.pod(self.stage, name)
         return self.pods[name]
 
+    def _refuse(self, name: str) -> SeenPod:
+        """Moves it to those that did not get in."""
+        self.refused[name] = self.pods.pop(name)
+        return self.refused[name]
+
     def _names(self) -> list[str]:
         return [item["metadata"]["name"] for item in self.stage.server.store.objects("pods", namespace=NAMESPACE)]
 
@@ -194,7 +202,8 @@ class Play:
         self.kept.append(promise)
 
     def _broken(self) -> str:
-        return "; ".join(f"not true that {item.promise}: {item.found}" for item in self.kept if not item.held)
+        broken = [f"it is not true that {item.promise}: {item.found}" for item in self.kept if not item.held]
+        return broken[0] + (f" (and {len(broken) - 1} more)" if len(broken) > 1 else "") if broken else ""
 
 
 def _sentence(pod: SeenPod) -> str:

@@ -20,12 +20,6 @@ class Ask:
     cores: int
     blocks: int = 0
 
-    def __str__(self) -> str:
-        cores = f"{self.cores} cores" if self.cores < 100 else f"{self.cores // 100} GPU{'s' * (self.cores > 100)}"
-        if self.cores > 100 and self.cores % 100:
-            cores = f"{self.cores} cores"
-        return f"{cores}, {self.blocks * BLOCK_MIB // 1024} GiB" if self.blocks else cores
-
 
 @dataclass(frozen=True, slots=True)
 class Role:
@@ -36,6 +30,15 @@ class Role:
     init: tuple[Ask, ...] = ()
     replica_set: str = ""
     shows: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        """What it asks for, as a person says it."""
+        cores, blocks = [ask.cores for ask in self.asks], sum(ask.blocks for ask in self.asks)
+        gpus, rest = divmod(sum(cores), 100)
+        if gpus and not rest:
+            return "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+        text = f"{'+'.join(map(str, cores))} cores"
+        return f"{text}, {blocks * BLOCK_MIB // 1024} GiB" if blocks else text
 
     def manifest(self) -> Json:
         metadata: Json = {"name": self.name, "namespace": NAMESPACE, "labels": {"app": self.replica_set or self.name}}
@@ -50,18 +53,18 @@ class Role:
 
 COMPANY = (
     Role("notebook-ann", (Ask("jupyter", 30, 32),), shows="a share of a GPU"),
-    Role("notebook-bob", (Ask("jupyter", 20, 16),), shows="shares join the fullest GPU"),
-    Role("inference", (Ask("server", 60, 96),), shows="and open another when they must"),
+    Role("notebook-bob", (Ask("jupyter", 20, 16),), shows="joins the fullest GPU"),
+    Role("inference", (Ask("server", 60, 96),), shows="does not fit there"),
     Role(
         "pipeline",
         (Ask("decode", 10, 16), Ask("serve", 25, 32)),
         init=(Ask("warm-up", 40, 16),),
-        shows="two containers after an init container",
+        shows="init and two containers",
     ),
-    Role("finetune", (Ask("train", 100),), shows="one whole GPU"),
-    Role("pretrain", (Ask("train", 400),), shows="four GPUs, the closest ones"),
+    Role("finetune", (Ask("train", 100),), shows="a whole GPU"),
+    Role("pretrain", (Ask("train", 400),), shows="the four closest GPUs"),
 )
-IMPOSSIBLE = Role("typo", (Ask("train", 150),), shows="refused with one sentence")
+IMPOSSIBLE = Role("typo", (Ask("train", 150),), shows="refused")
 
 
 def replica(number: int) -> Role:

@@ -46,13 +46,16 @@ class SeenContainer(msgspec.Struct, frozen=True):
 
 
 class SeenPod(msgspec.Struct, frozen=True):
-    """One pod; `message` says why it was refused."""
+    """One pod; `message` says why it was refused; `gpus`, `cores`, `blocks`: what its containers hold together."""
 
     namespace: str
     name: str
     uid: str
     phase: str
     message: str
+    gpus: tuple[int, ...]
+    cores: int
+    blocks: int
     containers: tuple[SeenContainer, ...]
 
 
@@ -87,6 +90,7 @@ class Document(msgspec.Struct, frozen=True):
     profile: str
     node: str
     pods: tuple[SeenPod, ...]
+    refused: tuple[SeenPod, ...]
     ledger: Ledgers | None
     seconds: dict[str, float]
     verdict: Verdict

@@ -52,9 +52,11 @@ def nothing_is_given_twice(usage: Usage) -> Promise:
     return _promise("no GPU is given out twice", wrong, f"{taken} of {100 * len(usage.gpus)} cores in use")
 
 
-def same_ledger(before: Usage, after: Usage) -> Promise:
-    """Every grant with its owner and its slots; nothing lost, nothing added."""
-    old, new = ({entry.grant: _essence(entry) for entry in usage.containers} for usage in (before, after))
+def same_ledger(before: Usage, after: Usage, *, refused: Iterable[str] = ()) -> Promise:
+    """Every grant with its owner and its slots, but for pods (by UID) that kubelet refused when the agent died."""
+    gone = set(refused)
+    old = {entry.grant: _essence(entry) for entry in before.containers if entry.uid not in gone}
+    new = {entry.grant: _essence(entry) for entry in after.containers}
     wrong = [f"{old[grant][1]} was lost" for grant in old.keys() - new.keys()]
     wrong += [f"{new[grant][1]} appeared" for grant in new.keys() - old.keys()]
     wrong += [f"{old[grant][1]} changed" for grant in old.keys() & new.keys() if old[grant] != new[grant]]

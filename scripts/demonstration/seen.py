@@ -19,13 +19,18 @@ def pod(stage: Stage, name: str) -> SeenPod:
     raw: Json = stage.server.store.get("pods", name, namespace=NAMESPACE)
     parsed = parse_pod(raw)
     started = [item for item in parsed.containers if stage.kubelet.started(parsed.uid, item.name)]
+    containers = tuple(_container(stage, parsed.uid, item) for item in started)
+    lasting = [item for item in containers if not item.init]
     return SeenPod(
         namespace=parsed.namespace,
         name=parsed.name,
         uid=parsed.uid,
         phase=parsed.phase,
         message=raw["status"].get("message", ""),
-        containers=tuple(_container(stage, parsed.uid, item) for item in started),
+        gpus=tuple(sorted({minor for item in lasting for minor in item.gpus})),
+        cores=sum(item.cores for item in lasting),
+        blocks=sum(item.blocks for item in lasting),
+        containers=containers,
     )
 
 

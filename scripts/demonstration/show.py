@@ -5,13 +5,13 @@ In: facts from the play. Out: text on a console: stdout, or stderr when stdout c
 
 from collections.abc import Iterable
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from deviceplugin.observe.usage import Usage
+from deviceplugin.observe.usage import ContainerUsage, Usage
 from scripts.demonstration.cast import Role
 from scripts.demonstration.document import Promise, SeenPod
 
@@ -33,28 +33,46 @@ class Show:
         self._console.print(Rule(Text(f"{number}  {text}", style="bold cyan"), align="left", style="cyan"))
 
     def say(self, text: str) -> None:
-        self._console.print(Padding(Text.from_markup(text), (0, 0, 0, 3)))
+        self._print(Text.from_markup(text))
 
     def table(self, rows: Iterable[tuple[Role, SeenPod, Usage]]) -> None:
         """One line for each pod, in the order in which they came; the last column is the node after it."""
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        for heading in ("pod", "asks for", "gets", "all GPUs after it", ""):
-            table.add_column(heading, no_wrap=heading != "")
+        for heading in ("pod", "asks for", "gets", "", "all GPUs now"):
+            table.add_column(heading, no_wrap=True)
         for role, pod, usage in rows:
-            asks = " + ".join(str(ask) for ask in role.asks)
             gets = Text(_gets(pod), style="green" if pod.phase == "Running" else "red")
-            table.add_row(role.name, asks, gets, bars(usage), Text(role.shows, style="dim"))
-        self._console.print(Padding(table, (0, 0, 0, 3)))
+            table.add_row(role.name, str(role), gets, Text(role.shows, style="dim"), bars(usage))
+        self._print(table)
+
+    def comparison(self, before: Usage, after: Usage) -> None:
+        """Both ledgers side by side, one line for each container."""
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        for heading in ("container", "before the kill", "", "after the restart"):
+            table.add_column(heading, no_wrap=True)
+        old, new = _by_container(before), _by_container(after)
+        for name in old | new:
+            same = old.get(name) == new.get(name)
+            mark = Text("=", style="green") if same else Text("≠", style="yellow")
+            table.add_row(name, old.get(name, "nothing"), mark, new.get(name, "given back, its pod was refused"))
+        self._print(table)
+
+    def bars(self, text: str, usage: Usage) -> None:
+        self._print(Text(f"{text}  ") + bars(usage))
 
     def picture(self, graph: str) -> None:
-        self._console.print(Padding(Text(graph.rstrip()), (1, 0, 0, 3)))
+        self._console.print()
+        self._print(Text(graph.rstrip()))
 
     def promises(self, promises: Iterable[Promise]) -> None:
         lines = []
         for promise in promises:
             mark = Text("✔ " if promise.held else "✘ ", style="green" if promise.held else "bold red")
             lines.append(mark + Text(promise.promise) + Text(f"  {promise.found}", style="dim"))
-        self._console.print(Padding(Group(*lines), (0, 0, 0, 3)))
+        self._print(Group(*lines))
+
+    def _print(self, item: RenderableType) -> None:
+        self._console.print(Padding(item, (0, 0, 0, 3), expand=False))
 
 
 def bars(usage: Usage) -> Text:
@@ -65,6 +83,17 @@ def bars(usage: Usage) -> Text:
         text.append(LEVELS[min(height, len(LEVELS) - 1)], style="green" if gpu.cores_allocated < 100 else "blue")
         text.append("│", style="dim")
     return text
+
+
+def _by_container(usage: Usage) -> dict[str, str]:
+    return {f"{entry.pod}/{entry.container}": _holds(entry) for entry in usage.containers}
+
+
+def _holds(entry: ContainerUsage) -> str:
+    minors = ", ".join(str(share.minor) for share in entry.gpus)
+    if len(entry.gpus) > 1 or entry.cores == 100:
+        return f"GPU{'s' * (len(entry.gpus) > 1)} {minors}"
+    return f"GPU {minors}: {entry.cores} cores, {entry.blocks // 4} GiB"
 
 
 def _gets(pod: SeenPod) -> str:

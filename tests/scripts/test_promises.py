@@ -75,7 +75,7 @@ def container(pod: str, *, cores: int, blocks: int) -> SeenContainer:
 
 
 def seen(name: str, *containers: SeenContainer, phase: str = "Running", message: str = "") -> SeenPod:
-    return SeenPod("demo", name, f"uid-{name}", phase, message, containers)
+    return SeenPod("demo", name, f"uid-{name}", phase, message, (0,), 30, 4, containers)
 
 
 def test_an_answer_that_agrees_everywhere_is_its_own() -> None:
@@ -155,6 +155,14 @@ def test_every_difference_between_two_ledgers_is_noticed(after: Usage, said: str
     promise = promises.same_ledger(usage(entry("a", cores=30, blocks=4)), after)
     assert promise.held == (not said)
     assert said in promise.found
+
+
+def test_only_the_grant_of_a_refused_pod_may_go() -> None:
+    before = usage(entry("a", cores=30, blocks=4), entry("b", cores=1, blocks=1))
+    after = usage(entry("a", cores=30, blocks=4))
+    assert not promises.same_ledger(before, after).held
+    assert promises.same_ledger(before, after, refused=["uid-b"]).held
+    assert not promises.same_ledger(before, before, refused=["uid-b"]).held
 
 
 def test_a_pod_that_does_not_run_is_noticed() -> None:
