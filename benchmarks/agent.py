@@ -117,7 +117,8 @@ async def running_agent(
     command += ["--log-level=warning", "--query-addr=127.0.0.1"]
     emulator = {
         "LD_LIBRARY_PATH": str(REPOSITORY / "library/build/emulator"),
-        "VCUDA_EMULATOR_PROFILE": str(REPOSITORY / "library/emulator/profiles/hgx-a100.json"),
+        "VCUDA_EMULATOR_PROFILE": os.environ.get("PROFILE")
+        or str(REPOSITORY / "library/emulator/profiles/hgx-a100.json"),
         "VCUDA_EMULATOR_STATE": str(base / "gpus"),
     }
     began = time.monotonic()

@@ -14,13 +14,13 @@ from tests.fakes.bareplugin import BarePlugin
 RESOURCES = {"tencent.com/vcuda-core": "vcore.sock", "tencent.com/vcuda-memory": "vmemory.sock"}
 
 
-def full_answer(_ids: list[str]) -> pb.ContainerAllocateResponse:
-    """As long as one of the agent's."""
+def full_answer(empty: Path) -> pb.ContainerAllocateResponse:
+    """As long as one of the agent's; `empty` is a directory to mount."""
     return pb.ContainerAllocateResponse(
         envs={"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64", "NVIDIA_VISIBLE_DEVICES": "GPU-" + "0" * 36},
         mounts=[
-            pb.Mount(container_path="/etc/vcuda", host_path="/tmp", read_only=True),
-            pb.Mount(container_path="/usr/local/nvidia", host_path="/tmp", read_only=True),
+            pb.Mount(container_path="/etc/vcuda", host_path=str(empty), read_only=True),
+            pb.Mount(container_path="/usr/local/nvidia", host_path=str(empty), read_only=True),
         ],
         devices=[
             pb.DeviceSpec(container_path=f"/dev/x{i}", host_path="/dev/null", permissions="rwm") for i in range(3)
@@ -30,10 +30,12 @@ def full_answer(_ids: list[str]) -> pb.ContainerAllocateResponse:
 
 
 async def serve(directory: Path, counts: tuple[int, int]) -> None:
+    answer = full_answer(directory / "empty")
+    (directory / "empty").mkdir()
     plugins = [
-        BarePlugin(resource, directory / socket, {f"{resource[-1]}{i:08d}": -1 for i in range(count)}, answer=answer)
-        for (resource, socket), count, answer in zip(
-            RESOURCES.items(), counts, (full_answer, lambda _: pb.ContainerAllocateResponse()), strict=True
+        BarePlugin(resource, directory / socket, {f"{resource[-1]}{i:08d}": -1 for i in range(count)}, answer=respond)
+        for (resource, socket), count, respond in zip(
+            RESOURCES.items(), counts, (lambda _: answer, lambda _: pb.ContainerAllocateResponse()), strict=True
         )
     ]
     for plugin in plugins:
