@@ -10,9 +10,10 @@ import os
 import ssl
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -20,6 +21,8 @@ from deviceplugin.errors import ConfigError
 from deviceplugin.kube.words import one_line
 
 log = structlog.get_logger("vcuda.kube")
+Given = TypeVar("Given")
+Result = TypeVar("Result")
 _HEADER = "BearerToken"  # under this key the package keeps the whole Authorization header, Basic too
 _HEADER_SECONDS = 30.0  # projected tokens rotate at 80 % of their life, so half a minute late is early
 
@@ -41,12 +44,16 @@ class Access:
 
 
 class Credentials:
-    """Holds the loaded configuration and refreshes what expires. Blocking work runs in a thread."""
+    """Holds the loaded configuration and refreshes what expires.
+
+    Blocking work has a thread of its own: an exec plugin that hangs must not use up the threads of the others.
+    """
 
     def __init__(self, kubeconfig: Path | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._kubeconfig = kubeconfig
         self._clock = clock
         self._lock = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, "credentials")
         self._configuration: Any = None
         self._access: Access | None = None
         self._fresh_until = 0.0
@@ -65,19 +72,25 @@ class Credentials:
     async def renew(self, refused: Access) -> Access:
         """Reads everything again after the server refused `refused`; once for all who were refused together."""
         async with self._lock:
-            if self._access is refused or self._access is None:
-                await self._load()
+            if self._access is refused:
+                try:
+                    await self._load()
+                except ConfigError as error:  # half-written, perhaps: what was refused now may be accepted later
+                    log.warning("credentials could not be read again", cause=error.message)
         assert self._access is not None
         return self._access
 
+    async def _in_thread(self, work: Callable[[Given], Result], given: Given) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, given)
+
     async def _load(self) -> None:
-        self._configuration, self._access = await asyncio.to_thread(load, self._kubeconfig)
+        self._configuration, self._access = await self._in_thread(load, self._kubeconfig)
         self._fresh_until = self._clock() + _HEADER_SECONDS
 
     async def _refresh_header(self, access: Access) -> None:
         self._fresh_until = self._clock() + _HEADER_SECONDS
         try:
-            header = await asyncio.to_thread(_authorization, self._configuration)
+            header = await self._in_thread(_authorization, self._configuration)
         except Exception as error:  # the package's hook reads files and runs plugins; the old header may still do
             log.warning("credentials could not be refreshed", cause=one_line(str(error)))
             return

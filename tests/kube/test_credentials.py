@@ -1,5 +1,6 @@
 """Every way to say who we are reaches the server, and every broken one is one sentence."""
 
+import asyncio
 import base64
 import json
 import ssl
@@ -102,6 +103,33 @@ async def test_a_rotated_token_file_is_read_again_once(server: ApiServer, tmp_pa
         with pytest.raises(KubeError, match="401"):
             await client.list_pods(node="n1")
         assert len(server.requests) == 6
+
+
+async def test_a_kubeconfig_that_vanished_is_not_missed_until_the_server_refuses(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    server.token = "first"
+    kubeconfig = server.kubeconfig(tmp_path / "kc")
+    async with await KubeClient.connect(kubeconfig, timeouts=TIMEOUTS) as client:
+        kubeconfig.unlink()
+        await client.list_pods(node="n1")
+        server.token = "second"
+        with pytest.raises(KubeError, match="401"):
+            await client.list_pods(node="n1")
+        server.kubeconfig(kubeconfig)
+        await client.list_pods(node="n1")
+
+
+async def test_a_plugin_that_hangs_costs_the_time_limit_and_no_more(server: ApiServer, tmp_path: Path) -> None:
+    server.token = "first"
+    kubeconfig = config(server, tmp_path / "kc", plugin(tmp_path, {"token": "first"}))
+    async with await KubeClient.connect(kubeconfig, timeouts=Timeouts(request=0.3)) as client:
+        (tmp_path / "plugin").write_text("#!/bin/sh\nexec sleep 2\n")
+        server.token = "second"
+        for _ in range(3):
+            with pytest.raises(KubeError, match="no answer in time"):
+                await client.list_pods(node="n1")
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "others go on"), 1) == "others go on"
 
 
 async def test_an_exec_plugin_gives_a_token_and_is_asked_again_after_401(server: ApiServer, tmp_path: Path) -> None:
