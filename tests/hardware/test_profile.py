@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from copy import deepcopy
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -251,7 +252,7 @@ def test_a_profile_with_anything_anywhere_is_read_or_a_parse_error_of_one_line(d
     source = document(
         3,
         topology={"default": "node", "groups": [{"level": "single", "gpus": [0, 1]}]},
-        nvlink=[dict(DIRECT), dict(SWITCHED)],
+        nvlink=deepcopy([DIRECT, SWITCHED]),
         processes=[{"gpu": 1, "pid": 10, "memory_mib": 5}],
     )
     place: Any = source

@@ -1,18 +1,19 @@
 """The one door: restrictions, refusals, and that every GPU is accounted for."""
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.errors import CapacityError
-from deviceplugin.model.gpu import ComputeMode, GpuUuid
+from deviceplugin.model.gpu import ComputeMode, GpuUuid, Health
 from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.model.topology import Topology
 from deviceplugin.placement.choice import Choice
 from deviceplugin.placement.place import place
-from deviceplugin.placement.snapshot import Snapshot
+from deviceplugin.placement.snapshot import GpuView, Snapshot
 from tests.placement.nodes import gpu, nvswitch, pcie_tree, snapshot, snapshots, t6
 
 REQUESTS = [Request(30, 8), Request(100, 0), Request(100, 65), Request(200, 0), Request(300, 3 * 64)]
@@ -214,3 +215,12 @@ def test_a_refusal_stays_one_short_sentence_on_a_node_of_64_gpus(request_: Reque
     assert "not open to this container" in message
     assert len(message) < 900
     assert "\n" not in message
+
+
+def test_a_gpu_that_vanished_may_have_the_minor_of_the_one_that_took_its_place() -> None:
+    here = snapshot(3, nvswitch)
+    gone = GpuView(replace(gpu(1), uuid=GpuUuid("GPU-gone")), 100, 320, health=Health(healthy=False, reason="vanished"))
+    both = Snapshot((gone, *here.gpus), here.topology)
+    for request in REQUESTS:
+        assert place(request, both).gpus == place(request, here).gpus
+    assert "vanished" in place(Request(100, 0), both).passed_over[1].reason
