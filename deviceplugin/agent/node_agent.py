@@ -5,7 +5,7 @@ In: settings, the ledger, the hardware. Out: the objects that `run` starts and s
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -24,7 +24,7 @@ from deviceplugin.hardware.node import Hardware
 from deviceplugin.kubelet import identity
 from deviceplugin.kubelet.allocate import Allocating
 from deviceplugin.kubelet.answer import HostLayout
-from deviceplugin.kubelet.checkpoint import CHECKPOINT_NAME, read_checkpoint
+from deviceplugin.kubelet.checkpoint import CHECKPOINT_NAME, CheckpointReader
 from deviceplugin.kubelet.decisions import KubeletDecisions
 from deviceplugin.kubelet.devices import DeviceFeed, catalog
 from deviceplugin.kubelet.node import Node
@@ -62,7 +62,7 @@ class NodeAgent:
     upkeep: Upkeep
     kubelet_pods: KubeletPods
     pod_resources: PodResources
-    checkpoint: Callable[[], Awaitable[Checkpoint]]
+    checkpoint: Callable[[], Checkpoint]
 
     async def close(self) -> None:
         await self.kubelet_pods.close()
@@ -78,6 +78,8 @@ class Assembly:
         self._hardware = hardware
         self._names = settings.names
         self._link: KubeletLink | None = None
+        reader = CheckpointReader(settings.kubelet.device_plugin_path / CHECKPOINT_NAME, self._names)
+        self._checkpoint: Callable[[], Checkpoint] = reader.read
         self.cluster = Cluster(
             settings.node.kubeconfig,
             node=settings.node.name,
@@ -168,10 +170,6 @@ class Assembly:
         inventory = self._hardware.inventory
         assert inventory is not None, "the node agent is made after the hardware has started"
         return inventory
-
-    async def _checkpoint(self) -> Checkpoint:
-        """A few milliseconds for the largest node, so it is read on the loop."""
-        return read_checkpoint(self._settings.kubelet.device_plugin_path / CHECKPOINT_NAME, self._names)
 
     def _processes(self) -> dict[GpuUuid, int]:
         return {uuid: len(sample.processes) for uuid, sample in self._hardware.samples.items()}

@@ -138,14 +138,14 @@ async def _prepare(agent: NodeAgent) -> None:
     except TimeoutError:
         log.info("kubelet does not answer yet, upkeep goes on later")
     if lost and not agent.ledger.grants():
-        await _adopt_all(agent)
+        _adopt_all(agent)
 
 
-async def _adopt_all(agent: NodeAgent) -> None:
+def _adopt_all(agent: NodeAgent) -> None:
     """The journal is empty and nobody could say which pods live: kubelet's checkpoint is believed as it stands."""
     inventory = agent.feed.catalog.inventory
     try:
-        found = rebuild(await agent.checkpoint(), inventory, created=time.time())
+        found = rebuild(agent.checkpoint(), inventory, created=time.time())
     except VcudaError as error:
         log.warning("kubelet's checkpoint cannot be read", cause=error.message)
         return

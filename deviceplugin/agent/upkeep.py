@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar
 
 import structlog
 
@@ -35,7 +34,7 @@ from deviceplugin.model.units import Resource
 
 log = structlog.get_logger("vcuda.agent")
 _SOON_S = 0.3
-_T = TypeVar("_T")
+_PODS_BUDGET_S = 2.0
 
 
 class Upkeep:
@@ -48,7 +47,7 @@ class Upkeep:
         reflector: PodReflector,
         *,
         inventory: Callable[[], Inventory],
-        checkpoint: Callable[[], Awaitable[Checkpoint]],
+        checkpoint: Callable[[], Checkpoint],
         kubelet_pods: Callable[[], Awaitable[Sequence[Pod]]],
         files: AgentFiles,
         report: AgentReport,
@@ -100,8 +99,8 @@ class Upkeep:
     async def _look(self) -> Evidence:
         grants = self._ledger.grants()
         api = self._api_view()
-        kubelet = await self._or_none(self._kubelet_pods())
-        checkpoint = await self._or_none(self._checkpoint())
+        kubelet = await self._kubelet_pods_or_none()
+        checkpoint = self._checkpoint_or_none()
         shown = None
         if kubelet is not None:
             # A kubelet that just started shows static pods only, until the API server has answered it.
@@ -113,12 +112,19 @@ class Upkeep:
             return None
         return PodsView.of(self._reflector.pods.values())
 
-    async def _or_none(self, fetched: Awaitable[_T]) -> _T | None:
+    async def _kubelet_pods_or_none(self) -> Sequence[Pod] | None:
         try:
-            async with asyncio.timeout(2.0):
-                return await fetched
+            async with asyncio.timeout(_PODS_BUDGET_S):
+                return await self._kubelet_pods()
         except (TimeoutError, VcudaError) as error:
-            log.debug("a source of evidence is missing", cause=str(error))
+            log.debug("kubelet does not show its pods", cause=str(error))
+            return None
+
+    def _checkpoint_or_none(self) -> Checkpoint | None:
+        try:
+            return self._checkpoint()
+        except VcudaError as error:
+            log.warning("kubelet's checkpoint cannot be read", cause=error.message)
             return None
 
     def _carry_out(self, decisions: Decisions, evidence: Evidence) -> None:

@@ -7,7 +7,7 @@ several goroutines; it is held over the identity sources, which have budgets, an
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import structlog
@@ -70,23 +70,13 @@ class Allocating:
 
     async def _identify(self, resource: Resource, count: int) -> Claim:
         ledger = self._node.ledger
-        checkpoint = await self._checkpoint_or_none()
-
-        def recorded(key: tuple[PodUid, str]) -> bool:
-            return checkpoint is None or checkpoint.has(*key)
+        recorded = _Recorded(self._node.checkpoint)
 
         def open_half(key: tuple[PodUid, str]) -> bool:
             grant = ledger.of_owner(key)
             return grant is not None and resource not in grant.answered
 
         return await self._node.identity.identify(Question(resource, count, ledger.answered, recorded, open_half))
-
-    async def _checkpoint_or_none(self) -> Checkpoint | None:
-        try:
-            return await self._node.checkpoint()
-        except VcudaError as error:
-            log.warning("kubelet's checkpoint cannot be read", cause=error.message)
-            return None
 
     def _answer(self, claim: Claim, resource: Resource) -> Answer:
         grant = self._node.ledger.of_owner(claim.container.ref.key)
@@ -182,3 +172,21 @@ class Allocating:
         inventory = self._node.feed.catalog.inventory
         usable = {gpu.uuid for gpu in inventory.gpus if is_usable(inventory, gpu)}
         return grant.allocation.uuids <= usable
+
+
+class _Recorded:
+    """Whether kubelet's checkpoint has a container; read only when a source asks, which is seldom."""
+
+    def __init__(self, read: Callable[[], Checkpoint]) -> None:
+        self._read = read
+        self._checkpoint: Checkpoint | None = None
+
+    def __call__(self, key: tuple[PodUid, str]) -> bool:
+        """True where it cannot be read: then nothing is said to be forgotten."""
+        if self._checkpoint is None:
+            try:
+                self._checkpoint = self._read()
+            except VcudaError as error:
+                log.warning("kubelet's checkpoint cannot be read", cause=error.message)
+                return True
+        return self._checkpoint.has(*key)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from deviceplugin.errors import RequestError
 from deviceplugin.model.gpu import ComputeMode, Gpu, GpuUuid, Inventory
-from deviceplugin.model.ids import DeviceId, GpuKey, device_ids, gpu_keys, parse_device_id
+from deviceplugin.model.ids import DeviceId, GpuKey, device_ids, gpu_keys
 from deviceplugin.model.units import Resource
 from deviceplugin.wire import deviceplugin_pb2 as pb
 
@@ -40,11 +40,6 @@ class Catalog:
                 "the GPU was removed, or another plugin serves the resource"
             )
         return tuple(DeviceId(text) for text in ids)
-
-    def uuid_of(self, text: str) -> GpuUuid | None:
-        """The card that an ID points to, None when it is not here."""
-        key = parse_device_id(text).key
-        return next((uuid for uuid, own in self.keys.items() if own == key), None)
 
 
 def catalog(inventory: Inventory, *, numa: bool = False) -> Catalog:

@@ -58,7 +58,7 @@ class Node:
     layout: HostLayout
     files: GrantFiles
     report: Report
-    checkpoint: Callable[[], Awaitable[Checkpoint]]
+    checkpoint: Callable[[], Checkpoint]
     find_pod: Callable[[PodUid], Awaitable[Pod | None]]
     hinted: Callable[[Pod, PodContainer], frozenset[GpuUuid]]
     soft_cores: Callable[[Pod], int]

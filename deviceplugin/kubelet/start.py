@@ -33,7 +33,7 @@ class Starting:
         owner: ContainerRef | None = None
         try:
             self._node.feed.catalog.check(resource, ids)
-            checkpoint = await self._node.checkpoint()
+            checkpoint = self._node.checkpoint()
             for key in self._owners(checkpoint, resource, ids):
                 grant = self._grant_of(key, checkpoint)
                 owner = grant.allocation.owner if grant else None

@@ -4,12 +4,12 @@ In: the IDs that kubelet offers and how many should come from each GPU. Out: exa
 Only a hint (design 3.1): where a GPU has too few free IDs the rest comes from the others; the ledger is untouched.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
-from deviceplugin.errors import ParseError
 from deviceplugin.model.allocation import Allocation
 from deviceplugin.model.gpu import GpuUuid
-from deviceplugin.model.ids import GpuKey, parse_device_id
+from deviceplugin.model.ids import GpuKey, key_of
 from deviceplugin.model.units import Resource
 
 
@@ -32,31 +32,22 @@ def choose_ids(
 ) -> tuple[str, ...]:
     """`must_include` first, then each GPU's quota in slot order, then whatever is left, fullest offer first."""
     chosen = list(dict.fromkeys(must_include))[:size]
-    taken = set(chosen)
-    by_key: dict[GpuKey, list[str]] = {}
-    for text in sorted(set(available) - taken):
-        by_key.setdefault(_key(text), []).append(text)
-    held = _count(chosen)
+    held = Counter(key_of(text) for text in chosen)
+    by_key = _by_card(set(available).difference(chosen))
     for key, quota in wanted.items():
-        offer = by_key.get(key, [])
-        part = max(0, min(quota - held.get(key, 0), size - len(chosen)))
+        part = max(0, min(quota - held[key], size - len(chosen)))
+        offer = sorted(by_key.pop(key, ()))
         chosen += offer[:part]
         by_key[key] = offer[part:]
-    for offer in sorted(by_key.values(), key=len, reverse=True):
-        chosen += offer[: size - len(chosen)]
+    for key in sorted(by_key, key=lambda each: (-len(by_key[each]), each)):
+        if len(chosen) == size:
+            break
+        chosen += sorted(by_key[key])[: size - len(chosen)]
     return tuple(chosen)
 
 
-def _count(ids: Sequence[str]) -> dict[GpuKey, int]:
-    out: dict[GpuKey, int] = {}
+def _by_card(ids: Iterable[str]) -> dict[GpuKey, list[str]]:
+    out: dict[GpuKey, list[str]] = {}
     for text in ids:
-        out[_key(text)] = out.get(_key(text), 0) + 1
+        out.setdefault(key_of(text), []).append(text)
     return out
-
-
-def _key(text: str) -> GpuKey:
-    """The card of an ID; IDs of another plugin, left over in kubelet's books, belong to none."""
-    try:
-        return parse_device_id(text).key
-    except ParseError:
-        return GpuKey("")

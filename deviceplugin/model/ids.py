@@ -67,6 +67,14 @@ def parse_device_id(text: str) -> Slot:
     raise ParseError(f"device ID {text[:40]!r} was never issued by this agent")
 
 
+def key_of(text: str) -> GpuKey:
+    """The card that an ID points to, without any check; what was never issued points to no card that is here.
+
+    GetPreferredAllocation offers thousands of IDs at once; `parse_device_id` is for those that are not trusted.
+    """
+    return GpuKey(text[1 : 1 + _KEY_LENGTH])
+
+
 def count_by_gpu(ids: Iterable[str], keys: Mapping[GpuUuid, GpuKey]) -> dict[GpuUuid, int]:
     """How many of the IDs point to each card that is still here."""
     by_key = {key: uuid for uuid, key in keys.items()}

@@ -135,7 +135,7 @@ class Station:
         shown = decode_pod_list(json.dumps({"items": self.kubelet.pod_list()}).encode())
         return next((pod for pod in (*self.known, *shown) if pod.ref.uid == uid), None)
 
-    async def _checkpoint(self) -> Checkpoint:
+    def _checkpoint(self) -> Checkpoint:
         return read_checkpoint(self.kubelet.checkpoint_path)
 
     def _node(self) -> Node:

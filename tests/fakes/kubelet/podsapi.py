@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from tests.fakes.kubelet.certificate import self_signed
@@ -81,11 +82,10 @@ class PodsApi:
         if not self._authorised(request):
             return web.Response(status=401, text="Unauthorized")
         body: Json = {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": list(self._listing())}
-        response = web.json_response(body)
+        encoded = msgspec.json.encode(body)
         if self.faults.garbled:
-            text = response.text or ""
-            return web.Response(text=text[: len(text) // 2], content_type="application/json")
-        return response
+            encoded = encoded[: len(encoded) // 2]
+        return web.Response(body=encoded, content_type="application/json")
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         await self._pause.passed()
