@@ -1,0 +1,123 @@
+"""`vcuda agent` as a process: what it says at start, how it refuses, and how it waits and ends."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+VCUDA = [sys.executable, "-m", "deviceplugin"]
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: u, user: {token: t}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+"""
+
+
+def command(directory: Path, *flags: str) -> list[str]:
+    """The agent, with everything that it would touch below the directory and no driver."""
+    (directory / "kubeconfig").write_text(KUBECONFIG)
+    (directory / "device-plugins").mkdir(exist_ok=True)
+    own = {
+        "kubeconfig": "kubeconfig",
+        "nvml-library": "no-such-libnvidia-ml.so.1",
+        "checkpoint-path": "checkpoint",
+        "virtual-manager-path": "vm",
+        "driver-mirror-path": "vdriver",
+        "device-plugin-path": "device-plugins",
+        "display-socket": "d.sock",
+    }
+    paths = [f"--{flag}={directory / name}" for flag, name in own.items()]
+    return [*VCUDA, "agent", "--hostname-override=gpu-7", "--query-addr=127.0.0.1", "--query-port=0", *paths, *flags]
+
+
+def ended(directory: Path, *flags: str) -> tuple[int, list[str]]:
+    result = subprocess.run(command(directory, *flags), capture_output=True, text=True, timeout=50, check=False)
+    assert result.stdout == ""
+    return result.returncode, result.stderr.splitlines()
+
+
+def test_without_a_driver_it_says_so_in_one_line_and_ends(short_tmp: Path) -> None:
+    status, lines = ended(short_tmp)
+    assert status == 1
+    (sentence,) = [line for line in lines if not line.startswith("{")]
+    assert sentence.startswith("vcuda: ")
+    assert "no-such-libnvidia-ml.so.1" in sentence
+    assert not any("traceback" in line.lower() for line in lines)
+
+
+def test_at_start_it_logs_what_was_set_and_where_and_which_flags_do_nothing(short_tmp: Path) -> None:
+    _, lines = ended(short_tmp, "--standalone", "--share-mode")
+    retired, settings = (json.loads(line) for line in lines[:2])
+    assert retired["msg"].startswith("--standalone has no effect: ")
+    assert settings["msg"] == "settings in force"
+    assert settings["set"]["shareMode"] == "true (--share-mode)"
+    assert settings["set"]["hostnameOverride"] == "gpu-7 (--hostname-override)"
+
+
+def test_a_port_that_is_taken_ends_it_with_the_sentence(short_tmp: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        status, lines = ended(short_tmp, f"--query-port={port}")
+    assert status == 1
+    sentence = f"vcuda: --query-port: port {port} on 127.0.0.1 is in use; stop what listens there or give another port"
+    assert [line for line in lines if not line.startswith("{")] == [sentence]
+
+
+@contextmanager
+def running(directory: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """The process, and where its views are once it says so."""
+    log = directory / "log"
+    with log.open("wb") as file, subprocess.Popen(command(directory, *flags), stderr=file) as process:
+        try:
+            yield process, f"http://127.0.0.1:{_port(process, log)}"
+        finally:
+            process.kill()
+
+
+def _port(process: subprocess.Popen[bytes], log: Path) -> int:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and process.poll() is None:
+        for line in log.read_text().splitlines():
+            if '"views are served"' in line:
+                return int(json.loads(line)["port"])
+        time.sleep(0.05)
+    raise AssertionError(log.read_text())
+
+
+def get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@pytest.mark.parametrize("asked", [signal.SIGTERM, signal.SIGINT])
+def test_it_waits_for_a_driver_says_so_and_ends_in_order_when_asked(short_tmp: Path, asked: signal.Signals) -> None:
+    with running(short_tmp, "--wait-for-driver") as (process, url):
+        assert get(f"{url}/healthz") == (200, "ok\n")
+        status, why = get(f"{url}/readyz")
+        assert status == 503
+        assert why.startswith("waiting for the NVIDIA driver; not registered with kubelet")
+        assert get(f"{url}/graph") == (200, "gpu-7: the driver has not answered yet\n")
+        assert "vcuda_kubelet_registered 0.0" in get(f"{url}/metrics")[1]
+        assert (short_tmp / "d.sock").is_socket()
+
+        began = time.monotonic()
+        process.send_signal(asked)
+        assert process.wait(timeout=10) == 0
+        assert time.monotonic() - began < 10
+    assert not (short_tmp / "d.sock").exists()
+    assert not list((short_tmp / "device-plugins").glob("*.sock"))
