@@ -5,7 +5,7 @@ In: references, annotations, events. Out: pods and nodes as values, `KubeError` 
 later is never touched. Not here: retries and caches.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,8 +85,13 @@ class KubeClient:
                 continue
         return await self._list_once(node)
 
-    async def watch_pods(self, *, node: str, version: str, seconds: int) -> AsyncGenerator[PodEvent]:
-        """Changes after a version, for so long; ends as the server ends it. Use with `contextlib.aclosing`."""
+    async def watch_pods(
+        self, *, node: str, version: str, seconds: int, opened: Callable[[], None] = lambda: None
+    ) -> AsyncGenerator[PodEvent]:
+        """Changes after a version, for at most so long; use with `contextlib.aclosing`.
+
+        `opened` is called when the server has accepted; it may then be silent while nothing changes.
+        """
         query = {
             "fieldSelector": f"spec.nodeName={node}",
             "watch": "true",
@@ -94,7 +99,8 @@ class KubeClient:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(seconds),
         }
-        async with aclosing(self._transport.lines("/api/v1/pods", what=f"watch pods of {node}", query=query)) as lines:
+        what = f"watch pods of {node}"
+        async with aclosing(self._transport.lines("/api/v1/pods", what=what, query=query, opened=opened)) as lines:
             async for line in lines:
                 yield read_line(line, self._names)
 

@@ -91,7 +91,7 @@ class PodReflector:
 
     @property
     def last_event_age(self) -> float | None:
-        """Seconds since the server last said anything, bookmarks included; None before it did."""
+        """Seconds since the server last said anything, an accepted watch included; None before it did."""
         return None if self._last_heard is None else self._clock() - self._last_heard
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
@@ -120,7 +120,9 @@ class PodReflector:
             if not self._version:
                 await self._list()
             async with aclosing(
-                self._client.watch_pods(node=self._node, version=self._version, seconds=self._watch_seconds())
+                self._client.watch_pods(
+                    node=self._node, version=self._version, seconds=self._watch_seconds(), opened=self._heard
+                )
             ) as events:
                 async for event in events:
                     self._apply(event)
@@ -134,7 +136,7 @@ class PodReflector:
 
     async def _list(self) -> None:
         listing = await self._client.list_pods(node=self._node)
-        self._last_heard = self._clock()
+        self._heard()
         self.lists += 1
         found = {pod.ref.uid: pod for pod in listing.pods}
         for gone in [pod for uid, pod in self._pods.items() if uid not in found]:
@@ -144,11 +146,14 @@ class PodReflector:
         self._version = listing.version
         self.synced.set()
 
+    def _heard(self) -> None:
+        self._last_heard = self._clock()
+
     def _watch_seconds(self) -> int:
         return max(1, round(self._pace.watch * (1 + self._jitter() / 2)))
 
     def _apply(self, event: PodEvent) -> None:
-        self._last_heard = self._clock()
+        self._heard()
         self._version = event.version
         if event.pod is None:
             return

@@ -7,8 +7,8 @@ what paths and bodies mean (`client`), and when to try again (`reflector`, `even
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import aiohttp
@@ -30,7 +30,7 @@ _CHUNK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds. `silence` ends a watch that says nothing, not even a bookmark: a half-open connection looks like it."""
+    """Seconds. `silence` ends a watch that says nothing, not even a bookmark: it may be a half-open connection."""
 
     connect: float = 3.0
     request: float = 10.0
@@ -72,15 +72,22 @@ class Transport:
             raise refusal(response.status, answer, what=what)
         return answer
 
-    async def lines(self, path: str, *, what: str, query: Mapping[str, str]) -> AsyncGenerator[bytes]:
-        """The lines of a watch until the server ends it; use with `contextlib.aclosing`."""
+    async def lines(
+        self, path: str, *, what: str, query: Mapping[str, str], opened: Callable[[], None]
+    ) -> AsyncGenerator[bytes]:
+        """The lines of a watch until the server ends it or is silent for too long; use with `contextlib.aclosing`.
+
+        Silence is no error: where nothing changes a server may send no bookmarks either (seen on 1.36).
+        """
         try:
             async with self._send("GET", path, query=query, streaming=True) as response:
                 if response.status >= 300:
                     async with asyncio.timeout(self._timeouts.request):
                         raise refusal(response.status, await _read(response), what=what)
-                async for line in _split(response):
-                    yield line
+                opened()
+                with suppress(aiohttp.SocketTimeoutError):
+                    async for line in _split(response):
+                        yield line
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise silence(error, what=what) from None
 

@@ -155,7 +155,6 @@ async def test_a_watch_ends_when_the_server_ends_it(server: ApiServer, client: K
         (Harm.ERROR_WATCH, 500, KubeError),
         (Harm.CUT_WATCH, 0, KubeError),
         (Harm.GARBLED_WATCH, 0, ParseError),
-        (Harm.SILENT_WATCH, 0, KubeError),
     ],
 )
 async def test_a_broken_watch_is_one_of_our_errors(
@@ -165,6 +164,12 @@ async def test_a_broken_watch_is_one_of_our_errors(
     made(server)
     with pytest.raises(expected):
         await watched(client)
+
+
+async def test_a_watch_that_is_silent_for_too_long_ends(server: ApiServer, client: KubeClient) -> None:
+    server.faults.add(Harm.SILENT_WATCH)
+    made(server)
+    assert await watched(client) == []
 
 
 async def test_a_compacted_version_is_gone(server: ApiServer, client: KubeClient) -> None:
