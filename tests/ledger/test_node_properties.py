@@ -20,14 +20,13 @@ from deviceplugin.ledger.evidence import Checkpoint, CheckpointEntry
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.ledger.rebuild import rebuild
 from deviceplugin.ledger.reconcile import Evidence, PodsView, reconcile
-from deviceplugin.ledger.repair import Claimant
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import ContainerState, Pod
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import Resource
 from deviceplugin.placement.occupancy import snapshot_for
 from tests.ledger.crash.scenario import JOURNAL
-from tests.ledger.makers import grant, inventory, open_ledger, pod
+from tests.ledger.makers import claimant, grant, inventory, open_ledger, pod
 from tests.ledger.test_rebuild import recorded
 
 NODE = inventory(3)
@@ -130,9 +129,8 @@ class NodeMachine(RuleBasedStateMachine):
         self.settle(found.granted, found)
 
     def settle(self, grant_id: GrantId, found: SimulatedPod) -> None:
-        shown = found.shown().containers[0]
         with suppress(CapacityError):  # the true owner does not fit where it was put: its start fails
-            self.ledger.settle(grant_id, Claimant(shown.ref, shown.role, Request(*found.size)), NODE)
+            self.ledger.settle(grant_id, claimant(found.name, cores=found.size[0], blocks=found.size[1]), NODE)
 
     @precondition(lambda self: self.in_phase("running"))
     @rule(data=st.data())
