@@ -16,7 +16,7 @@ import aiohttp
 
 from deviceplugin.errors import ConfigError, KubeletError, ParseError
 from deviceplugin.kube.credentials import Access
-from deviceplugin.kube.pods import decode_pod_list
+from deviceplugin.kube.pod_list import PodListReader
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import ResourceNames
 
@@ -37,7 +37,7 @@ class KubeletPods:
         self._url = url
         self._access = access
         self._node = node
-        self._names = names
+        self._reader = PodListReader(names)
         self._own_authorities = own_authorities
         self._insecure = insecure
         self._session: aiohttp.ClientSession | None = None
@@ -51,7 +51,7 @@ class KubeletPods:
             raise KubeletError(f"kubelet cannot be asked for its pods: {error.message}") from None
         body = await self._get(access)
         try:
-            return decode_pod_list(body, names=self._names)
+            return self._reader.read(body)
         except ParseError as error:
             raise KubeletError(f"kubelet's list of pods cannot be read: {error.message}") from None
 
