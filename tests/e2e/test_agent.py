@@ -21,6 +21,7 @@ from tests.e2e.node.workload import WHOLE, GpuContainer, GpuPod, burst, share
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600, func_only=True)]
 
 CHURN_SECONDS = 120
+EXACT = {"pods", "podresources"}
 
 
 def test_a_burst_of_60_pods_gives_every_container_its_own(empty_cluster: Cluster, start_agent: StartAgent) -> None:
@@ -30,7 +31,9 @@ def test_a_burst_of_60_pods_gives_every_container_its_own(empty_cluster: Cluster
     wait_all_running(empty_cluster, asked)
 
     scene = check_everything(empty_cluster, agent, asked)
-    assert {each.source for each in scene.usage.containers} == {"pods"}  # the exact source, every time
+    sources = {each.source for each in scene.usage.containers}
+    assert "pods" in sources
+    assert sources <= EXACT  # a slow answer of kubelet's may cost its place, never exactness
 
 
 def test_the_burst_without_kubelets_pods_is_as_exact(empty_cluster: Cluster, start_agent: StartAgent) -> None:

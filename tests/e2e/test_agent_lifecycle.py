@@ -122,14 +122,7 @@ def test_linked_gpus_and_the_annotations_that_name_them(empty_cluster: Cluster, 
     scene = check_everything(empty_cluster, agent, asked)
 
     for pod in asked:
-        minors = sorted(scene.views[pod.name, "main"].reachable_gpus)
-        expected = ",".join(map(str, minors))
-        wait_until(
-            lambda name=pod.name, expected=expected: _annotated(admin, name) == ("true", expected),
-            f"{pod.name} is annotated with GPUs {expected}",
-            seconds=30,
-            evidence=lambda name=pod.name: str(pods.states(admin)[name].annotations),
-        )
+        _wait_annotated(admin, pod.name, sorted(scene.views[pod.name, "main"].reachable_gpus))
 
 
 def test_the_agent_ends_cleanly_and_finds_everything_again(empty_cluster: Cluster, start_agent: StartAgent) -> None:
@@ -186,6 +179,11 @@ def _view(admin: Client, name: str, *, restarts: int = 0) -> View:
     return wait_until(lambda: parse_view(pods.log(admin, name, "main")), f"{name} says what it sees", seconds=20)
 
 
-def _annotated(admin: Client, name: str) -> tuple[str | None, str | None]:
-    annotations = pods.states(admin)[name].annotations
-    return annotations.get("tencent.com/gpu-assigned"), annotations.get("tencent.com/predicate-gpu-idx-0")
+def _wait_annotated(admin: Client, name: str, minors: list[int]) -> None:
+    expected = {"tencent.com/gpu-assigned": "true", "tencent.com/predicate-gpu-idx-0": ",".join(map(str, minors))}
+    wait_until(
+        lambda: expected.items() <= pods.states(admin)[name].annotations.items(),
+        f"{name} is annotated with {expected}",
+        seconds=30,
+        evidence=lambda: str(pods.states(admin)[name].annotations),
+    )
