@@ -4,7 +4,6 @@ In: a stage and a narrator. Out: a `Document`. Each act checks what it shows; th
 only where going on makes no sense.
 """
 
-import asyncio
 import time
 from dataclasses import dataclass, field
 
@@ -77,7 +76,7 @@ class Play:
         for role in replicas[:BEFORE_KILL]:
             await self._settled(role.name)
         self.stage.kubelet.pods_faults.delay_s = SLOW_PODS_S
-        await self._allocate_is_open()
+        hit = await self._open_allocate()
         before = await self.stage.agent.usage()
         await self.stage.agent.kill()
         self.stage.kubelet.pods_faults.delay_s = 0.0
@@ -85,9 +84,11 @@ class Play:
             await self._settled(role.name)
         refused = [role for role in replicas if self._look(role.name).phase == "Failed"]
         uids = [self._refuse(role.name).uid for role in refused]
-        self.show.say(f"killed in the middle of an Allocate; without the agent kubelet refused {len(refused)} replicas")
+        self.show.say(
+            f"killed in the middle of an Allocate for {hit}; without the agent kubelet refused {len(refused)} replicas"
+        )
         self.seconds["restart"] = await self._start()
-        after = await self.stage.agent.usage()
+        after = await self._without(uids)
         self.show.say(f"started again, ready after {self.seconds['restart']:.1f} s; the ledger:\n")
         self.show.comparison(before, after)
         self._keep(promises.same_ledger(before, after, refused=uids))
@@ -126,6 +127,17 @@ class Play:
             seconds=self.seconds,
             verdict=Verdict(ok, problem or self._broken(), tuple(self.kept)),
         )
+
+    async def _without(self, refused: list[str]) -> Usage:
+        """The ledger as soon as it has let go of what the refused pods may have half got."""
+        found: list[Usage] = []
+
+        async def clean() -> bool:
+            found.append(await self.stage.agent.usage())
+            return not any(entry.uid in refused for entry in found[-1].containers)
+
+        await self.stage.agent.until(clean, what="refused pods hold nothing", deadline_s=EMPTY_S)
+        return found[-1]
 
     async def _replace(self, refused: list[Role], *, first: int) -> None:
         """What a ReplicaSet does with replicas that failed; then everything is looked at."""
@@ -166,15 +178,22 @@ class Play:
         try:
             await self.stage.server.until(done, seconds=RUN_S)
         except TimeoutError as error:
-            why = self.stage.server.store.get("pods", name, namespace=NAMESPACE)["status"]
-            raise DemoError(f"pod {name} neither runs nor is refused after {RUN_S:g} s: {why}") from error
+            raise DemoError(
+                f"pod {name} neither runs nor is refused after {RUN_S:g} s: {seen.waiting(self.stage, name)}"
+            ) from error
 
-    async def _allocate_is_open(self) -> None:
-        end = time.monotonic() + RUN_S
-        while "Allocate" not in self.stage.kubelet.calls.open_methods():
-            if time.monotonic() > end:
-                raise DemoError("no Allocate was open in which the agent could be killed")
-            await asyncio.sleep(0.002)
+    async def _open_allocate(self) -> str:
+        """The pod whose Allocate the agent is working on right now."""
+        calls = self.stage.kubelet.calls
+        try:
+            await self.stage.kubelet.changes.until(
+                lambda: bool(calls.open("Allocate")), what="an Allocate is open", deadline_s=RUN_S
+            )
+        except TimeoutError as error:
+            raise DemoError(f"{error}, in which the agent could be killed") from error
+        waiting = calls.open("Allocate")
+        pods = self.stage.server.store.objects("pods", namespace=NAMESPACE)
+        return str(next(item["metadata"]["name"] for item in pods if item["metadata"]["uid"] == waiting[0]))
 
     def _look(self, name: str) -> SeenPod:
         self.pods[name] = seen.pod(self.stage, name)

@@ -54,7 +54,7 @@ class Role:
 COMPANY = (
     Role("notebook-ann", (Ask("jupyter", 30, 32),), shows="a share of a GPU"),
     Role("notebook-bob", (Ask("jupyter", 20, 16),), shows="joins the fullest GPU"),
-    Role("inference", (Ask("server", 60, 96),), shows="does not fit there"),
+    Role("inference", (Ask("server", 60, 96),), shows="opens the next GPU"),
     Role(
         "pipeline",
         (Ask("decode", 10, 16), Ask("serve", 25, 32)),
@@ -64,7 +64,7 @@ COMPANY = (
     Role("finetune", (Ask("train", 100),), shows="a whole GPU"),
     Role("pretrain", (Ask("train", 400),), shows="the four closest GPUs"),
 )
-IMPOSSIBLE = Role("typo", (Ask("train", 150),), shows="refused")
+IMPOSSIBLE = Role("typo", (Ask("train", 150),), shows="between one GPU and two")
 
 
 def replica(number: int) -> Role:

@@ -34,6 +34,14 @@ def pod(stage: Stage, name: str) -> SeenPod:
     )
 
 
+def waiting(stage: Stage, name: str) -> str:
+    """What holds a pod's containers back."""
+    status: Json = stage.server.store.get("pods", name, namespace=NAMESPACE)["status"]
+    states = status.get("initContainerStatuses", []) + status.get("containerStatuses", [])
+    held = [item["state"]["waiting"] for item in states if "waiting" in item["state"]]
+    return "; ".join(f"{item['reason']}: {item['message']}" for item in held) or "kubelet has not looked at it"
+
+
 def _container(stage: Stage, uid: str, item: Container) -> SeenContainer:
     view = stage.kubelet.container_view(uid, item.name)
     held = stage.kubelet.devices_of(uid, item.name)

@@ -152,6 +152,22 @@ async def test_an_allocate_error_fails_the_pod_with_the_plugins_sentence(short_t
         assert (await node.kubelet.admit(pod("b", container(cores=200)))).admitted, "its reservation is forgotten"
 
 
+async def test_a_plugin_that_dies_in_allocate_fails_that_pod_and_kubelet_goes_on(short_tmp: Path) -> None:
+    async with bare_node(fast(short_tmp)) as node:
+        node.core.gates["Allocate"] = asyncio.Event()
+        uids = [node.kubelet.submit(pod(f"p{number}", container(cores=3))) for number in range(3)]
+        await node.kubelet.changes.until(
+            lambda: bool(node.kubelet.calls.open("Allocate")), what="Allocate is open", deadline_s=5
+        )
+        await node.core.stop()
+        first, *others = [await node.kubelet.verdict(uid) for uid in uids]
+        assert first.message.startswith("Allocate failed due to rpc error: code = ")
+        assert not any(verdict.admitted for verdict in others)
+        await node.kubelet.wait_allocatable(CORE, 0)
+        last = await node.kubelet.admit(pod("last", container(cores=3)))
+        assert "no healthy devices present" in last.message
+
+
 async def test_a_preferred_error_and_an_empty_answer_fail_the_pod(short_tmp: Path) -> None:
     async with bare_node(fast(short_tmp)) as node:
         node.core.fail["GetPreferredAllocation"] = "broken"

@@ -4,6 +4,7 @@ In: each RPC as it is made. Out: `Call` records with request, answer or error, a
 gRPC error, because kubelet pastes that text into the pod's status.
 """
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 import grpc
 
+CLOSING = "rpc error: code = Canceled desc = grpc: the client connection is closing"
 Message = Any  # a protobuf message; the generated code is not typed here
 
 
@@ -36,7 +38,8 @@ class PluginError(Exception):
 class CallLog:
     """Grows by one record for each finished RPC."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
         self._calls: list[Call] = []
         self._open: list[tuple[str, str]] = []
 
@@ -47,9 +50,9 @@ class CallLog:
     def all(self) -> tuple[Call, ...]:
         return tuple(self._calls)
 
-    def open_methods(self) -> tuple[str, ...]:
-        """Calls that the plugin has not answered yet."""
-        return tuple(method for method, _ in self._open)
+    def open(self, method: str) -> tuple[str, ...]:
+        """UIDs of the pods for which the plugin has not answered such a call yet."""
+        return tuple(uid for name, uid in self._open if name == method)
 
     def note(self, method: str, resource: str, error: str) -> None:
         """Records something that ended by itself, such as a stream."""
@@ -69,11 +72,18 @@ class CallLog:
         """Makes the call and records it, failed or not; a failure is raised as PluginError."""
         started = time.monotonic()
         self._open.append((method, uid))
+        self._changed()
         response, error = None, ""
         try:
             response = await rpc(request)
         except grpc.aio.AioRpcError as failure:
             error = go_text(failure)
+            raise PluginError(error) from failure
+        except asyncio.CancelledError as failure:
+            if _is_cancelled():
+                error = "not answered: kubelet died"
+                raise
+            error = CLOSING
             raise PluginError(error) from failure
         except BaseException as failure:
             error = f"not answered: {type(failure).__name__}"
@@ -83,6 +93,12 @@ class CallLog:
             self._open.remove((method, uid))
             self._calls.append(Call(method, resource, uid, container, request, response, error, started, ended))
         return response
+
+
+def _is_cancelled() -> bool:
+    """Whether this task was cancelled, rather than the call: grpc.aio says both in the same way."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def go_text(error: grpc.aio.AioRpcError) -> str:

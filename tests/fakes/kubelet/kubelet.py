@@ -41,7 +41,7 @@ class Kubelet:
         self.options = options
         self.clock = Clock(options.speed)
         self.changes = Changes()
-        self.calls = CallLog()
+        self.calls = CallLog(self.changes.ring)
         self.direct = DirectSource(options, self.clock)
         self.static = StaticSource(options.static_pods, options.node_name)
         pause = Pause()
