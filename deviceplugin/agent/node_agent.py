@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from deviceplugin import __version__
 from deviceplugin.agent.cluster import Cluster
 from deviceplugin.agent.files import AgentFiles
+from deviceplugin.agent.ghosts import GhostHunt
 from deviceplugin.agent.report import AgentReport
 from deviceplugin.agent.upkeep import Upkeep
 from deviceplugin.agent.view import AgentView
@@ -147,6 +148,7 @@ class Assembly:
             kubelet_pods=pods.fetch,
             files=files,
             report=report,
+            hunt=GhostHunt(cluster.events),
             names=AnnotationNames(self._names.domain),
             period_s=settings.allocation.check_period,
         )

@@ -8,6 +8,7 @@ server comes beside all that. SIGTERM and SIGINT end it in order; SIGKILL at any
 import asyncio
 import contextlib
 import gc
+import os
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -19,8 +20,11 @@ from deviceplugin import __version__
 from deviceplugin.agent.node_agent import Assembly, NodeAgent
 from deviceplugin.config.agent import AgentSettings
 from deviceplugin.errors import VcudaError
+from deviceplugin.hardware.health import RecoveryRules
+from deviceplugin.hardware.modules import ModuleTools
 from deviceplugin.hardware.node import Hardware
 from deviceplugin.hardware.options import HardwareOptions
+from deviceplugin.hardware.xid import parse_policy
 from deviceplugin.kubelet.devices import catalog
 from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.ledger import Ledger
@@ -103,13 +107,18 @@ def _open_ledger(settings: AgentSettings) -> Ledger:
 
 def _hardware_options(settings: AgentSettings) -> HardwareOptions:
     driver = settings.driver
-    library = Path(driver.nvml_library)
+    tools = os.pathsep.join(str(driver.root / each) for each in ("usr/bin", "usr/sbin", "bin", "sbin"))
     return HardwareOptions(
-        library=library if library.is_absolute() else None,
+        library=Path(driver.nvml_library) if driver.nvml_library else None,
+        driver_root=driver.root,
         cache_path=settings.allocation.checkpoint_path / "inventory.json",
         device_root=driver.device_root / "dev",
         sample_period_s=driver.sample_period,
         wait_for_driver=driver.wait_for_driver,
+        modules=ModuleTools(path=tools),
+        xids=parse_policy(ignored=driver.ignored_xids, critical=driver.critical_xids),
+        recovery=RecoveryRules(quiet_s=driver.health_recovery),
+        open_budget_s=driver.wait_timeout,
     )
 
 

@@ -15,6 +15,7 @@ import structlog
 
 from deviceplugin.agent import annotating
 from deviceplugin.agent.files import AgentFiles
+from deviceplugin.agent.ghosts import GhostHunt
 from deviceplugin.agent.refused_pods import delete_refused
 from deviceplugin.agent.report import AgentReport
 from deviceplugin.errors import VcudaError
@@ -51,6 +52,7 @@ class Upkeep:
         kubelet_pods: Callable[[], Awaitable[Sequence[Pod]]],
         files: AgentFiles,
         report: AgentReport,
+        hunt: GhostHunt,
         names: AnnotationNames,
         period_s: float,
     ) -> None:
@@ -60,6 +62,7 @@ class Upkeep:
         self._kubelet_pods = kubelet_pods
         self._files = files
         self._report = report
+        self._hunt = hunt
         self._names = names
         self._period_s = period_s
         self._suspects: Mapping[GrantId, int] = {}
@@ -94,6 +97,8 @@ class Upkeep:
         decisions = reconcile(evidence, self._inventory(), now=time.time())
         self._suspects = decisions.suspects
         self._carry_out(decisions, evidence)
+        if evidence.kubelet is not None and evidence.checkpoint is not None:
+            self._hunt.look(evidence.kubelet.pods.values(), self._ledger, evidence.checkpoint)
         self._files.sweep(self._ledger.grants())
 
     async def _look(self) -> Evidence:

@@ -138,7 +138,7 @@ class DriverSettings:
     wait_timeout: float = setting(
         "wait-timeout",
         kinds.DURATION,
-        "Longest wait at start for the driver to answer and for the first list of pods.",
+        "Longest wait for the driver to answer at start; without persistence mode it wakes every GPU first.",
         default=60.0,
     )
     sample_period: float = setting(
