@@ -83,7 +83,7 @@ def _sentence(now: Load, then: Load, inventory: Inventory) -> str:
         return f"GPU {then.uuid} is not on this node any more, so nothing can be granted on it; create the pod again"
     free_cores, free_blocks = max(0, now.has_cores - now.cores), max(0, now.has_blocks - now.blocks)
     return (
-        f"GPU {gpu.index} ({then.uuid}) has {free_cores} cores and {format_blocks(free_blocks)} free and the request "
+        f"GPU {gpu.minor} ({then.uuid}) has {free_cores} cores and {format_blocks(free_blocks)} free and the request "
         f"needs {then.cores - now.cores} cores and {format_blocks(then.blocks - now.blocks)} more of it; "
         "ask for less, or create the pod again when other pods have ended"
     )

@@ -28,7 +28,7 @@ class Source(enum.Enum):
 class Grant:
     """Slots that are held. `answered`: resources whose Allocate was answered. `created`: Unix time in seconds.
 
-    `soft_cores` above 0 is the pod's `vcuda-core-limit`: it may borrow idle time up to that percentage. It is kept here,
+    `soft_cores` above 0 is the pod's `vcuda-core-limit`: it may borrow idle time up to that percentage. Kept here,
     because PreStartContainer must not need the API server.
     """
 
