@@ -216,6 +216,26 @@ async def test_a_header_is_refreshed_before_anyone_refuses_it(server: ApiServer,
     assert (await credentials.access()).authorization == "Bearer second"
 
 
+async def test_a_header_that_cannot_be_refreshed_is_kept(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(*_: object, **__: object) -> str:
+        raise PermissionError("token")
+
+    now = 0.0
+    credentials = Credentials(config(server, tmp_path / "kc", {"token": "first"}), clock=lambda: now)
+    before = await credentials.access()
+    monkeypatch.setattr("kubernetes.client.Configuration.get_api_key_with_prefix", unreadable)
+    now = 60.0
+    assert await credentials.access() is before
+
+
+async def test_a_proxy_of_the_kubeconfig_is_used(server: ApiServer, tmp_path: Path) -> None:
+    behind = {"server": "http://api.invalid", "proxy-url": server.url}
+    await ask(config(server, tmp_path / "kc", {}, cluster=behind))
+    assert len(server.requests) == 1
+
+
 def test_without_kubeconfig_and_cluster_the_sentence_names_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ConfigError, match="pass --kubeconfig FILE"):

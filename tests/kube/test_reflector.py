@@ -157,6 +157,18 @@ async def test_a_server_that_ends_every_watch_at_once_is_not_stormed(server: Api
         assert len(server.requests) <= 12
 
 
+async def test_a_watch_that_ends_after_a_while_is_opened_again_at_once(server: ApiServer, client: KubeClient) -> None:
+    loop = asyncio.get_running_loop()
+    pace = Pace(watch=1, first_wait=60.0, most_wait=60.0)
+    reflector = PodReflector(client, node="n1", pace=pace, clock=lambda: loop.time() * 20, jitter=lambda: 0.0)
+    task = asyncio.create_task(reflector.run())
+    await until(lambda: sum("watch=true" in path for _, path in server.requests) == 3)
+    assert (reflector.failures, reflector.lists) == (0, 1)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
 async def test_the_age_of_the_last_event_counts_from_the_last_word_of_the_server(
     server: ApiServer, client: KubeClient
 ) -> None:
