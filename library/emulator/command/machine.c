@@ -1,0 +1,67 @@
+/* Subcommands about the machine as a whole: its profile, its state, its driver. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "../profile/profile.h"
+#include "../shared/change.h"
+#include "../shared/lock.h"
+#include "command.h"
+
+int command_init(struct call *call)
+{
+    struct fault fault = {{0}, false};
+    if (!state_reset(&call->paths, &fault))
+        return complain(WRONG, "%s", fault.text);
+    puts(call->paths.state);
+    return DONE;
+}
+
+int command_check(struct call *call)
+{
+    struct fault fault = {{0}, false};
+    if (call->paths.profile[0] == '\0')
+        return complain(WRONG, "no profile to check: --profile FILE or VCUDA_EMULATOR_PROFILE names it");
+    struct machine_image *image = calloc(1, sizeof *image);
+    if (image == NULL)
+        return complain(FAILED, "out of memory");
+    bool right = profile_load(call->paths.profile, image, &fault);
+    if (right)
+        printf("%s: %u GPUs\n", image->state.name, image->state.gpu_count);
+    free(image);
+    return right ? DONE : complain(WRONG, "%s", fault.text);
+}
+
+/* What was pending comes into force when the driver is loaded. */
+static void apply_pending(const struct machine *machine)
+{
+    struct gpu_status draft;
+    for (unsigned slot = 0; slot < machine->state->gpu_count; slot++) {
+        struct shared_gpu *gpu = state_gpu(machine, slot);
+        if (!change_begin(gpu, &draft))
+            return;
+        draft.ecc = draft.ecc_pending;
+        draft.mig = draft.mig_pending;
+        draft.ecc_errors[0][0] = draft.ecc_errors[0][1] = 0; /* the volatile ones */
+        change_commit(gpu, &draft);
+    }
+}
+
+int command_driver(struct call *call)
+{
+    static const char *const names[] = {"load", "unload", "mismatch", NULL}; /* as enum driver_state */
+    struct shared_state *state = call->machine.state;
+    unsigned wanted;
+    if (!take_choice(call->words[0], "the driver's state", names, &wanted))
+        return WRONG;
+    if (!lock_take())
+        return complain(FAILED, "%s cannot be written", call->paths.state);
+    bool loads = wanted == DRIVER_LOADED && atomic_load(&state->driver_state) == DRIVER_UNLOADED;
+    if (wanted != atomic_load(&state->driver_state))
+        atomic_fetch_add(&state->driver_epoch, 1);
+    atomic_store(&state->driver_state, wanted);
+    lock_drop();
+    if (loads)
+        apply_pending(&call->machine);
+    state_ring(state);
+    return DONE;
+}
