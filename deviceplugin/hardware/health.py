@@ -32,7 +32,7 @@ _ACTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class RecoveryRules:
-    """`quiet_s` is `--health-recovery`; 0 means that a critical event is never forgotten while the agent runs."""
+    """`quiet_s` is `--health-recovery`: 0 asks for good probes only, infinity never forgets a critical event."""
 
     quiet_s: float = 300.0
     passes: int = 3
@@ -127,8 +127,7 @@ class HealthBook:
         record.event = reason
         record.last_event = now
         record.passes = 0
-        quiet = self.rules.quiet_after(record.events)
-        record.quiet_until = now + quiet if quiet > 0 else now + _FOREVER_S
+        record.quiet_until = now + min(self.rules.quiet_after(record.events), _FOREVER_S)
 
     def advised(self, uuid: GpuUuid, action: int) -> None:
         """What the driver wants done (nvmlDeviceGpuRecoveryAction_t); new work waits until it is done."""

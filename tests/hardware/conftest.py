@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hardware import nvml_library
+from tests.hardware import emulator, nvml_library
 
 _SOURCE = Path(__file__).parent / "stub" / "driver.c"
 
@@ -65,4 +65,18 @@ def stub_libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path
 def stub(stub_libraries: tuple[Path, Path], short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
     monkeypatch.setenv("STUB_NVML", str(short_tmp))
     yield Stub(*stub_libraries, short_tmp)
+    nvml_library.unmap()
+
+
+@pytest.fixture(scope="session")
+def emulator_build() -> Path:
+    return emulator.build()
+
+
+@pytest.fixture
+def emulated(emulator_build: Path, short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[emulator.Emulator]:
+    one = emulator.Emulator(emulator_build, short_tmp / "profile.json")
+    monkeypatch.setenv("VCUDA_EMULATOR_PROFILE", str(one.profile))
+    monkeypatch.setenv("VCUDA_EMULATOR_STATE", str(short_tmp / "state"))
+    yield one
     nvml_library.unmap()

@@ -1,5 +1,7 @@
 """When a GPU counts as unhealthy, and its way back."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,8 +87,17 @@ def test_after_a_day_without_events_counting_starts_again() -> None:
     assert book.health(A).healthy
 
 
-def test_quiet_zero_means_never() -> None:
-    book = HealthBook(RecoveryRules(quiet_s=0))
+def test_quiet_zero_asks_for_good_probes_only() -> None:
+    book = HealthBook(RecoveryRules(quiet_s=0, passes=3))
+    book.struck(A, "XID 79", now=5.0)
+    _pass(book, 2, now=5.0)
+    assert not book.health(A).healthy
+    _pass(book, 1, now=5.0)
+    assert book.health(A).healthy
+
+
+def test_an_infinite_quiet_period_means_never() -> None:
+    book = HealthBook(RecoveryRules(quiet_s=math.inf))
     book.struck(A, "XID 79", now=0.0)
     _pass(book, 10, now=365 * DAY)
     assert not book.health(A).healthy

@@ -3,10 +3,8 @@
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator, Coroutine
-from dataclasses import replace
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Protocol, TypedDict, Unpack
 
 import pytest
 import structlog.testing
@@ -16,78 +14,22 @@ from deviceplugin.hardware.changes import InventoryChange, Subscription
 from deviceplugin.hardware.health import HUNG, RecoveryRules
 from deviceplugin.hardware.modules import ModuleTools
 from deviceplugin.hardware.node import Hardware
-from deviceplugin.hardware.options import HardwareOptions
 from deviceplugin.hardware.xid import XidPolicy
 from deviceplugin.model.gpu import GpuUuid, Health
 from deviceplugin.model.topology import Level
 from tests.hardware import nvml_library
 from tests.hardware.conftest import Stub, uuid
+from tests.hardware.starting import Start, gpus, options, reasons, starting
 from tests.hardware.test_pci import device
 from tests.hardware.waiting import until
 
 
-class Changed(TypedDict, total=False):
-    """The options that these tests set."""
-
-    library: Path
-    cache_path: Path
-    rescan_period_s: float
-    wait_for_driver: bool
-    modules: ModuleTools
-    xids: XidPolicy
-    recovery: RecoveryRules
-    call_budget_s: float
-    hang_s: float
-    retry_first_s: float
-    retry_most_s: float
-
-
-class Start(Protocol):
-    """Makes a `Hardware` and starts it."""
-
-    def __call__(self, **changed: Unpack[Changed]) -> Coroutine[None, None, Hardware]: ...
-
-
-def options(stub: Stub, **changed: Unpack[Changed]) -> HardwareOptions:
-    """Everything fast, and nothing of this machine."""
-    fast = HardwareOptions(
-        library=stub.library,
-        sys_root=stub.orders / "sys",
-        device_root=stub.orders / "dev",
-        sample_period_s=0.02,
-        rescan_period_s=0.05,
-        retry_first_s=0.02,
-        retry_most_s=0.2,
-        recovery=RecoveryRules(quiet_s=0.2, passes=3, failures=3),
-    )
-    return replace(fast, **changed)
-
-
 @pytest.fixture
 async def start(stub: Stub) -> AsyncIterator[Start]:
-    running: list[Hardware] = []
-
-    async def begin(**changed: Unpack[Changed]) -> Hardware:
-        running.append(Hardware(options(stub, **changed)))
-        await running[-1].start()
-        return running[-1]
-
-    yield begin
-    for order in stub.orders.glob("hang"):
-        order.unlink()
-    for hardware in running:
-        await until(lambda one=hardware: one._door.stuck_for == 0.0)  # type: ignore[misc]
-        await hardware.stop()
-
-
-def reasons(hardware: Hardware) -> dict[GpuUuid, str]:
-    assert hardware.inventory is not None
-    return {one: health.reason for one, health in hardware.inventory.health.items()}
-
-
-def gpus(hardware: Hardware) -> list[GpuUuid]:
-    assert hardware.inventory is not None
-    return [gpu.uuid for gpu in hardware.inventory.gpus]
+    async with starting(stub.library, stub.orders) as begin:
+        yield begin
+        for order in stub.orders.glob("hang"):
+            order.unlink()
 
 
 async def test_start_comes_back_with_the_gpus_and_samples_follow(start: Start) -> None:
@@ -107,7 +49,7 @@ async def test_start_comes_back_with_the_gpus_and_samples_follow(start: Start) -
 
 
 async def test_without_a_driver_start_says_so_in_one_line(stub: Stub) -> None:
-    hardware = Hardware(options(stub, library=stub.orders / "nothing.so"))
+    hardware = Hardware(options(stub.orders / "nothing.so", stub.orders))
     with pytest.raises(DriverMissingError, match=r"nothing\.so cannot be loaded as NVML") as raised:
         await hardware.start()
     assert "\n" not in raised.value.message
@@ -118,30 +60,30 @@ async def test_without_a_driver_start_says_so_in_one_line(stub: Stub) -> None:
 async def test_told_to_wait_it_says_so_once_and_starts_when_the_driver_is_there(stub: Stub, start: Start) -> None:
     library = stub.orders / "late.so"
     with structlog.testing.capture_logs() as logs:
-        starting = asyncio.create_task(start(library=library, wait_for_driver=True))
+        task = asyncio.create_task(start(library=library, wait_for_driver=True))
         await until(lambda: logs)
         await asyncio.sleep(0.1)  # some more tries, which must stay silent
-        assert not starting.done()
+        assert not task.done()
         shutil.copy(stub.library, stub.orders / "copy.so")
         (stub.orders / "copy.so").rename(library)
-        hardware = await asyncio.wait_for(starting, 5)
+        hardware = await asyncio.wait_for(task, 5)
     assert gpus(hardware) == [uuid(0), uuid(1)]
     assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == ["waiting for the NVIDIA driver"]
 
 
 async def test_a_wait_for_the_driver_can_be_ended(stub: Stub) -> None:
-    hardware = Hardware(options(stub, library=stub.orders / "never.so", wait_for_driver=True))
-    starting = asyncio.create_task(hardware.start())
+    hardware = Hardware(options(stub.orders / "never.so", stub.orders, wait_for_driver=True))
+    task = asyncio.create_task(hardware.start())
     await asyncio.sleep(0.05)
-    starting.cancel()
+    task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await starting
+        await task
     await hardware.stop()
 
 
 async def test_a_driver_that_refuses_everything_is_an_error_of_its_own(stub: Stub) -> None:
     stub.order("nvmlDeviceGetCount_v2", 999)
-    hardware = Hardware(options(stub))
+    hardware = Hardware(options(stub.library, stub.orders))
     with pytest.raises(NvmlCallError, match="nvmlDeviceGetCount failed: NVML says 'Unknown Error'"):
         await hardware.start()
     await hardware.stop()

@@ -1,0 +1,41 @@
+"""The emulated driver, in this process and at the end of its command."""
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.hardware.profiles import Profile
+
+REPOSITORY = Path(__file__).parents[2]
+SHIPPED = sorted((REPOSITORY / "library/emulator/profiles").glob("*.json"))
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """One emulated node; the environment says which profile and state are meant."""
+
+    build: Path
+    profile: Path
+
+    @property
+    def library(self) -> Path:
+        return self.build / "libnvidia-ml.so.1"
+
+    def describe(self, profile: Profile | Path) -> None:
+        """Which node is emulated; before the first call of NVML."""
+        self.profile.write_text(profile.read_text() if isinstance(profile, Path) else json.dumps(profile))
+
+    def command(self, *words: str | int) -> str:
+        """`vcuda-emulator WORDS`, from another process, as an operator would."""
+        done = subprocess.run(
+            [self.build / "vcuda-emulator", *map(str, words)], capture_output=True, text=True, timeout=20, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+def build() -> Path:
+    """Quick where nothing changed."""
+    subprocess.run(["make", "--silent", "-C", str(REPOSITORY / "library")], check=True, timeout=55)
+    return REPOSITORY / "library/build/emulator"

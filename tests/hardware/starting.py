@@ -1,0 +1,82 @@
+"""A `Hardware` for tests: everything fast, and nothing of this machine."""
+
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol, TypedDict, Unpack
+
+from deviceplugin.hardware.health import RecoveryRules
+from deviceplugin.hardware.modules import ModuleTools
+from deviceplugin.hardware.node import Hardware
+from deviceplugin.hardware.options import HardwareOptions
+from deviceplugin.hardware.xid import XidPolicy
+from deviceplugin.model.gpu import GpuUuid
+from tests.hardware.waiting import until
+
+
+class Changed(TypedDict, total=False):
+    """The options that tests set."""
+
+    library: Path
+    cache_path: Path
+    sample_period_s: float
+    rescan_period_s: float
+    wait_for_driver: bool
+    modules: ModuleTools
+    xids: XidPolicy
+    recovery: RecoveryRules
+    call_budget_s: float
+    hang_s: float
+    retry_first_s: float
+    retry_most_s: float
+
+
+class Start(Protocol):
+    """Makes a `Hardware` and starts it."""
+
+    def __call__(self, **changed: Unpack[Changed]) -> Coroutine[None, None, Hardware]: ...
+
+
+def options(driver: Path, node: Path, **changed: Unpack[Changed]) -> HardwareOptions:
+    """`node` is a directory for this node's sysfs and device nodes."""
+    fast = HardwareOptions(
+        library=driver,
+        sys_root=node / "sys",
+        device_root=node / "dev",
+        sample_period_s=0.02,
+        rescan_period_s=0.05,
+        retry_first_s=0.02,
+        retry_most_s=0.2,
+        recovery=RecoveryRules(quiet_s=0.2, passes=3, failures=3),
+    )
+    return replace(fast, **changed)
+
+
+@asynccontextmanager
+async def starting(driver: Path, node: Path) -> AsyncIterator[Start]:
+    """Whatever was started is stopped at the end."""
+    running: list[Hardware] = []
+
+    async def begin(**changed: Unpack[Changed]) -> Hardware:
+        running.append(Hardware(options(driver, node, **changed)))
+        await running[-1].start()
+        return running[-1]
+
+    try:
+        yield begin
+    finally:
+        for hardware in running:
+            await until(lambda one=hardware: one._door.stuck_for == 0.0)  # type: ignore[misc]
+            await hardware.stop()  # else the thread would come back into a library that is unmapped
+
+
+def reasons(hardware: Hardware) -> dict[GpuUuid, str]:
+    """Why each GPU that is not healthy is not."""
+    assert hardware.inventory is not None
+    return {one: health.reason for one, health in hardware.inventory.health.items()}
+
+
+def gpus(hardware: Hardware) -> list[GpuUuid]:
+    assert hardware.inventory is not None
+    return [gpu.uuid for gpu in hardware.inventory.gpus]
