@@ -1,0 +1,229 @@
+"""`Hardware` on the emulated driver, while an operator's command changes it from another process."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.hardware.health import RecoveryRules
+from deviceplugin.hardware.node import Hardware
+from deviceplugin.model.gpu import ComputeMode, GpuProcess, GpuUuid
+from tests.hardware import profiles
+from tests.hardware.emulator import Emulator
+from tests.hardware.starting import Start, gpus, reasons, starting
+from tests.hardware.waiting import until
+
+PATIENT = RecoveryRules(quiet_s=1000, passes=3)
+
+
+@pytest.fixture
+async def start(emulated: Emulator, short_tmp: Path) -> AsyncIterator[Start]:
+    emulated.describe(profiles.many(4))
+    async with starting(emulated.library, short_tmp) as begin:
+        yield begin
+
+
+async def sampled(hardware: Hardware) -> list[GpuUuid]:
+    """The GPUs, once each of them was read."""
+    await until(lambda: len(hardware.samples) == len(gpus(hardware)) > 0)
+    return gpus(hardware)
+
+
+async def test_a_gpu_falls_off_the_bus_and_comes_back(emulated: Emulator, start: Start) -> None:
+    hardware = await start()
+    uuids = await sampled(hardware)
+    emulated.command("lose", 2)
+    await until(lambda: reasons(hardware) == {uuids[2]: "GPU is lost"})
+    assert gpus(hardware) == uuids
+    assert set(hardware.samples) == {*uuids} - {uuids[2]}
+    assert hardware.xid_counts[uuids[2], 79] == 1
+    emulated.command("recover", 2)
+    await until(lambda: reasons(hardware) == {})
+    await sampled(hardware)
+
+
+async def test_a_gpu_that_is_back_is_not_trusted_before_its_xid_was_quiet(emulated: Emulator, start: Start) -> None:
+    hardware = await start(recovery=PATIENT)
+    uuids = await sampled(hardware)
+    emulated.command("lose", 2)
+    await until(lambda: reasons(hardware) == {uuids[2]: "GPU is lost"})
+    emulated.command("recover", 2)
+    await until(lambda: reasons(hardware) == {uuids[2]: "XID 79 (GPU has fallen off the bus)"})
+
+
+async def test_a_gpu_that_is_lost_without_an_event_is_noticed_by_its_silence(emulated: Emulator, start: Start) -> None:
+    hardware = await start(recovery=PATIENT)
+    uuids = await sampled(hardware)
+    emulated.command("lose", 0, "--silent")
+    await until(lambda: reasons(hardware) == {uuids[0]: "GPU is lost"})
+    emulated.command("recover", 0)
+    await until(lambda: reasons(hardware) == {})
+
+
+async def test_a_lost_gpu_that_spoils_waiting_does_not_make_the_agent_deaf(emulated: Emulator, start: Start) -> None:
+    hardware = await start(recovery=PATIENT)
+    uuids = await sampled(hardware)
+    emulated.command("lose", 1, "--silent", "--wait-error")
+    await until(lambda: reasons(hardware) == {uuids[1]: "GPU is lost"})
+    emulated.command("xid", 3, 74)
+    await until(lambda: reasons(hardware).get(uuids[3]) == "XID 74 (NVLink error)")
+    emulated.command("recover", 1)
+    await until(lambda: uuids[1] not in reasons(hardware))
+    emulated.command("xid", 1, 48)
+    await until(lambda: reasons(hardware).get(uuids[1]) == "XID 48 (double-bit ECC error)")
+
+
+async def test_a_gpu_that_is_removed_stays_known_and_unhealthy(emulated: Emulator, start: Start) -> None:
+    hardware = await start()
+    uuids = await sampled(hardware)
+    emulated.command("remove", 1, "--silent")
+    await until(lambda: reasons(hardware) == {uuids[1]: "NVML no longer lists it"})
+    assert gpus(hardware) == uuids
+    emulated.command("recover", 1)
+    hardware.rediscover()
+    await until(lambda: reasons(hardware) == {})
+    assert gpus(hardware) == uuids
+
+
+@pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
+async def test_an_applications_xid_leaves_the_gpu_healthy(emulated: Emulator, start: Start, xid: int) -> None:
+    hardware = await start(recovery=PATIENT)
+    uuids = await sampled(hardware)
+    emulated.command("xid", 1, xid)
+    await until(lambda: hardware.xid_counts[uuids[1], xid] == 1)
+    assert reasons(hardware) == {}
+
+
+async def test_memory_errors_count_when_they_cannot_be_corrected(emulated: Emulator, start: Start) -> None:
+    profile = profiles.many(2)
+    for model in profile["models"].values():
+        model["ecc"] = True
+    emulated.describe(profile)
+    hardware = await start(recovery=PATIENT)
+    uuids = await sampled(hardware)
+    emulated.command("ecc", 0, "corrected", 3)
+    emulated.command("ecc", 1, "uncorrected", 1)
+    await until(lambda: reasons(hardware) == {uuids[1]: "double-bit ECC error"})
+
+
+async def test_what_runs_on_a_gpu_shows_in_its_samples(emulated: Emulator, start: Start) -> None:
+    hardware = await start()
+    uuids = await sampled(hardware)
+    assert hardware.samples[uuids[0]].memory_used_bytes == 0
+    emulated.command("process", "add", 0, 4711, 2048, 60)
+    emulated.command("process", "add", 0, 4712, 512, 0, "--type", "graphics")
+    emulated.command("process", "add", 0, 4713, 256, 20, "--type", "mps")
+    expected = {
+        GpuProcess(pid=4711, memory_bytes=2 << 30, sm_percent=60),
+        GpuProcess(pid=4712, memory_bytes=512 << 20, sm_percent=0),
+        GpuProcess(pid=4713, memory_bytes=256 << 20, sm_percent=20),
+    }
+    await until(lambda: set(hardware.samples[uuids[0]].processes) == expected)
+    assert hardware.samples[uuids[0]].utilization_percent == 80
+    assert hardware.samples[uuids[0]].memory_used_bytes == 2816 << 20
+    assert hardware.samples[uuids[1]].processes == ()
+    emulated.command("process", "remove", 0, 4711)
+    await until(lambda: 4711 not in {process.pid for process in hardware.samples[uuids[0]].processes})
+    emulated.command("util", 1, 33, 5)
+    await until(lambda: hardware.samples[uuids[1]].utilization_percent == 33)
+
+
+async def test_what_an_operator_sets_shows_in_the_inventory(emulated: Emulator, start: Start) -> None:
+    emulated.describe(profiles.switched())
+    hardware = await start()
+    uuids = await sampled(hardware)
+    with hardware.subscribe() as changes:
+        emulated.command("compute-mode", 3, "prohibited")
+        change = await asyncio.wait_for(anext(changes), 5)
+        assert change.gpus_changed
+        gpu = change.inventory.gpu(uuids[3])
+        assert gpu is not None
+        assert gpu.compute_mode is ComputeMode.PROHIBITED
+        emulated.command("mig", 5, "on")
+        change = await asyncio.wait_for(anext(changes), 5)
+        assert [gpu.mig_enabled for gpu in change.inventory.gpus] == [False] * 5 + [True, False, False]
+    assert reasons(hardware) == {}
+    assert len(hardware.samples) == 8
+
+
+@pytest.mark.parametrize(("how", "said"), [("unload", "there is no NVIDIA driver"), ("mismatch", "RM has detected")])
+async def test_a_driver_that_goes_away_is_waited_for(emulated: Emulator, start: Start, how: str, said: str) -> None:
+    hardware = await start(recovery=PATIENT)
+    uuids = await sampled(hardware)
+    emulated.command("xid", 0, 79)
+    await until(lambda: list(reasons(hardware)) == [uuids[0]])
+    emulated.command("driver", how)
+    await until(lambda: [reason.startswith(said) for reason in reasons(hardware).values()] == [True] * 4)
+    assert not hardware.answers
+    assert hardware.samples == {}
+    assert gpus(hardware) == uuids
+    emulated.command("driver", "load")
+    await until(lambda: reasons(hardware) == {})
+    await sampled(hardware)
+
+
+async def test_a_driver_that_is_reloaded_quickly_voids_the_handles_and_nothing_else(
+    emulated: Emulator, start: Start
+) -> None:
+    hardware = await start()
+    await sampled(hardware)
+    for _ in range(3):
+        emulated.command("driver", "unload")
+        emulated.command("driver", "load")
+        await until(lambda: not hardware.answers or reasons(hardware) == {})
+    await until(lambda: hardware.answers and reasons(hardware) == {})
+    await sampled(hardware)
+
+
+async def test_without_a_loaded_driver_the_agent_waits_when_told_to(emulated: Emulator, start: Start) -> None:
+    emulated.command("driver", "unload")
+    task = asyncio.create_task(start(wait_for_driver=True))
+    await asyncio.sleep(0.1)
+    assert not task.done()
+    emulated.command("driver", "load")
+    assert len(gpus(await asyncio.wait_for(task, 5))) == 4
+
+
+async def test_a_restart_finds_a_gpu_that_fell_off_meanwhile(emulated: Emulator, start: Start, short_tmp: Path) -> None:
+    cache = short_tmp / "inventory.json"
+    first = await start(cache_path=cache)
+    uuids = await sampled(first)
+    await first.stop()
+    emulated.command("remove", 3, "--silent")
+    emulated.command("lose", 0, "--silent")
+    second = await start(cache_path=cache)
+    assert gpus(second) == uuids
+    await until(lambda: reasons(second) == {uuids[3]: "NVML no longer lists it", uuids[0]: "GPU is lost"})
+    assert second.inventory is not None
+    assert len(second.inventory.topology.links) == 6
+    emulated.command("recover", 0)
+    emulated.command("recover", 3)
+    await until(lambda: reasons(second) == {})
+
+
+async def test_forty_gpus_are_watched_each_on_its_own(emulated: Emulator, start: Start) -> None:
+    emulated.describe(profiles.many(40))
+    hardware = await start(recovery=PATIENT)
+    uuids = await sampled(hardware)
+    assert len(uuids) == 40
+    emulated.command("lose", 33, "--silent")
+    emulated.command("xid", 39, 79)
+    await until(
+        lambda: reasons(hardware) == {uuids[33]: "GPU is lost", uuids[39]: "XID 79 (GPU has fallen off the bus)"}
+    )
+
+
+async def test_an_event_storm_neither_blocks_nor_multiplies(emulated: Emulator, start: Start) -> None:
+    hardware = await start(recovery=PATIENT)
+    uuids = await sampled(hardware)
+    with hardware.subscribe() as changes:
+        for _ in range(20):
+            emulated.command("xid", 1, 79)
+        await until(lambda: hardware.xid_counts[uuids[1], 79] == 20)
+        change = await asyncio.wait_for(anext(changes), 5)
+        assert [one.uuid for one in change.health] == [uuids[1]]
+        before = time.monotonic()
+        await until(lambda: time.monotonic() - before > 0.1)
+        assert changes._queue.empty()
