@@ -5,8 +5,8 @@ elsewhere it is a skip that says why. A cluster that does not come up is a failu
 """
 
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -53,7 +53,8 @@ def empty_cluster(cluster: Cluster) -> Iterator[Cluster]:
 def start_agent(empty_cluster: Cluster) -> Iterator[StartAgent]:
     """Starts an agent on eight emulated A100s and waits until the node offers them; ends it after the test."""
     started: list[Agent] = []
-    folder = Path(tempfile.mkdtemp(prefix="vce-", dir="/tmp"))
+    folder = Path("/tmp") / f"vce-{secrets.token_hex(4)}"  # short for its sockets, and a name that Kubernetes takes
+    folder.mkdir()
     gpus = EmulatedGpus(PROFILES / "hgx-a100.json", folder / "gpus.state")
 
     def start(*flags: str, without: tuple[str, ...] = ()) -> Agent:

@@ -46,6 +46,10 @@ class Agent:
     def usage(self) -> Usage:
         return parse_usage(self._get("/usage"))
 
+    def grant_folders(self) -> list[str]:
+        """The folders of grants on disk; before the first grant their parent need not exist."""
+        return sorted(path.name for path in self.grants.iterdir()) if self.grants.exists() else []
+
     def log(self) -> str:
         return self.process.log.read_text()
 

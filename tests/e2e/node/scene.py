@@ -106,12 +106,12 @@ def wait_ledger_empty(agent: Agent, *, seconds: float = 30) -> None:
     def empty() -> bool:
         usage = agent.usage()
         counted = any(gpu.cores_allocated or gpu.blocks_allocated for gpu in usage.gpus)
-        return not usage.containers and not counted and not list(agent.grants.iterdir())
+        return not usage.containers and not counted and not agent.grant_folders()
 
     wait_until(
         empty,
         "the ledger is empty",
         seconds=seconds,
         every=0.5,
-        evidence=lambda: f"{agent.usage()}; folders: {[path.name for path in agent.grants.iterdir()]}",
+        evidence=lambda: f"{agent.usage()}; folders: {agent.grant_folders()}",
     )

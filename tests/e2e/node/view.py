@@ -41,7 +41,7 @@ SHOW_AND_STAY = SHOW + "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; do
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One container, from inside. `mounts` says which folder of the host lies at which path."""
+    """One container, from inside. `mounts` says which folder of the host lies at the grant's and the driver's path."""
 
     environment: Mapping[str, str]
     mounts: Mapping[str, str]
@@ -85,7 +85,8 @@ def _environment(text: str) -> dict[str, str]:
 
 def _mounts(text: str) -> dict[str, str]:
     """mountinfo: the fourth field is the folder within its file system, the fifth where it is mounted."""
-    return {fields[4]: fields[3] for fields in map(str.split, text.splitlines())}
+    mounts = {fields[4]: fields[3] for fields in map(str.split, text.splitlines())}
+    return {path: mounts[path] for path in (GRANT, DRIVER) if path in mounts}
 
 
 def _device_nodes(text: str) -> dict[str, tuple[int, int]]:
