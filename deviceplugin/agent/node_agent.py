@@ -112,6 +112,20 @@ class Assembly:
         async def find_pod(uid: PodUid) -> Pod | None:
             return cluster.pod(uid) or await _from_kubelet(pods, uid)
 
+        upkeep = Upkeep(
+            self._ledger,
+            cluster.client,
+            cluster.reflector,
+            inventory=self._inventory,
+            checkpoint=self._checkpoint,
+            kubelet_pods=pods.fetch,
+            resources=resources,
+            files=files,
+            report=report,
+            hunt=GhostHunt(cluster.events),
+            names=AnnotationNames(self._names.domain),
+            period_s=settings.allocation.check_period,
+        )
         node = Node(
             feed=feed,
             ledger=self._ledger,
@@ -126,6 +140,7 @@ class Assembly:
             processes=self._processes,
             exists=lambda path: Path(path).exists(),
             clock=time.time,
+            make_room=upkeep.make_room,
             share_mode=settings.allocation.share_mode,
         )
         decisions = KubeletDecisions(Allocating(node), Starting(node), on_answer=self.metrics.answered)
@@ -139,19 +154,6 @@ class Assembly:
             on_registered=self.metrics.registered,
         )
         self._link = link
-        upkeep = Upkeep(
-            self._ledger,
-            cluster.client,
-            cluster.reflector,
-            inventory=self._inventory,
-            checkpoint=self._checkpoint,
-            kubelet_pods=pods.fetch,
-            files=files,
-            report=report,
-            hunt=GhostHunt(cluster.events),
-            names=AnnotationNames(self._names.domain),
-            period_s=settings.allocation.check_period,
-        )
         return NodeAgent(
             settings=settings,
             ledger=self._ledger,

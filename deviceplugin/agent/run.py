@@ -19,7 +19,7 @@ import structlog
 from deviceplugin import __version__
 from deviceplugin.agent.node_agent import Assembly, NodeAgent
 from deviceplugin.config.agent import AgentSettings
-from deviceplugin.errors import VcudaError
+from deviceplugin.errors import ConfigError, VcudaError
 from deviceplugin.hardware.health import RecoveryRules
 from deviceplugin.hardware.modules import ModuleTools
 from deviceplugin.hardware.node import Hardware
@@ -77,8 +77,12 @@ async def _work(settings: AgentSettings) -> None:
     assembly = Assembly(settings, ledger, hardware)
     try:
         async with _views(settings, assembly), asyncio.TaskGroup() as group:
-            group.create_task(assembly.cluster.run(), name="cluster")
+            found = asyncio.Event()
+            if settings.driver.wait_for_driver:
+                found.set()
+            group.create_task(_cluster(assembly, found), name="cluster")
             await hardware.start()
+            found.set()
             agent = assembly.node_agent()
             try:
                 await _prepare(agent)
@@ -95,6 +99,15 @@ async def _work(settings: AgentSettings) -> None:
     finally:
         await hardware.stop()
         ledger.close()
+
+
+async def _cluster(assembly: Assembly, found: asyncio.Event) -> None:
+    """Where both are missing, the driver is named before the kubeconfig: it is what makes a node a GPU node."""
+    try:
+        await assembly.cluster.run()
+    except ConfigError:
+        await found.wait()
+        raise
 
 
 def _open_ledger(settings: AgentSettings) -> Ledger:
@@ -140,26 +153,24 @@ async def _views(settings: AgentSettings, assembly: Assembly) -> AsyncIterator[N
 async def _prepare(agent: NodeAgent) -> None:
     """What must be true before kubelet may ask: files in place, and the ledger complete."""
     agent.files.open()
-    lost = not agent.ledger.grants() or bool(agent.ledger.warnings)
+    is_incomplete = not agent.ledger.grants() or bool(agent.ledger.warnings)
     try:
         async with asyncio.timeout(_FIRST_ROUND_S):
-            await agent.upkeep.round()
+            saw_pods = await agent.upkeep.round()
     except TimeoutError:
-        log.info("kubelet does not answer yet, upkeep goes on later")
-    if lost and not agent.ledger.grants():
-        _adopt_all(agent)
+        saw_pods = False
+    if is_incomplete and not saw_pods:
+        _believe_checkpoint(agent)
 
 
-def _adopt_all(agent: NodeAgent) -> None:
-    """The journal is empty and nobody could say which pods live: kubelet's checkpoint is believed as it stands."""
-    inventory = agent.feed.catalog.inventory
+def _believe_checkpoint(agent: NodeAgent) -> None:
+    """The journal lacks something and nobody can say yet which pods live: what kubelet's checkpoint holds is held."""
     try:
-        found = rebuild(agent.checkpoint(), inventory, created=time.time())
+        found = rebuild(agent.checkpoint(), agent.feed.catalog.inventory, created=time.time())
     except VcudaError as error:
         log.warning("kubelet's checkpoint cannot be read", cause=error.message)
-        return
-    for grant in agent.ledger.adopt(found.grants):
-        log.warning("a grant was rebuilt from kubelet's checkpoint", container=str(grant.allocation.owner))
+    else:
+        agent.upkeep.adopt(found.grants)
 
 
 async def _follow_hardware(agent: NodeAgent) -> None:

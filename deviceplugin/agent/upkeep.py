@@ -9,7 +9,7 @@ Allocate. Grants are read before the views: a view that is younger than the gran
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import structlog
 
@@ -21,6 +21,7 @@ from deviceplugin.agent.report import AgentReport
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.reflector import ChangeKind, PodChange, PodReflector
+from deviceplugin.kubelet.podresources import PodResources
 from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger
@@ -35,7 +36,7 @@ from deviceplugin.model.units import Resource
 
 log = structlog.get_logger("vcuda.agent")
 _SOON_S = 0.3
-_PODS_BUDGET_S = 2.0
+_PODS_BUDGET_S = 0.7  # a round may run inside an Allocate, which has 2 s
 
 
 class Upkeep:
@@ -50,6 +51,7 @@ class Upkeep:
         inventory: Callable[[], Inventory],
         checkpoint: Callable[[], Checkpoint],
         kubelet_pods: Callable[[], Awaitable[Sequence[Pod]]],
+        resources: PodResources,
         files: AgentFiles,
         report: AgentReport,
         hunt: GhostHunt,
@@ -60,6 +62,7 @@ class Upkeep:
         self._inventory = inventory
         self._checkpoint = checkpoint
         self._kubelet_pods = kubelet_pods
+        self._resources = resources
         self._files = files
         self._report = report
         self._hunt = hunt
@@ -84,15 +87,18 @@ class Upkeep:
             self._due.clear()
             await self.round()
 
-    async def round(self) -> None:
-        """One look and what follows from it; trouble is logged, never raised."""
+    async def round(self) -> bool:
+        """One look and what follows from it; trouble is logged, never raised. Whether kubelet has shown its pods."""
         try:
-            await self._reconcile()
+            saw_pods = await self.make_room()
             await self._correct()
         except VcudaError as error:
             log.warning("upkeep could not finish this round", cause=error.message)
+            return False
+        return saw_pods
 
-    async def _reconcile(self) -> None:
+    async def make_room(self) -> bool:
+        """The part of a round that gives slots back; raises LedgerError."""
         evidence = await self._look()
         decisions = reconcile(evidence, self._inventory(), now=time.time())
         self._suspects = decisions.suspects
@@ -100,30 +106,33 @@ class Upkeep:
         if evidence.kubelet is not None and evidence.checkpoint is not None:
             self._hunt.look(evidence.kubelet.pods.values(), self._ledger, evidence.checkpoint)
         self._files.sweep(self._ledger.grants())
+        return evidence.kubelet is not None
 
     async def _look(self) -> Evidence:
         grants = self._ledger.grants()
         api = self._api_view()
-        kubelet = await self._kubelet_pods_or_none()
-        checkpoint = self._checkpoint_or_none()
-        shown = None
-        if kubelet is not None:
-            # A kubelet that just started shows static pods only, until the API server has answered it.
-            shown = PodsView.of(kubelet, complete=api is not None or any(not pod.is_static for pod in kubelet))
-        return Evidence(grants, checkpoint, shown, api, self._suspects)
+        kubelet = await self._kubelet_view(api, grants)
+        return Evidence(grants, self._checkpoint_or_none(), kubelet, api, self._suspects)
 
     def _api_view(self) -> PodsView | None:
         if not self._reflector.synced.is_set():
             return None
         return PodsView.of(self._reflector.pods.values())
 
-    async def _kubelet_pods_or_none(self) -> Sequence[Pod] | None:
+    async def _kubelet_view(self, api: PodsView | None, grants: tuple[Grant, ...]) -> PodsView | None:
+        """Kubelet's own list, else its PodResources; None where it shows neither."""
         try:
             async with asyncio.timeout(_PODS_BUDGET_S):
-                return await self._kubelet_pods()
+                return PodsView.of_kubelet(await self._kubelet_pods())
         except (TimeoutError, VcudaError) as error:
             log.debug("kubelet does not show its pods", cause=str(error))
+        try:
+            async with asyncio.timeout(_PODS_BUDGET_S):
+                names = {(each.namespace, each.name) for each in await self._resources.list()}
+        except (TimeoutError, VcudaError) as error:
+            log.debug("kubelet does not show its devices", cause=str(error))
             return None
+        return PodsView.of_names(names, api, grants)
 
     def _checkpoint_or_none(self) -> Checkpoint | None:
         try:
@@ -142,11 +151,18 @@ class Upkeep:
             if self._ledger.get(grant_id) is not None:
                 self._ledger.prove(grant_id)
         for known in decisions.described:
-            self._ledger.describe(known.grant.id, known.owner, known.role, inventory)
-        for grant in self._ledger.adopt(decisions.adopt):
-            log.warning("a grant was rebuilt from kubelet's checkpoint", container=str(grant.allocation.owner))
+            self._ledger.describe(known.grant.id, known.owner, known.role, inventory, index=known.index)
+        self.adopt(decisions.adopt)
         for sentence in decisions.failures:
             log.warning("kubelet's checkpoint and the ledger disagree", cause=sentence)
+
+    def adopt(self, grants: Iterable[Grant]) -> None:
+        """Takes up what kubelet's checkpoint proves to be held, and says where that is more than a GPU has."""
+        taken = self._ledger.adopt(grants)
+        for grant in taken:
+            log.warning("a grant was rebuilt from kubelet's checkpoint", container=str(grant.allocation.owner))
+        for load in self._ledger.over_commitments(self._inventory()) if taken else ():
+            log.error("a GPU is over-committed; delete one of its pods", load=str(load))
 
     def _settle(self, grant: Grant, to: Claimant, inventory: Inventory) -> None:
         try:
@@ -181,4 +197,5 @@ def _claimant(wrong: Disproved, evidence: Evidence) -> Claimant:
     pod = next((found for view in views if (found := view.pods.get(wrong.pod))), None)
     known = pod.container(wrong.container) if pod else None
     owner = known.ref if known else ContainerRef(PodRef(wrong.pod, "", ""), wrong.container)
-    return Claimant(owner, known.role if known else ContainerRole.APP, Request(*counts))
+    role, index = (known.role, known.index) if known else (ContainerRole.UNKNOWN, 0)
+    return Claimant(owner, role, Request(*counts), index=index)

@@ -50,7 +50,10 @@ class Report(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The parts of one node agent that decide. `processes`: how many NVML sees on each GPU, for ties in placement."""
+    """The parts of one node agent that decide.
+
+    `processes`: how many NVML sees on each GPU, for ties in placement. `make_room` gives back what ended meanwhile.
+    """
 
     feed: DeviceFeed
     ledger: Ledger
@@ -65,4 +68,5 @@ class Node:
     processes: Callable[[], Mapping[GpuUuid, int]]
     exists: Callable[[str], bool]
     clock: Callable[[], float]
+    make_room: Callable[[], Awaitable[object]]
     share_mode: bool = False

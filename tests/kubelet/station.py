@@ -47,6 +47,7 @@ from deviceplugin.placement.choice import Choice
 from tests.fakes.kubelet import Kubelet, KubeletOptions
 
 NAMES = ResourceNames()
+ENDED = {"Succeeded", "Failed"}
 ALL = (Source.PODS, Source.PODRESOURCES, Source.APISERVER)
 Json = dict[str, Any]
 
@@ -135,6 +136,12 @@ class Station:
         shown = decode_pod_list(json.dumps({"items": self.kubelet.pod_list()}).encode())
         return next((pod for pod in (*self.known, *shown) if pod.ref.uid == uid), None)
 
+    async def _make_room(self) -> None:
+        """As upkeep does: what kubelet no longer shows has ended."""
+        shown = {pod["metadata"]["uid"] for pod in self.kubelet.pod_list() if pod["status"]["phase"] not in ENDED}
+        gone = [each.id for each in self.ledger.grants() if each.allocation.owner.pod.uid not in shown]
+        self.ledger.release(gone, why="its pod ended")
+
     def _checkpoint(self) -> Checkpoint:
         return read_checkpoint(self.kubelet.checkpoint_path)
 
@@ -176,6 +183,7 @@ class Station:
             processes=dict,
             exists=lambda path: Path(path).exists(),
             clock=lambda: 1.0,
+            make_room=self._make_room,
             share_mode=True,
         )
 
