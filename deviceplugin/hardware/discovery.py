@@ -51,12 +51,18 @@ def discover(nvml: Nvml, *, known: Inventory | None = None, sys_root: Path = Pat
         else:
             found[gpu.uuid] = (gpu, device)
     present = tuple(gpu for gpu, _device in found.values())
-    absent, failed, notes = _absent(present, silent, known.gpus if known is not None else ())
-    gpus = tuple(sorted((*present, *absent), key=lambda gpu: (gpu.index, gpu.uuid)))
-    devices = {uuid: device for uuid, (_gpu, device) in found.items()}
+    absent = absent_gpus(present, silent, known.gpus if known is not None else ())
+    gpus = tuple(sorted((*present, *absent.gpus), key=lambda gpu: (gpu.index, gpu.uuid)))
     by_minor = {gpu.minor: device for gpu, device in found.values()}
-    topology = topology_of(gpus, by_minor, known=known)
-    return Discovery(gpus, topology, driver, devices, failed, counted, notes)
+    return Discovery(
+        gpus=gpus,
+        topology=topology_of(gpus, by_minor, known=known),
+        driver=driver,
+        devices={uuid: device for uuid, (_gpu, device) in found.items()},
+        failed=absent.failed,
+        counted=counted,
+        notes=absent.notes,
+    )
 
 
 def _describe(device: Device, sys_root: Path) -> Gpu:
@@ -78,27 +84,34 @@ def _describe(device: Device, sys_root: Path) -> Gpu:
 
 def _numa(device: Device, sys_root: Path, bus_id: str) -> int | None:
     """The slot's node first: where GPU memory is a node of its own (Grace), NVML's node is that one, without CPUs."""
-    for node in (pci.numa_node(sys_root, bus_id), device.memory_affinity(), device.numa_node()):
-        if node is not None:
-            return node
-    return None
+    node = pci.numa_node(sys_root, bus_id)
+    if node is None:
+        node = device.memory_affinity()
+    return device.numa_node() if node is None else node
 
 
-def _absent(
-    present: Sequence[Gpu], silent: Mapping[int, NvmlCallError], known: Sequence[Gpu]
-) -> tuple[tuple[Gpu, ...], dict[GpuUuid, str], tuple[str, ...]]:
-    """Sorts out the GPUs that did not answer: those known from before stay, with the reason."""
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """GPUs that are known and did not answer, with the reasons, and what became of the others."""
+
+    gpus: tuple[Gpu, ...]
+    failed: Mapping[GpuUuid, str]
+    notes: tuple[str, ...]
+
+
+def absent_gpus(present: Sequence[Gpu], silent: Mapping[int, NvmlCallError], known: Sequence[Gpu]) -> Absent:
+    """`silent` by index: what NVML said of a GPU that it counts and that did not answer."""
     here = {gpu.uuid for gpu in present}
-    missing = [gpu for gpu in known if gpu.uuid not in here]
-    if not silent and here and not here & {gpu.uuid for gpu in known}:
-        missing = []  # what is remembered is of another machine
-    replaced = [gpu for gpu in missing if _has_successor(gpu, present)]
-    missing = [gpu for gpu in missing if gpu not in replaced]
+    unseen = [gpu for gpu in known if gpu.uuid not in here]
+    elsewhere = not silent and here and len(unseen) == len(known)
+    gone = unseen if elsewhere else [gpu for gpu in unseen if _has_successor(gpu, present)]
+    missing = [gpu for gpu in unseen if gpu not in gone]
     failed = {gpu.uuid: silent[gpu.index].said if gpu.index in silent else VANISHED for gpu in missing}
     remembered = {gpu.index for gpu in missing}
     notes = [f"left out: {error.message}" for index, error in silent.items() if index not in remembered]
-    notes += [f"forgot {gpu.uuid}: another GPU has its place now" for gpu in replaced]
-    return tuple(missing), failed, tuple(notes)
+    why = "no GPU that was known is here any more" if elsewhere else "another GPU has its place now"
+    notes += [f"forgot {gpu.uuid}: {why}" for gpu in gone]
+    return Absent(tuple(missing), failed, tuple(notes))
 
 
 def _has_successor(gpu: Gpu, present: Sequence[Gpu]) -> bool:

@@ -11,13 +11,13 @@ Two things make a GPU unhealthy, each with its own way back:
    faulty card is tried ever more seldom. Loading the driver anew resets the GPU and ends the quiet period.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from deviceplugin.model.gpu import GpuUuid, Health
 
 _DAY_S = 86_400.0
-_FOREVER_S = 3_650 * _DAY_S
 HUNG = "the NVIDIA driver does not answer"
 _HEALTHY = Health()
 _ACTIONS = {
@@ -32,7 +32,7 @@ _ACTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class RecoveryRules:
-    """`quiet_s` is `--health-recovery`: 0 asks for good probes only, infinity never forgets a critical event."""
+    """`quiet_s` is `--health-recovery`; 0: a critical event counts until the agent is restarted."""
 
     quiet_s: float = 300.0
     passes: int = 3
@@ -127,7 +127,7 @@ class HealthBook:
         record.event = reason
         record.last_event = now
         record.passes = 0
-        record.quiet_until = now + min(self.rules.quiet_after(record.events), _FOREVER_S)
+        record.quiet_until = now + (self.rules.quiet_after(record.events) or math.inf)
 
     def advised(self, uuid: GpuUuid, action: int) -> None:
         """What the driver wants done (nvmlDeviceGpuRecoveryAction_t); new work waits until it is done."""
@@ -137,7 +137,7 @@ class HealthBook:
         """Every GPU was reset with it: good probes are enough from here."""
         for record in self._records.values():
             record.passes = 0
-            record.quiet_until = min(record.quiet_until, 0.0)
+            record.quiet_until = 0.0
 
     def restore(self, uuid: GpuUuid, *, reason: str, event: QuietPeriod | None) -> None:
         """What the agent knew before it was restarted; probes decide from here."""
@@ -146,12 +146,17 @@ class HealthBook:
         if event is not None:
             record.event = event.reason
             record.events = 1
+            record.last_event = max(0.0, event.until - self.rules.quiet_s)
             record.quiet_until = event.until
 
     def quiet_periods(self, uuids: Iterable[GpuUuid]) -> dict[GpuUuid, QuietPeriod]:
-        """The critical events that still count."""
+        """The critical events that a restart must not forget."""
         found = ((uuid, self._records[uuid]) for uuid in uuids if uuid in self._records)
-        return {uuid: QuietPeriod(record.event, record.quiet_until) for uuid, record in found if record.event}
+        return {
+            uuid: QuietPeriod(record.event, record.quiet_until)
+            for uuid, record in found
+            if record.event and record.quiet_until < math.inf
+        }
 
     def _record(self, uuid: GpuUuid) -> _Record:
         return self._records.setdefault(uuid, _Record())

@@ -66,7 +66,7 @@ _ADVICE = {
     Status.UNINITIALIZED: "the agent opens NVML again by itself",
     Status.NO_PERMISSION: "give the agent access to the device nodes",
     Status.DRIVER_NOT_LOADED: "load the nvidia kernel module (modprobe nvidia)",
-    Status.LIBRARY_NOT_FOUND: f"install the driver or name the directory that has {SONAME} with --driver-root",
+    Status.LIBRARY_NOT_FOUND: f"install the driver, or name its root (--driver-root) or its {SONAME} (--nvml-library)",
     Status.FUNCTION_NOT_FOUND: "use a newer driver",
     Status.GPU_IS_LOST: "reset the GPU or reboot the node",
     Status.RESET_REQUIRED: "reset the GPU (nvidia-smi --gpu-reset)",

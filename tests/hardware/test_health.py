@@ -1,7 +1,5 @@
 """When a GPU counts as unhealthy, and its way back."""
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,20 +85,18 @@ def test_after_a_day_without_events_counting_starts_again() -> None:
     assert book.health(A).healthy
 
 
-def test_quiet_zero_asks_for_good_probes_only() -> None:
-    book = HealthBook(RecoveryRules(quiet_s=0, passes=3))
-    book.struck(A, "XID 79", now=5.0)
-    _pass(book, 2, now=5.0)
-    assert not book.health(A).healthy
-    _pass(book, 1, now=5.0)
-    assert book.health(A).healthy
-
-
-def test_an_infinite_quiet_period_means_never() -> None:
-    book = HealthBook(RecoveryRules(quiet_s=math.inf))
+def test_without_a_quiet_period_a_critical_event_counts_until_a_restart() -> None:
+    rules = RecoveryRules(quiet_s=0, passes=3)
+    book = HealthBook(rules)
     book.struck(A, "XID 79", now=0.0)
     _pass(book, 10, now=365 * DAY)
     assert not book.health(A).healthy
+    assert book.quiet_periods([A]) == {}
+    after = HealthBook(rules)
+    after.restore(A, reason=book.health(A).reason, event=None)
+    assert not after.health(A).healthy
+    _pass(after, 3)
+    assert after.health(A).healthy
 
 
 def test_a_reload_of_the_driver_ends_the_quiet_period_but_not_the_probes() -> None:
@@ -156,6 +152,16 @@ def test_a_restart_of_the_agent_forgets_no_quiet_period() -> None:
     assert not after.health(A).healthy
     _pass(after, 1, now=110.0)
     assert after.health(A).healthy
+
+
+def test_events_before_and_after_a_restart_count_together() -> None:
+    book = HealthBook(RULES)
+    book.restore(A, reason="XID 79", event=QuietPeriod(reason="XID 79", until=5 * DAY))
+    book.struck(A, "XID 79", now=5 * DAY + 10)
+    _pass(book, 10, now=5 * DAY + 209)
+    assert not book.health(A).healthy
+    _pass(book, 1, now=5 * DAY + 210)
+    assert book.health(A).healthy
 
 
 def test_a_gpu_lost_before_a_restart_needs_its_probes_after_it() -> None:
