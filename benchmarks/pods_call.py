@@ -1,0 +1,34 @@
+"""One `GET /pods` as identity makes it, from a process of its own: kubelet is another process than the agent too.
+
+In: the endpoint, a kubeconfig, how often. Out: the median in milliseconds, decoding included, over a kept connection.
+"""
+
+import asyncio
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from deviceplugin.kube.credentials import Credentials
+from deviceplugin.kubelet.pods_client import KubeletPods
+from deviceplugin.model.units import ResourceNames
+
+WARM_UP = 5
+
+
+async def median_ms(url: str, kubeconfig: Path, times: int) -> float:
+    access = Credentials(kubeconfig).access
+    client = KubeletPods(url, access=access, node="node-1", names=ResourceNames(), insecure=True)
+    try:
+        took = []
+        for _ in range(WARM_UP + times):
+            began = time.perf_counter()
+            await client.fetch()
+            took.append(time.perf_counter() - began)
+        return statistics.median(took[WARM_UP:]) * 1000
+    finally:
+        await client.close()
+
+
+if __name__ == "__main__":
+    print(asyncio.run(median_ms(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))))
