@@ -30,14 +30,15 @@ static bool read_process(struct call *call, long pid, struct gpu_process *proces
     process->sm = (uint32_t)sm;
     process->memory_util = (uint32_t)memory;
     snprintf(process->name, sizeof process->name, "%s", call->name == NULL ? "" : call->name);
-    if (!call->live)
-        return true;
+    return true;
+}
+
+/* From now on the process is on the list for as long as it runs; its start time tells it from a later one with its number. */
+static bool tie_to_life(struct gpu_process *process)
+{
     process->start_time = process_start_time(process->pid);
     process->pid_namespace = own_pid_namespace();
-    if (process->start_time != 0)
-        return true;
-    complain(FAILED, "there is no process %ld that could be live", pid);
-    return false;
+    return process->start_time != 0;
 }
 
 /* Adding a process that is there already changes it. */
@@ -47,6 +48,8 @@ static int add(struct call *call, unsigned slot, long pid)
     struct gpu_status draft;
     if (!read_process(call, pid, &process))
         return WRONG;
+    if (call->live && !tie_to_life(&process))
+        return complain(FAILED, "there is no process %ld that could be live", pid);
     struct shared_gpu *gpu = state_gpu(&call->machine, slot);
     if (!change_begin(gpu, &draft))
         return complain(FAILED, "%s cannot be written", call->paths.state);

@@ -49,6 +49,14 @@ static bool set_lock(short type)
     return done == 0;
 }
 
+/* A library that is unloaded must not leave its descriptor behind. */
+__attribute__((destructor)) static void close_lock(void)
+{
+    if (lock_fd >= 0)
+        close(lock_fd);
+    lock_fd = -1;
+}
+
 void lock_adopt(int fd)
 {
     pthread_once(&prepared, prepare);

@@ -1,0 +1,19 @@
+"""NVML's numbers as the tests name them; pynvml has them too, but is loaded in the worker only."""
+
+SUCCESS = 0
+UNINITIALIZED = 1
+INVALID_ARGUMENT = 2
+NOT_SUPPORTED = 3
+NO_PERMISSION = 4
+NOT_FOUND = 6
+INSUFFICIENT_SIZE = 7
+DRIVER_NOT_LOADED = 9
+TIMEOUT = 10
+GPU_IS_LOST = 15
+MISMATCH = 18
+IN_USE = 19
+VERSION_MISMATCH = 25
+UNKNOWN = 999
+
+XID = 8
+MIB = 1 << 20

@@ -1,0 +1,58 @@
+"""Builds of the emulated driver, and machines that run on it."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.library.machine import LIBRARY, Machine
+
+_NATIVE = Path(__file__).parent / "native"
+_FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-pthread", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]
+
+
+@pytest.fixture(scope="session")
+def build() -> Path:
+    subprocess.run(["make", "--silent", "-C", str(LIBRARY)], check=True, timeout=55)
+    return LIBRARY / "build/emulator"
+
+
+@pytest.fixture(scope="session")
+def sanitized_build() -> Path:
+    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "sanitize"], check=True, timeout=55)
+    return LIBRARY / "build/sanitize/emulator"
+
+
+def _compile(source: str, output: Path, *flags: str) -> Path:
+    emulator = LIBRARY / "emulator"
+    sources = [*emulator.glob("*.c"), *emulator.glob("shared/*.c"), *emulator.glob("profile/*.c")]
+    command = ["gcc", *_FLAGS, "-Wno-missing-field-initializers", f"-I{emulator}", *flags, "-o", str(output)]
+    subprocess.run([*command, str(_NATIVE / source), *map(str, sources)], check=True, timeout=55)
+    return output
+
+
+@pytest.fixture(scope="session")
+def hammer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _compile("hammer.c", tmp_path_factory.mktemp("native") / "hammer")
+
+
+@pytest.fixture(scope="session")
+def json_dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sanitizers = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+    return _compile("json_dump.c", tmp_path_factory.mktemp("native") / "json_dump", *sanitizers)
+
+
+@pytest.fixture
+def machine(build: Path, short_tmp: Path) -> Iterator[Machine]:
+    with ExitStack() as processes:
+        yield Machine(build, short_tmp, processes)
+
+
+@pytest.fixture
+def sanitized_machine(sanitized_build: Path, short_tmp: Path) -> Iterator[Machine]:
+    """As `machine`, with every memory error and undefined behaviour fatal."""
+    found = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    with ExitStack() as processes:
+        yield Machine(sanitized_build, short_tmp, processes, preload=found.stdout.strip())

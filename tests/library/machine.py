@@ -1,0 +1,74 @@
+"""One emulated machine of a test: its profile, its state, its command, and processes that look at it through NVML."""
+
+import json
+import os
+import subprocess
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.library.nvml_client import Nvml
+
+REPOSITORY = Path(__file__).parents[2]
+LIBRARY = REPOSITORY / "library"
+PROFILES = LIBRARY / "emulator/profiles"
+
+Profile = dict[str, Any]
+
+
+def shipped(name: str) -> Profile:
+    profile: Profile = json.loads((PROFILES / f"{name}.json").read_text())
+    return profile
+
+
+@dataclass
+class Machine:
+    """`with` closes the processes; the state lies in `directory`."""
+
+    build: Path
+    directory: Path
+    processes: ExitStack
+    preload: str = ""
+
+    @property
+    def profile(self) -> Path:
+        return self.directory / "profile.json"
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "state"
+
+    @property
+    def errors(self) -> Path:
+        """Where the stderr of its NVML processes goes."""
+        return self.directory / "errors"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        mine = {"VCUDA_EMULATOR_PROFILE": str(self.profile), "VCUDA_EMULATOR_STATE": str(self.state)}
+        return {key: value for key, value in os.environ.items() if not key.startswith("VCUDA_EMULATOR")} | mine
+
+    def describe(self, profile: Profile | str) -> None:
+        """Which machine it is: a profile, the text of one, or what is shipped under a name."""
+        if isinstance(profile, str) and (PROFILES / f"{profile}.json").exists():
+            profile = shipped(profile)
+        self.profile.write_text(profile if isinstance(profile, str) else json.dumps(profile))
+
+    def nvml(self, **environment: str) -> Nvml:
+        preload = {"LD_PRELOAD": self.preload, "ASAN_OPTIONS": "detect_leaks=0"} if self.preload else {}
+        library = self.build / "libnvidia-ml.so.1"
+        return self.processes.enter_context(Nvml(library, self.environment | preload | environment, self.errors))
+
+    def run(self, *words: object) -> subprocess.CompletedProcess[str]:
+        command = [str(self.build / "vcuda-emulator"), *map(str, words)]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=20, check=False)
+
+    def command(self, *words: object) -> str:
+        done = self.run(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def show(self) -> dict[str, Any]:
+        shown: dict[str, Any] = json.loads(self.command("show", "--json"))
+        return shown
