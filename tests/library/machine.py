@@ -50,10 +50,8 @@ class Machine:
         return {key: value for key, value in os.environ.items() if not key.startswith("VCUDA_EMULATOR")} | mine
 
     def describe(self, profile: Profile | str) -> None:
-        """Which machine it is: a profile, the text of one, or what is shipped under a name."""
-        if isinstance(profile, str) and (PROFILES / f"{profile}.json").exists():
-            profile = shipped(profile)
-        self.profile.write_text(profile if isinstance(profile, str) else json.dumps(profile))
+        """Which machine it is: a profile, or the name of one that is shipped."""
+        self.profile.write_text(json.dumps(shipped(profile) if isinstance(profile, str) else profile, indent=1))
 
     def nvml(self, **environment: str) -> Nvml:
         preload = {"LD_PRELOAD": self.preload, "ASAN_OPTIONS": "detect_leaks=0"} if self.preload else {}

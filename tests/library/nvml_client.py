@@ -71,6 +71,11 @@ class Nvml:
             raise Refused(name, answer["error"])
         return answer["value"]
 
+    def become(self, uid: int) -> None:
+        """Goes on as another user; needs root."""
+        self.send({"become": uid})
+        self.receive()
+
     def error(self, name: str, *args: Any) -> int:
         """The number of the error that the call ends with; 0 where it does not fail."""
         try:

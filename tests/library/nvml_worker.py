@@ -1,12 +1,13 @@
 """A process that uses NVML as its users do: one pynvml call per line of stdin, its outcome as one line of stdout.
 
-In: `{"call": NAME, "args": [...]}` through pynvml, or `{"raw": NAME, "args": [...]}` straight to the C function, where `null` is a null pointer
-and `{"out": VALUE}` the address of an unsigned int that holds VALUE. Handles travel as `{"handle": N}`. Out: `{"value": ...}` or
+In: `{"become": UID}`, or `{"call": NAME, "args": [...]}` through pynvml, or `{"raw": NAME, "args": [...]}` straight to the C function, where `null` is a null pointer
+`{"out": VALUE}` the address of an unsigned int that holds VALUE and `{"room": N}` that of so many zero bytes. Handles travel as `{"handle": N}`. Out: `{"value": ...}` or
 `{"error": CODE}`. The library is the one at argv[1], found by its SONAME as in any process that loaded it before.
 """
 
 import ctypes
 import json
+import os
 import sys
 from typing import Any
 
@@ -47,6 +48,8 @@ def show(value: Any) -> Any:
         return handles[value["handle"]]
     if isinstance(value, dict) and "out" in value:
         return ctypes.c_uint(value["out"])
+    if isinstance(value, dict):
+        return ctypes.create_string_buffer(value["room"])
     if isinstance(value, str):
         return value.encode()
     return value
@@ -61,6 +64,9 @@ def straight(name: str, args: list[Any]) -> dict[str, Any]:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
+    if "become" in request:
+        os.seteuid(request["become"])
+        return {"value": None}
     if "raw" in request:
         return straight(request["raw"], request["args"])
     args = [show(one) if isinstance(one, dict) else one for one in request["args"]]
