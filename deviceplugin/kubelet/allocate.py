@@ -112,7 +112,7 @@ class Allocating:
         container = claim.container
         request = parse_request(container.cores, container.blocks)
         fixed = replace(
-            moved(half, Claimant(container.ref, container.role, request), inventory),
+            moved(half, Claimant(container.ref, container.role, request, index=container.index), inventory),
             answered=frozenset(Resource),
             soft_cores=self._node.soft_cores(claim.pod),
         )
@@ -154,10 +154,11 @@ class Allocating:
             node.ledger.allocations(),
             pod=claim.pod.ref.uid,
             role=container.role,
+            index=container.index,
             processes=node.processes(),
         )
         choice = place(request, view, prefer=node.hinted(claim.pod, container) or self._held_by(claim.pod.ref.uid))
-        return Allocation(container.ref, container.role, request, choice.shares), choice
+        return Allocation(container.ref, container.role, request, choice.shares, container.index), choice
 
     def _held_by(self, uid: PodUid) -> frozenset[GpuUuid]:
         """GPUs that other containers of the pod hold: kubelet reuses an init container's IDs for the app's."""

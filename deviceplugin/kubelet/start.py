@@ -86,7 +86,8 @@ class Starting:
         pod = await self._node.find_pod(key[0])
         found = pod.container(key[1]) if pod else None
         owner = ContainerRef(pod.ref if pod else PodRef(key[0], "", ""), key[1])
-        to = Claimant(owner, found.role if found else ContainerRole.APP, asked)
+        role, index = (found.role, found.index) if found else (ContainerRole.UNKNOWN, 0)
+        to = Claimant(owner, role, asked, index=index)
         inventory = self._node.feed.catalog.inventory
         try:
             fixed = self._node.ledger.settle(grant.id, to, inventory)

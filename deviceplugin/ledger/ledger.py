@@ -129,8 +129,10 @@ class Ledger:
             self._require(grant.id)
         self._put(kind, grants, inventory)
 
-    def describe(self, grant_id: GrantId, owner: ContainerRef, role: ContainerRole, inventory: Inventory) -> None:
-        """What a rebuilt grant could not know: the pod's names and the container's role.
+    def describe(
+        self, grant_id: GrantId, owner: ContainerRef, role: ContainerRole, inventory: Inventory, *, index: int
+    ) -> None:
+        """What a rebuilt grant could not know: the pod's names, the container's role and its place in its list.
 
         These are facts, so they are taken up even where they show a GPU to be over-committed. A grant that is another
         container's by now is left as it is.
@@ -139,7 +141,8 @@ class Ledger:
         if grant is None or grant.allocation.owner.key != owner.key:
             return
         before = self.over_commitments(inventory)
-        self._update("describe", grant, replace(grant, allocation=replace(grant.allocation, owner=owner, role=role)))
+        allocation = replace(grant.allocation, owner=owner, role=role, index=index)
+        self._update("describe", grant, replace(grant, allocation=allocation))
         for load in self.over_commitments(inventory):
             if load not in before:
                 log.warning("a rebuilt grant shows a GPU to be over-committed", grant=grant_id, load=str(load))

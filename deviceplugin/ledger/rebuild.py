@@ -4,9 +4,9 @@ In: a checkpoint, the inventory, and the pods where they are known. Out: the gra
 of IDs is what the container asked for, NVIDIA_VISIBLE_DEVICES in our recorded answer names its GPUs. IDs themselves
 only hint at a GPU and are used where the answer names none. Pure.
 
-Names and roles are not in the checkpoint. Without the pods every container counts as an app container, which can only
-count too much; `Ledger.describe` puts it right later. A container that gpu-manager, the predecessor, allocated is
-taken up too, under an ID made from its owner: what it holds is really held.
+Names and roles are not in the checkpoint. A container whose pod is not known has the role UNKNOWN and counts beside
+everything in its pod, which can only count too much; `Ledger.describe` puts it right later. A container that
+gpu-manager, the predecessor, allocated is taken up too, under an ID made from its owner: what it holds is really held.
 """
 
 import hashlib
@@ -76,11 +76,11 @@ def rebuild_one(
         return None
     known = pod.container(container) if pod is not None else None
     owner = ContainerRef(pod.ref if pod is not None else PodRef(uid, "", ""), container)
-    role = known.role if known is not None else ContainerRole.APP
+    role, index = (known.role, known.index) if known is not None else (ContainerRole.UNKNOWN, 0)
     shares = tuple(_share(uuid, request, inventory) for uuid in uuids)
     return Grant(
         id=answer.grant or _derived_id(uid, container),
-        allocation=Allocation(owner, role, request, shares),
+        allocation=Allocation(owner, role, request, shares, index),
         answered=frozenset(resource for resource in Resource if ids[resource]),
         source=Source.CHECKPOINT,
         proved=True,

@@ -89,11 +89,12 @@ class Disproved:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """Names or a role that a rebuilt grant lacks; for `Ledger.describe`."""
+    """Names, a role or a place that a rebuilt grant lacks; for `Ledger.describe`."""
 
     grant: Grant
     owner: ContainerRef
     role: ContainerRole
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,13 +217,14 @@ def _disproved(grant: Grant, checkpoint: Checkpoint | None) -> Disproved | None:
 
 
 def _described(grant: Grant, evidence: Evidence) -> Described | None:
-    owner = grant.allocation.owner
+    held = grant.allocation
+    owner = held.owner
     for view in (evidence.kubelet, evidence.api):
         pod = view.pods.get(owner.pod.uid) if view is not None else None
         found = pod.container(owner.name) if pod is not None else None
         if found is not None:
-            changed = (found.ref, found.role) != (owner, grant.allocation.role)
-            return Described(grant, found.ref, found.role) if changed else None
+            changed = (found.ref, found.role, found.index) != (owner, held.role, held.index)
+            return Described(grant, found.ref, found.role, found.index) if changed else None
     return None
 
 

@@ -69,6 +69,7 @@ class _Grant(msgspec.Struct):
     proved: bool
     created: float
     soft_cores: int = 0
+    index: int = 0
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
@@ -139,6 +140,7 @@ def _to_struct(grant: Grant) -> _Grant:
         proved=grant.proved,
         created=grant.created,
         soft_cores=grant.soft_cores,
+        index=allocation.index,
     )
 
 
@@ -153,6 +155,7 @@ def _to_grant(found: _Grant) -> Grant:
         role=found.role,
         request=Request(found.cores, found.blocks),
         shares=tuple(GpuShare(GpuUuid(share.uuid), share.cores, share.blocks) for share in found.gpus),
+        index=found.index,
     )
     return Grant(
         id=GrantId(found.id),

@@ -23,11 +23,12 @@ class Claimant:
     role: ContainerRole
     request: Request
     soft_cores: int = 0
+    index: int = 0
 
 
 def claimant_of(grant: Grant) -> Claimant:
     allocation = grant.allocation
-    return Claimant(allocation.owner, allocation.role, allocation.request, grant.soft_cores)
+    return Claimant(allocation.owner, allocation.role, allocation.request, grant.soft_cores, allocation.index)
 
 
 def moved(grant: Grant, to: Claimant, inventory: Inventory) -> Grant:
@@ -39,12 +40,13 @@ def moved(grant: Grant, to: Claimant, inventory: Inventory) -> Grant:
             f"{len(shares)}; delete the pod, so that it is admitted again"
         )
     sized = tuple(_sized(share, to.request, inventory) for share in shares)
-    return replace(grant, allocation=Allocation(to.owner, to.role, to.request, sized), soft_cores=to.soft_cores)
+    allocation = Allocation(to.owner, to.role, to.request, sized, to.index)
+    return replace(grant, allocation=allocation, soft_cores=to.soft_cores)
 
 
 def kept(grant: Grant, to: Claimant) -> Grant:
     """The grant under another container's name and otherwise as it is; that container's start will size it."""
-    allocation = replace(grant.allocation, owner=to.owner, role=to.role)
+    allocation = replace(grant.allocation, owner=to.owner, role=to.role, index=to.index)
     return replace(grant, allocation=allocation, soft_cores=to.soft_cores, proved=False)
 
 

@@ -2,7 +2,7 @@
 
 A pod is named by its UID; namespace and name are for people. A container is named inside its pod. Init containers run
 one after the other before the app containers, so they share the pod's room with them; a sidecar (an init container
-with restartPolicy Always) stays. `placement.occupancy` does that arithmetic.
+with restartPolicy Always) starts in its turn among them and stays. `placement.occupancy` does that arithmetic.
 """
 
 import enum
@@ -16,11 +16,12 @@ PodUid = NewType("PodUid", str)
 
 
 class ContainerRole(enum.Enum):
-    """When in the pod's life the container runs."""
+    """When in the pod's life the container runs; UNKNOWN while its pod has not been seen: maybe all of the time."""
 
     INIT = "init"
     SIDECAR = "sidecar"
     APP = "app"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +62,16 @@ class GpuShare:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What one container holds; `shares` has one entry for each GPU, whole GPUs with all their blocks."""
+    """What one container holds; `shares` has one entry for each GPU, whole GPUs with all their blocks.
+
+    `index` is the container's place among the init containers, sidecars included, or among the app containers.
+    """
 
     owner: ContainerRef
     role: ContainerRole
     request: Request
     shares: tuple[GpuShare, ...]
+    index: int = 0
 
     @property
     def uuids(self) -> frozenset[GpuUuid]:

@@ -1,18 +1,21 @@
 """Who holds how much of each GPU, by kubelet's arithmetic: the one place that adds allocations up.
 
-In: allocations. Out: what is occupied, or a snapshot of what a new container may have. Init containers run one after
-the other before the app containers, so they share one room; sidecars stay. A pod occupies of a GPU the larger of
+In: allocations. Out: what is occupied, or a snapshot of what a new container may have. A pod runs its init containers
+one after the other; a sidecar among them starts in its turn and stays; the app containers come last. So a pod occupies
+of a GPU, for cores and blocks each, the largest of
 
-    its sidecars + its app containers        and        its sidecars + the largest of its init containers
+    its sidecars + its app containers        and, for each init container,        it + the sidecars before it
 
-for cores and blocks each. The order of allocations does not matter, so that a ledger read back in any order says the
-same. The price: an init container that ends before a later sidecar of the same pod starts counts as running beside it.
+and a container needs room beside whatever runs in those phases in which it runs itself. A container of unknown role
+counts as a sidecar before all others: in every phase. Only the allocations matter, never their order, so that a ledger
+read back in any order says the same. Places in a list differ; where they do not, because an older journal does not name
+them, a sidecar counts as the earlier one.
 
 Invariant: an allocation placed on a snapshot from here never takes a GPU beyond its capacity.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from deviceplugin.model.allocation import Allocation, ContainerRole, PodUid
 from deviceplugin.model.gpu import GpuUuid, Inventory
@@ -36,38 +39,59 @@ class Occupancy:
 
 
 _NOTHING = Occupancy()
+_Placed = tuple[int, Occupancy]
+"""What a container of the init list has, after its place there."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _PodUse:
-    """What one pod has of one GPU: the largest init container, all sidecars, all app containers."""
+    """What the containers of one pod have of one GPU."""
 
-    init: Occupancy = _NOTHING
-    sidecars: Occupancy = _NOTHING
+    inits: list[_Placed] = field(default_factory=list)
+    sidecars: list[_Placed] = field(default_factory=list)
     apps: Occupancy = _NOTHING
+
+    def add(self, role: ContainerRole, index: int, held: Occupancy) -> None:
+        match role:
+            case ContainerRole.INIT:
+                self.inits.append((index, held))
+            case ContainerRole.SIDECAR:
+                self.sidecars.append((index, held))
+            case ContainerRole.UNKNOWN:
+                self.sidecars.append((0, held))
+            case ContainerRole.APP:
+                self.apps += held
+
+    def beside(self, role: ContainerRole, index: int) -> Occupancy:
+        """The most that runs at the same time as a further container of that role at that place."""
+        match role:
+            case ContainerRole.INIT:
+                return self._sidecars_at(index)
+            case ContainerRole.SIDECAR:
+                return self._since(index)
+            case ContainerRole.UNKNOWN:
+                return self.total
+            case ContainerRole.APP:
+                return self._steady
 
     @property
     def total(self) -> Occupancy:
-        return self.sidecars + (self.init | self.apps)
+        return self._since(0)
 
-    def beside(self, role: ContainerRole) -> Occupancy:
-        """What runs at the same time as a further container of that role."""
-        match role:
-            case ContainerRole.INIT:
-                return self.sidecars
-            case ContainerRole.SIDECAR:
-                return self.total
-            case ContainerRole.APP:
-                return self.sidecars + self.apps
+    def _since(self, index: int) -> Occupancy:
+        """The largest phase, of the init containers from that place on and of the app containers."""
+        largest = self._steady
+        for place, held in self.inits:
+            if place >= index:
+                largest |= held + self._sidecars_at(place)
+        return largest
 
-    def plus(self, role: ContainerRole, more: Occupancy) -> "_PodUse":
-        match role:
-            case ContainerRole.INIT:
-                return _PodUse(self.init | more, self.sidecars, self.apps)
-            case ContainerRole.SIDECAR:
-                return _PodUse(self.init, self.sidecars + more, self.apps)
-            case ContainerRole.APP:
-                return _PodUse(self.init, self.sidecars, self.apps + more)
+    @property
+    def _steady(self) -> Occupancy:
+        return sum((held for _, held in self.sidecars), self.apps)
+
+    def _sidecars_at(self, index: int) -> Occupancy:
+        return sum((held for place, held in self.sidecars if place <= index), _NOTHING)
 
 
 def occupied(allocations: Iterable[Allocation]) -> dict[GpuUuid, Occupancy]:
@@ -84,15 +108,16 @@ def snapshot_for(
     *,
     pod: PodUid | None = None,
     role: ContainerRole = ContainerRole.APP,
+    index: int = 0,
     processes: Mapping[GpuUuid, int] | None = None,
 ) -> Snapshot:
-    """What a further container may have: of this pod, only what runs beside a container of that role counts.
+    """What a further container may have: of this pod, only what runs beside a container of that role and place counts.
 
     Without a pod everything counts. A container that is placed again must not be among the allocations.
     """
     held: dict[GpuUuid, Occupancy] = {}
     for (uuid, owner), use in _uses(allocations).items():
-        held[uuid] = held.get(uuid, _NOTHING) + (use.beside(role) if owner == pod else use.total)
+        held[uuid] = held.get(uuid, _NOTHING) + (use.beside(role, index) if owner == pod else use.total)
     running = processes or {}
     views = tuple(
         GpuView(
@@ -111,7 +136,6 @@ def _uses(allocations: Iterable[Allocation]) -> dict[tuple[GpuUuid, PodUid], _Po
     uses: dict[tuple[GpuUuid, PodUid], _PodUse] = {}
     for allocation in allocations:
         for part in allocation.shares:
-            key = (part.uuid, allocation.owner.pod.uid)
-            more = Occupancy(part.cores, part.blocks)
-            uses[key] = uses.get(key, _PodUse()).plus(allocation.role, more)
+            use = uses.setdefault((part.uuid, allocation.owner.pod.uid), _PodUse())
+            use.add(allocation.role, allocation.index, Occupancy(part.cores, part.blocks))
     return uses

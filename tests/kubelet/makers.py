@@ -51,6 +51,7 @@ def grant(container: PodContainer, *shares: tuple[int, int, int], grant_id: str 
         container.role,
         Request(container.cores, container.blocks),
         tuple(GpuShare(GpuUuid(f"GPU-{minor}"), cores, blocks) for minor, cores, blocks in shares),
+        container.index,
     )
     values: dict[str, object] = {"answered": frozenset({Resource.CORE}), "source": Source.PODS, "proved": False}
     return Grant(GrantId(grant_id), allocation, created=1.0, **(values | fields))  # type: ignore[arg-type]

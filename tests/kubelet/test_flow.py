@@ -138,6 +138,34 @@ async def test_init_containers_share_the_room_of_their_pod(short_tmp: Path) -> N
         check_books(node)
 
 
+async def test_an_init_container_leaves_its_room_to_a_later_sidecar(short_tmp: Path) -> None:
+    async with station(short_tmp, inventory(1)) as node:
+        pod = pod_json("p", ("app", 60, 8), init=[("setup", 80, 8), ("proxy", 30, 8)], sidecars=["proxy"])
+        verdict = await node.kubelet.admit(pod)
+        assert verdict.admitted, verdict.message
+        await node.kubelet.wait_running(verdict.uid)
+        for name, cores, index in (("setup", 80, 0), ("proxy", 30, 1), ("app", 60, 0)):
+            check_container(node, verdict.uid, name, cores, 8)
+            assert node.grant_of(verdict.uid, name).allocation.index == index
+        (held,) = occupied(node.ledger.allocations()).values()
+        assert (held.cores, held.blocks) == (90, 16)
+        assert (await node.kubelet.admit(pod_json("beside", ("c", 10, 4)))).admitted
+        assert not (await node.kubelet.admit(pod_json("late", ("c", 1, 1)))).admitted
+
+
+async def test_an_init_container_runs_beside_an_earlier_sidecar(short_tmp: Path) -> None:
+    """The same containers in the other order need 110 cores at once."""
+    async with station(short_tmp, inventory(2)) as node:
+        pod = pod_json("p", ("app", 60, 8), init=[("proxy", 30, 8), ("setup", 80, 8)], sidecars=["proxy"])
+        verdict = await node.kubelet.admit(pod)
+        assert verdict.admitted, verdict.message
+        await node.kubelet.wait_running(verdict.uid)
+        for name, cores in (("proxy", 30), ("setup", 80), ("app", 60)):
+            check_container(node, verdict.uid, name, cores, 8)
+        assert node.minors(verdict.uid, "proxy") != node.minors(verdict.uid, "setup")
+        check_books(node)
+
+
 async def test_a_restarted_container_keeps_its_grant(short_tmp: Path) -> None:
     async with station(short_tmp, inventory(2), retry_s=0.1) as node:
         verdict = await node.kubelet.admit(pod_json("p", ("c", 20, 4)))

@@ -45,12 +45,13 @@ def grant(
     on: Iterable[int] = (0,),
     container: str = "main",
     role: ContainerRole = ContainerRole.APP,
+    index: int = 0,
     grant_id: str = "",
     proved: bool = False,
     answered: Iterable[Resource] = (Resource.CORE,),
     source: Source = Source.PODS,
 ) -> Grant:
-    allocation = Allocation(owner(pod, container), role, Request(cores, blocks), shares(cores, blocks, on))
+    allocation = Allocation(owner(pod, container), role, Request(cores, blocks), shares(cores, blocks, on), index)
     return Grant(
         id=GrantId(grant_id or f"g-{pod}-{container}"),
         allocation=allocation,
@@ -71,11 +72,12 @@ def pod(
     phase: str = "Running",
     state: ContainerState = ContainerState.RUNNING,
     role: ContainerRole = ContainerRole.APP,
+    index: int = 0,
     deleting: bool = False,
     container: str = "main",
 ) -> Pod:
     ref = owner(name, container)
-    return Pod(ref.pod, (PodContainer(ref, role, 0, 30, 8, state=state),), phase=phase, deleting=deleting)
+    return Pod(ref.pod, (PodContainer(ref, role, index, 30, 8, state=state),), phase=phase, deleting=deleting)
 
 
 def open_journal(directory: Path) -> Journal:

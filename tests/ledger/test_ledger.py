@@ -8,6 +8,7 @@ import pytest
 from deviceplugin.errors import CapacityError, LedgerError, OwnershipError
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger, Transition
+from deviceplugin.ledger.repair import Claimant, claimant_of
 from deviceplugin.model.allocation import ContainerRole, PodUid
 from deviceplugin.model.units import Resource
 from tests.ledger.makers import BLOCKS, claimant, grant, inventory, open_ledger, owner, uuid
@@ -241,24 +242,39 @@ def test_a_gpu_that_went_away_is_still_held_and_given_to_nobody(ledger: Ledger) 
         ledger.grant(grant("c", on=(1,)), smaller)
 
 
-def test_a_rebuilt_grant_learns_its_pods_name_and_its_role(ledger: Ledger) -> None:
+def test_a_rebuilt_grant_learns_its_pods_name_its_role_and_its_place(ledger: Ledger) -> None:
     blank = grant("a")
     nameless = replace(blank.allocation.owner, pod=replace(blank.allocation.owner.pod, namespace="", name=""))
     ledger.adopt([replace(blank, allocation=replace(blank.allocation, owner=nameless))])
-    ledger.describe(A, owner("a"), ContainerRole.INIT, NODE)
+    ledger.describe(A, owner("a"), ContainerRole.INIT, NODE, index=2)
     assert taken(ledger, A).allocation.owner == owner("a")
     assert taken(ledger, A).allocation.role is ContainerRole.INIT
+    assert taken(ledger, A).allocation.index == 2
     before = ledger.grants()
-    ledger.describe(A, owner("b"), ContainerRole.APP, NODE)
-    ledger.describe(B, owner("b"), ContainerRole.APP, NODE)
+    ledger.describe(A, owner("b"), ContainerRole.APP, NODE, index=0)
+    ledger.describe(B, owner("b"), ContainerRole.APP, NODE, index=0)
     assert ledger.grants() == before
+
+
+def test_role_and_place_go_with_the_owner(ledger: Ledger) -> None:
+    """Two grants of one pod change hands: the sidecar after the init container has the other's, and stays after it."""
+    first = grant("a", cores=60, container="init", role=ContainerRole.INIT, index=0)
+    second = grant("a", cores=60, container="proxy", role=ContainerRole.SIDECAR, index=1)
+    ledger.grant(first, NODE)
+    ledger.grant(second, NODE)
+    proxy = Claimant(second.allocation.owner, ContainerRole.SIDECAR, second.allocation.request, index=1)
+    ledger.settle(first.id, proxy, NODE)
+    places = {each.id: (each.allocation.role, each.allocation.index) for each in ledger.grants()}
+    assert places == {first.id: (ContainerRole.SIDECAR, 1), second.id: (ContainerRole.INIT, 0)}
+    with pytest.raises(CapacityError):
+        ledger.settle(second.id, replace(claimant_of(taken(ledger, second.id)), index=2), NODE)
 
 
 def test_a_role_is_a_fact_even_where_it_shows_too_much_to_be_held(ledger: Ledger) -> None:
     ledger.grant(grant("a", cores=80, container="init", role=ContainerRole.INIT), NODE)
     ledger.grant(grant("a", cores=80), NODE)
     assert ledger.over_commitments(NODE) == ()
-    ledger.describe(GrantId("g-a-init"), owner("a", "init"), ContainerRole.SIDECAR, NODE)
+    ledger.describe(GrantId("g-a-init"), owner("a", "init"), ContainerRole.SIDECAR, NODE, index=0)
     assert [load.cores for load in ledger.over_commitments(NODE)] == [160]
 
 

@@ -198,7 +198,7 @@ class NodeMachine(RuleBasedStateMachine):
         for grant_id in found.proved:
             self.ledger.prove(grant_id)
         for known in found.described:
-            self.ledger.describe(known.grant.id, known.owner, known.role, NODE)
+            self.ledger.describe(known.grant.id, known.owner, known.role, NODE, index=known.index)
         self.ledger.adopt(found.adopt)
 
     def checkpoint(self) -> Checkpoint:

@@ -31,7 +31,8 @@ sizes = st.one_of(
     st.just((300, 0)),
 )
 pods = st.sampled_from(["a", "b", "c", "d"])
-containers = st.sampled_from(["one", "two"])
+containers = st.sampled_from(["one", "two", "three"])
+places = st.tuples(st.sampled_from(ContainerRole), st.integers(0, 2))
 State = dict[GrantId, Grant]
 
 
@@ -66,13 +67,23 @@ class LedgerMachine(RuleBasedStateMachine):
     def one(self, data: st.DataObject) -> Grant:
         return data.draw(st.sampled_from(sorted(self.state.values(), key=lambda each: each.id)))
 
-    @rule(pod=pods, container=containers, size=sizes, first=st.integers(0, 2), role=st.sampled_from(ContainerRole))
-    def allocate(self, pod: str, container: str, size: tuple[int, int], first: int, role: ContainerRole) -> None:
+    @rule(pod=pods, container=containers, size=sizes, first=st.integers(0, 2), place=places)
+    def allocate(
+        self, pod: str, container: str, size: tuple[int, int], first: int, place: tuple[ContainerRole, int]
+    ) -> None:
         self.serial += 1
+        role, index = place
         cores, blocks = size
         minors = [(first + step) % 3 for step in range(max(1, cores // CORES_PER_GPU))]
         asked = grant(
-            pod, cores=cores, blocks=blocks, on=minors, container=container, role=role, grant_id=f"g-{self.serial}"
+            pod,
+            cores=cores,
+            blocks=blocks,
+            on=minors,
+            container=container,
+            role=role,
+            index=index,
+            grant_id=f"g-{self.serial}",
         )
         held = {each.allocation.owner.key for each in self.state.values()}
         fits = self.has_room_for(asked)
@@ -94,7 +105,8 @@ class LedgerMachine(RuleBasedStateMachine):
         """As placement would see it."""
         allocation = asked.allocation
         others = (each.allocation for each in self.state.values())
-        free = snapshot_for(NODE, others, pod=allocation.owner.pod.uid, role=allocation.role)
+        pod, role, index = allocation.owner.pod.uid, allocation.role, allocation.index
+        free = snapshot_for(NODE, others, pod=pod, role=role, index=index)
         views = ((free.view(share.uuid), share) for share in allocation.shares)
         return all(
             view and view.free_cores >= share.cores and view.free_blocks >= share.blocks for view, share in views

@@ -1,5 +1,6 @@
 """A lost journal is rebuilt from kubelet's checkpoint: the same containers, the same GPUs, the same amounts."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from deviceplugin.model.allocation import ContainerRole, PodUid
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.ids import DeviceId, device_ids, gpu_keys
 from deviceplugin.model.units import BLOCK_BYTES, Resource
+from deviceplugin.placement.occupancy import occupied
 from tests.ledger.makers import BLOCKS, grant, inventory, pod, uuid
 
 NODE = inventory(4)
@@ -48,24 +50,54 @@ def recorded(of: Grant, *, first: Resource = Resource.CORE, node: Inventory = NO
     ),
     first=st.sampled_from(Resource),
     role=st.sampled_from(ContainerRole),
+    index=st.integers(0, 9),
 )
-def test_what_is_rebuilt_is_what_was_granted(size: tuple[int, int], first: Resource, role: ContainerRole) -> None:
+def test_what_is_rebuilt_is_what_was_granted(
+    size: tuple[int, int], first: Resource, role: ContainerRole, index: int
+) -> None:
     cores, blocks = size
-    whole = grant("a", cores=cores, blocks=blocks, on=range(max(1, cores // 100)), role=role, proved=True)
+    whole = grant("a", cores=cores, blocks=blocks, on=range(max(1, cores // 100)), role=role, index=index, proved=True)
     wanted = frozenset(Resource) if blocks else frozenset({Resource.CORE})
     whole = replace(whole, answered=wanted, source=Source.CHECKPOINT, created=7.0)
     checkpoint = Checkpoint(recorded(whole, first=first if blocks else Resource.CORE))
-    found = rebuild(checkpoint, NODE, created=7.0, pods={PodUid("uid-a"): pod("a", role=role)})
+    found = rebuild(checkpoint, NODE, created=7.0, pods={PodUid("uid-a"): pod("a", role=role, index=index)})
     assert found.grants == (whole,)
     assert found.failures == ()
 
 
-def test_without_the_pods_names_are_empty_and_every_container_counts_as_an_app() -> None:
+def test_without_the_pods_names_are_empty_and_roles_unknown() -> None:
     checkpoint = Checkpoint(recorded(grant("a", role=ContainerRole.INIT)))
     (found,) = rebuild(checkpoint, NODE, created=7.0).grants
     assert found.allocation.owner.key == (PodUid("uid-a"), "main")
     assert found.allocation.owner.pod.name == ""
-    assert found.allocation.role is ContainerRole.APP
+    assert found.allocation.role is ContainerRole.UNKNOWN
+
+
+@given(
+    pods=st.lists(
+        st.tuples(st.sampled_from([ContainerRole.INIT, ContainerRole.SIDECAR]), st.integers(1, 40), st.booleans()),
+        max_size=5,
+    ),
+    app=st.tuples(st.integers(1, 40), st.booleans()),
+)
+def test_a_container_that_is_rebuilt_without_its_pod_only_ever_counts_too_much(
+    pods: list[tuple[ContainerRole, int, bool]], app: tuple[int, bool]
+) -> None:
+    """A damaged journal loses some grants of a pod and keeps others."""
+    listed = [(role, index, cores, lost) for index, (role, cores, lost) in enumerate(pods)]
+    listed.append((ContainerRole.APP, 0, *app))
+    true = [
+        grant("a", container=f"{role.value}-{index}", role=role, index=index, cores=cores)
+        for role, index, cores, _ in listed
+    ]
+    entries = (recorded(each) for each, (*_, lost) in zip(true, listed, strict=True) if lost)
+    rebuilt = rebuild(Checkpoint(tuple(itertools.chain(*entries))), NODE, created=0.0).grants
+    kept = [each for each, (*_, lost) in zip(true, listed, strict=True) if not lost]
+    assert len(rebuilt) + len(kept) == len(true)
+    exact = occupied(each.allocation for each in true)[uuid(0)]
+    counted = occupied(each.allocation for each in (*kept, *rebuilt))[uuid(0)]
+    assert counted.cores >= exact.cores
+    assert counted.blocks >= exact.blocks
 
 
 def test_pods_that_ended_or_are_unknown_are_left_out() -> None:

@@ -139,19 +139,21 @@ def test_the_checkpoint_proves_an_owner_or_disproves_it() -> None:
     assert decide(wrong, checkpoint=EMPTY).disproved == ()
 
 
-def test_a_rebuilt_grant_learns_its_name_and_role_from_whoever_shows_the_pod() -> None:
+def test_a_rebuilt_grant_learns_its_name_role_and_place_from_whoever_shows_the_pod() -> None:
     allocation = HELD.allocation
     nameless = replace(allocation.owner, pod=replace(allocation.owner.pod, namespace="", name=""))
     rebuilt = replace(HELD, allocation=replace(allocation, owner=nameless))
-    initial = pod("a", role=ContainerRole.INIT)
+    initial = pod("a", role=ContainerRole.INIT, index=3)
     for evidence in (
         Evidence((rebuilt,), WRITTEN, kubelet(initial), None),
         Evidence((rebuilt,), WRITTEN, None, api(initial)),
         Evidence((rebuilt,), None, kubelet(initial), api(RUNS)),
     ):
         found = reconcile(evidence, NODE, now=9.0)
-        assert found.described == (Described(rebuilt, owner("a"), ContainerRole.INIT),)
+        assert found.described == (Described(rebuilt, owner("a"), ContainerRole.INIT, 3),)
     assert decide(HELD, seen=kubelet(RUNS)).described == ()
+    later = pod("a", index=1)
+    assert decide(HELD, seen=kubelet(later)).described == (Described(HELD, owner("a"), ContainerRole.APP, 1),)
 
 
 def test_a_container_that_the_ledger_lost_comes_back_while_its_pod_lives() -> None:

@@ -24,6 +24,7 @@ grants = st.builds(
         role=st.sampled_from(ContainerRole),
         request=st.builds(Request, counts, counts),
         shares=st.lists(st.builds(GpuShare, st.text().map(GpuUuid), counts, counts), max_size=3).map(tuple),
+        index=counts,
     ),
     answered=st.frozensets(st.sampled_from(Resource)),
     source=st.sampled_from(Source),
@@ -97,6 +98,16 @@ def test_a_line_without_a_soft_limit_is_one_with_none() -> None:
 
     entry = Entry(1, 1000.0, Change("grant", put=(dataclasses.replace(grant("train"), soft_cores=0),)))
     body = encode_line(entry).split(b" ", 2)[2][:-1].replace(b',"soft_cores":0', b"")
+    assert decode_line(b"%08x %d %s" % (zlib.crc32(body), len(body), body)) == entry
+
+
+def test_a_line_of_an_earlier_agent_names_no_place_and_reads_as_the_first() -> None:
+    import zlib
+
+    entry = Entry(1, 1000.0, Change("grant", put=(grant("train", index=0),)))
+    body = encode_line(entry).split(b" ", 2)[2][:-1]
+    assert b',"index":0' in body
+    body = body.replace(b',"index":0', b"")
     assert decode_line(b"%08x %d %s" % (zlib.crc32(body), len(body), body)) == entry
 
 

