@@ -28,9 +28,8 @@ from pathlib import Path
 import aiohttp
 
 from deviceplugin.model.units import ResourceNames
-from tests.fakes.apiserver import ApiServer
 from tests.fakes.kubelet import Kubelet, KubeletOptions
-from tests.fakes.kubelet.apiclient import from_kubeconfig
+from tests.fakes.kubelet.apiclient import ApiClient, from_kubeconfig
 from tests.fakes.kubelet.apisource import ApiSource
 from tests.fakes.kubelet.calls import Call
 from tests.kubelet.station import pod_json
@@ -79,12 +78,11 @@ def main() -> None:
 async def measure(pods: int, measured: int, idle_s: float) -> Result:
     base = Path(tempfile.mkdtemp(prefix="vb-", dir="/tmp"))
     try:
-        async with ApiServer(token=TOKEN) as api, contextlib.AsyncExitStack() as stack:
-            kubeconfig = api.kubeconfig(base / "kubeconfig")
-            api.store.create("nodes", {"metadata": {"name": "node-1"}})
-            options = KubeletOptions(root=base / "a", first_sync_s=0.05, token=TOKEN, resource_health_status=False)
-            own = await stack.enter_async_context(Kubelet(options, ApiSource(options, from_kubeconfig(kubeconfig))))
-            bare = await stack.enter_async_context(Kubelet(KubeletOptions(root=base / "b", first_sync_s=0.05)))
+        async with contextlib.AsyncExitStack() as stack:
+            kubeconfig = await stack.enter_async_context(running_api_server(base))
+            api = await stack.enter_async_context(ApiClient(from_kubeconfig(kubeconfig)))
+            own = await stack.enter_async_context(kubelet_of("node-1", base / "a", kubeconfig))
+            bare = await stack.enter_async_context(kubelet_of("node-2", base / "b", kubeconfig))
             agent, ready_s = await stack.enter_async_context(running_agent(base, own, kubeconfig))
             await own.wait_registered(NAMES.core, NAMES.memory)
             counts = (own.capacity(NAMES.core), own.capacity(NAMES.memory))
@@ -95,6 +93,27 @@ async def measure(pods: int, measured: int, idle_s: float) -> Result:
             return summary(own, bare, counts, pods, pods_call_ms, idle, rss_mib(agent.pid), ready_s)
     finally:
         shutil.rmtree(base, ignore_errors=True)
+
+
+def kubelet_of(node: str, root: Path, kubeconfig: Path) -> Kubelet:
+    options = KubeletOptions(root=root, node_name=node, first_sync_s=0.05, token=TOKEN, resource_health_status=False)
+    return Kubelet(options, ApiSource(options, from_kubeconfig(kubeconfig)))
+
+
+@contextlib.asynccontextmanager
+async def running_api_server(base: Path) -> AsyncIterator[Path]:
+    """In a process of its own: what the agent says to it must not slow down the kubelet that is timed."""
+    kubeconfig = base / "kubeconfig"
+    command = [sys.executable, "-m", "tests.fakes.apiserver", "--port=0", f"--kubeconfig-out={kubeconfig}"]
+    command += [f"--token={TOKEN}", "--node=node-1", "--node=node-2"]
+    process = await asyncio.create_subprocess_exec(*command, cwd=REPOSITORY, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        await process.stdout.readline()
+        yield kubeconfig
+    finally:
+        process.terminate()
+        await process.wait()
 
 
 @contextlib.asynccontextmanager
@@ -140,19 +159,16 @@ async def running_bare(kubelet: Kubelet, counts: tuple[int, int]) -> AsyncIterat
         process.wait()
 
 
-async def admit(api: ApiServer, own: Kubelet, bare: Kubelet, *, pods: int, measured: int) -> None:
-    """Pods without GPUs first, so that the list is long; then GPU pods by turns."""
-    for number in range(pods - measured):
-        pod = pod_json(f"plain-{number}", ("c", 0, 0))
-        api.store.create("pods", pod)
-        await own.verdict(pod["metadata"]["uid"])
-    for number in range(measured):
-        container = ("c", *SHARES[number % len(SHARES)])
-        one, other = pod_json(f"gpu-{number}", container), pod_json(f"gpu-{number}", container)
-        api.store.create("pods", one)
-        await own.wait_running(one["metadata"]["uid"])
-        await bare.admit(other)
-        await bare.wait_running(other["metadata"]["uid"])
+async def admit(api: ApiClient, own: Kubelet, bare: Kubelet, *, pods: int, measured: int) -> None:
+    """Pods without GPUs first, so that the lists are long; then GPU pods by turns."""
+    for number in range(pods):
+        container = ("c", *SHARES[number % len(SHARES)]) if number >= pods - measured else ("c", 0, 0)
+        for kubelet in (own, bare):
+            node = kubelet.options.node_name
+            pod = pod_json(f"{node}-{number}", container)
+            pod["spec"]["nodeName"] = node
+            await api.call("POST", "/api/v1/namespaces/default/pods", pod)
+            await kubelet.wait_running(pod["metadata"]["uid"])
 
 
 async def pods_call(kubelet: Kubelet, kubeconfig: Path) -> float:
