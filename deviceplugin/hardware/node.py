@@ -98,6 +98,7 @@ class Hardware:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+            await self._keep()
         self._announcer.end()
         await self._door.close()
 
@@ -224,10 +225,13 @@ class Hardware:
         if change is not None:
             _report(change)
             self._announcer.tell(change)
+        await self._keep()
+
+    async def _keep(self) -> None:
         remembered = self._state.remembered()
         if remembered is not None and remembered != self._kept:
-            self._kept = remembered
             await asyncio.to_thread(self._cache.write, remembered)
+            self._kept = remembered
 
     def _say(self, event: str, reason: str, *, topic: str) -> None:
         """Once for each topic until all is well again: a driver that stays away must not fill the log."""

@@ -42,6 +42,7 @@ class Status(enum.IntEnum):
     ARGUMENT_VERSION_MISMATCH = 25
     NOT_READY = 27
     GPU_NOT_FOUND = 28
+    UNKNOWN = 999
 
 
 STALE = frozenset({Status.UNINITIALIZED, Status.DRIVER_NOT_LOADED, Status.LIB_RM_VERSION_MISMATCH})
@@ -130,6 +131,8 @@ class Nvml:
             return getattr(pynvml, function)(*arguments)
         except pynvml.NVMLError as error:
             raise _failure(function, error, about) from None
+        except UnicodeDecodeError:
+            raise _garbled(function, about) from None
 
     def optional(self, function: str, *arguments: object, about: str = "", form: str = "") -> Answer:
         """The answer, or None where this driver or this GPU does not say; a GPU in trouble still raises.
@@ -158,6 +161,12 @@ def _failure(function: str, error: Answer, about: str) -> NvmlCallError:
     subject = f" for {about}" if about else ""
     said = _said(error)
     return NvmlCallError(f"{function} failed{subject}: NVML says {said!r} ({code}); {advice}", code=code, said=said)
+
+
+def _garbled(function: str, about: str) -> NvmlCallError:
+    """A sick card's firmware has given such names; pynvml decodes them strictly."""
+    said = "bytes that are no text"
+    return NvmlCallError(f"{function} for {about} gave {said}; update the firmware", code=Status.UNKNOWN, said=said)
 
 
 def _said(error: Answer) -> str:

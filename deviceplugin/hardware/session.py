@@ -63,24 +63,20 @@ class Session:
 
     def look(self, *, listen: bool, sample: bool, survey: bool) -> Look:
         """An event is followed by a sample at once: it may be the first sign of a GPU that answers no more."""
-        events, deaf = self._drain() if listen else ((), "")
+        events, deaf = _drain(self._events) if listen else ((), "")
         readings = self._sampler.read(self._devices) if sample or events or deaf else _EMPTY
         if deaf or self._left_out & readings.samples.keys():
-            self._listen_to(readings.samples.keys())
+            events += self._listen_to(readings.samples.keys())
         return Look(events, deaf, readings, self._survey() if survey else None)
 
-    def _drain(self) -> tuple[tuple[GpuEvent, ...], str]:
-        try:
-            return self._events.drain(), ""
-        except NvmlCallError as error:
-            if error.code in STALE:
-                raise
-            return (), error.message
-
-    def _listen_to(self, well: Set[GpuUuid]) -> None:
-        self._events.close()
+    def _listen_to(self, well: Set[GpuUuid]) -> tuple[GpuEvent, ...]:
+        """Makes a new set, and gives what the old one heard until then: in between no event may get lost."""
+        old = self._events
         self._events = EventSet(self._nvml, {uuid: self._devices[uuid] for uuid in self._devices if uuid in well})
         self._left_out = frozenset(self._devices.keys() - well)
+        heard, _deaf = _drain(old)
+        old.close()
+        return heard
 
     def _survey(self) -> Survey:
         gpus: dict[GpuUuid, Gpu] = {}
@@ -96,3 +92,13 @@ class Session:
                 if error.code in STALE:
                     raise
         return Survey(gpus, actions, count(self._nvml))
+
+
+def _drain(events: EventSet) -> tuple[tuple[GpuEvent, ...], str]:
+    """What was heard, or why nothing can be."""
+    try:
+        return events.drain(), ""
+    except NvmlCallError as error:
+        if error.code in STALE:
+            raise
+        return (), error.message

@@ -211,6 +211,11 @@ async def test_a_gpu_that_is_sick_from_the_start_is_left_out_where_it_was_never_
     await until(lambda: gpus(hardware) == [uuid(0), uuid(1)])
 
 
+async def test_a_gpu_whose_name_is_no_text_does_not_spoil_the_others(stub: Stub, start: Start) -> None:
+    stub.order("garbled", 1)
+    assert gpus(await start()) == [uuid(0)]
+
+
 async def test_a_gpu_that_is_sick_from_the_start_stays_where_the_cache_knows_it(stub: Stub, start: Start) -> None:
     cache = stub.orders / "inventory.json"
     await (await start(cache_path=cache)).stop()
@@ -283,7 +288,7 @@ async def test_events_that_cannot_be_read_are_no_verdict_and_no_busy_loop(stub: 
     began = time.monotonic()
     waits = stub.waits
     await until(lambda: time.monotonic() - began > 0.3)
-    assert stub.waits - waits <= 2
+    assert stub.waits - waits <= 4  # two for each try: the old set is asked once more before it goes
     assert reasons(hardware) == {}
     stub.withdraw("nvmlEventSetWait_v2")
     stub.event(1, xid=79)

@@ -9,6 +9,7 @@
  *   loads.GPU     lines "PID MICROSECONDS SM" of per-process readings
  *   nvlink.GPU    lines "BUS-ID TYPE", the far end of each NVLink: TYPE 0 a GPU, 2 a switch, -1 untold
  *   p2p           what nvmlDeviceGetP2PStatus says of every pair (without the file: NOT_SUPPORTED)
+ *   garbled       the index of a GPU whose name is no text
  *   event         one event, taken by the next wait: "GPU TYPE DATA", GPU -1 for none
  *   calls         (written) one byte is added for each call of nvmlEventSetWait
  * Built with -DOLD it lacks every function that came after driver 390.
@@ -81,7 +82,11 @@ int nvmlDeviceGetUUID(device_t *d, char *out, unsigned length) {
     snprintf(out, length, "GPU-00000000-0000-0000-0000-%012d", d->index);
     return OK;
 }
-int nvmlDeviceGetName(device_t *d, char *out, unsigned length) { ENTER(d); snprintf(out, length, "Stub %d", d->index); return OK; }
+int nvmlDeviceGetName(device_t *d, char *out, unsigned length) {
+    ENTER(d);
+    snprintf(out, length, number("garbled", -1) == d->index ? "Stub \xff\xfe%d" : "Stub %d", d->index);
+    return OK;
+}
 int nvmlDeviceGetMinorNumber(device_t *d, unsigned *out) { ENTER(d); *out = (unsigned)d->index; return OK; }
 int nvmlDeviceGetMemoryInfo(device_t *d, memory_t *out) {
     ENTER(d);
@@ -218,7 +223,10 @@ int nvmlEventSetWait_v2(void *set, event_t *out, unsigned timeout) {
     snprintf(path, sizeof path, "%s/event", getenv("STUB_NVML"));
     unlink(path);
     if (fields != 3) return TIMEOUT;
-    out->device = gpu < 0 ? NULL : &devices[gpu];
+    if (gpu >= 0 && gpu < MOST) {
+        devices[gpu].index = gpu;
+        out->device = &devices[gpu];
+    }
     return OK;
 }
 #endif

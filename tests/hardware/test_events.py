@@ -1,0 +1,77 @@
+"""One event set: whose event it is, which kinds count, and what a GPU without events costs."""
+
+import pytest
+
+from deviceplugin.errors import NvmlCallError
+from deviceplugin.hardware.device import Device
+from deviceplugin.hardware.events import EventSet, GpuEvent
+from deviceplugin.hardware.library import Library
+from deviceplugin.hardware.nvml import Nvml
+from deviceplugin.model.gpu import GpuUuid
+from tests.hardware.conftest import Stub, uuid
+
+
+def event_set(stub: Stub, *indices: int, old: bool = False) -> EventSet:
+    nvml = Nvml(Library(path=stub.old_library if old else stub.library))
+    nvml.open()
+    return EventSet(nvml, {GpuUuid(uuid(index)): Device.at(nvml, index) for index in indices})
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("1 8 79", (GpuEvent(GpuUuid(uuid(1)), 79),)),
+        ("0 2 0", (GpuEvent(GpuUuid(uuid(0)), None),)),
+        ("-1 8 79", (GpuEvent(None, 79),)),
+        ("0 4 2", ()),  # a change of the P-state
+        ("0 1 1", ()),  # a corrected memory error
+    ],
+)
+def test_an_event_names_its_gpu_and_only_faults_count(stub: Stub, order: str, expected: tuple[GpuEvent, ...]) -> None:
+    events = event_set(stub, 0, 1)
+    stub.order("event", order)
+    assert events.drain() == expected
+    assert events.drain() == ()
+
+
+def test_an_event_of_a_gpu_outside_the_set_is_told_by_its_uuid_where_it_still_answers(stub: Stub) -> None:
+    events = event_set(stub, 0)
+    stub.event(1, xid=79)
+    assert events.drain() == (GpuEvent(GpuUuid(uuid(1)), 79),)
+    stub.order("nvmlDeviceGetUUID.1", 15)
+    stub.event(1, xid=79)
+    assert events.drain() == (GpuEvent(None, 79),)
+
+
+def test_a_gpu_that_has_no_events_is_left_out(stub: Stub) -> None:
+    stub.order("nvmlDeviceRegisterEvents.0", 3)
+    stub.event(1, xid=79)
+    assert event_set(stub, 0, 1).drain() == (GpuEvent(GpuUuid(uuid(1)), 79),)
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_without_any_gpu_to_listen_to_nothing_is_asked(stub: Stub, old: bool) -> None:
+    stub.order("nvmlDeviceRegisterEvents", 3)
+    assert event_set(stub, 0, 1, old=old).drain() == ()
+    assert stub.waits == 0
+
+
+def test_a_wait_that_fails_says_why(stub: Stub) -> None:
+    events = event_set(stub, 0)
+    stub.order("nvmlEventSetWait_v2", 15)
+    with pytest.raises(NvmlCallError, match="nvmlEventSetWait failed: NVML says 'GPU is lost'"):
+        events.drain()
+
+
+def test_a_driver_that_is_gone_is_not_taken_for_a_gpu_without_events(stub: Stub) -> None:
+    stub.order("nvmlDeviceRegisterEvents.1", 9)
+    with pytest.raises(NvmlCallError, match="Driver Not Loaded"):
+        event_set(stub, 0, 1)
+
+
+def test_closing_twice_or_after_nvml_harms_nothing(stub: Stub) -> None:
+    events = event_set(stub, 0)
+    stub.order("nvmlEventSetFree", 999)
+    events.close()
+    events.close()
+    assert events.drain() == ()
