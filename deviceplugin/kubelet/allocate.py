@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import structlog
 
-from deviceplugin.errors import VcudaError
+from deviceplugin.errors import CapacityError, VcudaError
 from deviceplugin.kubelet.answer import EMPTY, Answer, answer_for
 from deviceplugin.kubelet.claims import Claim
 from deviceplugin.kubelet.devices import is_usable
@@ -62,7 +62,12 @@ class Allocating:
             async with self._lock:
                 self._node.feed.catalog.check(resource, ids)
                 claim = await self._identify(resource, len(ids))
-                return self._answer(claim, resource)
+                try:
+                    return self._answer(claim, resource)
+                except CapacityError:
+                    # Kubelet may admit a pod before we have seen the one end whose slots it gives away again.
+                    await self._node.make_room()
+                    return self._answer(claim, resource)
         except VcudaError as error:
             name = self._node.layout.names.of(resource)
             self._node.report.refused(claim, name, len(ids), error)

@@ -8,7 +8,6 @@ its GPUs, for the device nodes in the answer cannot be changed any more; only if
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from deviceplugin.errors import CapacityError, OwnershipError, VcudaError
 from deviceplugin.kubelet.node import Node
@@ -86,8 +85,9 @@ class Starting:
         pod = await self._node.find_pod(key[0])
         found = pod.container(key[1]) if pod else None
         owner = ContainerRef(pod.ref if pod else PodRef(key[0], "", ""), key[1])
+        soft_cores = self._node.soft_cores(pod) if pod else grant.soft_cores
         role, index = (found.role, found.index) if found else (ContainerRole.UNKNOWN, 0)
-        to = Claimant(owner, role, asked, index=index)
+        to = Claimant(owner, role, asked, soft_cores, index)
         inventory = self._node.feed.catalog.inventory
         try:
             fixed = self._node.ledger.settle(grant.id, to, inventory)
@@ -95,9 +95,6 @@ class Starting:
             raise OwnershipError(
                 f"{owner} was given the GPU of another container and does not fit there: {error.message}"
             ) from None
-        if pod is not None and (soft_cores := self._node.soft_cores(pod)) != fixed.soft_cores:
-            fixed = replace(fixed, soft_cores=soft_cores)
-            self._node.ledger.reassign(fixed, inventory=inventory, kind="soft limit")
         if grant.allocation.owner.key != key:
             self._node.report.repaired(grant.allocation.owner, fixed)
         return fixed

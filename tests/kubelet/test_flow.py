@@ -127,6 +127,16 @@ async def test_a_full_node_says_what_is_free(short_tmp: Path) -> None:
         assert "40" in verdict.message
 
 
+async def test_the_room_of_a_pod_that_just_ended_is_given_again_at_once(short_tmp: Path) -> None:
+    async with station(short_tmp, inventory(1)) as node:
+        first = await node.kubelet.admit(pod_json("first", ("c", 90, 60)))
+        await node.kubelet.wait_running(first.uid)
+        await node.kubelet.remove(first.uid)
+        second = await node.kubelet.admit(pod_json("second", ("c", 90, 60)))
+        assert second.admitted, second.message
+        assert [grant.allocation.owner.pod.name for grant in node.ledger.grants()] == ["second"]
+
+
 async def test_init_containers_share_the_room_of_their_pod(short_tmp: Path) -> None:
     async with station(short_tmp, inventory(1)) as node:
         pod = pod_json("p", ("app", 60, 32), init=[("setup", 90, 60), ("proxy", 10, 2)], sidecars=["proxy"])
