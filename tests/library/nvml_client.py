@@ -1,4 +1,4 @@
-"""The other end of nvml_worker: NVML in a process of its own, so that each test meets a library that was just loaded."""
+"""The other end of nvml_worker: NVML in a process of its own, so that each test meets a freshly loaded library."""
 
 import json
 import subprocess
@@ -10,9 +10,11 @@ from typing import Any, Self
 _WORKER = Path(__file__).with_name("nvml_worker.py")
 
 Handle = dict[str, int]
+Argument = int | str | list[int] | Handle | None
+Answer = Any  # whatever pynvml returned: the tests know
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """NVML answered with an error; its number is `code`."""
 
     def __init__(self, name: str, code: int) -> None:
@@ -64,11 +66,11 @@ class Nvml:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def call(self, name: str, *args: Any) -> Any:
+    def call(self, name: str, *args: Argument) -> Answer:
         self.send({"call": name, "args": list(args)})
         answer = self.receive()
         if "error" in answer:
-            raise Refused(name, answer["error"])
+            raise RefusedError(name, answer["error"])
         return answer["value"]
 
     def become(self, uid: int) -> None:
@@ -76,15 +78,15 @@ class Nvml:
         self.send({"become": uid})
         self.receive()
 
-    def error(self, name: str, *args: Any) -> int:
+    def error(self, name: str, *args: Argument) -> int:
         """The number of the error that the call ends with; 0 where it does not fail."""
         try:
             self.call(name, *args)
-        except Refused as refused:
+        except RefusedError as refused:
             return refused.code
         return 0
 
-    def raw(self, name: str, *args: Any) -> tuple[int, list[int]]:
+    def raw(self, name: str, *args: Argument) -> tuple[int, list[int]]:
         self.send({"raw": name, "args": list(args)})
         answer = self.receive()
         return answer["code"], answer["outs"]

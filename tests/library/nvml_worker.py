@@ -1,8 +1,9 @@
 """A process that uses NVML as its users do: one pynvml call per line of stdin, its outcome as one line of stdout.
 
-In: `{"become": UID}`, or `{"call": NAME, "args": [...]}` through pynvml, or `{"raw": NAME, "args": [...]}` straight to the C function, where `null` is a null pointer
-`{"out": VALUE}` the address of an unsigned int that holds VALUE and `{"room": N}` that of so many zero bytes. Handles travel as `{"handle": N}`. Out: `{"value": ...}` or
-`{"error": CODE}`. The library is the one at argv[1], found by its SONAME as in any process that loaded it before.
+In: `{"become": UID}`, or `{"call": NAME, "args": [...]}` through pynvml, or `{"raw": NAME, "args": [...]}` straight to
+the C function, where `null` is a null pointer, `{"out": VALUE}` the address of an unsigned int that holds VALUE and
+`{"room": N}` that of so many zero bytes. Handles travel as `{"handle": N}`. Out: `{"value": ...}` or `{"error": CODE}`.
+The library is the one at argv[1], found by its SONAME as in any process that loaded it before.
 """
 
 import ctypes
@@ -15,11 +16,13 @@ LIBRARY = ctypes.CDLL(sys.argv[1])
 
 import pynvml  # noqa: E402  (only now, so that it finds the library that is loaded)
 
-handles: list[Any] = []
+Value = Any  # what pynvml takes and returns: of no common type
+
+handles: list[Value] = []
 keys: dict[int, int] = {}
 
 
-def hide(value: Any) -> Any:
+def hide(value: Value) -> Value:
     """JSON for what pynvml returned."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -42,7 +45,7 @@ def hide(value: Any) -> Any:
     return {name: hide(one) for name, one in vars(value).items()}
 
 
-def show(value: Any) -> Any:
+def show(value: Value) -> Value:
     """The argument that the JSON stands for."""
     if isinstance(value, dict) and "handle" in value:
         return handles[value["handle"]]

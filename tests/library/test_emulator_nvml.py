@@ -1,7 +1,5 @@
 """The emulated NVML answers about GPUs as the real one does, error codes included."""
 
-from typing import Any
-
 import pytest
 
 from tests.library.codes import (
@@ -18,6 +16,7 @@ from tests.library.codes import (
     VERSION_MISMATCH,
 )
 from tests.library.machine import PROFILES, Machine, shipped
+from tests.library.nvml_client import Handle, Nvml
 
 _EVERY = sorted(path.stem for path in PROFILES.glob("*.json"))
 
@@ -186,7 +185,9 @@ def test_power_and_temperature_follow_the_load_unless_set(machine: Machine) -> N
     idle: tuple[int, int] = _heat(nvml, device)
     machine.command("util", 0, 100, 50)
     assert _heat(nvml, device) > idle
-    assert nvml.call("nvmlDeviceGetPowerUsage", device) == nvml.call("nvmlDeviceGetEnforcedPowerLimit", device) == 700000
+    assert (
+        nvml.call("nvmlDeviceGetPowerUsage", device) == nvml.call("nvmlDeviceGetEnforcedPowerLimit", device) == 700000
+    )
     machine.command("temperature", 0, 91)
     machine.command("power", 0, 123)
     assert _heat(nvml, device) == (123000, 91)
@@ -196,7 +197,7 @@ def test_power_and_temperature_follow_the_load_unless_set(machine: Machine) -> N
     assert _heat(nvml, device) == idle
 
 
-def _heat(nvml: Any, device: Any) -> tuple[int, int]:
+def _heat(nvml: Nvml, device: Handle) -> tuple[int, int]:
     return nvml.call("nvmlDeviceGetPowerUsage", device), nvml.call("nvmlDeviceGetTemperature", device, 0)
 
 

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from tests.library.machine import PROFILES, Machine, Profile, shipped
 
-_MODEL = {"name": "Test", "memory_mib": 1024, "compute_capability": "8.0"}
+Json = Any  # a part of a profile, right or wrong
+
+_MODEL: dict[str, Json] = {"name": "Test", "memory_mib": 1024, "compute_capability": "8.0"}
 
 
-def _profile(**changes: Any) -> Profile:
+def _profile(**changes: Json) -> Profile:
     return {
         "format": 1,
         "name": "t",
@@ -67,15 +69,15 @@ def test_a_machine_may_have_no_gpu(machine: Machine) -> None:
     assert machine.nvml().devices() == []
 
 
-def _gpu(**fields: Any) -> Profile:
+def _gpu(**fields: Json) -> Profile:
     return _profile(gpus=[{"model": "m"} | fields])
 
 
-def _model(**fields: Any) -> Profile:
+def _model(**fields: Json) -> Profile:
     return _profile(models={"m": _MODEL | fields})
 
 
-def _joined(**fields: Any) -> Profile:
+def _joined(**fields: Json) -> Profile:
     return _profile(nvlink=[{"gpus": [0, 1], "links": 2, "version": "3.0", "via": "direct"} | fields])
 
 
@@ -87,6 +89,7 @@ def _joined(**fields: Any) -> Profile:
         (_profile(driver=""), "driver must have 1 to 79 bytes"),
         (_profile(gpus={}), "gpus must be a list, not an object"),
         (_profile(extra=1), 'unknown key "extra"'),
+        (_profile(**{"a\nb\u0085ü": 1}), 'unknown key "a?b????"'),
         ({key: value for key, value in _profile().items() if key != "models"}, 'the key "models" is missing'),
         (_gpu(model="x"), 'there is no model "x"'),
         (_gpu(minor=-1), "minor must be a whole number from 0 to 1023"),
@@ -126,13 +129,17 @@ def test_each_mistake_is_told_in_one_line(machine: Machine, profile: Profile, wo
 
 
 _ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers(-2, 300) | st.text(max_size=9) | st.sampled_from(["node", "8.0", "m", "a100"]),
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 300)
+    | st.text(max_size=9)
+    | st.sampled_from(["node", "8.0", "m", "a100"]),
     lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=4), children, max_size=3),
     max_leaves=5,
 )
 
 
-def _places(value: Any) -> list[tuple[Any, Any]]:
+def _places(value: Json) -> list[tuple[Json, Json]]:
     """Every container and key of a document."""
     keys = range(len(value)) if isinstance(value, list) else list(value) if isinstance(value, dict) else []
     return [place for key in keys for place in [(value, key), *_places(value[key])]]

@@ -5,7 +5,9 @@ from typing import Any
 
 from tests.library.machine import LIBRARY, Machine
 
-_TAKES_A_DEVICE_ALONE = re.compile(r"^nvmlReturn_t (nvmlDeviceGet\w+)\(nvmlDevice_t device, (?:[\w ]+) \*\w+\);", re.MULTILINE)
+_TAKES_A_DEVICE_ALONE = re.compile(
+    r"^nvmlReturn_t (nvmlDeviceGet\w+)\(nvmlDevice_t device, (?:[\w ]+) \*\w+\);", re.MULTILINE
+)
 _TOUR: list[tuple[Any, ...]] = [
     ("nvmlDeviceGetMemoryInfo", (2 << 24) | 40),
     ("nvmlDeviceGetProcessUtilization", 0),

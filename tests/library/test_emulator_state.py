@@ -1,6 +1,7 @@
 """The shared state: made once, whole at every instant, and never wedged by whoever dies."""
 
 import os
+import select
 import signal
 import subprocess
 import time
@@ -70,9 +71,7 @@ def test_a_writer_killed_in_the_middle_holds_up_nobody(empty: Machine, hammer: P
         holder = _hammer(empty, hammer, "hold")
         assert _output(holder).readline() == "holding\n"
         assert nvml.call("nvmlDeviceGetUtilizationRates", device)["gpu"] == 33
-        waiting = subprocess.Popen(
-            [str(empty.build / "vcuda-emulator"), "util", "0", "33", "0"], env=empty.environment
-        )
+        waiting = subprocess.Popen([str(empty.build / "vcuda-emulator"), "util", "0", "33", "0"], env=empty.environment)
         holder.kill()
         holder.communicate(timeout=10)
         assert waiting.wait(timeout=1.0) == 0
@@ -96,6 +95,7 @@ def test_a_forked_child_has_a_lock_of_its_own(empty: Machine, hammer: Path) -> N
     parent = _hammer(empty, hammer, "fork")
     words = _output(parent).readline().split()
     assert words[0] == "child"
+    assert select.select([_output(parent)], [], [], 0.3)[0] == [], "the parent got in while the child was in"
     os.kill(int(words[1]), signal.SIGKILL)
     assert _end(parent) == "parent holding\n"
 

@@ -2,12 +2,12 @@
 
 import re
 from itertools import combinations
-from typing import Any
 
 import pytest
 
 from tests.library.codes import INVALID_ARGUMENT, NOT_SUPPORTED
 from tests.library.machine import PROFILES, Machine, Profile, shipped
+from tests.library.nvml_client import Handle, Nvml
 
 _LEVELS = {"internal": 0, "single": 10, "multiple": 20, "hostbridge": 30, "node": 40, "system": 50}
 _NAMES = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -25,7 +25,7 @@ def _links(profile: Profile, one: int, other: int) -> int:
     return sum(joined)
 
 
-def _count_links(nvml: Any, one: Any, other: Any) -> int:
+def _count_links(nvml: Nvml, one: Handle, other: Handle) -> int:
     """As a user of NVML counts them: direct ones by the peer's bus id, else through switches."""
     target = nvml.call("nvmlDeviceGetPciInfo", other)["busId"]
     count = switched = 0
@@ -61,7 +61,12 @@ def test_the_matrix_is_that_of_nvidia_smi(machine: Machine, name: str) -> None:
     machine.describe(profile)
     lines = machine.command("topo").splitlines()
     count = len(profile["gpus"])
-    assert lines[0].split("\t")[1:] == [*(f"GPU{i}" for i in range(count)), "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"]
+    assert lines[0].split("\t")[1:] == [
+        *(f"GPU{i}" for i in range(count)),
+        "CPU Affinity",
+        "NUMA Affinity",
+        "GPU NUMA ID",
+    ]
     for row in range(count):
         cells = lines[1 + row].split("\t")
         assert cells[0] == f"GPU{row}"

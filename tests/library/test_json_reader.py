@@ -10,6 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+Json = Any  # whatever a document may hold
+
 _MAX_DEPTH = 16
 _WHOLE = range(-(1 << 63), 1 << 63)
 _RELAXED = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -46,27 +48,27 @@ class Number(str):
     """A number as it was written."""
 
 
-class Refusal(Exception):
+class RefusalError(Exception):
     """Python's reader with our limits says no."""
 
 
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _members(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     if len(dict(pairs)) != len(pairs):
-        raise Refusal("twice")
+        raise RefusalError("twice")
     return dict(pairs)
 
 
 def _constant(name: str) -> None:
-    raise Refusal(name)
+    raise RefusalError(name)
 
 
 def _text(value: str) -> str:
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
-        raise Refusal("text")
+        raise RefusalError("text")
     return '"' + value.encode().hex()
 
 
-def _canonical(value: Any, depth: int = 0) -> str:
+def _canonical(value: Json, depth: int = 0) -> str:
     if value is None:
         return "n"
     if isinstance(value, bool):
@@ -77,7 +79,7 @@ def _canonical(value: Any, depth: int = 0) -> str:
     if isinstance(value, str):
         return _text(value)
     if value and depth == _MAX_DEPTH:
-        raise Refusal("deep")
+        raise RefusalError("deep")
     if isinstance(value, list):
         return "[" + "".join(_canonical(one, depth + 1) + "," for one in value) + "]"
     return "{" + "".join(f"{_text(key)}:{_canonical(one, depth + 1)}," for key, one in value.items()) + "}"
@@ -94,7 +96,7 @@ def _python(document: bytes) -> str | None:
             parse_float=Number,
         )
         return _canonical(value)
-    except (ValueError, Refusal, RecursionError):
+    except (ValueError, RefusalError, RecursionError):
         return None
 
 
@@ -121,7 +123,7 @@ _VALUES = st.recursive(
 @_RELAXED
 @given(value=_VALUES, indent=st.sampled_from([None, 0, 2]), ascii_only=st.booleans())
 def test_what_python_writes_is_read_as_python_reads_it(
-    reader: Reader, value: Any, indent: int | None, ascii_only: bool
+    reader: Reader, value: Json, indent: int | None, ascii_only: bool
 ) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
     _agree(reader, text.encode("utf-8", "surrogatepass"))
@@ -129,17 +131,21 @@ def test_what_python_writes_is_read_as_python_reads_it(
 
 @_RELAXED
 @given(value=_VALUES, data=st.data())
-def test_a_document_with_a_wound_is_refused_or_still_the_same_json(reader: Reader, value: Any, data: st.DataObject) -> None:
+def test_a_document_with_a_wound_is_refused_or_still_the_same_json(
+    reader: Reader, value: Json, data: st.DataObject
+) -> None:
     document = bytearray(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(document)))
         end = data.draw(st.integers(at, min(at + 3, len(document))))
-        document[at:end] = data.draw(st.binary(max_size=3) | st.sampled_from([b'"', b"\\", b"{", b"]", b",", b"-", b"1e"]))
+        document[at:end] = data.draw(
+            st.binary(max_size=3) | st.sampled_from([b'"', b"\\", b"{", b"]", b",", b"-", b"1e"])
+        )
     _agree(reader, bytes(document))
 
 
 @_RELAXED
-@given(document=st.binary(max_size=60) | st.text("{}[]\",:\\u0dD8eE+-.truefalsn \n1", max_size=60).map(str.encode))
+@given(document=st.binary(max_size=60) | st.text('{}[]",:\\u0dD8eE+-.truefalsn \n1', max_size=60).map(str.encode))
 def test_noise_is_refused_with_a_place(reader: Reader, document: bytes) -> None:
     _agree(reader, document)
 

@@ -14,6 +14,7 @@ bool source_fail(const struct source *source, unsigned line, unsigned column, co
     va_start(arguments, format);
     vsnprintf(cause, sizeof cause, format, arguments);
     va_end(arguments);
+    make_plain(cause);
     fault_set(source->fault, "%.200s:%u:%u: %s", source->path, line, column, cause);
     return false;
 }

@@ -233,7 +233,7 @@ void json_free(struct json_document *document)
 
 const struct json *json_member(const struct json *object, const char *key)
 {
-    const struct json *member = object->first;
+    const struct json *member = object->kind == JSON_OBJECT ? object->first : NULL;
     while (member != NULL && strcmp(member->key, key) != 0)
         member = member->next;
     return member;

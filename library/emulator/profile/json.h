@@ -46,6 +46,7 @@ struct json_document {
 /* False leaves a fault "LINE:COLUMN: cause" and nothing to free. */
 bool json_parse(struct json_document *document, const char *bytes, size_t size, struct fault *fault);
 void json_free(struct json_document *document);
+/* NULL where there is no such member, or no object. */
 const struct json *json_member(const struct json *object, const char *key);
 
 #endif

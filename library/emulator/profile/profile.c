@@ -109,6 +109,7 @@ bool profile_load(const char *path, struct machine_image *image, struct fault *f
         done = read_parts(&source, document.root, image);
         json_free(&document);
     } else {
+        make_plain(syntax.text);
         fault_set(fault, "%.200s:%s", path, syntax.text);
     }
     if (done)

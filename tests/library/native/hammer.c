@@ -4,7 +4,7 @@
  *   hammer write MS   changes GPU 0 over and over: so many processes, all with the same number in them
  *   hammer read MS    looks at GPU 0 over and over; a status that mixes two changes ends it with 1
  *   hammer hold       takes the writers' lock, spoils the copy that nobody reads, says "holding" and sleeps
- *   hammer fork       takes the lock in a child while the parent has one too, to see that both exclude each other
+ *   hammer fork       takes the lock in a child and then in its parent, which must wait until the child is dead
  *   hammer threads MS two writers and two readers as threads of one process
  */
 #include <pthread.h>
@@ -93,9 +93,9 @@ static int fork_lock(void)
         return 2;
     printf("child %d holding\n", (int)child);
     fflush(stdout);
-    bool took = lock_take(); /* only once somebody killed the child */
+    puts(lock_take() ? "parent holding" : "parent failed"); /* only once somebody killed the child */
+    fflush(stdout);
     waitpid(child, NULL, 0);
-    puts(took ? "parent holding" : "parent failed");
     return 0;
 }
 
