@@ -15,7 +15,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -25,9 +24,10 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import aiohttp
-
 from deviceplugin.model.units import ResourceNames
+from tests.fakes.agent import AgentProcess
+from tests.fakes.emulated_gpus import EmulatedGpus
+from tests.fakes.gpunode import EIGHT_GPUS, agent_command
 from tests.fakes.kubelet import Kubelet, KubeletOptions
 from tests.fakes.kubelet.apiclient import ApiClient, from_kubeconfig
 from tests.fakes.kubelet.apisource import ApiSource
@@ -37,7 +37,6 @@ from tests.kubelet.station import pod_json
 REPOSITORY = Path(__file__).resolve().parent.parent
 NAMES = ResourceNames()
 TOKEN = "stand-in-token"
-GPUS = 8
 SHARES = ((10, 8), (20, 16), (5, 4), (25, 24))
 
 
@@ -117,34 +116,18 @@ async def running_api_server(base: Path) -> AsyncIterator[Path]:
 
 
 @contextlib.asynccontextmanager
-async def running_agent(
-    base: Path, kubelet: Kubelet, kubeconfig: Path
-) -> AsyncIterator[tuple["subprocess.Popen[bytes]", float]]:
+async def running_agent(base: Path, kubelet: Kubelet, kubeconfig: Path) -> AsyncIterator[tuple[AgentProcess, float]]:
     """The agent as an operator starts it, and the seconds until it said that it is ready."""
-    devices = base / "root" / "dev"
-    devices.mkdir(parents=True)
-    for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{minor}" for minor in range(GPUS))):
-        (devices / name).touch()
-    port = free_port()
-    command: list[str | Path] = [REPOSITORY / ".venv/bin/vcuda", "agent", "--share-mode", "--hostname-override=node-1"]
-    command += [f"--kubeconfig={kubeconfig}", f"--device-plugin-path={kubelet.options.plugin_dir}"]
-    command += [f"--checkpoint-path={base / 'cp'}", f"--virtual-manager-path={base / 'vm'}"]
-    command += [f"--driver-mirror-path={base / 'mirror'}", f"--device-root={base / 'root'}", f"--query-port={port}"]
-    command += [f"--kubelet-pods-endpoint={kubelet.pods_url}", "--kubelet-insecure-tls", "--display-socket="]
-    command += ["--log-level=warning", "--query-addr=127.0.0.1"]
-    emulator = {
-        "LD_LIBRARY_PATH": str(REPOSITORY / "library/build/emulator"),
-        "VCUDA_EMULATOR_PROFILE": os.environ.get("PROFILE")
-        or str(REPOSITORY / "library/emulator/profiles/hgx-a100.json"),
-        "VCUDA_EMULATOR_STATE": str(base / "gpus"),
-    }
+    gpus = EmulatedGpus(Path(os.environ.get("PROFILE") or EIGHT_GPUS), base / "gpus")
+    quiet = {"log-level": "warning", "display-socket": ""}
+    agent = AgentProcess(agent_command(base, kubelet, gpus, kubeconfig=kubeconfig, flags=quiet))
     began = time.monotonic()
-    process = subprocess.Popen(command, env={**os.environ, **emulator}, stdout=sys.stderr)
+    await agent.start()
     try:
-        yield process, await until_ready(process, port) - began
+        await agent.wait_ready(deadline_s=30.0)
+        yield agent, time.monotonic() - began
     finally:
-        process.terminate()
-        process.wait()
+        await agent.destroy()
 
 
 @contextlib.asynccontextmanager
@@ -222,19 +205,6 @@ def median_ms(calls: Sequence[Call]) -> float:
     return statistics.median(call.ended - call.started for call in calls) * 1000
 
 
-async def until_ready(process: "subprocess.Popen[bytes]", port: int) -> float:
-    async with aiohttp.ClientSession() as session:
-        for _ in range(3000):
-            if process.poll() is not None:
-                raise SystemExit(f"benchmark: the agent ended with status {process.returncode}")
-            with contextlib.suppress(aiohttp.ClientError):
-                async with session.get(f"http://127.0.0.1:{port}/readyz") as response:
-                    if response.status == 200:
-                        return time.monotonic()
-            await asyncio.sleep(0.01)
-    raise SystemExit("benchmark: the agent was not ready within 30 s")
-
-
 def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -245,13 +215,6 @@ def rss_mib(pid: int) -> float:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
     raise SystemExit("benchmark: the agent has ended")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """The demo: the real agent on an emulated driver, with a stand-in kubelet and a stand-in API server around it.
 
-`__main__` reads the command line, `acts` is the play, `cast` the pods, `stage` and `agent` what runs, `promises` what
+`__main__` reads the command line, `acts` is the play, `cast` the pods, `stage` what runs, `promises` what
 must hold, `show` what people see, `document` what `--output json` prints.
 """

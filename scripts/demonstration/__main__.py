@@ -14,7 +14,7 @@ from rich.console import Console
 
 from scripts.demonstration.acts import Play
 from scripts.demonstration.document import Document
-from scripts.demonstration.failure import DemoError
+from scripts.demonstration.failure import TROUBLE
 from scripts.demonstration.show import WIDTH, Show
 from scripts.demonstration.stage import set_up
 
@@ -33,7 +33,7 @@ def main() -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("demo: interrupted", file=sys.stderr)
         return 130
-    except DemoError as error:
+    except TROUBLE as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     if as_json:
@@ -58,7 +58,7 @@ async def _perform(show: Show, *, keep: bool) -> Document:
         try:
             async with asyncio.timeout(PLAY_S):
                 await play.perform()
-        except DemoError as error:
+        except TROUBLE as error:
             problem = str(error)
         except TimeoutError:
             problem = f"the demo was not over after {PLAY_S:g} s"

@@ -1,6 +1,6 @@
 """The play: pods come, the agent is killed while pods are being admitted, comes back, pods go.
 
-In: a stage and a narrator. Out: a `Document`. Each act checks what it shows; the play breaks off with a `DemoError`
+In: a node and a narrator. Out: a `Document`. Each act checks what it shows; the play breaks off with a `DemoError`
 only where going on makes no sense.
 """
 
@@ -13,8 +13,9 @@ from scripts.demonstration.cast import COMPANY, IMPOSSIBLE, NAMESPACE, Role, rep
 from scripts.demonstration.document import VERSION, Document, Ledgers, Promise, SeenPod, Verdict
 from scripts.demonstration.failure import DemoError
 from scripts.demonstration.show import Show
-from scripts.demonstration.stage import GPUS, NODE, PROFILE, Stage
+from scripts.demonstration.stage import GPUS, NODE, PROFILE
 from tests.fakes.apiserver import ApiError
+from tests.fakes.gpunode import GpuNode
 
 REPLICAS = 6
 BEFORE_KILL = 2  # so many of them are admitted before
@@ -28,7 +29,7 @@ EMPTY_S = 20.0
 class Play:
     """One performance; the fields are what it has found so far."""
 
-    stage: Stage
+    stage: GpuNode
     show: Show
     pods: dict[str, SeenPod] = field(default_factory=dict)
     refused: dict[str, SeenPod] = field(default_factory=dict)
@@ -156,12 +157,7 @@ class Play:
     async def _start(self) -> float:
         """Starts the agent; seconds until kubelet offers its devices."""
         began = time.monotonic()
-        await self.stage.agent.start()
-        await self.stage.agent.wait_ready(deadline_s=READY_S)
-        try:
-            await self.stage.kubelet.wait_registered(seen.CORE, seen.MEMORY, deadline_s=READY_S)
-        except TimeoutError as error:
-            raise DemoError(f"{error}; {self.stage.agent.last_words()}") from error
+        await self.stage.start_agent(deadline_s=READY_S)
         return round(time.monotonic() - began, 3)
 
     def _submit(self, role: Role) -> None:

@@ -1,5 +1,10 @@
 """How the demo ends when something is not as promised: one sentence, exit 1."""
 
+from tests.fakes.agent import AgentFailureError
+
 
 class DemoError(Exception):
     """The message is complete and fit for a user."""
+
+
+TROUBLE = (DemoError, AgentFailureError)

@@ -1,11 +1,11 @@
 """Looks at pods from outside the agent: the API server's phase, kubelet's device IDs, the container's own view.
 
-In: the stage and the pods' names. Out: `SeenPod`s.
+In: the node and the pods' names. Out: `SeenPod`s.
 """
 
 from scripts.demonstration.cast import NAMESPACE, Json
 from scripts.demonstration.document import Device, Mounted, SeenContainer, SeenPod
-from scripts.demonstration.stage import Stage
+from tests.fakes.gpunode import GpuNode
 from tests.fakes.kubelet import ContainerView
 from tests.fakes.kubelet.podspec import Container, Role, parse_pod
 
@@ -15,8 +15,8 @@ LIMITS = "/etc/vcuda/vcuda.config"
 PREFIX = "/dev/nvidia"
 
 
-def pod(stage: Stage, name: str) -> SeenPod:
-    raw: Json = stage.server.store.get("pods", name, namespace=NAMESPACE)
+def pod(stage: GpuNode, name: str, *, namespace: str = NAMESPACE) -> SeenPod:
+    raw: Json = stage.server.store.get("pods", name, namespace=namespace)
     parsed = parse_pod(raw)
     started = [item for item in parsed.containers if stage.kubelet.started(parsed.uid, item.name)]
     containers = tuple(_container(stage, parsed.uid, item) for item in started)
@@ -34,7 +34,7 @@ def pod(stage: Stage, name: str) -> SeenPod:
     )
 
 
-def waiting(stage: Stage, name: str) -> str:
+def waiting(stage: GpuNode, name: str) -> str:
     """What holds a pod's containers back."""
     status: Json = stage.server.store.get("pods", name, namespace=NAMESPACE)["status"]
     states = status.get("initContainerStatuses", []) + status.get("containerStatuses", [])
@@ -42,7 +42,7 @@ def waiting(stage: Stage, name: str) -> str:
     return "; ".join(f"{item['reason']}: {item['message']}" for item in held) or "kubelet has not looked at it"
 
 
-def _container(stage: Stage, uid: str, item: Container) -> SeenContainer:
+def _container(stage: GpuNode, uid: str, item: Container) -> SeenContainer:
     view = stage.kubelet.container_view(uid, item.name)
     held = stage.kubelet.devices_of(uid, item.name)
     return SeenContainer(

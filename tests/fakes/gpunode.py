@@ -1,0 +1,119 @@
+"""A GPU node in one directory: the real agent on the emulated driver, between a stand-in kubelet and API server.
+
+In: a directory, a profile, flags of the agent and options of kubelet that are to differ. Out: a `GpuNode` of which
+everything runs but the agent, which is the caller's to start. Works for any user: the device nodes are plain files,
+because nobody opens them here. Invariant: nothing runs any more when it is left; the directory is the caller's.
+"""
+
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deviceplugin.model.units import DEFAULT_DOMAIN, Resource, ResourceNames
+from tests.fakes.agent import AgentCommand, AgentFailureError, AgentProcess, free_port
+from tests.fakes.apiserver import ApiServer
+from tests.fakes.emulated_gpus import PROFILES, EmulatedGpus
+from tests.fakes.kubelet import Kubelet, KubeletOptions
+from tests.fakes.kubelet.apiclient import ApiAddress
+from tests.fakes.kubelet.apisource import ApiSource
+
+EIGHT_GPUS = PROFILES / "hgx-a100.json"
+TOKEN = "stand-in-token"
+PROGRAM = Path(sys.executable).with_name("vcuda")
+Flags = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuNode:
+    """The programs of one node; `home` holds all their files."""
+
+    server: ApiServer
+    kubelet: Kubelet
+    agent: AgentProcess
+    gpus: EmulatedGpus
+    names: ResourceNames
+    home: Path
+
+    async def start_agent(self, *more: str, deadline_s: float = 30.0) -> None:
+        """Until kubelet offers its devices; `more` are flags for this life of the agent only."""
+        await self.agent.start(*more)
+        await self.agent.wait_ready(deadline_s=deadline_s)
+        names = (self.names.of(resource) for resource in Resource)
+        try:
+            await self.kubelet.wait_registered(*names, deadline_s=deadline_s)
+        except TimeoutError as error:
+            raise AgentFailureError(f"{error}; {self.agent.last_words()}") from error
+
+    @property
+    def grants(self) -> Path:
+        return self.home / "vm"
+
+    @property
+    def journal(self) -> Path:
+        return self.home / "journal" / "ledger.journal"
+
+
+@asynccontextmanager
+async def gpu_node(
+    home: Path,
+    *,
+    profile: Path = EIGHT_GPUS,
+    flags: Flags | None = None,
+    fed_by_server: bool = True,
+    **options: Any,  # noqa: ANN401 - those of KubeletOptions
+) -> AsyncIterator[GpuNode]:
+    """`fed_by_server`: kubelet follows the API server; otherwise only what is submitted to it reaches it."""
+    gpus = EmulatedGpus(profile, home / "emulator")
+    given = flags or {}
+    names = ResourceNames(str(given.get("resource-domain", DEFAULT_DOMAIN)))
+    async with ApiServer(token=TOKEN) as server:
+        made = KubeletOptions(root=home / "kubelet", token=TOKEN, **options)
+        source = ApiSource(made, ApiAddress(server.url, TOKEN)) if fed_by_server else None
+        async with Kubelet(made, source) as kubelet:
+            kubeconfig = server.kubeconfig(home / "kubeconfig")
+            agent = AgentProcess(agent_command(home, kubelet, gpus, kubeconfig=kubeconfig, flags=given))
+            try:
+                yield GpuNode(server, kubelet, agent, gpus, names, home)
+            finally:
+                await agent.destroy()
+
+
+def agent_command(
+    home: Path, kubelet: Kubelet, gpus: EmulatedGpus, *, kubeconfig: Path, flags: Flags | None = None
+) -> AgentCommand:
+    """With everything that it touches below `home`; `flags` win over what is chosen here."""
+    _make_device_nodes(home / "host" / "dev", gpus)
+    port = free_port()
+    own: Flags = {
+        "device-plugin-path": kubelet.options.plugin_dir,
+        "checkpoint-path": home / "journal",
+        "virtual-manager-path": home / "vm",
+        "driver-mirror-path": home / "vdriver",
+        "device-root": home / "host",
+        "display-socket": home / "display.sock",
+        "kubeconfig": kubeconfig,
+        "kubelet-pods-endpoint": kubelet.pods_url,
+        "hostname-override": kubelet.options.node_name,
+        "share-mode": "true",
+        "query-addr": "127.0.0.1",
+        "query-port": port,
+        "log-format": "json",
+    }
+    arguments = (f"--{flag}={value}" for flag, value in {**own, **(flags or {})}.items())
+    return AgentCommand((str(PROGRAM), "agent", *arguments), _environment(gpus), home / "agent.log", port)
+
+
+def _make_device_nodes(directory: Path, gpus: EmulatedGpus) -> None:
+    directory.mkdir(parents=True)
+    for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{minor}" for minor in gpus.minors())):
+        (directory / name).touch()
+
+
+def _environment(gpus: EmulatedGpus) -> dict[str, str]:
+    """Nothing of the caller's settings, so that the agent is the same everywhere."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+    return kept | dict(gpus.environment)
