@@ -39,9 +39,9 @@ uint64_t process_start_time(uint32_t pid)
     return at == NULL ? 0 : strtoull(at, NULL, 10);
 }
 
-static bool is_dead(const struct gpu_process *process, uint64_t pid_namespace)
+static bool is_dead(const struct gpu_process *process)
 {
-    if (process->start_time == 0 || process->pid_namespace != pid_namespace)
+    if (process->start_time == 0 || process->pid_namespace != own_pid_namespace())
         return false;
     if (kill((pid_t)process->pid, 0) != 0 && errno == ESRCH)
         return true;
@@ -50,9 +50,9 @@ static bool is_dead(const struct gpu_process *process, uint64_t pid_namespace)
 
 void forget_dead(struct gpu_status *status)
 {
-    uint64_t kept = 0, pid_namespace = own_pid_namespace();
+    uint64_t kept = 0;
     for (uint64_t i = 0; i < status->process_count; i++) {
-        if (is_dead(&status->processes[i], pid_namespace))
+        if (is_dead(&status->processes[i]))
             continue;
         if (kept != i)
             status->processes[kept] = status->processes[i];
