@@ -18,7 +18,7 @@ from tests.e2e.cluster.identities import Identity
 from tests.e2e.cluster.prerequisites import UnavailableError, kubernetes_programs
 from tests.e2e.node.agent import Agent, make_agent, shipped_rules
 from tests.e2e.node.emulator import PROFILES, EmulatedGpus
-from tests.e2e.node.scene import everything, wait_offered
+from tests.e2e.node.scene import everything, wait_ledger_empty, wait_offered
 
 StartAgent = Callable[..., Agent]
 
@@ -51,7 +51,11 @@ def empty_cluster(cluster: Cluster) -> Iterator[Cluster]:
 
 @pytest.fixture
 def start_agent(empty_cluster: Cluster) -> Iterator[StartAgent]:
-    """Starts an agent on eight emulated A100s and waits until the node offers them; ends it after the test."""
+    """Starts an agent on eight emulated A100s and waits until the node offers them; ends it after the test.
+
+    Each test's agent has a new journal, so it first believes kubelet's checkpoint, in which the pods of earlier tests
+    still stand; the test begins when it has found out that they are gone.
+    """
     started: list[Agent] = []
     folder = Path("/tmp") / f"vce-{secrets.token_hex(4)}"  # short for its sockets, and a name that Kubernetes takes
     folder.mkdir()
@@ -63,6 +67,7 @@ def start_agent(empty_cluster: Cluster) -> Iterator[StartAgent]:
         started.append(agent)
         agent.start()
         wait_offered(empty_cluster.admin, everything(gpus.blocks_of_each()))
+        wait_ledger_empty(agent)
         return agent
 
     yield start
