@@ -50,7 +50,7 @@ def _container(stage: GpuNode, uid: str, item: Container) -> SeenContainer:
         init=item.role is Role.INIT,
         cores=item.limits.get(CORE, 0),
         blocks=item.limits.get(MEMORY, 0),
-        gpus=tuple(sorted(_minors(view))),
+        gpus=tuple(sorted(minors(view))),
         core_ids=len(held.get(CORE, ())),
         memory_ids=len(held.get(MEMORY, ())),
         env=dict(view.env),
@@ -61,7 +61,7 @@ def _container(stage: GpuNode, uid: str, item: Container) -> SeenContainer:
     )
 
 
-def _minors(view: ContainerView) -> list[int]:
+def minors(view: ContainerView) -> list[int]:
     names = (node.container_path.removeprefix(PREFIX) for node in view.devices)
     return [int(name) for name in names if name.isdecimal()]
 

@@ -1,0 +1,81 @@
+"""Slots come back from every pod that got them and did not last, without anybody asking for more."""
+
+from pathlib import Path
+
+from tests.agent.harness import (
+    PATIENCE_S,
+    check_books,
+    create,
+    delete,
+    grant_directories,
+    holders,
+    node_with_agent,
+    refused,
+    run,
+    share,
+    until_held_by,
+    until_usage,
+    with_cpu,
+)
+
+
+async def test_a_pod_that_kubelet_refuses_after_our_answers_gives_back_what_it_got(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp, cpu_cores=4) as node:
+        (stays,) = await run(node, share("stays"))
+        said = await refused(node, with_cpu(share("greedy"), 5))
+        assert "cpu" in said
+        calls = len(node.kubelet.calls.of("Allocate"))
+        assert calls == 4, "both resources of both pods were answered"
+        usage = await until_held_by(node, [stays])
+        assert grant_directories(node) == {usage.containers[0].grant}
+        assert len(node.kubelet.calls.of("Allocate")) == calls
+        await check_books(node)
+
+
+async def test_a_pod_that_is_deleted_between_allocate_and_start_gives_back_what_it_got(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp, image_pull_s=2000.0) as node:
+        pod = share("pulling")
+        (uid,) = create(node, pod)
+        assert (await node.kubelet.verdict(uid, deadline_s=30)).admitted
+        assert holders(await node.agent.usage()) == {uid}
+        await delete(node, pod)
+        await until_held_by(node, [])
+        assert grant_directories(node) == set()
+        assert not node.kubelet.calls.of("PreStartContainer")
+
+
+async def test_a_pod_that_is_deleted_by_force_gives_back_what_it_got(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp) as node:
+        forced, stays = share("forced"), share("stays")
+        _, kept = await run(node, forced, stays)
+        await delete(node, forced, grace=0)
+        await until_held_by(node, [kept])
+        await check_books(node)
+
+
+async def test_a_terminating_pod_holds_its_slots_until_its_containers_are_gone(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp, termination_s=40.0) as node:
+        pod = share("slow-to-end")
+        (uid,) = await run(node, pod)
+        node.server.store.delete("pods", "slow-to-end", namespace="default")
+        looks = 0
+
+        async def gone() -> bool:
+            nonlocal looks
+            looks += 1
+            held = holders(await node.agent.usage())  # asked first: a container that still runs ran at that moment too
+            return not node.kubelet.runs(uid, "c") or held != {uid}
+
+        await node.agent.until(gone, what="the container is gone", deadline_s=PATIENCE_S)
+        assert not node.kubelet.runs(uid, "c"), "its slots were given back while it still ran"
+        assert looks > 5, "it did take its time"
+        await until_held_by(node, [])
+
+
+async def test_a_pod_that_ends_by_itself_gives_its_slots_back_while_it_is_still_listed(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp) as node:
+        (uid,) = await run(node, share("job", restart_policy="Never"))
+        node.kubelet.exit_container(uid, "c", code=0)
+        usage = await until_usage(node, lambda usage: not usage.containers, what="the job's slots are back")
+        assert all(gpu.cores_allocated == 0 for gpu in usage.gpus)
+        assert node.kubelet.pod_list()
