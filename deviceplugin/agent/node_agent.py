@@ -5,7 +5,7 @@ In: settings, the ledger, the hardware. Out: the objects that `run` starts and s
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -101,18 +101,33 @@ class Assembly:
 
     def node_agent(self) -> NodeAgent:
         settings, cluster = self._settings, self.cluster
-        inventory = self._inventory()
-        feed = DeviceFeed(catalog(inventory, numa=settings.allocation.numa))
-        report = AgentReport(self.metrics, cluster.events)
-        files = self._files()
         pods = self._kubelet_pods()
         resources = PodResources(settings.kubelet.root / "pod-resources" / "kubelet.sock")
-        wishes = Wishes(AnnotationNames(self._names.domain), self._inventory)
+        report = AgentReport(self.metrics, cluster.events)
+        files = self._files()
+        feed = DeviceFeed(catalog(self._inventory(), numa=settings.allocation.numa))
+        upkeep = self._upkeep(pods, resources, files, report)
+        node = self._node(pods, resources, files, report, feed, make_room=upkeep.make_room)
+        self._link = self._kubelet_link(node)
+        return NodeAgent(
+            settings=settings,
+            ledger=self._ledger,
+            hardware=self._hardware,
+            cluster=cluster,
+            metrics=self.metrics,
+            files=files,
+            report=report,
+            feed=feed,
+            link=self._link,
+            upkeep=upkeep,
+            kubelet_pods=pods,
+            pod_resources=resources,
+            checkpoint=self._checkpoint,
+        )
 
-        async def find_pod(uid: PodUid) -> Pod | None:
-            return cluster.pod(uid) or await _from_kubelet(pods, uid)
-
-        upkeep = Upkeep(
+    def _upkeep(self, pods: KubeletPods, resources: PodResources, files: AgentFiles, report: AgentReport) -> Upkeep:
+        cluster = self.cluster
+        return Upkeep(
             self._ledger,
             cluster.client,
             cluster.reflector,
@@ -124,9 +139,25 @@ class Assembly:
             report=report,
             hunt=GhostHunt(cluster.events),
             names=AnnotationNames(self._names.domain),
-            period_s=settings.allocation.check_period,
+            period_s=self._settings.allocation.check_period,
         )
-        node = Node(
+
+    def _node(
+        self,
+        pods: KubeletPods,
+        resources: PodResources,
+        files: AgentFiles,
+        report: AgentReport,
+        feed: DeviceFeed,
+        *,
+        make_room: Callable[[], Awaitable[object]],
+    ) -> Node:
+        wishes = Wishes(AnnotationNames(self._names.domain), self._inventory)
+
+        async def find_pod(uid: PodUid) -> Pod | None:
+            return self.cluster.pod(uid) or await _from_kubelet(pods, uid)
+
+        return Node(
             feed=feed,
             ledger=self._ledger,
             identity=identity.Identity(self._sources(pods, resources, wishes)),
@@ -140,34 +171,19 @@ class Assembly:
             processes=self._processes,
             exists=lambda path: Path(path).exists(),
             clock=time.time,
-            make_room=upkeep.make_room,
-            share_mode=settings.allocation.share_mode,
+            make_room=make_room,
+            share_mode=self._settings.allocation.share_mode,
         )
+
+    def _kubelet_link(self, node: Node) -> KubeletLink:
+        kubelet = self._settings.kubelet
         decisions = KubeletDecisions(Allocating(node), Starting(node), on_answer=self.metrics.answered)
-        plugins = [ResourcePlugin(resource, feed, decisions) for resource in Resource]
-        paths = KubeletPaths(settings.kubelet.device_plugin_path, settings.kubelet.root / "plugins_registry")
-        link = KubeletLink(
-            plugins,
-            paths,
+        return KubeletLink(
+            [ResourcePlugin(resource, node.feed, decisions) for resource in Resource],
+            KubeletPaths(kubelet.device_plugin_path, kubelet.root / "plugins_registry"),
             self._names,
-            mode=settings.kubelet.registration.value,
+            mode=kubelet.registration.value,
             on_registered=self.metrics.registered,
-        )
-        self._link = link
-        return NodeAgent(
-            settings=settings,
-            ledger=self._ledger,
-            hardware=self._hardware,
-            cluster=cluster,
-            metrics=self.metrics,
-            files=files,
-            report=report,
-            feed=feed,
-            link=link,
-            upkeep=upkeep,
-            kubelet_pods=pods,
-            pod_resources=resources,
-            checkpoint=self._checkpoint,
         )
 
     def _inventory(self) -> Inventory:

@@ -36,6 +36,8 @@ from deviceplugin.model.units import Resource
 
 log = structlog.get_logger("vcuda.agent")
 _SOON_S = 0.3
+_APART_S = 1.5
+_AGAIN_S = 2.0
 _PODS_BUDGET_S = 0.7  # a round may run inside an Allocate, which has 2 s
 
 
@@ -69,6 +71,8 @@ class Upkeep:
         self._names = names
         self._period_s = period_s
         self._suspects: Mapping[GrantId, int] = {}
+        self._counted = 0.0
+        self._is_suspicious = False
         self._due = asyncio.Event()
         self._client = client
         self._reflector = reflector
@@ -81,7 +85,7 @@ class Upkeep:
     async def run(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._period_s if not self._suspects else min(self._period_s, 2.0)):
+                async with asyncio.timeout(min(self._period_s, _AGAIN_S) if self._is_suspicious else self._period_s):
                     await self._due.wait()
                     await asyncio.sleep(_SOON_S)
             self._due.clear()
@@ -99,20 +103,24 @@ class Upkeep:
 
     async def make_room(self) -> bool:
         """The part of a round that gives slots back; raises LedgerError."""
-        evidence = await self._look()
+        # Two rounds that agree are worth more than one only when time has passed between them.
+        counts = time.monotonic() - self._counted >= _APART_S
+        evidence = await self._look(self._suspects if counts else {})
         decisions = reconcile(evidence, self._inventory(), now=time.time())
-        self._suspects = decisions.suspects
+        self._is_suspicious = bool(decisions.suspects)
+        if counts:
+            self._suspects, self._counted = decisions.suspects, time.monotonic()
         self._carry_out(decisions, evidence)
         if evidence.kubelet is not None and evidence.checkpoint is not None:
             self._hunt.look(evidence.kubelet.pods.values(), self._ledger, evidence.checkpoint)
         self._files.sweep(self._ledger.grants())
         return evidence.kubelet is not None
 
-    async def _look(self) -> Evidence:
+    async def _look(self, suspects: Mapping[GrantId, int]) -> Evidence:
         grants = self._ledger.grants()
         api = self._api_view()
         kubelet = await self._kubelet_view(api, grants)
-        return Evidence(grants, self._checkpoint_or_none(), kubelet, api, self._suspects)
+        return Evidence(grants, self._checkpoint_or_none(), kubelet, api, suspects)
 
     def _api_view(self) -> PodsView | None:
         if not self._reflector.synced.is_set():
