@@ -16,7 +16,7 @@ from tests.e2e.node.scene import (
     wait_offered,
     wait_some_running,
 )
-from tests.e2e.node.workload import WHOLE, GpuContainer, GpuPod, burst, share
+from tests.e2e.node.workload import WHOLE, GpuContainer, GpuPod, burst, lookalikes, share
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600, func_only=True)]
 
@@ -44,6 +44,17 @@ def test_the_burst_without_kubelets_pods_is_as_exact(empty_cluster: Cluster, sta
 
     scene = check_everything(empty_cluster, agent, asked)
     assert "pods" not in {each.source for each in scene.usage.containers}  # kubelet did refuse
+
+
+def test_wrong_guesses_are_put_right_before_a_container_starts(empty_cluster: Cluster, start_agent: StartAgent) -> None:
+    """The API server cannot say for whom kubelet asks. Repair needs room on the GPU given, and here there is."""
+    agent, asked = start_agent("--identity=apiserver", without=("nodes/pods",)), lookalikes("guess")
+
+    create_at_once(empty_cluster, asked)
+    wait_all_running(empty_cluster, asked)
+
+    scene = check_everything(empty_cluster, agent, asked)
+    assert {each.source for each in scene.usage.containers} == {"apiserver"}
 
 
 def test_kubelet_killed_in_the_middle_of_a_burst_costs_nothing(empty_cluster: Cluster, start_agent: StartAgent) -> None:

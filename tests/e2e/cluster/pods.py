@@ -111,7 +111,17 @@ def wait_for(
 
 def wait_running(client: Client, names: Iterable[str], *, seconds: float) -> dict[str, PodState]:
     """A pod that has failed is never going to run: that ends the wait at once."""
-    return wait_for(client, names, _running_or_raise, what="all Running", seconds=seconds)
+    wanted = set(names)
+
+    def all_run() -> dict[str, PodState] | None:
+        found = {name: state for name, state in states(client).items() if name in wanted}
+        failed = [state for state in found.values() if state.phase == "Failed"]
+        if failed:
+            raise DeadlineError("Pods that will never run:\n" + "\n".join(map(str, failed)))
+        return found if found.keys() == wanted and all(state.is_running for state in found.values()) else None
+
+    evidence = partial(_what_is_wrong, client, wanted, lambda state: state.is_running)
+    return wait_until(all_run, f"{len(wanted)} pods: all Running", seconds=seconds, every=0.5, evidence=evidence)
 
 
 def log(client: Client, name: str, container_name: str) -> str:
@@ -147,12 +157,6 @@ def events(client: Client, name: str) -> list[str]:
     """What was said about one pod, oldest first."""
     items = client.get(f"/api/v1/namespaces/{NAMESPACE}/events?fieldSelector=involvedObject.name={name}")["items"]
     return [f"{item.get('reason')}: {item.get('message')}" for item in items]
-
-
-def _running_or_raise(state: PodState) -> bool:
-    if state.phase == "Failed":
-        raise DeadlineError(f"Pod {state} will never run.")
-    return state.is_running
 
 
 def _what_is_wrong(client: Client, wanted: set[str], condition: Callable[[PodState], bool]) -> str:

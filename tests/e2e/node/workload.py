@@ -77,6 +77,11 @@ def burst(prefix: str) -> list[GpuPod]:
     return [*shares, GpuPod(f"{prefix}-whole", (GpuContainer("main", WHOLE, 0),))]
 
 
+def lookalikes(prefix: str) -> list[GpuPod]:
+    """18 pods that share either their cores or their blocks with many others; together they fit on one GPU."""
+    return [share(f"{prefix}-{number:02}", 4 + number % 2, 8 + number % 3) for number in range(18)]
+
+
 def share(name: str, cores: int, blocks: int) -> GpuPod:
     return GpuPod(name, (GpuContainer("main", cores, blocks),))
 
