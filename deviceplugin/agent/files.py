@@ -65,8 +65,14 @@ class AgentFiles:
         )
         return self._directories.write(grant.id, FILE_NAME, encode(limits))
 
+    def drop(self, grant: Grant) -> None:
+        """Removes what belongs to a grant that is no more."""
+        self._directories.remove(grant.id)
+        if self._cdi is not None:
+            self._cdi.remove(grant.id)
+
     def sweep(self, grants: Iterable[Grant]) -> None:
-        """Removes what belongs to none of these grants."""
+        """Removes what belongs to none of these grants: a crash may have left it."""
         keep = {grant.id for grant in grants}
         self._directories.remove_all_but(keep)
         if self._cdi is not None:

@@ -73,6 +73,7 @@ class Upkeep:
         self._suspects: Mapping[GrantId, int] = {}
         self._counted = 0.0
         self._is_suspicious = False
+        self._complaint = ""
         self._due = asyncio.Event()
         self._client = client
         self._reflector = reflector
@@ -92,7 +93,7 @@ class Upkeep:
             await self.round()
 
     async def round(self) -> bool:
-        """One look and what follows from it; trouble is logged, never raised. Whether kubelet has shown its pods."""
+        """One look and what follows from it; trouble is logged, never raised. Whether kubelet has shown all its pods."""
         try:
             saw_pods = await self.make_room()
             await self._correct()
@@ -113,8 +114,10 @@ class Upkeep:
         self._carry_out(decisions, evidence)
         if evidence.kubelet is not None and evidence.checkpoint is not None:
             self._hunt.look(evidence.kubelet.pods.values(), self._ledger, evidence.checkpoint)
-        self._files.sweep(self._ledger.grants())
-        return evidence.kubelet is not None
+        if _shows_all(evidence) and evidence.checkpoint is not None and evidence.checkpoint.exists:
+            # Only now is every grant that a container mounts in the ledger, whatever the journal had lost.
+            self._files.sweep(self._ledger.grants())
+        return _shows_all(evidence)
 
     async def _look(self, suspects: Mapping[GrantId, int]) -> Evidence:
         grants = self._ledger.grants()
@@ -144,14 +147,19 @@ class Upkeep:
 
     def _checkpoint_or_none(self) -> Checkpoint | None:
         try:
-            return self._checkpoint()
+            found = self._checkpoint()
         except VcudaError as error:
-            log.warning("kubelet's checkpoint cannot be read", cause=error.message)
+            if error.message != self._complaint:
+                log.warning("kubelet's checkpoint cannot be read", cause=error.message)
+            self._complaint = error.message
             return None
+        self._complaint = ""
+        return found
 
     def _carry_out(self, decisions: Decisions, evidence: Evidence) -> None:
         inventory = self._inventory()
         for grant in self._ledger.release_ended(decisions.ended, why="its pod ended"):
+            self._files.drop(grant)
             self._report.released(grant)
         for wrong in decisions.disproved:
             self._settle(wrong.grant, _claimant(wrong, evidence), inventory)
@@ -195,6 +203,11 @@ class Upkeep:
         ended = change.kind is ChangeKind.DELETED or change.pod.is_terminal
         if change.pod.is_gpu and ended:
             self.soon()
+
+
+def _shows_all(evidence: Evidence) -> bool:
+    """Whether kubelet has shown every pod that may hold a grant."""
+    return evidence.kubelet is not None and evidence.kubelet.complete
 
 
 def _claimant(wrong: Disproved, evidence: Evidence) -> Claimant:

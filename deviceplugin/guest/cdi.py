@@ -53,6 +53,10 @@ class CdiSpecs:
             if not (self._directory / path.name).exists():
                 _put(self._directory / path.name, path.read_text())
 
+    def remove(self, grant: GrantId) -> None:
+        for directory in (self._kept, self._directory):
+            (directory / f"{_PREFIX}{grant}{_SUFFIX}").unlink(missing_ok=True)
+
     def remove_all_but(self, keep: Collection[GrantId]) -> None:
         for directory in (self._kept, self._directory):
             for path in directory.glob(f"{_PREFIX}g-*{_SUFFIX}"):

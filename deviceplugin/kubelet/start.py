@@ -8,11 +8,12 @@ its GPUs, for the device nodes in the answer cannot be changed any more; only if
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from deviceplugin.errors import CapacityError, OwnershipError, VcudaError
 from deviceplugin.kubelet.node import Node
 from deviceplugin.ledger.evidence import Checkpoint
-from deviceplugin.ledger.grant import Grant
+from deviceplugin.ledger.grant import Grant, Source
 from deviceplugin.ledger.rebuild import rebuild_one
 from deviceplugin.ledger.repair import Claimant
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
@@ -65,8 +66,20 @@ class Starting:
             grant = await self._repair(grant, key, asked)
         elif not grant.proved:
             grant = self._node.ledger.prove(grant.id)
+        if grant.source is Source.CHECKPOINT:
+            grant = await self._soften(grant)
         written = self._node.files.fill(grant)
         self._node.report.started(grant, written=written)
+
+    async def _soften(self, grant: Grant) -> Grant:
+        """A soft limit stands in the pod's annotations and not in kubelet's checkpoint, from which this grant comes."""
+        pod = await self._node.find_pod(grant.allocation.owner.pod.uid)
+        soft_cores = self._node.soft_cores(pod) if pod is not None else grant.soft_cores
+        if soft_cores == grant.soft_cores:
+            return grant
+        fixed = replace(grant, soft_cores=soft_cores)
+        self._node.ledger.reassign(fixed, inventory=self._node.feed.catalog.inventory, kind="soften")
+        return fixed
 
     async def _rebuild(self, key: Owner, checkpoint: Checkpoint) -> Grant:
         """The journal does not know the grant, but kubelet's checkpoint holds all of it in the answer that we gave."""

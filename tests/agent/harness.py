@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from deviceplugin.guest.legacy_limits import ContainerLimits, decode
-from deviceplugin.observe.usage import ContainerUsage, Usage
+from deviceplugin.observe.usage import Usage
 from scripts.demonstration import promises, seen
+from tests.fakes.agent import AgentFailureError
 from tests.fakes.apiserver import ApiError
 from tests.fakes.gpunode import Flags, GpuNode, gpu_node
 from tests.kubelet.station import Json, pod_json
@@ -20,6 +21,8 @@ NAMESPACE = "default"
 NODE = "node-1"
 PATIENCE_S = 30.0
 LIMITS = "/etc/vcuda/vcuda.config"
+Grants = dict[tuple[str, str], tuple[str, int, int, tuple[str, ...]]]
+"""What must outlive everything: of each container (pod UID, name) its grant, its size and its GPUs."""
 
 
 @asynccontextmanager
@@ -36,6 +39,22 @@ async def node_with_agent(
         if started:
             await node.start_agent(deadline_s=PATIENCE_S)
         yield node
+
+
+async def start_unsynced(node: GpuNode) -> str:
+    """Registered with kubelet, while the API server is away; what `/readyz` says then."""
+    await node.agent.start()
+    said: list[str] = [""]
+
+    async def registered() -> bool:
+        try:
+            said[0] = (await node.agent.get("/readyz")).text
+        except AgentFailureError:
+            return False
+        return "not registered" not in said[0] and "waiting" not in said[0]
+
+    await node.agent.until(registered, what="the agent is registered", deadline_s=PATIENCE_S)
+    return said[0]
 
 
 def share(name: str, cores: int = 20, blocks: int = 8, **given: Any) -> Json:  # noqa: ANN401 - see pod_json
@@ -143,13 +162,16 @@ def holders(usage: Usage) -> set[str]:
     return {entry.uid for entry in usage.containers}
 
 
-def grants(usage: Usage) -> dict[tuple[str, str], tuple[str, int, int, tuple[str, ...]]]:
-    """What must outlive everything: of each container its grant, its size and its GPUs."""
-    return {(entry.uid, entry.container): essence(entry) for entry in usage.containers}
-
-
-def essence(entry: ContainerUsage) -> tuple[str, int, int, tuple[str, ...]]:
-    return entry.grant, entry.cores, entry.blocks, tuple(share.uuid for share in entry.gpus)
+def grants(usage: Usage) -> Grants:
+    return {
+        (entry.uid, entry.container): (
+            entry.grant,
+            entry.cores,
+            entry.blocks,
+            tuple(share.uuid for share in entry.gpus),
+        )
+        for entry in usage.containers
+    }
 
 
 def minors(node: GpuNode, uid: str, container: str = "c") -> list[int]:

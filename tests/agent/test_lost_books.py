@@ -1,0 +1,145 @@
+"""Books that are lost or damaged: the agent's journal while it is down, kubelet's checkpoint while it runs."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.agent.harness import (
+    PATIENCE_S,
+    Grants,
+    annotations,
+    check_books,
+    delete,
+    grant_directories,
+    grants,
+    limits_now,
+    node_with_agent,
+    run,
+    share,
+    start_unsynced,
+    until_said,
+    until_usage,
+)
+from tests.fakes.gpunode import GpuNode
+from tests.kubelet.station import Json, pod_json
+
+Harm = Callable[[Path], None]
+SOFT = {"tencent.com/vcuda-core-limit": "60"}
+QUICK = {"allocation-check-period": "200ms"}
+
+
+def company() -> list[Json]:
+    return [
+        share("soft", 30, 16, annotations=SOFT),
+        pod_json("two", ("c", 10, 4), ("d", 15, 8), init=[("setup", 40, 8)]),
+        pod_json("whole", ("c", 200, 0)),
+    ]
+
+
+def remove(file: Path) -> None:
+    file.unlink()
+
+
+def spoil_the_middle(journal: Path) -> None:
+    data = bytearray(journal.read_bytes())
+    first, last = len(data) // 5, 4 * len(data) // 5
+    data[first:last] = (b"\x00garbage\n" * len(data))[: last - first]
+    journal.write_bytes(data)
+
+
+def spoil_everything(journal: Path) -> None:
+    journal.write_bytes(b"\xff" * 4096)
+
+
+async def lose_the_journal(node: GpuNode, harm: Harm) -> tuple[list[str], Grants]:
+    """Pods run, the agent dies, the journal is harmed; the pods' UIDs and what they held."""
+    uids = await run(node, *company())
+    before = grants(await check_books(node))
+    await node.agent.kill()
+    harm(node.journal)
+    return uids, before
+
+
+async def check_all_is_back(node: GpuNode, uids: list[str], before: Grants, harm: Harm) -> None:
+    """Kubelet may ask from here on; running containers must not have noticed; the log must say what happened."""
+    assert grants(await node.agent.usage()) == before
+    assert grant_directories(node) == {held[0] for held in before.values()}
+    for uid in uids:
+        assert limits_now(node, uid).pod_uid == uid
+    if harm is not remove:
+        (said,) = await until_said(node, "the journal was damaged")
+        assert "what is missing is rebuilt from kubelet's checkpoint" in said["cause"]
+    said_of = await until_said(node, "a grant was rebuilt from kubelet's checkpoint")
+    assert len(said_of) == len(before) or harm is spoil_the_middle
+
+
+@pytest.mark.parametrize("harm", [remove, spoil_the_middle])
+async def test_a_journal_that_was_lost_is_made_good_from_kubelets_checkpoint(short_tmp: Path, harm: Harm) -> None:
+    async with node_with_agent(short_tmp, retry_s=1.0) as node:
+        uids, before = await lose_the_journal(node, harm)
+        await node.start_agent()
+        await check_all_is_back(node, uids, before, harm)
+        await until_usage(node, lambda usage: all(entry.pod for entry in usage.containers), what="all are named")
+        await check_books(node)
+
+        node.kubelet.exit_container(uids[0], "c")
+        await node.kubelet.wait_running(uids[0], starts=2, deadline_s=PATIENCE_S)
+        assert limits_now(node, uids[0]).soft_cores == 60, "a soft limit is in no checkpoint"
+
+
+@pytest.mark.parametrize("harm", [remove, spoil_everything])
+async def test_it_is_made_good_even_where_nobody_can_say_which_pods_live(short_tmp: Path, harm: Harm) -> None:
+    async with node_with_agent(short_tmp, flags=QUICK) as node:
+        uids, before = await lose_the_journal(node, harm)
+        named = company()
+        node.kubelet.pods_faults.status = 403
+        async with node.server.refuse():
+            await start_unsynced(node)
+            await check_all_is_back(node, uids, before, harm)
+        node.kubelet.pods_faults.status = 0
+
+        usage = await until_usage(node, lambda usage: all(one.pod for one in usage.containers), what="all are named")
+        assert {(entry.pod, entry.container, entry.role) for entry in usage.containers} == {
+            ("soft", "c", "app"),
+            ("two", "setup", "init"),
+            ("two", "c", "app"),
+            ("two", "d", "app"),
+            ("whole", "c", "app"),
+        }
+        await check_books(node)
+        await delete(node, *named)
+        await until_usage(node, lambda usage: not usage.containers, what="all is given back")
+
+
+def halve(checkpoint: Path) -> None:
+    checkpoint.write_bytes(checkpoint.read_bytes()[:300])
+
+
+def garble(checkpoint: Path) -> None:
+    checkpoint.write_text(json.dumps({"Data": {"PodDeviceEntries": [{"PodUID": 7}]}}))
+
+
+async def test_a_checkpoint_that_was_lost_releases_nothing_and_stops_nothing(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp, flags=QUICK) as node:
+        pods = company()
+        await run(node, *pods)
+        for number, harm in enumerate((remove, halve, garble)):
+            before = grants(await check_books(node))
+            harm(node.kubelet.checkpoint_path)
+            for _ in range(3):
+                await upkeep_goes_on(node, pods[0])
+            assert grants(await node.agent.usage()) == before
+            assert grant_directories(node) == {held[0] for held in before.values()}
+            said = node.agent.entries("kubelet's checkpoint cannot be read")
+            assert len(said) == number, "one line for each time that it is unreadable"
+            await run(node, share(f"new-{number}"))  # kubelet writes the file anew
+        await check_books(node)
+
+
+async def upkeep_goes_on(node: GpuNode, pod: Json) -> None:
+    """A whole round has passed: what was tampered with is corrected."""
+    wrong = {"metadata": {"annotations": {"tencent.com/gpu-assigned": "tampered"}}}
+    node.server.store.patch("pods", pod["metadata"]["name"], wrong, namespace="default")
+    await node.server.until(lambda: annotations(node, pod)["tencent.com/gpu-assigned"] == "true", seconds=PATIENCE_S)
