@@ -166,6 +166,7 @@ class Assembly:
             report=report,
             checkpoint=self._checkpoint,
             find_pod=find_pod,
+            watched_pods=self.cluster.pods,
             hinted=wishes.gpus,
             soft_cores=wishes.soft_cores,
             processes=self._processes,

@@ -4,7 +4,7 @@ In: filled once by the agent. Out: read by the flows. The protocols are the seam
 see) and towards events and metrics; kubelet knows neither.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,7 +52,8 @@ class Report(Protocol):
 class Node:
     """The parts of one node agent that decide.
 
-    `processes`: how many NVML sees on each GPU, for ties in placement. `make_room` gives back what ended meanwhile.
+    `watched_pods`: this node's as the API server's watch shows them, which may be late. `processes`: how many NVML sees
+    on each GPU, for ties in placement. `make_room` gives back what ended meanwhile.
     """
 
     feed: DeviceFeed
@@ -63,6 +64,7 @@ class Node:
     report: Report
     checkpoint: Callable[[], Checkpoint]
     find_pod: Callable[[PodUid], Awaitable[Pod | None]]
+    watched_pods: Callable[[], Sequence[Pod]]
     hinted: Callable[[Pod, PodContainer], frozenset[GpuUuid]]
     soft_cores: Callable[[Pod], int]
     processes: Callable[[], Mapping[GpuUuid, int]]

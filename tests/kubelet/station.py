@@ -178,6 +178,7 @@ class Station:
             report=self.told,
             checkpoint=self._checkpoint,
             find_pod=self._find,
+            watched_pods=lambda: self.known,
             hinted=wishes.gpus,
             soft_cores=wishes.soft_cores,
             processes=dict,

@@ -8,6 +8,7 @@ import pytest
 
 from deviceplugin.guest.legacy_limits import decode
 from deviceplugin.ledger.grant import Source
+from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.ids import parse_device_id
 from deviceplugin.model.units import Resource
 from deviceplugin.placement.occupancy import occupied
@@ -83,6 +84,22 @@ async def test_kubelet_is_steered_to_the_ids_of_the_gpu(short_tmp: Path) -> None
             for resource in Resource:
                 keys = {parse_device_id(one).key for one in held[NAMES.of(resource)]}
                 assert keys == {node.feed.catalog.keys[share.uuid]}
+
+
+async def test_the_watch_is_enough_for_a_hint_and_a_late_one_misleads_nobody(short_tmp: Path) -> None:
+    """The watch shows another pod of the same size only: the IDs are a hint, the grant is kubelet's pod's."""
+    async with station(short_tmp, inventory(2), sources=(Source.PODS,)) as node:
+        seen = pod_json("seen", ("c", 20, 4), annotations={"tencent.com/predicate-gpu-idx-0": "1"})
+        node.know(seen)
+        unseen = await node.kubelet.admit(pod_json("unseen", ("c", 20, 4)))
+        await node.kubelet.wait_running(unseen.uid)
+        check_container(node, unseen.uid, "c", 20, 4)
+        assert node.minors(unseen.uid, "c") == [0]
+        verdict = await node.kubelet.admit(seen)
+        await node.kubelet.wait_running(verdict.uid)
+        check_container(node, verdict.uid, "c", 20, 4)
+        held = node.kubelet.devices_of(verdict.uid, "c")[NAMES.core]
+        assert {parse_device_id(one).key for one in held} == {node.feed.catalog.keys[GpuUuid("GPU-1")]}
 
 
 async def test_whole_and_linked_gpus_need_no_memory_count(short_tmp: Path) -> None:
