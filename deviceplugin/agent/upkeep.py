@@ -93,7 +93,7 @@ class Upkeep:
             await self.round()
 
     async def round(self) -> bool:
-        """One look and what follows from it; trouble is logged, never raised. Whether kubelet has shown all its pods."""
+        """One look and what follows from it; trouble is logged, never raised. Whether kubelet showed all its pods."""
         try:
             saw_pods = await self.make_room()
             await self._correct()
