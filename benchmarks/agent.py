@@ -37,7 +37,7 @@ from tests.kubelet.station import pod_json
 REPOSITORY = Path(__file__).resolve().parent.parent
 NAMES = ResourceNames()
 TOKEN = "stand-in-token"
-SHARES = ((10, 8), (20, 16), (5, 4), (25, 24))
+SHARES = ((5, 4), (8, 8), (3, 4), (10, 8))  # a hundred of them fit on eight GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", choices=["text", "json"], default="text")
     parser.add_argument("--pods", type=int, default=200, help="known to kubelet in the end (default: %(default)s)")
-    parser.add_argument("--measured", type=int, default=48, help="of which ask for GPUs (default: %(default)s)")
+    parser.add_argument("--measured", type=int, default=100, help="of which ask for GPUs (default: %(default)s)")
     parser.add_argument("--idle", type=float, default=10.0, help="seconds of idling (default: %(default)s)")
     given = parser.parse_args()
     result = asyncio.run(measure(given.pods, given.measured, given.idle))
@@ -118,7 +118,7 @@ async def running_api_server(base: Path) -> AsyncIterator[Path]:
 @contextlib.asynccontextmanager
 async def running_agent(base: Path, kubelet: Kubelet, kubeconfig: Path) -> AsyncIterator[tuple[AgentProcess, float]]:
     """The agent as an operator starts it, and the seconds until it said that it is ready."""
-    gpus = EmulatedGpus(Path(os.environ.get("PROFILE") or EIGHT_GPUS), base / "gpus")
+    gpus = EmulatedGpus(EIGHT_GPUS, base / "gpus")
     quiet = {"log-level": "warning", "display-socket": ""}
     agent = AgentProcess(agent_command(base, kubelet, gpus, kubeconfig=kubeconfig, flags=quiet))
     began = time.monotonic()
