@@ -31,9 +31,10 @@ def programs(request: pytest.FixtureRequest) -> Path:
         with capture.global_and_fixture_disabled():
             return kubernetes_programs()
     except UnavailableError as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"CI must run the e2e tests. {error}", pytrace=False)
-        pytest.skip(f"NO REAL KUBERNETES WAS TESTED. {error}")
+        cause = str(error)
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"CI must run the e2e tests. {cause}", pytrace=False)
+    pytest.skip(f"NO REAL KUBERNETES WAS TESTED. {cause}")
 
 
 @pytest.fixture(scope="session")
