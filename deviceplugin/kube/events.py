@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import structlog
 
 from deviceplugin.errors import KubeError, KubeNotFoundError, VcudaError
+from deviceplugin.kube.backoff import Backoff
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.event_object import EventKey, EventReason, Occurrences, Source, Subject, event_object, timestamp
 from deviceplugin.kube.words import one_line
@@ -61,6 +62,7 @@ class EventRecorder:
         self._node = node
         self._source = Source(component=component, host=node)
         self._rate = rate
+        self._away = Backoff(first=rate.seconds)
         self._now = now
         self._queue: OrderedDict[EventKey, Occurrences] = OrderedDict()
         self._known: OrderedDict[EventKey, _Sent] = OrderedDict()
@@ -79,7 +81,7 @@ class EventRecorder:
         self._record(Subject("Node", self._node, "", self._node), reason, message)
 
     async def run(self) -> None:
-        """Sends for ever; a server that fails costs the event, not the agent."""
+        """Sends for ever; a server that fails costs the event, not the agent, and one that is away is waited for."""
         tokens = self._rate.burst
         refilled = asyncio.get_running_loop().time()
         while True:
@@ -119,6 +121,10 @@ class EventRecorder:
             try:
                 await self._send(key, waiting)
             except VcudaError as error:
+                if _is_away(error):
+                    self._put_back(key, waiting)
+                    await asyncio.sleep(self._away.next())
+                    break
                 if attempt == _ATTEMPTS or not _may_pass(error):
                     self.dropped += 1
                     log.warning("event was dropped", reason=key.reason.word, cause=error.message)
@@ -126,10 +132,18 @@ class EventRecorder:
                 await asyncio.sleep(self._rate.seconds * attempt)
             else:
                 self.sent += 1
+                self._away.reset()
                 break
         if not self._queue:
             self._filled.clear()
             self._idle.set()
+
+    def _put_back(self, key: EventKey, waiting: Occurrences) -> None:
+        """At the end, so that none stands in the way of all others."""
+        if meanwhile := self._queue.pop(key, None):
+            waiting.count += meanwhile.count
+            waiting.last = meanwhile.last
+        self._queue[key] = waiting
 
     async def _send(self, key: EventKey, waiting: Occurrences) -> None:
         namespace = key.subject.event_namespace
@@ -150,6 +164,11 @@ class EventRecorder:
             self._known.popitem(last=False)
 
 
+def _is_away(error: VcudaError) -> bool:
+    """Nobody answers: no event will get through, so none is worth less than the next one."""
+    return isinstance(error, KubeError) and error.code == 0
+
+
 def _may_pass(error: VcudaError) -> bool:
-    """Whether the same request may succeed later: the server was busy, broken or away."""
-    return isinstance(error, KubeError) and (error.code in (0, 401, 429) or error.code >= 500)
+    """Whether the same request may succeed later: the server was busy or broken."""
+    return isinstance(error, KubeError) and (error.code in (401, 429) or error.code >= 500)

@@ -146,6 +146,18 @@ async def test_an_event_that_cannot_be_sent_is_dropped_and_the_next_one_is_not(
     assert [event["message"] for event in events(server)] == ["kept"]
 
 
+async def test_events_wait_for_a_server_that_is_away(server: ApiServer, client: KubeClient) -> None:
+    recorder = EventRecorder(client, node="n1", rate=FAST)
+    for message in ("first", "second"):
+        recorder.about_pod(POD, EventReason.ALLOCATED, message)
+    async with sending(recorder):
+        async with server.refuse():
+            await recorder.flush(seconds=0.3)
+            assert (recorder.sent, recorder.dropped) == (0, 0)
+        await recorder.flush(seconds=20)
+    assert {event["message"] for event in events(server)} == {"first", "second"}
+
+
 async def test_flush_gives_up_in_time(server: ApiServer, client: KubeClient) -> None:
     server.faults.add(Harm.HANG, times=10)
     async with sending(EventRecorder(client, node="n1", rate=FAST)) as recorder:
