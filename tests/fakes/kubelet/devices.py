@@ -101,6 +101,8 @@ class DeviceStore:
 
     def sick_of(self, uid: str, container: str) -> frozenset[str]:
         """The container's devices that the plugin called unhealthy."""
+        if not any(self.sick.values()):
+            return frozenset()
         held = self.of_container(uid, container)
         return frozenset().union(*(one.ids & self.sick.get(resource, frozenset()) for resource, one in held.items()))
 
