@@ -1,0 +1,106 @@
+"""What the running agent owes the cluster: refused pods come back, annotations tell the truth, ghosts are named."""
+
+from pathlib import Path
+
+from deviceplugin.model.annotations import AnnotationNames, parse_allocation
+from tests.agent.harness import (
+    PATIENCE_S,
+    annotations,
+    check_books,
+    create,
+    events,
+    grant_directories,
+    grants,
+    minors,
+    node_with_agent,
+    owned,
+    phase,
+    refused,
+    run,
+    settled,
+    share,
+    until_event,
+    until_held_by,
+)
+from tests.fakes.gpunode import GpuNode
+from tests.kubelet.station import Json, pod_json
+
+NAMES = AnnotationNames()
+QUICK = {"allocation-check-period": "300ms"}
+
+
+def tamper(node: GpuNode, pod: Json, **wrong: str | None) -> None:
+    written = {f"tencent.com/{name.replace('_', '-')}": value for name, value in wrong.items()}
+    name = pod["metadata"]["name"]
+    node.server.store.patch("pods", name, {"metadata": {"annotations": written}}, namespace="default")
+
+
+async def until_true(node: GpuNode, pod: Json, wanted: dict[str, str]) -> None:
+    await node.server.until(lambda: wanted.items() <= annotations(node, pod).items(), seconds=PATIENCE_S)
+
+
+async def test_refused_pods_go_where_a_controller_makes_them_again(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp, flags=QUICK) as node:
+        impossible = ("c", 150, 4)
+        await refused(node, pod_json("bare", impossible))
+        create(node, owned(pod_json("of-replicaset", impossible)), owned(pod_json("of-job", impossible), "Job"))
+        await node.server.until(
+            lambda: not phase(node, "of-replicaset") and not phase(node, "of-job"), seconds=PATIENCE_S
+        )
+        await run(node, share("fits"))
+        assert phase(node, "bare") == "Failed", "its owner has yet to read why"
+        assert len(node.agent.entries("refused pod deleted, its controller makes it again")) == 2
+        (said,) = {event["message"] for event in await until_event(node, "GPUAllocationFailed")}
+        assert "write 100 or 200" in said
+        await check_books(node)
+
+
+async def test_annotations_that_were_tampered_with_are_put_right(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp, flags=QUICK) as node:
+        pods = [share("one"), pod_json("two", ("c", 200, 0), ("d", 10, 4))]
+        one, two = await run(node, *pods)
+        true = {
+            one: {NAMES.gpu_assigned: "true", NAMES.gpu_indices(0): ",".join(map(str, minors(node, one)))},
+            two: {
+                NAMES.gpu_assigned: "true",
+                NAMES.gpu_indices(0): ",".join(map(str, minors(node, two))),
+                NAMES.gpu_indices(1): ",".join(map(str, minors(node, two, "d"))),
+            },
+        }
+        for uid, pod in zip((one, two), pods, strict=True):
+            await until_true(node, pod, true[uid])
+        before = grants(await check_books(node))
+        written = annotations(node, pods[0])[NAMES.allocation]
+        assert parse_allocation(written).pod == one
+
+        tamper(node, pods[0], gpu_assigned="false", predicate_gpu_idx_0="7", vcuda_allocation="{broken")
+        tamper(node, pods[1], gpu_assigned=None, predicate_gpu_idx_0=None, predicate_gpu_idx_1="0,1,2", mine="stays")
+        await until_true(node, pods[0], {**true[one], NAMES.allocation: written})
+        await until_true(node, pods[1], {**true[two], "tencent.com/mine": "stays"})
+        assert grants(await check_books(node)) == before, "annotations are read by schedulers, never believed by us"
+
+
+async def test_a_container_that_runs_without_the_gpu_it_asked_for_is_named_once(short_tmp: Path) -> None:
+    """Kubelet admits it without asking anybody, because no plugin has told it of the resource yet."""
+    async with node_with_agent(short_tmp, flags=QUICK, started=False) as node:
+        ghost = pod_json("ghost", ("c", 20, 8), ("plain", 0, 0))
+        create(node, ghost)
+        await settled(node, "ghost")
+        assert phase(node, "ghost") == "Running"
+        assert not node.kubelet.calls.of("Allocate")
+        await node.start_agent()
+        (event,) = await until_event(node, "GPUAllocationFailed")
+        assert event["type"] == "Warning"
+        assert event["involvedObject"]["name"] == "ghost"
+        assert "container c runs without the GPU it asked for" in event["message"]
+        assert "delete the pod" in event["message"]
+
+        pod = share("proper")
+        (uid,) = await run(node, pod)
+        for _ in range(2):  # rounds go by
+            await until_true(node, pod, {NAMES.gpu_assigned: "true"})
+            tamper(node, pod, gpu_assigned="no")
+        usage = await until_held_by(node, [uid])
+        assert grant_directories(node) == {usage.containers[0].grant}
+        assert [event["count"] for event in events(node, "GPUAllocationFailed")] == [1]
+        assert len(node.agent.entries("a container runs without its GPU")) == 1

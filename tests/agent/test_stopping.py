@@ -1,0 +1,69 @@
+"""SIGTERM: the agent ends in order, whatever it is in the middle of, and containers do not notice."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.agent.harness import (
+    PATIENCE_S,
+    check_books,
+    create,
+    grants,
+    limits_now,
+    node_with_agent,
+    run,
+    settled,
+    share,
+)
+from tests.fakes.agent import STOP_S, AgentFailureError
+from tests.fakes.gpunode import GpuNode
+
+
+def sockets(node: GpuNode) -> set[str]:
+    """Those of the agent."""
+    options = node.kubelet.options
+    found = {path for folder in (options.plugin_dir, options.registry_dir) for path in folder.glob("*.sock")}
+    return {path.name for path in found | set(node.home.glob("*.sock"))} - {"kubelet.sock"}
+
+
+@pytest.mark.parametrize("registration", ["registry", "socket"])
+async def test_it_ends_in_order_in_the_middle_of_an_allocate(short_tmp: Path, registration: str) -> None:
+    flags = {"registration": registration, "identity": "pods", "identity-budget": "1.8s"}
+    async with node_with_agent(short_tmp, flags=flags) as node:
+        uids = await run(node, share("one"), share("two", 40, 16))
+        before = grants(await check_books(node))
+        assert len(sockets(node)) == 3
+        node.kubelet.pods_faults.hang = True  # identity waits for kubelet, kubelet for us
+        (late,) = create(node, share("late"))
+        await node.kubelet.changes.until(
+            lambda: bool(node.kubelet.calls.open("Allocate")), what="an Allocate is open", deadline_s=PATIENCE_S
+        )
+
+        began = time.monotonic()
+        await node.agent.stop()
+        assert time.monotonic() - began < STOP_S
+        assert sockets(node) == set()
+        assert node.agent.entries()[-1]["msg"] == "stopped"
+        assert not any("traceback" in entry for entry in node.agent.entries())
+        for uid in uids:
+            assert node.kubelet.runs(uid, "c")
+            assert limits_now(node, uid).pod_uid == uid
+        assert not (await node.kubelet.verdict(late, deadline_s=PATIENCE_S)).admitted, "kubelet did not hang"
+
+        node.kubelet.pods_faults.hang = False
+        await settled(node, "late")
+        await node.start_agent()
+        assert grants(await check_books(node)) == before
+
+
+async def test_it_ends_in_order_while_nobody_answers(short_tmp: Path) -> None:
+    """The API server hangs and kubelet is gone."""
+    async with node_with_agent(short_tmp) as node:
+        await run(node, share("one"))
+        node.server.faults.hang(times=1000)
+        await node.kubelet.kill()
+        await node.agent.stop()
+        assert sockets(node) == set()
+        with pytest.raises(AgentFailureError, match="does not answer"):
+            await node.agent.usage()
