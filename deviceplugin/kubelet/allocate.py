@@ -20,15 +20,16 @@ from deviceplugin.kubelet.identity import Question
 from deviceplugin.kubelet.node import Node
 from deviceplugin.kubelet.steering import choose_ids, quotas
 from deviceplugin.ledger.evidence import Checkpoint
-from deviceplugin.ledger.grant import Grant, Source, new_grant_id
+from deviceplugin.ledger.grant import Grant, GrantId, Source, new_grant_id
 from deviceplugin.ledger.repair import Claimant, moved
 from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.gpu import GpuUuid
-from deviceplugin.model.request import parse_request
-from deviceplugin.model.units import Resource
+from deviceplugin.model.request import Request, RequestKind, parse_request
+from deviceplugin.model.units import CORES_PER_GPU, Resource
 from deviceplugin.placement.choice import Choice
 from deviceplugin.placement.occupancy import snapshot_for
 from deviceplugin.placement.place import place
+from deviceplugin.placement.snapshot import Snapshot
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +40,7 @@ class Allocating:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._lock = asyncio.Lock()
+        self._previous: GrantId | None = None  # of the call before: kubelet asks for both resources in a row
 
     async def prefer(
         self, resource: Resource, available: Sequence[str], must_include: Sequence[str], size: int
@@ -80,41 +82,47 @@ class Allocating:
 
     async def _identify(self, resource: Resource, count: int) -> Claim:
         ledger = self._node.ledger
-        recorded = _Recorded(self._node.checkpoint)
 
-        def open_half(key: tuple[PodUid, str]) -> bool:
+        def proved(key: tuple[PodUid, str]) -> bool:
             grant = ledger.of_owner(key)
-            return grant is not None and resource not in grant.answered
+            return grant is not None and grant.proved
 
-        return await self._node.identity.identify(Question(resource, count, ledger.answered, recorded, open_half))
+        previous = ledger.get(self._previous) if self._previous is not None else None
+        question = Question(
+            resource,
+            count,
+            ledger.answered,
+            _Recorded(self._node.checkpoint),
+            proved,
+            previous.allocation if previous is not None and _is_guess(previous) else None,
+        )
+        return await self._node.identity.identify(question)
+
+    def _open_guess(self, resource: Resource) -> Grant | None:
+        """The grant of the call before, if it was guessed and waits for this resource."""
+        grant = self._node.ledger.get(self._previous) if self._previous is not None else None
+        waits = grant is not None and _is_guess(grant) and grant.answered == {resource.other}
+        return grant if waits else None
 
     def _answer(self, claim: Claim, resource: Resource) -> Answer:
         grant = self._node.ledger.of_owner(claim.container.ref.key)
         if grant is not None and resource not in grant.answered:
-            self._node.ledger.answer(grant.id, resource)
+            self._previous = self._node.ledger.answer(grant.id, resource).id
             return EMPTY
         if grant is not None and self._still_serves(grant):
             return self._repeat(grant, claim, resource)
         if grant is not None:
             self._node.ledger.release([grant.id], why="its GPU is gone")
-        half = self._mistaken_half(claim, resource)
-        return self._grant(claim, resource) if half is None else self._pair(half, claim)
+        guess = self._open_guess(resource)
+        if guess is not None and self._was_meant(guess, claim, resource):
+            return self._pair(guess, claim)
+        return self._grant(claim, resource)
 
-    def _mistaken_half(self, claim: Claim, resource: Resource) -> Grant | None:
-        """The guess of the call before, when this call shows that it was for this container and not for its owner."""
-        for grant in self._node.ledger.half_answered():
-            request = grant.allocation.request
-            counts = {Resource.CORE: request.cores, Resource.MEMORY: request.blocks}
-            other = resource.other
-            if (
-                grant.source is Source.APISERVER
-                and not grant.proved
-                and grant.answered == {other}
-                and counts[other] == claim.container.wants(other)
-                and counts[resource] != claim.container.wants(resource)
-            ):
-                return grant
-        return None
+    def _was_meant(self, guess: Grant, claim: Claim, resource: Resource) -> bool:
+        """Whether the call before, guessed for another container, was this one's."""
+        request = guess.allocation.request
+        asked = request.cores if resource is Resource.MEMORY else request.blocks
+        return claim.container.wants(resource.other) == asked
 
     def _pair(self, half: Grant, claim: Claim) -> Answer:
         """Kubelet asks for both resources of a container before it goes on, so the half grant is this container's."""
@@ -127,6 +135,7 @@ class Allocating:
             soft_cores=self._node.soft_cores(claim.pod),
         )
         self._node.ledger.reassign(fixed, inventory=inventory, kind="pair")
+        self._previous = fixed.id
         self._node.report.repaired(half.allocation.owner, fixed)
         return EMPTY
 
@@ -145,12 +154,18 @@ class Allocating:
         answer = self._content(grant, claim)
         node.files.prepare(grant, answer)
         node.ledger.grant(grant, node.feed.catalog.inventory)
+        self._previous = grant.id
         node.report.granted(claim, grant, choice)
         return answer
 
     def _repeat(self, grant: Grant, claim: Claim, resource: Resource) -> Answer:
-        """Kubelet lost its checkpoint and asks again: the same answer, and the other resource will come again too."""
-        self._node.ledger.repeat(grant.id, resource)
+        """Kubelet lost its checkpoint and asks again: the same answer, and the other resource will come again too.
+
+        Or the call before was paired with this grant and was really the first of two: then both are answered now.
+        """
+        if grant.id != self._previous:
+            self._node.ledger.repeat(grant.id, resource)
+        self._previous = grant.id
         answer = self._content(grant, claim)
         self._node.files.prepare(grant, answer)
         return answer
@@ -167,7 +182,8 @@ class Allocating:
             index=container.index,
             processes=node.processes(),
         )
-        choice = place(request, view, prefer=node.hinted(claim.pod, container) or self._held_by(claim.pod.ref.uid))
+        wished = node.hinted(claim.pod, container) or self._held_by(claim.pod.ref.uid) or _roomy(claim, request, view)
+        choice = place(request, view, prefer=wished)
         return Allocation(container.ref, container.role, request, choice.shares, container.index), choice
 
     def _held_by(self, uid: PodUid) -> frozenset[GpuUuid]:
@@ -201,3 +217,20 @@ class _Recorded:
                 log.warning("kubelet's checkpoint cannot be read", cause=error.message)
                 return True
         return self._checkpoint.has(*key)
+
+
+def _roomy(claim: Claim, request: Request, view: Snapshot) -> frozenset[GpuUuid]:
+    """For a guess, a GPU on which any of those would fit that it may have been: its GPU cannot be changed any more."""
+    shares = [each for each in claim.others if 0 < each.cores < CORES_PER_GPU and each.blocks]
+    if not shares or request.kind is not RequestKind.SHARE:
+        return frozenset()
+    cores = max(request.cores, *(each.cores for each in shares))
+    blocks = max(request.blocks, *(each.blocks for each in shares))
+    try:
+        return frozenset(share.uuid for share in place(Request(cores, blocks), view).shares)
+    except CapacityError:
+        return frozenset()
+
+
+def _is_guess(grant: Grant) -> bool:
+    return grant.source is Source.APISERVER and not grant.proved

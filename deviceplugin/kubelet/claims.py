@@ -20,12 +20,16 @@ Answered = Callable[[tuple[PodUid, str], Resource], bool]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A container that a call was identified with; `certain` is False where it was a guess among several."""
+    """A container that a call was identified with; `certain` is False where it was a guess among several.
+
+    `others` are the rest of those that it may have been.
+    """
 
     pod: Pod
     container: PodContainer
     source: Source
     certain: bool = True
+    others: tuple[PodContainer, ...] = ()
 
 
 def next_container(pod: Pod, resource: Resource, count: int, answered: Answered) -> PodContainer | None:

@@ -18,23 +18,37 @@ import structlog
 from deviceplugin.errors import IdentityError, VcudaError
 from deviceplugin.kubelet.claims import Answered, Claim
 from deviceplugin.ledger.grant import Source
-from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.units import Resource
 
 log = structlog.get_logger(__name__)
 _REST_S = 10.0
+Key = tuple[PodUid, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One call from kubelet. `recorded`: kubelet's checkpoint has the container; `open_half`: it was answered once."""
+    """One call from kubelet.
+
+    `recorded`: kubelet's checkpoint has the container. `proved`: PreStartContainer has proved its grant. `guess`: what
+    the call before was taken for, if that was a guess: kubelet asks for both resources of a container in a row.
+    """
 
     resource: Resource
     count: int
     answered: Answered
-    recorded: Callable[[tuple[PodUid, str]], bool]
-    open_half: Callable[[tuple[PodUid, str]], bool]
+    recorded: Callable[[Key], bool]
+    proved: Callable[[Key], bool]
+    guess: Allocation | None = None
+
+    def completes(self, container: PodContainer) -> bool:
+        """Whether the container may be the one of the call before: it wanted that count and has no answer for it."""
+        if self.guess is None:
+            return False
+        other, request = self.resource.other, self.guess.request
+        asked = request.cores if other is Resource.CORE else request.blocks
+        return container.wants(other) == asked and not self.answered(container.ref.key, other)
 
 
 class IdentitySource(Protocol):
@@ -110,7 +124,8 @@ class Identity:
         if len(pairs) > 1:
             log.warning("identity is ambiguous", source=source.source.value, pods=[str(pod.ref) for pod, _ in pairs])
         pod, container = pairs[0] if not source.exact else max(pairs, key=lambda pair: pair[0].seen_by_kubelet)
-        return Claim(pod, container, source.source, certain=source.exact and len(pairs) == 1)
+        others = tuple(each for _, each in pairs if each is not container)
+        return Claim(pod, container, source.source, certain=source.exact and not others, others=others)
 
     async def _narrow(
         self, source: IdentitySource, question: Question, pairs: list[tuple[Pod, PodContainer]]

@@ -29,10 +29,23 @@ class PendingSource:
 
     async def candidates(self, question: Question) -> list[tuple[Pod, PodContainer]]:
         known = self._known()
-        found = candidates(known, question.resource, question.count, question.answered) or again(
-            known, question.resource, question.count, question.recorded
-        )
-        return sorted(found, key=lambda pair: (not question.open_half(pair[1].ref.key), self._order(pair[0])))
+        found = candidates(known, question.resource, question.count, question.answered)
+        if question.guess is not None:
+            # The guess of the call before stands if it fits, else whoever wants both counts was meant all along.
+            owner = [pair for pair in found if pair[1].ref.key == question.guess.owner.key]
+            found = owner or [pair for pair in found if question.completes(pair[1])] or found
+        if not found:
+            found = self._again(question, known)
+        return sorted(found, key=lambda pair: self._order(pair[0]))
+
+    def _again(self, question: Question, known: Sequence[Pod]) -> list[tuple[Pod, PodContainer]]:
+        """Kubelet can only have forgotten what was proved or paired just now: other guesses were never its."""
+        paired = question.guess.owner.key if question.guess is not None else None
+        return [
+            pair
+            for pair in again(known, question.resource, question.count, question.recorded)
+            if question.proved(pair[1].ref.key) or pair[1].ref.key == paired
+        ]
 
     async def narrow(
         self, question: Question, pairs: Sequence[tuple[Pod, PodContainer]]

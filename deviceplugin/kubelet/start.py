@@ -59,10 +59,12 @@ class Starting:
         return self._node.ledger.get(seen) if seen is not None else self._node.ledger.of_owner(key)
 
     async def _settle(self, key: Owner, grant: Grant | None, checkpoint: Checkpoint) -> None:
+        _check_one_grant(key, checkpoint)
         if grant is None:
             grant = await self._rebuild(key, checkpoint)
         asked = parse_request(*(len(checkpoint.ids_of(*key, resource)) for resource in Resource))
         if grant.allocation.owner.key != key or grant.allocation.request != asked:
+            _check_nobody_else_mounts(grant, key, checkpoint)
             grant = await self._repair(grant, key, asked)
         elif not grant.proved:
             grant = self._node.ledger.prove(grant.id)
@@ -111,3 +113,24 @@ class Starting:
         if grant.allocation.owner.key != key:
             self._node.report.repaired(grant.allocation.owner, fixed)
         return fixed
+
+
+def _check_one_grant(key: Owner, checkpoint: Checkpoint) -> None:
+    """Two full answers for one container are merged by kubelet in random order: nobody can say which it will see."""
+    entries = (checkpoint.entry(*key, resource) for resource in Resource)
+    seen = {entry.answer.grant for entry in entries if entry is not None and entry.answer is not None}
+    if len(seen) > 1:
+        raise OwnershipError(
+            f"container {key[1]} of pod {key[0]} was given two GPU slices, because kubelet did not show for whom "
+            "it asked; delete the pod, so that it is admitted again"
+        )
+
+
+def _check_nobody_else_mounts(grant: Grant, key: Owner, checkpoint: Checkpoint) -> None:
+    """A grant that another container mounts stays with it."""
+    owner = grant.allocation.owner
+    if owner.key != key and grant.proved and checkpoint.grant_of(*owner.key) == grant.id:
+        raise OwnershipError(
+            f"container {key[1]} of pod {key[0]} was given the GPU slice of {owner}, which has started with it; "
+            "delete the pod, so that it is admitted again"
+        )

@@ -139,7 +139,7 @@ class Station:
     async def _make_room(self) -> None:
         """As upkeep does: what kubelet no longer shows has ended."""
         shown = {pod["metadata"]["uid"] for pod in self.kubelet.pod_list() if pod["status"]["phase"] not in ENDED}
-        gone = [each.id for each in self.ledger.grants() if each.allocation.owner.pod.uid not in shown]
+        gone = [each.id for each in self.ledger.grants() if each.proved and each.allocation.owner.pod.uid not in shown]
         self.ledger.release(gone, why="its pod ended")
 
     def _checkpoint(self) -> Checkpoint:

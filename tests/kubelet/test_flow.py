@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import random
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,28 @@ async def test_a_guess_of_the_wrong_size_is_resized_on_its_gpu(short_tmp: Path) 
         for uid, blocks in zip(uids, (4, 8), strict=True):
             await node.kubelet.wait_running(uid)
             check_container(node, uid, "c", 20, blocks)
+        check_books(node)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_burst_known_by_guesses_alone_ends_right(short_tmp: Path, seed: int) -> None:
+    """Many pods of equal cores or equal memory, predicted in another order than kubelet admits them."""
+    sizes = [(cores, blocks) for cores in (10, 20, 30) for blocks in (2, 4, 8)] * 2
+    order = random.Random(seed).sample(range(len(sizes)), len(sizes))
+    async with station(short_tmp, inventory(8), sources=(Source.APISERVER,), seed=seed, retry_s=1.0) as node:
+        pods = [
+            pod_json(
+                f"p{number}", ("c", *size), annotations={"tencent.com/predicate-time": str(10**18 + order[number])}
+            )
+            for number, size in enumerate(sizes)
+        ]
+        node.know(*pods)
+        uids = [node.kubelet.submit(pod) for pod in pods]
+        for uid, (cores, blocks) in zip(uids, sizes, strict=True):
+            await node.kubelet.wait_running(uid)
+            check_container(node, uid, "c", cores, blocks)
+        assert node.told.refused_ == []
+        assert len(node.ledger.grants()) == len(pods)
         check_books(node)
 
 

@@ -12,18 +12,19 @@ from deviceplugin.kubelet.pending_source import PendingSource
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.units import Resource
-from tests.kubelet.makers import pod
+from tests.kubelet.makers import grant, pod
 
 Pairs = list[tuple[Pod, PodContainer]]
 
 
-def question(*answered: str, open_half: str = "") -> Question:
+def question(*answered: str, guess: PodContainer | None = None, forgotten: str = "", proved: str = "") -> Question:
     return Question(
         Resource.CORE,
         20,
         answered=lambda key, resource: f"{key[0].removeprefix('uid-')}/{resource.value}" in answered,
-        recorded=lambda key: True,
-        open_half=lambda key: key[0] == f"uid-{open_half}",
+        recorded=lambda key: key[0] != f"uid-{forgotten}",
+        proved=lambda key: key[0] == f"uid-{proved}",
+        guess=grant(guess, (0, guess.cores, guess.blocks)).allocation if guess else None,
     )
 
 
@@ -143,7 +144,24 @@ async def test_pending_pods_are_taken_in_the_scheduler_s_order() -> None:
     assert [each.ref.name for each, _ in found] == ["early", "unpredicted", "late"]
 
 
-async def test_the_container_that_got_its_other_resource_comes_first() -> None:
+async def test_the_guess_of_the_call_before_stands_where_it_fits() -> None:
     one, two = pod("one", ("c", 20, 4), created=1.0), pod("two", ("c", 20, 4), created=2.0)
-    found = await pending(one, two).candidates(question(open_half="two"))
-    assert found[0][0].ref.name == "two"
+    found = await pending(one, two).candidates(question("two/memory", guess=two.containers[0]))
+    assert [each.ref.name for each, _ in found] == ["two"]
+
+
+async def test_where_it_does_not_fit_whoever_wants_both_counts_was_meant() -> None:
+    """The call before asked for 4 blocks and was taken for a pod of 30 cores; this one asks for 20 cores."""
+    guessed = pod("guessed", ("c", 30, 4), created=1.0)
+    first = pod("first", ("c", 20, 8), created=2.0)
+    meant = pod("meant", ("c", 20, 4), created=3.0)
+    asked = question("guessed/memory", guess=guessed.containers[0])
+    found = await pending(guessed, first, meant).candidates(asked)
+    assert [each.ref.name for each, _ in found] == ["meant"]
+
+
+@pytest.mark.parametrize(("proved", "expected"), [("", []), ("one", ["one"])])
+async def test_what_was_only_guessed_is_never_forgotten_by_kubelet(proved: str, expected: list[str]) -> None:
+    one = pod("one", ("c", 20, 4))
+    found = await pending(one).candidates(question("one/core", forgotten="one", proved=proved))
+    assert [each.ref.name for each, _ in found] == expected
