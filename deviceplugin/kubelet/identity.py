@@ -124,8 +124,8 @@ class Identity:
         if len(pairs) > 1:
             log.warning("identity is ambiguous", source=source.source.value, pods=[str(pod.ref) for pod, _ in pairs])
         pod, container = pairs[0] if not source.exact else max(pairs, key=lambda pair: pair[0].seen_by_kubelet)
-        others = tuple(each for _, each in pairs if each is not container)
-        return Claim(pod, container, source.source, certain=source.exact and not others, others=others)
+        rest = tuple(each for _, each in pairs if each is not container)
+        return Claim(pod, container, source.source, certain=source.exact and not rest, others=rest)
 
     async def _narrow(
         self, source: IdentitySource, question: Question, pairs: list[tuple[Pod, PodContainer]]

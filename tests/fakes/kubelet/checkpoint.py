@@ -1,7 +1,7 @@
 """Kubelet's checkpoint file, written and read in its real forms.
 
 In: the store. Out: `kubelet_internal_checkpoint`, replaced by rename from a name that begins with a dot, fsynced, mode
-0600. Forms: `numa` (1.20 and later) and `flat` (1.12 to 1.19). The checksum is FNV-32a as kubelet's, but over our
+0600. Forms: `numa` (1.20 and later) and `flat` (1.12 to 1.19). The checksum is over our
 JSON: kubelet hashes Go's print of its structs, which no other program can verify.
 """
 
