@@ -51,7 +51,8 @@ class Allocating:
             async with self._lock:
                 claim = self._likely(resource, size) or await self._identify(resource, size)
             grant = self._node.ledger.of_owner(claim.container.ref.key)
-            allocation = grant.allocation if grant is not None else self._place(claim)[0]
+            near = self._node.feed.catalog.aligned((*available, *must_include))
+            allocation = grant.allocation if grant is not None else self._place(claim, near)[0]
             wanted = quotas(allocation, resource, self._node.feed.catalog.keys)
         except VcudaError as error:
             log.debug("no preference", resource=resource.value, count=size, cause=error.message)
@@ -69,12 +70,13 @@ class Allocating:
             async with self._lock:
                 self._node.feed.catalog.check(resource, ids)
                 claim = await self._identify(resource, len(ids))
+                near = self._node.feed.catalog.aligned(ids)
                 try:
-                    return self._answer(claim, resource)
+                    return self._answer(claim, resource, near)
                 except CapacityError:
                     # Kubelet may admit a pod before we have seen the one end whose slots it gives away again.
                     await self._node.make_room()
-                    return self._answer(claim, resource)
+                    return self._answer(claim, resource, near)
         except VcudaError as error:
             name = self._node.layout.names.of(resource)
             self._node.report.refused(claim, name, len(ids), error)
@@ -104,7 +106,7 @@ class Allocating:
         waits = grant is not None and _is_guess(grant) and grant.answered == {resource.other}
         return grant if waits else None
 
-    def _answer(self, claim: Claim, resource: Resource) -> Answer:
+    def _answer(self, claim: Claim, resource: Resource, near: frozenset[GpuUuid]) -> Answer:
         grant = self._node.ledger.of_owner(claim.container.ref.key)
         if grant is not None and resource not in grant.answered:
             self._previous = self._node.ledger.answer(grant.id, resource).id
@@ -116,7 +118,7 @@ class Allocating:
         guess = self._open_guess(resource)
         if guess is not None and self._was_meant(guess, claim, resource):
             return self._pair(guess, claim)
-        return self._grant(claim, resource)
+        return self._grant(claim, resource, near)
 
     def _was_meant(self, guess: Grant, claim: Claim, resource: Resource) -> bool:
         """Whether the call before, guessed for another container, was this one's."""
@@ -139,9 +141,9 @@ class Allocating:
         self._node.report.repaired(half.allocation.owner, fixed)
         return EMPTY
 
-    def _grant(self, claim: Claim, resource: Resource) -> Answer:
+    def _grant(self, claim: Claim, resource: Resource, near: frozenset[GpuUuid]) -> Answer:
         node = self._node
-        allocation, choice = self._place(claim)
+        allocation, choice = self._place(claim, near)
         grant = Grant(
             id=new_grant_id(),
             allocation=allocation,
@@ -170,7 +172,8 @@ class Allocating:
         self._node.files.prepare(grant, answer)
         return answer
 
-    def _place(self, claim: Claim) -> tuple[Allocation, Choice]:
+    def _place(self, claim: Claim, near: frozenset[GpuUuid]) -> tuple[Allocation, Choice]:
+        """`near`: GPUs beside the processors that kubelet has chosen; a wish like the others, and the last of them."""
         node, container = self._node, claim.container
         names = node.layout.names
         request = parse_request(container.cores, container.blocks, share_mode=node.share_mode, names=names)
@@ -182,8 +185,8 @@ class Allocating:
             index=container.index,
             processes=node.processes(),
         )
-        wished = node.hinted(claim.pod, container) or self._held_by(claim.pod.ref.uid) or _roomy(claim, request, view)
-        choice = place(request, view, prefer=wished)
+        wished = node.hinted(claim.pod, container) or self._held_by(claim.pod.ref.uid)
+        choice = place(request, view, prefer=wished or _roomy(claim, request, view) or near)
         return Allocation(container.ref, container.role, request, choice.shares, container.index), choice
 
     def _held_by(self, uid: PodUid) -> frozenset[GpuUuid]:

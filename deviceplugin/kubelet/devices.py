@@ -6,12 +6,12 @@ keeps its IDs as unhealthy, so that capacity stays and allocatable shrinks.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from deviceplugin.errors import RequestError
 from deviceplugin.model.gpu import ComputeMode, Gpu, GpuUuid, Inventory
-from deviceplugin.model.ids import DeviceId, GpuKey, device_ids, gpu_keys
+from deviceplugin.model.ids import DeviceId, GpuKey, device_ids, gpu_keys, key_of
 from deviceplugin.model.units import Resource
 from deviceplugin.wire import deviceplugin_pb2 as pb
 
@@ -20,12 +20,21 @@ HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Every ID of one inventory. `messages` are what the streams send."""
+    """Every ID of one inventory. `messages` are what the streams send, with each GPU's NUMA node if `numa`."""
 
     inventory: Inventory
     keys: Mapping[GpuUuid, GpuKey]
     issued: Mapping[Resource, frozenset[DeviceId]]
     messages: Mapping[Resource, pb.ListAndWatchResponse]
+    numa: bool = False
+
+    def aligned(self, ids: Iterable[str]) -> frozenset[GpuUuid]:
+        """The GPUs of the NUMA nodes that kubelet chose with these IDs; empty where it was told of none."""
+        if not self.numa:
+            return frozenset()
+        keys = {key_of(text) for text in ids}
+        nodes = {gpu.numa for gpu in self.inventory.gpus if self.keys[gpu.uuid] in keys}
+        return frozenset(gpu.uuid for gpu in self.inventory.gpus if gpu.numa in nodes)
 
     def check(self, resource: Resource, ids: Sequence[str]) -> tuple[DeviceId, ...]:
         """The IDs of one call as ours; RequestError for none, twice the same, or one that was never issued."""
@@ -60,7 +69,7 @@ def catalog(inventory: Inventory, *, numa: bool = False) -> Catalog:
         )
         for resource, by_gpu in ids.items()
     }
-    return Catalog(inventory, keys, issued, messages)
+    return Catalog(inventory, keys, issued, messages, numa)
 
 
 def is_usable(inventory: Inventory, gpu: Gpu) -> bool:
