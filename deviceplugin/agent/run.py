@@ -27,6 +27,7 @@ from deviceplugin.hardware.node import Hardware
 from deviceplugin.hardware.options import HardwareOptions
 from deviceplugin.hardware.xid import parse_policy
 from deviceplugin.kubelet.devices import catalog
+from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.ledger.lock import AgentLock
@@ -37,6 +38,7 @@ from deviceplugin.observe.http import QueryServer
 log = structlog.get_logger("vcuda.agent")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FIRST_ROUND_S = 1.0
+_WHO_LIVES_S = 2.0
 _WATCH_AGE_S = 10.0
 
 
@@ -161,24 +163,27 @@ async def _views(settings: AgentSettings, assembly: Assembly) -> AsyncIterator[N
 async def _prepare(agent: NodeAgent) -> None:
     """What must be true before kubelet may ask: files in place, and the ledger complete."""
     agent.files.open()
-    is_incomplete = not agent.ledger.grants() or bool(agent.ledger.warnings)
+    recorded = _recorded(agent) if not agent.ledger.grants() or agent.ledger.warnings else None
+    if recorded is not None and recorded.entries:
+        # The ledger lacks something. Who still lives is worth a moment: kubelet's checkpoint keeps ended pods too.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_WHO_LIVES_S):
+                await agent.cluster.reflector.synced.wait()
     try:
         async with asyncio.timeout(_FIRST_ROUND_S):
             saw_pods = await agent.upkeep.round()
     except TimeoutError:
         saw_pods = False
-    if is_incomplete and not saw_pods:
-        _believe_checkpoint(agent)
+    if recorded is not None and not saw_pods:
+        agent.upkeep.adopt(rebuild(recorded, agent.feed.catalog.inventory, created=time.time()).grants)
 
 
-def _believe_checkpoint(agent: NodeAgent) -> None:
-    """The journal lacks something and nobody can say yet which pods live: what kubelet's checkpoint holds is held."""
+def _recorded(agent: NodeAgent) -> Checkpoint | None:
     try:
-        found = rebuild(agent.checkpoint(), agent.feed.catalog.inventory, created=time.time())
+        return agent.checkpoint()
     except VcudaError as error:
         log.warning("kubelet's checkpoint cannot be read", cause=error.message)
-    else:
-        agent.upkeep.adopt(found.grants)
+        return None
 
 
 async def _follow_hardware(agent: NodeAgent) -> None:

@@ -1,7 +1,7 @@
 """The limits file of the lineage: `vcuda.config`, 8,240 bytes that vcuda-controller's client reads as one C struct.
 
 In: what a container was granted. Out: the bytes. Layout (x86-64, little endian, no magic and no version; see
-docs/reference/vcuda-config.md): a change of any offset breaks every client without a word, so a test holds golden
+docs/reference/container.md): a change of any offset breaks every client without a word, so a test holds golden
 bytes. Not here: the versioned per-device file of our own library.
 """
 
