@@ -9,6 +9,7 @@ disconnect the new one); no stream for two seconds means register again; one tha
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -31,14 +32,14 @@ SOCKETS = {Resource.CORE: "vcore.sock", Resource.MEMORY: "vmemory.sock"}
 _REGISTRY_UNWATCHED_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KubeletPaths:
     """Kubelet's directories: `<root>/device-plugins` by default, and `<root>/plugins_registry`."""
 
     device_plugins: Path
     registry: Path
 
-    @property
+    @cached_property
     def kubelet_socket(self) -> Path:
         return self.device_plugins / "kubelet.sock"
 

@@ -17,15 +17,15 @@ from watchdog.observers.api import BaseObserver
 
 log = structlog.get_logger(__name__)
 POLL_S = 0.1
+POLL_BEHIND_INOTIFY_S = 0.5  # inotify can lose events too, but hardly ever
 
 
 class SocketWatch(FileSystemEventHandler):
     """Belongs to the loop that runs `wait`; watchdog's thread only sets an event."""
 
-    def __init__(self, directory: Path, names: Collection[str], *, poll_s: float = POLL_S) -> None:
+    def __init__(self, directory: Path, names: Collection[str]) -> None:
         self._directory = directory
         self._names = frozenset(names)
-        self._poll_s = poll_s
         self._happened = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._observer: BaseObserver | None = None
@@ -58,7 +58,7 @@ class SocketWatch(FileSystemEventHandler):
         """Until something happened or the poll is due."""
         self.start()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._poll_s):
+            async with asyncio.timeout(POLL_S if self._observer is None else POLL_BEHIND_INOTIFY_S):
                 await self._happened.wait()
         self._happened.clear()
 
