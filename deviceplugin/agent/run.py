@@ -79,7 +79,8 @@ async def _work(settings: AgentSettings) -> None:
     hardware = Hardware(_hardware_options(settings))
     assembly = Assembly(settings, ledger, hardware)
     try:
-        async with _views(settings, assembly), asyncio.TaskGroup() as group:
+        # What the tasks use is closed after they have ended, so the stack stands around the group.
+        async with _views(settings, assembly), contextlib.AsyncExitStack() as closing, asyncio.TaskGroup() as group:
             found = asyncio.Event()
             if settings.driver.wait_for_driver:
                 found.set()
@@ -87,18 +88,15 @@ async def _work(settings: AgentSettings) -> None:
             await hardware.start()
             found.set()
             agent = assembly.node_agent()
-            try:
-                await _prepare(agent)
-                group.create_task(_follow_hardware(agent), name="hardware changes")
-                group.create_task(agent.link.run(), name="kubelet")
-                group.create_task(_keep_up(agent), name="upkeep")
-                log.info(
-                    "running", seconds=round(time.monotonic() - began, 3), gpus=len(agent.feed.catalog.inventory.gpus)
-                )
-                _favour_latency()
-                await asyncio.Event().wait()
-            finally:
-                await agent.close()
+            closing.push_async_callback(agent.close)
+            await _prepare(agent)
+            group.create_task(_follow_hardware(agent), name="hardware changes")
+            group.create_task(agent.link.run(), name="kubelet")
+            group.create_task(_keep_up(agent), name="upkeep")
+            gpus = len(agent.feed.catalog.inventory.gpus)
+            log.info("running", seconds=round(time.monotonic() - began, 3), gpus=gpus)
+            _favour_latency()
+            await asyncio.Event().wait()
     finally:
         await hardware.stop()
         ledger.close()

@@ -18,6 +18,7 @@ GPUS = 8
 PROFILE = EIGHT_GPUS
 DRIVER = BUILT
 KUBELET_SPEED = 20.0
+RETRY_MAX_S = 40.0  # of kubelet's clock: two seconds, so that a slow machine does not wait for a back-off
 LONGEST_ROOT = 40  # leaves room for the sockets below it
 
 
@@ -26,7 +27,7 @@ async def set_up(*, keep: bool) -> AsyncIterator[GpuNode]:
     """Everything but the agent is running; the agent is the play's to start."""
     home = _home()
     try:
-        async with gpu_node(home, profile=PROFILE, node_name=NODE, speed=KUBELET_SPEED) as node:
+        async with gpu_node(home, profile=PROFILE, node_name=NODE, speed=KUBELET_SPEED, retry_max_s=RETRY_MAX_S) as node:
             yield node
     finally:
         if not keep:
