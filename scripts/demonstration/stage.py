@@ -27,8 +27,8 @@ async def set_up(*, keep: bool) -> AsyncIterator[GpuNode]:
     """Everything but the agent is running; the agent is the play's to start."""
     home = _home()
     try:
-        kubelet = {"speed": KUBELET_SPEED, "retry_max_s": RETRY_MAX_S}
-        async with gpu_node(home, profile=PROFILE, node_name=NODE, **kubelet) as node:
+        playing = gpu_node(home, profile=PROFILE, node_name=NODE, speed=KUBELET_SPEED, retry_max_s=RETRY_MAX_S)
+        async with playing as node:
             yield node
     finally:
         if not keep:
