@@ -48,14 +48,10 @@ class ResourcePlugin(rpc.DevicePluginServicer):
         self._feed = feed
         self._decisions = decisions
 
-    async def GetDevicePluginOptions(  # noqa: N802
-        self, request: pb.Empty, context: Context
-    ) -> pb.DevicePluginOptions:
+    async def GetDevicePluginOptions(self, request: pb.Empty, context: Context) -> pb.DevicePluginOptions:
         return pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
-    async def ListAndWatch(  # noqa: N802
-        self, request: pb.Empty, context: Context
-    ) -> AsyncIterator[pb.ListAndWatchResponse]:
+    async def ListAndWatch(self, request: pb.Empty, context: Context) -> AsyncIterator[pb.ListAndWatchResponse]:
         self.streams += 1
         try:
             async for message in self._feed.messages(self.resource):
@@ -63,7 +59,7 @@ class ResourcePlugin(rpc.DevicePluginServicer):
         finally:
             self.streams -= 1
 
-    async def GetPreferredAllocation(  # noqa: N802
+    async def GetPreferredAllocation(
         self, request: pb.PreferredAllocationRequest, context: Context
     ) -> pb.PreferredAllocationResponse:
         async def answer() -> pb.PreferredAllocationResponse:
@@ -79,9 +75,7 @@ class ResourcePlugin(rpc.DevicePluginServicer):
 
         return await self._answered(context, answer, BUDGET_S)
 
-    async def Allocate(  # noqa: N802
-        self, request: pb.AllocateRequest, context: Context
-    ) -> pb.AllocateResponse:
+    async def Allocate(self, request: pb.AllocateRequest, context: Context) -> pb.AllocateResponse:
         async def answer() -> pb.AllocateResponse:
             answers = [
                 await self._decisions.allocate(self.resource, each.devices_ids) for each in request.container_requests
@@ -90,7 +84,7 @@ class ResourcePlugin(rpc.DevicePluginServicer):
 
         return await self._answered(context, answer, BUDGET_S)
 
-    async def PreStartContainer(  # noqa: N802
+    async def PreStartContainer(
         self, request: pb.PreStartContainerRequest, context: Context
     ) -> pb.PreStartContainerResponse:
         async def answer() -> pb.PreStartContainerResponse:

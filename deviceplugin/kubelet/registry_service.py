@@ -21,13 +21,13 @@ class RegistryService(rpc.RegistrationServicer):
         self.asked = False
         self.refused = ""
 
-    async def GetInfo(  # noqa: N802
+    async def GetInfo(
         self, request: pb.InfoRequest, context: "grpc.aio.ServicerContext[pb.InfoRequest, pb.PluginInfo]"
     ) -> pb.PluginInfo:
         self.asked = True
         return pb.PluginInfo(type="DevicePlugin", name=self._resource_name, supported_versions=["v1beta1"])
 
-    async def NotifyRegistrationStatus(  # noqa: N802
+    async def NotifyRegistrationStatus(
         self,
         request: pb.RegistrationStatus,
         context: "grpc.aio.ServicerContext[pb.RegistrationStatus, pb.RegistrationStatusResponse]",

@@ -67,13 +67,13 @@ class _Display(rpc.GPUDisplayServicer):
         self._view = view
         self._version = version
 
-    async def PrintGraph(self, request: pb.GraphRequest, context: object) -> pb.GraphResponse:  # noqa: N802
+    async def PrintGraph(self, request: pb.GraphRequest, context: object) -> pb.GraphResponse:
         return pb.GraphResponse(graph=draw(self._view.picture()))
 
-    async def PrintUsages(self, request: pb.UsageRequest, context: object) -> pb.UsageResponse:  # noqa: N802
+    async def PrintUsages(self, request: pb.UsageRequest, context: object) -> pb.UsageResponse:
         return usages(self._view.picture())
 
-    async def Version(self, request: pb.VersionRequest, context: object) -> pb.VersionResponse:  # noqa: N802
+    async def Version(self, request: pb.VersionRequest, context: object) -> pb.VersionResponse:
         return pb.VersionResponse(version=self._version)
 
 

@@ -63,14 +63,12 @@ class BarePlugin:
             self.broken = self.broken if broken is None else broken
             self._changed.notify_all()
 
-    async def GetDevicePluginOptions(self, _request: pb.Empty, _context: object) -> pb.DevicePluginOptions:  # noqa: N802
+    async def GetDevicePluginOptions(self, _request: pb.Empty, _context: object) -> pb.DevicePluginOptions:
         return pb.DevicePluginOptions(
             pre_start_required=self.pre_start, get_preferred_allocation_available=self.preferred
         )
 
-    async def ListAndWatch(  # noqa: N802
-        self, _request: pb.Empty, _context: object
-    ) -> AsyncIterator[pb.ListAndWatchResponse]:
+    async def ListAndWatch(self, _request: pb.Empty, _context: object) -> AsyncIterator[pb.ListAndWatchResponse]:
         self.streams += 1
         try:
             while True:
@@ -82,7 +80,7 @@ class BarePlugin:
         finally:
             self.streams -= 1
 
-    async def GetPreferredAllocation(  # noqa: N802
+    async def GetPreferredAllocation(
         self, request: pb.PreferredAllocationRequest, context: "grpc.aio.ServicerContext[Any, Any]"
     ) -> pb.PreferredAllocationResponse:
         await self._misbehave("GetPreferredAllocation", context)
@@ -92,7 +90,7 @@ class BarePlugin:
             container_responses=[pb.ContainerPreferredAllocationResponse(deviceIDs=chosen)]
         )
 
-    async def Allocate(  # noqa: N802
+    async def Allocate(
         self, request: pb.AllocateRequest, context: "grpc.aio.ServicerContext[Any, Any]"
     ) -> pb.AllocateResponse:
         await self._misbehave("Allocate", context)
@@ -101,16 +99,16 @@ class BarePlugin:
         response = self.answer(ids) if self.answer else pb.ContainerAllocateResponse(envs={name: ",".join(ids)})
         return pb.AllocateResponse(container_responses=[response])
 
-    async def PreStartContainer(  # noqa: N802
+    async def PreStartContainer(
         self, _request: pb.PreStartContainerRequest, context: "grpc.aio.ServicerContext[Any, Any]"
     ) -> pb.PreStartContainerResponse:
         await self._misbehave("PreStartContainer", context)
         return pb.PreStartContainerResponse()
 
-    async def GetInfo(self, _request: registry_pb.InfoRequest, _context: object) -> registry_pb.PluginInfo:  # noqa: N802
+    async def GetInfo(self, _request: registry_pb.InfoRequest, _context: object) -> registry_pb.PluginInfo:
         return registry_pb.PluginInfo(type="DevicePlugin", name=self.resource, supported_versions=["v1beta1"])
 
-    async def NotifyRegistrationStatus(  # noqa: N802
+    async def NotifyRegistrationStatus(
         self, request: registry_pb.RegistrationStatus, _context: object
     ) -> registry_pb.RegistrationStatusResponse:
         self.notified.append(request)

@@ -64,7 +64,7 @@ async def gpu_node(
     profile: Path = EIGHT_GPUS,
     flags: Flags | None = None,
     fed_by_server: bool = True,
-    **options: Any,  # noqa: ANN401 - those of KubeletOptions
+    **options: Any,
 ) -> AsyncIterator[GpuNode]:
     """`fed_by_server`: kubelet follows the API server; otherwise only what is submitted to it reaches it."""
     gpus = EmulatedGpus(profile, home / "emulator")

@@ -196,7 +196,7 @@ async def station(
     *,
     sources: Sequence[Source] = ALL,
     mode: Mode = "auto",
-    **options: Any,  # noqa: ANN401 - those of KubeletOptions
+    **options: Any,
 ) -> AsyncIterator[Station]:
     """A running plugin at a running kubelet, registered."""
     async with Kubelet(KubeletOptions(root=base / "k", **({"first_sync_s": 0.05, "speed": 20.0} | options))) as kubelet:

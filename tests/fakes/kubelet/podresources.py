@@ -69,7 +69,7 @@ class PodResourcesServer:
         """Dies as a killed process: the socket file stays."""
         await self._server.stop(None)
 
-    async def List(  # noqa: N802 (the protocol's name)
+    async def List(
         self, _request: pb.ListPodResourcesRequest, context: "grpc.aio.ServicerContext[Any, Any]"
     ) -> pb.ListPodResourcesResponse:
         """The RPC."""
@@ -78,7 +78,7 @@ class PodResourcesServer:
         self._store.free_inactive(pod.uid for pod in active)
         return pb.ListPodResourcesResponse(pod_resources=[self._describe(pod) for pod in active])
 
-    async def Get(  # noqa: N802 (the protocol's name)
+    async def Get(
         self, request: pb.GetPodResourcesRequest, context: "grpc.aio.ServicerContext[Any, Any]"
     ) -> pb.GetPodResourcesResponse:
         """The RPC."""

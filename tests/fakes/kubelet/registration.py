@@ -40,9 +40,7 @@ class RegistrationServer:
         """Dies as a killed process: the socket file stays."""
         await self._server.stop(None)
 
-    async def Register(  # noqa: N802 (the protocol's name)
-        self, request: pb.RegisterRequest, context: "grpc.aio.ServicerContext[Any, Any]"
-    ) -> pb.Empty:
+    async def Register(self, request: pb.RegisterRequest, context: "grpc.aio.ServicerContext[Any, Any]") -> pb.Empty:
         """The RPC."""
         await self._pause.passed()
         if request.version != VERSION:
