@@ -31,7 +31,7 @@ async def node_with_agent(
     *,
     flags: Flags | None = None,
     started: bool = True,
-    **given: Any,  # noqa: ANN401 - see gpu_node
+    **given: Any,
 ) -> AsyncIterator[GpuNode]:
     """Kubelet's own periods are short; `started=False` leaves the agent to the test."""
     options: dict[str, Any] = {"speed": 20.0, "first_sync_s": 0.05} | given
@@ -57,7 +57,7 @@ async def start_unsynced(node: GpuNode) -> str:
     return said[0]
 
 
-def share(name: str, cores: int = 20, blocks: int = 8, **given: Any) -> Json:  # noqa: ANN401 - see pod_json
+def share(name: str, cores: int = 20, blocks: int = 8, **given: Any) -> Json:
     return pod_json(name, ("c", cores, blocks), **given)
 
 

@@ -20,7 +20,7 @@ from tests.agent.harness import (
 from tests.fakes.gpunode import GpuNode
 from tests.kubelet.station import Json, pod_json
 
-ROUNDS_S = 12.0
+ROUNDS_S = 8.0
 LEAST_ROUNDS = 4
 BURST = 7
 STEP = 9  # of calls from kubelet, between the moments of two rounds
