@@ -69,6 +69,7 @@ class Allocating:
         try:
             async with self._lock:
                 self._node.feed.catalog.check(resource, ids)
+                await self._node.complete()
                 claim = await self._identify(resource, len(ids))
                 near = self._node.feed.catalog.aligned(ids)
                 try:

@@ -18,6 +18,14 @@ Answered = Callable[[tuple[PodUid, str], Resource], bool]
 """Whether the ledger holds an answered call of this container for this resource."""
 
 
+Recorded = Callable[[tuple[PodUid, str]], bool]
+"""Whether kubelet's checkpoint has the container; kubelet writes it before it asks for the next container."""
+
+
+def _everything(_key: tuple[PodUid, str]) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A container that a call was identified with; `certain` is False where it was a guess among several.
@@ -32,16 +40,26 @@ class Claim:
     others: tuple[PodContainer, ...] = ()
 
 
-def next_container(pod: Pod, resource: Resource, count: int, answered: Answered) -> PodContainer | None:
-    """The container of this pod that kubelet would ask for next, or None when the call cannot be for this pod."""
+def next_container(
+    pod: Pod, resource: Resource, count: int, answered: Answered, recorded: Recorded = _everything
+) -> PodContainer | None:
+    """The container of this pod that kubelet would ask for next, or None when the call cannot be for this pod.
+
+    One that we have answered and that kubelet's checkpoint does not have is being asked for again: kubelet was killed
+    before it wrote. Then no later container of the pod can be meant (see `again`).
+    """
     for container in pod.containers:
-        if container.wants(resource) and not answered(container.ref.key, resource):
+        if not container.wants(resource):
+            continue
+        if not answered(container.ref.key, resource):
             return container if container.wants(resource) == count else None
+        if not recorded(container.ref.key):
+            return None
     return None
 
 
 def candidates(
-    pods: Iterable[Pod], resource: Resource, count: int, answered: Answered
+    pods: Iterable[Pod], resource: Resource, count: int, answered: Answered, recorded: Recorded = _everything
 ) -> list[tuple[Pod, PodContainer]]:
     """Every pod that the call may be for.
 
@@ -51,29 +69,30 @@ def candidates(
     found = [
         (pod, container)
         for pod in pods
-        if not pod.is_terminal and (container := next_container(pod, resource, count, answered)) is not None
+        if not pod.is_terminal and (container := next_container(pod, resource, count, answered, recorded)) is not None
     ]
     waiting = [pair for pair in found if not _has_started(pair[1])]
     return waiting or found
 
 
-def again(
-    pods: Iterable[Pod], resource: Resource, count: int, recorded: Callable[[tuple[PodUid, str]], bool]
-) -> list[tuple[Pod, PodContainer]]:
-    """Containers that were answered before but that kubelet has forgotten: its checkpoint was lost (research 1.11).
+def again(pods: Iterable[Pod], resource: Resource, count: int, recorded: Recorded) -> list[tuple[Pod, PodContainer]]:
+    """Containers that were answered before but that kubelet does not know of: it was killed before it wrote its
+    checkpoint, or the checkpoint was lost (research 1.11).
 
-    `recorded` says whether kubelet's checkpoint still has the container. Running ones are skipped: kubelet does not ask
-    for them while it restarts.
+    Of each pod the first one that kubelet has no record of, for it goes in order. Running ones are skipped: kubelet
+    does not ask for them while it restarts.
     """
-    return [
-        (pod, container)
-        for pod in pods
-        if not pod.is_terminal
-        for container in pod.containers
-        if container.wants(resource) == count
-        and container.state is not ContainerState.RUNNING
-        and not recorded(container.ref.key)
-    ]
+    found: list[tuple[Pod, PodContainer]] = []
+    for pod in pods:
+        wanting = (each for each in pod.containers if each.wants(resource) and not _is_running(each))
+        first = next((each for each in wanting if not recorded(each.ref.key)), None)
+        if not pod.is_terminal and first is not None and first.wants(resource) == count:
+            found.append((pod, first))
+    return found
+
+
+def _is_running(container: PodContainer) -> bool:
+    return container.state is ContainerState.RUNNING
 
 
 def _has_started(container: PodContainer) -> bool:

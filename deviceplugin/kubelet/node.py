@@ -53,7 +53,8 @@ class Node:
     """The parts of one node agent that decide.
 
     `watched_pods`: this node's as the API server's watch shows them, which may be late. `processes`: how many NVML sees
-    on each GPU, for ties in placement. `make_room` gives back what ended meanwhile.
+    on each GPU, for ties in placement. `make_room` gives back what ended meanwhile. `complete` makes good what the ledger may lack,
+    where both its journal and kubelet's checkpoint were lost; it is asked before anything is granted.
     """
 
     feed: DeviceFeed
@@ -71,4 +72,5 @@ class Node:
     exists: Callable[[str], bool]
     clock: Callable[[], float]
     make_room: Callable[[], Awaitable[object]]
+    complete: Callable[[], Awaitable[object]]
     share_mode: bool = False

@@ -44,7 +44,7 @@ class PodResourcesSource:
 
     async def candidates(self, question: Question) -> Pairs:
         known = self._known()
-        fitting = candidates(known, question.resource, question.count, question.answered)
+        fitting = candidates(known, question.resource, question.count, question.answered, question.recorded)
         if found := await self.narrow(question, sorted(fitting, key=_bind_order)):
             return found
         if found := await self._unwatched(question, known):
@@ -73,7 +73,7 @@ class PodResourcesSource:
         shown = [(view.namespace, view.name) for view in await self._client.list()]
         fetched = [await self._fetch(*names) for names in shown if names not in watched]
         pods = [pod for pod in fetched if pod is not None]
-        fitting = candidates(pods, question.resource, question.count, question.answered)
+        fitting = candidates(pods, question.resource, question.count, question.answered, question.recorded)
         return await self.narrow(question, fitting)
 
 

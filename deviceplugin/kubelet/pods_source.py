@@ -25,7 +25,7 @@ class PodsSource:
 
     async def candidates(self, question: Question) -> list[tuple[Pod, PodContainer]]:
         pods = await self._fetch()
-        return candidates(pods, question.resource, question.count, question.answered) or again(
+        return candidates(pods, question.resource, question.count, question.answered, question.recorded) or again(
             pods, question.resource, question.count, question.recorded
         )
 

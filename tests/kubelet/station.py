@@ -142,6 +142,9 @@ class Station:
         gone = [each.id for each in self.ledger.grants() if each.proved and each.allocation.owner.pod.uid not in shown]
         self.ledger.release(gone, why="its pod ended")
 
+    async def _nothing_to_do(self) -> None:
+        """The ledger lacks nothing."""
+
     def _checkpoint(self) -> Checkpoint:
         return read_checkpoint(self.kubelet.checkpoint_path)
 
@@ -185,6 +188,7 @@ class Station:
             exists=lambda path: Path(path).exists(),
             clock=lambda: 1.0,
             make_room=self._make_room,
+            complete=self._nothing_to_do,
             share_mode=True,
         )
 

@@ -64,3 +64,15 @@ def test_after_a_lost_checkpoint_only_stopped_unrecorded_containers_are_asked_fo
     stopped = pod("stopped", ("c", 20, 4), state=ContainerState.TERMINATED)
     found = again([running, recorded, stopped], Resource.CORE, 20, lambda key: key[0] == "uid-recorded")
     assert [each.ref.name for each, _ in found] == ["stopped"]
+
+
+def test_a_container_that_kubelet_was_killed_over_is_asked_for_again_before_the_next_one() -> None:
+    """Both containers want the same; the first was answered, and kubelet was killed before it wrote that down."""
+    twins = pod("p", ("app", 20, 4), init=(("first", 20, 4),))
+    answered = Books("p/first/core")
+    assert next_container(twins, Resource.CORE, 20, answered, recorded=lambda key: False) is None
+    (found,) = again([twins], Resource.CORE, 20, lambda key: False)
+    assert found[1].ref.name == "first"
+    following = next_container(twins, Resource.CORE, 20, answered, recorded=lambda key: key[1] == "first")
+    assert following is not None
+    assert following.ref.name == "app"

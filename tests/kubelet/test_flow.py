@@ -294,6 +294,26 @@ async def test_a_wish_that_cannot_be_read_or_met_is_no_reason_to_fail(short_tmp:
         assert node.minors(verdict.uid, "c") == [0]
 
 
+@pytest.mark.parametrize("calls", [1, 2, 3, 4])
+@pytest.mark.parametrize("sources", [(Source.PODS,), (Source.PODRESOURCES,)])
+async def test_kubelet_killed_between_two_containers_of_equal_size_asks_again(
+    short_tmp: Path, calls: int, sources: tuple[Source, ...]
+) -> None:
+    async with station(short_tmp, inventory(2), sources=sources, retry_s=0.2) as node:
+        pod = pod_json("p", ("main", 20, 4), ("side", 20, 4), init=[("first", 20, 4)])
+        node.know(pod)
+        uid = node.kubelet.submit(pod)
+        await node.kubelet.changes.until(
+            lambda: len(node.kubelet.calls.of("Allocate")) >= calls, what="some were asked for", deadline_s=10
+        )
+        await node.kubelet.restart()
+        await node.kubelet.wait_running(uid, deadline_s=20)
+        for name in ("first", "main", "side"):
+            check_container(node, uid, name, 20, 4)
+        assert len({node.grant_of(uid, name).id for name in ("first", "main", "side")}) == 3
+        check_books(node)
+
+
 async def test_a_lost_kubelet_checkpoint_leads_to_the_same_grants(short_tmp: Path) -> None:
     async with station(short_tmp, inventory(2), retry_s=0.1) as node:
         verdict = await node.kubelet.admit(pod_json("p", ("c", 20, 4)))
