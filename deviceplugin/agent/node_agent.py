@@ -5,7 +5,7 @@ In: settings, the ledger, the hardware. Out: the objects that `run` starts and s
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -107,7 +107,7 @@ class Assembly:
         files = self._files()
         feed = DeviceFeed(catalog(self._inventory(), numa=settings.allocation.numa))
         upkeep = self._upkeep(pods, resources, files, report)
-        node = self._node(pods, resources, files, report, feed, make_room=upkeep.make_room)
+        node = self._node(pods, resources, files, report, feed, upkeep)
         self._link = self._kubelet_link(node)
         return NodeAgent(
             settings=settings,
@@ -149,8 +149,7 @@ class Assembly:
         files: AgentFiles,
         report: AgentReport,
         feed: DeviceFeed,
-        *,
-        make_room: Callable[[], Awaitable[object]],
+        upkeep: Upkeep,
     ) -> Node:
         wishes = Wishes(AnnotationNames(self._names.domain), self._inventory)
 
@@ -172,7 +171,8 @@ class Assembly:
             processes=self._processes,
             exists=lambda path: Path(path).exists(),
             clock=time.time,
-            make_room=make_room,
+            make_room=upkeep.make_room,
+            complete=upkeep.complete,
             share_mode=self._settings.allocation.share_mode,
         )
 

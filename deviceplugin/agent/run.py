@@ -161,7 +161,10 @@ async def _views(settings: AgentSettings, assembly: Assembly) -> AsyncIterator[N
 async def _prepare(agent: NodeAgent) -> None:
     """What must be true before kubelet may ask: files in place, and the ledger complete."""
     agent.files.open()
-    recorded = _recorded(agent) if not agent.ledger.grants() or agent.ledger.warnings else None
+    is_incomplete = not agent.ledger.grants() or bool(agent.ledger.warnings)
+    recorded = _recorded(agent) if is_incomplete else None
+    if is_incomplete and (recorded is None or not recorded.exists):
+        agent.upkeep.doubt()
     if recorded is not None and recorded.entries:
         # The ledger lacks something. Who still lives is worth a moment: kubelet's checkpoint keeps ended pods too.
         with contextlib.suppress(TimeoutError):

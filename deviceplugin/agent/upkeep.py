@@ -74,6 +74,7 @@ class Upkeep:
         self._counted = 0.0
         self._is_suspicious = False
         self._complaint = ""
+        self._lacks_something = False
         self._due = asyncio.Event()
         self._client = client
         self._reflector = reflector
@@ -102,6 +103,15 @@ class Upkeep:
             return False
         return saw_pods
 
+    def doubt(self) -> None:
+        """The ledger may lack grants and kubelet's checkpoint does not name them; kubelet will write it anew."""
+        self._lacks_something = True
+
+    async def complete(self) -> None:
+        """A round if there is doubt; raises LedgerError."""
+        if self._lacks_something:
+            await self.make_room()
+
     async def make_room(self) -> bool:
         """The part of a round that gives slots back; raises LedgerError."""
         # Two rounds that agree are worth more than one only when time has passed between them.
@@ -116,6 +126,7 @@ class Upkeep:
             self._hunt.look(evidence.kubelet.pods.values(), self._ledger, evidence.checkpoint)
         if _shows_all(evidence) and evidence.checkpoint is not None and evidence.checkpoint.exists:
             # Only now is every grant that a container mounts in the ledger, whatever the journal had lost.
+            self._lacks_something = False
             self._files.sweep(self._ledger.grants())
         return _shows_all(evidence)
 

@@ -213,12 +213,12 @@ class _Recorded:
         self._checkpoint: Checkpoint | None = None
 
     def __call__(self, key: tuple[PodUid, str]) -> bool:
-        """True where it cannot be read: then nothing is said to be forgotten."""
+        """True where it cannot be read (upkeep tells people so): then nothing is said to be forgotten."""
         if self._checkpoint is None:
             try:
                 self._checkpoint = self._read()
             except VcudaError as error:
-                log.warning("kubelet's checkpoint cannot be read", cause=error.message)
+                log.debug("kubelet's checkpoint cannot be read", cause=error.message)
                 return True
         return self._checkpoint.has(*key)
 

@@ -53,8 +53,8 @@ class Node:
     """The parts of one node agent that decide.
 
     `watched_pods`: this node's as the API server's watch shows them, which may be late. `processes`: how many NVML sees
-    on each GPU, for ties in placement. `make_room` gives back what ended meanwhile. `complete` makes good what the ledger may lack,
-    where both its journal and kubelet's checkpoint were lost; it is asked before anything is granted.
+    on each GPU, for ties in placement. `make_room` gives back what ended meanwhile. `complete` makes good what the
+    ledger may lack where its journal and kubelet's checkpoint were both lost; nothing is granted before.
     """
 
     feed: DeviceFeed

@@ -112,6 +112,17 @@ async def test_it_is_made_good_even_where_nobody_can_say_which_pods_live(short_t
         await until_held_by(node, uids[:1])
 
 
+async def test_where_both_books_were_lost_nothing_is_granted_before_kubelet_has_told(short_tmp: Path) -> None:
+    """Kubelet remembers, and writes its checkpoint anew when the agent registers."""
+    async with node_with_agent(short_tmp) as node:
+        _, before = await lose_the_journal(node, remove)
+        node.kubelet.checkpoint_path.unlink()
+        await node.start_agent()
+        await run(node, share("new", 60, 8))
+        after = grants(await check_books(node))
+        assert {key: held for key, held in after.items() if key in before} == before
+
+
 def halve(checkpoint: Path) -> None:
     checkpoint.write_bytes(checkpoint.read_bytes()[:300])
 
