@@ -21,8 +21,8 @@ from tests.e2e.cluster.kubelet import NODE
 from tests.e2e.cluster.processes import Process, free_ports
 from tests.e2e.cluster.waiting import wait_until
 from tests.e2e.node.device_nodes import make_device_nodes
-from tests.e2e.node.emulator import REPOSITORY, EmulatedGpus
 from tests.e2e.node.usage import Usage, parse_usage
+from tests.fakes.emulated_gpus import REPOSITORY, EmulatedGpus
 
 PROGRAM = Path(sys.executable).with_name("vcuda")
 SHIPPED_ROLE = REPOSITORY / "daemonset" / "base" / "clusterrole.yaml"
