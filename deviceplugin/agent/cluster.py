@@ -23,7 +23,7 @@ from deviceplugin.model.units import ResourceNames
 
 
 class Cluster:
-    """`run` until it is cancelled; everything else may be called from the start."""
+    """`run` until it is cancelled, then `close`; everything else may be called from the start."""
 
     def __init__(
         self, kubeconfig: Path | None, *, node: str, names: ResourceNames, labels: Mapping[str, str], share_mode: bool
@@ -44,13 +44,14 @@ class Cluster:
 
     async def run(self) -> None:
         await self._credentials.access()
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self.reflector.run(), name="pods")
-                group.create_task(self.events.run(), name="events")
-                group.create_task(self.publisher.run(), name="node")
-        finally:
-            await self.client.close()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.reflector.run(), name="pods")
+            group.create_task(self.events.run(), name="events")
+            group.create_task(self.publisher.run(), name="node")
+
+    async def close(self) -> None:
+        """When nobody asks any more."""
+        await self.client.close()
 
     def pods(self) -> tuple[Pod, ...]:
         """This node's pods as far as the watch has come; empty before."""

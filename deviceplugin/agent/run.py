@@ -81,6 +81,7 @@ async def _work(settings: AgentSettings) -> None:
     try:
         # What the tasks use is closed after they have ended, so the stack stands around the group.
         async with _views(settings, assembly), contextlib.AsyncExitStack() as closing, asyncio.TaskGroup() as group:
+            closing.push_async_callback(assembly.cluster.close)
             found = asyncio.Event()
             if settings.driver.wait_for_driver:
                 found.set()

@@ -73,6 +73,7 @@ class Upkeep:
         self._suspects: Mapping[GrantId, int] = {}
         self._counted = 0.0
         self._is_suspicious = False
+        self._ending: set[PodUid] = set()
         self._complaint = ""
         self._lacks_something = False
         self._due = asyncio.Event()
@@ -118,10 +119,11 @@ class Upkeep:
         counts = time.monotonic() - self._counted >= _APART_S
         evidence = await self._look(self._suspects if counts else {})
         decisions = reconcile(evidence, self._inventory(), now=time.time())
-        self._is_suspicious = bool(decisions.suspects)
         if counts:
             self._suspects, self._counted = decisions.suspects, time.monotonic()
         self._carry_out(decisions, evidence)
+        self._ending &= {grant.allocation.owner.pod.uid for grant in self._ledger.grants()}
+        self._is_suspicious = bool(decisions.suspects or self._ending)
         if evidence.kubelet is not None and evidence.checkpoint is not None:
             self._hunt.look(evidence.kubelet.pods.values(), self._ledger, evidence.checkpoint)
         if _shows_all(evidence) and evidence.checkpoint is not None and evidence.checkpoint.exists:
@@ -213,6 +215,7 @@ class Upkeep:
     def _pod_changed(self, change: PodChange) -> None:
         ended = change.kind is ChangeKind.DELETED or change.pod.is_terminal
         if change.pod.is_gpu and ended:
+            self._ending.add(change.pod.ref.uid)  # kubelet may hear of it later than we do
             self.soon()
 
 

@@ -54,6 +54,25 @@ async def test_a_pod_that_is_deleted_by_force_gives_back_what_it_got(short_tmp: 
         await check_books(node)
 
 
+async def test_a_kubelet_that_hears_of_the_end_later_than_we_do_is_asked_again_soon(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp, flags={"allocation-check-period": "1h"}, fed_by_server=False) as node:
+        pods = [share("ended"), share("stays")]
+        ended, stays = create(node, *pods)
+        for pod, uid in zip(pods, (ended, stays), strict=True):
+            node.kubelet.submit(pod)
+            await node.kubelet.wait_running(uid, deadline_s=PATIENCE_S)
+        await delete(node, pods[0], grace=0)
+        asked = node.kubelet.pods_requests
+
+        async def looked() -> bool:
+            return node.kubelet.pods_requests > asked
+
+        await node.agent.until(looked, what="the agent has looked", deadline_s=PATIENCE_S)
+        assert holders(await node.agent.usage()) == {ended, stays}, "what kubelet shows is held"
+        node.kubelet.delete(ended)
+        await until_held_by(node, [stays])
+
+
 async def test_a_terminating_pod_holds_its_slots_until_its_containers_are_gone(short_tmp: Path) -> None:
     async with node_with_agent(short_tmp, termination_s=20.0) as node:
         uid, stays = await run(node, share("slow-to-end"), share("stays"))
