@@ -4,7 +4,7 @@ In: a pod and one of its containers. Out: entries in the store and one checkpoin
 AllocationError with kubelet's text. Facts kept (research 1.2-1.6): resources of a container in random order, one
 Allocate each; init containers' devices are reused later in the pod, sidecars keep theirs; a failed call forgets its
 reservations; responses are cached and never asked for again. Late path (1.11): a container that starts without devices
-asks then.
+asks then. Nothing is freed before all sources of pods are ready (1.36: `UpdateAllocatedDevices`).
 """
 
 import random
@@ -31,6 +31,7 @@ class Allocator:
     calls: CallLog
     rng: random.Random
     active: Callable[[], frozenset[str]]
+    ready: Callable[[], bool]
     write_checkpoint: Callable[[], None]
     numa_alignment: bool
     _reusable: dict[str, Reusable] = field(default_factory=dict)
@@ -49,7 +50,7 @@ class Allocator:
         self.rng.shuffle(names)
         numa = self._numa(pod, container, names) if self.numa_alignment else None
         dirty = False
-        if names:
+        if names and self.ready():
             self.store.free_inactive(self.active() | {pod.uid})
         for resource in names:
             if skip:

@@ -71,6 +71,7 @@ class Life:
             calls=world.calls,
             rng=world.rng,
             active=self.table.active_uids,
+            ready=self._is_ready,
             write_checkpoint=self._write_checkpoint,
             numa_alignment=options.numa_alignment,
         )
@@ -82,7 +83,7 @@ class Life:
         )
         self._registration = RegistrationServer(options, self.endpoints, world.pause)
         self._podresources = PodResourcesServer(
-            options, self.store, world.pause, known=self.table.pods, active=self.table.active
+            options, self.store, world.pause, known=self.table.pods, active=self.table.active, ready=self._is_ready
         )
         self._updates: Sink = asyncio.Queue()
         self._ready: set[str] = set()
@@ -198,8 +199,12 @@ class Life:
 
     def _left_alone(self, pod: Pod) -> Callable[[str], bool]:
         """Before all sources are ready, containers that the runtime reports running are not allocated anew."""
-        ready = {source.name for source in self.world.sources} <= self._ready
+        ready = self._is_ready()
         return lambda container: not ready and self.world.runtime.runs(pod.uid, container)
+
+    def _is_ready(self) -> bool:
+        """Every source has shown all its pods once, and they have been handled."""
+        return {source.name for source in self.world.sources} <= self._ready
 
     def _change(self, known: KnownPod, pod: Pod) -> None:
         known.pod = pod

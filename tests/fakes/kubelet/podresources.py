@@ -51,12 +51,14 @@ class PodResourcesServer:
         *,
         known: Callable[[], Iterable[Pod]],
         active: Callable[[], Iterable[Pod]],
+        ready: Callable[[], bool],
     ) -> None:
         self._options = options
         self._store = store
         self._pause = pause
         self._known = known
         self._active = active
+        self._ready = ready
         self._bucket = TokenBucket(options.podresources_qps, options.podresources_burst)
         self._server = new_server()
 
@@ -75,7 +77,8 @@ class PodResourcesServer:
         """The RPC."""
         await self._enter(context)
         active = list(self._active())
-        self._store.free_inactive(pod.uid for pod in active)
+        if self._ready():
+            self._store.free_inactive(pod.uid for pod in active)
         return pb.ListPodResourcesResponse(pod_resources=[self._describe(pod) for pod in active])
 
     async def Get(
