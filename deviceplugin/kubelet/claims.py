@@ -53,7 +53,7 @@ def next_container(
             continue
         if not answered(container.ref.key, resource):
             return container if container.wants(resource) == count else None
-        if not recorded(container.ref.key):
+        if not _is_running(container) and not recorded(container.ref.key):
             return None
     return None
 
