@@ -94,7 +94,7 @@ class DirectSource:
         await self._clock.sleep(self._lag_s)
         mine = self._pods.get(pod["metadata"]["uid"])
         if mine is not None:
-            mine["status"] = {**mine.get("status", {}), **deepcopy(status)}
+            mine["status"] = merged(mine.get("status", {}), deepcopy(status))
             self._push(Kind.CHANGE, mine)
 
     async def finish(self, pod: Json) -> None:
@@ -131,7 +131,7 @@ class StaticSource:
 
     async def report(self, pod: Json, status: Json) -> None:
         """Kubelet itself fills the status of static pods into GET /pods."""
-        pod["status"] = {**pod.get("status", {}), **status}
+        pod["status"] = merged(pod.get("status", {}), status)
 
     async def finish(self, pod: Json) -> None:
         """A static pod ends with its file only."""
@@ -141,6 +141,11 @@ class StaticSource:
 
     async def report_node(self, devices: Mapping[str, tuple[int, int]], *, kubelet_port: int) -> None:
         """Files show nothing."""
+
+
+def merged(before: Json, change: Json) -> Json:
+    """As a merge patch: None removes."""
+    return {name: value for name, value in {**before, **change}.items() if value is not None}
 
 
 def _static(manifest: Json, node_name: str) -> Json:

@@ -23,8 +23,10 @@ class Waiting:
 
 
 def rejected(reason: str, message: str) -> Json:
-    """The status of a pod that admission refused."""
-    return {"phase": "Failed", "reason": reason, "message": f"Pod was rejected: {message}", "startTime": now()}
+    """The status of a pod that admission refused; what an earlier life of kubelet said of its containers goes."""
+    gone: Json = {"containerStatuses": None, "initContainerStatuses": None}
+    said: Json = {"phase": "Failed", "reason": reason, "message": f"Pod was rejected: {message}", "startTime": now()}
+    return gone | said
 
 
 @dataclass(frozen=True, slots=True)
