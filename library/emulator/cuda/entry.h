@@ -1,0 +1,18 @@
+/*
+ * How an entry point is written: ENTRY(cuMemAlloc_v2)(CUdeviceptr *pointer, size_t bytes) { ... }, one for each row of cuda_functions.h.
+ *
+ * exports.c makes the exported function of that name around it: it counts the call and answers for a driver that is not initialised, so an entry's
+ * body runs only after cuInit and never in a forked child. One that calls another entry calls entry_NAME, which is not counted.
+ */
+#ifndef VCUDA_EMULATOR_ENTRY_H
+#define VCUDA_EMULATOR_ENTRY_H
+
+#include <cuda.h>
+
+#define ENTRY(symbol) CUresult entry_##symbol
+
+#define CUDA(symbol, base, version, stream, parameters, arguments) CUresult entry_##symbol parameters;
+#include <cuda_functions.h>
+#undef CUDA
+
+#endif
