@@ -149,7 +149,7 @@ CUDA(cuMemFreeHost, cuMemFreeHost, 2000, L, (void *p), (p))
 CUDA(cuMemHostRegister, cuMemHostRegister, 4000, L, (void *p, size_t bytes, unsigned int flags), (p, bytes, flags))
 CUDA(cuMemHostRegister_v2, cuMemHostRegister, 6050, L, (void *p, size_t bytes, unsigned int flags), (p, bytes, flags))
 CUDA(cuMemHostUnregister, cuMemHostUnregister, 4000, L, (void *p), (p))
-CUDA(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer, 2000, L, (CUdeviceptr_v1 *pointer, void *p, unsigned int flags),
+CUDA(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer, 2020, L, (CUdeviceptr_v1 *pointer, void *p, unsigned int flags),
      (pointer, p, flags))
 CUDA(cuMemHostGetDevicePointer_v2, cuMemHostGetDevicePointer, 3020, L, (CUdeviceptr *pointer, void *p, unsigned int flags),
      (pointer, p, flags))
@@ -179,12 +179,18 @@ CUDA(cuMemcpy_ptds, cuMemcpy, 7000, T, (CUdeviceptr dst, CUdeviceptr src, size_t
 CUDA(cuMemcpyHtoD_v2_ptds, cuMemcpyHtoD, 7000, T, (CUdeviceptr target, const void *source, size_t bytes), (target, source,
      bytes))
 CUDA(cuMemcpyDtoH_v2_ptds, cuMemcpyDtoH, 7000, T, (void *target, CUdeviceptr source, size_t bytes), (target, source, bytes))
+CUDA(cuMemcpyDtoD_v2_ptds, cuMemcpyDtoD, 7000, T, (CUdeviceptr target, CUdeviceptr source, size_t bytes), (target, source,
+     bytes))
 CUDA(cuMemcpyAsync_ptsz, cuMemcpyAsync, 7000, T, (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream), (dst, src,
      bytes, stream))
 CUDA(cuMemcpyHtoDAsync_v2_ptsz, cuMemcpyHtoDAsync, 7000, T, (CUdeviceptr target, const void *source, size_t bytes, CUstream
      stream), (target, source, bytes, stream))
 CUDA(cuMemcpyDtoHAsync_v2_ptsz, cuMemcpyDtoHAsync, 7000, T, (void *target, CUdeviceptr source, size_t bytes, CUstream stream),
      (target, source, bytes, stream))
+CUDA(cuMemcpyDtoDAsync_v2_ptsz, cuMemcpyDtoDAsync, 7000, T, (CUdeviceptr target, CUdeviceptr source, size_t bytes, CUstream
+     stream), (target, source, bytes, stream))
+CUDA(cuMemsetD8_v2_ptds, cuMemsetD8, 7000, T, (CUdeviceptr target, unsigned char uc, size_t n), (target, uc, n))
+CUDA(cuMemsetD32_v2_ptds, cuMemsetD32, 7000, T, (CUdeviceptr target, unsigned int ui, size_t n), (target, ui, n))
 CUDA(cuMemsetD8Async_ptsz, cuMemsetD8Async, 7000, T, (CUdeviceptr target, unsigned char uc, size_t n, CUstream stream), (target,
      uc, n, stream))
 CUDA(cuMemsetD32Async_ptsz, cuMemsetD32Async, 7000, T, (CUdeviceptr target, unsigned int ui, size_t n, CUstream stream),
@@ -307,6 +313,10 @@ CUDA(cuStreamWaitEvent_ptsz, cuStreamWaitEvent, 7000, T, (CUstream stream, CUeve
      flags))
 CUDA(cuStreamGetCtx, cuStreamGetCtx, 9020, L, (CUstream stream, CUcontext *context), (stream, context))
 CUDA(cuStreamGetCtx_ptsz, cuStreamGetCtx, 9020, T, (CUstream stream, CUcontext *context), (stream, context))
+CUDA(cuStreamGetCtx_v2, cuStreamGetCtx, 12050, L, (CUstream stream, CUcontext *context, CUgreenCtx *green), (stream, context,
+     green))
+CUDA(cuStreamGetCtx_v2_ptsz, cuStreamGetCtx, 12050, T, (CUstream stream, CUcontext *context, CUgreenCtx *green), (stream,
+     context, green))
 CUDA(cuStreamGetDevice, cuStreamGetDevice, 12080, L, (CUstream stream, CUdevice *device), (stream, device))
 CUDA(cuStreamGetDevice_ptsz, cuStreamGetDevice, 12080, T, (CUstream stream, CUdevice *device), (stream, device))
 CUDA(cuStreamGetFlags, cuStreamGetFlags, 5050, L, (CUstream stream, unsigned int *flags), (stream, flags))
@@ -397,6 +407,10 @@ CUDA(cuLaunchGridAsync, cuLaunchGridAsync, 2000, L, (CUfunction function, int gr
 CUDA(cuLaunchHostFunc, cuLaunchHostFunc, 10000, L, (CUstream stream, CUhostFn fn, void *user_data), (stream, fn, user_data))
 CUDA(cuLaunchHostFunc_ptsz, cuLaunchHostFunc, 10000, T, (CUstream stream, CUhostFn fn, void *user_data), (stream, fn,
      user_data))
+CUDA(cuLaunchHostFunc_v2, cuLaunchHostFunc, 13010, L, (CUstream stream, CUhostFn fn, void *user_data, unsigned int sync_mode),
+     (stream, fn, user_data, sync_mode))
+CUDA(cuLaunchHostFunc_v2_ptsz, cuLaunchHostFunc, 13010, T, (CUstream stream, CUhostFn fn, void *user_data, unsigned int
+     sync_mode), (stream, fn, user_data, sync_mode))
 
 /* ---- graphs ---- */
 CUDA(cuGraphCreate, cuGraphCreate, 10000, L, (CUgraph *graph, unsigned int flags), (graph, flags))
