@@ -13,10 +13,20 @@ struct stream;
 /* The context is ending: its allocations are freed. The device's memory pools stay. Everything in it is done. */
 void memory_context_gone(struct context *context);
 
+/*
+ * A stream, an event or a context was waited for (or found done by a query): pools that hold more than their release threshold give memory back.
+ * Cheap where no pool holds anything; called outside of core's locks.
+ */
+void memory_synchronised(struct context *context);
+
 /* Device memory of a module's global variable, zeroed, and its end; charged to the process like cuMemAlloc's. */
 CUresult memory_global_make(struct context *context, uint64_t bytes, CUdeviceptr *out);
 void memory_global_drop(CUdeviceptr pointer);
 
+/*
+ * Actions of type MEM_ALLOC and MEM_FREE, captured (cuMemAllocAsync, cuMemFreeAsync) or added, have the pointer (CUdeviceptr) at the start of their
+ * payload and no `perform`: the launch calls graph_memory_back and graph_memory_unback for them and hands their errors on.
+ */
 /* A graph's allocation node. Reserve: checks the parameters and gives `dptr` an address of its own, nothing behind it. */
 CUresult graph_memory_reserve(CUDA_MEM_ALLOC_NODE_PARAMS *params);
 /* At a launch: memory behind it (CUDA_ERROR_OUT_OF_MEMORY), and at the free node that memory back to the device's graph pool. */
