@@ -23,6 +23,9 @@ struct stream;
 CUstreamCaptureStatus capture_of(const struct stream *stream);
 /* The stream takes part in a capture: the action becomes a node. CUDA_ERROR_STREAM_CAPTURE_INVALIDATED where the capture failed before. */
 CUresult capture_action(struct stream *stream, const struct graph_action *action);
+/* cuMemAllocAsync and cuMemFreeAsync in a captured stream: graph_memory_reserve is called, and `dptr` is good from now on. */
+CUresult capture_memory_alloc(struct stream *stream, CUDA_MEM_ALLOC_NODE_PARAMS *params);
+CUresult capture_memory_free(struct stream *stream, CUdeviceptr pointer);
 /* For a call that no captured stream can take: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and the capture is invalid. NONE: success. */
 CUresult capture_forbids(struct stream *stream);
 /* For work in the legacy stream: CUDA_ERROR_STREAM_CAPTURE_IMPLICIT where a blocking stream of the context is being captured. */
