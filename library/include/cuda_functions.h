@@ -6,7 +6,7 @@
  *   version     the CUDA version that brought it (4000 = 4.0); cuGetProcAddress gives the newest that is not above the one asked for
  *   stream      L: a null stream means the legacy default stream;  T: the calling thread's own (_ptsz, _ptds)
  *
- * Source of names, versions and signatures: cuda.h and cudaTypedefs.h of CUDA 11.8, 12.9 and 13.x; tests/library/test_cuda_header.py
+ * Source of names, versions and signatures: cuda.h and cudaTypedefs.h of CUDA 12.9 and 13.x; tests/library/test_cuda_header.py
  * holds every row to them.
  */
 
