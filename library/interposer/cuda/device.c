@@ -1,0 +1,63 @@
+/*
+ * Which limits a device has: by its UUID, never by its ordinal, which CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER permute.
+ *
+ * In: the driver's UUIDs. Out: positions in the limits. Kept per ordinal; positions are final, only "not limited" is asked again when the limits change.
+ */
+#include <stdio.h>
+
+#include "hooks.h"
+
+enum { MAX_ORDINALS = 256, UUID_TEXT = 48, UNKNOWN = 0, NOT_LIMITED = 1, FIRST = 2 };
+
+static _Atomic unsigned char kept[MAX_ORDINALS];    /* UNKNOWN, NOT_LIMITED, or FIRST + the index */
+
+static void write_uuid(const CUuuid *uuid, char text[static UUID_TEXT])
+{
+    const unsigned char *b = (const unsigned char *)uuid->bytes;
+    snprintf(text, UUID_TEXT, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4],
+             b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+}
+
+static void ask_again(const struct limits_view *view)
+{
+    (void)view;
+    for (int i = 0; i < MAX_ORDINALS; i++) {
+        unsigned char not_limited = NOT_LIMITED;
+        atomic_compare_exchange_strong(&kept[i], &not_limited, UNKNOWN);
+    }
+}
+
+/* Asks the driver; VCUDA_NOT_LIMITED also where it does not answer yet, which is not kept. */
+static int find(CUdevice device, bool *answered)
+{
+    CUuuid uuid;
+    char text[UUID_TEXT];
+    CUresult error = HAS(cuDeviceGetUuid_v2) ? DRIVER(cuDeviceGetUuid_v2, &uuid, device) : DRIVER(cuDeviceGetUuid, &uuid, device);
+    *answered = error == CUDA_SUCCESS;
+    if (!*answered)
+        return VCUDA_NOT_LIMITED;
+    write_uuid(&uuid, text);
+    return vcuda_index_of(text);
+}
+
+int device_index(CUdevice device)
+{
+    if (device < 0 || device >= MAX_ORDINALS || vcuda_limits()->device_count == 0)
+        return VCUDA_NOT_LIMITED;
+    unsigned char known = atomic_load_explicit(&kept[device], memory_order_relaxed);
+    if (known == UNKNOWN) {
+        bool answered;
+        vcuda_on_limits_change(ask_again);
+        int index = find(device, &answered);
+        if (answered)
+            atomic_store(&kept[device], (unsigned char)(index == VCUDA_NOT_LIMITED ? NOT_LIMITED : FIRST + index));
+        return index;
+    }
+    return known == NOT_LIMITED ? VCUDA_NOT_LIMITED : known - FIRST;
+}
+
+int device_index_current(void)
+{
+    CUdevice device;
+    return DRIVER(cuCtxGetDevice, &device) == CUDA_SUCCESS ? device_index(device) : VCUDA_NOT_LIMITED;
+}

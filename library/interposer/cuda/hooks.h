@@ -1,0 +1,81 @@
+/*
+ * What every hook is made with: the driver's own functions, and the guard against meeting ourselves.
+ *
+ *     CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
+ *     {
+ *         if (hook_nested())
+ *             return real.cuMemAlloc_v2(pointer, bytes);
+ *         ...
+ *         CUresult error = DRIVER(cuMemAlloc_v2, pointer, bytes);
+ *
+ * To hook one more: a row in the hooks_*.def of its subject and a definition in one .c file below cuda/; nothing else.
+ *
+ * `real` has a slot for each row of include/cuda_functions.h, hooked or not. Slots may be called at any time: the first call of any finds all of them
+ * in libcuda-real.so.1. One that the driver lacks answers CUDA_ERROR_NOT_FOUND; HAS(symbol) tells beforehand.
+ */
+#ifndef VCUDA_HOOKS_H
+#define VCUDA_HOOKS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "cuda.h"
+#include "interposer/state/state.h"
+
+/* ---- the driver's functions ---- */
+
+struct real {
+#define CUDA(symbol, base, version, stream, parameters, arguments) CUresult (*_Atomic symbol) parameters;
+#include "cuda_functions.h"
+#undef CUDA
+};
+
+enum function {
+#define CUDA(symbol, base, version, stream, parameters, arguments) FUNCTION_##symbol,
+#include "cuda_functions.h"
+#undef CUDA
+    FUNCTION_COUNT
+};
+
+extern struct real real;
+
+/* Whether this driver has the function. */
+bool real_has(enum function function);
+#define HAS(symbol) real_has(FUNCTION_##symbol)
+
+/* What dlsym finds for it in the real driver, or NULL. */
+void *real_address(enum function function);
+
+/* ---- the guard: a driver that calls its own exports through the PLT meets our hooks, which then pass it through ---- */
+
+extern _Thread_local unsigned hook_depth;
+
+static inline bool hook_nested(void)
+{
+    return hook_depth != 0;
+}
+
+/* A call of the driver with the guard up. */
+#define DRIVER(symbol, ...)                                                                                            \
+    ({                                                                                                                 \
+        hook_depth++;                                                                                                  \
+        CUresult driver_error_ = real.symbol(__VA_ARGS__);                                                             \
+        hook_depth--;                                                                                                  \
+        driver_error_;                                                                                                 \
+    })
+
+/* ---- devices ---- */
+
+/* The position of a device in the limits, or VCUDA_NOT_LIMITED. Needs cuInit to have been called, no context. Cached. */
+int device_index(CUdevice device);
+
+/* The same of the calling thread's current context; VCUDA_NOT_LIMITED where it has none. */
+int device_index_current(void);
+
+/* ---- contexts, for what follows their overhead ---- */
+
+/* Called after a context appeared on a device (primary ones at each retain) or was destroyed (primary ones: released or reset). At most 4 callbacks. */
+typedef void context_callback(CUdevice device, bool created);
+void context_on_change(context_callback *callback);
+
+#endif

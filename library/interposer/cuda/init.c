@@ -1,0 +1,51 @@
+/*
+ * The driver's start and its entry points. Each of these may be a program's first call, in any order; setting up is cheap on repeat.
+ *
+ * cuGetProcAddress asks the driver first and bends only what it answered (route.c); what the driver refuses, or a question with NULL in it, stays as
+ * the driver answers it.
+ */
+#include <string.h>
+
+#include "hooks.h"
+#include "route.h"
+
+enum { SECOND_INTERFACE = 12000 };  /* the version from which "cuGetProcAddress" is the function with five arguments */
+
+CUresult cuInit(unsigned int flags)
+{
+    if (hook_nested())
+        return real.cuInit(flags);
+    vcuda_attach();
+    return DRIVER(cuInit, flags);
+}
+
+CUresult cuDriverGetVersion(int *driver_version)
+{
+    if (hook_nested())
+        return real.cuDriverGetVersion(driver_version);
+    vcuda_attach();
+    return DRIVER(cuDriverGetVersion, driver_version);
+}
+
+static void *bend(const char *symbol, void *entry, int version)
+{
+    if (strcmp(symbol, "cuGetProcAddress") == 0)
+        return version >= SECOND_INTERFACE && HAS(cuGetProcAddress_v2) ? (void *)cuGetProcAddress_v2 : (void *)cuGetProcAddress;
+    return route(entry);
+}
+
+CUresult cuGetProcAddress(const char *symbol, void **entry, int version, uint64_t flags)
+{
+    CUresult error = DRIVER(cuGetProcAddress, symbol, entry, version, flags);
+    if (hook_depth == 0 && error == CUDA_SUCCESS && symbol != NULL && entry != NULL && *entry != NULL)
+        *entry = bend(symbol, *entry, version);
+    return error;
+}
+
+CUresult cuGetProcAddress_v2(const char *symbol, void **entry, int version, uint64_t flags, CUdriverProcAddressQueryResult *symbol_status)
+{
+    CUresult error = DRIVER(cuGetProcAddress_v2, symbol, entry, version, flags, symbol_status);
+    if (hook_depth == 0 && error == CUDA_SUCCESS && symbol != NULL && entry != NULL && *entry != NULL)
+        *entry = bend(symbol, *entry, version);
+    return error;
+}

@@ -1,0 +1,119 @@
+/*
+ * Routing by pointer: {the driver's function -> ours}, never by name, so that whichever variant of a function the driver chose (version, per-thread
+ * stream), ours of the same signature answers, and one that we do not know stays the driver's.
+ *
+ * In: the hook table, the driver's symbols, and its cuGetProcAddress asked for exactly the version that brought each row (should it hand out other
+ * addresses than its symbol table). Out: route(). The table is built by whoever needs it first, aside, and published whole: no lock.
+ */
+#include "route.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "hooks.h"
+
+enum { CAPACITY = 1024, FLAG_DEFAULT = 0, FLAG_LEGACY = 1, FLAG_THREAD = 2 };
+
+struct pair {
+    void *from, *to;
+};
+
+struct table {
+    struct pair pairs[CAPACITY];
+};
+
+enum stream { STREAM_L, STREAM_T };
+
+struct row {
+    const char *base;
+    int version;
+    enum stream stream;
+};
+
+static const struct row rows[FUNCTION_COUNT] = {
+#define CUDA(symbol, base, version, stream, parameters, arguments) {#base, version, STREAM_##stream},
+#include "cuda_functions.h"
+#undef CUDA
+};
+
+static void *const hooks[FUNCTION_COUNT] = {
+#define HOOK(symbol) [FUNCTION_##symbol] = (void *)symbol,
+#include "hooks.def"
+#undef HOOK
+};
+
+static struct table *_Atomic published;
+
+static struct pair *find(struct table *table, void *from)
+{
+    size_t place = (size_t)(((uintptr_t)from >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 54);
+    while (table->pairs[place].from != NULL && table->pairs[place].from != from)
+        place = (place + 1) % CAPACITY;
+    return &table->pairs[place];
+}
+
+/* The first to claim an address keeps it. Our own addresses, from a driver that looks itself up in the default scope, lead nowhere. */
+static void add(struct table *table, void *from, void *to)
+{
+    struct pair *pair = find(table, from);
+    if (from != NULL && pair->from == NULL && from != to)
+        *pair = (struct pair){from, to};
+}
+
+static void *ask(const struct row *row, uint64_t flag)
+{
+    void *entry = NULL;
+    CUdriverProcAddressQueryResult status;
+    CUresult error = HAS(cuGetProcAddress_v2) ? DRIVER(cuGetProcAddress_v2, row->base, &entry, row->version, flag, &status)
+                                              : DRIVER(cuGetProcAddress, row->base, &entry, row->version, flag);
+    return error == CUDA_SUCCESS ? entry : NULL;
+}
+
+static void add_answers(struct table *table, enum function function)
+{
+    const struct row *row = &rows[function];
+    if (!real_has(function) || row->version < 0)
+        return;
+    if (row->stream == STREAM_T) {
+        add(table, ask(row, FLAG_THREAD), hooks[function]);
+        return;
+    }
+    add(table, ask(row, FLAG_DEFAULT), hooks[function]);
+    add(table, ask(row, FLAG_LEGACY), hooks[function]);
+}
+
+static struct table *build(void)
+{
+    struct table *table = calloc(1, sizeof *table);
+    for (int i = 0; table != NULL && i < FUNCTION_COUNT; i++) {
+        if (hooks[i] != NULL)
+            add(table, real_address((enum function)i), hooks[i]);
+    }
+    for (int i = 0; table != NULL && i < FUNCTION_COUNT; i++) {
+        if (hooks[i] != NULL)
+            add_answers(table, (enum function)i);
+    }
+    return table;
+}
+
+static struct table *routes(void)
+{
+    struct table *table = atomic_load_explicit(&published, memory_order_acquire), *none = NULL;
+    if (table != NULL)
+        return table;
+    table = build();
+    if (table != NULL && !atomic_compare_exchange_strong(&published, &none, table)) {
+        free(table);
+        table = none;
+    }
+    return table;
+}
+
+void *route(void *pointer)
+{
+    struct table *table = routes();
+    if (table == NULL || pointer == NULL)
+        return pointer;
+    struct pair *pair = find(table, pointer);
+    return pair->from == NULL ? pointer : pair->to;
+}

@@ -1,0 +1,44 @@
+/* See hooks.h. Finding twice at once does the same once more and harms nothing, so there is no lock. */
+#include <dlfcn.h>
+
+#include "hooks.h"
+
+#define DRIVER_ALIAS "libnvidia-ml-real.so.1"
+
+static struct real_nvml real;
+static _Atomic bool resolved;
+
+static void *find(void *driver, const char *symbol)
+{
+    return driver == NULL ? NULL : dlsym(driver, symbol);
+}
+
+static void resolve(void)
+{
+    void *driver = dlopen(DRIVER_ALIAS, RTLD_LAZY | RTLD_NOLOAD);
+    if (driver == NULL)
+        vcuda_warn(TOPIC_DRIVER, "%s is not loaded: NVML calls fail with FUNCTION_NOT_FOUND", DRIVER_ALIAS);
+#define HOOK(symbol) atomic_store(&real.symbol, (__typeof__(symbol) *)find(driver, #symbol));
+#define NEEDED(symbol) HOOK(symbol)
+#include "hooks.def"
+#include "needed.def"
+#undef HOOK
+#undef NEEDED
+    atomic_store(&resolved, true);
+}
+
+const struct real_nvml *real_nvml(void)
+{
+    if (!atomic_load_explicit(&resolved, memory_order_acquire))
+        resolve();
+    return &real;
+}
+
+int nvml_device_index(nvmlDevice_t device)
+{
+    char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
+    vcuda_refresh();
+    if (vcuda_limits()->device_count == 0 || NVML(nvmlDeviceGetUUID, device, uuid, sizeof uuid) != NVML_SUCCESS)
+        return VCUDA_NOT_LIMITED;
+    return vcuda_index_of(uuid);
+}

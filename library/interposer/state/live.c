@@ -1,0 +1,177 @@
+/*
+ * Which limits hold now, and following the file while it changes.
+ *
+ * In: the limits files of the base directory. Out: `vcuda_limits_view`, one line for each thing that is wrong, calls to those who registered.
+ * A file that cannot be used changes nothing where a good one was read before; else vcuda.config counts; else no device memory is given.
+ * Devices keep their positions: the region and the activity rows go by them, so a file that moves one is refused.
+ * Views lie in a ring of 64: a reader would have to hold one for 16 seconds of steady change before it is written anew.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "internal.h"
+
+enum { VIEWS = 64, MAX_CALLBACKS = 8 };
+static const uint64_t look_ns = UINT64_C(250000000);
+
+struct mark {                       /* which file was read last */
+    dev_t device;
+    ino_t inode;
+    off_t size;
+    struct timespec changed;
+};
+
+/* Before anything was read: closed, for whoever asks while attaching hangs. */
+static const struct limits_view unread = {.origin = LIMITS_UNREADABLE};
+static const struct limits_view absent = {.origin = LIMITS_ABSENT};
+const struct limits_view *_Atomic vcuda_limits_view = &unread;
+
+static struct limits_view ring[VIEWS];
+static unsigned written;            /* guarded by `busy`, as all below */
+static struct mark seen, seen_legacy;
+static _Atomic uint32_t busy;
+static _Atomic uint64_t looked_ns;
+static vcuda_limits_callback *_Atomic callbacks[MAX_CALLBACKS];
+
+static struct mark mark_of(const char *path)
+{
+    struct stat status;
+    if (stat(path, &status) != 0)
+        return (struct mark){0};
+    return (struct mark){status.st_dev, status.st_ino, status.st_size, status.st_mtim};
+}
+
+static bool same_mark(const struct mark *one, const struct mark *other)
+{
+    return one->device == other->device && one->inode == other->inode && one->size == other->size &&
+           one->changed.tv_sec == other->changed.tv_sec && one->changed.tv_nsec == other->changed.tv_nsec;
+}
+
+static bool keeps_positions(const struct limits_view *old, const struct limits_view *new)
+{
+    bool kept = new->device_count >= old->device_count;
+    for (uint32_t i = 0; kept && i < old->device_count; i++)
+        kept = strcmp(old->devices[i].uuid, new->devices[i].uuid) == 0;
+    return kept;
+}
+
+static void publish(const struct limits_view *view)
+{
+    struct limits_view *place = &ring[written++ % VIEWS];
+    *place = *view;
+    atomic_store_explicit(&vcuda_limits_view, place, memory_order_release);
+}
+
+/* What happens now that `path` cannot be used; the legacy file's path is `legacy`. */
+static void fall_back(const char *path, const struct limits_outcome *why, const char *legacy, struct limits_view *view)
+{
+    enum limits_origin held = atomic_load(&vcuda_limits_view)->origin;
+    if (held != LIMITS_FROM_FILE && limits_read_legacy(legacy, view).reason[0] == '\0') {
+        if (!why->missing)
+            vcuda_warn(TOPIC_LIMITS, "%s %s: the limits of %s are in force", path, why->reason, legacy);
+        publish(view);
+    } else if (held == LIMITS_FROM_FILE || held == LIMITS_FROM_LEGACY) {
+        vcuda_warn(TOPIC_LIMITS, "%s %s: the limits read before stay in force", path, why->reason);
+    } else {
+        vcuda_warn(TOPIC_LIMITS, "%s %s: no device memory is given until it is mended, the GPU's time is not limited", path,
+                   why->reason);
+        publish(&(struct limits_view){.origin = LIMITS_UNREADABLE});
+    }
+}
+
+static bool read_again(const char *path, const char *legacy)
+{
+    struct limits_view view;
+    const struct limits_view *held = atomic_load(&vcuda_limits_view);
+    struct limits_outcome outcome = limits_read_file(path, &view);
+    if (outcome.reason[0] == '\0' && held->origin == LIMITS_FROM_FILE && !keeps_positions(held, &view))
+        snprintf(outcome.reason, sizeof outcome.reason, "moves devices to other positions");
+    if (outcome.reason[0] == '\0')
+        publish(&view);
+    else
+        fall_back(path, &outcome, legacy, &view);
+    return atomic_load(&vcuda_limits_view) != held;
+}
+
+/* True when another view was published. */
+static bool look(void)
+{
+    char path[VCUDA_PATH], legacy[VCUDA_PATH];
+    snprintf(path, sizeof path, "%s/limits", paths_base());
+    snprintf(legacy, sizeof legacy, "%s/vcuda.config", paths_base());
+    struct mark now = mark_of(path), now_legacy = mark_of(legacy);
+    bool first = atomic_load(&vcuda_limits_view) == &unread;
+    if (!first && same_mark(&now, &seen) && same_mark(&now_legacy, &seen_legacy))
+        return false;
+    seen = now;
+    seen_legacy = now_legacy;
+    return read_again(path, legacy);
+}
+
+void limits_load(void)
+{
+    atomic_store(&looked_ns, vcuda_now_ns());
+    if (paths_base()[0] == '\0')
+        atomic_store(&vcuda_limits_view, &absent);
+    else
+        look();
+}
+
+void limits_announce(void)
+{
+    const struct limits_view *view = atomic_load(&vcuda_limits_view);
+    for (int i = 0; i < MAX_CALLBACKS; i++) {
+        vcuda_limits_callback *callback = atomic_load(&callbacks[i]);
+        if (callback != NULL)
+            callback(view);
+    }
+}
+
+void vcuda_refresh(void)
+{
+    uint64_t now = vcuda_now_ns(), last = atomic_load(&looked_ns);
+    uint32_t free = 0;
+    if (vcuda_limits()->origin == LIMITS_ABSENT || now - last < look_ns || !atomic_compare_exchange_strong(&busy, &free, 1))
+        return;
+    atomic_store(&looked_ns, now);
+    bool changed = look();
+    atomic_store(&busy, 0);
+    if (changed)
+        limits_announce();
+}
+
+void vcuda_on_limits_change(vcuda_limits_callback *callback)
+{
+    for (int i = 0; i < MAX_CALLBACKS; i++) {
+        vcuda_limits_callback *held = NULL;
+        if (atomic_compare_exchange_strong(&callbacks[i], &held, callback) || held == callback)
+            return;
+    }
+}
+
+/* A good copy that the parent read stays good: the child looks again, and keeps it where it cannot. */
+void limits_forget(void)
+{
+    atomic_store(&busy, 0);
+    seen = (struct mark){0};
+}
+
+static bool same_digits(const char *one, const char *other)
+{
+    one += strspn(one, "GPUMI-");
+    other += strspn(other, "GPUMI-");
+    return strcmp(one, other) == 0;
+}
+
+int vcuda_index_of(const char *uuid)
+{
+    const struct limits_view *view = vcuda_limits();
+    for (uint32_t i = 0; i < view->device_count; i++) {
+        if (view->devices[i].uuid[0] == '\0' || same_digits(view->devices[i].uuid, uuid))
+            return (int)i;
+    }
+    if (view->device_count != 0)
+        vcuda_warn(TOPIC_DEVICE, "%s/limits does not name %s: this GPU is not limited", paths_base(), uuid);
+    return VCUDA_NOT_LIMITED;
+}

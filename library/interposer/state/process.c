@@ -1,0 +1,75 @@
+/* What /proc tells of a process: since when it runs, in which pid namespace, whether it is dead. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+enum { STATE = 3, THREADS = 20, START = 22 };   /* fields of /proc/PID/stat, counted from 1 */
+
+struct process {
+    char state;
+    unsigned long long threads, start_time;
+};
+
+uint64_t process_namespace(void)
+{
+    struct stat status;
+    return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+}
+
+/* The field `number` of a line whose name may hold anything, brackets included. */
+static const char *field(const char *line, int number)
+{
+    const char *place = strrchr(line, ')');
+    for (int at = 2; place != NULL && at < number; at++) {
+        place = strchr(place, ' ');
+        place = place == NULL ? NULL : place + 1;
+    }
+    return place;
+}
+
+/* 0, ENOENT: there is no such process, or another error. */
+static int read_process(uint32_t pid, struct process *process)
+{
+    char path[32], line[1024];
+    snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return errno;
+    ssize_t length = read(file, line, sizeof line - 1);
+    int error = length < 0 ? errno : 0;
+    close(file);
+    if (length < 0)
+        return error == ESRCH ? ENOENT : error;
+    line[length] = '\0';
+    const char *state = field(line, STATE), *threads = field(line, THREADS), *start = field(line, START);
+    if (start == NULL)
+        return EIO;
+    *process = (struct process){*state, strtoull(threads, NULL, 10), strtoull(start, NULL, 10)};
+    return 0;
+}
+
+uint64_t process_start_time(uint32_t pid)
+{
+    struct process process;
+    return read_process(pid, &process) == 0 ? process.start_time : 0;
+}
+
+/* Unknown counts as alive. A zombie whose other threads still run is one whose first thread ended: alive. `start_time` 0: not known. */
+bool process_is_dead(uint32_t pid, uint64_t start_time)
+{
+    struct process process;
+    if (kill((pid_t)pid, 0) != 0 && errno == ESRCH)
+        return true;
+    int error = read_process(pid, &process);
+    if (error != 0)
+        return false;
+    bool ended = (process.state == 'Z' || process.state == 'X') && process.threads <= 1;
+    return ended || (start_time != 0 && process.start_time != start_time);
+}

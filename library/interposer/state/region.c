@@ -1,0 +1,115 @@
+/*
+ * The container's region (abi/region.h), mapped at first use and kept for the life of the process; children inherit the mapping.
+ *
+ * In: state/region in the base directory. Out: the mapping. A file that is missing, short, of another version or of another grant is told in one
+ * line and replaced by a private, anonymous region: this process is then held to the limit alone, without its neighbours' use.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+static struct region *_Atomic mapped;
+static struct region *_Atomic shared;   /* `mapped` where it is the file */
+
+static struct region *map(int file, int flags)
+{
+    struct region *region = mmap(NULL, sizeof(struct region), PROT_READ | PROT_WRITE, flags, file, 0);
+    return region == MAP_FAILED ? NULL : region;
+}
+
+static const char *wrong_with(const struct region *region)
+{
+    const char *grant = vcuda_limits()->grant;
+    if (region->magic != REGION_MAGIC || region->size != sizeof(struct region))
+        return "is no region file";
+    if (region->version != REGION_VERSION)
+        return "is of another version";
+    if (grant[0] != '\0' && memcmp(region->grant, grant, sizeof region->grant) != 0)
+        return "belongs to another grant";
+    return NULL;
+}
+
+/* The file's mapping, or NULL with the reason. */
+static struct region *map_file(int file, const char **wrong)
+{
+    struct stat status;
+    if (fstat(file, &status) != 0 || (size_t)status.st_size < sizeof(struct region)) {
+        *wrong = "is short";
+        return NULL;
+    }
+    struct region *region = map(file, MAP_SHARED);
+    *wrong = region == NULL ? "cannot be mapped" : wrong_with(region);
+    if (region != NULL && *wrong != NULL) {
+        munmap(region, sizeof *region);
+        region = NULL;
+    }
+    return region;
+}
+
+static struct region *open_shared(void)
+{
+    char path[VCUDA_PATH], text[64];
+    const char *wrong = NULL;
+    struct region *region = NULL;
+    if (!vcuda_path(path, "state/region"))
+        return NULL;
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0)
+        wrong = strerror_r(errno, text, sizeof text);
+    else
+        region = map_file(file, &wrong);
+    if (file >= 0)
+        close(file);
+    if (region == NULL)
+        vcuda_warn(TOPIC_REGION, "%s: %s: this process is held to the limits by itself, whatever the others use", path, wrong);
+    return region;
+}
+
+static struct region *open_private(void)
+{
+    struct region *region = map(-1, MAP_PRIVATE | MAP_ANONYMOUS);
+    if (region == NULL)
+        return NULL;
+    region->magic = REGION_MAGIC;
+    region->version = REGION_VERSION;
+    region->size = sizeof *region;
+    return region;
+}
+
+/* Two threads may both map; one of the mappings stays, the other goes. */
+struct region *vcuda_region(void)
+{
+    struct region *region = atomic_load_explicit(&mapped, memory_order_acquire);
+    if (region != NULL)
+        return region;
+    struct region *fresh = open_shared(), *file = fresh, *none = NULL;
+    if (fresh == NULL)
+        fresh = open_private();
+    if (fresh == NULL)
+        return NULL;
+    if (atomic_compare_exchange_strong(&mapped, &none, fresh)) {
+        if (file != NULL)
+            atomic_store(&shared, file);
+        return fresh;
+    }
+    munmap(fresh, sizeof *fresh);
+    return none;
+}
+
+bool vcuda_region_shared(void)
+{
+    return vcuda_region() != NULL && atomic_load(&shared) != NULL;
+}
+
+/* A private region is the parent's alone: the child makes its own. */
+void region_forget(void)
+{
+    if (atomic_load(&shared) == NULL)
+        atomic_store(&mapped, NULL);
+}
