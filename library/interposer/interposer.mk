@@ -5,7 +5,10 @@
 
 INTERPOSER := interposer
 INTERPOSERS := $(addprefix $(BUILD)/interposer/,libvcuda.so.1 libcuda.so.1 libnvidia-ml.so.1)
-INTERPOSER_FLAGS = -shared -Wl,-soname,$(@F) -Wl,-z,now -Wl,-z,nodelete -Wl,-z,noexecstack -Wl,-Bsymbolic -Wl,--no-as-needed \
+.PHONY: interposer
+interposer: $(INTERPOSERS)
+
+INTERPOSER_FLAGS = -shared -Wl,-soname,$(@F) -Wl,-z,now -Wl,-z,nodelete -Wl,-z,noexecstack -Wl,-Bsymbolic \
 	-Wl,--enable-new-dtags -Wl,-rpath,'$$ORIGIN' $(NO_UNDEFINED)
 
 $(BUILD)/objects/$(INTERPOSER)/%.o: FLAGS += -I.
@@ -18,12 +21,16 @@ $(BUILD)/interposer/libvcuda.so.1: $(call objects,$(wildcard $(INTERPOSER)/state
 $(BUILD)/interposer/libcuda.so.1: $(call objects,$(wildcard $(INTERPOSER)/cuda/*.c $(INTERPOSER)/cuda/*/*.c)) $(BUILD)/interposer/cuda.map \
 		$(BUILD)/interposer/stubs/libcuda-real.so.1 $(BUILD)/interposer/libvcuda.so.1
 	@echo "  link $@"
-	@$(CC) $(FLAGS) $(INTERPOSER_FLAGS) -Wl,--version-script,$(BUILD)/interposer/cuda.map -o $@.new $(filter %.o %.so.1,$^) -ldl && mv $@.new $@
+	@$(CC) $(FLAGS) $(INTERPOSER_FLAGS) -Wl,--version-script,$(BUILD)/interposer/cuda.map -o $@.new $(filter %.o,$^) \
+		-Wl,--no-as-needed $(filter %.so.1,$^) -Wl,--as-needed -ldl && mv $@.new $@
 
 $(BUILD)/interposer/libnvidia-ml.so.1: $(call objects,$(wildcard $(INTERPOSER)/nvml/*.c)) $(BUILD)/interposer/nvml.map \
 		$(BUILD)/interposer/stubs/libnvidia-ml-real.so.1 $(BUILD)/interposer/libvcuda.so.1
 	@echo "  link $@"
-	@$(CC) $(FLAGS) $(INTERPOSER_FLAGS) -Wl,--version-script,$(BUILD)/interposer/nvml.map -o $@.new $(filter %.o %.so.1,$^) -ldl && mv $@.new $@
+	@$(CC) $(FLAGS) $(INTERPOSER_FLAGS) -Wl,--version-script,$(BUILD)/interposer/nvml.map -o $@.new $(filter %.o,$^) \
+		-Wl,--no-as-needed $(filter %.so.1,$^) -Wl,--as-needed -ldl && mv $@.new $@
+
+$(INTERPOSERS): $(INTERPOSER)/interposer.mk
 
 $(BUILD)/interposer/%.map: $(INTERPOSER)/%/exports.map.in $(wildcard $(INTERPOSER)/cuda/*.def $(INTERPOSER)/nvml/*.def)
 	@mkdir -p $(@D)
@@ -32,6 +39,3 @@ $(BUILD)/interposer/%.map: $(INTERPOSER)/%/exports.map.in $(wildcard $(INTERPOSE
 $(BUILD)/interposer/stubs/%.so.1:
 	@mkdir -p $(@D)
 	@$(CC) $(FLAGS) -shared -nostdlib -Wl,-soname,$(@F) -x c -o $@.new /dev/null && mv $@.new $@
-
-.PHONY: interposer
-interposer: $(INTERPOSERS)

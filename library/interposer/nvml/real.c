@@ -3,6 +3,8 @@
 
 #include "hooks.h"
 
+enum { UUID_TEXT = 96 };     /* as long as NVML ever writes it */
+
 #define DRIVER_ALIAS "libnvidia-ml-real.so.1"
 
 static struct real_nvml real;
@@ -36,7 +38,7 @@ const struct real_nvml *real_nvml(void)
 
 int nvml_device_index(nvmlDevice_t device)
 {
-    char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
+    char uuid[UUID_TEXT];
     vcuda_refresh();
     if (vcuda_limits()->device_count == 0 || NVML(nvmlDeviceGetUUID, device, uuid, sizeof uuid) != NVML_SUCCESS)
         return VCUDA_NOT_LIMITED;
