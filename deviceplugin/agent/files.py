@@ -9,34 +9,41 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from deviceplugin.errors import GuestError
+from deviceplugin.guest import limits_file
 from deviceplugin.guest.cdi import CdiSpecs, ContainerEdits
 from deviceplugin.guest.directories import GrantDirectories
 from deviceplugin.guest.legacy_limits import FILE_NAME, ContainerLimits, encode
+from deviceplugin.guest.limits_file import DeviceLimits, GrantLimits, soft_limit, successor
+from deviceplugin.guest.shared_state import SharedState
 from deviceplugin.kubelet.answer import Answer
 from deviceplugin.ledger.grant import Grant
+from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.request import RequestKind
 from deviceplugin.model.units import BLOCK_BYTES
 
 MIRRORS = ("nvidia", "origin")
 
 
 class AgentFiles:
-    """`driver_version` is asked at each start of a container: the driver may be upgraded under a running agent."""
+    """`inventory` is asked at each start of a container: the driver may be upgraded under a running agent."""
 
     def __init__(
         self,
         directories: GrantDirectories,
+        shared: SharedState,
         *,
         mirror: Path,
         cdi: CdiSpecs | None,
-        driver_version: Callable[[], str],
+        inventory: Callable[[], Inventory],
     ) -> None:
         self._directories = directories
+        self._shared = shared
         self._mirror = mirror
         self._cdi = cdi
-        self._driver_version = driver_version
+        self._inventory = inventory
 
-    def open(self) -> None:
-        """Once at start: the mirror's directories exist, and CDI files are back after a reboot."""
+    def open(self, boot_id: str = "") -> None:
+        """Once at start: the mirror's directories exist, and what a reboot spoils or takes is put right."""
         for name in MIRRORS:
             try:
                 (self._mirror / name).mkdir(parents=True, exist_ok=True)
@@ -47,13 +54,44 @@ class AgentFiles:
                 ) from error
         if self._cdi is not None:
             self._cdi.restore()
+        self._shared.booted(boot_id)
 
     def prepare(self, grant: Grant, answer: Answer) -> None:
         self._directories.prepare(grant.id)
+        if _is_share(grant):
+            self._shared.prepare(grant.id, grant.allocation.uuids)
         if self._cdi is not None:
             self._cdi.write(grant.id, ContainerEdits(answer.devices, answer.mounts, answer.env))
 
     def fill(self, grant: Grant) -> bool:
+        """At PreStartContainer; nothing of the container runs, so what its processes share begins anew."""
+        if _is_share(grant):
+            self._shared.renew(grant.id, grant.allocation.uuids)
+        return self.limit(grant)
+
+    def limit(self, grant: Grant) -> bool:
+        """Puts the limits in place, also under a running container; False when they were there already."""
+        written = self._directories.write(grant.id, FILE_NAME, self._legacy(grant))
+        if not _is_share(grant):
+            return written
+        before = self._directories.read(grant.id, limits_file.FILE_NAME)
+        limits = self._limits(grant)
+        written |= self._directories.write(grant.id, limits_file.FILE_NAME, successor(limits, before))
+        for each in limits.devices:
+            self._shared.show_limits(grant.id, each.uuid, cores=each.cores, soft_cores=each.soft_cores)
+        return written
+
+    def _limits(self, grant: Grant) -> GrantLimits:
+        inventory = self._inventory()
+        devices = []
+        for share in grant.allocation.shares:
+            gpu = inventory.gpu(share.uuid)
+            soft = soft_limit(share.cores, grant.soft_cores)
+            bus_id = gpu.bus_id if gpu is not None else ""
+            devices.append(DeviceLimits(share.uuid, bus_id, share.blocks * BLOCK_BYTES, share.cores, soft))
+        return GrantLimits(grant.id, tuple(devices))
+
+    def _legacy(self, grant: Grant) -> bytes:
         owner, request = grant.allocation.owner, grant.allocation.request
         limits = ContainerLimits(
             pod_uid=owner.pod.uid,
@@ -61,12 +99,13 @@ class AgentFiles:
             cores=request.cores,
             memory_bytes=request.blocks * BLOCK_BYTES,
             soft_cores=grant.soft_cores,
-            driver_version=self._driver_version(),
+            driver_version=self._inventory().driver.version,
         )
-        return self._directories.write(grant.id, FILE_NAME, encode(limits))
+        return encode(limits)
 
     def drop(self, grant: Grant) -> None:
         """Removes what belongs to a grant that is no more."""
+        self._shared.remove(grant.id)
         self._directories.remove(grant.id)
         if self._cdi is not None:
             self._cdi.remove(grant.id)
@@ -75,5 +114,11 @@ class AgentFiles:
         """Removes what belongs to none of these grants: a crash may have left it."""
         keep = {grant.id for grant in grants}
         self._directories.remove_all_but(keep)
+        self._shared.remove_all_but(keep)
         if self._cdi is not None:
             self._cdi.remove_all_but(keep)
+
+
+def _is_share(grant: Grant) -> bool:
+    """Whole GPUs run on the untouched driver and share nothing."""
+    return grant.allocation.request.kind is RequestKind.SHARE

@@ -21,6 +21,7 @@ from deviceplugin.config.agent import AgentSettings, IdentitySource
 from deviceplugin.errors import VcudaError
 from deviceplugin.guest.cdi import CdiSpecs
 from deviceplugin.guest.directories import GrantDirectories
+from deviceplugin.guest.shared_state import SharedState
 from deviceplugin.hardware.node import Hardware
 from deviceplugin.kubelet import identity
 from deviceplugin.kubelet.allocate import Allocating
@@ -204,9 +205,10 @@ class Assembly:
         )
         return AgentFiles(
             GrantDirectories(allocation.virtual_manager_path),
+            SharedState(allocation.virtual_manager_path),
             mirror=self._settings.driver.mirror_path,
             cdi=cdi,
-            driver_version=lambda: self._inventory().driver.version,
+            inventory=self._inventory,
         )
 
     def _layout(self) -> HostLayout:

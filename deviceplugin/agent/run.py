@@ -120,11 +120,14 @@ def _favour_latency() -> None:
 
 
 def _open_ledger(settings: AgentSettings) -> Ledger:
-    boot_id = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
-    ledger = Ledger(Journal.open(settings.allocation.checkpoint_path / "ledger.journal", boot_id=boot_id))
+    ledger = Ledger(Journal.open(settings.allocation.checkpoint_path / "ledger.journal", boot_id=_boot_id()))
     for sentence in ledger.warnings:
         log.warning("the journal was damaged", cause=sentence)
     return ledger
+
+
+def _boot_id() -> str:
+    return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
 
 
 def _hardware_options(settings: AgentSettings) -> HardwareOptions:
@@ -161,7 +164,7 @@ async def _views(settings: AgentSettings, assembly: Assembly) -> AsyncIterator[N
 
 async def _prepare(agent: NodeAgent) -> None:
     """What must be true before kubelet may ask: files in place, and the ledger complete."""
-    agent.files.open()
+    agent.files.open(_boot_id())
     is_incomplete = not agent.ledger.grants() or bool(agent.ledger.warnings)
     recorded = _recorded(agent) if is_incomplete else None
     if is_incomplete and (recorded is None or not recorded.exists):

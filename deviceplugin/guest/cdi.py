@@ -13,16 +13,17 @@ from pathlib import Path
 
 from deviceplugin.errors import GuestError
 from deviceplugin.ledger.grant import GrantId
+from deviceplugin.model.mount import Mount
 
 _PREFIX, _SUFFIX = "vcuda-", ".json"
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerEdits:
-    """What the runtime does to the container: (host path, container path) pairs and environment."""
+    """What the runtime does to the container; `devices` are (host path, container path) pairs."""
 
     devices: tuple[tuple[str, str], ...]
-    mounts: tuple[tuple[str, str], ...]
+    mounts: tuple[Mount, ...]
     env: tuple[tuple[str, str], ...]
 
 
@@ -79,7 +80,11 @@ def _edits(edits: ContainerEdits) -> dict[str, object]:
         "env": [f"{name}={value}" for name, value in edits.env],
         "deviceNodes": [{"hostPath": host, "path": inside, "permissions": "rwm"} for host, inside in edits.devices],
         "mounts": [
-            {"hostPath": host, "containerPath": inside, "options": ["ro", "nosuid", "nodev", "bind"]}
-            for host, inside in edits.mounts
+            {
+                "hostPath": mount.host,
+                "containerPath": mount.inside,
+                "options": ["ro" if mount.read_only else "rw", "nosuid", "nodev", "bind"],
+            }
+            for mount in edits.mounts
         ],
     }

@@ -5,7 +5,7 @@ host is asked through `exists`. The answer is identity-neutral (design 3.3): it 
 kubelet replays it for every restart and nothing in it can be changed when the owner is proved.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -13,6 +13,7 @@ from deviceplugin.errors import HardwareError
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.annotations import AnnotationNames, ContainerGrant, container_annotations
 from deviceplugin.model.gpu import Gpu
+from deviceplugin.model.mount import Mount
 from deviceplugin.model.pod import PodContainer
 from deviceplugin.model.request import RequestKind
 from deviceplugin.model.units import BLOCK_BYTES, DEFAULT_DOMAIN, ResourceNames
@@ -25,10 +26,10 @@ UVM_DEVICE = "/dev/nvidia-uvm"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Pairs are (host path, container path) for devices and mounts, (name, value) for the others."""
+    """Pairs are (host path, container path) for devices, (name, value) for the others."""
 
     devices: tuple[tuple[str, str], ...] = ()
-    mounts: tuple[tuple[str, str], ...] = ()
+    mounts: tuple[Mount, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     annotations: tuple[tuple[str, str], ...] = ()
     cdi_devices: tuple[str, ...] = ()
@@ -61,7 +62,11 @@ def answer_for(
     mirror = layout.driver_mirror / ("origin" if whole else "nvidia")
     return Answer(
         devices=devices,
-        mounts=((str(layout.grants / grant.id), GRANT_MOUNT), (str(mirror), DRIVER_MOUNT)),
+        mounts=(
+            Mount(str(layout.grants / grant.id), GRANT_MOUNT),
+            *(() if whole else _shared_state(grant, gpus, layout)),
+            Mount(str(mirror), DRIVER_MOUNT),
+        ),
         env=(
             ("LD_LIBRARY_PATH", library_path(container)),
             ("NVIDIA_VISIBLE_DEVICES", ",".join(gpu.uuid for gpu in gpus)),
@@ -88,6 +93,19 @@ def _devices(gpus: Sequence[Gpu], layout: HostLayout, exists: Callable[[str], bo
             )
     optional = [path for path in (UVM_DEVICE, *layout.extra_devices) if exists(layout.host_device(path))]
     return tuple((layout.host_device(path), path) for path in dict.fromkeys([*needed, *optional]))
+
+
+def _shared_state(grant: Grant, gpus: Sequence[Gpu], layout: HostLayout) -> Iterator[Mount]:
+    """The container's own files, writable one by one, and the read-only tables of its GPUs; sources: guest.SharedState.
+
+    The grant's directory is mounted first and read-only, so each of these needs its place in that directory.
+    """
+    own = layout.grants / grant.id / "state"
+    yield Mount(str(own / "region"), f"{GRANT_MOUNT}/state/region", read_only=False)
+    for gpu in gpus:
+        row = f"{gpu.uuid}.activity"
+        yield Mount(str(own / row), f"{GRANT_MOUNT}/state/{row}", read_only=False)
+        yield Mount(str(layout.grants / "gpus" / gpu.uuid), f"{GRANT_MOUNT}/gpus/{gpu.uuid}")
 
 
 def _annotations(grant: Grant, gpus: Sequence[Gpu], names: ResourceNames) -> tuple[tuple[str, str], ...]:

@@ -111,7 +111,10 @@ class ResourcePlugin(rpc.DevicePluginServicer):
 def to_wire(answer: Answer) -> pb.ContainerAllocateResponse:
     return pb.ContainerAllocateResponse(
         envs=dict(answer.env),
-        mounts=[pb.Mount(host_path=host, container_path=inside, read_only=True) for host, inside in answer.mounts],
+        mounts=[
+            pb.Mount(host_path=mount.host, container_path=mount.inside, read_only=mount.read_only)
+            for mount in answer.mounts
+        ],
         devices=[
             pb.DeviceSpec(host_path=host, container_path=inside, permissions="rwm") for host, inside in answer.devices
         ],

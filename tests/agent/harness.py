@@ -190,7 +190,7 @@ def limits_now(node: GpuNode, uid: str, container: str = "c") -> ContainerLimits
 
 
 def grant_directories(node: GpuNode) -> set[str]:
-    return {path.name for path in node.grants.iterdir()} if node.grants.exists() else set()
+    return {path.name for path in node.grants.glob("g-*")}
 
 
 def events(node: GpuNode, reason: str) -> list[Json]:

@@ -43,7 +43,8 @@ async def test_cdi_specs_are_named_in_the_answer_and_outlive_a_reboot(short_tmp:
             ((name, edits),) = ((device["name"], device["containerEdits"]) for device in spec["devices"])
             assert (spec["kind"], name) == ("tencent.com/vcuda", entry.grant)
             assert {each["path"] for each in edits["deviceNodes"]} == {each.container_path for each in view.devices}
-            assert {each["containerPath"] for each in edits["mounts"]} == {"/etc/vcuda", "/usr/local/nvidia"}
+            ways = {each["containerPath"]: each["options"][0] for each in edits["mounts"]}
+            assert ways == {each.container_path: "ro" if each.read_only else "rw" for each in view.mounts}
             if entry.uid == uids[0]:
                 assert "LD_LIBRARY_PATH=/usr/local/nvidia/lib64:/opt/lib" in edits["env"]
         assert len(written) == 2

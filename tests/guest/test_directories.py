@@ -10,6 +10,7 @@ from deviceplugin.errors import GuestError
 from deviceplugin.guest.cdi import CdiSpecs, ContainerEdits
 from deviceplugin.guest.directories import GrantDirectories
 from deviceplugin.ledger.grant import GrantId
+from deviceplugin.model.mount import Mount
 
 ONE, TWO = GrantId("g-0001"), GrantId("g-0002")
 
@@ -74,7 +75,7 @@ def test_a_cdi_file_names_one_device_with_all_its_edits(tmp_path: Path) -> None:
     specs = CdiSpecs(tmp_path / "cdi", kept=tmp_path / "kept", domain="tencent.com")
     edits = ContainerEdits(
         devices=(("/host/dev/nvidia3", "/dev/nvidia3"),),
-        mounts=(("/vm/g-0001", "/etc/vcuda"),),
+        mounts=(Mount("/vm/g-0001", "/etc/vcuda"), Mount("/vm/g-0001/r", "/etc/vcuda/r", read_only=False)),
         env=(("LD_LIBRARY_PATH", "/usr/local/nvidia/lib64"),),
     )
     specs.write(ONE, edits)
@@ -92,7 +93,12 @@ def test_a_cdi_file_names_one_device_with_all_its_edits(tmp_path: Path) -> None:
                             "hostPath": "/vm/g-0001",
                             "containerPath": "/etc/vcuda",
                             "options": ["ro", "nosuid", "nodev", "bind"],
-                        }
+                        },
+                        {
+                            "hostPath": "/vm/g-0001/r",
+                            "containerPath": "/etc/vcuda/r",
+                            "options": ["rw", "nosuid", "nodev", "bind"],
+                        },
                     ],
                 },
             }

@@ -18,6 +18,7 @@ from deviceplugin.agent.files import AgentFiles
 from deviceplugin.agent.wishes import Wishes
 from deviceplugin.errors import KubeletError, VcudaError
 from deviceplugin.guest.directories import GrantDirectories
+from deviceplugin.guest.shared_state import SharedState
 from deviceplugin.kube.pods import decode_pod_list
 from deviceplugin.kubelet.allocate import Allocating
 from deviceplugin.kubelet.answer import HostLayout
@@ -156,9 +157,10 @@ class Station:
             (devices / name).touch()
         files = AgentFiles(
             GrantDirectories(self.base / "vm"),
+            SharedState(self.base / "vm"),
             mirror=self.base / "mirror",
             cdi=None,
-            driver_version=lambda: self.feed.catalog.inventory.driver.version,
+            inventory=lambda: self.feed.catalog.inventory,
         )
         files.open()
         made: dict[Source, IdentitySource] = {

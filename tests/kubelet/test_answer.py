@@ -6,6 +6,7 @@ import pytest
 
 from deviceplugin.errors import HardwareError
 from deviceplugin.kubelet.answer import HostLayout, answer_for, library_path
+from deviceplugin.model.mount import Mount
 from deviceplugin.model.pod import PodContainer
 from deviceplugin.model.units import ResourceNames
 from tests.kubelet.makers import gpu, grant, pod
@@ -26,7 +27,13 @@ def test_a_share_sees_its_gpu_its_limits_and_the_library_of_ours() -> None:
         ("/dev/nvidiactl", "/dev/nvidiactl"),
         ("/dev/nvidia-uvm", "/dev/nvidia-uvm"),
     )
-    assert answer.mounts == (("/vm/g-1", "/etc/vcuda"), ("/mirror/nvidia", "/usr/local/nvidia"))
+    assert answer.mounts == (
+        Mount("/vm/g-1", "/etc/vcuda"),
+        Mount("/vm/g-1/state/region", "/etc/vcuda/state/region", read_only=False),
+        Mount("/vm/g-1/state/GPU-3.activity", "/etc/vcuda/state/GPU-3.activity", read_only=False),
+        Mount("/vm/gpus/GPU-3", "/etc/vcuda/gpus/GPU-3"),
+        Mount("/mirror/nvidia", "/usr/local/nvidia"),
+    )
     assert dict(answer.env) == {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64", "NVIDIA_VISIBLE_DEVICES": "GPU-3"}
     assert dict(answer.annotations) == {
         "tencent.com/vcuda-core": "20",
@@ -38,7 +45,7 @@ def test_a_share_sees_its_gpu_its_limits_and_the_library_of_ours() -> None:
 
 def test_whole_gpus_get_the_untouched_driver() -> None:
     answer = answer_for(grant(WHOLE, (0, 100, 64), (1, 100, 64)), [gpu(0), gpu(1)], WHOLE, LAYOUT, exists=everything)
-    assert ("/mirror/origin", "/usr/local/nvidia") in answer.mounts
+    assert answer.mounts == (Mount("/vm/g-1", "/etc/vcuda"), Mount("/mirror/origin", "/usr/local/nvidia"))
     assert dict(answer.env)["NVIDIA_VISIBLE_DEVICES"] == "GPU-0,GPU-1"
     assert dict(answer.annotations)["tencent.com/vcuda-device"] == "/dev/nvidia0,/dev/nvidia1"
 

@@ -51,6 +51,15 @@ async def test_the_play_keeps_its_promises_and_prints_one_document(short_tmp: Pa
     container = pods["finetune"]["containers"][0]
     assert container["env"]["NVIDIA_VISIBLE_DEVICES"].startswith("GPU-")
     assert {mount["container_path"] for mount in container["mounts"]} == {"/etc/vcuda", "/usr/local/nvidia"}
+    share = pods["notebook-ann"]["containers"][0]
+    uuid = share["env"]["NVIDIA_VISIBLE_DEVICES"]
+    assert {mount["container_path"]: mount["read_only"] for mount in share["mounts"]} == {
+        "/etc/vcuda": True,
+        "/etc/vcuda/state/region": False,
+        f"/etc/vcuda/state/{uuid}.activity": False,
+        f"/etc/vcuda/gpus/{uuid}": True,
+        "/usr/local/nvidia": True,
+    }
     assert "/dev/nvidiactl" in {device["container_path"] for device in container["devices"]}
     assert "150" in {pod["name"]: pod["message"] for pod in document["refused"]}["typo"]
     ledger = document["ledger"]

@@ -48,7 +48,7 @@ class Agent:
 
     def grant_folders(self) -> list[str]:
         """The folders of grants on disk; before the first grant their parent need not exist."""
-        return sorted(path.name for path in self.grants.iterdir()) if self.grants.exists() else []
+        return sorted(path.name for path in self.grants.glob("g-*"))
 
     def log(self) -> str:
         return self.process.log.read_text()

@@ -1,0 +1,135 @@
+"""A file of fixed size that a container maps and writes, and that the agent only ever reads: region and activity rows.
+
+In: a path, the first bytes, a size. Out: the file, complete before it has its name. It is made with its final size and
+never cut, so that no mapping of it can fault; the part that is used first is reserved on the disk, because touching a
+hole of a mapped file on a full disk is a SIGBUS for the application. Whoever may write it may write anything: nothing
+here believes what it says.
+"""
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from deviceplugin.errors import GuestError
+
+MODE = 0o666
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_ZEROS = bytes(1 << 16)
+_NOT_HERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+
+
+class Form(NamedTuple):
+    """What a file of one kind looks like when nobody has used it: its first bytes, its size, how much is reserved."""
+
+    head: bytes
+    size: int
+    reserved: int
+
+
+def make(path: Path, form: Form) -> None:
+    """Puts a fresh one in place, whatever was there; who maps the old one keeps that. Raises GuestError."""
+    fresh = path.with_name(f".{path.name}.new")
+    try:
+        fresh.unlink(missing_ok=True)
+        fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
+        try:
+            os.fchmod(fd, MODE)
+            os.ftruncate(fd, form.size)
+            _reserve(fd, form.reserved)
+            os.pwrite(fd, form.head, 0)
+        finally:
+            os.close(fd)
+        fresh.replace(path)
+    except OSError as error:
+        raise GuestError(f"shared file {path} could not be made: {error.strerror}; check the disk") from error
+
+
+def is_whole(path: Path, form: Form) -> bool:
+    """Whether the file is one that a reader accepts: a plain file of this size that begins so and may be written."""
+    try:
+        with opened(path) as fd:
+            found = os.fstat(fd)
+            fits = stat.S_ISREG(found.st_mode) and found.st_size == form.size and stat.S_IMODE(found.st_mode) == MODE
+            return fits and os.pread(fd, len(form.head), 0) == form.head
+    except OSError:
+        return False
+
+
+def is_unused(path: Path, form: Form) -> bool:
+    """Whether nobody has claimed a slot; the number of used slots follows the head."""
+    try:
+        with opened(path) as fd:
+            return os.pread(fd, 4, len(form.head)) == bytes(4)
+    except OSError:
+        return False
+
+
+def wipe(path: Path, form: Form) -> None:
+    """Makes it as new without giving it another inode: neighbours map it. Holes stay holes. Raises GuestError."""
+    try:
+        fd = os.open(path, _WRITE)
+        try:
+            for start, end in _data_of(fd, form.size):
+                for at in range(max(start, len(form.head)), end, len(_ZEROS)):
+                    os.pwrite(fd, _ZEROS[: min(len(_ZEROS), end - at)], at)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise GuestError(f"shared file {path} could not be wiped: {error.strerror}; check the disk") from error
+
+
+def restore_size(path: Path, form: Form) -> bool:
+    """Cuts off what a container wrote behind the end: it would fill the node's disk. Whether there was anything."""
+    try:
+        fd = os.open(path, _WRITE)
+        try:
+            if os.fstat(fd).st_size <= form.size:
+                return False
+            os.ftruncate(fd, form.size)
+        finally:
+            os.close(fd)
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """A descriptor to read from; neither a link nor a pipe that somebody put there makes it wait or stray."""
+    fd = os.open(path, _READ)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _reserve(fd: int, size: int) -> None:
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        if error.errno not in _NOT_HERE:  # a file system that cannot keeps holes
+            raise
+
+
+def _data_of(fd: int, size: int) -> list[tuple[int, int]]:
+    """The stretches that hold data, within the size that the file ought to have."""
+    found: list[tuple[int, int]] = []
+    at = 0
+    while at < size:
+        try:
+            start = os.lseek(fd, at, os.SEEK_DATA)
+            at = min(os.lseek(fd, start, os.SEEK_HOLE), size)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but holes behind
+                break
+            raise
+        if start < at:
+            found.append((start, at))
+        else:
+            break
+    return found
