@@ -13,6 +13,7 @@ from deviceplugin import __version__
 from deviceplugin.agent.cluster import Cluster
 from deviceplugin.agent.files import AgentFiles
 from deviceplugin.agent.ghosts import GhostHunt
+from deviceplugin.agent.live_limits import LiveLimits
 from deviceplugin.agent.report import AgentReport
 from deviceplugin.agent.upkeep import Upkeep
 from deviceplugin.agent.view import AgentView
@@ -107,8 +108,10 @@ class Assembly:
         report = AgentReport(self.metrics, cluster.events)
         files = self._files()
         feed = DeviceFeed(catalog(self._inventory(), numa=settings.allocation.numa))
-        upkeep = self._upkeep(pods, resources, files, report)
-        node = self._node(pods, resources, files, report, feed, upkeep)
+        wishes = Wishes(AnnotationNames(self._names.domain), self._inventory)
+        limits = LiveLimits(self._ledger, cluster.reflector, files=files, wishes=wishes, report=report)
+        upkeep = self._upkeep(pods, resources, files, report, limits)
+        node = self._node(pods, resources, files, report, feed, upkeep, wishes)
         self._link = self._kubelet_link(node)
         return NodeAgent(
             settings=settings,
@@ -126,7 +129,14 @@ class Assembly:
             checkpoint=self._checkpoint,
         )
 
-    def _upkeep(self, pods: KubeletPods, resources: PodResources, files: AgentFiles, report: AgentReport) -> Upkeep:
+    def _upkeep(
+        self,
+        pods: KubeletPods,
+        resources: PodResources,
+        files: AgentFiles,
+        report: AgentReport,
+        limits: LiveLimits,
+    ) -> Upkeep:
         cluster = self.cluster
         return Upkeep(
             self._ledger,
@@ -139,6 +149,7 @@ class Assembly:
             files=files,
             report=report,
             hunt=GhostHunt(cluster.events),
+            limits=limits,
             names=AnnotationNames(self._names.domain),
             period_s=self._settings.allocation.check_period,
         )
@@ -151,9 +162,8 @@ class Assembly:
         report: AgentReport,
         feed: DeviceFeed,
         upkeep: Upkeep,
+        wishes: Wishes,
     ) -> Node:
-        wishes = Wishes(AnnotationNames(self._names.domain), self._inventory)
-
         async def find_pod(uid: PodUid) -> Pod | None:
             return self.cluster.pod(uid) or await _from_kubelet(pods, uid)
 

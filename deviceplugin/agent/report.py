@@ -64,6 +64,13 @@ class AgentReport:
             text = f"the limits of container {owner.name} are in place"
             self._events.about_pod(owner.pod, EventReason.CONFIG_WRITTEN, text)
 
+    def limits_changed(self, grant: Grant) -> None:
+        owner, cores, soft = grant.allocation.owner, grant.allocation.request.cores, grant.soft_cores
+        log.info("limits changed", **_container(owner), grant=grant.id, cores=cores, soft_cores=soft)
+        if owner.pod.name:
+            now = f"may borrow idle time up to {soft} cores" if soft > cores else f"is held to its {cores} cores"
+            self._events.about_pod(owner.pod, EventReason.CONFIG_WRITTEN, f"container {owner.name} now {now}")
+
     def start_failed(self, owner: ContainerRef | None, error: VcudaError) -> None:
         log.warning("start refused, kubelet tries again", **(_container(owner) if owner else {}), cause=error.message)
         self._metrics.start_failed(error)

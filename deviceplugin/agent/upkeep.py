@@ -16,6 +16,7 @@ import structlog
 from deviceplugin.agent import annotating
 from deviceplugin.agent.files import AgentFiles
 from deviceplugin.agent.ghosts import GhostHunt
+from deviceplugin.agent.live_limits import LiveLimits
 from deviceplugin.agent.refused_pods import delete_refused
 from deviceplugin.agent.report import AgentReport
 from deviceplugin.errors import VcudaError
@@ -57,6 +58,7 @@ class Upkeep:
         files: AgentFiles,
         report: AgentReport,
         hunt: GhostHunt,
+        limits: LiveLimits,
         names: AnnotationNames,
         period_s: float,
     ) -> None:
@@ -68,6 +70,7 @@ class Upkeep:
         self._files = files
         self._report = report
         self._hunt = hunt
+        self._limits = limits
         self._names = names
         self._period_s = period_s
         self._suspects: Mapping[GrantId, int] = {}
@@ -204,6 +207,7 @@ class Upkeep:
     async def _correct(self) -> None:
         if not self._reflector.synced.is_set():
             return
+        self._limits.look()
         by_pod: dict[PodUid, list[Grant]] = {}
         for grant in self._ledger.grants():
             by_pod.setdefault(grant.allocation.owner.pod.uid, []).append(grant)

@@ -34,9 +34,13 @@ class Wishes:
             return frozenset()
         return wished if wished <= {gpu.uuid for gpu in self._inventory().gpus} else frozenset()
 
+    def core_limit(self, pod: Pod) -> str | None:
+        """The annotation as it is written."""
+        return pod.annotations.get(self._names.core_limit)
+
     def soft_cores(self, pod: Pod) -> int:
         """0 where the pod's limit is hard."""
-        written = pod.annotations.get(self._names.core_limit)
+        written = self.core_limit(pod)
         if written is None:
             return 0
         try:

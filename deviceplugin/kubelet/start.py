@@ -8,7 +8,6 @@ its GPUs, for the device nodes in the answer cannot be changed any more; only if
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from deviceplugin.errors import CapacityError, OwnershipError, VcudaError
 from deviceplugin.kubelet.node import Node
@@ -77,11 +76,7 @@ class Starting:
         """A soft limit stands in the pod's annotations and not in kubelet's checkpoint, from which this grant comes."""
         pod = await self._node.find_pod(grant.allocation.owner.pod.uid)
         soft_cores = self._node.soft_cores(pod) if pod is not None else grant.soft_cores
-        if soft_cores == grant.soft_cores:
-            return grant
-        fixed = replace(grant, soft_cores=soft_cores)
-        self._node.ledger.reassign(fixed, inventory=self._node.feed.catalog.inventory, kind="soften")
-        return fixed
+        return self._node.ledger.soften(grant.id, soft_cores)
 
     async def _rebuild(self, key: Owner, checkpoint: Checkpoint) -> Grant:
         """The journal does not know the grant, but kubelet's checkpoint holds all of it in the answer that we gave."""

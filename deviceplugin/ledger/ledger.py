@@ -108,6 +108,11 @@ class Ledger:
         grant = self._require(grant_id)
         return self._update("prove", grant, replace(grant, proved=True))
 
+    def soften(self, grant_id: GrantId, soft_cores: int) -> Grant:
+        """The pod wishes for another soft limit; it takes nothing from anybody."""
+        grant = self._require(grant_id)
+        return self._update("soften", grant, replace(grant, soft_cores=soft_cores))
+
     def settle(self, grant_id: GrantId, to: Claimant, inventory: Inventory) -> Grant:
         """Kubelet's checkpoint says who owns the grant: it goes there, on its GPUs, sized by that container's request.
 

@@ -124,3 +124,7 @@ def _check_environment_and_mounts(where: str, container: GpuContainer, view: Vie
     assert view.driver_flavour == flavour, f"{where} has the driver {view.driver_flavour!r}, not {flavour!r}"
     assert view.mounts.keys() >= {GRANT, DRIVER}, f"{where} lacks a mount: {sorted(view.mounts)}"
     assert view.refused_writes == 2, f"{where} can write to {GRANT} or {DRIVER}"
+    own = {f"{GRANT}/state/region", *(f"{GRANT}/state/{uuid}.activity" for uuid in view.visible_gpus)}
+    assert view.writable == (own if container.is_share else set()), f"{where} can write to {set(view.writable)}"
+    if container.is_share:
+        assert view.refused_state_changes == 3, f"{where} can add or remove files of the shared state"

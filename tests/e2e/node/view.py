@@ -17,6 +17,7 @@ from tests.e2e.node.limits import Limits, parse_limits
 
 MARK = "VIEW"
 GRANT = "/etc/vcuda"
+SPARE_BYTE = 120  # in the headers of region and activity rows
 DRIVER = "/usr/local/nvidia"
 
 # A refused open says "Operation not permitted"; one that is allowed says that there is no such driver, or succeeds.
@@ -33,6 +34,11 @@ line=$(printf '{MARK}'
     for minor in $(seq 0 {MOST_GPUS - 1}); do try "$minor"; done | field reachable
     cat {DRIVER}/flavour 2>/dev/null | field driver
     (touch {GRANT}/written {DRIVER}/written) 2>&1 | grep -c Read-only | field refusals
+    for file in {GRANT}/state/* {GRANT}/gpus/*/*; do
+        printf x 2>/dev/null | dd of="$file" bs=1 seek={SPARE_BYTE} conv=notrunc 2>/dev/null && echo "$file"
+    done | field writable
+    (touch {GRANT}/state/new; rm -f {GRANT}/state/region; cd {GRANT}/gpus/* && touch new) 2>&1 |
+        grep -c -e Read-only -e busy | field kept
     cat {GRANT}/vcuda.config 2>/dev/null | field limits)
 echo "$line"
 """
@@ -41,7 +47,10 @@ SHOW_AND_STAY = SHOW + "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; do
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One container, from inside. `mounts` says which folder of the host lies at the grant's and the driver's path."""
+    """One container, from inside. `mounts` says which folder of the host lies at the grant's and the driver's path.
+
+    `writable`: files of the shared state that it could write to; root in the container has tried all.
+    """
 
     environment: Mapping[str, str]
     mounts: Mapping[str, str]
@@ -49,6 +58,8 @@ class View:
     reachable_gpus: frozenset[int]
     driver_flavour: str
     refused_writes: int
+    writable: frozenset[str]
+    refused_state_changes: int
     limits: Limits | None
 
     @property
@@ -75,6 +86,8 @@ def parse_view(log: str) -> View | None:
         reachable_gpus=frozenset(map(int, text["reachable"].split())),
         driver_flavour=text["driver"].strip(),
         refused_writes=int(text["refusals"]),
+        writable=frozenset(text["writable"].split()),
+        refused_state_changes=int(text["kept"]),
         limits=parse_limits(content["limits"]) if content["limits"] else None,
     )
 

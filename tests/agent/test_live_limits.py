@@ -1,0 +1,89 @@
+"""A soft limit that is changed while its pod runs reaches the running container's limits file within a second."""
+
+import time
+from pathlib import Path
+
+from deviceplugin.guest.limits_file import GrantLimits, decode
+from tests.agent.harness import (
+    NAMESPACE,
+    events,
+    limits_now,
+    node_with_agent,
+    run,
+    share,
+    until_said,
+)
+from tests.fakes.gpunode import GpuNode
+from tests.kubelet.station import Json, pod_json
+
+LIMIT = "tencent.com/vcuda-core-limit"
+
+
+def limits_file(node: GpuNode, uid: str) -> GrantLimits:
+    return decode(node.kubelet.container_view(uid, "c").host_path("/etc/vcuda/limits").read_bytes())
+
+
+def soft_cores(node: GpuNode, uid: str) -> int:
+    (device,) = limits_file(node, uid).devices
+    return device.soft_cores
+
+
+def annotate(node: GpuNode, pod: Json, value: str | None) -> None:
+    change = {"metadata": {"annotations": {LIMIT: value}}}
+    node.server.store.patch("pods", pod["metadata"]["name"], change, namespace=NAMESPACE)
+
+
+async def until_soft(node: GpuNode, uid: str, soft: int) -> float:
+    began = time.monotonic()
+
+    async def reached() -> bool:
+        return soft_cores(node, uid) == soft
+
+    await node.agent.until(reached, what=f"the limits file says {soft}", deadline_s=10.0)
+    return time.monotonic() - began
+
+
+async def test_a_changed_annotation_changes_the_limits_of_the_running_container(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp, flags={"allocation-check-period": "1h"}) as node:
+        pod = share("p", 30, 8)
+        (uid,) = await run(node, pod)
+        (first,) = limits_file(node, uid).devices
+        assert (first.cores, first.soft_cores, first.memory_bytes) == (30, 0, 8 << 28)
+        assert first.bus_id, "as NVML writes it"
+        assert limits_file(node, uid).generation == 1
+
+        annotate(node, pod, "60")
+        assert await until_soft(node, uid, 60) < 1.0
+        assert limits_file(node, uid).generation == 2
+        assert limits_now(node, uid).soft_cores == 60, "the lineage's file says so too"
+        row = node.kubelet.container_view(uid, "c").host_path(f"/etc/vcuda/state/{first.uuid}.activity").read_bytes()
+        assert row[52:60] == bytes([30, 0, 0, 0, 60, 0, 0, 0])
+        await node.server.until(lambda: any("60" in event["message"] for event in events(node, "GPUConfigWritten")))
+
+        annotate(node, pod, "much")
+        assert await until_soft(node, uid, 0) < 1.0
+        assert len(await until_said(node, "annotation ignored")) == 1, "once, not at every change of the pod"
+
+
+async def test_a_change_that_came_while_the_agent_was_away_is_made_good(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp) as node:
+        pod = share("p", 30, 8)
+        (uid,) = await run(node, pod)
+        await node.agent.kill()
+        annotate(node, pod, "50")
+        lost = node.kubelet.container_view(uid, "c").host_path("/etc/vcuda/limits")
+        lost.unlink()
+        await node.start_agent()
+
+        async def back() -> bool:
+            return lost.exists() and soft_cores(node, uid) == 50
+
+        await node.agent.until(back, what="the limits file is back", deadline_s=10.0)
+
+
+async def test_whole_gpus_have_no_limits_of_ours(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp) as node:
+        (uid,) = await run(node, pod_json("whole", ("c", 200, 0)))
+        view = node.kubelet.container_view(uid, "c")
+        assert {path.name for path in view.host_path("/etc/vcuda").iterdir()} == {"vcuda.config"}
+        assert not limits_now(node, uid).enforced
