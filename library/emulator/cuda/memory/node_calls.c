@@ -1,0 +1,152 @@
+/*
+ * What copy and fill nodes of graphs do: boxes of up to three dimensions, between hosts, devices and arrays.
+ *
+ * In: the parameters of cuGraphAddMemcpyNode and cuGraphAddMemsetNode. Out: actions that carry a copy of them, with their cost. A box moves row by
+ * row. Invariant: a node whose parameters lead outside of memory is never made.
+ */
+#include <string.h>
+
+#include "../context.h"
+#include "../graph_action.h"
+#include "../memory.h"
+#include "array.h"
+#include "copy.h"
+
+/* One side of a box. */
+struct side {
+    uint64_t start;             /* of its first byte */
+    uint64_t row, slice;        /* from one to the next */
+    bool pageable;
+};
+
+static bool array_side(CUarray handle, const uint64_t at[3], struct side *out)
+{
+    const struct array *array = array_find(handle, false);
+    if (array == NULL || array->start == 0)
+        return false;
+    out->row = array->layout.row_bytes;
+    out->slice = array->layout.slice_bytes;
+    out->start = array->start + at[0] + at[1] * out->row + at[2] * out->slice;
+    return true;
+}
+
+struct side_wish {
+    CUmemorytype type;
+    const void *host;
+    CUdeviceptr device;
+    CUarray array;
+    uint64_t at[3];
+    uint64_t pitch, height;
+};
+
+static bool side_of(const struct side_wish *wish, const CUDA_MEMCPY3D *copy, struct side *out)
+{
+    uint64_t width = copy->WidthInBytes, rows = copy->Height;
+    *out = (struct side){.pageable = wish->type == CU_MEMORYTYPE_HOST || wish->type == CU_MEMORYTYPE_UNIFIED};
+    if (wish->type == CU_MEMORYTYPE_ARRAY)
+        return array_side(wish->array, wish->at, out);
+    if (wish->type != CU_MEMORYTYPE_HOST && wish->type != CU_MEMORYTYPE_DEVICE && wish->type != CU_MEMORYTYPE_UNIFIED)
+        return false;
+    out->row = wish->pitch == 0 ? wish->at[0] + width : wish->pitch;
+    out->slice = out->row * (wish->height == 0 ? wish->at[1] + rows : wish->height);
+    uint64_t base = wish->type == CU_MEMORYTYPE_HOST ? (uintptr_t)wish->host : wish->device;
+    out->start = base + wish->at[0] + wish->at[1] * out->row + wish->at[2] * out->slice;
+    return base != 0 && out->row >= wish->at[0] + width && (copy->Depth < 2 || out->slice >= out->row * rows);
+}
+
+static bool sides_of(const CUDA_MEMCPY3D *copy, struct side *target, struct side *source)
+{
+    const struct side_wish from = {copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcArray,
+                                   {copy->srcXInBytes, copy->srcY, copy->srcZ}, copy->srcPitch, copy->srcHeight};
+    const struct side_wish to = {copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstArray,
+                                 {copy->dstXInBytes, copy->dstY, copy->dstZ}, copy->dstPitch, copy->dstHeight};
+    memory_lock();
+    bool right = side_of(&from, copy, source) && side_of(&to, copy, target);
+    memory_unlock();
+    return right && copy->srcLOD == 0 && copy->dstLOD == 0;
+}
+
+static struct transfer row_of(const CUDA_MEMCPY3D *copy, const struct side *target, const struct side *source, uint64_t y, uint64_t z)
+{
+    return (struct transfer){target->start + y * target->row + z * target->slice, source->start + y * source->row + z * source->slice,
+                             copy->WidthInBytes, (target->pageable ? TARGET_PAGEABLE : 0) | (source->pageable ? SOURCE_PAGEABLE : 0)};
+}
+
+static void perform_copy(const void *payload, struct stream *stream)
+{
+    const CUDA_MEMCPY3D *copy = payload;
+    struct side target, source;
+    (void)stream;
+    if (!sides_of(copy, &target, &source))
+        return;
+    for (uint64_t z = 0; z < copy->Depth; z++) {
+        for (uint64_t y = 0; y < copy->Height; y++) {
+            const struct transfer row = row_of(copy, &target, &source, y, z);
+            transfer_perform(&row);
+        }
+    }
+}
+
+/* Rows in between lie between the first and the last. */
+static CUresult check_box(const CUDA_MEMCPY3D *copy, enum copy_route *route)
+{
+    struct side target, source;
+    if (!sides_of(copy, &target, &source))
+        return CUDA_ERROR_INVALID_VALUE;
+    const struct transfer first = row_of(copy, &target, &source, 0, 0);
+    const struct transfer last = row_of(copy, &target, &source, copy->Height - 1, copy->Depth - 1);
+    CUresult result = transfer_check(&first, route);
+    return result == CUDA_SUCCESS ? transfer_check(&last, route) : result;
+}
+
+static CUresult check_context(CUcontext handle)
+{
+    struct context *context;
+    return context_of(handle, &context);
+}
+
+CUresult graph_copy_action(const CUDA_MEMCPY3D *copy, CUcontext context, struct graph_action *out)
+{
+    enum copy_route route = COPY_ON_DEVICE;
+    CUresult result = copy == NULL ? CUDA_ERROR_INVALID_VALUE : check_context(context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (copy->reserved0 != NULL || copy->reserved1 != NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    uint64_t bytes = copy->WidthInBytes * copy->Height * copy->Depth;
+    if (bytes > 0 && (result = check_box(copy, &route)) != CUDA_SUCCESS)
+        return result;
+    *out = (struct graph_action){.type = CU_GRAPH_NODE_TYPE_MEMCPY, .perform = perform_copy};
+    out->work = (struct work){.kind = WORK_COPY, .cost_ns = copy_cost(route, bytes)};
+    _Static_assert(sizeof *copy <= ACTION_PAYLOAD, "a copy's parameters fit");
+    memcpy(out->payload, copy, sizeof *copy);
+    return CUDA_SUCCESS;
+}
+
+static void perform_memset(const void *payload, struct stream *stream)
+{
+    const CUDA_MEMSET_NODE_PARAMS *fill = payload;
+    (void)stream;
+    for (size_t row = 0; row < fill->height; row++)
+        memory_fill(fill->dst + row * fill->pitch, fill->value, fill->elementSize, fill->width);
+}
+
+CUresult graph_memset_action(const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext context, struct graph_action *out)
+{
+    CUresult result = fill == NULL ? CUDA_ERROR_INVALID_VALUE : check_context(context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    unsigned size = fill->elementSize;
+    if ((size != 1 && size != 2 && size != 4) || fill->width == 0 || fill->height == 0 ||
+        (fill->height > 1 && (fill->pitch < fill->width * size || fill->pitch % size != 0)))
+        return CUDA_ERROR_INVALID_VALUE;
+    result = memory_fill_check(fill->dst, size, fill->width);
+    if (result == CUDA_SUCCESS)
+        result = memory_fill_check(fill->dst + (fill->height - 1) * fill->pitch, size, fill->width);
+    if (result != CUDA_SUCCESS)
+        return result;
+    *out = (struct graph_action){.type = CU_GRAPH_NODE_TYPE_MEMSET, .perform = perform_memset};
+    out->work = (struct work){.kind = WORK_COPY, .cost_ns = copy_cost(MEMSET, fill->width * size * fill->height)};
+    memcpy(out->payload, fill, sizeof *fill);
+    return CUDA_SUCCESS;
+}

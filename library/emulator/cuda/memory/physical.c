@@ -1,0 +1,129 @@
+/* See physical.h. */
+#include "physical.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "../usage.h"
+#include "sharing.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct physical *evictables;
+static uint64_t last_id;
+
+void memory_lock(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+void memory_unlock(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+/* Managed memory of this process gives way; its content stays where it is. */
+static bool evict(int device)
+{
+    bool any = false;
+    for (struct physical *at = evictables; at != NULL; at = at->next_evictable) {
+        if (at->device != device || at->charge == 0)
+            continue;
+        usage_give(device, at->charge);
+        at->charge = 0;
+        any = true;
+    }
+    return any;
+}
+
+static bool charge(struct physical *physical, const struct physical_wish *wish)
+{
+    if (wish->imported || wish->device == HOST)
+        return true;
+    uint64_t size = physical->span.size;
+    if (usage_take(wish->device, size) || ((sharing_reap(wish->device) || evict(wish->device)) && usage_take(wish->device, size)))
+        physical->charge = size;
+    else
+        return wish->evictable; /* oversubscription: it begins on the host */
+    return true;
+}
+
+static void uncharge(struct physical *physical)
+{
+    if (physical->charge != 0)
+        usage_give(physical->device, physical->charge);
+    physical->charge = 0;
+}
+
+static bool place(struct physical *physical, const struct physical_wish *wish)
+{
+    uint64_t size = physical->span.size;
+    physical->span.start = space_take(wish->zone, size, SPACE_UNIT);
+    if (physical->span.start == 0)
+        return false;
+    if (!wish->exposed || space_expose(physical->span.start, size))
+        return true;
+    space_give(physical->span.start, size);
+    return false;
+}
+
+struct physical *physical_make(const struct physical_wish *wish)
+{
+    struct physical *physical = wish->size > UINT64_MAX - SPACE_UNIT ? NULL : malloc(sizeof *physical);
+    if (physical == NULL)
+        return NULL;
+    *physical = (struct physical){.device = wish->device, .id = ++last_id, .exposed = wish->exposed, .evictable = wish->evictable};
+    physical->span.size = (wish->size + SPACE_UNIT - 1) / SPACE_UNIT * SPACE_UNIT;
+    if (!charge(physical, wish)) {
+        free(physical);
+        return NULL;
+    }
+    if (!place(physical, wish)) {
+        uncharge(physical);
+        free(physical);
+        return NULL;
+    }
+    if (physical->evictable) {
+        physical->next_evictable = evictables;
+        evictables = physical;
+    }
+    return physical;
+}
+
+static void forget_evictable(const struct physical *physical)
+{
+    for (struct physical **at = &evictables; *at != NULL; at = &(*at)->next_evictable) {
+        if (*at == physical) {
+            *at = physical->next_evictable;
+            return;
+        }
+    }
+}
+
+void physical_unmake(struct physical *physical)
+{
+    uint64_t start = physical->span.start, size = physical->span.size;
+    if (physical->evictable)
+        forget_evictable(physical);
+    if (physical->exposed)
+        space_hide(start, size);
+    if (physical->sharing != NULL)
+        sharing_end(physical);
+    else if (physical->touched_to > physical->touched_from)
+        space_discard(start + physical->touched_from, physical->touched_to - physical->touched_from);
+    uncharge(physical);
+    space_give(start, size);
+    free(physical);
+}
+
+void *physical_content(const struct physical *physical)
+{
+    return physical->exposed ? (void *)(uintptr_t)physical->span.start : space_content(physical->span.start);
+}
+
+void physical_touch(struct physical *physical, uint64_t offset, uint64_t size)
+{
+    if (physical->touched_to == 0 || offset < physical->touched_from)
+        physical->touched_from = offset;
+    if (offset + size > physical->touched_to)
+        physical->touched_to = offset + size;
+}
