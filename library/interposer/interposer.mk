@@ -39,3 +39,8 @@ $(BUILD)/interposer/%.map: $(INTERPOSER)/%/exports.map.in $(wildcard $(INTERPOSE
 $(BUILD)/interposer/stubs/%.so.1:
 	@mkdir -p $(@D)
 	@$(CC) $(FLAGS) -shared -nostdlib -Wl,-soname,$(@F) -x c -o $@.new /dev/null && mv $@.new $@
+
+# Everything once more with the thread sanitizer, into build/threads.
+.PHONY: sanitize-threads
+sanitize-threads:
+	$(MAKE) BUILD=$(BUILD)/threads NO_UNDEFINED= CFLAGS="-O1 -g -fno-omit-frame-pointer" SANITIZE=-fsanitize=thread all

@@ -8,11 +8,10 @@
 #include "route.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "hooks.h"
 
-enum { CAPACITY = 1024, FLAG_DEFAULT = 0, FLAG_LEGACY = 1, FLAG_THREAD = 2 };
+enum { CAPACITY = 4096, FLAG_DEFAULT = 0, FLAG_LEGACY = 1, FLAG_THREAD = 2 };
 
 struct pair {
     void *from, *to;
@@ -44,20 +43,22 @@ static void *const hooks[FUNCTION_COUNT] = {
 
 static struct table *_Atomic published;
 
+_Static_assert(FUNCTION_COUNT * 3 < CAPACITY, "two answers and a symbol for each row leave room");
+
 static struct pair *find(struct table *table, void *from)
 {
-    size_t place = (size_t)(((uintptr_t)from >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 54);
+    size_t place = (size_t)(((uintptr_t)from >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 52);
     while (table->pairs[place].from != NULL && table->pairs[place].from != from)
         place = (place + 1) % CAPACITY;
     return &table->pairs[place];
 }
 
-/* The first to claim an address keeps it. Our own addresses, from a driver that looks itself up in the default scope, lead nowhere. */
-static void add(struct table *table, void *from, void *to)
+/* The first to claim an address keeps it. */
+static void add(struct table *table, void *from, enum function function)
 {
     struct pair *pair = find(table, from);
-    if (from != NULL && pair->from == NULL && from != to)
-        *pair = (struct pair){from, to};
+    if (from != NULL && pair->from == NULL)
+        *pair = (struct pair){from, hooks[function] != NULL ? hooks[function] : from};
 }
 
 static void *ask(const struct row *row, uint64_t flag)
@@ -72,28 +73,31 @@ static void *ask(const struct row *row, uint64_t flag)
 static void add_answers(struct table *table, enum function function)
 {
     const struct row *row = &rows[function];
-    if (!real_has(function) || row->version < 0)
-        return;
     if (row->stream == STREAM_T) {
-        add(table, ask(row, FLAG_THREAD), hooks[function]);
+        add(table, ask(row, FLAG_THREAD), function);
         return;
     }
-    add(table, ask(row, FLAG_DEFAULT), hooks[function]);
-    add(table, ask(row, FLAG_LEGACY), hooks[function]);
+    add(table, ask(row, FLAG_DEFAULT), function);
+    add(table, ask(row, FLAG_LEGACY), function);
 }
 
-static struct table *build(void)
+static int by_version(const void *one, const void *other)
 {
-    struct table *table = calloc(1, sizeof *table);
-    for (int i = 0; table != NULL && i < FUNCTION_COUNT; i++) {
-        if (hooks[i] != NULL)
-            add(table, real_address((enum function)i), hooks[i]);
+    return rows[*(const enum function *)one].version - rows[*(const enum function *)other].version;
+}
+
+/* Rows that are not hooked claim their addresses too, and older ones first: a driver without a variant answers with an older one, whose signature is
+ * another. */
+static void fill(struct table *table)
+{
+    enum function order[FUNCTION_COUNT];
+    for (int i = 0; i < FUNCTION_COUNT; i++) {
+        order[i] = (enum function)i;
+        add(table, real_address(order[i]), order[i]);
     }
-    for (int i = 0; table != NULL && i < FUNCTION_COUNT; i++) {
-        if (hooks[i] != NULL)
-            add_answers(table, (enum function)i);
-    }
-    return table;
+    qsort(order, FUNCTION_COUNT, sizeof order[0], by_version);
+    for (int i = 0; i < FUNCTION_COUNT; i++)
+        add_answers(table, order[i]);
 }
 
 static struct table *routes(void)
@@ -101,7 +105,9 @@ static struct table *routes(void)
     struct table *table = atomic_load_explicit(&published, memory_order_acquire), *none = NULL;
     if (table != NULL)
         return table;
-    table = build();
+    table = calloc(1, sizeof *table);
+    if (table != NULL)
+        fill(table);
     if (table != NULL && !atomic_compare_exchange_strong(&published, &none, table)) {
         free(table);
         table = none;

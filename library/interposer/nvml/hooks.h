@@ -6,6 +6,7 @@
 #ifndef VCUDA_NVML_HOOKS_H
 #define VCUDA_NVML_HOOKS_H
 
+#include "details.h"
 #include "interposer/state/state.h"
 #include "nvml.h"
 

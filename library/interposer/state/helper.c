@@ -10,13 +10,14 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "internal.h"
 
-enum { MAX_TICKS = 8, STACK = 512 * 1024, RETRY_S = 10, FAREWELL_NS = 20000000 };
+enum { MAX_TICKS = 8, STACK = 512 * 1024, RETRY_S = 10, FAREWELL_NS = 20000000, BUSY_NS = 10000000 };
 enum thread_state { THREAD_NONE, THREAD_RUNS, THREAD_REFUSED };
 
 struct slot {
@@ -39,13 +40,13 @@ static void ring(void)
         syscall(SYS_futex, &bell, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-/* Runs what is due; returns when the next is. Nothing where another thread is at it. */
+/* Runs what is due; returns when the next is. Where another thread is at it, in a moment. */
 static uint64_t run_due(void)
 {
     uint32_t idle = 0;
     uint64_t next = UINT64_MAX;
     if (!atomic_compare_exchange_strong(&working, &idle, 1))
-        return next;
+        return vcuda_now_ns() + BUSY_NS;
     for (int i = 0; i < MAX_TICKS && !atomic_load(&leaving); i++) {
         vcuda_tick *run = atomic_load(&ticks[i].run);
         uint64_t now = vcuda_now_ns(), due = atomic_load(&ticks[i].due_ns);
@@ -78,6 +79,7 @@ static void sleep_until(uint32_t heard, uint64_t next)
 static void *work(void *unused)
 {
     (void)unused;
+    prctl(PR_SET_NAME, "vcuda-helper");
     while (!atomic_load(&leaving)) {
         uint32_t heard = atomic_load(&bell);
         sleep_until(heard, run_due());

@@ -75,8 +75,10 @@ static int take_over(struct region *region, uint32_t pid)
 {
     for (uint32_t i = 0, high = high_of(region); i < high; i++) {
         struct region_slot *slot = &region->slots[i];
-        if (is_ours(slot, pid)) {
+        uint32_t held = pid;
+        if (is_ours(slot, pid) && atomic_compare_exchange_strong(&slot->pid, &held, pid | REGION_CLEARING)) {
             clear(slot);
+            atomic_store(&slot->pid, pid);
             return (int)i;
         }
     }
@@ -125,6 +127,7 @@ struct region_slot *vcuda_claim_slot(void)
     if (once_enter(&claiming, is_claimed)) {
         atomic_store_explicit(&vcuda_own_slot, claim(), memory_order_release);
         once_leave(&claiming);
+        vcuda_helper_watch();
     }
     struct region_slot *slot = atomic_load_explicit(&vcuda_own_slot, memory_order_acquire);
     return slot != NULL ? slot : &outside;

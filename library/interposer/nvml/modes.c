@@ -1,0 +1,23 @@
+/*
+ * Switches of a whole GPU, which is not this container's alone: refused with NO_PERMISSION where the GPU is limited, as the driver refuses whoever is
+ * not root. Elsewhere the driver decides.
+ */
+#include "hooks.h"
+
+static bool is_shared(nvmlDevice_t device)
+{
+    return nvml_device_index(device) != VCUDA_NOT_LIMITED;
+}
+
+#define REFUSED_WHERE_SHARED(symbol, parameters, ...)                                                                  \
+    nvmlReturn_t symbol parameters                                                                                     \
+    {                                                                                                                  \
+        return is_shared(device) ? NVML_ERROR_NO_PERMISSION : NVML(symbol, __VA_ARGS__);                               \
+    }
+
+REFUSED_WHERE_SHARED(nvmlDeviceSetComputeMode, (nvmlDevice_t device, nvmlComputeMode_t mode), device, mode)
+REFUSED_WHERE_SHARED(nvmlDeviceSetPersistenceMode, (nvmlDevice_t device, nvmlEnableState_t mode), device, mode)
+REFUSED_WHERE_SHARED(nvmlDeviceSetMigMode, (nvmlDevice_t device, unsigned int mode, nvmlReturn_t *activation), device, mode, activation)
+REFUSED_WHERE_SHARED(nvmlDeviceSetEccMode, (nvmlDevice_t device, nvmlEnableState_t mode), device, mode)
+REFUSED_WHERE_SHARED(nvmlDeviceClearEccErrorCounts, (nvmlDevice_t device, nvmlEccCounterType_t counter), device, counter)
+REFUSED_WHERE_SHARED(nvmlDeviceSetPowerManagementLimit, (nvmlDevice_t device, unsigned int milliwatts), device, milliwatts)

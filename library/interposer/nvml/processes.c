@@ -1,0 +1,166 @@
+/*
+ * Who runs on a limited GPU: this container's processes alone, with what our ledger says they hold.
+ *
+ * A driver names processes by the pids of our own namespace (open kernel modules since 535.113) or of the host. Ours are those with a slot in
+ * the region under that pid, and those of the agent's list of host pids (pids.config), whose memory only the driver can tell.
+ * The protocol is the driver's: a list that is too short gets INSUFFICIENT_SIZE and the number of entries, of what is left after filtering.
+ */
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "hooks.h"
+
+enum { MAX_HOST_PIDS = 1024, FIRST_CAPACITY = 64, ATTEMPTS = 8 };
+
+/* Every generation of an entry begins so. */
+struct entry {
+    unsigned int pid;
+    unsigned long long used;
+};
+_Static_assert(sizeof(nvmlProcessInfo_v1_t) == sizeof(struct entry), "the oldest generation has nothing more");
+_Static_assert(offsetof(nvmlProcessInfo_v1_t, usedGpuMemory) == offsetof(struct entry, used), "layout");
+_Static_assert(offsetof(nvmlProcessInfo_v2_t, usedGpuMemory) == offsetof(struct entry, used), "layout");
+_Static_assert(offsetof(nvmlProcessDetail_v1_t, usedGpuMemory) == offsetof(struct entry, used), "layout");
+
+struct host_pids {
+    size_t count;
+    int32_t pids[MAX_HOST_PIDS];
+};
+
+struct list {
+    nvmlDevice_t device;
+    size_t entry_size;
+    nvmlReturn_t (*ask)(nvmlDevice_t device, unsigned int *count, void *entries, const void *extra);
+    const void *extra;
+};
+
+static void read_host_pids(struct host_pids *host)
+{
+    char path[VCUDA_PATH];
+    int file = vcuda_path(path, "pids.config") ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    ssize_t length = file < 0 ? -1 : read(file, host->pids, sizeof host->pids);
+    host->count = length < 0 ? 0 : (size_t)length / sizeof host->pids[0];
+    if (file >= 0)
+        close(file);
+}
+
+static bool is_listed(const struct host_pids *host, unsigned int pid)
+{
+    for (size_t i = 0; i < host->count; i++) {
+        if ((unsigned int)host->pids[i] == pid)
+            return true;
+    }
+    return false;
+}
+
+/* Fills in what a process of ours holds; false: it is not ours. */
+static bool keep(struct entry *entry, int index, const struct host_pids *host)
+{
+    uint64_t bytes;
+    if (vcuda_used_by(entry->pid, index, &bytes)) {
+        entry->used = bytes;
+        return true;
+    }
+    return is_listed(host, entry->pid);
+}
+
+static unsigned int filter(char *entries, unsigned int count, size_t size, int index)
+{
+    struct host_pids host;
+    unsigned int kept = 0;
+    read_host_pids(&host);
+    for (unsigned int i = 0; i < count; i++) {
+        struct entry entry;
+        memcpy(&entry, entries + i * size, sizeof entry);
+        if (keep(&entry, index, &host)) {
+            memmove(entries + kept * size, entries + i * size, size);
+            memcpy(entries + kept++ * size, &entry, sizeof entry);
+        }
+    }
+    return kept;
+}
+
+/* All of the driver's entries, in memory that the caller frees; processes may appear between two questions, so not for ever. */
+static nvmlReturn_t ask_all(const struct list *list, char **entries, unsigned int *count)
+{
+    nvmlReturn_t error = NVML_ERROR_INSUFFICIENT_SIZE;
+    unsigned int capacity = FIRST_CAPACITY;
+    *entries = NULL;
+    for (int attempt = 0; error == NVML_ERROR_INSUFFICIENT_SIZE && attempt < ATTEMPTS; attempt++, capacity *= 2) {
+        free(*entries);
+        *entries = calloc(capacity, list->entry_size);
+        if (*entries == NULL)
+            return NVML_ERROR_MEMORY;
+        *count = capacity;
+        error = list->ask(list->device, count, *entries, list->extra);
+        capacity = *count > capacity ? *count : capacity;
+    }
+    return error;
+}
+
+static nvmlReturn_t answer(const struct list *list, int index, unsigned int *count, void *out)
+{
+    char *entries;
+    unsigned int found, room = *count;
+    nvmlReturn_t error = ask_all(list, &entries, &found);
+    if (error == NVML_SUCCESS) {
+        *count = filter(entries, found, list->entry_size, index);
+        if (*count > room)
+            error = NVML_ERROR_INSUFFICIENT_SIZE;
+        else
+            memcpy(out == NULL ? entries : out, entries, *count * list->entry_size);
+    }
+    free(entries);
+    return error;
+}
+
+/* What is malformed, or asked of a GPU that is not limited, is the driver's to answer. */
+static nvmlReturn_t running(const struct list *list, unsigned int *count, void *out)
+{
+    bool asked_well = count != NULL && (out != NULL || *count == 0);
+    int index = asked_well ? nvml_device_index(list->device) : VCUDA_NOT_LIMITED;
+    return index == VCUDA_NOT_LIMITED ? list->ask(list->device, count, out, list->extra) : answer(list, index, count, out);
+}
+
+#define RUNNING(symbol, type)                                                                                          \
+    static nvmlReturn_t ask_##symbol(nvmlDevice_t device, unsigned int *count, void *entries, const void *extra)       \
+    {                                                                                                                  \
+        (void)extra;                                                                                                   \
+        return NVML(symbol, device, count, entries);                                                                   \
+    }                                                                                                                  \
+    nvmlReturn_t symbol(nvmlDevice_t device, unsigned int *count, type *entries)                                       \
+    {                                                                                                                  \
+        return running(&(struct list){device, sizeof *entries, ask_##symbol, NULL}, count, entries);                   \
+    }
+
+RUNNING(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t)
+RUNNING(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
+RUNNING(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t)
+RUNNING(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
+RUNNING(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
+RUNNING(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
+RUNNING(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
+RUNNING(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
+RUNNING(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
+
+/* The same in a struct that carries its version and which of the three lists is meant. */
+static nvmlReturn_t ask_details(nvmlDevice_t device, unsigned int *count, void *entries, const void *extra)
+{
+    nvmlProcessDetailList_t list = *(const nvmlProcessDetailList_t *)extra;
+    list.numProcArrayEntries = *count;
+    list.procArray = entries;
+    nvmlReturn_t error = NVML(nvmlDeviceGetRunningProcessDetailList, device, &list);
+    *count = list.numProcArrayEntries;
+    return error;
+}
+
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *list)
+{
+    if (list == NULL)
+        return NVML(nvmlDeviceGetRunningProcessDetailList, device, list);
+    struct list question = {device, sizeof *list->procArray, ask_details, list};
+    return running(&question, &list->numProcArrayEntries, list->procArray);
+}
