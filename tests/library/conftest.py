@@ -1,12 +1,14 @@
-"""Builds of the emulated driver, and machines that run on it."""
+"""Builds of the emulated driver and of the interposers, machines that run on the one, containers on the other."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.library.driver import Driver
+from tests.library.interposed import Container
 from tests.library.machine import LIBRARY, Machine
 
 _NATIVE = Path(__file__).parent / "native"
@@ -56,3 +58,27 @@ def sanitized_machine(sanitized_build: Path, short_tmp: Path) -> Iterator[Machin
     found = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
     with ExitStack() as processes:
         yield Machine(sanitized_build, short_tmp, processes, preload=found.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def interposers(build: Path) -> Path:
+    return build.parent / "interposer"
+
+
+@pytest.fixture(scope="session")
+def drivers(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Driver], Path]:
+    """Builds a test driver once."""
+    built: dict[Driver, Path] = {}
+
+    def get(driver: Driver) -> Path:
+        if driver not in built:
+            built[driver] = driver.build(tmp_path_factory.mktemp("driver"))
+        return built[driver]
+
+    return get
+
+
+@pytest.fixture
+def container(interposers: Path, build: Path, drivers: Callable[[Driver], Path], short_tmp: Path) -> Container:
+    """On the test driver of native/interposer, and the emulated NVML. Without limits until it is granted some."""
+    return Container(short_tmp, interposers, drivers(Driver()), build / "libnvidia-ml.so.1")

@@ -1,0 +1,46 @@
+"""Builds of native/interposer/driver.c: a libcuda.so.1 with every function of the table, or with an older driver's.
+
+In: which driver. Out: a shared object. Its exported names are a version script made from cuda_functions.h.
+"""
+
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.library.cuda_declarations import OURS, rows
+
+_SOURCES = Path(__file__).parent / "native/interposer"
+_FLAGS = (
+    "-std=c11",
+    "-D_GNU_SOURCE",
+    "-fPIC",
+    "-shared",
+    "-O0",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wl,-soname,libcuda.so.1",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """`version`: newer functions do not exist. `distinct`: cuGetProcAddress gives other addresses than dlsym."""
+
+    version: int = 13000
+    distinct: bool = False
+    without: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        return frozenset(row.symbol for row in rows() if row.version <= self.version) - self.without
+
+    def build(self, directory: Path) -> Path:
+        names = directory / "names.map"
+        names.write_text("{ global: driver_calls; " + "; ".join(self.symbols) + "; local: *; };")
+        output = directory / f"libcuda.so.{self.version}"
+        defines = [f"-DDRIVER_VERSION={self.version}", f'-DWITHOUT="{" ".join(sorted(self.without))} "']
+        defines += ["-DDISTINCT"] if self.distinct else []
+        command = ["gcc", *_FLAGS, *defines, f"-I{OURS}", f"-Wl,--version-script={names}", "-o", str(output)]
+        subprocess.run([*command, *map(str, _SOURCES.glob("*.c"))], check=True, timeout=55)
+        return output

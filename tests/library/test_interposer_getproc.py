@@ -1,0 +1,125 @@
+"""cuGetProcAddress through ours: the driver chooses, and of what it chose the hooked functions become ours."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.library.cuda_declarations import Row, rows
+from tests.library.driver import Driver
+from tests.library.interposed import GIB, Container, device
+from tests.library.machine import LIBRARY
+
+VERSIONS = (2000, 3020, 7000, 11000, 11030, 12000, 12080, 13000)
+FLAGS = (0, 1, 2)
+OURS = "libcuda.so.1"
+FULL = Driver()
+OTHER_ADDRESSES = Driver(distinct=True)
+CUDA_11_4 = Driver(version=11040)
+CUDA_11_2 = Driver(version=11020)
+LOST = Driver(without=frozenset({"cuMemGetInfo_v2", "cuCtxCreate_v3", "cuGetProcAddress_v2"}))
+MakeContainer = Callable[[Driver], Container]
+
+
+def hooked() -> frozenset[str]:
+    text = "".join(path.read_text() for path in (LIBRARY / "interposer/cuda").glob("hooks_*.def"))
+    return frozenset(re.findall(r"^HOOK\((\w+)\)", text, flags=re.MULTILINE))
+
+
+def by_base() -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows():
+        found.setdefault(row.base, []).append(row)
+    return found
+
+
+def expected(variants: list[Row], version: int, flag: int) -> str:
+    """The symbol that a driver with these variants chooses; "" for none."""
+    fitting = [row for row in variants if row.version <= version]
+    fitting = [row for row in fitting if row.stream == "L" or flag == 2]
+    return max(fitting, key=lambda row: (row.stream == "T", row.version)).symbol if fitting else ""
+
+
+@pytest.fixture
+def on(interposers: Path, build: Path, drivers: Callable[[Driver], Path], short_tmp: Path) -> MakeContainer:
+    def make(driver: Driver) -> Container:
+        return Container(short_tmp / "c", interposers, drivers(driver), build / "libnvidia-ml.so.1")
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("driver", "function"),
+    [
+        (FULL, "cuGetProcAddress_v2"),
+        (FULL, "cuGetProcAddress"),
+        (OTHER_ADDRESSES, "cuGetProcAddress_v2"),
+        (OTHER_ADDRESSES, "cuGetProcAddress"),
+        (CUDA_11_4, "cuGetProcAddress"),
+    ],
+    ids=["v2", "v1", "v2 with other addresses", "v1 with other addresses", "11.4"],
+)
+def test_every_function_of_every_version_and_flag_is_ours_where_hooked_and_the_drivers_elsewhere(
+    on: MakeContainer, driver: Driver, function: str
+) -> None:
+    variants, hooks = by_base(), hooked()
+    answers = on(driver).run("getproc", function, sorted(variants), VERSIONS, FLAGS).value
+    assert len(answers) == len(variants) * len(VERSIONS) * len(FLAGS)
+    routed = set()
+    for base, version, flag, ours, real in answers:
+        wanted = expected(variants[base], version, flag) if version <= driver.version else ""
+        assert ours[:2] == real[:2], (base, version, flag)
+        if base == "cuGetProcAddress" and wanted:
+            assert ours[2:4] == [OURS, wanted], (version, flag)
+        elif wanted in hooks:
+            assert ours[2:4] == [OURS, wanted], (base, version, flag)
+            routed.add(wanted)
+        else:
+            assert ours[4] == real[4], (base, version, flag)
+    assert routed >= {"cuInit", "cuMemGetInfo_v2", "cuDeviceTotalMem", "cuCtxDestroy_v2"}
+
+
+def test_a_function_that_the_driver_lacks_is_not_offered_and_its_older_variant_keeps_its_signature(
+    on: MakeContainer,
+) -> None:
+    """The driver answers with another variant; taking that for the missing one would call it with other arguments."""
+    container = on(LOST)
+    answers = container.run("getproc", "cuGetProcAddress", ["cuCtxCreate", "cuMemGetInfo"], VERSIONS, FLAGS).value
+    found = {(base, version): tuple(ours[2:4]) for base, version, _, ours, _ in answers}
+    assert found["cuCtxCreate", 11030] == (OURS, "cuCtxCreate_v2")
+    assert found["cuCtxCreate", 13000] == (OURS, "cuCtxCreate_v4")
+    assert found["cuMemGetInfo", 13000] == (OURS, "cuMemGetInfo")
+
+
+def test_a_hook_of_a_function_that_the_driver_lacks_says_not_found(on: MakeContainer) -> None:
+    container = on(CUDA_11_2)
+    library = container.run(
+        "resolved", OURS, "cuGetProcAddress_v2", "cuCtxCreate_v4", "cuDevicePrimaryCtxReset_v2"
+    ).value
+    assert [file for file, _ in library.values()] == [OURS] * 3
+    answers = container.run(
+        "called_unseen", "cuGetProcAddress", "cuGetProcAddress_v2", "cuCtxCreate_v4", "cuCtxCreate_v3"
+    ).value
+    assert set(answers.values()) == {500}
+
+
+@pytest.mark.parametrize("driver", [FULL, OTHER_ADDRESSES], ids=["one address", "other addresses"])
+def test_asking_for_itself_gives_the_function_with_the_right_number_of_arguments(
+    on: MakeContainer, driver: Driver
+) -> None:
+    chain = on(driver).run("chained_getproc").value
+    assert chain == [[OURS, "cuGetProcAddress"], [OURS, "cuGetProcAddress_v2"], [OURS, "cuMemGetInfo_v2"]]
+
+
+def test_questions_with_null_are_answered_by_the_driver(on: MakeContainer) -> None:
+    answers = on(FULL).run("getproc_nulls").value
+    assert [ours for ours, _ in answers] == [real for _, real in answers]
+    assert [ours for ours, _ in answers] == [1, 1, 1, 1, 0, 0]
+
+
+def test_a_driver_that_calls_its_own_exports_does_not_meet_our_hooks(on: MakeContainer) -> None:
+    container = on(FULL)
+    container.grant(device(0, memory=2 * GIB))
+    driver_heard, program_heard = container.run("nested_view").value
+    assert (driver_heard, program_heard) == (80 * GIB, 2 * GIB)
