@@ -50,13 +50,14 @@ _TLS = (2, 3, 99)
 
 @dataclass(frozen=True, slots=True)
 class DriverRoot:
-    """`objects` replace stubs by SONAME: `{"libcuda.so.1": Path(...)}`."""
+    """`objects` replace stubs by SONAME: `{"libcuda.so.1": Path(...)}`; `libraries` may be fewer."""
 
     path: Path
     version: str = VERSION
     machine: str = field(default_factory=platform.machine)
     objects: Mapping[str, Path] = field(default_factory=dict)
     directories: Mapping[int, str] = field(default_factory=lambda: {64: "usr/lib64", 32: "usr/lib"})
+    libraries: tuple[tuple[str, str, tuple[str, ...]], ...] = LIBRARIES
 
     def directory(self, bits: int = 64) -> Path:
         return self.path / self.directories[bits]
@@ -71,7 +72,7 @@ class DriverRoot:
         version = version or self.version
         for bits in self.directories:
             self.directory(bits).mkdir(parents=True, exist_ok=True)
-            for name, soname, needed in LIBRARIES:
+            for name, soname, needed in self.libraries:
                 self._install_library(bits, name, soname, needed, version)
             for soname in _LINKS_FOR_LINKING:
                 _link(self.directory(bits) / soname.removesuffix(".1"), soname)

@@ -114,7 +114,7 @@ class DriverMirror:
     def _plan(self, loaded: str) -> tuple[Plan, tuple[str, ...]]:
         options, kept = self._options, self._kept(loaded)
         prefixes = (CUDA, NVML, *options.shared.libraries, *options.whole.libraries)
-        finding = find_libraries(self._root, prefixes, options.machine, kept=kept)
+        finding = find_libraries(self._root, prefixes, options.machine, loaded=loaded, kept=kept)
         libraries = choose(finding.libraries, loaded=loaded)
         version = driver_version(libraries, loaded=loaded)
         from_kept = kept if kept is not None and _comes_from(kept, libraries) else None

@@ -163,6 +163,5 @@ def _refusal(chosen: Chosen, missing: Sequence[str]) -> str:
             f"the driver below {chosen.root} has no 64-bit {' and no '.join(absent)}; "
             "install all of the driver there or correct --driver-root"
         )
-    return (
-        f"shares of a GPU do not start on this node, because nothing would hold them to it: {reason}" if reason else ""
-    )
+    because = "shares of a GPU do not start here, because nothing would hold them to their size"
+    return f"{because}: {reason}" if reason else ""

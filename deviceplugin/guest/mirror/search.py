@@ -86,12 +86,18 @@ class Finding:
     trouble: tuple[str, ...] = ()
 
 
-def find_libraries(root: DriverRoot, prefixes: Iterable[str], machine: Machine, *, kept: Kept | None = None) -> Finding:
-    """Every library whose name begins with one of `prefixes` and that this machine can load."""
+def find_libraries(
+    root: DriverRoot, prefixes: Iterable[str], machine: Machine, *, loaded: str = "", kept: Kept | None = None
+) -> Finding:
+    """Every library whose name begins with one of `prefixes` and that this machine can load.
+
+    The loader's cache knows one file of each SONAME; `loaded` is the version of which all files are looked for.
+    """
     wanted = tuple(prefixes)
     trouble: list[str] = []
     files: dict[Path, list[str]] = {}
-    for name, path in _candidates(root, wanted, kept, trouble):
+    mirrored = _in_mirror(kept, wanted) if kept is not None else ()
+    for name, path in (*_candidates(root, wanted, loaded, trouble), *mirrored):
         names = files.setdefault(path, [path.name])
         if name not in names:
             names.append(name)
@@ -114,14 +120,16 @@ def find_programs(root: DriverRoot, names: Iterable[str], *, kept: Kept | None =
 
 
 def _candidates(
-    root: DriverRoot, wanted: tuple[str, ...], kept: Kept | None, trouble: list[str]
+    root: DriverRoot, wanted: tuple[str, ...], loaded: str, trouble: list[str]
 ) -> Iterator[tuple[str, Path]]:
     named = list(_in_cache(root, wanted, trouble))
     if not any(name.startswith((CUDA, NVML)) for name, _ in named):
-        named += _in_directories(root, wanted)
+        named += _in_directories(root, LIBRARY_DIRECTORIES, wanted)
     yield from named
-    if kept is not None:
-        yield from _in_mirror(kept, wanted)
+    if loaded:
+        beside = dict.fromkeys(f"/{path.parent.relative_to(root.path)}" for _, path in named)
+        siblings = _in_directories(root, beside, wanted)
+        yield from ((name, path) for name, path in siblings if path.name.endswith(f".so.{loaded}"))
 
 
 def _in_cache(root: DriverRoot, wanted: tuple[str, ...], trouble: list[str]) -> Iterator[tuple[str, Path]]:
@@ -143,8 +151,10 @@ def _in_cache(root: DriverRoot, wanted: tuple[str, ...], trouble: list[str]) -> 
             yield entry.name, found
 
 
-def _in_directories(root: DriverRoot, wanted: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
-    for directory in LIBRARY_DIRECTORIES:
+def _in_directories(
+    root: DriverRoot, directories: Iterable[str], wanted: tuple[str, ...]
+) -> Iterator[tuple[str, Path]]:
+    for directory in directories:
         for name in root.listing(directory):
             found = root.resolve(f"{directory}/{name}") if name.startswith(wanted) else None
             if found is not None:

@@ -1,0 +1,1 @@
+"""Crashes and a full disk at every change that the mirror makes to its directory; see `driver`."""
