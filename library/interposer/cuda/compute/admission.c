@@ -1,0 +1,133 @@
+/* Who may launch now: see limiter.h for the rule. */
+#include "limiter.h"
+
+/* A launch that had to wait goes with so much to spare, so that threads do not wake for each small kernel: 4 ms of wall time. */
+#define QUANTUM_NS INT64_C(1000000)
+#define QUANTUM_WALL_NS INT64_C(4000000)
+/* Who waited longer goes first: waiting lowers the bar, a little. */
+#define AGE_PART INT64_C(16)
+#define AGE_MOST_NS INT64_C(10000000)
+
+#define SLICE_NS UINT64_C(50000000)         /* the limits may change */
+#define SLICE_MEASURING_NS UINT64_C(3000000) /* estimates may turn out too high */
+#define SLICE_LEAST_NS UINT64_C(50000)
+#define POLL_NS UINT64_C(100000)
+#define POLL_MOST_NS UINT64_C(1000000)
+#define HARVEST_NS UINT64_C(2000000)
+
+static int64_t credit(const struct limiter *limiter, int64_t wall_ns)
+{
+    uint32_t rate = atomic_load_explicit(&limiter->budget.rate, memory_order_relaxed);
+    return (int64_t)((double)wall_ns * rate / BUDGET_WHOLE);
+}
+
+static struct region_device *device_of(const struct limiter *limiter)
+{
+    return &limiter->budget.region->devices[limiter->budget.device];
+}
+
+/* Something else moved: a launch of the container, a measurement of this process. */
+static uint64_t movement(const struct limiter *limiter)
+{
+    return atomic_load_explicit(&device_of(limiter)->launches, memory_order_relaxed) +
+           atomic_load_explicit(&limiter->measured, memory_order_relaxed);
+}
+
+static void remember(const struct limiter *limiter, struct waiting *waiting, int64_t available, uint64_t now)
+{
+    waiting->checked_ns = now;
+    waiting->checked_available = available;
+    waiting->checked_count = movement(limiter);
+}
+
+/* `needed`: how far the debt must have been paid since the last check. */
+static bool stuck(const struct limiter *limiter, struct waiting *waiting, int64_t available, int64_t needed, uint64_t now)
+{
+    if (waiting->since_ns == 0 || now < waiting->checked_ns + PATIENCE_NS)
+        return false;
+    bool moved = movement(limiter) != waiting->checked_count || (needed > 0 && available >= waiting->checked_available + needed);
+    remember(limiter, waiting, available, now);
+    return !moved;
+}
+
+static void account(struct limiter *limiter, struct waiting *waiting, uint64_t now)
+{
+    struct region_device *device = device_of(limiter);
+    if (waiting->since_ns == 0)
+        atomic_fetch_add_explicit(&device->throttled_launches, 1, memory_order_relaxed);
+    else
+        atomic_fetch_add_explicit(&device->throttled_ns, now - waiting->accounted_ns, memory_order_relaxed);
+    waiting->accounted_ns = now;
+}
+
+static uint64_t wait_for(struct limiter *limiter, struct waiting *waiting, int64_t available, uint64_t now, uint64_t wall_ns)
+{
+    account(limiter, waiting, now);
+    if (waiting->since_ns == 0) {
+        waiting->since_ns = now;
+        remember(limiter, waiting, available, now);
+    }
+    return now + (wall_ns < SLICE_LEAST_NS ? SLICE_LEAST_NS : wall_ns);
+}
+
+static int64_t bar(const struct limiter *limiter, const struct waiting *waiting, uint64_t now)
+{
+    if (waiting->since_ns == 0)
+        return 0;
+    int64_t quantum = credit(limiter, QUANTUM_WALL_NS);
+    int64_t age = credit(limiter, (int64_t)(now - waiting->since_ns)) / AGE_PART;
+    return (quantum < QUANTUM_NS ? quantum : QUANTUM_NS) - (age < AGE_MOST_NS ? age : AGE_MOST_NS);
+}
+
+/* When a launch of unknown cost finds two others on the GPU, only measuring helps: often at first, then at ease. */
+static uint64_t poll_until(struct limiter *limiter, struct waiting *waiting, int64_t available, uint64_t now)
+{
+    uint64_t waited = waiting->since_ns == 0 ? 0 : now - waiting->since_ns;
+    uint64_t span = POLL_NS + waited / 8;
+    return wait_for(limiter, waiting, available, now, span < POLL_MOST_NS ? span : POLL_MOST_NS);
+}
+
+static uint64_t debt_until(struct limiter *limiter, struct waiting *waiting, int64_t available, int64_t needed, uint64_t now)
+{
+    uint64_t wall = budget_wait(&limiter->budget, needed - available);
+    uint64_t slice = budget_inflight(&limiter->budget) != 0 ? SLICE_MEASURING_NS : SLICE_NS;
+    return wait_for(limiter, waiting, available, now, wall < slice ? wall : slice);
+}
+
+static void go(struct limiter *limiter, struct waiting *waiting, uint64_t now)
+{
+    if (waiting->since_ns != 0)
+        account(limiter, waiting, now);
+    *waiting = (struct waiting){0};
+}
+
+static void want(struct limiter *limiter, uint64_t now)
+{
+    if (limiter->presence.row != NULL)
+        atomic_store_explicit(&limiter->presence.row->wanted_ns, now, memory_order_relaxed);
+}
+
+uint64_t limiter_admit(struct limiter *limiter, struct waiting *waiting, uint64_t expected_ns, uint64_t most_ns, uint64_t *reserved)
+{
+    uint64_t now = limiter->driver->now();
+    want(limiter, now);
+    if (waiting->since_ns != 0 && now >= atomic_load_explicit(&limiter->harvested_ns, memory_order_relaxed) + HARVEST_NS)
+        limiter_harvest(limiter, false);
+    int64_t available = budget_refill(&limiter->budget, now);
+    if (expected_ns == 0 && atomic_load_explicit(&limiter->unknown, memory_order_relaxed) >= UNKNOWN_LAUNCHES) {
+        limiter_harvest(limiter, false);
+        if (atomic_load_explicit(&limiter->unknown, memory_order_relaxed) >= UNKNOWN_LAUNCHES &&
+            !stuck(limiter, waiting, available, 0, now))
+            return poll_until(limiter, waiting, available, now);
+    } else {
+        int64_t needed = bar(limiter, waiting, now);
+        if (available < needed && !stuck(limiter, waiting, available, credit(limiter, (int64_t)PATIENCE_NS) / 4, now))
+            return debt_until(limiter, waiting, available, needed, now);
+    }
+    go(limiter, waiting, now);
+    *reserved = expected_ns;
+    if (available > 0 && expected_ns < most_ns)
+        *reserved = (uint64_t)available < most_ns ? ((uint64_t)available > expected_ns ? (uint64_t)available : expected_ns) : most_ns;
+    budget_reserve(&limiter->budget, *reserved);
+    return 0;
+}

@@ -1,0 +1,102 @@
+/* See budget.h. A process that is killed at it loses what it was crediting; its estimates vanish with its slot. */
+#include "budget.h"
+
+#include <stdbool.h>
+
+/* Refills closer together than this would only contend for the word. */
+#define STEP_NS UINT64_C(20000)
+/* A time so far ahead comes from before a reboot, or from nowhere. */
+#define FUTURE_NS UINT64_C(1000000000)
+
+static uint32_t rate_of(const struct budget *budget)
+{
+    uint32_t rate = atomic_load_explicit(&budget->rate, memory_order_relaxed);
+    return rate < BUDGET_LEAST ? BUDGET_LEAST : rate;
+}
+
+int64_t budget_cap(uint32_t rate)
+{
+    int64_t cap = INT64_C(50000000) * rate / BUDGET_WHOLE;
+    return cap < 20000000 ? 20000000 : cap;
+}
+
+/* More than an hour is no estimate but a word that was written over. */
+static uint64_t sane(uint64_t ns)
+{
+    return ns > UINT64_C(3600) * 1000000000 ? 0 : ns;
+}
+
+uint64_t budget_inflight(const struct budget *budget)
+{
+    const struct region *region = budget->region;
+    uint32_t high = atomic_load_explicit(&region->slot_high, memory_order_acquire);
+    uint64_t sum = 0;
+    bool own = false;
+    for (uint32_t i = 0; i < high && i < REGION_SLOTS; i++) {
+        const struct region_slot *slot = &region->slots[i];
+        own = own || &slot->use[budget->device] == budget->own;
+        if (atomic_load_explicit(&slot->pid, memory_order_relaxed) != 0)
+            sum += sane(atomic_load_explicit(&slot->use[budget->device].inflight_ns, memory_order_acquire));
+    }
+    return own ? sum : sum + sane(atomic_load_explicit(&budget->own->inflight_ns, memory_order_acquire));
+}
+
+/* The wall time that this caller, and nobody else, credits. */
+static uint64_t claim_time(struct region_device *device, uint64_t now)
+{
+    uint64_t last = atomic_load_explicit(&device->refilled_ns, memory_order_acquire);
+    for (;;) {
+        bool fresh = last == 0 || last > now + FUTURE_NS;
+        if (!fresh && now < last + STEP_NS)
+            return 0;
+        if (atomic_compare_exchange_weak_explicit(&device->refilled_ns, &last, now, memory_order_acq_rel, memory_order_acquire))
+            return fresh ? 0 : now - last;
+    }
+}
+
+static int64_t clamp(int64_t balance, int64_t most)
+{
+    if (balance > most)
+        return most;
+    return balance < BUDGET_FLOOR_NS ? BUDGET_FLOOR_NS : balance;
+}
+
+int64_t budget_refill(struct budget *budget, uint64_t now)
+{
+    struct region_device *device = &budget->region->devices[budget->device];
+    uint32_t rate = rate_of(budget);
+    uint64_t elapsed = claim_time(device, now);
+    int64_t credit = (int64_t)((double)elapsed * rate / BUDGET_WHOLE);
+    /* What is measured is charged first and released then: whoever reads in this order and finds the balance unmoved has missed nothing. */
+    int64_t balance = atomic_load_explicit(&device->balance_ns, memory_order_acquire);
+    int64_t inflight, wanted;
+    do {
+        inflight = (int64_t)budget_inflight(budget);
+        wanted = clamp(balance + credit, budget_cap(rate) + inflight);
+    } while (wanted != balance && !atomic_compare_exchange_weak_explicit(&device->balance_ns, &balance, wanted, memory_order_acq_rel,
+                                                                          memory_order_acquire));
+    return wanted - inflight;
+}
+
+void budget_reserve(struct budget *budget, uint64_t ns)
+{
+    atomic_fetch_add_explicit(&budget->own->inflight_ns, ns, memory_order_acq_rel);
+}
+
+void budget_release(struct budget *budget, uint64_t ns)
+{
+    uint64_t inflight = atomic_load_explicit(&budget->own->inflight_ns, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&budget->own->inflight_ns, &inflight, inflight < ns ? 0 : inflight - ns,
+                                                  memory_order_acq_rel, memory_order_relaxed))
+        ;
+}
+
+void budget_charge(struct budget *budget, int64_t ns)
+{
+    atomic_fetch_sub_explicit(&budget->region->devices[budget->device].balance_ns, ns, memory_order_acq_rel);
+}
+
+uint64_t budget_wait(const struct budget *budget, int64_t ns)
+{
+    return ns <= 0 ? 0 : (uint64_t)((double)ns * BUDGET_WHOLE / rate_of(budget)) + 1;
+}

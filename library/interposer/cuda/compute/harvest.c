@@ -1,0 +1,316 @@
+/* What was launched is measured, charged and published: see limiter.h. */
+#include "limiter.h"
+
+/* The neighbours' measurements of a moment are there so long after it, unless a kernel of theirs still runs. */
+#define SETTLE_NS UINT64_C(40000000)
+/* An end that is reached no later than this after it must have been followed an empty stream; the second is for a single launch. */
+#define BACKLOG_NS UINT64_C(25000)
+#define OVER_NS UINT64_C(2000)
+#define TICK_NS UINT64_C(2000000)
+#define TICK_RECENT_NS UINT64_C(20000000)
+#define RECENT_NS UINT64_C(1000000000)
+
+enum { LOOSE_BATCHES = 8 };
+
+static struct region_device *device_of(const struct limiter *limiter)
+{
+    return &limiter->budget.region->devices[limiter->budget.device];
+}
+
+static uint64_t share_of(struct limiter *limiter, struct interval part, uint64_t now)
+{
+    if (!limiter->divided)
+        return part.end - part.start;
+    return presence_share(&limiter->presence, part, now, &limiter->scratch);
+}
+
+/* ---- corrections ---- */
+
+static void settle_one(struct limiter *limiter, uint64_t now)
+{
+    const struct correction *correction = &limiter->corrections[limiter->correction_first];
+    uint64_t used = share_of(limiter, correction->part, now);
+    budget_charge(&limiter->budget, (int64_t)used - (int64_t)correction->charged_ns);
+    atomic_fetch_add_explicit(&device_of(limiter)->charged_ns, used, memory_order_relaxed);
+    if (limiter->presence.row != NULL)
+        atomic_fetch_add_explicit(&limiter->presence.row->charged_ns, used, memory_order_relaxed);
+    limiter->correction_first = (limiter->correction_first + 1) % CORRECTIONS;
+    limiter->correction_count--;
+}
+
+static void settle(struct limiter *limiter, uint64_t now)
+{
+    while (limiter->correction_count > 0 && limiter->corrections[limiter->correction_first].part.end + SETTLE_NS <= now)
+        settle_one(limiter, now);
+}
+
+static void charge(struct limiter *limiter, struct interval part, uint64_t now)
+{
+    if (limiter->correction_count == CORRECTIONS)
+        settle_one(limiter, now);
+    struct correction added = {part, share_of(limiter, part, now)};
+    limiter->corrections[(limiter->correction_first + limiter->correction_count++) % CORRECTIONS] = added;
+    budget_charge(&limiter->budget, (int64_t)added.charged_ns);
+    presence_publish(limiter->presence.own, part);
+}
+
+/* ---- one batch ---- */
+
+struct measured {
+    struct interval stretch;
+    uint64_t own_ns;                    /* of it, this process's GPU time */
+    bool exact;                         /* the stream was at work all the time */
+};
+
+/*
+ * The time between the marks is the launches' own if the stream never ran empty: of one launch, if it was still at work when its end was asked for; of
+ * several, if more than the last of them was. What is shorter than one launch's estimate is always news.
+ */
+static bool is_exact(const struct batch *batch, uint64_t end, uint64_t own_ns)
+{
+    if (batch->count == 1)
+        return batch->unknown || own_ns <= batch->estimated_ns || end > batch->end->asked_ns + OVER_NS;
+    return end > batch->end->asked_ns + batch->alone_lag_ns + BACKLOG_NS;
+}
+
+/* A launch is not on the GPU before it was made, wherever the start was marked. */
+static struct measured between_marks(struct limiter *limiter, const struct batch *batch, uint64_t now)
+{
+    uint64_t start = mark_time(batch->start), end = mark_time(batch->end);
+    struct measured measured = {{start > batch->first_ns ? start : batch->first_ns, end}, 0, false};
+    if (measured.stretch.end <= measured.stretch.start)
+        measured.stretch.start = measured.stretch.end - 1;
+    measured.own_ns = share_of(limiter, measured.stretch, now);
+    measured.exact = is_exact(batch, end, measured.own_ns);
+    return measured;
+}
+
+static uint64_t stretched(const struct limiter *limiter, uint64_t ns)
+{
+    return ns * atomic_load_explicit(&limiter->stretch, memory_order_relaxed) >> 8;
+}
+
+static struct measured by_estimates(struct limiter *limiter, const struct batch *batch)
+{
+    uint64_t end = batch->first_ns + stretched(limiter, batch->estimated_ns);
+    return (struct measured){{batch->first_ns, end}, batch->estimated_ns, false};
+}
+
+static void learn(struct limiter *limiter, const struct batch *batch, const struct measured *measured)
+{
+    double stretch = (double)(measured->stretch.end - measured->stretch.start) / (double)(measured->own_ns == 0 ? 1 : measured->own_ns);
+    uint32_t before = atomic_load_explicit(&limiter->stretch, memory_order_relaxed);
+    double bounded = stretch > 64 ? 64 : stretch < 1 ? 1 : stretch;
+    atomic_store_explicit(&limiter->stretch, (uint32_t)(before * 0.75 + bounded * 256 * 0.25 + 0.5), memory_order_relaxed);
+    if (batch->count == 1) {
+        estimate_learn(batch->launches[0], measured->own_ns);
+        return;
+    }
+    /* Against what is known now, not what was known then: many batches may have been made with the same wrong estimate. */
+    uint64_t known = 0;
+    for (unsigned i = 0; i < batch->count; i++)
+        known += estimate_ns(batch->launches[i]);
+    double scale = (double)measured->own_ns / (double)(known == 0 ? 1 : known);
+    for (unsigned i = 0; i < batch->count; i++) {
+        bool again = false;
+        for (unsigned earlier = 0; earlier < i && !again; earlier++)
+            again = batch->launches[earlier] == batch->launches[i];
+        if (!again)
+            estimate_scale(batch->launches[i], scale);
+    }
+}
+
+/* In a stream that runs empty between launches the stretch is more than the work: then the estimates count, and now and then a launch is measured alone. */
+static void shorten(struct limiter *limiter, const struct batch *batch, struct measured *measured, uint64_t now)
+{
+    if (measured->own_ns > batch->estimated_ns && limiter->divided)
+        measured->stretch.end = presence_reach(&limiter->presence, measured->stretch, batch->estimated_ns, now, &limiter->scratch);
+    else if (measured->own_ns > batch->estimated_ns)
+        measured->stretch.end = measured->stretch.start + batch->estimated_ns;
+    if (++limiter->loose_batches >= LOOSE_BATCHES) {
+        limiter->loose_batches = 0;
+        atomic_store_explicit(&limiter->sample, true, memory_order_relaxed);
+    }
+}
+
+static void finish(struct limiter *limiter, struct batch *batch, bool marked, uint64_t now)
+{
+    struct measured measured = marked ? between_marks(limiter, batch, now) : by_estimates(limiter, batch);
+    if (measured.exact)
+        learn(limiter, batch, &measured);
+    else if (marked)
+        shorten(limiter, batch, &measured, now);
+    unsigned parts = cover_add(&limiter->cover, measured.stretch, limiter->parts);
+    for (unsigned i = 0; i < parts; i++)
+        charge(limiter, limiter->parts[i], now);
+    budget_release(&limiter->budget, batch->reserved_ns);
+    if (measured.stretch.end > limiter->measured_until_ns)
+        limiter->measured_until_ns = measured.stretch.end;
+    if (batch->unknown)
+        atomic_fetch_sub_explicit(&limiter->unknown, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&limiter->measured, 1, memory_order_relaxed);
+    mark_drop(batch->start);
+    mark_drop(batch->end);
+    limiter_free_batch(limiter, batch);
+}
+
+/* It runs longer than was reserved for it: that much is known to be used already. */
+static void reserve_overrun(struct limiter *limiter, struct batch *batch, uint64_t now)
+{
+    uint32_t stretch = atomic_load_explicit(&limiter->stretch, memory_order_relaxed);
+    if (now < batch->first_ns || (now - batch->first_ns) * 256 / stretch <= batch->reserved_ns || mark_look(batch->start) != MARK_REACHED)
+        return;
+    uint64_t start = mark_time(batch->start) > batch->first_ns ? mark_time(batch->start) : batch->first_ns;
+    uint64_t used = now > start ? (now - start) * 256 / stretch : 0;
+    if (used > batch->reserved_ns) {
+        budget_reserve(&limiter->budget, used - batch->reserved_ns);
+        batch->reserved_ns = used;
+    }
+}
+
+/* ---- all of them ---- */
+
+enum outcome { AHEAD, MARKED, UNMARKED };
+
+static enum outcome look(struct limiter *limiter, const struct batch *batch, uint64_t now)
+{
+    if (batch->start == NULL || batch->end == NULL)
+        return now < batch->closed_ns + stretched(limiter, batch->estimated_ns) ? AHEAD : UNMARKED;
+    enum mark_state end = mark_look(batch->end);
+    if (end == MARK_AHEAD)
+        return AHEAD;
+    return end == MARK_REACHED && mark_look(batch->start) == MARK_REACHED ? MARKED : UNMARKED;
+}
+
+/* The context that the next question needs, current on this thread. */
+static void enter(struct limiter *limiter, const struct timebase **inside, const struct batch *batch)
+{
+    const struct timebase *wanted = batch == NULL || batch->start == NULL ? NULL : batch->start->timebase;
+    CUcontext before;
+    if (wanted == *inside || (batch != NULL && wanted == NULL))
+        return;
+    if (*inside != NULL)
+        limiter->driver->context_pop(&before);
+    *inside = wanted;
+    if (wanted != NULL && (atomic_load_explicit(&wanted->gone, memory_order_acquire) ||
+                           limiter->driver->context_push(wanted->context) != CUDA_SUCCESS))
+        *inside = NULL;
+}
+
+static void collect(struct limiter *limiter)
+{
+    pthread_mutex_lock(&limiter->inbox_lock);
+    if (limiter->inbox != NULL) {
+        *limiter->pending_end = limiter->inbox;
+        limiter->pending_end = limiter->inbox_end;
+        limiter->inbox = NULL;
+        limiter->inbox_end = &limiter->inbox;
+    }
+    pthread_mutex_unlock(&limiter->inbox_lock);
+}
+
+/* Lanes whose oldest batch is not done, by a few bits of their number: a lane that shares them with a slow one is asked a turn later. */
+static bool ahead(uint64_t *slow, const struct batch *batch)
+{
+    return *slow >> batch->lane % 64 & 1;
+}
+
+static void measure(struct limiter *limiter, uint64_t now)
+{
+    const struct timebase *inside = NULL;
+    struct batch **link = &limiter->pending;
+    uint64_t slow = 0;
+    if (*link == NULL)
+        return;
+    CUstreamCaptureMode mode = measuring_relax(limiter->driver);
+    while (*link != NULL) {
+        struct batch *batch = *link;
+        enum outcome outcome = AHEAD;
+        if (!ahead(&slow, batch)) {
+            enter(limiter, &inside, batch);
+            outcome = look(limiter, batch, now);
+            if (outcome == AHEAD && batch->start != NULL)
+                reserve_overrun(limiter, batch, now);
+        }
+        if (outcome == AHEAD) {
+            slow |= UINT64_C(1) << batch->lane % 64;
+            link = &batch->next;
+            continue;
+        }
+        *link = batch->next;
+        finish(limiter, batch, outcome == MARKED, now);
+    }
+    limiter->pending_end = link;
+    enter(limiter, &inside, NULL);
+    measuring_restore(limiter->driver, mode);
+}
+
+static void publish(struct limiter *limiter, uint64_t now)
+{
+    uint64_t since = 0;
+    if (limiter->pending != NULL)
+        since = limiter->pending->first_ns;
+    else if (atomic_load_explicit(&limiter->busy_until_ns, memory_order_relaxed) > now && limiter->presence.own != NULL)
+        since = atomic_load_explicit(&limiter->presence.own->busy_since_ns, memory_order_relaxed);
+    /* A long kernel is on the GPU while its owner launches nothing. */
+    if (limiter->pending != NULL && limiter->presence.row != NULL)
+        atomic_store_explicit(&limiter->presence.row->wanted_ns, now, memory_order_relaxed);
+    if (since != 0 && since < limiter->measured_until_ns)
+        since = limiter->measured_until_ns;
+    presence_busy(limiter->presence.own, since, now);
+}
+
+static void harvest(struct limiter *limiter, uint64_t now)
+{
+    collect(limiter);
+    measure(limiter, now);
+    settle(limiter, now);
+    publish(limiter, now);
+    atomic_store_explicit(&limiter->harvested_ns, now, memory_order_relaxed);
+}
+
+void limiter_harvest(struct limiter *limiter, bool wait)
+{
+    if (wait)
+        pthread_mutex_lock(&limiter->harvest_lock);
+    else if (pthread_mutex_trylock(&limiter->harvest_lock) != 0)
+        return;
+    harvest(limiter, limiter->driver->now());
+    pthread_mutex_unlock(&limiter->harvest_lock);
+}
+
+/* ---- the helper's turn ---- */
+
+static uint32_t rate_now(const struct limiter *limiter, uint64_t now)
+{
+    struct share others[PRESENCE_ROWS], own = {
+        .cores = atomic_load_explicit(&limiter->cores, memory_order_relaxed),
+        .soft_cores = atomic_load_explicit(&limiter->soft_cores, memory_order_relaxed),
+    };
+    for (unsigned i = 0; i < limiter->presence.other_count; i++) {
+        const struct activity_row *row = limiter->presence.others[i];
+        others[i] = (struct share){atomic_load_explicit(&row->cores, memory_order_relaxed), atomic_load_explicit(&row->soft_cores, memory_order_relaxed),
+                                   atomic_load_explicit(&row->wanted_ns, memory_order_relaxed)};
+    }
+    return borrow_rate(own, others, limiter->presence.other_count, now);
+}
+
+uint64_t limiter_tick(struct limiter *limiter)
+{
+    pthread_mutex_lock(&limiter->harvest_lock);
+    uint64_t now = limiter->driver->now();
+    neighbours_look(&limiter->neighbours, now, &limiter->presence);
+    uint32_t rate = rate_now(limiter, now);
+    atomic_store_explicit(&limiter->budget.rate, rate, memory_order_relaxed);
+    atomic_store_explicit(&device_of(limiter)->effective_cores, rate, memory_order_relaxed);
+    harvest(limiter, now);
+    bool waiting = limiter->pending != NULL, settling = limiter->correction_count > 0;
+    pthread_mutex_unlock(&limiter->harvest_lock);
+    /* Who begins a batch says until when first and looks for a sleeper then (lane.c): one of the two sees the other. */
+    atomic_store(&limiter->asleep, true);
+    uint64_t busy_until = atomic_load(&limiter->busy_until_ns);
+    if (!waiting && !settling && busy_until + RECENT_NS <= now)
+        return UINT64_MAX;
+    atomic_store(&limiter->asleep, false);
+    return now + (waiting || busy_until > now ? TICK_NS : TICK_RECENT_NS);
+}

@@ -1,0 +1,149 @@
+/* See lane.h. */
+#include "lane.h"
+
+#define MARGIN_NS UINT64_C(5000)
+/* Beyond what is expected of the open batch, before it counts as over. */
+#define BUSY_MARGIN_NS UINT64_C(1000000)
+
+static _Atomic uint64_t numbers;
+
+void lane_init(struct lane *lane, struct limiter *limiter, struct timebase *timebase, CUstream stream)
+{
+    uint64_t number = atomic_fetch_add_explicit(&numbers, 1, memory_order_relaxed);
+    *lane = (struct lane){.limiter = limiter, .timebase = timebase, .stream = stream, .number = number};
+}
+
+static uint64_t stretched(const struct lane *lane, uint64_t ns)
+{
+    return ns * atomic_load_explicit(&lane->limiter->stretch, memory_order_relaxed) >> 8;
+}
+
+static void keep_last(struct lane *lane, struct mark *mark)
+{
+    mark_drop(lane->last);
+    lane->last = mark;
+}
+
+static void give_up(struct lane *lane, uint64_t reserved)
+{
+    budget_release(&lane->limiter->budget, reserved);
+    lane->left_ns = 0;
+}
+
+/* An empty batch leaves no trace but the mark, behind which nothing came. */
+static void discard(struct lane *lane)
+{
+    struct limiter *limiter = lane->limiter;
+    struct batch *batch = lane->open;
+    lane->open = NULL;
+    give_up(lane, batch->reserved_ns);
+    if (batch->unknown)
+        atomic_fetch_sub_explicit(&limiter->unknown, 1, memory_order_relaxed);
+    mark_drop(batch->start);
+    limiter_free_batch(limiter, batch);
+}
+
+static uint64_t alone_lag(const struct lane *lane, const struct batch *batch, uint64_t now)
+{
+    uint64_t last = stretched(lane, estimate_ns(batch->launches[batch->count - 1]));
+    uint64_t ahead = lane->tail_ns > now ? lane->tail_ns - now : 0;
+    return ahead < last ? ahead : last;
+}
+
+void lane_close(struct lane *lane)
+{
+    struct batch *batch = lane->open;
+    if (batch->count == 0) {
+        discard(lane);
+        return;
+    }
+    uint64_t now = lane->limiter->driver->now();
+    batch->closed_ns = now;
+    batch->alone_lag_ns = alone_lag(lane, batch, now);
+    batch->end = batch->start == NULL ? NULL : mark_record(lane->timebase, lane->stream);
+    keep_last(lane, mark_hold(batch->end));
+    budget_release(&lane->limiter->budget, lane->left_ns);
+    batch->reserved_ns -= lane->left_ns < batch->reserved_ns ? lane->left_ns : batch->reserved_ns;
+    lane->left_ns = 0;
+    lane->open = NULL;
+    limiter_submit(lane->limiter, batch);
+}
+
+void lane_failed(struct lane *lane)
+{
+    if (lane->open->count == 0)
+        discard(lane);
+}
+
+void lane_end(struct lane *lane)
+{
+    if (lane->open != NULL && lane->open->count == 0)
+        discard(lane);
+    if (lane->open != NULL) {
+        mark_drop(lane->open->start);
+        lane->open->start = NULL;
+        lane_close(lane);
+    }
+    keep_last(lane, NULL);
+}
+
+/* The batch begins where the one before ended if the stream is still at work, else here. */
+static struct mark *first_mark(struct lane *lane, uint64_t now)
+{
+    if (lane->last != NULL && lane->tail_ns > now + MARGIN_NS)
+        return mark_hold(lane->last);
+    return mark_record(lane->timebase, lane->stream);
+}
+
+/* Sequentially consistent, as the helper's way to sleep (harvest.c). */
+static void extend_busy(struct limiter *limiter, uint64_t until)
+{
+    uint64_t known = atomic_load_explicit(&limiter->busy_until_ns, memory_order_relaxed);
+    while (known < until && !atomic_compare_exchange_weak(&limiter->busy_until_ns, &known, until))
+        ;
+    if (atomic_load(&limiter->asleep) && atomic_exchange(&limiter->asleep, false))
+        limiter->driver->wake();
+}
+
+static bool begin(struct lane *lane, bool unknown)
+{
+    struct limiter *limiter = lane->limiter;
+    struct batch *batch = limiter_new_batch(limiter);
+    if (batch == NULL)
+        return false;
+    uint64_t now = limiter->driver->now();
+    batch->lane = lane->number;
+    batch->start = first_mark(lane, now);
+    batch->first_ns = limiter->driver->now();
+    batch->unknown = unknown;
+    if (unknown)
+        atomic_fetch_add_explicit(&limiter->unknown, 1, memory_order_relaxed);
+    lane->open = batch;
+    return true;
+}
+
+uint64_t lane_ask(struct lane *lane, struct estimate *estimate, uint64_t now)
+{
+    struct limiter *limiter = lane->limiter;
+    uint64_t ns = estimate_ns(estimate), reserved = 0;
+    bool sample = ns != 0 && atomic_load_explicit(&limiter->sample, memory_order_relaxed);
+    lane->alone = ns == 0 || sample || ns >= BATCH_NS;
+    if (lane->open != NULL && (lane->alone || now >= lane->tail_ns + LANE_GAP_NS))
+        lane_close(lane);
+    uint64_t until = limiter_admit(limiter, &lane->waiting, ns, lane->alone ? 0 : BATCH_NS, &reserved);
+    if (until != 0 && lane->open != NULL)
+        lane_close(lane);
+    if (until != 0)
+        return until;
+    if (sample)
+        atomic_store_explicit(&limiter->sample, false, memory_order_relaxed);
+    if (lane->open == NULL && !begin(lane, ns == 0)) {
+        budget_release(&limiter->budget, reserved);
+        return 0;
+    }
+    lane->open->reserved_ns += reserved;
+    lane->left_ns += reserved;
+    extend_busy(limiter, (lane->tail_ns > now ? lane->tail_ns : now) + stretched(lane, lane->left_ns) + BUSY_MARGIN_NS);
+    presence_begin(limiter->presence.own, now);
+    return 0;
+}

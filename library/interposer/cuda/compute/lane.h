@@ -1,0 +1,66 @@
+/*
+ * A lane: what one thread launches into one stream, gathered into batches that are measured as a whole.
+ *
+ * In: each launch, before and after it. Out: go, or wait until; batches for the limiter. Not here: finding the lane and the estimate, sleeping, calling
+ * the driver's launch. Used by its own thread alone.
+ *
+ * A batch begins with a mark, or with the end of the one before where the stream never ran empty, and is closed by a mark after BATCH_LAUNCHES launches,
+ * BATCH_NS of estimated work, a launch of unknown cost, before a wait, or, late, when the next launch finds that the stream ran empty. Marks are recorded
+ * only next to a launch of the application in the same stream.
+ */
+#ifndef VCUDA_COMPUTE_LANE_H
+#define VCUDA_COMPUTE_LANE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "limiter.h"
+
+/* The stream has run empty when the next launch comes so long after everything before must have ended. */
+#define LANE_GAP_NS UINT64_C(50000)
+
+struct lane {
+    struct batch *open;
+    uint64_t left_ns;                   /* reserved and not used by a launch */
+    uint64_t tail_ns;                   /* when everything launched so far should have ended */
+    bool alone;                         /* the open batch takes one launch */
+    uint64_t number;
+    struct limiter *limiter;
+    struct timebase *timebase;
+    CUstream stream;
+    struct mark *last;                  /* the end of the batch before */
+    struct waiting waiting;
+};
+
+void lane_init(struct lane *lane, struct limiter *limiter, struct timebase *timebase, CUstream stream);
+
+/* Before a launch, the long way. 0: launch, then say lane_took. Else: sleep until then and ask again. */
+uint64_t lane_ask(struct lane *lane, struct estimate *estimate, uint64_t now);
+
+/* After the launch that closes a batch, or one that failed. */
+void lane_close(struct lane *lane);
+void lane_failed(struct lane *lane);
+
+/* Nothing will be launched here any more. */
+void lane_end(struct lane *lane);
+
+/* Before a launch: whether it goes without asking anybody. */
+static inline bool lane_goes(const struct lane *lane, uint64_t ns, uint64_t now)
+{
+    return lane->open != NULL && ns != 0 && ns <= lane->left_ns && now < lane->tail_ns + LANE_GAP_NS;
+}
+
+/* After it. */
+static inline void lane_took(struct lane *lane, struct estimate *estimate, uint64_t ns, uint64_t now)
+{
+    struct batch *batch = lane->open;
+    batch->launches[batch->count++] = estimate;
+    batch->estimated_ns += ns;
+    lane->left_ns = lane->left_ns < ns ? 0 : lane->left_ns - ns;
+    lane->tail_ns = (lane->tail_ns > now ? lane->tail_ns : now) +
+                    (ns * atomic_load_explicit(&lane->limiter->stretch, memory_order_relaxed) >> 8);
+    if (lane->alone || batch->count == BATCH_LAUNCHES || batch->estimated_ns >= BATCH_NS)
+        lane_close(lane);
+}
+
+#endif

@@ -1,0 +1,114 @@
+/*
+ * The limiter of one device in one process: who may launch now, what was launched and waits to be measured, what it cost.
+ *
+ * In: the container's budget, rows of the GPU, batches of launches (lane.h), the time. Out: go, or wait until; charges, estimates, this process's
+ * presence. Not here: sleeping, threads, which device, what the application called. Every function takes or reads the time through `driver->now`, so all
+ * of it runs on a simulated clock.
+ *
+ * The rule. A launch goes when the container's available GPU time is not negative; what it is expected to cost is reserved at once, and when it is
+ * measured the measured time takes the reservation's place. Debt of any size is paid by waiting, at the rate of the limit: that is progress, and so is
+ * any other launch of the container. Without progress for PATIENCE_NS a launch goes, whatever is owed, and the debt stays: an estimate that grows while
+ * a kernel waits for the very launch that is held back, a clock that stands. A launch of which nothing is known goes when fewer than UNKNOWN_LAUNCHES
+ * such are on the GPU, or nothing was measured for PATIENCE_NS.
+ */
+#ifndef VCUDA_COMPUTE_LIMITER_H
+#define VCUDA_COMPUTE_LIMITER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "borrow.h"
+#include "budget.h"
+#include "cover.h"
+#include "estimates.h"
+#include "neighbours.h"
+#include "presence.h"
+#include "timebase.h"
+
+#define PATIENCE_NS UINT64_C(250000000)
+/* A batch is closed, and measured, at so much estimated GPU time. */
+#define BATCH_NS UINT64_C(1000000)
+
+enum { UNKNOWN_LAUNCHES = 2, BATCH_LAUNCHES = 64, CORRECTIONS = 2048 };
+
+/* Launches in one stream, one after the other, between two marks. */
+struct batch {
+    struct batch *next;
+    uint64_t lane;                      /* batches of a lane end in order */
+    struct mark *start, *end;           /* NULL: could not be marked; its estimates stand for it */
+    uint64_t first_ns, closed_ns;       /* host: before the first launch; when the end was marked */
+    uint64_t alone_lag_ns;              /* how late the end is reached if only the last launch was on the GPU when it was asked for */
+    uint64_t reserved_ns, estimated_ns;
+    bool unknown;
+    unsigned count;
+    struct estimate *launches[BATCH_LAUNCHES];
+};
+
+/* A part of a stretch that was charged before the neighbours' measurements were there. */
+struct correction {
+    struct interval part;
+    uint64_t charged_ns;
+};
+
+struct limiter {
+    struct budget budget;
+    const struct measuring *driver;
+    bool divided;                       /* the GPU slices its time between processes (not with MPS) */
+    _Atomic uint32_t cores, soft_cores;
+    _Atomic uint32_t unknown;           /* launches of unknown cost on the GPU */
+    _Atomic uint32_t stretch;           /* 256ths: how much longer than alone things take now */
+    _Atomic uint64_t measured;          /* batches, ever */
+    _Atomic uint64_t harvested_ns;
+    _Atomic uint64_t busy_until_ns;     /* no launch of an open batch is expected to end later */
+    _Atomic bool sample;                /* somebody should measure a launch alone */
+    _Atomic bool asleep;                /* no tick is due */
+    struct estimates *estimates;
+
+    pthread_mutex_t inbox_lock;
+    struct batch *inbox, **inbox_end, *spare;
+
+    pthread_mutex_t harvest_lock;       /* from here on */
+    struct batch *pending, **pending_end;
+    struct presence presence;
+    struct neighbours neighbours;
+    struct cover cover;
+    uint64_t measured_until_ns;
+    unsigned loose_batches;
+    unsigned correction_first, correction_count;
+    struct correction corrections[CORRECTIONS];
+    struct interval parts[COVER_INTERVALS + 1];
+    struct presence_scratch scratch;
+};
+
+/* What a waiting launch remembers. Zero: not waiting. */
+struct waiting {
+    uint64_t since_ns, accounted_ns;
+    uint64_t checked_ns, checked_count;
+    int64_t checked_available;
+};
+
+void limiter_init(struct limiter *limiter, const struct measuring *driver, struct estimates *estimates, struct budget budget);
+void limiter_set(struct limiter *limiter, uint32_t cores, uint32_t soft_cores);
+
+/* ---- admission (admission.c), any thread ---- */
+
+/* 0: go, `expected_ns` is reserved, and as much more as `reserved` says, up to `most_ns`. Else: sleep until then and ask again. `expected_ns` 0: unknown. */
+uint64_t limiter_admit(struct limiter *limiter, struct waiting *waiting, uint64_t expected_ns, uint64_t most_ns, uint64_t *reserved);
+
+/* ---- batches, any thread ---- */
+
+struct batch *limiter_new_batch(struct limiter *limiter);
+void limiter_free_batch(struct limiter *limiter, struct batch *batch);
+/* A closed batch. What is reserved for it stays so until it is measured. */
+void limiter_submit(struct limiter *limiter, struct batch *batch);
+
+/* ---- harvest (harvest.c) ---- */
+
+/* Measures what is done. Where somebody else is at it: nothing, unless `wait`. */
+void limiter_harvest(struct limiter *limiter, bool wait);
+/* The helper's turn: neighbours, rate, harvest. Returns when it wants the next, or UINT64_MAX. */
+uint64_t limiter_tick(struct limiter *limiter);
+
+#endif

@@ -1,0 +1,66 @@
+/*
+ * Who was on the GPU when: this process's slot in its activity row, and what all the other slots say.
+ *
+ * In: stretches of this process, the rows of the GPU (neighbours.h). Out: the part of a stretch that was this process's own, which is the integral
+ * of dt / n(t), n(t) the processes that were on the GPU at t, because the GPU slices its time between processes. Not here: mapping rows, charging.
+ *
+ * A stretch is known to the others only once it is measured; until then `busy_since` speaks for it. What is computed right after a stretch is
+ * therefore provisional, and computed again when the neighbours' measurements must be there.
+ * Invariants: each slot counts once at any instant; rows are never trusted for more than times; a row that is being written is read without waiting.
+ */
+#ifndef VCUDA_COMPUTE_PRESENCE_H
+#define VCUDA_COMPUTE_PRESENCE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "abi/activity.h"
+#include "cover.h"
+
+enum {
+    PRESENCE_ROWS = 64,                 /* containers on one GPU; a slice is at least one percent, but rows of ended grants may linger */
+    PRESENCE_EDGES = 16384,
+};
+
+struct presence {
+    struct activity_row *row;           /* the container's own, or NULL */
+    struct activity_slot *own;          /* this process's slot in it, or NULL */
+    const struct activity_row *others[PRESENCE_ROWS];
+    unsigned other_count;
+};
+
+/* ---- writing; one thread at a time ---- */
+
+void presence_publish(struct activity_slot *own, struct interval stretch);
+
+/* There is unmeasured work since `since`, or, for 0, none. */
+void presence_busy(struct activity_slot *own, uint64_t since, uint64_t now);
+
+/* Work begins: for any thread, at any time. Cheap where there is some already. */
+static inline void presence_begin(struct activity_slot *own, uint64_t now)
+{
+    uint64_t idle = 0;
+    if (own != NULL && atomic_load_explicit(&own->busy_since_ns, memory_order_relaxed) == 0) {
+        atomic_store_explicit(&own->heartbeat_ns, now, memory_order_relaxed);
+        atomic_compare_exchange_strong_explicit(&own->busy_since_ns, &idle, now, memory_order_release, memory_order_relaxed);
+    }
+}
+
+/* ---- reading ---- */
+
+/* Where the sums are made: too large for a stack. One user at a time. */
+struct presence_scratch {
+    struct { uint64_t time; int change; } edges[PRESENCE_EDGES];
+    unsigned count;
+    struct interval parts[ACTIVITY_RING];
+    unsigned part_count;
+};
+
+/* GPU time of this process in a stretch of its own. */
+uint64_t presence_share(const struct presence *presence, struct interval stretch, uint64_t now, struct presence_scratch *scratch);
+
+/* When, in that stretch, this process had had `own_ns` of it; its end if that is not in it. */
+uint64_t presence_reach(const struct presence *presence, struct interval stretch, uint64_t own_ns, uint64_t now,
+                        struct presence_scratch *scratch);
+
+#endif
