@@ -16,7 +16,7 @@ from deviceplugin.guest.mirror.choice import choose, driver_version
 from deviceplugin.guest.mirror.components import CUDA, NVML, SHARED, WHOLE, Components
 from deviceplugin.guest.mirror.driver_root import CACHE, LIBRARY_DIRECTORIES, PROGRAM_DIRECTORIES, DriverRoot
 from deviceplugin.guest.mirror.elf import Machine
-from deviceplugin.guest.mirror.interposers import find_interposers, interposer_paths
+from deviceplugin.guest.mirror.interposers import CUDA_FRONT, find_interposers, interposer_paths
 from deviceplugin.guest.mirror.plan import EMPTY, LIBRARIES, PROGRAMS, WHOLE_FLAVOUR, Chosen, FileEntry, Plan, make_plan
 from deviceplugin.guest.mirror.search import Kept, Library, find_libraries, find_programs, identity_of
 from deviceplugin.guest.mirror.trees import Trees
@@ -117,9 +117,9 @@ class DriverMirror:
         finding = find_libraries(self._root, prefixes, options.machine, loaded=loaded, kept=kept)
         libraries = choose(finding.libraries, loaded=loaded)
         version = driver_version(libraries, loaded=loaded)
-        from_kept = kept if kept is not None and _comes_from(kept, libraries) else None
+        fitting = kept if kept is not None and not _is_installed(loaded, finding.libraries, kept) else None
         names = dict.fromkeys((*options.shared.programs, *options.whole.programs))
-        programs = find_programs(self._root, names, kept=from_kept)
+        programs = find_programs(self._root, names, kept=fitting)
         interposers = find_interposers(options.library, options.machine)
         chosen = Chosen(libraries, programs, interposers, driver=version, root=options.root)
         plan = make_plan(chosen, shared=options.shared, whole=options.whole)
@@ -171,9 +171,10 @@ def _directory_identity(path: Path) -> tuple[int, ...]:
     return found.st_ino, found.st_mtime_ns
 
 
-def _comes_from(kept: Kept, libraries: Collection[Library]) -> bool:
-    """Whether the node's own libcuda is of another version by now."""
-    return any(each.name.startswith(CUDA) and each.source.path.parent in kept.libraries for each in libraries)
+def _is_installed(loaded: str, libraries: Collection[Library], kept: Kept) -> bool:
+    """Whether the node's own libcuda.so.1 leads to the loaded version still, and so its programs fit too."""
+    own = (each for each in libraries if each.source.path.parent not in kept.libraries)
+    return any(CUDA_FRONT in each.names and each.version == loaded for each in own)
 
 
 def _mismatch(version: str, loaded: str) -> tuple[str, ...]:
