@@ -23,10 +23,6 @@ void memory_synchronised(struct context *context);
 CUresult memory_global_make(struct context *context, uint64_t bytes, CUdeviceptr *out);
 void memory_global_drop(CUdeviceptr pointer);
 
-/*
- * Actions of type MEM_ALLOC and MEM_FREE, captured (cuMemAllocAsync, cuMemFreeAsync) or added, have the pointer (CUdeviceptr) at the start of their
- * payload and no `perform`: the launch calls graph_memory_back and graph_memory_unback for them and hands their errors on.
- */
 /* A graph's allocation node. Reserve: checks the parameters and gives `dptr` an address of its own, nothing behind it. */
 CUresult graph_memory_reserve(CUDA_MEM_ALLOC_NODE_PARAMS *params);
 /* At a launch: memory behind it (CUDA_ERROR_OUT_OF_MEMORY), and at the free node that memory back to the device's graph pool. */

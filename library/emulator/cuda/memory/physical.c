@@ -21,30 +21,39 @@ void memory_unlock(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* Managed memory of this process gives way; its content stays where it is. */
+/* One piece of this process's managed memory gives way; its content stays where it is. */
 static bool evict(int device)
 {
-    bool any = false;
     for (struct physical *at = evictables; at != NULL; at = at->next_evictable) {
         if (at->device != device || at->charge == 0)
             continue;
         usage_give(device, at->charge);
         at->charge = 0;
-        any = true;
+        return true;
     }
-    return any;
+    return false;
+}
+
+/* What others no longer reach goes first. */
+static bool take(int device, uint64_t size)
+{
+    if (usage_take(device, size) || (sharing_reap(device) && usage_take(device, size)))
+        return true;
+    while (evict(device)) {
+        if (usage_take(device, size))
+            return true;
+    }
+    return false;
 }
 
 static bool charge(struct physical *physical, const struct physical_wish *wish)
 {
+    uint64_t size = physical->span.size;
     if (wish->imported || wish->device == HOST)
         return true;
-    uint64_t size = physical->span.size;
-    if (usage_take(wish->device, size) || ((sharing_reap(wish->device) || evict(wish->device)) && usage_take(wish->device, size)))
+    if (wish->evictable ? usage_take(wish->device, size) : take(wish->device, size))
         physical->charge = size;
-    else
-        return wish->evictable; /* oversubscription: it begins on the host */
-    return true;
+    return physical->charge != 0 || wish->evictable; /* oversubscription: it begins on the host */
 }
 
 static void uncharge(struct physical *physical)

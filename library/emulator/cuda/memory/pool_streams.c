@@ -4,8 +4,6 @@
  * In: sizes and streams. Out: pointers, good for work that is queued behind the call. In a capture the call becomes a node of the graph, whose memory is
  * the graph's. Invariant: no call here waits for the GPU.
  */
-#include <string.h>
-
 #include "../capture.h"
 #include "../context.h"
 #include "../entry.h"
@@ -14,25 +12,12 @@
 #include "foreign.h"
 #include "pool_current.h"
 
-static struct graph_action memory_action(CUgraphNodeType type, CUdeviceptr pointer)
-{
-    struct graph_action action = {.type = type, .work = {.kind = WORK_MARKER}};
-    memcpy(action.payload, &pointer, sizeof pointer);
-    return action;
-}
-
 static CUresult allocate_captured(CUdeviceptr *pointer, uint64_t bytes, const CUmemPoolProps *properties, struct stream *stream)
 {
     CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = *properties, .bytesize = bytes};
     params.poolProps.handleTypes = CU_MEM_HANDLE_TYPE_NONE;
-    CUresult result = graph_memory_reserve(&params);
-    if (result != CUDA_SUCCESS)
-        return result;
-    const struct graph_action action = memory_action(CU_GRAPH_NODE_TYPE_MEM_ALLOC, params.dptr);
-    result = capture_action(stream, &action);
-    if (result != CUDA_SUCCESS)
-        graph_memory_forget(params.dptr);
-    else
+    CUresult result = capture_memory_alloc(stream, &params);
+    if (result == CUDA_SUCCESS)
         *pointer = params.dptr;
     return result;
 }
@@ -139,8 +124,7 @@ static CUresult free_captured(CUdeviceptr pointer, struct stream *stream)
     const struct allocation *found = allocation_at(pointer);
     bool right = found != NULL && found->kind == ALLOCATION_GRAPH;
     memory_unlock();
-    const struct graph_action action = memory_action(CU_GRAPH_NODE_TYPE_MEM_FREE, pointer);
-    return right ? capture_action(stream, &action) : CUDA_ERROR_INVALID_VALUE;
+    return right ? capture_memory_free(stream, pointer) : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult free_async(CUdeviceptr pointer, CUstream handle, bool per_thread)

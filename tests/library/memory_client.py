@@ -1,0 +1,245 @@
+"""The other end of memory_worker: a CUDA process of the tests, with the driver's memory calls by their own names.
+
+In: numbers and structures of the CUDA API. Out: its results; an error code raises `CudaError`. Not here: what is right.
+"""
+
+import json
+import signal
+import struct
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from tests.library.machine import Machine
+
+_WORKER = Path(__file__).with_name("memory_worker.py")
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+UNIT = 2 * MIB
+INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED = 1, 2, 3
+INVALID_DEVICE, INVALID_CONTEXT, MAP_FAILED = 101, 201, 205
+INVALID_HANDLE, NOT_FOUND = 400, 500
+ALREADY_REGISTERED, NOT_REGISTERED, NOT_SUPPORTED = 712, 713, 801
+
+DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT = 1, 2, 3, 4  # CUmemLocationType
+PINNED, MANAGED = 1, 2  # CUmemAllocationType
+POSIX_FD, FABRIC = 1, 8  # CUmemAllocationHandleType
+READ_WRITE = 3
+
+RELEASE_THRESHOLD, RESERVED, RESERVED_HIGH, USED, USED_HIGH = 4, 5, 6, 7, 8  # CUmemPool_attribute
+
+Argument = int | dict[str, Any] | None
+
+
+class CudaError(Exception):
+    """The driver answered with an error; its number is `code`."""
+
+    def __init__(self, name: str, code: int) -> None:
+        super().__init__(f"{name}: CUDA error {code}")
+        self.code = code
+
+
+def room(size: int) -> dict[str, Any]:
+    return {"room": size}
+
+
+def pointer_to(data: bytes) -> dict[str, Any]:
+    return {"bytes": data.hex()}
+
+
+def location(kind: int, number: int = 0) -> bytes:
+    return struct.pack("ii", kind, number)
+
+
+def access(kind: int, number: int = 0, flags: int = READ_WRITE) -> bytes:
+    return location(kind, number) + struct.pack("i", flags)
+
+
+def allocation_properties(kind: int = DEVICE, number: int = 0, handles: int = 0, allocation: int = PINNED) -> bytes:
+    return struct.pack("ii", allocation, handles) + location(kind, number) + bytes(16)
+
+
+def pool_properties(kind: int = DEVICE, number: int = 0, handles: int = 0, most: int = 0) -> bytes:
+    return struct.pack("ii", PINNED, handles) + location(kind, number) + bytes(8) + struct.pack("Q", most) + bytes(56)
+
+
+@dataclass
+class Cuda:
+    """A process with device 0's primary context current, unless `context` says otherwise."""
+
+    library: Path
+    environment: dict[str, str]
+    errors: Path
+    context: bool = True
+    process: subprocess.Popen[str] = field(init=False)
+
+    def __enter__(self) -> Self:
+        with self.errors.open("a") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-S", str(_WORKER), str(self.library)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=self.environment,
+            )
+        if self.context:
+            self.begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        try:
+            self.process.wait(timeout=10)
+        finally:
+            self.process.kill()
+
+    def begin(self, device: int = 0) -> int:
+        """Initialises the driver and makes the device's primary context current."""
+        self("cuInit", 0)
+        context = self.get("cuDevicePrimaryCtxRetain", device)
+        self("cuCtxSetCurrent", context)
+        return context
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(timeout=10)
+
+    def ask(self, **request: Any) -> Any:
+        self.tell(**request)
+        return self.listen()
+
+    def tell(self, **request: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+
+    def listen(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"the process ended: {self.errors.read_text()}"
+        return json.loads(line)
+
+    def code(self, name: str, *args: Argument) -> int:
+        """The number that the call answers with."""
+        return int(self.ask(call=name, args=list(args))["code"])
+
+    def __call__(self, name: str, *args: Argument) -> list[bytes]:
+        """Every buffer among the arguments, as the call left it."""
+        answer = self.ask(call=name, args=list(args))
+        if answer["code"] != 0:
+            raise CudaError(name, answer["code"])
+        return [bytes.fromhex(out) for out in answer["outs"]]
+
+    def get(self, name: str, *args: Argument) -> int:
+        """A call whose first argument returns a number."""
+        return int.from_bytes(self(name, room(8), *args)[0], "little")
+
+    # ---- linear memory ----
+
+    def alloc(self, size: int) -> int:
+        return self.get("cuMemAlloc_v2", size)
+
+    def free(self, pointer: int) -> None:
+        self("cuMemFree_v2", pointer)
+
+    def left(self) -> int:
+        """Free bytes of the GPU."""
+        return int.from_bytes(self("cuMemGetInfo_v2", room(8), room(8))[0], "little")
+
+    def total(self) -> int:
+        return int.from_bytes(self("cuMemGetInfo_v2", room(8), room(8))[1], "little")
+
+    def write(self, pointer: int, data: bytes) -> None:
+        self("cuMemcpyHtoD_v2", pointer, pointer_to(data), len(data))
+
+    def read(self, pointer: int, size: int) -> bytes:
+        return self("cuMemcpyDtoH_v2", room(size), pointer, size)[0]
+
+    def peek(self, address: int, size: int) -> bytes:
+        return bytes.fromhex(self.ask(peek=[address, size])["value"])
+
+    def poke(self, address: int, data: bytes) -> None:
+        self.ask(poke=[address, data.hex()])
+
+    # ---- virtual memory ----
+
+    def reserve(self, size: int, alignment: int = 0, hint: int = 0) -> int:
+        return self.get("cuMemAddressReserve", size, alignment, hint, 0)
+
+    def create(self, size: int, properties: bytes | None = None) -> int:
+        return self.get("cuMemCreate", size, pointer_to(properties or allocation_properties()), 0)
+
+    def map(self, address: int, size: int, handle: int) -> None:
+        self("cuMemMap", address, size, 0, handle, 0)
+
+    def allow(self, address: int, size: int, *who: bytes) -> None:
+        who = who or (access(DEVICE),)
+        self("cuMemSetAccess", address, size, pointer_to(b"".join(who)), len(who))
+
+    # ---- pools ----
+
+    def pool(self, device: int = 0) -> int:
+        return self.get("cuDeviceGetDefaultMemPool", device)
+
+    def alloc_async(self, size: int, stream: int = 0) -> int:
+        return self.get("cuMemAllocAsync", size, stream)
+
+    def free_async(self, pointer: int, stream: int = 0) -> None:
+        self("cuMemFreeAsync", pointer, stream)
+
+    def attribute(self, pool: int, which: int) -> int:
+        return int.from_bytes(self("cuMemPoolGetAttribute", pool, which, room(8))[0], "little")
+
+    def set_attribute(self, pool: int, which: int, value: int) -> None:
+        self("cuMemPoolSetAttribute", pool, which, pointer_to(struct.pack("Q", value)))
+
+    def synchronize(self) -> None:
+        self("cuCtxSynchronize")
+
+    def stream(self, flags: int = 1) -> int:
+        return self.get("cuStreamCreate", flags)
+
+    # ---- time ----
+
+    def queue(self, pointer: int, size: int, times: int, stream: int = 0) -> None:
+        """Fills that keep the stream busy."""
+        for _ in range(times):
+            self("cuMemsetD8Async", pointer, 0, size, stream)
+
+
+GPU_MIB, RESERVED_MIB, CONTEXT_MIB = 4096, 96, 64
+CAPACITY = (GPU_MIB - RESERVED_MIB - CONTEXT_MIB) * MIB  # what the first process on a GPU can allocate
+
+
+def describe(machine: Machine, gpus: int = 1) -> None:
+    """A machine of small GPUs of one kind, every pair of them peers."""
+    model = {"name": "Small", "memory_mib": GPU_MIB, "reserved_mib": RESERVED_MIB, "compute_capability": "9.0"}
+    groups = [{"level": "single", "gpus": list(range(gpus))}] if gpus > 1 else []
+    machine.describe(
+        {
+            "format": 1,
+            "name": "small",
+            "driver": "580.65.06",
+            "cuda": "13.0",
+            "models": {"small": model},
+            "gpus": [{"model": "small"}] * gpus,
+            "topology": {"groups": groups},
+        }
+    )
+
+
+def start(machine: Machine, gpus: int = 1, *, context: bool = True, **environment: str) -> Cuda:
+    """A process on the machine, which is described unless an earlier one was started on it."""
+    if not machine.profile.exists():
+        describe(machine, gpus)
+    mine = machine.environment | {"VCUDA_EMULATOR_CONTEXT_MIB": str(CONTEXT_MIB)} | environment
+    if machine.preload:
+        mine |= {"LD_PRELOAD": machine.preload, "ASAN_OPTIONS": "detect_leaks=0"}
+    cuda = Cuda(machine.build / "libcuda.so.1", mine, machine.errors, context)
+    return machine.processes.enter_context(cuda)

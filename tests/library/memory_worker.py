@@ -1,0 +1,110 @@
+"""A process that uses the CUDA driver as its users do: one call per line of stdin, its outcome as one line of stdout.
+
+In: `{"call": NAME, "args": [...]}`. An argument is a number (64 bits), `null`, `{"room": N}` (a pointer to so many zero
+bytes), `{"bytes": HEX}` (a pointer to these), `{"value": HEX}` (64 of them by value, as an IPC handle travels), or
+`{"of": K}`, a pointer to buffer number K of an earlier call; `{"keep": ...}` around a buffer keeps it under the number
+that comes back. Further requests: `{"receive": PATH}` and `{"send": [PATH, FD]}` hand a descriptor over a socket,
+`{"close": FD}`, `{"peek": [ADDRESS, N]}` and `{"poke": [ADDRESS, HEX]}` touch memory as the CPU does,
+`{"fork_call": ...}` makes the call in a child. Out: `{"code": CODE, "outs": [HEX, ...]}` with every buffer as it is now.
+The library is the one at argv[1].
+"""
+
+import ctypes
+import json
+import os
+import socket
+import sys
+from typing import Any
+
+LIBRARY = ctypes.CDLL(sys.argv[1])
+
+Value = Any  # JSON, and what ctypes takes
+
+kept: list[Value] = []
+
+
+class ByValue(ctypes.Structure):
+    """CUipcMemHandle and its like."""
+
+    _fields_ = (("reserved", ctypes.c_char * 64),)
+
+
+def show(value: Value, outs: list[Value]) -> Value:
+    """The argument that the JSON stands for; buffers are noted in `outs`."""
+    if value is None or isinstance(value, int):
+        return ctypes.c_uint64(value or 0)
+    if "keep" in value:
+        kept.append(show(value["keep"], outs))
+        return kept[-1]
+    if "value" in value:
+        return ByValue.from_buffer_copy(bytes.fromhex(value["value"]))
+    if "of" in value:
+        buffer = kept[value["of"]]
+    elif "room" in value:
+        buffer = ctypes.create_string_buffer(value["room"])
+    else:
+        data = bytes.fromhex(value["bytes"])
+        buffer = ctypes.create_string_buffer(data, len(data))
+    outs.append(buffer)
+    return buffer
+
+
+def call(name: str, args: list[Value]) -> dict[str, Value]:
+    outs: list[Value] = []
+    function = getattr(LIBRARY, name)
+    function.restype = ctypes.c_uint
+    code = function(*[show(one, outs) for one in args])
+    return {"code": code, "outs": [bytes(one).hex() for one in outs], "kept": len(kept) - 1}
+
+
+def in_child(name: str, args: list[Value]) -> dict[str, Value]:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, json.dumps(call(name, args)).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        outcome: dict[str, Value] = json.loads(answer.read())
+    os.waitpid(child, 0)
+    return outcome
+
+
+def send_descriptor(path: str, fd: int) -> int:
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(path)
+        socket.send_fds(peer, [b"x"], [fd])
+    return 0
+
+
+def receive_descriptor(path: str) -> int:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        print(json.dumps({"listening": path}), flush=True)
+        peer, _ = listener.accept()
+        with peer:
+            return int(socket.recv_fds(peer, 1, 1)[1][0])
+
+
+def answer(request: dict[str, Value]) -> dict[str, Value]:
+    if "call" in request:
+        return call(request["call"], request["args"])
+    if "fork_call" in request:
+        return in_child(request["fork_call"], request["args"])
+    if "send" in request:
+        return {"value": send_descriptor(*request["send"])}
+    if "receive" in request:
+        return {"value": receive_descriptor(request["receive"])}
+    if "peek" in request:
+        return {"value": ctypes.string_at(*request["peek"]).hex()}
+    if "poke" in request:
+        address, data = request["poke"][0], bytes.fromhex(request["poke"][1])
+        ctypes.memmove(address, data, len(data))
+        return {"value": 0}
+    os.close(request["close"])
+    return {"value": 0}
+
+
+for line in sys.stdin:
+    print(json.dumps(answer(json.loads(line))), flush=True)

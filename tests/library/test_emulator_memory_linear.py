@@ -1,0 +1,263 @@
+"""Linear device memory against what the driver API's documentation says of it, and what a GPU is seen to have left."""
+
+import pytest
+
+from tests.library.machine import Machine
+from tests.library.memory_client import (
+    CAPACITY,
+    CONTEXT_MIB,
+    GIB,
+    GPU_MIB,
+    INVALID_CONTEXT,
+    INVALID_VALUE,
+    KIB,
+    MIB,
+    NOT_FOUND,
+    NOT_INITIALIZED,
+    OUT_OF_MEMORY,
+    RESERVED_MIB,
+    UNIT,
+    CudaError,
+    room,
+    start,
+)
+
+_GLOBAL, _ATTACH_HOST, _SINGLE = 1, 2, 4
+
+
+def test_a_pointer_is_aligned_to_512_bytes_and_no_two_share_a_byte(machine: Machine) -> None:
+    cuda = start(machine)
+    sizes = [1, 255, 256, 257, 511, 512, 513, 4097, 100_000, MIB, MIB + 1, 3 * MIB]
+    spans = sorted((cuda.alloc(size), size) for size in sizes)
+    assert all(pointer % 512 == 0 for pointer, _ in spans)
+    for (pointer, size), (later, _) in zip(spans, spans[1:], strict=False):
+        assert pointer + size <= later
+
+
+def test_small_allocations_share_a_slab_of_two_mebibytes(machine: Machine) -> None:
+    cuda = start(machine)
+    before = cuda.left()
+    first = cuda.alloc(1)
+    assert before - cuda.left() == UNIT
+    rest = [cuda.alloc(512 * KIB) for _ in range(3)]
+    assert before - cuda.left() == UNIT
+    one_too_many = cuda.alloc(512 * KIB)
+    assert before - cuda.left() == 2 * UNIT
+    cuda.free(one_too_many)
+    assert before - cuda.left() == UNIT
+    for pointer in (first, *rest):
+        cuda.free(pointer)
+    assert cuda.left() == before
+
+
+@pytest.mark.parametrize(
+    ("size", "charged"),
+    [
+        (1, UNIT),
+        (MIB, UNIT),
+        (MIB + 1, UNIT),
+        (UNIT, UNIT),
+        (UNIT + 1, 2 * UNIT),
+        (100 * MIB, 100 * MIB),
+        (101 * MIB, 102 * MIB),
+    ],
+)
+def test_physical_memory_is_charged_in_whole_units(machine: Machine, size: int, charged: int) -> None:
+    cuda = start(machine)
+    before = cuda.left()
+    pointer = cuda.alloc(size)
+    assert before - cuda.left() == charged
+    cuda.free(pointer)
+    assert cuda.left() == before
+
+
+def test_the_whole_gpu_can_be_had_and_one_unit_more_is_out_of_memory(machine: Machine) -> None:
+    cuda = start(machine)
+    assert cuda.total() == (GPU_MIB - RESERVED_MIB) * MIB
+    assert cuda.left() == CAPACITY
+    assert cuda.code("cuMemAlloc_v2", room(8), CAPACITY + 1) == OUT_OF_MEMORY
+    everything = cuda.alloc(CAPACITY)
+    assert cuda.left() == 0
+    assert cuda.code("cuMemAlloc_v2", room(8), 1) == OUT_OF_MEMORY
+    cuda.free(everything)
+    assert cuda.left() == CAPACITY
+
+
+@pytest.mark.parametrize("size", [1 << 40, (1 << 63) - 1, (1 << 64) - 1])
+def test_an_impossible_size_is_out_of_memory(machine: Machine, size: int) -> None:
+    cuda = start(machine)
+    assert cuda.code("cuMemAlloc_v2", room(8), size) == OUT_OF_MEMORY
+    assert cuda.left() == CAPACITY
+
+
+@pytest.mark.parametrize("args", [(None, 1), (room(8), 0), (None, 0)])
+def test_nowhere_and_nothing_are_invalid(machine: Machine, args: tuple[object, int]) -> None:
+    cuda = start(machine)
+    assert cuda.code("cuMemAlloc_v2", *args) == INVALID_VALUE  # type: ignore[arg-type]
+
+
+def test_a_failed_call_leaves_its_output_alone(machine: Machine) -> None:
+    cuda = start(machine)
+    mark = {"bytes": "a5" * 8}
+    assert cuda.ask(call="cuMemAlloc_v2", args=[mark, 1 << 40])["outs"] == ["a5" * 8]
+
+
+def test_freeing_null_is_fine_and_freeing_anything_else_unknown_is_not(machine: Machine) -> None:
+    cuda = start(machine)
+    pointer = cuda.alloc(4096)
+    cuda.free(0)
+    for unknown in (pointer + 512, pointer - 512, 4096, 1 << 60):
+        assert cuda.code("cuMemFree_v2", unknown) == INVALID_VALUE
+    cuda.free(pointer)
+    assert cuda.code("cuMemFree_v2", pointer) == INVALID_VALUE
+
+
+def test_nothing_works_before_the_driver_is_initialised_or_without_a_context(machine: Machine) -> None:
+    cuda = start(machine, context=False)
+    assert cuda.code("cuMemAlloc_v2", room(8), 1) == NOT_INITIALIZED
+    cuda("cuInit", 0)
+    assert cuda.code("cuMemAlloc_v2", room(8), 1) == INVALID_CONTEXT
+    assert cuda.code("cuMemFree_v2", 0) == INVALID_CONTEXT
+    assert cuda.code("cuMemGetInfo_v2", room(8), room(8)) == INVALID_CONTEXT
+
+
+@pytest.mark.parametrize(("width", "pitch"), [(1, 512), (512, 512), (513, 1024), (3 * 1024, 3 * 1024)])
+def test_a_pitch_is_the_width_rounded_up_to_512(machine: Machine, width: int, pitch: int) -> None:
+    cuda = start(machine)
+    outs = cuda("cuMemAllocPitch_v2", room(8), room(8), width, 10, 4)
+    pointer, found = (int.from_bytes(out, "little") for out in outs)
+    assert found == pitch
+    base, size = (int.from_bytes(out, "little") for out in cuda("cuMemGetAddressRange_v2", room(8), room(8), pointer))
+    assert (base, size) == (pointer, pitch * 10)
+
+
+@pytest.mark.parametrize(("width", "height", "element"), [(0, 1, 4), (1, 0, 4), (1, 1, 3), (1, 1, 0), (1, 1, 32)])
+def test_a_pitched_allocation_needs_extents_and_elements_of_4_8_or_16(
+    machine: Machine, width: int, height: int, element: int
+) -> None:
+    cuda = start(machine)
+    assert cuda.code("cuMemAllocPitch_v2", room(8), room(8), width, height, element) == INVALID_VALUE
+
+
+def test_a_pitched_allocation_that_overflows_is_out_of_memory(machine: Machine) -> None:
+    cuda = start(machine)
+    assert cuda.code("cuMemAllocPitch_v2", room(8), room(8), 1 << 40, 1 << 40, 4) == OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(("flags", "code"), [(_GLOBAL, 0), (_ATTACH_HOST, 0), (_SINGLE, INVALID_VALUE), (0, INVALID_VALUE)])
+def test_managed_memory_is_attached_globally_or_to_the_host(machine: Machine, flags: int, code: int) -> None:
+    cuda = start(machine)
+    assert cuda.code("cuMemAllocManaged", room(8), 4096, flags) == code
+
+
+def test_the_cpu_and_copies_see_the_same_managed_bytes(machine: Machine) -> None:
+    cuda = start(machine)
+    pointer = cuda.get("cuMemAllocManaged", 1 << 20, _GLOBAL)
+    cuda.poke(pointer + 1000, b"from the host")
+    assert cuda.read(pointer + 1000, 13) == b"from the host"
+    cuda.write(pointer + 9, b"from a copy")
+    assert cuda.peek(pointer + 9, 11) == b"from a copy"
+    cuda.free(pointer)
+
+
+def test_managed_memory_may_exceed_the_gpu_and_gives_way_to_plain_memory(machine: Machine) -> None:
+    cuda = start(machine)
+    larger_than_the_gpu = cuda.get("cuMemAllocManaged", 2 * CAPACITY, _GLOBAL)
+    assert cuda.left() == CAPACITY
+    resident = cuda.get("cuMemAllocManaged", GIB, _GLOBAL)
+    assert cuda.left() == CAPACITY - GIB
+    cuda.poke(resident, b"kept")
+    plain = cuda.alloc(CAPACITY)
+    assert cuda.left() == 0
+    assert cuda.peek(resident, 4) == b"kept"
+    for pointer in (plain, resident, larger_than_the_gpu):
+        cuda.free(pointer)
+    assert cuda.left() == CAPACITY
+
+
+def test_an_address_range_is_found_from_any_address_in_it(machine: Machine) -> None:
+    cuda = start(machine)
+    pointer = cuda.alloc(10_000)
+    for inside in (pointer, pointer + 1, pointer + 9_999):
+        base, size = cuda("cuMemGetAddressRange_v2", room(8), room(8), inside)
+        assert (int.from_bytes(base, "little"), int.from_bytes(size, "little")) == (pointer, 10_000)
+    assert cuda.code("cuMemGetAddressRange_v2", None, None, pointer) == 0
+    assert cuda.code("cuMemGetAddressRange_v2", room(8), room(8), pointer + 10_000) == NOT_FOUND
+    assert cuda.code("cuMemGetAddressRange_v2", room(8), room(8), 4096) == NOT_FOUND
+
+
+def test_free_and_total_may_be_asked_for_alone(machine: Machine) -> None:
+    cuda = start(machine)
+    assert int.from_bytes(cuda("cuMemGetInfo_v2", None, room(8))[0], "little") == cuda.total()
+    assert int.from_bytes(cuda("cuMemGetInfo_v2", room(8), None)[0], "little") == cuda.left()
+
+
+def test_functions_older_than_3_2_speak_32_bit_addresses(machine: Machine) -> None:
+    cuda = start(machine)
+    pointer = int.from_bytes(cuda("cuMemAlloc", room(4), 1000)[0], "little")
+    assert 0 < pointer < 1 << 32
+    cuda.write(pointer, b"low")
+    assert cuda.read(pointer, 3) == b"low"
+    base, size = cuda("cuMemGetAddressRange", room(4), room(4), pointer + 5)
+    assert (int.from_bytes(base, "little"), int.from_bytes(size, "little")) == (pointer, 1000)
+    free, total = (int.from_bytes(out, "little") for out in cuda("cuMemGetInfo", room(4), room(4)))
+    assert free <= total <= (1 << 32) - 1
+    pitched, pitch = cuda("cuMemAllocPitch", room(4), room(4), 100, 2, 4)
+    assert int.from_bytes(pitch, "little") == 512
+    cuda("cuMemFree", int.from_bytes(pitched, "little"))
+    cuda("cuMemFree", pointer)
+    assert cuda.left() == CAPACITY
+
+
+@pytest.mark.parametrize("function", ["cuMemAlloc_v2", "cuMemAllocManaged", "cuMemAllocAsync", "cuMemCreate"])
+def test_a_failure_can_be_asked_for_by_name_and_count(machine: Machine, function: str) -> None:
+    cuda = start(machine, VCUDA_EMULATOR_FAIL=f"cuMemRelease:1,{function}:3")
+    calls = {
+        "cuMemAlloc_v2": lambda: cuda.alloc(1),
+        "cuMemAllocManaged": lambda: cuda.get("cuMemAllocManaged", 1, _GLOBAL),
+        "cuMemAllocAsync": lambda: cuda.alloc_async(1),
+        "cuMemCreate": lambda: cuda.create(UNIT),
+    }
+    calls[function]()
+    calls[function]()
+    with pytest.raises(CudaError) as failed:
+        calls[function]()
+    assert failed.value.code == OUT_OF_MEMORY
+    calls[function]()
+
+
+def test_a_context_takes_its_memory_with_it(machine: Machine) -> None:
+    cuda = start(machine)
+    before = cuda.left()
+    context = cuda.get("cuCtxCreate_v2", 0, 0)
+    for size in (1, MIB, 10 * MIB):
+        cuda.alloc(size)
+    cuda.get("cuMemAllocManaged", MIB, _GLOBAL)
+    outlives = cuda.create(UNIT)
+    cuda("cuCtxDestroy_v2", context)
+    cuda("cuCtxSetCurrent", cuda.get("cuDevicePrimaryCtxRetain", 0))
+    assert before - cuda.left() == UNIT
+    cuda("cuMemRelease", outlives)
+    assert cuda.left() == before
+
+
+def test_memory_counts_for_the_gpu_that_it_is_on(machine: Machine) -> None:
+    cuda = start(machine, gpus=2)
+    first = cuda.get("cuDevicePrimaryCtxRetain", 0)
+    second = cuda.begin(1)
+    on_second = cuda.alloc(100 * MIB)
+    assert CAPACITY - cuda.left() == 100 * MIB
+    cuda("cuCtxSetCurrent", first)
+    assert cuda.left() == CAPACITY
+    cuda.free(on_second)  # any context will do
+    cuda("cuCtxSetCurrent", second)
+    assert cuda.left() == CAPACITY
+
+
+def test_a_forked_child_has_no_driver(machine: Machine) -> None:
+    cuda = start(machine)
+    pointer = cuda.alloc(1000)
+    assert cuda.ask(fork_call="cuMemAlloc_v2", args=[room(8), 1])["code"] == NOT_INITIALIZED
+    assert cuda.ask(fork_call="cuMemFree_v2", args=[pointer])["code"] == NOT_INITIALIZED
+    cuda.free(pointer)
+    assert CAPACITY == cuda.left() == (GPU_MIB - RESERVED_MIB - CONTEXT_MIB) * MIB
