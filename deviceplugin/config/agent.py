@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from deviceplugin.config import kinds
-from deviceplugin.config.lineage import ExtraConfig, read_extra_config, read_volume_config
+from deviceplugin.config.lineage import ExtraConfig, VolumeConfig, read_extra_config, read_volume_config
 from deviceplugin.config.setting import section, setting
 from deviceplugin.model.units import DEFAULT_DOMAIN, ResourceNames
 
@@ -67,8 +67,8 @@ class LogFormat(enum.Enum):
     CONSOLE = "console"
 
 
-def _show_extra_config(extra: ExtraConfig) -> str:
-    return kinds.show_path(extra.path)
+def _show_file(config: ExtraConfig | VolumeConfig) -> str:
+    return kinds.show_path(config.path)
 
 
 def _host_name(known: Mapping[str, Any], env: Mapping[str, str]) -> str:
@@ -165,22 +165,41 @@ class DriverSettings:
             "the path of a JSON file",
             "PATH",
             read_extra_config,
-            _show_extra_config,
+            _show_file,
         ),
         'JSON file with device nodes that every container gets where they exist: {"default": {"devices": [...]}}.',
         default=ExtraConfig(),
     )
-    volume_config: Path | None = setting(
+    volume_config: VolumeConfig = setting(
         "volume-config",
-        kinds.Kind("the path of a JSON file", "PATH", read_volume_config, kinds.show_path),
-        "JSON file that lists the driver's files for the mirror, in the lineage's shape; only its shape is checked.",
-        default=None,
+        kinds.Kind("the path of a JSON file", "PATH", read_volume_config, _show_file),
+        "JSON file that lists the driver's files for containers, as in the lineage; empty: those of today's drivers.",
+        default=VolumeConfig(),
     )
     mirror_path: Path = setting(
         "driver-mirror-path",
         kinds.PATH,
         "Directory on the node with the driver's files that containers mount.",
         default=Path("/etc/gpu-manager/vdriver"),
+    )
+    check_period: float = setting(
+        "driver-check-period",
+        kinds.PERIOD,
+        "How often the driver's files and --library-path are looked at for the mirror.",
+        default=10.0,
+    )
+    library_path: Path = setting(
+        "library-path",
+        kinds.PATH,
+        "Directory of vcuda's libcuda.so.1, libnvidia-ml.so.1 and libvcuda.so.1, without which no share may start.",
+        default=Path("/usr/local/lib/vcuda"),
+    )
+    version_file: Path = setting(
+        "driver-version-file",
+        kinds.PATH,
+        "Where the kernel tells the version of the loaded driver; for tests.",
+        default=Path("/proc/driver/nvidia/version"),
+        hidden=True,
     )
     device_root: Path = setting(
         "device-root",

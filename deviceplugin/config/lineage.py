@@ -1,7 +1,7 @@
 """The two JSON files that the lineage's flags `--extra-config` and `--volume-config` name.
 
 In: a path. Out: frozen values, or ValueError with a phrase that names the place in the file. What is done with the
-volumes is the driver mirror's; here they are only known to be of the right shape.
+volumes is the driver mirror's; here they are only known to name files and not paths.
 """
 
 from pathlib import Path
@@ -21,20 +21,31 @@ class _ExtraFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     default: _Devices = _Devices()
 
 
-class _Components(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class VolumeComponents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Programs by name; libraries by the beginning of their names."""
+
     binaries: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
 
 
-class _Volume(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Volume(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A directory with driver files that containers mount; `mode` is always read-only, whatever it says."""
+
     name: str
     base: str
     mode: str = "ro"
-    components: _Components = _Components()
+    components: VolumeComponents = VolumeComponents()
 
 
 class _VolumeFile(msgspec.Struct, frozen=True):
-    volume: tuple[_Volume, ...] = ()
+    volume: tuple[Volume, ...] = ()
+
+
+class VolumeConfig(msgspec.Struct, frozen=True):
+    """What the driver mirror holds; `path` is the file that says so, None where nothing was said."""
+
+    path: Path | None = None
+    volumes: tuple[Volume, ...] = ()
 
 
 class ExtraConfig(msgspec.Struct, frozen=True):
@@ -55,12 +66,18 @@ def read_extra_config(text: str) -> ExtraConfig:
     return ExtraConfig(path=Path(text), devices=devices)
 
 
-def read_volume_config(text: str) -> Path | None:
-    """Checks that the file is JSON of the lineage's shape; its path is the value."""
+def read_volume_config(text: str) -> VolumeConfig:
+    """Reads `{"volume": [{"name", "base", "components": {"binaries", "libraries"}}]}`; no path is no volumes."""
     if not text:
-        return None
-    _decode(text, _VolumeFile)
-    return Path(text)
+        return VolumeConfig()
+    volumes = _decode(text, _VolumeFile).volume
+    for number, volume in enumerate(volumes):
+        for kind in ("binaries", "libraries"):
+            for index, name in enumerate(getattr(volume.components, kind)):
+                if not name or "/" in name or name in (".", "..") or not name.isprintable():
+                    place = f"$.volume[{number}].components.{kind}[{index}]"
+                    raise ValueError(f"{text}: {place} is {name[:60]!r}, which is no name of a file")
+    return VolumeConfig(path=Path(text), volumes=volumes)
 
 
 def _decode(path: str, shape: type[_Shape]) -> _Shape:

@@ -94,6 +94,21 @@ LAST_EVENT = Family(
     "gauge",
     "When the API server last sent anything about this node's pods.",
 )
+MIRROR = Family(
+    "vcuda_driver_mirror_info",
+    "gauge",
+    "Always 1; the label is the driver version whose files containers get.",
+    ("driver",),
+)
+MIRROR_MISSING = Family(
+    "vcuda_driver_mirror_missing",
+    "gauge",
+    "1 for each library that containers need and the node's driver does not have.",
+    ("library",),
+)
+SHARES_ENFORCEABLE = Family(
+    "vcuda_shares_enforceable", "gauge", "1 while shares may start; 0 while nothing would hold them to their size."
+)
 BUILD = Family("vcuda_build_info", "gauge", "Always 1; the label is the version of vcuda.", ("version",))
 
 FAMILIES = (
@@ -107,7 +122,7 @@ FAMILIES = (
         ALLOCATION_SECONDS,
         STARTS,
     ),
-    *(REGISTRATIONS, REPAIRS, LAST_EVENT, BUILD),
+    *(REGISTRATIONS, REPAIRS, LAST_EVENT, MIRROR, MIRROR_MISSING, SHARES_ENFORCEABLE, BUILD),
 )
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 
@@ -128,12 +143,17 @@ class AgentMetrics:
         self._starts = self._counter(STARTS)
         self._registrations = self._counter(REGISTRATIONS)
         self._repairs = self._counter(REPAIRS)
-        self._last_event = prometheus_client.Gauge(LAST_EVENT.name, LAST_EVENT.help, registry=self.registry)
-        build = prometheus_client.Gauge(BUILD.name, BUILD.help, BUILD.labels, registry=self.registry)
-        build.labels(version=version).set(1)
+        self._last_event = self._gauge(LAST_EVENT)
+        self._mirror = self._gauge(MIRROR)
+        self._mirror_missing = self._gauge(MIRROR_MISSING)
+        self._shares_enforceable = self._gauge(SHARES_ENFORCEABLE)
+        self._gauge(BUILD).labels(version=version).set(1)
 
     def _counter(self, family: Family) -> prometheus_client.Counter:
         return prometheus_client.Counter(family.name, family.help, family.labels, registry=self.registry)
+
+    def _gauge(self, family: Family) -> prometheus_client.Gauge:
+        return prometheus_client.Gauge(family.name, family.help, family.labels, registry=self.registry)
 
     def granted(self) -> None:
         self._allocations.labels(outcome="granted", reason="").inc()
@@ -160,6 +180,15 @@ class AgentMetrics:
     def event_seen(self, timestamp: float) -> None:
         """Unix time of the last event, bookmark or list that the reflector got."""
         self._last_event.set(timestamp)
+
+    def mirrored(self, *, driver: str, missing: Iterable[str], enforceable: bool) -> None:
+        """What the driver mirror holds now."""
+        self._mirror.clear()
+        self._mirror.labels(driver=driver).set(1)
+        self._mirror_missing.clear()
+        for library in missing:
+            self._mirror_missing.labels(library=library).set(1)
+        self._shares_enforceable.set(enforceable)
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """The text in the format that the scraper asks for, and its content type."""

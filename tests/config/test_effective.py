@@ -71,7 +71,7 @@ def test_the_lineage_keeps_its_flags_and_their_defaults() -> None:
     settings = resolve(flags={}, env={"NODE_NAME": "n"}).settings
     assert settings.driver.kind.value == "nvidia"
     assert settings.driver.extra_config.devices == ()
-    assert settings.driver.volume_config is None
+    assert settings.driver.volume_config.volumes == ()
     assert (settings.query.port, settings.query.address) == (5678, "localhost")
     assert settings.query.display_socket == Path("/var/run/gpu-manager.sock")
     assert settings.node.kubeconfig is None

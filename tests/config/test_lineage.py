@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.config.effective import resolve
+from deviceplugin.config.lineage import Volume, VolumeComponents, VolumeConfig
 from deviceplugin.errors import ConfigError
 
 
@@ -51,10 +52,24 @@ def test_a_missing_file_says_so(tmp_path: Path) -> None:
         resolve(flags={"volume-config": str(tmp_path / "none.json")}, env={})
 
 
-def test_a_volume_config_of_the_lineages_shape_is_accepted_and_kept_by_name(tmp_path: Path) -> None:
+def test_a_volume_config_of_the_lineages_shape_is_read(tmp_path: Path) -> None:
     volume = '{"name": "nvidia", "base": "/x", "mode": "ro", "components": {"binaries": ["a"], "libraries": ["b"]}}'
     path = write(tmp_path, f'{{"volume": [{volume}], "config": {{}}}}')
-    assert resolve(flags={"volume-config": path}, env={}).settings.driver.volume_config == Path(path)
+    found = resolve(flags={"volume-config": path}, env={}).settings.driver.volume_config
+    assert found == VolumeConfig(Path(path), (Volume("nvidia", "/x", "ro", VolumeComponents(("a",), ("b",))),))
+    assert resolve(flags={}, env={}).settings.driver.volume_config == VolumeConfig()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "/usr/bin/x", "x/y", "x\\n"])
+@pytest.mark.parametrize("kind", ["binaries", "libraries"])
+def test_a_component_that_is_no_name_of_a_file_is_refused_with_its_place(tmp_path: Path, kind: str, name: str) -> None:
+    path = write(
+        tmp_path, f'{{"volume": [{{"name": "n", "base": "/b", "components": {{"{kind}": ["ok", "{name}"]}}}}]}}'
+    )
+    with pytest.raises(ConfigError) as caught:
+        resolve(flags={"volume-config": path}, env={})
+    assert f"$.volume[0].components.{kind}[1] is " in caught.value.message
+    assert caught.value.message.endswith("which is no name of a file")
 
 
 def test_a_volume_without_a_name_is_refused(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def metrics() -> AgentMetrics:
     found.registered()
     found.repaired()
     found.event_seen(1_760_000_000.0)
+    found.mirrored(driver="580.65.06", missing=["libnvidia-nvvm.so.4"], enforceable=True)
     return found
 
 
@@ -86,6 +87,20 @@ def test_events_are_counted(metrics: AgentMetrics) -> None:
     assert found["process_resident_memory_bytes",] > 0
 
 
+def test_the_driver_mirror_is_told_as_it_is_now(metrics: AgentMetrics) -> None:
+    found = values(metrics)
+    assert found["vcuda_driver_mirror_info", "driver=580.65.06"] == 1
+    assert found["vcuda_driver_mirror_missing", "library=libnvidia-nvvm.so.4"] == 1
+    assert found["vcuda_shares_enforceable",] == 1
+    metrics.mirrored(driver="590.10", missing=[], enforceable=False)
+    found = values(metrics)
+    assert [key for key in found if key[0] == "vcuda_driver_mirror_info"] == [
+        ("vcuda_driver_mirror_info", "driver=590.10")
+    ]
+    assert not [key for key in found if key[0] == "vcuda_driver_mirror_missing"]
+    assert found["vcuda_shares_enforceable",] == 0
+
+
 def test_a_pod_and_its_successor_of_the_same_name_are_one_series() -> None:
     twice = [grant("ml/web-0/c", 0, cores=10, blocks=8, uid=uid) for uid in ("old", "new")]
     found = values(AgentMetrics(StillView(node([gpu(0)], by_groups(1), *twice)), version="1"))
@@ -112,6 +127,7 @@ def test_the_reference_lists_exactly_what_is_scraped_with_its_labels(metrics: Ag
 
 
 BASE_UNITS = ("_seconds", "_bytes", "_ratio", "_info", "_total", "_healthy", "_registered", "_processes")
+STATES = ("_missing", "_enforceable", "_over_limit")
 OTHER_UNITS = r"(milli|micro|nano|minutes|hours|days|percent|[kmg]i?b\b|kilobytes|megabytes|celsius)"
 
 
@@ -119,7 +135,7 @@ OTHER_UNITS = r"(milli|micro|nano|minutes|hours|days|percent|[kmg]i?b\b|kilobyte
 def test_names_follow_the_rules_of_prometheus(family: Family) -> None:
     name, kind, help_, labels = family.name, family.type, family.help, family.labels
     assert re.fullmatch(r"vcuda(_[a-z]+)+", name)
-    assert name.endswith(BASE_UNITS)
+    assert name.endswith((*BASE_UNITS, *STATES))
     assert not re.search(OTHER_UNITS, name)
     assert (kind == "counter") == name.endswith("_total")
     assert not name.endswith(("_count", "_sum", "_bucket"))

@@ -2,7 +2,7 @@
 
 In: where things are, what is wanted, and which driver version is loaded. Out: `<base>/nvidia` and `<base>/origin`,
 always mountable, and what is to be said about them. `look` is cheap where nothing changed (some dozens of stats) and
-may take seconds where files must be copied, so it runs in a thread; `collect` steps aside meanwhile.
+may take seconds where files must be copied, so it runs in a thread. One call at a time: `look` and `collect` alternate.
 """
 
 import re
@@ -70,7 +70,6 @@ class DriverMirror:
         self._loaded = loaded
         self._trees = Trees(base)
         self._seen: _Seen | None = None
-        self._turn = threading.Lock()
         self._stopped = threading.Event()
         self.state = MirrorState()
 
@@ -81,31 +80,30 @@ class DriverMirror:
         self.state = MirrorState(manifest.driver, manifest.missing, manifest.refusal)
 
     def look(self) -> Look | None:
-        """Rebuilds what has to be; None where nothing changed since the last look. Raises GuestError, and then the
-        trees are what they were."""
-        with self._turn:
-            loaded = self._loaded()
-            places = self._places(loaded)
-            if self._seen is not None and self._seen.places == places and _are_same(self._seen.files):
-                return None
-            plan, trouble = self._plan(loaded)
-            changed = self._trees.adopt(plan, stopped=self._stopped.is_set)
-            self.state = MirrorState(plan.driver, plan.missing, plan.refusal)
-            self._seen = _Seen(places, _driver_files(plan))
-            return Look(self.state, changed, trouble)
+        """Rebuilds what has to be; None where nothing changed since the last look.
+
+        Raises GuestError, and then the trees are what they were.
+        """
+        loaded = self._loaded()
+        places = self._places(loaded)
+        if self._seen is not None and self._seen.places == places and _are_same(self._seen.files):
+            return None
+        plan, trouble = self._plan(loaded)
+        changed = self._trees.adopt(plan, stopped=self._stopped.is_set)
+        self.state = MirrorState(plan.driver, plan.missing, plan.refusal)
+        self._seen = _Seen(places, _driver_files(plan))
+        return Look(self.state, changed, trouble)
 
     def stop(self) -> None:
-        """A look that is building gives up soon."""
+        """From another thread: a look that is building gives up soon."""
         self._stopped.set()
 
     def collect(self, living: Collection[str]) -> tuple[str, ...]:
-        """Removes old trees that no container can be using; answers their names. Never waits for a look."""
-        if not self._turn.acquire(blocking=False):
-            return ()
-        try:
-            return self._trees.collect(living)
-        finally:
-            self._turn.release()
+        """Removes trees that no container can be using; answers their names.
+
+        `living` are the ids of all grants that there are, taken after the last look.
+        """
+        return self._trees.collect(living)
 
     def _manifest(self) -> Manifest:
         current = self._trees.current

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -298,26 +297,6 @@ def test_a_process_keeps_what_it_has_mapped_over_upgrade_and_collection(node: No
     node.mirror.collect(())
     assert not held.exists()
     assert process.communicate(b"\n", timeout=10)[0] == content
-
-
-def test_collecting_does_not_wait_for_a_look(node: Node) -> None:
-    node.look()
-    looking, done = threading.Event(), threading.Event()
-
-    def loaded() -> str:
-        looking.set()
-        assert done.wait(10)
-        return VERSION
-
-    options = MirrorOptions(node.driver.path, node.ours, Machine.here())
-    slow = DriverMirror(node.base, options, loaded=loaded)
-    thread = threading.Thread(target=slow.look)
-    thread.start()
-    assert looking.wait(10)
-    assert slow.collect(()) == ()
-    assert (node.base / ".previous").resolve().is_dir()
-    done.set()
-    thread.join()
 
 
 def test_an_agent_that_ends_does_not_finish_a_look(node: Node) -> None:
