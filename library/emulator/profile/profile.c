@@ -89,6 +89,8 @@ static void seal(struct shared_state *state, uint64_t hash)
     state->total_size = sizeof(struct machine_image);
     state->gpu_offset = offsetof(struct machine_image, gpus);
     state->gpu_stride = sizeof(struct shared_gpu);
+    state->extension_offset = offsetof(struct machine_image, cuda);
+    state->extension_size = sizeof(struct cuda_section);
     state->profile_hash = hash;
     state->created_us = clock_us();
     atomic_store(&state->driver_epoch, 1);

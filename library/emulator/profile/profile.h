@@ -6,11 +6,12 @@
 #define VCUDA_EMULATOR_PROFILE_H
 
 #include "../fault.h"
-#include "../shared/layout.h"
+#include "../shared/cuda_section.h"
 
 struct machine_image {
     struct shared_state state;
     struct shared_gpu gpus[MAX_GPUS];
+    struct cuda_section cuda;
 };
 
 /* `image` is zero before. */

@@ -6,7 +6,7 @@
  * the middle leaves the old status standing, whole. See state.h for who may do what.
  *
  * Growth: a change to any structure here counts LAYOUT_VERSION up; a file of another version is refused. The CUDA half has
- * `room` in each GPU for counters that it updates with atomics alone, and may append a section behind the GPU table (extension_*).
+ * a section of its own behind the GPU table (extension_*, cuda_section.h), and `room` in each GPU for counters that are changed by atomics alone.
  */
 #ifndef VCUDA_EMULATOR_LAYOUT_H
 #define VCUDA_EMULATOR_LAYOUT_H
@@ -17,7 +17,7 @@
 #define LAYOUT_MAGIC UINT64_C(0x454d554144554356) /* the file begins with "VCUDAUME" */
 
 enum {
-    LAYOUT_VERSION = 1,
+    LAYOUT_VERSION = 2,
     MAX_GPUS = 64,
     MAX_PROCESSES = 256,        /* on one GPU */
     MAX_LINKS = 18,             /* of one GPU, as NVML */
@@ -65,6 +65,7 @@ struct gpu_process {
     uint32_t sm, memory_util;
     uint64_t start_time;        /* of a process registered as live, in the kernel's ticks; 0: scripted, never checked */
     uint64_t pid_namespace;     /* inode of the namespace that `pid` belongs to */
+    uint32_t outer_pid, spare;  /* in views that show CUDA processes, whose `pid` is 0 where it is not visible */
     char name[64];
 };
 

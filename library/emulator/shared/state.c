@@ -34,7 +34,8 @@ static bool check_header(const struct shared_state *state, size_t size, const ch
         fault_set(fault, "%s: made by another version of the emulated driver (layout %u, here %d); run 'vcuda-emulator init'", path,
                   state->layout_version, LAYOUT_VERSION);
     else if (state->total_size != size || size < sizeof(struct machine_image) || state->gpu_count > MAX_GPUS ||
-             state->gpu_offset != offsetof(struct machine_image, gpus) || state->gpu_stride != sizeof(struct shared_gpu))
+             state->gpu_offset != offsetof(struct machine_image, gpus) || state->gpu_stride != sizeof(struct shared_gpu) ||
+             state->extension_offset != offsetof(struct machine_image, cuda) || state->extension_size != sizeof(struct cuda_section))
         fault_set(fault, "%s: the state file is damaged; run 'vcuda-emulator init'", path);
     else
         return true;

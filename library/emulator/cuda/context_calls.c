@@ -1,0 +1,161 @@
+/* What can be asked of a context and set on it: device, flags, limits, peers, synchronising. */
+#include "capture.h"
+#include "capture_state.h"
+#include "context_state.h"
+#include "entry.h"
+#include "lock.h"
+#include "session.h"
+
+ENTRY(cuCtxGetDevice_v2)(CUdevice *device, CUcontext handle)
+{
+    struct context *context;
+    if (device == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult error = context_of(handle, &context);
+    if (error == CUDA_SUCCESS)
+        *device = context_device(context);
+    return error;
+}
+
+ENTRY(cuCtxGetDevice)(CUdevice *device)
+{
+    return entry_cuCtxGetDevice_v2(device, NULL);
+}
+
+ENTRY(cuCtxGetFlags)(unsigned int *flags)
+{
+    struct context *context;
+    CUresult error = context_require(&context);
+    if (error == CUDA_SUCCESS && flags == NULL)
+        error = CUDA_ERROR_INVALID_VALUE;
+    if (error == CUDA_SUCCESS)
+        *flags = context->flags;
+    return error;
+}
+
+ENTRY(cuCtxGetId)(CUcontext handle, unsigned long long *ctx_id)
+{
+    struct context *context;
+    if (ctx_id == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult error = context_of(handle, &context);
+    if (error == CUDA_SUCCESS)
+        *ctx_id = context->id;
+    return error;
+}
+
+ENTRY(cuCtxGetApiVersion)(CUcontext handle, unsigned int *version)
+{
+    struct context *context;
+    if (version == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult error = context_of(handle, &context);
+    if (error == CUDA_SUCCESS)
+        *version = context->api_version;
+    return error;
+}
+
+ENTRY(cuCtxSynchronize_v2)(CUcontext handle)
+{
+    struct context *context;
+    CUresult error = context_of(handle, &context);
+    if (error == CUDA_SUCCESS)
+        error = capture_forbids_context(context);
+    return error == CUDA_SUCCESS ? context_wait(context) : error;
+}
+
+ENTRY(cuCtxSynchronize)(void)
+{
+    return entry_cuCtxSynchronize_v2(NULL);
+}
+
+static CUresult check_limit(CUlimit limit)
+{
+    return (unsigned)limit >= CONTEXT_LIMITS ? CUDA_ERROR_INVALID_VALUE
+           : limit > CU_LIMIT_PERSISTING_L2_CACHE_SIZE ? CUDA_ERROR_UNSUPPORTED_LIMIT
+                                                       : CUDA_SUCCESS;
+}
+
+ENTRY(cuCtxGetLimit)(size_t *pvalue, CUlimit limit)
+{
+    struct context *context;
+    CUresult error = context_require(&context);
+    if (error == CUDA_SUCCESS)
+        error = pvalue == NULL ? CUDA_ERROR_INVALID_VALUE : check_limit(limit);
+    if (error == CUDA_SUCCESS)
+        *pvalue = context->limits[limit];
+    return error;
+}
+
+ENTRY(cuCtxSetLimit)(CUlimit limit, size_t value)
+{
+    struct context *context;
+    CUresult error = context_require(&context);
+    if (error == CUDA_SUCCESS)
+        error = check_limit(limit);
+    if (error == CUDA_SUCCESS)
+        context->limits[limit] = value;
+    return error;
+}
+
+ENTRY(cuCtxGetStreamPriorityRange)(int *least_priority, int *greatest_priority)
+{
+    struct context *context;
+    CUresult error = context_require(&context);
+    if (error != CUDA_SUCCESS)
+        return error;
+    if (least_priority != NULL)
+        *least_priority = 0;
+    if (greatest_priority != NULL)
+        *greatest_priority = -5;
+    return CUDA_SUCCESS;
+}
+
+static struct context **find_peer(struct context *context, const struct context *peer)
+{
+    for (unsigned i = 0; i < MAX_PEERS; i++) {
+        if (context->peers[i] == peer)
+            return &context->peers[i];
+    }
+    return NULL;
+}
+
+ENTRY(cuCtxEnablePeerAccess)(CUcontext peer_context, unsigned int flags)
+{
+    struct context *context, *peer;
+    CUresult error = context_require(&context);
+    if (error == CUDA_SUCCESS && (flags != 0 || peer_context == NULL))
+        error = flags != 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
+    if (error == CUDA_SUCCESS)
+        error = context_of(peer_context, &peer);
+    if (error != CUDA_SUCCESS)
+        return error;
+    if (peer->gpu == context->gpu)
+        return CUDA_ERROR_INVALID_DEVICE;
+    driver_lock();
+    struct context **place = find_peer(context, NULL);
+    if (find_peer(context, peer) != NULL)
+        error = CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+    else if (place == NULL)
+        error = CUDA_ERROR_TOO_MANY_PEERS;
+    else
+        *place = peer;
+    driver_unlock();
+    return error;
+}
+
+ENTRY(cuCtxDisablePeerAccess)(CUcontext peer_context)
+{
+    struct context *context, *peer;
+    CUresult error = context_require(&context);
+    if (error == CUDA_SUCCESS)
+        error = peer_context == NULL ? CUDA_ERROR_INVALID_CONTEXT : context_of(peer_context, &peer);
+    if (error != CUDA_SUCCESS)
+        return error;
+    driver_lock();
+    struct context **place = find_peer(context, peer);
+    if (place != NULL)
+        *place = NULL;
+    driver_unlock();
+    return place != NULL ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+}

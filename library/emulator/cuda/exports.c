@@ -1,0 +1,57 @@
+/*
+ * The exported functions, made from the table: each counts its call, answers for a driver that is not initialised, and goes to its entry (entry.h).
+ * The ones that CUDA's documentation lets be called before cuInit are named here.
+ */
+#include <stdbool.h>
+#include <string.h>
+
+#include "calls.h"
+#include "entry.h"
+#include "session.h"
+
+_Atomic uint64_t calls_made[SYMBOL_COUNT];
+
+static inline bool is_early(enum symbol symbol)
+{
+    switch (symbol) {
+    case SYMBOL_cuInit:
+    case SYMBOL_cuDriverGetVersion:
+    case SYMBOL_cuGetProcAddress:
+    case SYMBOL_cuGetProcAddress_v2:
+    case SYMBOL_cuGetErrorName:
+    case SYMBOL_cuGetErrorString:
+    case SYMBOL_cuGetExportTable:
+        return true;
+    default:
+        return false;
+    }
+}
+
+#define CUDA(symbol, base, version, stream, parameters, arguments)                                                                   \
+    CUresult symbol parameters                                                                                                       \
+    {                                                                                                                                \
+        count_call(SYMBOL_##symbol);                                                                                                 \
+        if (!is_early(SYMBOL_##symbol) && atomic_load_explicit(&session_state, memory_order_acquire) != SESSION_READY)               \
+            return session_error();                                                                                                  \
+        return entry_##symbol arguments;                                                                                             \
+    }
+#include <cuda_functions.h>
+#undef CUDA
+
+static const char *const names[] = {
+#define CUDA(symbol, base, version, stream, parameters, arguments) #symbol,
+#include <cuda_functions.h>
+#undef CUDA
+};
+
+/* For tests: how often this process called the symbol. */
+__attribute__((visibility("default"))) uint64_t vcuda_emulator_calls(const char *symbol);
+
+uint64_t vcuda_emulator_calls(const char *symbol)
+{
+    for (unsigned i = 0; i < SYMBOL_COUNT; i++) {
+        if (strcmp(names[i], symbol) == 0)
+            return atomic_load(&calls_made[i]);
+    }
+    return 0;
+}

@@ -1,0 +1,9 @@
+/* The thread that calls the application's functions: whether the caller is in one, where CUDA may not be called. */
+#ifndef VCUDA_EMULATOR_HOST_H
+#define VCUDA_EMULATOR_HOST_H
+
+#include <stdbool.h>
+
+bool host_is_calling(void);
+
+#endif

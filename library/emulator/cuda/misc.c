@@ -1,0 +1,52 @@
+/*
+ * What exists in the driver and is not emulated: green contexts, multicast, external memory, and the tables that NVIDIA's own libraries
+ * exchange by UUID (there is none of them, as for a UUID that the driver does not know).
+ */
+#include "entry.h"
+
+ENTRY(cuGetExportTable)(const void **export_table, const CUuuid *export_table_id)
+{
+    if (export_table == NULL || export_table_id == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *export_table = NULL;
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+ENTRY(cuMulticastCreate)(CUmemGenericAllocationHandle *mc_handle, const CUmulticastObjectProp *prop)
+{
+    return mc_handle == NULL || prop == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+ENTRY(cuGreenCtxCreate)(CUgreenCtx *ctx, CUdevResourceDesc desc, CUdevice device, unsigned int flags)
+{
+    (void)desc;
+    (void)device;
+    (void)flags;
+    return ctx == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+ENTRY(cuCtxFromGreenCtx)(CUcontext *context, CUgreenCtx ctx)
+{
+    (void)ctx;
+    return context == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+ENTRY(cuImportExternalMemory)(CUexternalMemory *ext_mem_out, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *mem_handle_desc)
+{
+    return ext_mem_out == NULL || mem_handle_desc == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* None was ever imported. */
+ENTRY(cuDestroyExternalMemory)(CUexternalMemory ext_mem)
+{
+    (void)ext_mem;
+    return CUDA_ERROR_INVALID_HANDLE;
+}
+
+ENTRY(cuExternalMemoryGetMappedBuffer)(CUdeviceptr *dev_ptr, CUexternalMemory ext_mem, const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *buffer_desc)
+{
+    (void)dev_ptr;
+    (void)ext_mem;
+    (void)buffer_desc;
+    return CUDA_ERROR_INVALID_HANDLE;
+}
