@@ -16,6 +16,7 @@
     │   ├── KubeNotFoundError
     │   ├── KubeConflictError
     │   └── KubeGoneError
+    ├── RuntimeApiError    the container runtime refuses or does not answer
     └── GuestError         what a container sees could not be written
 
 A message is user interface: kubelet pastes it into the pod's status. It is one sentence that says what was asked, what
@@ -126,6 +127,12 @@ class KubeConflictError(KubeError):
 
 class KubeGoneError(KubeError):
     """The resource version is too old to watch from (410): list again."""
+
+
+class RuntimeApiError(VcudaError):
+    """The container runtime refuses or does not answer."""
+
+    status = "UNAVAILABLE"
 
 
 class GuestError(VcudaError):

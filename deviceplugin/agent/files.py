@@ -14,6 +14,7 @@ from deviceplugin.guest.cdi import CdiSpecs, ContainerEdits
 from deviceplugin.guest.directories import GrantDirectories
 from deviceplugin.guest.legacy_limits import FILE_NAME, ContainerLimits, encode
 from deviceplugin.guest.limits_file import DeviceLimits, GrantLimits, soft_limit, successor
+from deviceplugin.guest.lineage_client import LineageClients
 from deviceplugin.guest.shared_state import SharedState
 from deviceplugin.kubelet.answer import Answer
 from deviceplugin.ledger.grant import Grant
@@ -38,6 +39,7 @@ class AgentFiles:
     ) -> None:
         self._directories = directories
         self._shared = shared
+        self._clients = LineageClients(directories)
         self._mirror = mirror
         self._cdi = cdi
         self._inventory = inventory
@@ -67,11 +69,13 @@ class AgentFiles:
         """At PreStartContainer; nothing of the container runs, so what its processes share begins anew."""
         if _is_share(grant):
             self._shared.renew(grant.id, grant.allocation.uuids)
+        self._clients.forget(grant.id)
         return self.limit(grant)
 
     def limit(self, grant: Grant) -> bool:
         """Puts the limits in place, also under a running container; False when they were there already."""
         written = self._directories.write(grant.id, FILE_NAME, self._legacy(grant))
+        self._clients.limit(grant.id, self._legacy(grant))
         if not _is_share(grant):
             return written
         before = self._directories.read(grant.id, limits_file.FILE_NAME)
@@ -80,6 +84,17 @@ class AgentFiles:
         for each in limits.devices:
             self._shared.show_limits(grant.id, each.uuid, cores=each.cores, soft_cores=each.soft_cores)
         return written
+
+    def register(self, grant: Grant, name: str) -> None:
+        """A client of the lineage looks for its files under this name."""
+        self._clients.register(grant.id, name, self._legacy(grant))
+
+    def has_registered(self, grant: Grant) -> bool:
+        return self._clients.is_registered(grant.id)
+
+    def show_processes(self, grant: Grant, pids: Iterable[int]) -> None:
+        """To the clients that have registered."""
+        self._clients.show_processes(grant.id, pids)
 
     def _limits(self, grant: Grant) -> GrantLimits:
         inventory = self._inventory()

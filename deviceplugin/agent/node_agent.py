@@ -11,17 +11,24 @@ from pathlib import Path, PurePosixPath
 
 from deviceplugin import __version__
 from deviceplugin.agent.cluster import Cluster
+from deviceplugin.agent.container_watch import ContainerWatch
 from deviceplugin.agent.files import AgentFiles
 from deviceplugin.agent.ghosts import GhostHunt
 from deviceplugin.agent.live_limits import LiveLimits
 from deviceplugin.agent.report import AgentReport
+from deviceplugin.agent.sockets import GrantSockets
 from deviceplugin.agent.upkeep import Upkeep
 from deviceplugin.agent.view import AgentView
 from deviceplugin.agent.wishes import Wishes
-from deviceplugin.config.agent import AgentSettings, IdentitySource
+from deviceplugin.config.agent import AgentSettings, CgroupDriver, IdentitySource
 from deviceplugin.errors import VcudaError
 from deviceplugin.guest.cdi import CdiSpecs
+from deviceplugin.guest.cgroup import Naming
+from deviceplugin.guest.containers import ContainerFinder
 from deviceplugin.guest.directories import GrantDirectories
+from deviceplugin.guest.processes import CgroupTree, ProcessTable
+from deviceplugin.guest.registration import RegistrationServers
+from deviceplugin.guest.runtime import ContainerRuntime
 from deviceplugin.guest.shared_state import SharedState
 from deviceplugin.hardware.node import Hardware
 from deviceplugin.kubelet import identity
@@ -44,7 +51,7 @@ from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.annotations import AnnotationNames
 from deviceplugin.model.gpu import GpuUuid, Inventory
-from deviceplugin.model.pod import Pod
+from deviceplugin.model.pod import ContainerState, Pod
 from deviceplugin.model.units import Resource
 from deviceplugin.observe.metrics import AgentMetrics
 
@@ -66,8 +73,13 @@ class NodeAgent:
     kubelet_pods: KubeletPods
     pod_resources: PodResources
     checkpoint: Callable[[], Checkpoint]
+    watch: ContainerWatch
+    sockets: GrantSockets
+    runtime: ContainerRuntime | None
 
     async def close(self) -> None:
+        if self.runtime is not None:
+            await self.runtime.close()
         await self.kubelet_pods.close()
         await self.pod_resources.close()
 
@@ -81,6 +93,7 @@ class Assembly:
         self._hardware = hardware
         self._names = settings.names
         self._link: KubeletLink | None = None
+        self._watch: ContainerWatch | None = None
         reader = CheckpointReader(settings.kubelet.device_plugin_path / CHECKPOINT_NAME, self._names)
         self._checkpoint: Callable[[], Checkpoint] = reader.read
         self.cluster = Cluster(
@@ -95,6 +108,7 @@ class Assembly:
             inventory=lambda: hardware.inventory,
             samples=lambda: hardware.samples,
             ledger=ledger,
+            uses=lambda: self._watch.uses() if self._watch is not None else {},
             is_registered=lambda: self._link is not None and self._link.is_registered,
             is_synced=lambda: self.cluster.is_synced,
             sockets=lambda: self._link.sockets if self._link is not None else (),
@@ -113,6 +127,9 @@ class Assembly:
         upkeep = self._upkeep(pods, resources, files, report, limits)
         node = self._node(pods, resources, files, report, feed, upkeep, wishes)
         self._link = self._kubelet_link(node)
+        runtime = self._runtime()
+        self._watch = self._container_watch(files, report, runtime)
+        servers = RegistrationServers(settings.allocation.virtual_manager_path, self._watch.register)
         return NodeAgent(
             settings=settings,
             ledger=self._ledger,
@@ -127,6 +144,9 @@ class Assembly:
             kubelet_pods=pods,
             pod_resources=resources,
             checkpoint=self._checkpoint,
+            watch=self._watch,
+            sockets=GrantSockets(self._ledger, servers),
+            runtime=runtime,
         )
 
     def _upkeep(
@@ -197,6 +217,37 @@ class Assembly:
             mode=kubelet.registration.value,
             on_registered=self.metrics.registered,
         )
+
+    def _runtime(self) -> ContainerRuntime | None:
+        runtime = self._settings.runtime
+        if runtime.endpoint is None:
+            return None
+        return ContainerRuntime(runtime.endpoint, timeout_s=runtime.request_timeout)
+
+    def _container_watch(
+        self, files: AgentFiles, report: AgentReport, runtime: ContainerRuntime | None
+    ) -> ContainerWatch:
+        settings, table = self._settings, ProcessTable()
+        driver = settings.runtime.cgroup_driver
+        naming = None if driver is CgroupDriver.AUTO else Naming(driver.value)
+        tree = CgroupTree(naming=naming, kubelet_root=table.own_root())
+        return ContainerWatch(
+            ledger=self._ledger,
+            samples=lambda: self._hardware.samples,
+            inventory=lambda: self._hardware.inventory,
+            shared=SharedState(settings.allocation.virtual_manager_path),
+            files=files,
+            table=table,
+            finder=ContainerFinder(table, tree, runtime=runtime, id_in_status=self._id_in_status),
+            report=report,
+            period_s=settings.driver.sample_period,
+        )
+
+    def _id_in_status(self, owner: tuple[PodUid, str]) -> str:
+        """The runtime's id of a container that runs, as the API server shows it."""
+        pod = self.cluster.pod(owner[0])
+        container = pod.container(owner[1]) if pod is not None else None
+        return container.runtime_id if container is not None and container.state is ContainerState.RUNNING else ""
 
     def _inventory(self) -> Inventory:
         inventory = self._hardware.inventory

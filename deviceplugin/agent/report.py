@@ -4,6 +4,8 @@ In: the facts from kubelet's flows and from upkeep. Out: structlog lines, events
 Nothing here waits or raises: a decision must not fail because nobody could be told.
 """
 
+from collections.abc import Sequence
+
 import structlog
 
 from deviceplugin.errors import VcudaError
@@ -11,15 +13,18 @@ from deviceplugin.hardware.health import HealthChange
 from deviceplugin.kube.event_object import EventReason
 from deviceplugin.kube.events import EventRecorder
 from deviceplugin.kubelet.claims import Claim
-from deviceplugin.ledger.grant import Grant
+from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.model.allocation import ContainerRef
-from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.request import RequestKind
 from deviceplugin.model.units import CORES_PER_GPU, format_blocks
+from deviceplugin.model.usage import Breach, Overrun
 from deviceplugin.observe.metrics import AgentMetrics
 from deviceplugin.placement.choice import Choice
 
 log = structlog.get_logger("vcuda.agent")
+_TELL_AGAIN_S = 600.0
+_BreachKey = tuple[Breach, GpuUuid]
 
 
 class AgentReport:
@@ -28,6 +33,7 @@ class AgentReport:
     def __init__(self, metrics: AgentMetrics, events: EventRecorder) -> None:
         self._metrics = metrics
         self._events = events
+        self._breaches: dict[GrantId, dict[_BreachKey, float]] = {}
 
     def granted(self, claim: Claim, grant: Grant, choice: Choice) -> None:
         owner = grant.allocation.owner
@@ -87,6 +93,25 @@ class AgentReport:
 
     def released(self, grant: Grant) -> None:
         log.info("released", **_container(grant.allocation.owner), grant=grant.id)
+
+    def conduct(self, grant: Grant, overruns: Sequence[Overrun], *, now: float) -> None:
+        """What a container does beyond its limits: told when it begins, again now and then, and when it is over."""
+        told = self._breaches.setdefault(grant.id, {}) if overruns else self._breaches.get(grant.id, {})
+        owner = grant.allocation.owner
+        for each in overruns:
+            key = (each.breach, each.gpu)
+            if now - told.get(key, -_TELL_AGAIN_S) >= _TELL_AGAIN_S:
+                told[key] = now
+                log.warning("over its limit", **_container(owner), breach=each.breach.value, cause=each.sentence)
+                if owner.pod.name:
+                    self._events.about_pod(owner.pod, EventReason.OVER_LIMIT, each.sentence)
+        for key in told.keys() - {(each.breach, each.gpu) for each in overruns}:
+            del told[key]
+            log.info("within its limit again", **_container(owner), breach=key[0].value)
+
+    def forget(self, grant: GrantId) -> None:
+        """The grant is no more."""
+        self._breaches.pop(grant, None)
 
     def health_changed(self, change: HealthChange, inventory: Inventory) -> None:
         gpu = inventory.gpu(change.uuid)

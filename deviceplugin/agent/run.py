@@ -94,6 +94,8 @@ async def _work(settings: AgentSettings) -> None:
             group.create_task(_follow_hardware(agent), name="hardware changes")
             group.create_task(agent.link.run(), name="kubelet")
             group.create_task(_keep_up(agent), name="upkeep")
+            group.create_task(agent.sockets.run(), name="registration of containers")
+            group.create_task(agent.watch.run(), name="use of containers")
             gpus = len(agent.feed.catalog.inventory.gpus)
             log.info("running", seconds=round(time.monotonic() - began, 3), gpus=gpus)
             _favour_latency()

@@ -6,8 +6,10 @@ In: the parts. Out: a picture at one moment, without waiting for anything.
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from deviceplugin.ledger.grant import GrantId
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.gpu import GpuSample, GpuUuid, Inventory
+from deviceplugin.model.usage import ContainerUse
 from deviceplugin.observe.view import AgentState, NodePicture
 
 
@@ -21,6 +23,7 @@ class AgentView:
         inventory: Callable[[], Inventory | None],
         samples: Callable[[], Mapping[GpuUuid, GpuSample]],
         ledger: Ledger,
+        uses: Callable[[], Mapping[GrantId, ContainerUse]],
         is_registered: Callable[[], bool],
         is_synced: Callable[[], bool],
         sockets: Callable[[], tuple[Path, ...]],
@@ -29,12 +32,13 @@ class AgentView:
         self._inventory = inventory
         self._samples = samples
         self._ledger = ledger
+        self._uses = uses
         self._is_registered = is_registered
         self._is_synced = is_synced
         self._sockets = sockets
 
     def picture(self) -> NodePicture:
-        return NodePicture(self._node, self._inventory(), self._ledger.grants(), self._samples())
+        return NodePicture(self._node, self._inventory(), self._ledger.grants(), self._samples(), self._uses())
 
     def state(self) -> AgentState:
         waiting = "" if self._inventory() is not None else "waiting for the NVIDIA driver"

@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 
 from deviceplugin.errors import GuestError
-from deviceplugin.guest.shared_file import Form
+from deviceplugin.guest.shared_file import Form, opened
 from deviceplugin.ledger.grant import GrantId
 
 SUFFIX = ".activity"
@@ -35,10 +35,7 @@ def form(grant: GrantId) -> Form:
 def write_limits(path: Path, *, cores: int, soft_cores: int) -> None:
     """So that neighbours know the limit before the container's first process has said so. Raises GuestError."""
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
+        with opened(path, writable=True) as fd:
             os.pwrite(fd, LIMITS.pack(cores, soft_cores), LIMITS_AT)
-        finally:
-            os.close(fd)
     except OSError as error:
         raise GuestError(f"activity row {path} could not be written: {error.strerror}; check the disk") from error

@@ -35,16 +35,18 @@ class GrantDirectories:
             raise GuestError(f"grant directory {path} could not be made: {error.strerror}; check the disk") from error
         return path
 
-    def write(self, grant: GrantId, name: str, data: bytes) -> bool:
-        """Puts the file in place; False when it was there with the same bytes already."""
-        target = self.prepare(grant) / name
+    def write(self, grant: GrantId, name: str, data: bytes, *, below: str = "") -> bool:
+        """Puts the file in place, `below` a folder if need be; False when it was there with the same bytes already.
+
+        It is not synced: what a power cut leaves of it is compared and replaced before the next start.
+        """
+        target = self.prepare(grant) / below / name
         fresh = target.with_name(f".{name}.new")
         try:
             if target.is_file() and target.read_bytes() == data:
                 return False
-            fresh.write_bytes(
-                data
-            )  # not synced: what a power cut leaves is compared and replaced before the next start
+            target.parent.mkdir(mode=0o755, exist_ok=True)
+            fresh.write_bytes(data)
             fresh.chmod(0o644)
             fresh.replace(target)
         except OSError as error:

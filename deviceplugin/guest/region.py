@@ -5,6 +5,7 @@ anything there: a word counts only within its bounds, sizes and positions are ou
 with pread, because a mapping would fault where the container has cut the file. Not here: whether a process lives.
 """
 
+import contextlib
 import os
 import struct
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ SLOT_SIZE = SLOT.size + USE.size * MAX_DEVICES
 SLOTS_AT = HEADER_SIZE + DEVICE.size * MAX_DEVICES
 SIZE = SLOTS_AT + SLOT_SIZE * SLOTS
 
+CLEARING = 1 << 31
+_UNKNOWN = (1 << 64) - 1
 _HIGH = struct.Struct("<I")
 MOST = 1 << 60
 """No byte count and no sum of nanoseconds of a node's life reaches this; a word above it says nothing."""
@@ -62,13 +65,17 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One process by its own pid namespace's number; `uses` has an entry for each GPU of the grant."""
+    """One process by its own pid namespace's number; `uses` has an entry for each GPU of the grant.
+
+    `is_clearing`: the process of this `pid` clears what a dead one left here. `start_time` None: not told.
+    """
 
     index: int
     pid: int
-    start_time: int
+    start_time: int | None
     pid_namespace: int
     uses: tuple[Use, ...]
+    is_clearing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,18 @@ def read(path: Path, *, grant: GrantId, devices: int) -> Region:
             return parse(_read_used(fd), grant=grant, devices=devices)
     except OSError as error:
         raise ParseError(f"region {path} cannot be read: {error.strerror}") from None
+
+
+def clear(path: Path, slot: Slot) -> None:
+    """Frees a slot of which nobody can be in the way, its `pid` last: from then on it may be claimed.
+
+    Only for a slot whose pid namespace has no process any more: within a namespace the library does it itself, and
+    Python has no compare-and-swap to win against it.
+    """
+    with contextlib.suppress(OSError), opened(path, writable=True) as fd:
+        at = SLOTS_AT + SLOT_SIZE * slot.index
+        os.pwrite(fd, bytes(SLOT_SIZE - 4), at + 4)
+        os.pwrite(fd, bytes(4), at)
 
 
 def parse(data: bytes, *, grant: GrantId, devices: int) -> Region:
@@ -142,4 +161,5 @@ def _slot(data: bytes, index: int, devices: int, words: _Words) -> Slot | None:
     uses = tuple(
         Use(*map(words.bounded, USE.unpack_from(data, at + SLOT.size + USE.size * device))) for device in range(devices)
     )
-    return Slot(index, pid, start_time, namespace, uses)
+    told = None if start_time in (0, _UNKNOWN) else start_time
+    return Slot(index, pid & ~CLEARING, told, namespace, uses, bool(pid & CLEARING))

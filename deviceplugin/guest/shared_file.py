@@ -72,13 +72,10 @@ def is_unused(path: Path, form: Form) -> bool:
 def wipe(path: Path, form: Form) -> None:
     """Makes it as new without giving it another inode: neighbours map it. Holes stay holes. Raises GuestError."""
     try:
-        fd = os.open(path, _WRITE)
-        try:
+        with opened(path, writable=True) as fd:
             for start, end in _data_of(fd, form.size):
                 for at in range(max(start, len(form.head)), end, len(_ZEROS)):
                     os.pwrite(fd, _ZEROS[: min(len(_ZEROS), end - at)], at)
-        finally:
-            os.close(fd)
     except OSError as error:
         raise GuestError(f"shared file {path} could not be wiped: {error.strerror}; check the disk") from error
 
@@ -86,22 +83,19 @@ def wipe(path: Path, form: Form) -> None:
 def restore_size(path: Path, form: Form) -> bool:
     """Cuts off what a container wrote behind the end: it would fill the node's disk. Whether there was anything."""
     try:
-        fd = os.open(path, _WRITE)
-        try:
-            if os.fstat(fd).st_size <= form.size:
-                return False
+        if path.lstat().st_size <= form.size:
+            return False
+        with opened(path, writable=True) as fd:
             os.ftruncate(fd, form.size)
-        finally:
-            os.close(fd)
     except OSError:
         return False
     return True
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[int]:
-    """A descriptor to read from; neither a link nor a pipe that somebody put there makes it wait or stray."""
-    fd = os.open(path, _READ)
+def opened(path: Path, *, writable: bool = False) -> Iterator[int]:
+    """A descriptor; neither a link nor a pipe that somebody put there makes it wait or stray. Raises OSError."""
+    fd = os.open(path, _WRITE if writable else _READ)
     try:
         yield fd
     finally:

@@ -20,6 +20,7 @@ class EventReason(enum.Enum):
     RECOVERED = ("GPURecovered", "Normal")
     LEDGER_REPAIRED = ("GPULedgerRepaired", "Warning")
     START_FAILED = ("GPUStartFailed", "Warning")
+    OVER_LIMIT = ("GPUOverLimit", "Warning")
 
     @property
     def word(self) -> str:

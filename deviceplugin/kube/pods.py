@@ -88,6 +88,7 @@ def _container(
         waiting_reason=reason,
         waiting_message=message,
         restarts=restarts,
+        runtime_id=_runtime_id(container.name, statuses),
     )
 
 
@@ -113,6 +114,12 @@ def _state(name: str, statuses: Sequence[ContainerStatus]) -> tuple[ContainerSta
         return ContainerState.UNKNOWN, "", "", status.restart_count
     waiting = status.state.waiting
     return ContainerState.WAITING, waiting.reason or "", waiting.message or "", status.restart_count
+
+
+def _runtime_id(name: str, statuses: Sequence[ContainerStatus]) -> str:
+    """From `containerd://ID`."""
+    known = next((each.container_id for each in statuses if each.name == name), None)
+    return (known or "").partition("://")[2]
 
 
 def _ours(annotations: Mapping[str, str], domain: str) -> dict[str, str]:

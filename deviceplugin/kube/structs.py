@@ -86,6 +86,7 @@ class ContainerStatus(_Json):
     name: str
     state: State | None = None
     restart_count: int = 0
+    container_id: str | None = msgspec.field(default=None, name="containerID")
 
 
 class PodSpec(_Json):

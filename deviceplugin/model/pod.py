@@ -23,7 +23,10 @@ class ContainerState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PodContainer:
-    """One container: `cores` and `blocks` are its limits, `index` its place among the containers of its own list."""
+    """One container: `cores` and `blocks` are its limits, `index` its place among the containers of its own list.
+
+    `runtime_id` is the container runtime's, without the runtime's name; empty before kubelet has reported one.
+    """
 
     ref: ContainerRef
     role: ContainerRole
@@ -35,6 +38,7 @@ class PodContainer:
     waiting_reason: str = ""
     waiting_message: str = ""
     restarts: int = 0
+    runtime_id: str = ""
 
     def wants(self, resource: Resource) -> int:
         return self.cores if resource is Resource.CORE else self.blocks

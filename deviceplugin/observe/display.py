@@ -16,6 +16,7 @@ from deviceplugin.errors import ConfigError
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.gpu import Gpu, GpuUuid
 from deviceplugin.model.units import BLOCK_MIB, MIB
+from deviceplugin.model.usage import ContainerUse
 from deviceplugin.observe.graph import draw
 from deviceplugin.observe.listen import free_socket_path
 from deviceplugin.observe.view import NodePicture, NodeView
@@ -86,12 +87,13 @@ def usages(picture: NodePicture) -> pb.UsageResponse:
         pod = grant.allocation.owner.pod
         if pod.uid not in keys:
             keys[pod.uid] = pod.name if pod.name not in keys.values() else str(pod)
-        _add(response.usage[keys[pod.uid]], grant, gpus)
+        _add(response.usage[keys[pod.uid]], grant, gpus, picture.uses.get(grant.id))
     return response
 
 
-def _add(stat: pb.ContainerStat, grant: Grant, gpus: dict[GpuUuid, Gpu]) -> None:
+def _add(stat: pb.ContainerStat, grant: Grant, gpus: dict[GpuUuid, Gpu], use: ContainerUse | None) -> None:
     allocation = grant.allocation
+    used = {each.uuid: each for each in use.gpus} if use else {}
     stat.project = allocation.owner.pod.namespace
     spec = stat.spec[allocation.owner.name]
     spec.gpu, spec.mem = allocation.request.cores, sum(share.blocks for share in allocation.shares) * BLOCK_MIB
@@ -100,6 +102,9 @@ def _add(stat: pb.ContainerStat, grant: Grant, gpus: dict[GpuUuid, Gpu]) -> None
         if gpu is not None:
             device = stat.stat[allocation.owner.name].dev.add(id=share.uuid, card_idx=gpu.minor)
             device.device_mem = gpu.memory_bytes / MIB
+            if (seen := used.get(share.uuid)) is not None:
+                device.gpu, device.mem = seen.cores or 0, (seen.memory_bytes or 0) / MIB
+                device.pids.extend(seen.pids)
 
 
 class _NoTraceback(grpc.aio.ServerInterceptor):

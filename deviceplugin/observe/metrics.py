@@ -2,13 +2,12 @@
 
 In: a `NodeView` for what is true now, and the methods of `AgentMetrics` for what happened. Out: a registry of its own
 and its text. `FAMILIES` is the reference: names, labels and meanings are interfaces, and docs are made from it. Gauges
-are read from one picture when they are scraped, so they agree with each other. What containers use of their limits is
-not here: NVML tells it by process, and processes are not mapped to containers in this file's issue.
+are read from one picture when they are scraped, so they agree with each other. Not here: what containers use
+(`container_metrics`).
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import prometheus_client
 from prometheus_client.core import CollectorRegistry, GaugeMetricFamily, Metric
@@ -18,56 +17,44 @@ from prometheus_client.registry import Collector
 
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.observe import container_metrics
+from deviceplugin.observe.family import CONTAINER, GPU, Family
 from deviceplugin.observe.view import NodePicture, NodeView, bytes_of
-
-_GPU = ("node", "gpu")
-_CONTAINER = (*_GPU, "namespace", "pod", "container")
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One metric: its name as it is scraped, its type, what it means, and its labels."""
-
-    name: str
-    type: str
-    help: str
-    labels: tuple[str, ...] = ()
-
 
 GPU_INFO = Family(
     "vcuda_gpu_info",
     "gauge",
     "Always 1; the labels describe the GPU: index as nvidia-smi counts, minor of /dev/nvidiaN, product, driver, CUDA.",
-    (*_GPU, "index", "minor", "product", "driver", "cuda"),
+    (*GPU, "index", "minor", "product", "driver", "cuda"),
 )
 GPU_HEALTHY = Family(
     "vcuda_gpu_healthy",
     "gauge",
     "1 while the GPU is healthy, 0 while nothing new is placed on it because it is not.",
-    _GPU,
+    GPU,
 )
-GPU_MEMORY = Family("vcuda_gpu_memory_capacity_bytes", "gauge", "Memory of the GPU.", _GPU)
+GPU_MEMORY = Family("vcuda_gpu_memory_capacity_bytes", "gauge", "Memory of the GPU.", GPU)
 GPU_MEMORY_ALLOCATED = Family(
-    "vcuda_gpu_memory_allocated_bytes", "gauge", "Memory of the GPU that containers hold, in whole blocks.", _GPU
+    "vcuda_gpu_memory_allocated_bytes", "gauge", "Memory of the GPU that containers hold, in whole blocks.", GPU
 )
 GPU_MEMORY_USED = Family(
-    "vcuda_gpu_memory_used_bytes", "gauge", "Memory of the GPU in use, by whomever, as NVML reads it.", _GPU
+    "vcuda_gpu_memory_used_bytes", "gauge", "Memory of the GPU in use, by whomever, as NVML reads it.", GPU
 )
 GPU_CORES_ALLOCATED = Family(
-    "vcuda_gpu_cores_allocated_ratio", "gauge", "Part of the GPU's compute time that containers hold.", _GPU
+    "vcuda_gpu_cores_allocated_ratio", "gauge", "Part of the GPU's compute time that containers hold.", GPU
 )
 GPU_UTILIZATION = Family(
-    "vcuda_gpu_utilization_ratio", "gauge", "Part of the sample period in which a kernel ran, as NVML reads it.", _GPU
+    "vcuda_gpu_utilization_ratio", "gauge", "Part of the sample period in which a kernel ran, as NVML reads it.", GPU
 )
-GPU_PROCESSES = Family("vcuda_gpu_processes", "gauge", "Processes that NVML sees on the GPU.", _GPU)
+GPU_PROCESSES = Family("vcuda_gpu_processes", "gauge", "Processes that NVML sees on the GPU.", GPU)
 CONTAINER_MEMORY_LIMIT = Family(
-    "vcuda_container_memory_limit_bytes", "gauge", "Memory of this GPU that the container holds.", _CONTAINER
+    "vcuda_container_memory_limit_bytes", "gauge", "Memory of this GPU that the container holds.", CONTAINER
 )
 CONTAINER_CORES_LIMIT = Family(
     "vcuda_container_cores_limit_ratio",
     "gauge",
     "Part of this GPU's compute time that the container holds.",
-    _CONTAINER,
+    CONTAINER,
 )
 REGISTERED = Family("vcuda_kubelet_registered", "gauge", "1 while kubelet holds a stream of both resources.")
 ALLOCATIONS = Family(
@@ -117,6 +104,7 @@ FAMILIES = (
         GPU_PROCESSES,
         CONTAINER_MEMORY_LIMIT,
         CONTAINER_CORES_LIMIT,
+        *container_metrics.FAMILIES,
         REGISTERED,
         ALLOCATIONS,
         ALLOCATION_SECONDS,
@@ -216,6 +204,7 @@ class _PictureCollector(Collector):
         yield from _gpu_families(picture)
         yield from _sample_families(picture)
         yield from _container_families(picture)
+        yield from container_metrics.collect(picture)
         yield _gauge(REGISTERED, [((), self._view.state().registered)])
 
 

@@ -9,7 +9,9 @@ from datetime import UTC, datetime
 import msgspec
 
 from deviceplugin.ledger.grant import Grant
+from deviceplugin.model.allocation import GpuShare
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
+from deviceplugin.model.usage import ContainerUse, GpuUse
 from deviceplugin.observe.view import NodePicture, bytes_of
 
 VERSION = 1
@@ -35,16 +37,31 @@ class GpuUsage(msgspec.Struct, frozen=True):
 
 
 class ShareUsage(msgspec.Struct, frozen=True):
-    """What a container holds of one GPU; `minor` is null where the GPU is gone."""
+    """What a container holds of one GPU and what it uses of it; `minor` is null where the GPU is gone.
+
+    Cores of 100. What is not measured for this container, or not yet, is null.
+    """
 
     uuid: str
     minor: int | None
     cores: int
     blocks: int
+    memory_used_bytes: int | None = None
+    memory_overhead_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    memory_refusals: int | None = None
+    cores_used: float | None = None
+    cores_in_force: float | None = None
+    gpu_seconds: float | None = None
+    throttled_seconds: float | None = None
+    throttled_launches: int | None = None
 
 
 class ContainerUsage(msgspec.Struct, frozen=True):
-    """One container's grant; `proved` where kubelet's checkpoint has confirmed the owner, `source` who named it."""
+    """One container's grant; `proved` where kubelet's checkpoint has confirmed the owner, `source` who named it.
+
+    `processes` are those that use a GPU; `over_limit` says in sentences where it takes more than it holds.
+    """
 
     namespace: str
     pod: str
@@ -59,6 +76,8 @@ class ContainerUsage(msgspec.Struct, frozen=True):
     proved: bool
     source: str
     created: str
+    processes: int | None = None
+    over_limit: tuple[str, ...] = ()
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -73,7 +92,7 @@ class Usage(msgspec.Struct, frozen=True):
 def usage_of(picture: NodePicture) -> Usage:
     gpus = tuple(gpu_usage(picture, picture.inventory, gpu) for gpu in picture.gpus) if picture.inventory else ()
     minors = {gpu.uuid: gpu.minor for gpu in picture.gpus}
-    containers = tuple(_container(grant, minors) for grant in picture.grants)
+    containers = tuple(_container(grant, minors, picture.uses.get(grant.id)) for grant in picture.grants)
     return Usage(version=VERSION, node=picture.node, gpus=gpus, containers=containers)
 
 
@@ -97,8 +116,9 @@ def gpu_usage(picture: NodePicture, inventory: Inventory, gpu: Gpu) -> GpuUsage:
     )
 
 
-def _container(grant: Grant, minors: dict[GpuUuid, int]) -> ContainerUsage:
+def _container(grant: Grant, minors: dict[GpuUuid, int], use: ContainerUse | None) -> ContainerUsage:
     allocation = grant.allocation
+    used = {each.uuid: each for each in use.gpus} if use else {}
     return ContainerUsage(
         namespace=allocation.owner.pod.namespace,
         pod=allocation.owner.pod.name,
@@ -109,10 +129,34 @@ def _container(grant: Grant, minors: dict[GpuUuid, int]) -> ContainerUsage:
         cores=allocation.request.cores,
         blocks=allocation.request.blocks,
         evaluator=allocation.request.kind.value,
-        gpus=tuple(
-            ShareUsage(share.uuid, minors.get(share.uuid), share.cores, share.blocks) for share in allocation.shares
-        ),
+        gpus=tuple(_share(share, minors.get(share.uuid), used.get(share.uuid)) for share in allocation.shares),
         proved=grant.proved,
         source=grant.source.value,
         created=datetime.fromtimestamp(grant.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        processes=use.processes if use else None,
+        over_limit=tuple(each.sentence for each in use.overruns) if use else (),
     )
+
+
+def _share(share: GpuShare, minor: int | None, use: GpuUse | None) -> ShareUsage:
+    if use is None:
+        return ShareUsage(share.uuid, minor, share.cores, share.blocks)
+    return ShareUsage(
+        uuid=share.uuid,
+        minor=minor,
+        cores=share.cores,
+        blocks=share.blocks,
+        memory_used_bytes=use.memory_bytes,
+        memory_overhead_bytes=use.overhead_bytes,
+        memory_peak_bytes=use.peak_bytes,
+        memory_refusals=use.refusals,
+        cores_used=_rounded(use.cores),
+        cores_in_force=_rounded(use.cores_in_force),
+        gpu_seconds=_rounded(use.gpu_seconds),
+        throttled_seconds=_rounded(use.throttled_seconds),
+        throttled_launches=use.throttled_launches,
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

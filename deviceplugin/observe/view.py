@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from deviceplugin.ledger.grant import Grant
+from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.model.gpu import Gpu, GpuSample, GpuUuid, Inventory
 from deviceplugin.model.units import BLOCK_BYTES
+from deviceplugin.model.usage import ContainerUse
 from deviceplugin.placement.occupancy import Occupancy, occupied
 
 _NOTHING = Occupancy()
@@ -22,7 +23,8 @@ _NOTHING = Occupancy()
 class NodePicture:
     """Everything that a view needs, taken at one moment.
 
-    `inventory` is None until the driver answered for the first time. `grants` stand in the order they were made.
+    `inventory` is None until the driver answered for the first time. `grants` stand in the order they were made; `uses`
+    has an entry for each of which is known what its container uses.
     `taken` is derived from them: what is held of each GPU, by the arithmetic that placement goes by.
     """
 
@@ -30,6 +32,7 @@ class NodePicture:
     inventory: Inventory | None
     grants: tuple[Grant, ...] = ()
     samples: Mapping[GpuUuid, GpuSample] = field(default_factory=dict)
+    uses: Mapping[GrantId, ContainerUse] = field(default_factory=dict)
     taken: Mapping[GpuUuid, Occupancy] = field(init=False)
 
     def __post_init__(self) -> None:

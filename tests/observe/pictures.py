@@ -8,6 +8,7 @@ from deviceplugin.model.gpu import Driver, Gpu, GpuSample, GpuUuid, Health, Inve
 from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Level, Link, Topology
 from deviceplugin.model.units import MIB, Resource
+from deviceplugin.model.usage import ContainerUse
 from deviceplugin.observe.view import NodePicture
 
 A100, T4 = "NVIDIA A100-SXM4-80GB", "Tesla T4"
@@ -68,9 +69,12 @@ def node(
     name: str = "gpu-7",
     samples: dict[GpuUuid, GpuSample] | None = None,
     health: dict[GpuUuid, Health] | None = None,
+    uses: dict[str, ContainerUse] | None = None,
 ) -> NodePicture:
+    """`uses` are keyed as `grant` is named."""
     inventory = Inventory(tuple(gpus), topology, DRIVER, health or {})
-    return NodePicture(name, inventory, grants, samples or {})
+    used = {GrantId(f"g-{key.replace('/', '-')}"): use for key, use in (uses or {}).items()}
+    return NodePicture(name, inventory, grants, samples or {}, used)
 
 
 def hgx(*grants: Grant, **more: dict[GpuUuid, Health]) -> NodePicture:

@@ -3,17 +3,20 @@
 import socket
 import stat
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
 
 from deviceplugin.errors import ConfigError
+from deviceplugin.ledger.grant import GrantId
+from deviceplugin.model.usage import ContainerUse, GpuUse
 from deviceplugin.observe.display import DisplayServer, usages
 from deviceplugin.observe.graph import draw
 from deviceplugin.wire import display_pb2 as pb
 from deviceplugin.wire import display_pb2_grpc as rpc
-from tests.observe.pictures import grant, pcie
+from tests.observe.pictures import grant, pcie, uuid
 from tests.observe.views import StillView
 
 PICTURE = pcie(
@@ -56,10 +59,16 @@ async def test_the_three_calls_of_the_lineage_answer(stub: rpc.GPUDisplayStub) -
     assert (usage["web/nb"].spec["c"].gpu, usage["web/nb"].spec["c"].mem) == (5, 256)
 
 
-def test_what_containers_use_is_left_unset() -> None:
+def test_what_containers_use_is_unset_where_it_is_not_known() -> None:
     for pod in usages(PICTURE).usage.values():
         for devices in pod.stat.values():
             assert all((dev.gpu, dev.mem, list(dev.pids)) == (0, 0, []) for dev in devices.dev)
+
+
+def test_what_containers_use_is_in_the_lineages_units() -> None:
+    use = ContainerUse((GpuUse(uuid(2), memory_bytes=3 << 20, cores=12.5, pids=(7, 9)),), processes=2)
+    (dev,) = usages(replace(PICTURE, uses={GrantId("g-ml-nb-c"): use})).usage["nb"].stat["c"].dev
+    assert (dev.gpu, dev.mem, list(dev.pids)) == (12.5, 3.0, [7, 9])
 
 
 async def test_the_socket_is_for_root_and_its_group_and_goes_with_the_server(

@@ -13,6 +13,7 @@ import pytest
 from deviceplugin.errors import ConfigError
 from deviceplugin.model.gpu import GpuSample, Health
 from deviceplugin.model.topology import Level
+from deviceplugin.model.usage import Breach, ContainerUse, GpuUse, Overrun
 from deviceplugin.observe.graph import draw
 from deviceplugin.observe.http import QueryServer, prefers_json
 from deviceplugin.observe.metrics import AgentMetrics
@@ -29,6 +30,13 @@ PICTURE = node(
     grant("ml/lost/c", 9),
     health={uuid(1): Health(healthy=False, reason="XID 79")},
     samples={uuid(0): GpuSample(75, 10)},
+    uses={
+        "ml/train/main": ContainerUse(
+            (GpuUse(uuid(0), 1 << 30, 1 << 29, 2 << 30, 3, 100 / 3, None, 12.5, 0.25, 4),),
+            processes=1,
+            overruns=(Overrun(Breach.MEMORY, uuid(0), "container c does too much"),),
+        )
+    },
 )
 
 
@@ -111,11 +119,30 @@ async def test_usage_names_every_gpu_and_every_container(agent: Agent) -> None:
         "cores": 50,
         "blocks": 64,
         "evaluator": "share",
-        "gpus": [{"uuid": "GPU-00000000", "minor": 0, "cores": 50, "blocks": 64}],
+        "gpus": [
+            {
+                "uuid": "GPU-00000000",
+                "minor": 0,
+                "cores": 50,
+                "blocks": 64,
+                "memory_used_bytes": 1 << 30,
+                "memory_overhead_bytes": 1 << 29,
+                "memory_peak_bytes": 2 << 30,
+                "memory_refusals": 3,
+                "cores_used": 33.333,
+                "cores_in_force": None,
+                "gpu_seconds": 12.5,
+                "throttled_seconds": 0.25,
+                "throttled_launches": 4,
+            }
+        ],
         "proved": True,
         "source": "pods",
         "created": "2025-10-09T08:53:20.500Z",
+        "processes": 1,
+        "over_limit": ["container c does too much"],
     }
+    assert found["containers"][1]["gpus"][0]["memory_used_bytes"] is None
     assert found["containers"][1]["gpus"][0]["minor"] is None
 
 

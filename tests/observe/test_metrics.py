@@ -8,7 +8,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from deviceplugin.errors import CapacityError, DriverMissingError
 from deviceplugin.model.gpu import GpuProcess, GpuSample, Health
 from deviceplugin.model.topology import Level
-from deviceplugin.observe.metrics import FAMILIES, AgentMetrics, Family, reason_of
+from deviceplugin.model.usage import Breach, ContainerUse, GpuUse, Overrun
+from deviceplugin.observe.family import Family
+from deviceplugin.observe.metrics import FAMILIES, AgentMetrics, reason_of
 from deviceplugin.observe.view import AgentState
 from tests.observe.pictures import by_groups, gpu, grant, node, uuid
 from tests.observe.views import StillView
@@ -21,6 +23,13 @@ PICTURE = node(
     grant("ml/nb/c", 0, cores=20, blocks=32),
     health={uuid(1): Health(healthy=False, reason="gone")},
     samples={uuid(0): GpuSample(75, 10 * GIB, (GpuProcess(1, 5), GpuProcess(2, 5)))},
+    uses={
+        "ml/train/main": ContainerUse(
+            (GpuUse(uuid(0), 5 * GIB, GIB, 6 * GIB, 2, 40.0, 50.0, 120.5, 3.25, 70, pids=(1, 2)),),
+            processes=2,
+            overruns=(Overrun(Breach.BYPASS, uuid(0), "says so"),),
+        )
+    },
 )
 
 
@@ -65,6 +74,25 @@ def test_gpus_and_containers_are_told_in_base_units(metrics: AgentMetrics) -> No
     assert found["vcuda_container_cores_limit_ratio", *container] == 0.5
     info = ("cuda=12.4", "driver=550.54.15", "gpu=GPU-00000001", "index=1", "minor=1", "node=gpu-7")
     assert found["vcuda_gpu_info", *info, "product=NVIDIA A100-SXM4-80GB"] == 1
+
+
+def test_what_containers_use_is_told_where_it_is_measured(metrics: AgentMetrics) -> None:
+    found = values(metrics)
+    pod = ("namespace=ml", "node=gpu-7", "pod=train")
+    on = ("container=main", "gpu=GPU-00000000", *pod)
+    assert found["vcuda_container_memory_used_bytes", *on] == 5 * GIB
+    assert found["vcuda_container_memory_overhead_bytes", *on] == GIB
+    assert found["vcuda_container_memory_peak_bytes", *on] == 6 * GIB
+    assert found["vcuda_container_memory_refusals_total", *on] == 2
+    assert found["vcuda_container_cores_used_ratio", *on] == 0.4
+    assert found["vcuda_container_cores_in_force_ratio", *on] == 0.5
+    assert found["vcuda_container_gpu_seconds_total", *on] == 120.5
+    assert found["vcuda_container_throttled_seconds_total", *on] == 3.25
+    assert found["vcuda_container_throttled_launches_total", *on] == 70
+    assert found["vcuda_container_processes", "container=main", *pod] == 2
+    breaches = {key[1]: value for key, value in found.items() if key[0] == "vcuda_container_over_limit"}
+    assert breaches == {"breach=bypass": 1, "breach=memory": 0, "breach=cores": 0, "breach=state": 0}
+    assert not [key for key in found if "pod=nb" in key and key[0].startswith("vcuda_container_memory_used")]
 
 
 def test_what_nvml_did_not_read_is_not_told(metrics: AgentMetrics) -> None:

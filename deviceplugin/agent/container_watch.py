@@ -1,0 +1,259 @@
+"""What containers really use, read at each sample period, and told where one takes more than it was given.
+
+In: the ledger, the driver's samples, the containers' regions and processes. Out: `uses` for the views; events and log
+lines about breaches that last; fresh PIDs for clients of the lineage. A share whose GPU nobody uses is looked at now
+and then only, so an idle node costs nothing; nothing waits for the container runtime, which may hang.
+Not here: what the numbers mean (`guest.metering`, `guest.conduct`).
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from deviceplugin.agent.files import AgentFiles
+from deviceplugin.agent.report import AgentReport
+from deviceplugin.errors import VcudaError
+from deviceplugin.guest.cgroup import ContainerGroup
+from deviceplugin.guest.containers import ContainerFinder, Place
+from deviceplugin.guest.limits_file import soft_limit
+from deviceplugin.guest.processes import Members, ProcessTable
+from deviceplugin.guest.shared_state import SharedState
+from deviceplugin.guest.tracker import Held, Look, Tracker
+from deviceplugin.ledger.grant import Grant, GrantId
+from deviceplugin.ledger.ledger import Ledger
+from deviceplugin.model.gpu import GpuProcess, GpuSample, GpuUuid, Inventory
+from deviceplugin.model.request import RequestKind
+from deviceplugin.model.units import BLOCK_BYTES
+from deviceplugin.model.usage import ContainerUse, GpuUse
+
+log = structlog.get_logger("vcuda.agent")
+_IDLE_TURNS = 5
+_FIND_AGAIN_S = 2.0
+_OTHERS_AGAIN_S = 10.0
+_FIND_BUDGET_S = 1.5
+OnGpu = Mapping[GpuUuid, Sequence[GpuProcess]]
+
+
+@dataclass(slots=True)
+class _Watched:
+    """One share. `asked_at`: when its container was looked for last."""
+
+    tracker: Tracker
+    place: Place | None = None
+    asked_at: float = -_FIND_AGAIN_S
+    shown: tuple[int, ...] | None = None
+    look: Look | None = None
+
+
+@dataclass(slots=True)
+class ContainerWatch:
+    """`run` until it is cancelled; `uses` at any time. One loop; files are read in a thread."""
+
+    ledger: Ledger
+    samples: Callable[[], Mapping[GpuUuid, GpuSample]]
+    inventory: Callable[[], Inventory | None]
+    shared: SharedState
+    files: AgentFiles
+    table: ProcessTable
+    finder: ContainerFinder
+    report: AgentReport
+    period_s: float
+    _watched: dict[GrantId, _Watched] = field(default_factory=dict)
+    _groups: dict[int, ContainerGroup | None] = field(default_factory=dict)
+    _sought: dict[GrantId, Grant] = field(default_factory=dict)
+    _seek: asyncio.Event = field(default_factory=asyncio.Event)
+    _turn: int = 0
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._find_all())
+            while True:
+                try:
+                    await self.look()
+                except Exception:  # what a container may write must not end the agent
+                    log.exception("watching the containers failed; please report this line")
+                await asyncio.sleep(self.period_s)
+
+    def uses(self) -> dict[GrantId, ContainerUse]:
+        """Of every share that was looked at, and of whole GPUs as the driver shows them."""
+        found = {grant: each.look.use for grant, each in self._watched.items() if each.look is not None}
+        samples = self.samples()
+        for grant in self.ledger.grants():
+            if grant.proved and not _is_share(grant):
+                found[grant.id] = _whole(grant, samples)
+        return found
+
+    async def look(self) -> None:
+        """One turn."""
+        shares = [grant for grant in self.ledger.grants() if grant.proved and _is_share(grant)]
+        self._keep(shares)
+        samples, now = self.samples(), time.monotonic()
+        busy = {uuid for uuid, sample in samples.items() if sample.processes}
+        due = [grant for grant in shares if self._is_due(grant, busy)]
+        self._turn += 1
+        if not due:
+            return
+        on_gpu = self._by_grant(shares, samples) if busy else {}
+        jobs = [(grant, self._watched[grant.id], on_gpu.get(grant.id, {})) for grant in due]
+        for grant, watched, look in await asyncio.to_thread(self._look_at, jobs):
+            self._took(grant, watched, look, now=now)
+
+    async def register(self, grant_id: GrantId, name: str) -> None:
+        """A process with the lineage's client asks for its files; raises GuestError."""
+        grant = self.ledger.get(grant_id)
+        if grant is None:
+            return
+        self._keep([grant], forget=False)
+        watched = self._watched[grant_id]
+        if watched.place is None or await asyncio.to_thread(self.finder.members, watched.place) is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_FIND_BUDGET_S):
+                    await self._find(grant, watched)
+        members = await asyncio.to_thread(self.finder.members, watched.place) if watched.place else None
+        self.files.register(grant, name)
+        self._show(grant, watched, members, always=True)
+
+    def _is_due(self, grant: Grant, busy: set[GpuUuid]) -> bool:
+        known = self._watched[grant.id]
+        return (
+            known.look is None
+            or self._turn % _IDLE_TURNS == 0
+            or not busy.isdisjoint(grant.allocation.uuids)
+            or known.shown is not None
+        )
+
+    def _look_at(self, jobs: Sequence[tuple[Grant, _Watched, OnGpu]]) -> list[tuple[Grant, _Watched, Look]]:
+        inventory = self.inventory()
+        if inventory is None:
+            return []
+        return [
+            (
+                grant,
+                watched,
+                watched.tracker.look(
+                    _held(grant, inventory), on_gpu, place=watched.place, needs_members=watched.shown is not None
+                ),
+            )
+            for grant, watched, on_gpu in jobs
+        ]
+
+    def _took(self, grant: Grant, watched: _Watched, look: Look, *, now: float) -> None:
+        if self._watched.get(grant.id) is not watched:
+            return  # the grant ended meanwhile
+        self.report.conduct(grant, look.use.overruns, now=now)
+        watched.look = look
+        if look.is_lost:
+            watched.place = None
+        if look.wants_place:
+            self._look_for(grant, watched, every_s=_FIND_AGAIN_S)
+        if watched.shown is not None:
+            self._show(grant, watched, look.members)
+
+    def _look_for(self, grant: Grant, watched: _Watched, *, every_s: float) -> None:
+        if time.monotonic() - watched.asked_at >= every_s:
+            self._sought[grant.id] = grant
+            self._seek.set()
+
+    async def _find_all(self) -> None:
+        while True:
+            await self._seek.wait()
+            self._seek.clear()
+            while self._sought:
+                grant = self._sought.pop(next(iter(self._sought)))
+                if grant.id in self._watched:
+                    await self._find(grant, self._watched[grant.id])
+
+    async def _find(self, grant: Grant, watched: _Watched) -> None:
+        watched.asked_at = time.monotonic()
+        watched.place = await self.finder.find(grant.allocation.owner.key)
+
+    def _show(self, grant: Grant, watched: _Watched, members: Members | None, *, always: bool = False) -> None:
+        pids = members.pids if members is not None else ()
+        if not always and (pids == watched.shown or self.ledger.get(grant.id) is None):
+            return
+        try:
+            self.files.show_processes(grant, pids)
+        except VcudaError as error:
+            if always:
+                raise
+            log.warning("pids.config not written", container=str(grant.allocation.owner), cause=error.message)
+            return
+        watched.shown = pids
+
+    def _by_grant(
+        self, shares: Sequence[Grant], samples: Mapping[GpuUuid, GpuSample]
+    ) -> dict[GrantId, dict[GpuUuid, list[GpuProcess]]]:
+        """The driver's processes by whose container they are in; those in none of ours are left out."""
+        pids = {process.pid for sample in samples.values() for process in sample.processes}
+        self._groups = {pid: self._groups.get(pid) or self.table.container_of(pid) for pid in pids}
+        self._look_for_strangers(shares)
+        found: dict[GrantId, dict[GpuUuid, list[GpuProcess]]] = {}
+        for grant in shares:
+            for uuid in grant.allocation.uuids & samples.keys():
+                own = [each for each in samples[uuid].processes if self._is_in(grant, self._groups[each.pid])]
+                if own:
+                    found.setdefault(grant.id, {})[uuid] = own
+        return found
+
+    def _look_for_strangers(self, shares: Sequence[Grant]) -> None:
+        """A container of ours is on a GPU and none of its pod's is known by that id: one of them was started anew."""
+        known = {each.place.container_id for each in self._watched.values() if each.place is not None}
+        pods = {group.pod for group in self._groups.values() if group is not None and group.container_id not in known}
+        for grant in shares:
+            if grant.allocation.owner.pod.uid in pods:
+                self._look_for(grant, self._watched[grant.id], every_s=_OTHERS_AGAIN_S)
+
+    def _is_in(self, grant: Grant, group: ContainerGroup | None) -> bool:
+        """By the container's id where that is known, else by its pod if no other container of it holds a GPU."""
+        if group is None or group.pod != grant.allocation.owner.pod.uid:
+            return False
+        place = self._watched[grant.id].place
+        if place is not None:
+            return place.container_id == group.container_id
+        return len(self.ledger.of_pod(group.pod)) == 1
+
+    def _keep(self, shares: Sequence[Grant], *, forget: bool = True) -> None:
+        """A record for each share, and none for others."""
+        for grant in shares:
+            if grant.id not in self._watched:
+                tracker = Tracker(grant.id, str(grant.allocation.owner), self.shared, self.table, self.finder)
+                shown = () if self.files.has_registered(grant) else None
+                self._watched[grant.id] = _Watched(tracker, shown=shown)
+        if forget:
+            known = {grant.id for grant in shares}
+            for gone in [grant for grant in self._watched if grant not in known]:
+                del self._watched[gone]
+                self.report.forget(gone)
+
+
+def _held(grant: Grant, inventory: Inventory) -> list[Held]:
+    found = []
+    for share in grant.allocation.shares:
+        gpu = inventory.gpu(share.uuid)
+        if gpu is not None:
+            most = soft_limit(share.cores, grant.soft_cores) or share.cores
+            found.append(Held(gpu, share.blocks * BLOCK_BYTES, most))
+    return found
+
+
+def _whole(grant: Grant, samples: Mapping[GpuUuid, GpuSample]) -> ContainerUse:
+    """All that happens on a GPU that is held alone is its holder's."""
+    known = [(share.uuid, samples[share.uuid]) for share in grant.allocation.shares if share.uuid in samples]
+    uses = tuple(
+        GpuUse(
+            uuid=uuid,
+            memory_bytes=sample.memory_used_bytes,
+            cores=float(sample.utilization_percent),
+            pids=tuple(process.pid for process in sample.processes),
+        )
+        for uuid, sample in known
+    )
+    return ContainerUse(uses, len({pid for use in uses for pid in use.pids}))
+
+
+def _is_share(grant: Grant) -> bool:
+    return grant.allocation.request.kind is RequestKind.SHARE

@@ -1,0 +1,126 @@
+"""Control groups by their names: which container a process is in, and where a container's group lies. Pure.
+
+In: the bytes of /proc/PID/cgroup; a pod's UID and a container's id. Out: frozen values. Kubelet's names (research 4.2):
+
+    cgroupfs   kubepods/[burstable|besteffort]/pod<UID>/<id>                              cri-o: crio-<id>
+    systemd    kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<UID with _>.slice/<runtime>-<id>.scope
+
+below any root (kind, --cgroup-root), in one hierarchy (v2) or many (v1). A container may make groups of its own below
+its own and call them what it likes, so the outermost pod in a path counts. Whatever the bytes are, nothing raises.
+"""
+
+import enum
+import re
+from dataclasses import dataclass
+
+from deviceplugin.model.allocation import PodUid
+
+
+class Naming(enum.Enum):
+    """Kubelet's --cgroup-driver."""
+
+    CGROUPFS = "cgroupfs"
+    SYSTEMD = "systemd"
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """One line of /proc/PID/cgroup; v2 has no controllers."""
+
+    controllers: tuple[str, ...]
+    path: str
+
+    @property
+    def is_unified(self) -> bool:
+        return not self.controllers
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerGroup:
+    """A container's group: whose it is, and its path from the root of the hierarchy."""
+
+    pod: PodUid
+    container_id: str
+    path: str
+    naming: Naming
+
+
+_MOST_BYTES = 64 << 10
+_MOST_LINES = 64
+_UID = r"(?P<uid>[0-9a-zA-Z][0-9a-zA-Z_-]{3,127})"
+_CGROUPFS_POD = re.compile(rf"pod{_UID}")
+_SYSTEMD_POD = re.compile(rf"(?:[\w.-]+-)?kubepods(?:-burstable|-besteffort)?-pod{_UID}\.slice")
+_ID = re.compile(r"(?:(?:cri-containerd|crio|docker|libpod)-)?(?P<id>[0-9a-zA-Z][0-9a-zA-Z_.-]{7,127}?)(?:\.scope)?")
+_QOS = ("", "burstable", "besteffort")
+_RUNTIMES = ("cri-containerd", "crio", "docker")
+
+
+def parse_memberships(data: bytes) -> tuple[Membership, ...]:
+    """The lines that make sense; a name with a newline cannot exist, one that is no UTF-8 is kept as it is."""
+    found = []
+    for line in data[:_MOST_BYTES].split(b"\n")[:_MOST_LINES]:
+        number, _, rest = line.partition(b":")
+        controllers, colon, path = rest.partition(b":")
+        if number.isdigit() and colon and path.startswith(b"/"):
+            names = tuple(name for name in controllers.decode(errors="replace").split(",") if name)
+            found.append(Membership(names, path.decode(errors="surrogateescape")))
+    return tuple(found)
+
+
+def container_of(memberships: tuple[Membership, ...]) -> ContainerGroup | None:
+    """The container that a process with these memberships is in; None for one that is in no pod's container."""
+    for membership in memberships:
+        found = container_in(membership.path)
+        if found is not None:
+            return found
+    return None
+
+
+def container_in(path: str) -> ContainerGroup | None:
+    """The container whose group, or a group below, has this path."""
+    parts = path.split("/")
+    for index, part in enumerate(parts[:-1]):
+        pod = _pod(part, below=parts[:index])
+        if pod is None:
+            continue
+        uid, naming = pod
+        container = _ID.fullmatch(parts[index + 1])
+        if container is None or parts[index + 1].endswith(".slice"):
+            return None
+        return ContainerGroup(uid, container["id"], "/".join(parts[: index + 2]), naming)
+    return None
+
+
+def paths_of(pod: PodUid, container_id: str, naming: Naming | None = None) -> tuple[str, ...]:
+    """Where kubelet may have put a container's group, from the root of a hierarchy; None: by either way of naming."""
+    found: list[str] = []
+    if naming is not Naming.CGROUPFS:
+        found += [_systemd_path(pod, qos, f"{runtime}-{container_id}") for qos in _QOS for runtime in _RUNTIMES]
+    if naming is not Naming.SYSTEMD:
+        pods = ["/".join(filter(None, ("/kubepods", qos, f"pod{pod}"))) for qos in _QOS]
+        found += [f"{each}/{prefix}{container_id}" for each in pods for prefix in ("", "crio-")]
+    return tuple(found)
+
+
+def root_of(path: str) -> str:
+    """What lies before kubelet's own part of a pod's path: empty, or the nested root of this node."""
+    parts = path.split("/")
+    for index, part in enumerate(parts):
+        if part == "kubepods" or part == "kubepods.slice" or part.endswith("-kubepods.slice"):
+            return "/".join(parts[:index])
+    return ""
+
+
+def _pod(part: str, *, below: list[str]) -> tuple[PodUid, Naming] | None:
+    if found := _SYSTEMD_POD.fullmatch(part):
+        return PodUid(found["uid"].replace("_", "-")), Naming.SYSTEMD
+    found = _CGROUPFS_POD.fullmatch(part)
+    if found and below and (below[-1] == "kubepods" or (below[-1] in _QOS and below[-2:-1] == ["kubepods"])):
+        return PodUid(found["uid"]), Naming.CGROUPFS
+    return None
+
+
+def _systemd_path(pod: PodUid, qos: str, scope: str) -> str:
+    slices = ["kubepods"] + ([f"kubepods-{qos}"] if qos else [])
+    slices.append(f"{slices[-1]}-pod{pod.replace('-', '_')}")
+    return "/" + "/".join([*(f"{name}.slice" for name in slices), f"{scope}.scope"])

@@ -1,0 +1,83 @@
+"""The container runtime, asked over its CRI socket: which containers of a pod run, and the first process of one.
+
+In: the socket (containerd, cri-o, cri-dockerd). Out: frozen facts, or RuntimeApiError with one sentence. The PID comes
+from the verbose status, which is no fixed part of the API: where a runtime does not tell it, it is None.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import grpc
+import msgspec
+
+from deviceplugin.errors import RuntimeApiError
+from deviceplugin.model.allocation import PodUid
+from deviceplugin.wire import cri_pb2 as pb
+from deviceplugin.wire import cri_pb2_grpc as rpc
+
+_POD_LABEL = "io.kubernetes.pod.uid"
+_NAME_LABEL = "io.kubernetes.container.name"
+_MAX_MESSAGE = 16 << 20  # as kubelet: the verbose status carries the whole specification
+_Answer = TypeVar("_Answer")
+
+
+class _Info(msgspec.Struct, frozen=True):
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningContainer:
+    """One running container of a pod, by the name that its specification gives it."""
+
+    name: str
+    container_id: str
+
+
+class ContainerRuntime:
+    """One lazy channel; every call ends within `timeout_s`."""
+
+    def __init__(self, socket: Path, *, timeout_s: float) -> None:
+        self._socket = socket
+        self._timeout_s = timeout_s
+        self._channel: grpc.aio.Channel | None = None
+        self._pid_of = msgspec.json.Decoder(_Info)
+
+    async def running(self, pod: PodUid) -> tuple[RunningContainer, ...]:
+        """The pod's running containers; of two with one name the younger one."""
+        running = pb.ContainerStateValue(state=pb.CONTAINER_RUNNING)
+        request = pb.ListContainersRequest(
+            filter=pb.ContainerFilter(state=running, label_selector={_POD_LABEL: str(pod)})
+        )
+        answer = await self._call(lambda stub: stub.ListContainers(request, timeout=self._timeout_s))
+        newest = {
+            each.labels[_NAME_LABEL]: each.id for each in sorted(answer.containers, key=lambda one: one.created_at)
+        }
+        return tuple(RunningContainer(name, container_id) for name, container_id in newest.items())
+
+    async def pid(self, container_id: str) -> int | None:
+        """The first process of a container, in the host's pid namespace."""
+        request = pb.ContainerStatusRequest(container_id=container_id, verbose=True)
+        answer = await self._call(lambda stub: stub.ContainerStatus(request, timeout=self._timeout_s))
+        try:
+            return self._pid_of.decode(answer.info["info"]).pid or None
+        except (KeyError, msgspec.MsgspecError):
+            return None
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            await self._channel.close()
+            self._channel = None
+
+    async def _call(self, call: Callable[[rpc.RuntimeServiceStub], Awaitable[_Answer]]) -> _Answer:
+        if self._channel is None:
+            options = [("grpc.max_receive_message_length", _MAX_MESSAGE), ("grpc.max_reconnect_backoff_ms", 1000)]
+            self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=options)
+        try:
+            return await call(rpc.RuntimeServiceStub(self._channel))
+        except grpc.aio.AioRpcError as error:
+            raise RuntimeApiError(
+                f"the container runtime at {self._socket} answered {error.code().name.lower()}: "
+                f"{(error.details() or 'no reason')[:200]}; check --container-runtime-endpoint"
+            ) from None

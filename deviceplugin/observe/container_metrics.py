@@ -1,0 +1,135 @@
+"""What containers use of their GPUs, as metrics.
+
+In: a picture. Out: families for the scrape. A number that is not measured for a container has no row; the number of
+whole GPUs is the driver's, that of shares our library's. Values are added up by name: a pod and its successor of the
+same name may both run while the first one ends.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from deviceplugin.ledger.grant import Grant
+from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.model.usage import Breach, ContainerUse, GpuUse
+from deviceplugin.observe.family import CONTAINER, Family
+from deviceplugin.observe.view import NodePicture
+
+MEMORY = Family(
+    "vcuda_container_memory_used_bytes",
+    "gauge",
+    "Memory of this GPU that the container uses, with what the driver needs for it.",
+    CONTAINER,
+)
+OVERHEAD = Family(
+    "vcuda_container_memory_overhead_bytes",
+    "gauge",
+    "The part of the container's memory that the driver holds beyond its allocations: contexts, modules.",
+    CONTAINER,
+)
+PEAK = Family(
+    "vcuda_container_memory_peak_bytes", "gauge", "Most memory that the container held since its start.", CONTAINER
+)
+REFUSALS = Family(
+    "vcuda_container_memory_refusals_total", "counter", "Allocations that would have passed the limit.", CONTAINER
+)
+CORES = Family(
+    "vcuda_container_cores_used_ratio",
+    "gauge",
+    "Part of this GPU's time that the container used in the last sample period.",
+    CONTAINER,
+)
+IN_FORCE = Family(
+    "vcuda_container_cores_in_force_ratio",
+    "gauge",
+    "Part of this GPU's time that the container may use now; above its limit while it borrows.",
+    CONTAINER,
+)
+SECONDS = Family("vcuda_container_gpu_seconds_total", "counter", "GPU time that the container used.", CONTAINER)
+THROTTLED = Family(
+    "vcuda_container_throttled_seconds_total",
+    "counter",
+    "Time for which launches were held back, summed over threads.",
+    CONTAINER,
+)
+THROTTLED_LAUNCHES = Family(
+    "vcuda_container_throttled_launches_total", "counter", "Launches that were held back.", CONTAINER
+)
+PROCESSES = Family(
+    "vcuda_container_processes",
+    "gauge",
+    "Processes of the container that use a GPU.",
+    tuple(label for label in CONTAINER if label != "gpu"),
+)
+OVER_LIMIT = Family(
+    "vcuda_container_over_limit",
+    "gauge",
+    "1 while the container takes more than it holds, or could: memory, cores, bypass (a process without vcuda's "
+    "library), state (shared state changed by hand).",
+    (*CONTAINER, "breach"),
+)
+
+_BY_GPU: tuple[tuple[Family, Callable[[GpuUse], float | None]], ...] = (
+    (MEMORY, lambda use: use.memory_bytes),
+    (OVERHEAD, lambda use: use.overhead_bytes),
+    (PEAK, lambda use: use.peak_bytes),
+    (REFUSALS, lambda use: use.refusals),
+    (CORES, lambda use: None if use.cores is None else use.cores / CORES_PER_GPU),
+    (IN_FORCE, lambda use: None if use.cores_in_force is None else use.cores_in_force / CORES_PER_GPU),
+    (SECONDS, lambda use: use.gpu_seconds),
+    (THROTTLED, lambda use: use.throttled_seconds),
+    (THROTTLED_LAUNCHES, lambda use: use.throttled_launches),
+)
+FAMILIES = (*(family for family, _ in _BY_GPU), PROCESSES, OVER_LIMIT)
+_Rows = dict[tuple[str, ...], float]
+
+
+def collect(picture: NodePicture) -> Iterator[Metric]:
+    known = [(grant, use) for grant in picture.grants if (use := picture.uses.get(grant.id)) is not None]
+    for family, read in _BY_GPU:
+        yield _metric(family, _by_gpu(picture.node, known, read))
+    yield _metric(PROCESSES, _processes(picture.node, known))
+    yield _metric(OVER_LIMIT, _over_limit(picture.node, known))
+
+
+def _by_gpu(node: str, known: Iterable[tuple[Grant, ContainerUse]], read: Callable[[GpuUse], float | None]) -> _Rows:
+    rows: _Rows = defaultdict(float)
+    for grant, use in known:
+        for each in use.gpus:
+            value = read(each)
+            if value is not None:
+                rows[node, each.uuid, *_names(grant)] += value
+    return rows
+
+
+def _processes(node: str, known: Iterable[tuple[Grant, ContainerUse]]) -> _Rows:
+    rows: _Rows = defaultdict(float)
+    for grant, use in known:
+        rows[node, *_names(grant)] += use.processes
+    return rows
+
+
+def _over_limit(node: str, known: Iterable[tuple[Grant, ContainerUse]]) -> _Rows:
+    """A row for each breach that could be, so that an alert can tell "no" from "unknown"."""
+    rows: _Rows = {}
+    for grant, use in known:
+        lasting = {(each.gpu, each.breach) for each in use.overruns}
+        for each in use.gpus:
+            for breach in Breach:
+                labels = (node, each.uuid, *_names(grant), breach.value)
+                rows[labels] = max(rows.get(labels, 0.0), float((each.uuid, breach) in lasting))
+    return rows
+
+
+def _names(grant: Grant) -> tuple[str, str, str]:
+    owner = grant.allocation.owner
+    return owner.pod.namespace, owner.pod.name, owner.name
+
+
+def _metric(family: Family, rows: _Rows) -> Metric:
+    kind = CounterMetricFamily if family.type == "counter" else GaugeMetricFamily
+    metric = kind(family.name, family.help, labels=family.labels)
+    for labels, value in rows.items():
+        metric.add_metric(labels, value)
+    return metric
