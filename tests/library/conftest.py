@@ -1,5 +1,6 @@
 """Builds of the emulated driver and of the interposers, machines that run on the one, containers on the other."""
 
+import json
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.library.driver import Driver
-from tests.library.interposed import Container
+from tests.library.interposed import TWO_GPUS, Container
 from tests.library.machine import LIBRARY, Machine
 
 _NATIVE = Path(__file__).parent / "native"
@@ -81,4 +82,7 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Driver], Path
 @pytest.fixture
 def container(interposers: Path, build: Path, drivers: Callable[[Driver], Path], short_tmp: Path) -> Container:
     """On the test driver of native/interposer, and the emulated NVML. Without limits until it is granted some."""
-    return Container(short_tmp, interposers, drivers(Driver()), build / "libnvidia-ml.so.1")
+    profile = short_tmp / "profile.json"
+    profile.write_text(json.dumps(TWO_GPUS))
+    machine = {"VCUDA_EMULATOR_PROFILE": str(profile), "VCUDA_EMULATOR_STATE": str(short_tmp / "state")}
+    return Container(short_tmp, interposers, drivers(Driver()), build / "libnvidia-ml.so.1", machine)

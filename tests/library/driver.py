@@ -27,7 +27,7 @@ _FLAGS = (
 class Driver:
     """`version`: newer functions do not exist. `distinct`: cuGetProcAddress gives other addresses than dlsym."""
 
-    version: int = 13000
+    version: int = 13990
     distinct: bool = False
     without: frozenset[str] = field(default_factory=frozenset)
 

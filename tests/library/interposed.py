@@ -1,9 +1,9 @@
 """One container as our library sees it: what is mounted at its base, the driver directory, and processes in it.
 
 In: the three objects of library/interposer, a real libcuda.so.1 and libnvidia-ml.so.1 to stand behind them, limits.
-Out: what a process in there hears, with its stderr. Base and shared files are made by the agent's own code, so that both
-ends of library/abi meet here. Not here: pid namespaces and mounts; VCUDA_DIR stands in for /etc/vcuda, which a machine
-that runs these tests does not have.
+Out: what a process in there hears, with its stderr. Base and shared files are made by the agent's own code, so that
+both ends of library/abi meet here. Not here: pid namespaces and mounts; VCUDA_DIR stands in for /etc/vcuda, which a
+machine that runs these tests does not have.
 """
 
 import json
@@ -26,6 +26,20 @@ WORKER = Path(__file__).with_name("interposed_worker.py")
 GRANT = GrantId("g-1")
 GIB = 1 << 30
 Answer = Any  # JSON that the tests know
+
+
+TWO_GPUS: dict[str, Any] = {
+    "format": 1,
+    "name": "two GPUs",
+    "driver": "580.95.05",
+    "cuda": "13.0",
+    "models": {"gpu": {"name": "NVIDIA H100 80GB HBM3", "memory_mib": 80 * 1024, "compute_capability": "9.0"}},
+    "gpus": [
+        {"model": "gpu", "uuid": "GPU-00000000-0000-0000-0000-000000000001"},
+        {"model": "gpu", "uuid": "GPU-00000000-0000-0000-0000-000000000002"},
+    ],
+}
+"""The GPUs that native/interposer/driver.c has, for NVML."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +67,12 @@ class Container:
         (self.driver / "libcuda-real.so.1").symlink_to(self.cuda)
         (self.driver / "libnvidia-ml-real.so.1").symlink_to(self.nvml)
         self.environment = {"LD_LIBRARY_PATH": str(self.driver), "VCUDA_DIR": str(self.base)} | self.environment
+
+    def stand_behind(self, *, nvml: Path) -> None:
+        """Another real library than the one it was made with."""
+        alias = self.driver / "libnvidia-ml-real.so.1"
+        alias.unlink()
+        alias.symlink_to(nvml)
 
     @property
     def driver(self) -> Path:

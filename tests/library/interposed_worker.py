@@ -62,6 +62,31 @@ def open_libraries(*names: str) -> list[list[str]]:
     return [place(address_of(library, "cuInit") or address_of(library, "nvmlInit_v2")) for library in opened]
 
 
+def shown_after(*names: str) -> list[int]:
+    """Opens libraries; what the last one shows of the memory."""
+    return cuda_memory([ctypes.CDLL(name) for name in names][-1])
+
+
+def slots_of_both() -> list[int]:
+    """The slot that a process has after NVML, and after CUDA."""
+    shown_by_nvml()
+    first = ctypes.CDLL("libvcuda.so.1").vcuda_slot_number()
+    shown()
+    return [first, ctypes.CDLL("libvcuda.so.1").vcuda_slot_number()]
+
+
+def reopened(times: int) -> list[int]:
+    """Opens libcuda, uses it and closes it, again and again."""
+    totals = []
+    for _ in range(times):
+        cuda = ctypes.CDLL("libcuda.so.1")
+        context = c_void_p()
+        cuda.cuDevicePrimaryCtxRetain(byref(context), 0)
+        totals.append(cuda_memory(cuda)[1])
+        ctypes.CDLL(None).dlclose(c_void_p(cuda._handle))
+    return totals
+
+
 def refused_library(name: str) -> str:
     try:
         ctypes.CDLL(name)
@@ -208,12 +233,100 @@ def shown_by_nvml(index: int = 0) -> dict[str, Answer]:
     return nvml_memory(nvml, index)
 
 
+class Process1(ctypes.Structure):
+    """nvmlProcessInfo_v1_t."""
+
+    _fields_ = (("pid", c_uint), ("used", c_ulonglong))
+
+
+class Process2(ctypes.Structure):
+    """nvmlProcessInfo_v2_t and _v3_t."""
+
+    _fields_ = (("pid", c_uint), ("used", c_ulonglong), ("gpu_instance", c_uint), ("compute_instance", c_uint))
+
+
+def running(device: int, kind: str, suffix: str, room: int) -> Answer:
+    """[error, count, [[pid, bytes], ...]] of one list, asked for with room for so many entries."""
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    nvml.nvmlInit_v2()
+    handle, count = c_void_p(), c_uint(room)
+    nvml.nvmlDeviceGetHandleByIndex_v2(device, byref(handle))
+    entries = ((Process2 if suffix else Process1) * max(room, 1))()
+    pointer = byref(entries) if room else None
+    error = getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses{suffix}")(handle, byref(count), pointer)
+    found = [[entry.pid, entry.used] for entry in entries[: count.value]] if error == 0 else []
+    return [error, count.value, found]
+
+
+class Detail(ctypes.Structure):
+    """nvmlProcessDetail_v1_t."""
+
+    _fields_ = (*Process2._fields_, ("protected", c_ulonglong))
+
+
+class Details(ctypes.Structure):
+    """nvmlProcessDetailList_v1_t."""
+
+    _fields_ = (("version", c_uint), ("mode", c_uint), ("count", c_uint), ("entries", ctypes.POINTER(Detail)))
+
+
+def details(room: int, version: int) -> Answer:
+    """[error, count, [[pid, bytes], ...]] of the list that newer drivers have, for device 0."""
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    nvml.nvmlInit_v2()
+    handle = c_void_p()
+    nvml.nvmlDeviceGetHandleByIndex_v2(0, byref(handle))
+    entries = (Detail * max(room, 1))()
+    asked = Details(ctypes.sizeof(Details) | version << 24, 0, room, entries if room else None)
+    error = nvml.nvmlDeviceGetRunningProcessDetailList(handle, byref(asked))
+    return [error, asked.count, [[entry.pid, entry.used] for entry in entries[: asked.count]] if error == 0 else []]
+
+
+def memory_error() -> int:
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    error: int = nvml.nvmlDeviceGetMemoryInfo_v2(None, byref(Memory2(version=MEMORY_2)))
+    return error
+
+
+def running_without_count(device: int) -> list[int]:
+    """What is malformed: no place for the count, a count without a list."""
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    nvml.nvmlInit_v2()
+    handle = c_void_p()
+    nvml.nvmlDeviceGetHandleByIndex_v2(device, byref(handle))
+    ask = nvml.nvmlDeviceGetComputeRunningProcesses_v3
+    return [ask(handle, None, None), ask(handle, byref(c_uint(3)), None), ask(None, byref(c_uint(0)), None)]
+
+
+def switches(device: int) -> dict[str, int]:
+    """The answer of each function that switches something of the whole GPU, to what it is already."""
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    nvml.nvmlInit_v2()
+    handle, ignored = c_void_p(), c_uint()
+    nvml.nvmlDeviceGetHandleByIndex_v2(device, byref(handle))
+    return {
+        "compute mode": nvml.nvmlDeviceSetComputeMode(handle, 0),
+        "persistence": nvml.nvmlDeviceSetPersistenceMode(handle, 0),
+        "MIG": nvml.nvmlDeviceSetMigMode(handle, 0, byref(ignored)),
+        "ECC": nvml.nvmlDeviceSetEccMode(handle, 0),
+        "ECC counters": nvml.nvmlDeviceClearEccErrorCounts(handle, 0),
+        "power": nvml.nvmlDeviceSetPowerManagementLimit(handle, 500_000),
+        "of no device": nvml.nvmlDeviceSetComputeMode(None, 0),
+    }
+
+
 # ---- the state ----
 
 
 def claim() -> Answer:
     """This process's slot, and its pid."""
     return [ctypes.CDLL("libvcuda.so.1").vcuda_slot_number(), os.getpid()]
+
+
+def claim_as(uid: int) -> Answer:
+    os.setgroups([])
+    os.setuid(uid)
+    return claim()
 
 
 def claims_after_fork() -> Answer:
@@ -287,16 +400,55 @@ def changing(read: Any) -> Iterator[int]:
         time.sleep(0.02)
 
 
+def frees_while_told() -> None:
+    """The free memory, likewise."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    context = c_void_p()
+    cuda.cuDevicePrimaryCtxRetain(byref(context), 0)
+    for free in changing(lambda: cuda_memory(cuda)[0]):
+        print(json.dumps(free), flush=True)
+
+
+def blocked_signals() -> str:
+    """The mask of the helper thread."""
+    threads()
+    (helper,) = (each for each in Path("/proc/self/task").iterdir() if (each / "comm").read_text() == "vcuda-helper\n")
+    return next(line.split()[1] for line in (helper / "status").read_text().splitlines() if line.startswith("SigBlk"))
+
+
+def threads_after_fork() -> Answer:
+    before = threads()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, json.dumps(threads()).encode())
+        os._exit(0)
+    answer = json.loads(os.read(reader, 1000))
+    os.waitpid(child, 0)
+    return [before, answer]
+
+
+def spawned() -> int:
+    """The end of a program that is started the way that runs no fork handlers."""
+    threads()
+    return os.waitstatus_to_exitcode(os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)[1])
+
+
 def threads() -> list[str]:
     """The names of this process's threads after a context was made."""
     cuda = ctypes.CDLL("libcuda.so.1")
     context = c_void_p()
     cuda.cuDevicePrimaryCtxRetain(byref(context), 0)
-    return sorted(task.joinpath("comm").read_text().strip() for task in Path("/proc/self/task").iterdir())
+    names: list[str] = []
+    deadline = time.monotonic() + 0.3  # a new thread gives itself its name
+    while "vcuda-helper" not in names and time.monotonic() < deadline:
+        names = sorted(task.joinpath("comm").read_text().strip() for task in Path("/proc/self/task").iterdir())
+    return names
 
 
 FUNCTIONS = {name: value for name, value in globals().items() if callable(value) and not isinstance(value, type)}
 
 if __name__ == "__main__":
     answer = FUNCTIONS[sys.argv[1]](*json.loads(sys.argv[2]))
-    print(json.dumps(answer), flush=True)
+    if answer is not None:
+        print(json.dumps(answer), flush=True)

@@ -48,6 +48,8 @@ void *real_address(enum function function);
 
 /* ---- the guard: a driver that calls its own exports through the PLT meets our hooks, which then pass it through ---- */
 
+/* Not in the static part of thread-local storage (initial-exec), which is small and shared by all that a program opens: where others have used it up,
+ * opening us would fail. Its two nanoseconds are only spent where something is limited: ask that first, and go to `real` directly where nothing is. */
 extern _Thread_local unsigned hook_depth;
 
 static inline bool hook_nested(void)
@@ -77,5 +79,13 @@ int device_index_current(void);
 /* Called after a context appeared on a device (primary ones at each retain) or was destroyed (primary ones: released or reset). At most 4 callbacks. */
 typedef void context_callback(CUdevice device, bool created);
 void context_on_change(context_callback *callback);
+
+/*
+ * Called around each call that may destroy a context: CONTEXT_ENDING before it, then CONTEXT_GONE or CONTEXT_KEPT. In between nothing that lives in it may
+ * be touched. `context` NULL: the primary one of the device. For who keeps objects in the application's contexts. At most 4 callbacks.
+ */
+enum context_fate { CONTEXT_ENDING, CONTEXT_GONE, CONTEXT_KEPT };
+typedef void context_end_callback(CUdevice device, CUcontext context, enum context_fate fate);
+void context_on_end(context_end_callback *callback);
 
 #endif

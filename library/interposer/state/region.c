@@ -66,7 +66,7 @@ static struct region *open_shared(void)
         region = map_file(file, &wrong);
     if (file >= 0)
         close(file);
-    if (region == NULL)
+    if (region == NULL && vcuda_limits()->origin != LIMITS_FROM_LEGACY)     /* the lineage's agent makes none */
         vcuda_warn(TOPIC_REGION, "%s: %s: this process is held to the limits by itself, whatever the others use", path, wrong);
     return region;
 }
@@ -82,11 +82,17 @@ static struct region *open_private(void)
     return region;
 }
 
-/* Two threads may both map; one of the mappings stays, the other goes. */
+static bool is_wanted(void)
+{
+    enum limits_origin origin = vcuda_limits()->origin;
+    return origin == LIMITS_FROM_FILE || origin == LIMITS_FROM_LEGACY;
+}
+
+/* Two threads may both map; one of the mappings stays, the other goes. Once mapped it stays, whatever becomes of the limits. */
 struct region *vcuda_region(void)
 {
     struct region *region = atomic_load_explicit(&mapped, memory_order_acquire);
-    if (region != NULL)
+    if (region != NULL || !is_wanted())
         return region;
     struct region *fresh = open_shared(), *file = fresh, *none = NULL;
     if (fresh == NULL)

@@ -87,14 +87,14 @@ void vcuda_on_limits_change(vcuda_limits_callback *callback);
 
 /* ---- the region and this process's slot ---- */
 
-/* The container's region, or a private one where the file cannot be used; NULL only if memory for that is refused too. */
+/* The container's region, or a private one where the file cannot be used. NULL while there are no limits to keep (absent, unreadable). */
 struct region *vcuda_region(void);
 bool vcuda_region_shared(void);
 
 extern struct region_slot *_Atomic vcuda_own_slot;
 struct region_slot *vcuda_claim_slot(void);
 
-/* This process's slot, claimed at the first call. Never NULL: with all taken it is one outside the region, with one line. */
+/* This process's slot, claimed at the first call. Never NULL: without a region it is one outside, and with all taken too, with one line. */
 static inline struct region_slot *vcuda_slot(void)
 {
     struct region_slot *slot = atomic_load_explicit(&vcuda_own_slot, memory_order_acquire);

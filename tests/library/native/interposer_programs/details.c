@@ -1,0 +1,42 @@
+/* A libnvidia-ml.so.1 that knows one GPU, one function of newer drivers, and next to nothing else. */
+#include <stdio.h>
+#include <string.h>
+
+#include "interposer/nvml/details.h"
+
+enum { VERSION = sizeof(nvmlProcessDetailList_t) | 1 << 24 };
+
+static char gpu;
+static const nvmlProcessDetail_v1_t listed[] = {{.pid = 3999998, .usedGpuMemory = 1}, {.pid = 3999999, .usedGpuMemory = 2}};
+enum { LISTED = sizeof listed / sizeof listed[0] };
+
+nvmlReturn_t nvmlInit_v2(void)
+{
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
+{
+    *device = (nvmlDevice_t)(void *)(&gpu + index);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length)
+{
+    (void)device;
+    snprintf(uuid, length, "GPU-00000000-0000-0000-0000-000000000001");
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *list)
+{
+    unsigned int room = list->numProcArrayEntries;
+    (void)device;
+    if (list->version != VERSION)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    list->numProcArrayEntries = LISTED;
+    if (room < LISTED)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    memcpy(list->procArray, listed, sizeof listed);
+    return NVML_SUCCESS;
+}
