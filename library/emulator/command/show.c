@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "../shared/derive.h"
+#include "../shared/occupants.h"
 #include "command.h"
 
 static const char *const presences[] = {"present", "lost", "removed"};
@@ -39,7 +40,7 @@ static void print_processes(const struct gpu_status *status)
         print_pair("name", process->name);
         print_pair("type", kinds[process->kind % 3]);
         printf("\"memory_mib\": %" PRIu64 ", \"sm\": %u, \"memory_util\": %u, \"live\": %s}", process->memory_mib, process->sm,
-               process->memory_util, process->start_time != 0 ? "true" : "false");
+               process->memory_util, process->start_time != 0 || process->outer_pid != 0 ? "true" : "false");
     }
 }
 
@@ -87,11 +88,13 @@ static void print_head(const struct call *call)
 int command_show(struct call *call)
 {
     struct gpu_status status;
+    int pids = pids_open(call->paths.state);
     print_head(call);
     for (unsigned slot = 0; slot < call->machine.state->gpu_count; slot++) {
         const struct shared_gpu *gpu = state_gpu(&call->machine, slot);
         state_read(gpu, &status);
         forget_dead(&status);
+        show_occupants(&call->machine, pids, slot, &status);
         (call->json ? print_gpu : print_row)(slot, &gpu->facts, &status);
     }
     if (call->json)

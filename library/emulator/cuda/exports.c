@@ -7,6 +7,7 @@
 
 #include "calls.h"
 #include "entry.h"
+#include "host.h"
 #include "session.h"
 
 _Atomic uint64_t calls_made[SYMBOL_COUNT];
@@ -33,6 +34,8 @@ static inline bool is_early(enum symbol symbol)
         count_call(SYMBOL_##symbol);                                                                                                 \
         if (!is_early(SYMBOL_##symbol) && atomic_load_explicit(&session_state, memory_order_acquire) != SESSION_READY)               \
             return session_error();                                                                                                  \
+        if (!is_early(SYMBOL_##symbol) && host_calling)                                                                              \
+            return CUDA_ERROR_NOT_PERMITTED;                                                                                         \
         return entry_##symbol arguments;                                                                                             \
     }
 #include <cuda_functions.h>

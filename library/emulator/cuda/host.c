@@ -14,12 +14,7 @@
 #define LONGEST_NS UINT64_C(1000000000)
 
 static bool started;            /* guarded by driver_lock() */
-static __thread bool calling;
-
-bool host_is_calling(void)
-{
-    return calling;
-}
+__thread bool host_calling;
 
 static void call(struct stream *stream)
 {
@@ -27,9 +22,9 @@ static void call(struct stream *stream)
     void *data = stream->first->data;
     stream->running = true;
     driver_unlock();
-    calling = true;
+    host_calling = true;
     function(data);
-    calling = false;
+    host_calling = false;
     driver_lock();
     stream->running = false;
     queue_pop(stream);

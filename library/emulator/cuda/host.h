@@ -4,6 +4,6 @@
 
 #include <stdbool.h>
 
-bool host_is_calling(void);
+extern __thread bool host_calling __attribute__((tls_model("initial-exec")));
 
 #endif

@@ -25,8 +25,8 @@ static nvmlReturn_t list_processes(nvmlDevice_t device, unsigned int *count, voi
         return NVML_ERROR_INVALID_ARGUMENT;
     unsigned found = 0, room = *count;
     for (uint64_t i = 0; i < v.status.process_count; i++) {
-        if (v.status.processes[i].kind != kind)
-            continue;
+        if (v.status.processes[i].kind != kind || v.status.processes[i].pid == 0)
+            continue; /* the kernel module hides what the caller's pid namespace does not show */
         if (found < room)
             put_process(list, found, size, &v.status.processes[i]);
         found++;
@@ -55,6 +55,12 @@ PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t, PROC
 static uint64_t sample_time(void)
 {
     return clock_us() / SAMPLE_US * SAMPLE_US;
+}
+
+/* Samples of processes that the caller's pid namespace does not show keep the outer number. */
+static uint32_t sample_pid(const struct gpu_process *process)
+{
+    return process->pid != 0 ? process->pid : process->outer_pid;
 }
 
 static bool was_busy(const struct gpu_process *process)
@@ -87,7 +93,7 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     for (uint64_t i = 0; i < v.status.process_count; i++) {
         const struct gpu_process *process = &v.status.processes[i];
         if (was_busy(process))
-            samples[put++] = (nvmlProcessUtilizationSample_t){process->pid, now, process->sm, process->memory_util, 0, 0};
+            samples[put++] = (nvmlProcessUtilizationSample_t){sample_pid(process), now, process->sm, process->memory_util, 0, 0};
     }
     return NVML_SUCCESS;
 }
@@ -109,7 +115,7 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProc
         const struct gpu_process *process = &v.status.processes[i];
         if (was_busy(process))
             info->procUtilArray[put++] =
-                (nvmlProcessUtilizationInfo_v1_t){now, process->pid, process->sm, process->memory_util, 0, 0, 0, 0};
+                (nvmlProcessUtilizationInfo_v1_t){now, sample_pid(process), process->sm, process->memory_util, 0, 0, 0, 0};
     }
     return NVML_SUCCESS;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../shared/derive.h"
+#include "../shared/occupants.h"
 
 static struct nvmlDevice_st handles[MAX_GPUS];
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
@@ -81,6 +82,7 @@ nvmlReturn_t view_open(nvmlDevice_t device, struct view *view)
     if (view->status.presence != PRESENT)
         return NVML_ERROR_GPU_IS_LOST;
     forget_dead(&view->status);
+    show_occupants(&view->session->machine, view->session->pids, view->slot, &view->status);
     return NVML_SUCCESS;
 }
 
@@ -131,6 +133,7 @@ static struct session *open_session(const struct state_paths *paths, struct faul
         return NULL;
     }
     session->paths = *paths;
+    session->pids = pids_open(paths->state);
     session->older = newest;
     newest = session;
     return session;

@@ -19,13 +19,14 @@ struct nvmlDevice_st {
 struct session {
     struct machine machine;
     struct state_paths paths;
+    int pids;                           /* descriptor of the CUDA processes' file */
     _Atomic uint32_t epoch;
     _Atomic uint32_t count;
     _Atomic uint8_t slots[MAX_GPUS];    /* by index */
     struct session *older;              /* never unmapped: another thread may be in the middle of a call */
 };
 
-/* A GPU in one call: its facts and its status at one instant, dead processes left out. */
+/* A GPU in one call: its facts and its status at one instant, dead processes left out, CUDA processes added. */
 struct view {
     const struct session *session;
     struct shared_gpu *gpu;

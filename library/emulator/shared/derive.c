@@ -73,6 +73,11 @@ static uint32_t derived_percent(const struct gpu_status *status, size_t offset, 
 
 uint32_t gpu_utilisation(const struct gpu_status *status)
 {
+    return status->live_util > 0 ? status->live_util - 1 : scripted_utilisation(status);
+}
+
+uint32_t scripted_utilisation(const struct gpu_status *status)
+{
     return derived_percent(status, offsetof(struct gpu_process, sm), status->gpu_util);
 }
 
@@ -89,12 +94,17 @@ uint64_t used_mib(const struct gpu_facts *facts, const struct gpu_status *status
     return sum < most ? sum : most;
 }
 
-uint32_t power_mw(const struct gpu_facts *facts, const struct gpu_status *status)
+static uint32_t power_at(const struct gpu_facts *facts, const struct gpu_status *status, uint32_t utilisation)
 {
     if (status->power_w >= 0)
         return (uint32_t)status->power_w * 1000;
     uint32_t idle = facts->power_idle_w < status->power_limit_w ? facts->power_idle_w : status->power_limit_w;
-    return idle * 1000 + (status->power_limit_w - idle) * 10 * gpu_utilisation(status);
+    return idle * 1000 + (status->power_limit_w - idle) * 10 * utilisation;
+}
+
+uint32_t power_mw(const struct gpu_facts *facts, const struct gpu_status *status)
+{
+    return power_at(facts, status, gpu_utilisation(status));
 }
 
 uint32_t temperature_c(const struct gpu_status *status)
@@ -104,11 +114,12 @@ uint32_t temperature_c(const struct gpu_status *status)
     return IDLE_CELSIUS + LOAD_CELSIUS * gpu_utilisation(status) / 100;
 }
 
+/* What CUDA processes use is in energy_mj already where the status is a view that shows them. */
 uint64_t energy_mj(const struct gpu_facts *facts, const struct gpu_status *status, uint64_t now_us)
 {
     if (now_us <= status->energy_since_us)
         return status->energy_mj;
-    return status->energy_mj + (now_us - status->energy_since_us) / 1000 * power_mw(facts, status) / 1000;
+    return status->energy_mj + (now_us - status->energy_since_us) / 1000 * power_at(facts, status, scripted_utilisation(status)) / 1000;
 }
 
 void settle_energy(const struct gpu_facts *facts, struct gpu_status *status)

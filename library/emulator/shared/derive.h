@@ -10,6 +10,7 @@ uint64_t process_start_time(uint32_t pid);      /* 0: no such process */
 uint64_t own_pid_namespace(void);
 
 uint32_t gpu_utilisation(const struct gpu_status *status);
+uint32_t scripted_utilisation(const struct gpu_status *status);     /* without CUDA processes */
 uint32_t memory_utilisation(const struct gpu_status *status);
 uint64_t used_mib(const struct gpu_facts *facts, const struct gpu_status *status);  /* without what is reserved */
 uint32_t power_mw(const struct gpu_facts *facts, const struct gpu_status *status);

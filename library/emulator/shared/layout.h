@@ -77,7 +77,8 @@ struct gpu_status {
     uint32_t ecc, ecc_pending;
     int32_t gpu_util, memory_util;      /* -1: derived from the processes */
     int32_t temperature_c, power_w;     /* -1: derived from the utilisation */
-    uint32_t power_limit_w, spare;
+    uint32_t power_limit_w;
+    uint32_t live_util;                 /* in views that show CUDA processes: the utilisation with theirs, plus one; else 0 */
     uint64_t used_mib;                  /* in use, by no listed process */
     uint64_t ecc_errors[2][2];          /* [volatile, aggregate][corrected, uncorrected] */
     uint64_t energy_mj, energy_since_us;

@@ -109,6 +109,7 @@ static struct timeline *copy_timeline(const struct timeline *timeline)
         copy->now[0] = copy->now[1] = timeline->now[version & 1];
         uint32_t high = atomic_load(&timeline->slot_high);
         atomic_store(&copy->slot_high, high);
+        copy->busy_ns = timeline->busy_ns;
         memcpy(copy->samples, timeline->samples, sizeof copy->samples);
         for (unsigned i = 0; i < high && i < TIMELINE_SLOTS; i++) {
             atomic_store(&copy->slots[i].end, atomic_load(&timeline->slots[i].end));
@@ -132,11 +133,11 @@ static void fill(struct occupant *occupant, const struct cuda_section *section, 
     occupant->name[sizeof occupant->name - 1] = '\0';
 }
 
-static void list_live(const struct machine *machine, int pids, struct cuda_gpu *gpu, struct timeline *timeline, struct occupancy *out)
+static void list_live(const struct machine *machine, int pids, unsigned gpu_number, unsigned high, struct timeline *timeline, struct occupancy *out)
 {
     struct cuda_section *section = cuda_section(machine);
-    unsigned high = atomic_load(&section->slot_high);
-    for (unsigned slot = 0; slot < high && slot < CUDA_SLOTS; slot++) {
+    struct cuda_gpu *gpu = &section->gpus[gpu_number];
+    for (unsigned slot = 0; slot < high; slot++) {
         struct occupant *occupant = &out->occupants[out->count];
         bool has = atomic_load(&gpu->use[slot].bytes) != 0 || atomic_load(&gpu->use[slot].contexts) != 0;
         if (!has && !timeline_is_active(timeline, slot))
@@ -164,19 +165,22 @@ static void measure(struct timeline *timeline, struct occupancy *out)
     }
     out->sixth_ns = timeline_busy(timeline, NULL, now, 1);
     out->second_ns = timeline_busy(timeline, NULL, now, 6);
+    out->busy_ns = timeline->busy_ns;
 }
 
 bool occupancy_read(const struct machine *machine, int pids, unsigned gpu, struct occupancy *out)
 {
     struct cuda_gpu *shared = &cuda_section(machine)->gpus[gpu];
     memset(out, 0, sizeof *out);
-    if (atomic_load(&cuda_section(machine)->slot_high) == 0)
+    unsigned high = atomic_load(&cuda_section(machine)->slot_high);
+    high = high < CUDA_SLOTS ? high : CUDA_SLOTS;
+    if (high == 0)
         return true;
     struct timeline *timeline = copy_timeline(&shared->timeline);
-    out->occupants = calloc(CUDA_SLOTS, sizeof *out->occupants);
+    out->occupants = calloc(high, sizeof *out->occupants);
     bool done = timeline != NULL && out->occupants != NULL;
     if (done) {
-        list_live(machine, pids, shared, timeline, out);
+        list_live(machine, pids, gpu, high, timeline, out);
         measure(timeline, out);
     }
     free(timeline);

@@ -35,11 +35,15 @@ struct occupancy {
     struct occupant *occupants;
     uint64_t bytes;             /* of all */
     uint64_t sixth_ns, second_ns;       /* somebody had work */
+    uint64_t busy_ns;           /* ever */
 };
 
 /* False: no memory. occupancy_free() in any case. */
 bool occupancy_read(const struct machine *machine, int pids, unsigned gpu, struct occupancy *out);
 void occupancy_free(struct occupancy *occupancy);
+
+/* Adds the CUDA processes of the GPU to a status that was read: its list, memory, utilisation and energy. What is published stays as it is. */
+void show_occupants(const struct machine *machine, int pids, unsigned gpu, struct gpu_status *status);
 
 uint64_t clock_ns(void);        /* CLOCK_MONOTONIC: the emulated GPUs' clock */
 
