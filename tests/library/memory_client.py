@@ -207,10 +207,13 @@ class Cuda:
 
     # ---- time ----
 
-    def queue(self, pointer: int, size: int, times: int, stream: int = 0) -> None:
-        """Fills that keep the stream busy."""
-        for _ in range(times):
-            self("cuMemsetD8Async", pointer, 0, size, stream)
+    def occupy(self, stream: int, milliseconds: int) -> None:
+        """A kernel that keeps the stream busy; returns at once."""
+        text = f".visible .entry spin (\n)\n{{\n// vcuda-emulator: ns = {milliseconds * 1_000_000}\nret;\n}}\n"
+        head = ".version 7.0\n.target sm_80\n.address_size 64\n"
+        module = self.get("cuModuleLoadData", pointer_to((head + text).encode() + b"\0"))
+        function = self.get("cuModuleGetFunction", module, pointer_to(b"spin\0"))
+        self("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, stream, None, None)
 
 
 GPU_MIB, RESERVED_MIB, CONTEXT_MIB = 4096, 96, 64

@@ -5,8 +5,8 @@ bytes), `{"bytes": HEX}` (a pointer to these), `{"value": HEX}` (64 of them by v
 `{"of": K}`, a pointer to buffer number K of an earlier call; `{"keep": ...}` around a buffer keeps it under the number
 that comes back. Further requests: `{"receive": PATH}` and `{"send": [PATH, FD]}` hand a descriptor over a socket,
 `{"close": FD}`, `{"peek": [ADDRESS, N]}` and `{"poke": [ADDRESS, HEX]}` touch memory as the CPU does,
-`{"fork_call": ...}` makes the call in a child. Out: `{"code": CODE, "outs": [HEX, ...]}` with every buffer as it is now.
-The library is the one at argv[1].
+`{"fork_call": ...}` makes the call in a child. Out: `{"code": CODE, "outs": [HEX, ...]}` with every buffer as it is
+now. The library is the one at argv[1].
 """
 
 import ctypes

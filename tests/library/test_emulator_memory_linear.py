@@ -1,5 +1,7 @@
 """Linear device memory against what the driver API's documentation says of it, and what a GPU is seen to have left."""
 
+from itertools import pairwise
+
 import pytest
 
 from tests.library.machine import Machine
@@ -30,7 +32,7 @@ def test_a_pointer_is_aligned_to_512_bytes_and_no_two_share_a_byte(machine: Mach
     sizes = [1, 255, 256, 257, 511, 512, 513, 4097, 100_000, MIB, MIB + 1, 3 * MIB]
     spans = sorted((cuda.alloc(size), size) for size in sizes)
     assert all(pointer % 512 == 0 for pointer, _ in spans)
-    for (pointer, size), (later, _) in zip(spans, spans[1:], strict=False):
+    for (pointer, size), (later, _) in pairwise(spans):
         assert pointer + size <= later
 
 
@@ -144,7 +146,9 @@ def test_a_pitched_allocation_that_overflows_is_out_of_memory(machine: Machine) 
     assert cuda.code("cuMemAllocPitch_v2", room(8), room(8), 1 << 40, 1 << 40, 4) == OUT_OF_MEMORY
 
 
-@pytest.mark.parametrize(("flags", "code"), [(_GLOBAL, 0), (_ATTACH_HOST, 0), (_SINGLE, INVALID_VALUE), (0, INVALID_VALUE)])
+@pytest.mark.parametrize(
+    ("flags", "code"), [(_GLOBAL, 0), (_ATTACH_HOST, 0), (_SINGLE, INVALID_VALUE), (0, INVALID_VALUE)]
+)
 def test_managed_memory_is_attached_globally_or_to_the_host(machine: Machine, flags: int, code: int) -> None:
     cuda = start(machine)
     assert cuda.code("cuMemAllocManaged", room(8), 4096, flags) == code

@@ -1,6 +1,7 @@
 """Stream-ordered memory: what a pool holds, gives again, and gives back."""
 
 import struct
+from itertools import pairwise
 
 import pytest
 
@@ -42,8 +43,8 @@ _KEEP_ALL = (1 << 64) - 1
 
 def _levels(cuda: Cuda, pool: int) -> tuple[int, int, int, int]:
     """reserved, its high, used, its high."""
-    reserved, reserved_high, used, used_high = (cuda.attribute(pool, one) for one in (RESERVED, RESERVED_HIGH, USED, USED_HIGH))
-    return reserved, reserved_high, used, used_high
+    reserved, used = cuda.attribute(pool, RESERVED), cuda.attribute(pool, USED)
+    return reserved, cuda.attribute(pool, RESERVED_HIGH), used, cuda.attribute(pool, USED_HIGH)
 
 
 def _pool(cuda: Cuda, **properties: int) -> int:
@@ -74,9 +75,8 @@ def test_near_the_end_of_the_gpu_a_pool_takes_what_it_needs_and_no_more(machine:
 def test_what_was_freed_is_used_again_at_once_in_its_stream(machine: Machine) -> None:
     cuda = start(machine)
     stream = cuda.stream()
-    work = cuda.alloc(64 * MIB)
     first = cuda.alloc_async(20 * MIB, stream)
-    cuda.queue(work, 64 * MIB, 200, stream)
+    cuda.occupy(stream, 200)
     cuda.free_async(first, stream)
     assert cuda.alloc_async(20 * MIB, stream) == first
     assert cuda.attribute(cuda.pool(), RESERVED) == _STEP
@@ -85,9 +85,8 @@ def test_what_was_freed_is_used_again_at_once_in_its_stream(machine: Machine) ->
 def test_another_stream_follows_the_free_rather_than_growing_the_pool(machine: Machine) -> None:
     cuda = start(machine)
     busy, other = cuda.stream(), cuda.stream()
-    work = cuda.alloc(64 * MIB)
     first = cuda.alloc_async(20 * MIB, busy)
-    cuda.queue(work, 64 * MIB, 400, busy)
+    cuda.occupy(busy, 200)
     cuda.free_async(first, busy)
     second = cuda.alloc_async(20 * MIB, other)
     assert second == first
@@ -99,9 +98,8 @@ def test_without_dependencies_of_its_own_the_pool_grows_instead(machine: Machine
     cuda = start(machine)
     pool, busy, other = cuda.pool(), cuda.stream(), cuda.stream()
     cuda("cuMemPoolSetAttribute", pool, 3, pointer_to(struct.pack("i", 0)))
-    work = cuda.alloc(64 * MIB)
     first = cuda.alloc_async(20 * MIB, busy)
-    cuda.queue(work, 64 * MIB, 400, busy)
+    cuda.occupy(busy, 200)
     cuda.free_async(first, busy)
     assert cuda.alloc_async(20 * MIB, other) != first
     assert cuda.attribute(pool, RESERVED) == 2 * _STEP
@@ -115,8 +113,12 @@ def test_at_a_synchronisation_everything_above_the_threshold_goes_back(machine: 
     cuda.free_async(pointer, stream)
     cuda("cuEventRecord", event, stream)
     assert CAPACITY - cuda.left() == _STEP
-    calls = {"context": ("cuCtxSynchronize",), "stream": ("cuStreamSynchronize", stream), "event": ("cuEventSynchronize", event)}
-    cuda(*calls[wait])  # type: ignore[arg-type]
+    calls: dict[str, tuple[str, int]] = {
+        "context": ("cuCtxSynchronize", 0),
+        "stream": ("cuStreamSynchronize", stream),
+        "event": ("cuEventSynchronize", event),
+    }
+    cuda(*calls[wait])
     assert cuda.left() == CAPACITY
     assert _levels(cuda, pool) == (0, _STEP, 0, MIB)
 
@@ -154,9 +156,9 @@ def test_trimming_keeps_at_least_what_it_is_told_to(machine: Machine) -> None:
 
 def test_what_the_gpu_has_not_passed_yet_is_not_trimmed(machine: Machine) -> None:
     cuda = start(machine)
-    pool, stream, work = cuda.pool(), cuda.stream(), cuda.alloc(64 * MIB)
+    pool, stream = cuda.pool(), cuda.stream()
     pointer = cuda.alloc_async(MIB, stream)
-    cuda.queue(work, 64 * MIB, 2000, stream)
+    cuda.occupy(stream, 200)
     cuda.free_async(pointer, stream)
     cuda("cuMemPoolTrimTo", pool, 0)
     assert cuda.attribute(pool, RESERVED) == _STEP
@@ -257,7 +259,7 @@ def test_a_host_pool_costs_the_gpu_nothing_and_the_cpu_sees_it(machine: Machine)
     cuda.free_async(pointer)
 
 
-def test_the_current_pool_is_the_default_one_until_another_is_chosen_and_after_it_is_destroyed(machine: Machine) -> None:
+def test_the_current_pool_is_the_default_one_unless_another_is_chosen_and_exists(machine: Machine) -> None:
     cuda = start(machine)
     default, mine = cuda.pool(), _pool(cuda)
     assert cuda.get("cuDeviceGetMemPool", 0) == default
@@ -299,7 +301,9 @@ def test_access_to_a_pool_is_its_devices_own_and_peers_on_request(machine: Machi
     pool = cuda.pool()
 
     def flags(number: int) -> int:
-        return int.from_bytes(cuda("cuMemPoolGetAccess", room(4), pool, pointer_to(location(DEVICE, number)))[0], "little")
+        return int.from_bytes(
+            cuda("cuMemPoolGetAccess", room(4), pool, pointer_to(location(DEVICE, number)))[0], "little"
+        )
 
     assert (flags(0), flags(1)) == (READ_WRITE, 0)
     assert cuda.code("cuMemPoolSetAccess", pool, pointer_to(access(DEVICE, 0, 0)), 1) == INVALID_VALUE
@@ -335,5 +339,5 @@ def test_many_sizes_at_once_do_not_overlap(machine: Machine) -> None:
     cuda = start(machine)
     sizes = [1, 512, 513, 100 * KIB, 5 * MIB, 33 * MIB] * 5
     spans = sorted((cuda.alloc_async(size), size) for size in sizes)
-    for (pointer, size), (later, _) in zip(spans, spans[1:], strict=False):
+    for (pointer, size), (later, _) in pairwise(spans):
         assert pointer + size <= later

@@ -1,6 +1,5 @@
-"""Memory that processes share: IPC handles, exported objects, pools. The same bytes, paid for once, gone with the last."""
+"""Memory that processes share by IPC handles, exported objects, pools: the same bytes, paid for once."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -38,12 +37,12 @@ def _open(cuda: Cuda, handle: dict[str, str]) -> int:
 
 
 def _hand_over(fd: int, giver: Cuda, taker: Cuda, directory: Path) -> int:
-    path = str(directory / "hand")
-    taker.tell(receive=path)
+    path = directory / "hand"
+    taker.tell(receive=str(path))
     taker.listen()
-    giver.ask(send=[path, fd])
+    giver.ask(send=[str(path), fd])
     taken = int(taker.listen()["value"])
-    os.unlink(path)
+    path.unlink()
     return taken
 
 
@@ -64,7 +63,7 @@ def _mapped(cuda: Cuda, handle: int) -> int:
 
 def _files(machine: Machine) -> list[str]:
     directory = Path(f"{machine.state}.memory")
-    return os.listdir(directory) if directory.exists() else []
+    return [file.name for file in directory.iterdir()] if directory.exists() else []
 
 
 def _shareable(cuda: Cuda) -> int:
@@ -264,7 +263,9 @@ def test_pointers_of_a_shared_pool_are_the_same_bytes(machine: Machine, short_tm
     assert owner.read(pointer, 6) == b"pooled"
 
 
-def test_an_imported_pool_allocates_nothing_and_takes_pointers_of_its_own_alone(machine: Machine, short_tmp: Path) -> None:
+def test_an_imported_pool_allocates_nothing_and_takes_pointers_of_its_own_alone(
+    machine: Machine, short_tmp: Path
+) -> None:
     owner, importer = start(machine), start(machine)
     first, imported = _exported_pool(owner, importer, short_tmp)
     second, _ = _exported_pool(owner, importer, short_tmp)

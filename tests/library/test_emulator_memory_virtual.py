@@ -53,7 +53,8 @@ def test_a_reservation_is_aligned_as_wished(machine: Machine, alignment: int) ->
 
 
 @pytest.mark.parametrize(
-    ("size", "alignment", "hint", "flags"), [(0, 0, 0, 0), (100, 0, 0, 0), (UNIT, 3, 0, 0), (UNIT, 0, 1, 0), (UNIT, 0, 0, 1)]
+    ("size", "alignment", "hint", "flags"),
+    [(0, 0, 0, 0), (100, 0, 0, 0), (UNIT, 3, 0, 0), (UNIT, 0, 1, 0), (UNIT, 0, 0, 1)],
 )
 def test_a_reservation_wants_pages_and_powers_of_two(
     machine: Machine, size: int, alignment: int, hint: int, flags: int
