@@ -4,6 +4,6 @@
 
 #include <stdbool.h>
 
-extern __thread bool host_calling __attribute__((tls_model("initial-exec")));
+extern __thread bool host_calling;
 
 #endif
