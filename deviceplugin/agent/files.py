@@ -1,12 +1,11 @@
 """The grant files of this node: joins what kubelet decided with what `guest` writes.
 
 In: grants and answers. Out: the grant's directory before Allocate answers, its limits at PreStartContainer, nothing
-left of grants that are no more. The mounts' sources are made here too: the runtime refuses a container whose mount
-has no source; the driver mirror's content is not ours to make.
+left of grants that are no more. The mounts' sources are there from `open` on: the runtime refuses a container whose
+mount has no source. No share starts while the driver mirror has nothing that would hold it to its size.
 """
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from deviceplugin.errors import GuestError
 from deviceplugin.guest import limits_file
@@ -15,14 +14,13 @@ from deviceplugin.guest.directories import GrantDirectories
 from deviceplugin.guest.legacy_limits import FILE_NAME, ContainerLimits, encode
 from deviceplugin.guest.limits_file import DeviceLimits, GrantLimits, soft_limit, successor
 from deviceplugin.guest.lineage_client import LineageClients
+from deviceplugin.guest.mirror.mirror import DriverMirror
 from deviceplugin.guest.shared_state import SharedState
 from deviceplugin.kubelet.answer import Answer
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.request import RequestKind
 from deviceplugin.model.units import BLOCK_BYTES
-
-MIRRORS = ("nvidia", "origin")
 
 
 class AgentFiles:
@@ -33,7 +31,7 @@ class AgentFiles:
         directories: GrantDirectories,
         shared: SharedState,
         *,
-        mirror: Path,
+        mirror: DriverMirror,
         cdi: CdiSpecs | None,
         inventory: Callable[[], Inventory],
     ) -> None:
@@ -45,15 +43,8 @@ class AgentFiles:
         self._inventory = inventory
 
     def open(self, boot_id: str = "") -> None:
-        """Once at start: the mirror's directories exist, and what a reboot spoils or takes is put right."""
-        for name in MIRRORS:
-            try:
-                (self._mirror / name).mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise GuestError(
-                    f"driver mirror {self._mirror / name} could not be made: {error.strerror}; "
-                    "check --driver-mirror-path"
-                ) from error
+        """Once at start: the mirror can be mounted, and what a reboot spoils or takes is put right."""
+        self._mirror.open()
         if self._cdi is not None:
             self._cdi.restore()
         self._shared.booted(boot_id)
@@ -68,6 +59,8 @@ class AgentFiles:
     def fill(self, grant: Grant) -> bool:
         """At PreStartContainer; nothing of the container runs, so what its processes share begins anew."""
         if _is_share(grant):
+            if self._mirror.state.refusal:
+                raise GuestError(self._mirror.state.refusal)
             self._shared.renew(grant.id, grant.allocation.uuids)
         self._clients.forget(grant.id)
         return self.limit(grant)

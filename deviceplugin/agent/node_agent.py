@@ -15,6 +15,7 @@ from deviceplugin.agent.container_watch import ContainerWatch
 from deviceplugin.agent.files import AgentFiles
 from deviceplugin.agent.ghosts import GhostHunt
 from deviceplugin.agent.live_limits import LiveLimits
+from deviceplugin.agent.mirroring import Mirroring, driver_mirror
 from deviceplugin.agent.report import AgentReport
 from deviceplugin.agent.sockets import GrantSockets
 from deviceplugin.agent.upkeep import Upkeep
@@ -26,6 +27,7 @@ from deviceplugin.guest.cdi import CdiSpecs
 from deviceplugin.guest.cgroup import Naming
 from deviceplugin.guest.containers import ContainerFinder
 from deviceplugin.guest.directories import GrantDirectories
+from deviceplugin.guest.mirror.mirror import DriverMirror
 from deviceplugin.guest.processes import CgroupTree, ProcessTable
 from deviceplugin.guest.registration import RegistrationServers
 from deviceplugin.guest.runtime import ContainerRuntime
@@ -47,6 +49,7 @@ from deviceplugin.kubelet.pods_source import PodsSource
 from deviceplugin.kubelet.registration import KubeletLink, KubeletPaths
 from deviceplugin.kubelet.start import Starting
 from deviceplugin.ledger.evidence import Checkpoint
+from deviceplugin.ledger.grant import GrantId
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.annotations import AnnotationNames
@@ -70,6 +73,7 @@ class NodeAgent:
     feed: DeviceFeed
     link: KubeletLink
     upkeep: Upkeep
+    mirroring: Mirroring
     kubelet_pods: KubeletPods
     pod_resources: PodResources
     checkpoint: Callable[[], Checkpoint]
@@ -120,7 +124,8 @@ class Assembly:
         pods = self._kubelet_pods()
         resources = PodResources(settings.kubelet.root / "pod-resources" / "kubelet.sock")
         report = AgentReport(self.metrics, cluster.events)
-        files = self._files()
+        mirror = driver_mirror(settings.driver, driver_version=lambda: self._inventory().driver.version)
+        files = self._files(mirror)
         feed = DeviceFeed(catalog(self._inventory(), numa=settings.allocation.numa))
         wishes = Wishes(AnnotationNames(self._names.domain), self._inventory)
         limits = LiveLimits(self._ledger, cluster.reflector, files=files, wishes=wishes, report=report)
@@ -141,6 +146,12 @@ class Assembly:
             feed=feed,
             link=self._link,
             upkeep=upkeep,
+            mirroring=Mirroring(
+                mirror,
+                self.metrics,
+                living=lambda: self._ledger_ids() if upkeep.knows_all_grants else None,
+                period_s=settings.driver.check_period,
+            ),
             kubelet_pods=pods,
             pod_resources=resources,
             checkpoint=self._checkpoint,
@@ -257,7 +268,10 @@ class Assembly:
     def _processes(self) -> dict[GpuUuid, int]:
         return {uuid: len(sample.processes) for uuid, sample in self._hardware.samples.items()}
 
-    def _files(self) -> AgentFiles:
+    def _ledger_ids(self) -> frozenset[GrantId]:
+        return frozenset(grant.id for grant in self._ledger.grants())
+
+    def _files(self, mirror: DriverMirror) -> AgentFiles:
         allocation = self._settings.allocation
         cdi = (
             CdiSpecs(allocation.cdi_dir, kept=allocation.checkpoint_path / "cdi", domain=self._names.domain)
@@ -267,7 +281,7 @@ class Assembly:
         return AgentFiles(
             GrantDirectories(allocation.virtual_manager_path),
             SharedState(allocation.virtual_manager_path),
-            mirror=self._settings.driver.mirror_path,
+            mirror=mirror,
             cdi=cdi,
             inventory=self._inventory,
         )

@@ -94,6 +94,7 @@ async def _work(settings: AgentSettings) -> None:
             group.create_task(_follow_hardware(agent), name="hardware changes")
             group.create_task(agent.link.run(), name="kubelet")
             group.create_task(_keep_up(agent), name="upkeep")
+            group.create_task(agent.mirroring.run(), name="driver mirror")
             group.create_task(agent.sockets.run(), name="registration of containers")
             group.create_task(agent.watch.run(), name="use of containers")
             gpus = len(agent.feed.catalog.inventory.gpus)
@@ -167,6 +168,7 @@ async def _views(settings: AgentSettings, assembly: Assembly) -> AsyncIterator[N
 async def _prepare(agent: NodeAgent) -> None:
     """What must be true before kubelet may ask: files in place, and the ledger complete."""
     agent.files.open(_boot_id())
+    await agent.mirroring.look()
     is_incomplete = not agent.ledger.grants() or bool(agent.ledger.warnings)
     recorded = _recorded(agent) if is_incomplete else None
     if is_incomplete and (recorded is None or not recorded.exists):
@@ -203,6 +205,7 @@ async def _follow_hardware(agent: NodeAgent) -> None:
         async for change in changes:
             agent.feed.publish(catalog(change.inventory, numa=numa))
             agent.cluster.publisher.show(change.inventory)
+            agent.mirroring.soon()
             for one in change.health:
                 agent.report.health_changed(one, change.inventory)
 

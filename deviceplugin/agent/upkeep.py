@@ -79,6 +79,7 @@ class Upkeep:
         self._ending: set[PodUid] = set()
         self._complaint = ""
         self._lacks_something = False
+        self._is_complete = False
         self._due = asyncio.Event()
         self._client = client
         self._reflector = reflector
@@ -107,6 +108,11 @@ class Upkeep:
             return False
         return saw_pods
 
+    @property
+    def knows_all_grants(self) -> bool:
+        """Whether every grant that a container may hold was in the ledger once; what comes later always is."""
+        return self._is_complete
+
     def doubt(self) -> None:
         """The ledger may lack grants and kubelet's checkpoint does not name them; kubelet will write it anew."""
         self._lacks_something = True
@@ -131,7 +137,7 @@ class Upkeep:
             self._hunt.look(evidence.kubelet.pods.values(), self._ledger, evidence.checkpoint)
         if _shows_all(evidence) and evidence.checkpoint is not None and evidence.checkpoint.exists:
             # Only now is every grant that a container mounts in the ledger, whatever the journal had lost.
-            self._lacks_something = False
+            self._lacks_something, self._is_complete = False, True
             self._files.sweep(self._ledger.grants())
         return _shows_all(evidence)
 

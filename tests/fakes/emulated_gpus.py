@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.fakes.driver_root import DriverRoot, make_driver_root
+
 REPOSITORY = Path(__file__).parents[2]
 BUILT = REPOSITORY / "library/build/emulator"
 PROFILES = REPOSITORY / "library/emulator/profiles"
@@ -51,6 +53,17 @@ class EmulatedGpus:
     def lose(self, gpu: int) -> None:
         """The GPU falls off the bus."""
         self.command("lose", gpu)
+
+    def install(self, root: Path) -> DriverRoot:
+        """The driver's files, those of the emulation among them, below a node's root directory."""
+        objects = {path.name: path for path in BUILT.glob("*.so.1")}
+        return make_driver_root(root, self.driver, objects=objects)
+
+    @property
+    def driver(self) -> str:
+        """The version that NVML tells."""
+        version: str = self._document()["driver"]
+        return version
 
     def minors(self) -> list[int]:
         """Of every GPU, in the order of the profile."""

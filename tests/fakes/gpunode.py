@@ -16,6 +16,7 @@ from typing import Any
 from deviceplugin.model.units import DEFAULT_DOMAIN, Resource, ResourceNames
 from tests.fakes.agent import AgentCommand, AgentFailureError, AgentProcess, free_port
 from tests.fakes.apiserver import ApiServer
+from tests.fakes.driver_root import make_interposers
 from tests.fakes.emulated_gpus import PROFILES, EmulatedGpus
 from tests.fakes.kubelet import Kubelet, KubeletOptions
 from tests.fakes.kubelet.apiclient import ApiAddress
@@ -62,11 +63,15 @@ async def gpu_node(
     home: Path,
     *,
     profile: Path = EIGHT_GPUS,
+    library: Path | None = None,
     flags: Flags | None = None,
     fed_by_server: bool = True,
     **options: Any,
 ) -> AsyncIterator[GpuNode]:
-    """`fed_by_server`: kubelet follows the API server; otherwise only what is submitted to it reaches it."""
+    """`fed_by_server`: kubelet follows the API server; otherwise only what is submitted to it reaches it.
+
+    `library` is where ours is built; without it stand-ins are mirrored, which no program can run with.
+    """
     gpus = EmulatedGpus(profile, home / "emulator")
     given = flags or {}
     names = ResourceNames(str(given.get("resource-domain", DEFAULT_DOMAIN)))
@@ -75,7 +80,9 @@ async def gpu_node(
         source = ApiSource(made, ApiAddress(server.url, TOKEN)) if fed_by_server else None
         async with Kubelet(made, source) as kubelet:
             kubeconfig = server.kubeconfig(home / "kubeconfig")
-            agent = AgentProcess(agent_command(home, kubelet, gpus, kubeconfig=kubeconfig, flags=given))
+            agent = AgentProcess(
+                agent_command(home, kubelet, gpus, kubeconfig=kubeconfig, library=library, flags=given)
+            )
             try:
                 yield GpuNode(server, kubelet, agent, gpus, names, home)
             finally:
@@ -83,16 +90,26 @@ async def gpu_node(
 
 
 def agent_command(
-    home: Path, kubelet: Kubelet, gpus: EmulatedGpus, *, kubeconfig: Path, flags: Flags | None = None
+    home: Path,
+    kubelet: Kubelet,
+    gpus: EmulatedGpus,
+    *,
+    kubeconfig: Path,
+    library: Path | None = None,
+    flags: Flags | None = None,
 ) -> AgentCommand:
     """With everything that it touches below `home`; `flags` win over what is chosen here."""
     _make_device_nodes(home / "host" / "dev", gpus)
+    driver = gpus.install(home / "host")
     port = free_port()
     own: Flags = {
         "device-plugin-path": kubelet.options.plugin_dir,
         "checkpoint-path": home / "journal",
         "virtual-manager-path": home / "vm",
         "driver-mirror-path": home / "vdriver",
+        "driver-root": driver.path,
+        "driver-version-file": driver.version_file,
+        "library-path": library or make_interposers(home / "library"),
         "device-root": home / "host",
         "display-socket": home / "display.sock",
         "kubeconfig": kubeconfig,

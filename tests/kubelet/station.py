@@ -18,6 +18,8 @@ from deviceplugin.agent.files import AgentFiles
 from deviceplugin.agent.wishes import Wishes
 from deviceplugin.errors import KubeletError, VcudaError
 from deviceplugin.guest.directories import GrantDirectories
+from deviceplugin.guest.mirror.elf import Machine
+from deviceplugin.guest.mirror.mirror import DriverMirror, MirrorOptions
 from deviceplugin.guest.shared_state import SharedState
 from deviceplugin.kube.pods import decode_pod_list
 from deviceplugin.kubelet.allocate import Allocating
@@ -45,6 +47,7 @@ from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import Resource, ResourceNames
 from deviceplugin.placement.choice import Choice
+from tests.fakes.driver_root import make_driver_root, make_interposers
 from tests.fakes.kubelet import Kubelet, KubeletOptions
 
 NAMES = ResourceNames()
@@ -149,20 +152,27 @@ class Station:
     def _checkpoint(self) -> Checkpoint:
         return read_checkpoint(self.kubelet.checkpoint_path)
 
+    def _mirror(self) -> DriverMirror:
+        driver = make_driver_root(self.base / "root")
+        options = MirrorOptions(driver.path, make_interposers(self.base / "library"), Machine.here())
+        return DriverMirror(self.base / "mirror", options, loaded=lambda: driver.version)
+
     def _node(self) -> Node:
         wishes = Wishes(AnnotationNames(), lambda: self.feed.catalog.inventory)
         devices = self.base / "root" / "dev"
         devices.mkdir(parents=True, exist_ok=True)
         for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{gpu.minor}" for gpu in self.feed.catalog.inventory.gpus)):
             (devices / name).touch()
+        mirror = self._mirror()
         files = AgentFiles(
             GrantDirectories(self.base / "vm"),
             SharedState(self.base / "vm"),
-            mirror=self.base / "mirror",
+            mirror=mirror,
             cdi=None,
             inventory=lambda: self.feed.catalog.inventory,
         )
         files.open()
+        mirror.look()
         made: dict[Source, IdentitySource] = {
             Source.PODS: PodsSource(self.fetch_pods, budget_s=1.0),
             Source.PODRESOURCES: PodResourcesSource(

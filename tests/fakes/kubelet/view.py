@@ -3,12 +3,12 @@
 In: the answers to Allocate of all resources of the container, its own environment. Out: one `ContainerView`, with the
 small files behind its mounts as they were at its start. Facts kept (research 1.6): answers are merged in random order
 and the first wins; the pod's own environment comes last and wins over the plugin's; a mount or device whose host path
-does not exist fails the container.
+does not exist fails the container; links in a mount's host path are followed when the container is made.
 """
 
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deviceplugin.wire import deviceplugin_pb2 as pb
@@ -24,7 +24,7 @@ class RuntimeRefusalError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A bind mount."""
+    """A bind mount; it holds what the host path led to, wherever that leads later."""
 
     container_path: str
     host_path: str
@@ -84,15 +84,16 @@ def make_view(
             annotations.setdefault(name, value)
         cdi |= dict.fromkeys(device.name for device in answer.cdi_devices)
     _check_paths(mounts.values(), devices.values())
+    held = tuple(replace(mount, host_path=str(Path(mount.host_path).resolve())) for mount in mounts.values())
     return ContainerView(
         uid=uid,
         container=container.name,
         env={**env, **container.env},
-        mounts=tuple(mounts.values()),
+        mounts=held,
         devices=tuple(devices.values()),
         annotations=annotations,
         cdi=tuple(cdi),
-        files=_small_files(mounts.values()),
+        files=_small_files(held),
         start=start,
     )
 
