@@ -6,6 +6,7 @@
 
 enum { MAX_CALLBACKS = 4 };
 static context_callback *_Atomic callbacks[MAX_CALLBACKS];
+static context_end_callback *_Atomic end_callbacks[MAX_CALLBACKS];
 
 void context_on_change(context_callback *callback)
 {
@@ -14,6 +15,34 @@ void context_on_change(context_callback *callback)
         if (atomic_compare_exchange_strong(&callbacks[i], &held, callback) || held == callback)
             return;
     }
+}
+
+void context_on_end(context_end_callback *callback)
+{
+    for (int i = 0; i < MAX_CALLBACKS; i++) {
+        context_end_callback *held = NULL;
+        if (atomic_compare_exchange_strong(&end_callbacks[i], &held, callback) || held == callback)
+            return;
+    }
+}
+
+static void tell(CUdevice device, CUcontext context, enum context_fate fate)
+{
+    for (int i = 0; i < MAX_CALLBACKS; i++) {
+        context_end_callback *callback = atomic_load(&end_callbacks[i]);
+        if (callback != NULL && !hook_nested())
+            callback(device, context, fate);
+    }
+}
+
+/* A primary context that others still hold goes on. */
+static enum context_fate fate_of(CUdevice device, CUcontext context, CUresult error)
+{
+    unsigned int flags;
+    int active = 0;
+    if (error == CUDA_SUCCESS && context == NULL && DRIVER(cuDevicePrimaryCtxGetState, device, &flags, &active) == CUDA_SUCCESS && active != 0)
+        return CONTEXT_KEPT;
+    return error == CUDA_SUCCESS ? CONTEXT_GONE : CONTEXT_KEPT;
 }
 
 static CUresult changed(CUresult error, CUdevice device, bool created)
@@ -35,24 +64,31 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     return changed(DRIVER(cuDevicePrimaryCtxRetain, context, device), device, true);
 }
 
+/* What may end a context, between telling those who keep something in it. */
+#define ENDS(device, context, symbol, argument)                                                                        \
+    tell(device, context, CONTEXT_ENDING);                                                                             \
+    CUresult error = DRIVER(symbol, argument);                                                                         \
+    tell(device, context, fate_of(device, context, error));                                                            \
+    return changed(error, device, false);
+
 CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 {
-    return changed(DRIVER(cuDevicePrimaryCtxRelease, device), device, false);
+    ENDS(device, NULL, cuDevicePrimaryCtxRelease, device)
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
-    return changed(DRIVER(cuDevicePrimaryCtxRelease_v2, device), device, false);
+    ENDS(device, NULL, cuDevicePrimaryCtxRelease_v2, device)
 }
 
 CUresult cuDevicePrimaryCtxReset(CUdevice device)
 {
-    return changed(DRIVER(cuDevicePrimaryCtxReset, device), device, false);
+    ENDS(device, NULL, cuDevicePrimaryCtxReset, device)
 }
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
-    return changed(DRIVER(cuDevicePrimaryCtxReset_v2, device), device, false);
+    ENDS(device, NULL, cuDevicePrimaryCtxReset_v2, device)
 }
 
 CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
@@ -91,11 +127,11 @@ static CUdevice device_of(CUcontext context)
 CUresult cuCtxDestroy(CUcontext context)
 {
     CUdevice device = hook_nested() ? CU_DEVICE_INVALID : device_of(context);
-    return changed(DRIVER(cuCtxDestroy, context), device, false);
+    ENDS(device, context, cuCtxDestroy, context)
 }
 
 CUresult cuCtxDestroy_v2(CUcontext context)
 {
     CUdevice device = hook_nested() ? CU_DEVICE_INVALID : device_of(context);
-    return changed(DRIVER(cuCtxDestroy_v2, context), device, false);
+    ENDS(device, context, cuCtxDestroy_v2, context)
 }

@@ -212,12 +212,6 @@ static CUresult sim_create(CUevent *made, unsigned int flags)
     return CUDA_SUCCESS;
 }
 
-static CUresult sim_destroy(CUevent event)
-{
-    (void)event;
-    return CUDA_SUCCESS;
-}
-
 static struct event *event_of(CUevent event)
 {
     return &events[(uintptr_t)event - 1];
@@ -269,7 +263,7 @@ static void sim_wake(void)
     }
 }
 
-static const struct measuring driver = {sim_create, sim_destroy, sim_record, sim_query, sim_elapsed, sim_push, sim_pop, sim_exchange, sim_now, sim_wake};
+static const struct measuring driver = {sim_create, sim_record, sim_query, sim_elapsed, sim_push, sim_pop, sim_exchange, sim_now, sim_wake};
 
 /* ---- processes ---- */
 

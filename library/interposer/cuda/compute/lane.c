@@ -114,6 +114,7 @@ static bool begin(struct lane *lane, bool unknown)
     uint64_t now = limiter->driver->now();
     batch->lane = lane->number;
     batch->start = first_mark(lane, now);
+    lane->lost = batch->start == NULL;
     batch->first_ns = limiter->driver->now();
     batch->unknown = unknown;
     if (unknown)

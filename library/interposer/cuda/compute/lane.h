@@ -24,6 +24,7 @@ struct lane {
     uint64_t left_ns;                   /* reserved and not used by a launch */
     uint64_t tail_ns;                   /* when everything launched so far should have ended */
     bool alone;                         /* the open batch takes one launch */
+    bool lost;                          /* the last mark could not be recorded: the stream may be another one by now */
     uint64_t number;
     struct limiter *limiter;
     struct timebase *timebase;

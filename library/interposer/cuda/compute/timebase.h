@@ -21,7 +21,6 @@
 /* What measuring asks of the driver and the clock. */
 struct measuring {
     CUresult (*event_create)(CUevent *event, unsigned int flags);
-    CUresult (*event_destroy)(CUevent event);
     CUresult (*event_record)(CUevent event, CUstream stream);
     CUresult (*event_query)(CUevent event);
     CUresult (*event_elapsed)(float *milliseconds, CUevent start, CUevent end);

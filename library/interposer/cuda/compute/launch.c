@@ -1,0 +1,82 @@
+/* See launch.h. */
+#include "launch.h"
+
+#include <errno.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "thread.h"
+
+_Atomic uint32_t compute_captures;
+
+/* No cancellation point: a thread that were cancelled here would leave its lane half done. */
+static void sleep_until(uint64_t ns)
+{
+    struct timespec until = {.tv_sec = (time_t)(ns / UINT64_C(1000000000)), .tv_nsec = (long)(ns % UINT64_C(1000000000))};
+    int before = errno;
+    syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+    errno = before;
+}
+
+static bool is_captured(CUstream stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return DRIVER(cuStreamIsCapturing, stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+enum answer { GO, AGAIN, UNCOUNTED };
+
+/* The long way. When limits or contexts change meanwhile, everything is looked up again. */
+static enum answer ask(struct passage *passage, struct thread *thread)
+{
+    uint64_t until;
+    vcuda_helper_poll();
+    if (passage->lane->lost)
+        thread->recent = NULL;
+    passage->now = clock_look(&thread->clock);
+    while ((until = lane_ask(passage->lane, passage->estimate, passage->now)) != 0) {
+        sleep_until(until);
+        passage->now = clock_look(&thread->clock);
+        if (atomic_load_explicit(&compute_generation, memory_order_relaxed) != thread->generation)
+            return AGAIN;
+    }
+    passage->ns = estimate_ns(passage->estimate);
+    return passage->lane->open != NULL ? GO : UNCOUNTED;
+}
+
+static struct thread *begin(void)
+{
+    return compute_begin() ? thread_begin() : NULL;
+}
+
+bool compute_enter(struct passage *passage, const struct launch_key *key, CUstream stream)
+{
+    struct thread *thread = thread_self;
+    if (hook_nested() || (thread == NULL && (thread = begin()) == NULL))
+        return false;
+    if (atomic_load_explicit(&compute_captures, memory_order_relaxed) != 0 && is_captured(stream))
+        return false;
+    for (;;) {
+        passage->lane = thread_lane(thread, stream);
+        if (passage->lane == NULL || passage->lane->limiter == NULL)
+            return false;
+        passage->estimate = thread_estimate(thread, passage->lane, key)->estimate;
+        passage->ns = estimate_ns(passage->estimate);
+        passage->now = clock_now(&thread->clock);
+        if (lane_goes(passage->lane, passage->ns, passage->now))
+            return true;
+        enum answer answer = ask(passage, thread);
+        if (answer != AGAIN)
+            return answer == GO;
+    }
+}
+
+CUresult compute_leave(const struct passage *passage, CUresult error)
+{
+    if (__builtin_expect(error == CUDA_SUCCESS, 1))
+        lane_took(passage->lane, passage->estimate, passage->ns, passage->now);
+    else
+        lane_failed(passage->lane);
+    return error;
+}

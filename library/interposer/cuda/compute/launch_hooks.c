@@ -1,0 +1,138 @@
+/*
+ * The launches: each asks the limiter where something is limited, and is a jump into the driver where nothing is.
+ *
+ * What is launched is a handle (never looked into: a CUfunction may be a CUkernel) with its grid and block; a graph is one launch.
+ */
+#include "launch.h"
+
+enum { MOST_DEVICES = 64 };
+
+static inline CUstream own_stream(CUstream stream)
+{
+    return stream == NULL ? CU_STREAM_PER_THREAD : stream;
+}
+
+/* How a limited launch goes, whatever it is. */
+#define PASS(key, stream, symbol, ...)                                                                                 \
+    struct passage passage;                                                                                            \
+    if (!compute_enter(&passage, key, stream))                                                                         \
+        return real.symbol(__VA_ARGS__);                                                                               \
+    return compute_leave(&passage, DRIVER(symbol, __VA_ARGS__));
+
+#define KEY(function, gx, gy, gz, bx, by, bz) &(struct launch_key){.handle = (function), .grid = {gx, gy, gz}, .block = {bx, by, bz}}
+
+/* Apart, so that the way without a limit needs no stack. */
+#define KERNEL(symbol, wanted_stream)                                                                                  \
+    static __attribute__((noinline)) CUresult limited_##symbol(                                                        \
+        CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,      \
+        unsigned int bz, unsigned int shared, CUstream stream, void **params, void **extra)                            \
+    {                                                                                                                  \
+        PASS(KEY(function, gx, gy, gz, bx, by, bz), wanted_stream, symbol, function, gx, gy, gz, bx, by, bz, shared, stream, params, extra) \
+    }                                                                                                                  \
+    CUresult symbol(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,           \
+                    unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void **params, void **extra) \
+    {                                                                                                                  \
+        if (compute_free())                                                                                            \
+            return real.symbol(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra);                       \
+        return limited_##symbol(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra);                      \
+    }
+
+KERNEL(cuLaunchKernel, stream)
+KERNEL(cuLaunchKernel_ptsz, own_stream(stream))
+
+#define KERNEL_EX(symbol, wanted_stream)                                                                               \
+    static __attribute__((noinline)) CUresult limited_##symbol(const CUlaunchConfig *config, CUfunction function,      \
+                                                               void **params, void **extra)                            \
+    {                                                                                                                  \
+        PASS(KEY(function, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY, \
+                 config->blockDimZ), wanted_stream, symbol, config, function, params, extra)                           \
+    }                                                                                                                  \
+    CUresult symbol(const CUlaunchConfig *config, CUfunction function, void **params, void **extra)                    \
+    {                                                                                                                  \
+        if (compute_free() || config == NULL)                                                                          \
+            return real.symbol(config, function, params, extra);                                                       \
+        return limited_##symbol(config, function, params, extra);                                                      \
+    }
+
+KERNEL_EX(cuLaunchKernelEx, config->hStream)
+KERNEL_EX(cuLaunchKernelEx_ptsz, own_stream(config->hStream))
+
+#define COOPERATIVE(symbol, wanted_stream)                                                                             \
+    CUresult symbol(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,           \
+                    unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void **params)             \
+    {                                                                                                                  \
+        if (compute_free())                                                                                            \
+            return real.symbol(function, gx, gy, gz, bx, by, bz, shared, stream, params);                              \
+        PASS(KEY(function, gx, gy, gz, bx, by, bz), wanted_stream, symbol, function, gx, gy, gz, bx, by, bz, shared, stream, params) \
+    }
+
+COOPERATIVE(cuLaunchCooperativeKernel, stream)
+COOPERATIVE(cuLaunchCooperativeKernel_ptsz, own_stream(stream))
+
+#define GRAPH(symbol, wanted_stream)                                                                                   \
+    CUresult symbol(CUgraphExec graph, CUstream stream)                                                                \
+    {                                                                                                                  \
+        if (compute_free())                                                                                            \
+            return real.symbol(graph, stream);                                                                         \
+        PASS(KEY(graph, 0, 0, 0, 0, 0, 0), wanted_stream, symbol, graph, stream)                                       \
+    }
+
+GRAPH(cuGraphLaunch, stream)
+GRAPH(cuGraphLaunch_ptsz, own_stream(stream))
+
+/* The handle may come back for another graph. One that is updated keeps its estimate: most updates change no cost, and measurements follow. */
+CUresult cuGraphExecDestroy(CUgraphExec exec)
+{
+    if (!compute_free() && !hook_nested())
+        compute_forget(exec);
+    return DRIVER(cuGraphExecDestroy, exec);
+}
+
+/* ---- launches from before CUDA 4: the block is set elsewhere, the stream is the legacy one ---- */
+
+CUresult cuLaunch(CUfunction function)
+{
+    if (compute_free())
+        return real.cuLaunch(function);
+    PASS(KEY(function, 1, 1, 1, 0, 0, 0), NULL, cuLaunch, function)
+}
+
+CUresult cuLaunchGrid(CUfunction function, int width, int height)
+{
+    if (compute_free())
+        return real.cuLaunchGrid(function, width, height);
+    PASS(KEY(function, (uint32_t)width, (uint32_t)height, 1, 0, 0, 0), NULL, cuLaunchGrid, function, width, height)
+}
+
+CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream)
+{
+    if (compute_free())
+        return real.cuLaunchGridAsync(function, width, height, stream);
+    PASS(KEY(function, (uint32_t)width, (uint32_t)height, 1, 0, 0, 0), stream, cuLaunchGridAsync, function, width, height, stream)
+}
+
+/* ---- one kernel on several devices: all of them let it go, one after the other ---- */
+
+static unsigned enter_all(struct passage *passages, const CUDA_LAUNCH_PARAMS *launches, unsigned count)
+{
+    unsigned entered = 0;
+    for (unsigned i = 0; i < count; i++) {
+        const CUDA_LAUNCH_PARAMS *launch = &launches[i];
+        struct launch_key *key = KEY(launch->function, launch->gridDimX, launch->gridDimY, launch->gridDimZ, launch->blockDimX,
+                                     launch->blockDimY, launch->blockDimZ);
+        entered += compute_enter(&passages[entered], key, launch->hStream);
+    }
+    return entered;
+}
+
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, unsigned int count, unsigned int flags)
+{
+    struct passage passages[MOST_DEVICES];
+    if (compute_free() || launches == NULL || count > MOST_DEVICES)
+        return real.cuLaunchCooperativeKernelMultiDevice(launches, count, flags);
+    unsigned entered = enter_all(passages, launches, count);
+    CUresult error = DRIVER(cuLaunchCooperativeKernelMultiDevice, launches, count, flags);
+    for (unsigned i = 0; i < entered; i++)
+        compute_leave(&passages[i], error);
+    return error;
+}

@@ -1,0 +1,174 @@
+/* The limits and the limiters, see process.h. */
+#include "process.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "interposer/cuda/hooks.h"
+#include "launch.h"
+#include "thread.h"
+
+_Atomic bool compute_limited = true;
+_Atomic uint64_t compute_generation = 1;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+struct limiter *_Atomic compute_limiters[LIMITS_MAX_DEVICES];
+static _Atomic bool begun;
+
+/* ---- the helper ---- */
+
+static uint64_t tick(uint64_t now_ns)
+{
+    uint64_t next = UINT64_MAX;
+    (void)now_ns;
+    for (int i = 0; i < LIMITS_MAX_DEVICES && !vcuda_leaving(); i++) {
+        struct limiter *limiter = atomic_load_explicit(&compute_limiters[i], memory_order_acquire);
+        uint64_t wanted = limiter == NULL ? UINT64_MAX : limiter_tick(limiter);
+        next = wanted < next ? wanted : next;
+    }
+    return next;
+}
+
+void compute_wake(void)
+{
+    vcuda_helper_add(tick);
+    vcuda_helper_wake(tick);
+}
+
+/* ---- limits ---- */
+
+static bool is_limited(const struct limits_device *device)
+{
+    return device != NULL && device->cores > 0 && device->cores < LIMITS_NO_CORES;
+}
+
+static void follow(const struct limits_view *view)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < view->device_count; i++) {
+        const struct limits_device *device = &view->devices[i];
+        struct limiter *limiter = atomic_load_explicit(&compute_limiters[i], memory_order_acquire);
+        any = any || is_limited(device);
+        if (limiter != NULL && is_limited(device))
+            limiter_set(limiter, device->cores, device->soft_cores);
+    }
+    atomic_fetch_add(&compute_generation, 1);
+    atomic_store(&compute_limited, any);
+}
+
+/* In a forked child: the parent's devices are not there. */
+static void forget(void)
+{
+    pthread_mutex_init(&lock, NULL);
+    thread_forget();
+    atomic_store(&compute_captures, 0);
+    for (int i = 0; i < LIMITS_MAX_DEVICES; i++)
+        atomic_store(&compute_limiters[i], NULL);
+    contexts_forget();
+    atomic_store(&begun, false);
+    atomic_fetch_add(&compute_generation, 1);
+    atomic_store(&compute_limited, true);
+}
+
+bool compute_begin(void)
+{
+    if (!atomic_load_explicit(&begun, memory_order_acquire)) {
+        vcuda_on_fork(forget);
+        vcuda_on_limits_change(follow);
+        context_on_end(contexts_end);
+        follow(vcuda_limits());
+        atomic_store_explicit(&begun, true, memory_order_release);
+    }
+    return atomic_load(&compute_limited);
+}
+
+/* ---- limiters ---- */
+
+static bool mps_is_there(void)
+{
+    char path[512];
+    const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
+    snprintf(path, sizeof path, "%s/control", directory != NULL ? directory : "/tmp/nvidia-mps");
+    return access(path, F_OK) == 0;
+}
+
+/* Under MPS processes share the GPU at the same time. Older drivers do not tell. */
+static bool is_divided(CUdevice device)
+{
+    int mps = 0;
+    if (DRIVER(cuDeviceGetAttribute, &mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device) == CUDA_SUCCESS)
+        return mps == 0;
+    return !mps_is_there();
+}
+
+static void raise_high(_Atomic uint32_t *high, uint32_t least)
+{
+    uint32_t seen = atomic_load(high);
+    while (seen < least && !atomic_compare_exchange_weak(high, &seen, least))
+        ;
+}
+
+static void be_present(struct limiter *limiter, const struct limits_view *view, int index)
+{
+    char path[VCUDA_PATH];
+    const char *uuid = view->devices[index].uuid;
+    int slot = vcuda_slot_number();
+    if (uuid[0] == '\0')
+        return;
+    if (vcuda_activity_row(path, uuid))
+        limiter->presence.row = neighbours_map(path, true);
+    if (limiter->presence.row != NULL && slot >= 0) {
+        limiter->presence.own = &limiter->presence.row->slots[slot];
+        presence_busy(limiter->presence.own, 0, 0);
+        raise_high(&limiter->presence.row->slot_high, (uint32_t)slot + 1);
+    }
+    if (vcuda_activity_directory(path, uuid))
+        snprintf(limiter->neighbours.directory, sizeof limiter->neighbours.directory, "%s", path);
+    memcpy(limiter->neighbours.grant, view->grant, sizeof limiter->neighbours.grant);
+}
+
+static struct limiter *make_limiter(int index, CUdevice device)
+{
+    struct region *region = vcuda_region();
+    const struct limits_view *view = vcuda_limits();
+    struct limiter *limiter = region == NULL ? NULL : calloc(1, sizeof *limiter);
+    struct estimates *estimates = limiter == NULL ? NULL : calloc(1, sizeof *estimates);
+    if (estimates == NULL) {
+        free(limiter);
+        return NULL;
+    }
+    struct region_slot *slot = vcuda_slot();
+    limiter_init(limiter, &compute_driver, estimates, (struct budget){.region = region, .own = &slot->use[index], .device = (unsigned)index});
+    limiter->divided = is_divided(device);
+    be_present(limiter, view, index);
+    limiter_set(limiter, view->devices[index].cores, view->devices[index].soft_cores);
+    return limiter;
+}
+
+struct limiter *compute_limiter(CUdevice device)
+{
+    int index = device_index(device);
+    if (!is_limited(vcuda_device(index)))
+        return NULL;
+    pthread_mutex_lock(&lock);
+    struct limiter *limiter = atomic_load_explicit(&compute_limiters[index], memory_order_acquire);
+    bool made = limiter == NULL && (limiter = make_limiter(index, device)) != NULL;
+    atomic_store_explicit(&compute_limiters[index], limiter, memory_order_release);
+    pthread_mutex_unlock(&lock);
+    if (made)
+        compute_wake();
+    return limiter;
+}
+
+void compute_forget(CUgraphExec graph)
+{
+    struct launch_key key = {.handle = graph};
+    for (int i = 0; i < LIMITS_MAX_DEVICES; i++) {
+        struct limiter *limiter = atomic_load_explicit(&compute_limiters[i], memory_order_acquire);
+        if (limiter != NULL)
+            estimates_forget(limiter->estimates, &key);
+    }
+}
