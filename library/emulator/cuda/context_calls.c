@@ -4,6 +4,7 @@
 #include "context_state.h"
 #include "entry.h"
 #include "lock.h"
+#include "memory.h"
 #include "session.h"
 
 ENTRY(cuCtxGetDevice_v2)(CUdevice *device, CUcontext handle)
@@ -61,7 +62,11 @@ ENTRY(cuCtxSynchronize_v2)(CUcontext handle)
     CUresult error = context_of(handle, &context);
     if (error == CUDA_SUCCESS)
         error = capture_forbids_context(context);
-    return error == CUDA_SUCCESS ? context_wait(context) : error;
+    if (error == CUDA_SUCCESS)
+        error = context_wait(context);
+    if (error == CUDA_SUCCESS)
+        memory_synchronised(context);
+    return error;
 }
 
 ENTRY(cuCtxSynchronize)(void)

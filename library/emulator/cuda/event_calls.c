@@ -4,6 +4,7 @@
 #include "entry.h"
 #include "event.h"
 #include "lock.h"
+#include "memory.h"
 #include "session.h"
 
 enum {
@@ -139,6 +140,8 @@ ENTRY(cuEventQuery)(CUevent handle)
     driver_lock();
     bool over = event_is_over(event, event->recorded);
     driver_unlock();
+    if (over)
+        memory_synchronised(event->context);
     return over ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
@@ -155,7 +158,10 @@ ENTRY(cuEventSynchronize)(CUevent handle)
     while (!event_is_over(event, generation))
         gpu_wait_a_while(event->gpu, event->v);
     driver_unlock();
-    return gpu_is_lost(event->gpu) ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+    if (gpu_is_lost(event->gpu))
+        return CUDA_ERROR_UNKNOWN;
+    memory_synchronised(event->context);
+    return CUDA_SUCCESS;
 }
 
 static bool can_be_timed(const struct event *event)

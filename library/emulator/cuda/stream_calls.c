@@ -3,6 +3,7 @@
 #include "capture_state.h"
 #include "entry.h"
 #include "lock.h"
+#include "memory.h"
 #include "stream_state.h"
 
 enum { LEAST_PRIORITY = 0, GREATEST_PRIORITY = -5 };
@@ -60,7 +61,11 @@ static CUresult synchronize(CUstream handle, bool per_thread)
 {
     struct stream *stream;
     CUresult error = check_asking(handle, per_thread, &stream);
-    return error == CUDA_SUCCESS ? stream_wait(stream) : error;
+    if (error == CUDA_SUCCESS)
+        error = stream_wait(stream);
+    if (error == CUDA_SUCCESS)
+        memory_synchronised(stream->context);
+    return error;
 }
 
 ENTRY(cuStreamSynchronize)(CUstream stream)
@@ -82,6 +87,8 @@ static CUresult query(CUstream handle, bool per_thread)
     driver_lock();
     bool done = stream_is_done(stream);
     driver_unlock();
+    if (done)
+        memory_synchronised(stream->context);
     return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
