@@ -22,11 +22,10 @@ from tests.e2e.cluster.processes import Process, free_ports
 from tests.e2e.cluster.waiting import wait_until
 from tests.e2e.node.device_nodes import make_device_nodes
 from tests.e2e.node.usage import Usage, parse_usage
-from tests.fakes.emulated_gpus import REPOSITORY, EmulatedGpus
+from tests.fakes.emulated_gpus import INTERPOSERS, REPOSITORY, EmulatedGpus
 
 PROGRAM = Path(sys.executable).with_name("vcuda")
 SHIPPED_ROLE = REPOSITORY / "daemonset" / "base" / "clusterrole.yaml"
-FLAVOURS = ("nvidia", "origin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +76,7 @@ def shipped_rules(*, without: Sequence[str] = ()) -> list[JsonObject]:
 def make_agent(cluster: Cluster, folder: Path, gpus: EmulatedGpus, identity: Identity, *flags: str) -> Agent:
     """`folder` is the agent's own: journal, grants, driver mirror and device nodes lie in it."""
     (port,) = free_ports(1)
-    for flavour in FLAVOURS:
-        mirror = folder / "vdriver" / flavour
-        mirror.mkdir(parents=True)
-        (mirror / "flavour").write_text(flavour)
+    driver = gpus.install(folder / "driver")
     devices = make_device_nodes(folder / "node", len(gpus.blocks_of_each()))
     kubeconfig = identity.kubeconfig(
         folder / "kubeconfig", server=cluster.control_plane.server, authority=cluster.authority.certificate
@@ -97,6 +93,9 @@ def make_agent(cluster: Cluster, folder: Path, gpus: EmulatedGpus, identity: Ide
         f"--virtual-manager-path={folder / 'vm'}",
         f"--checkpoint-path={folder / 'checkpoint'}",
         f"--driver-mirror-path={folder / 'vdriver'}",
+        f"--driver-root={driver.path}",
+        f"--driver-version-file={driver.version_file}",
+        f"--library-path={INTERPOSERS}",
         f"--device-root={devices}",
         f"--container-runtime-endpoint={cluster.layout.containerd_socket}",
         f"--display-socket={folder / 'display.sock'}",

@@ -32,7 +32,7 @@ line=$(printf '{MARK}'
     field mounts </proc/self/mountinfo
     for node in /dev/nvidia*; do stat -c '%n %t %T' "$node"; done 2>/dev/null | field devices
     for minor in $(seq 0 {MOST_GPUS - 1}); do try "$minor"; done | field reachable
-    cat {DRIVER}/flavour 2>/dev/null | field driver
+    for name in libcuda-real libcuda; do [ -e {DRIVER}/lib64/$name.so.1 ] && echo $name; done | field driver
     (touch {GRANT}/written {DRIVER}/written) 2>&1 | grep -c Read-only | field refusals
     for file in {GRANT}/state/* {GRANT}/gpus/*/*; do
         printf x 2>/dev/null | dd of="$file" bs=1 seek={SPARE_BYTE} conv=notrunc 2>/dev/null && echo "$file"
@@ -42,6 +42,7 @@ line=$(printf '{MARK}'
     cat {GRANT}/vcuda.config 2>/dev/null | field limits)
 echo "$line"
 """
+_FLAVOURS = {"libcuda-real\nlibcuda\n": "nvidia", "libcuda\n": "origin"}  # with ours in front, and without
 SHOW_AND_STAY = SHOW + "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
 
 
@@ -84,7 +85,7 @@ def parse_view(log: str) -> View | None:
         mounts=_mounts(text["mounts"]),
         device_nodes=_device_nodes(text["devices"]),
         reachable_gpus=frozenset(map(int, text["reachable"].split())),
-        driver_flavour=text["driver"].strip(),
+        driver_flavour=_FLAVOURS.get(text["driver"], text["driver"]),
         refused_writes=int(text["refusals"]),
         writable=frozenset(text["writable"].split()),
         refused_state_changes=int(text["kept"]),
