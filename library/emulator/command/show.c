@@ -88,13 +88,12 @@ static void print_head(const struct call *call)
 int command_show(struct call *call)
 {
     struct gpu_status status;
-    int pids = pids_open(call->paths.state);
     print_head(call);
     for (unsigned slot = 0; slot < call->machine.state->gpu_count; slot++) {
         const struct shared_gpu *gpu = state_gpu(&call->machine, slot);
         state_read(gpu, &status);
         forget_dead(&status);
-        show_occupants(&call->machine, pids, slot, &status);
+        show_occupants(&call->machine, call->paths.state, slot, &status);
         (call->json ? print_gpu : print_row)(slot, &gpu->facts, &status);
     }
     if (call->json)

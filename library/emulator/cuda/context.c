@@ -98,7 +98,7 @@ static CUresult check_compute_mode(const struct gpu *gpu)
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
     if (status.compute_mode != EXCLUSIVE_PROCESS)
         return CUDA_SUCCESS;
-    if (occupancy_read(&driver.machine, driver.pids, gpu->position, &occupancy)) {
+    if (occupancy_read(&driver.machine, driver.paths.state, gpu->position, &occupancy)) {
         for (unsigned i = 0; i < occupancy.count; i++)
             alone = alone && (occupancy.occupants[i].slot == slot_own || occupancy.occupants[i].contexts == 0);
     }

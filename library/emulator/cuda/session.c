@@ -78,7 +78,7 @@ static CUresult attach(void)
         return fault.absent ? CUDA_ERROR_NO_DEVICE : CUDA_ERROR_UNKNOWN;
     }
     driver.section = cuda_section(&driver.machine);
-    driver.pids = pids_open(driver.paths.state);
+    driver.pids = pids_open(driver.paths.state, true);
     if (driver.machine.writable && driver.pids >= 0)
         return CUDA_SUCCESS;
     fault_set(&fault, "%s: cannot be written: CUDA processes need the state and \"<state>.pids\"", driver.paths.state);

@@ -82,7 +82,7 @@ nvmlReturn_t view_open(nvmlDevice_t device, struct view *view)
     if (view->status.presence != PRESENT)
         return NVML_ERROR_GPU_IS_LOST;
     forget_dead(&view->status);
-    show_occupants(&view->session->machine, view->session->pids, view->slot, &view->status);
+    show_occupants(&view->session->machine, view->session->paths.state, view->slot, &view->status);
     return NVML_SUCCESS;
 }
 
@@ -133,7 +133,6 @@ static struct session *open_session(const struct state_paths *paths, struct faul
         return NULL;
     }
     session->paths = *paths;
-    session->pids = pids_open(paths->state);
     session->older = newest;
     newest = session;
     return session;

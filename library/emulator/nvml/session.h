@@ -19,7 +19,6 @@ struct nvmlDevice_st {
 struct session {
     struct machine machine;
     struct state_paths paths;
-    int pids;                           /* descriptor of the CUDA processes' file */
     _Atomic uint32_t epoch;
     _Atomic uint32_t count;
     _Atomic uint8_t slots[MAX_GPUS];    /* by index */

@@ -28,23 +28,23 @@ uint64_t clock_ns(void)
     return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
 }
 
-static int open_file(const char *state_path)
+static int open_file(const char *state_path, bool make)
 {
     char path[STATE_PATH_SIZE + 8];
     snprintf(path, sizeof path, "%s.pids", state_path);
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (fd >= 0)
+    int fd = open(path, O_RDWR | O_CLOEXEC | (make ? O_CREAT : 0), 0666);
+    if (fd >= 0 && make)
         (void)!fchmod(fd, 0666); /* whatever the umask: whoever reaches the state may use it */
-    else
+    else if (fd < 0)
         fd = open(path, O_RDONLY | O_CLOEXEC);
     return fd;
 }
 
-int pids_open(const char *state_path)
+int pids_open(const char *state_path, bool make)
 {
     pthread_mutex_lock(&opening);
     if (opened_fd < 0 || strcmp(opened_path, state_path) != 0) {
-        opened_fd = open_file(state_path); /* another state's stays open: its lock must not be lost */
+        opened_fd = open_file(state_path, make); /* another state's stays open: its lock must not be lost */
         snprintf(opened_path, sizeof opened_path, "%s", state_path);
     }
     int fd = opened_fd;
@@ -168,13 +168,14 @@ static void measure(struct timeline *timeline, struct occupancy *out)
     out->busy_ns = timeline->busy_ns;
 }
 
-bool occupancy_read(const struct machine *machine, int pids, unsigned gpu, struct occupancy *out)
+bool occupancy_read(const struct machine *machine, const char *state_path, unsigned gpu, struct occupancy *out)
 {
     struct cuda_gpu *shared = &cuda_section(machine)->gpus[gpu];
     memset(out, 0, sizeof *out);
     unsigned high = atomic_load(&cuda_section(machine)->slot_high);
     high = high < CUDA_SLOTS ? high : CUDA_SLOTS;
-    if (high == 0)
+    int pids = high == 0 ? -1 : pids_open(state_path, false);
+    if (pids < 0)
         return true;
     struct timeline *timeline = copy_timeline(&shared->timeline);
     out->occupants = calloc(high, sizeof *out->occupants);

@@ -12,8 +12,8 @@
 
 struct cuda_section *cuda_section(const struct machine *machine);
 
-/* The descriptor of "<state>.pids", made where it is not there; -1: cannot be opened. */
-int pids_open(const char *state_path);
+/* The descriptor of "<state>.pids", made by the first CUDA process; -1: not there, or it cannot be opened. */
+int pids_open(const char *state_path, bool make);
 /* Whether the process in the slot lives, as seen by the kernel. `pid`: in the caller's namespace, 0: not visible there. May be NULL. */
 bool occupant_lives(struct cuda_section *section, int pids, unsigned slot, uint32_t *pid);
 
@@ -39,11 +39,11 @@ struct occupancy {
 };
 
 /* False: no memory. occupancy_free() in any case. */
-bool occupancy_read(const struct machine *machine, int pids, unsigned gpu, struct occupancy *out);
+bool occupancy_read(const struct machine *machine, const char *state_path, unsigned gpu, struct occupancy *out);
 void occupancy_free(struct occupancy *occupancy);
 
 /* Adds the CUDA processes of the GPU to a status that was read: its list, memory, utilisation and energy. What is published stays as it is. */
-void show_occupants(const struct machine *machine, int pids, unsigned gpu, struct gpu_status *status);
+void show_occupants(const struct machine *machine, const char *state_path, unsigned gpu, struct gpu_status *status);
 
 uint64_t clock_ns(void);        /* CLOCK_MONOTONIC: the emulated GPUs' clock */
 

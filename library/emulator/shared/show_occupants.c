@@ -44,11 +44,11 @@ static uint64_t busy_energy(const struct gpu_facts *facts, const struct gpu_stat
     return busy_ns / 1000000 * watts;
 }
 
-void show_occupants(const struct machine *machine, int pids, unsigned gpu, struct gpu_status *status)
+void show_occupants(const struct machine *machine, const char *state_path, unsigned gpu, struct gpu_status *status)
 {
     struct occupancy occupancy;
     bool outer = outer_pids();
-    if (!occupancy_read(machine, pids, gpu, &occupancy) || (occupancy.count == 0 && occupancy.busy_ns == 0)) {
+    if (!occupancy_read(machine, state_path, gpu, &occupancy) || (occupancy.count == 0 && occupancy.busy_ns == 0)) {
         occupancy_free(&occupancy);
         return;
     }
