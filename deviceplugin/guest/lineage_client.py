@@ -8,13 +8,15 @@ only so many. What registered before the container's last start is forgotten at 
 import shutil
 from collections.abc import Iterable
 
-from deviceplugin.guest import pids_config
+from deviceplugin.guest import limits_file, pids_config
 from deviceplugin.guest.directories import GrantDirectories
 from deviceplugin.guest.legacy_limits import FILE_NAME
+from deviceplugin.guest.registration import SOCKET_NAME
 from deviceplugin.guest.shared_state import GPUS, STATE
 from deviceplugin.ledger.grant import GrantId
 
-_OURS = frozenset({STATE, GPUS})
+_OUR_FOLDERS = frozenset({STATE, GPUS})
+_TAKEN = _OUR_FOLDERS | {limits_file.FILE_NAME, FILE_NAME, pids_config.FILE_NAME, SOCKET_NAME}
 _MOST = 4
 
 
@@ -30,8 +32,7 @@ class LineageClients:
     def register(self, grant: GrantId, name: str, config: bytes) -> None:
         """Raises GuestError."""
         folders = self._folders(grant)
-        is_new = name not in folders and not (self._directories.path(grant) / name).exists()
-        if name and (name in folders or (is_new and len(folders) < _MOST)):
+        if name and name not in _TAKEN and (name in folders or len(folders) < _MOST):
             self._directories.write(grant, FILE_NAME, config, below=name)
         self._directories.write(grant, FILE_NAME, config)
 
@@ -55,6 +56,6 @@ class LineageClients:
     def _folders(self, grant: GrantId) -> frozenset[str]:
         try:
             found = self._directories.path(grant).iterdir()
-            return frozenset(each.name for each in found if each.is_dir() and not each.is_symlink()) - _OURS
+            return frozenset(each.name for each in found if each.is_dir() and not each.is_symlink()) - _OUR_FOLDERS
         except OSError:
             return frozenset()

@@ -64,6 +64,13 @@ class ProcessTable:
         except (OSError, ValueError, IndexError):
             return None
 
+    def start_time(self, pid: int) -> int | None:
+        stat = self._read(pid, "stat")
+        try:
+            return None if stat is None else start_time(stat)
+        except (ValueError, IndexError):
+            return None
+
     def members(self, pod: PodUid, container_id: str) -> Members:
         """By looking at every process; only for where the container's group cannot be found."""
         found = []

@@ -97,17 +97,21 @@ class Tracker:
             return ()
         if members is None or not members.complete or not found.slots:
             return tuple(slot for slot in found.slots if not slot.is_clearing)
+        self._doubt(found)
         self._learn(members)
         dead = self._dead(found)
-        if dead:
-            self._known = {}  # a PID may be another process's by now
-            self._learn(members)
-            dead = self._dead(found)
         namespaces = {each.namespace for each in self._known.values()}
         for slot in dead:
             if slot.pid_namespace and slot.pid_namespace not in namespaces:
                 region.clear(self.shared.region(self.grant), slot)
         return tuple(slot for slot in found.slots if slot not in dead and not slot.is_clearing)
+
+    def _doubt(self, found: Region) -> None:
+        """A PID may be another process's by now; it is looked at again where a slot depends on it."""
+        slots = {(slot.pid_namespace, slot.pid) for slot in found.slots}
+        for known in tuple(self._known.values()):
+            if (known.namespace, known.inner) in slots and self.table.start_time(known.pid) != known.start_time:
+                del self._known[known.pid]
 
     def _learn(self, members: Members) -> None:
         identities = (self._identity(pid) for pid in members.pids)

@@ -1,0 +1,123 @@
+"""The two calls of runtime.v1.RuntimeService that the agent makes, answered as containerd, cri-o or cri-dockerd would.
+
+In: containers, put in by hand; how it shall behave. Out: a gRPC server on a unix socket. Facts kept: filters by state
+and labels; the verbose status is a map of strings, under "info" JSON with the PID (containerd, cri-o) or nothing
+(cri-dockerd); an unknown id is NOT_FOUND. Not here: starting anything.
+"""
+
+import asyncio
+import enum
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+
+from deviceplugin.wire import cri_pb2 as pb
+
+SERVICE = "runtime.v1.RuntimeService"
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Manner(enum.Enum):
+    """Whose habits it has."""
+
+    CONTAINERD = "containerd"
+    CRIO = "cri-o"
+    DOCKERD = "cri-dockerd"
+    HANGING = "hanging"
+    REFUSING = "refusing"
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeContainer:
+    """One container that the runtime knows."""
+
+    container_id: str
+    pod: str
+    name: str
+    pid: int = 0
+    is_running: bool = True
+    created_at: int = 1
+
+
+@dataclass(slots=True)
+class FakeRuntime:
+    """`async with` runs it; `calls` are the names of those that it got."""
+
+    socket: Path
+    manner: Manner = Manner.CONTAINERD
+    containers: list[RuntimeContainer] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    _server: grpc.aio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        self._server = grpc.aio.server()
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "ListContainers": grpc.unary_unary_rpc_method_handler(
+                self._list,
+                request_deserializer=pb.ListContainersRequest.FromString,
+                response_serializer=pb.ListContainersResponse.SerializeToString,
+            ),
+            "ContainerStatus": grpc.unary_unary_rpc_method_handler(
+                self._status,
+                request_deserializer=pb.ContainerStatusRequest.FromString,
+                response_serializer=pb.ContainerStatusResponse.SerializeToString,
+            ),
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        self._server.add_insecure_port(f"unix:{self.socket}")
+        await self._server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        await self._server.stop(None)
+
+    async def _list(self, request: pb.ListContainersRequest, context: Context) -> pb.ListContainersResponse:
+        await self._behave("ListContainers", context)
+        wanted, labels = request.filter.state, dict(request.filter.label_selector)
+        return pb.ListContainersResponse(
+            containers=[
+                pb.Container(id=each.container_id, state=_state(each), created_at=each.created_at, labels=_labels(each))
+                for each in self.containers
+                if labels.items() <= _labels(each).items()
+                and (not request.filter.HasField("state") or wanted.state == _state(each))
+            ]
+        )
+
+    async def _status(self, request: pb.ContainerStatusRequest, context: Context) -> pb.ContainerStatusResponse:
+        await self._behave("ContainerStatus", context)
+        for each in self.containers:
+            if each.container_id == request.container_id:
+                status = pb.ContainerStatus(id=each.container_id, state=_state(each))
+                return pb.ContainerStatusResponse(status=status, info=self._info(each) if request.verbose else {})
+        await context.abort(grpc.StatusCode.NOT_FOUND, f"container {request.container_id!r}: not found")
+        raise AssertionError("abort always raises")
+
+    async def _behave(self, name: str, context: Context) -> None:
+        self.calls.append(name)
+        if self.manner is Manner.HANGING:
+            await asyncio.Event().wait()
+        if self.manner is Manner.REFUSING:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "unknown service runtime.v1.RuntimeService")
+
+    def _info(self, container: RuntimeContainer) -> dict[str, str]:
+        if self.manner is Manner.DOCKERD:
+            return {}
+        more: dict[str, Any] = {
+            "sandboxID": "s",
+            "runtimeSpec": {"ociVersion": "1.1.0", "linux": {"cgroupsPath": "somewhere"}},
+        }
+        if self.manner is Manner.CRIO:
+            more["privileged"] = False
+        return {"info": json.dumps({"pid": container.pid, **more})}
+
+
+def _state(container: RuntimeContainer) -> pb.ContainerState:
+    return pb.CONTAINER_RUNNING if container.is_running else pb.CONTAINER_EXITED
+
+
+def _labels(container: RuntimeContainer) -> dict[str, str]:
+    return {"io.kubernetes.pod.uid": container.pod, "io.kubernetes.container.name": container.name}
