@@ -85,8 +85,12 @@ class Cuda:
                 text=True,
                 env=self.environment,
             )
-        if self.context:
-            self.begin()
+        try:
+            if self.context:
+                self.begin()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

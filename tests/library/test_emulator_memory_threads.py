@@ -72,8 +72,8 @@ def test_processes_together_never_hold_more_than_there_is(
     environment = _environment(machine)
     count, held = 4, machine.directory / "held"
     held.write_bytes(bytes(8))
-    most = CAPACITY - (count - 1) * CONTEXT_MIB * MIB
-    racers = [_start(program, environment, "race", 3, 1500, held, most) for _ in range(count)]
+    words = ("race", 3, 1500, held, CAPACITY + CONTEXT_MIB * MIB, CONTEXT_MIB * MIB)
+    racers = [_start(program, environment, *words) for _ in range(count)]
     running.extend(racers)
     assert [_said(racer) for racer in racers] == ["never more than there is\n"] * count
     assert start(machine).left() == CAPACITY
@@ -134,7 +134,7 @@ def test_free_memory_is_never_seen_negative(
     environment = _environment(machine)
     held = machine.directory / "held"
     held.write_bytes(bytes(8))
-    racer = _start(program, environment, "race", 2, 800, held, CAPACITY)
+    racer = _start(program, environment, "race", 2, 800, held, CAPACITY, 0)
     running.append(racer)
     watcher = start(machine)
     looks = 0

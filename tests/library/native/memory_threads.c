@@ -2,7 +2,8 @@
  * Allocations from many threads and processes at once, against libcuda.so.1 alone.
  *
  *   memory_threads hammer THREADS ROUNDS       random allocations and frees of every family, each with its own bytes; ends with everything given back
- *   memory_threads race THREADS MS FILE BYTES  allocates and frees large blocks; what all processes hold together is counted in FILE and never exceeds BYTES
+ *   memory_threads race THREADS MS FILE BYTES OWN   allocates and frees large blocks; what all processes hold together, OWN each for its
+ *                                              context, is counted in FILE and never exceeds BYTES
  *   memory_threads hold BYTES                  allocates, says "holding" and sleeps until it is killed
  *   memory_threads pace ROUNDS                 prints the nanoseconds of one cuMemAlloc_v2 and cuMemFree_v2 of 1 MiB
  *
@@ -207,14 +208,17 @@ static int hammer(int threads)
     return after != before;
 }
 
-static int race(int threads, const char *path)
+/* Counted after it is taken and uncounted before it is given back, so that the count is never too high. */
+static int race(int threads, const char *path, uint64_t own)
 {
     int fd = open(path, O_RDWR | O_CLOEXEC);
     void *mapped = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof *held, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (mapped == MAP_FAILED)
         return 1;
     held = mapped;
+    atomic_fetch_add(held, own);
     in_threads(threads, race_one);
+    atomic_fetch_sub(held, own);
     puts("never more than there is");
     return 0;
 }
@@ -250,10 +254,10 @@ int main(int count, char **words)
         rounds = strtol(words[3], NULL, 10);
         return hammer(atoi(words[2]));
     }
-    if (count == 6 && strcmp(words[1], "race") == 0) {
+    if (count == 7 && strcmp(words[1], "race") == 0) {
         deadline = now_ns() + strtoull(words[3], NULL, 10) * 1000000;
         most = strtoull(words[5], NULL, 10);
-        return race(atoi(words[2]), words[4]);
+        return race(atoi(words[2]), words[4], strtoull(words[6], NULL, 10));
     }
     if (count == 3 && strcmp(words[1], "hold") == 0)
         hold(strtoull(words[2], NULL, 10));
