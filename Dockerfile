@@ -3,13 +3,31 @@
 # mirror. `--target emulated` adds the emulated driver, for clusters without a GPU.
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
-# The native half. Nothing of it is in the agent's image yet but what `emulated` takes.
+# What containers load, so it is built for every glibc from 2.17 on: by the compiler of PyPI's ziglang, locked as the
+# other packages are.
+FROM ${PYTHON_IMAGE} AS interposers
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends make \
+ && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY requirements-dev.lock /src/
+RUN sed -n '/^ziglang==/,/[^\\]$/p' requirements-dev.lock >ziglang.lock \
+ && python -m venv --without-pip .venv \
+ && pip --python .venv/bin/python install --no-cache-dir --no-deps --only-binary :all: --require-hashes \
+        --requirement ziglang.lock
+COPY scripts/library /src/scripts/library
+COPY library /src/library
+RUN scripts/library "$(uname -m)" \
+ && mkdir -p /usr/local/lib/vcuda \
+ && cp "library/build/release/$(uname -m)"/lib*.so.1 /usr/local/lib/vcuda/
+
+# The emulated driver, which only `emulated` takes.
 FROM ${PYTHON_IMAGE} AS library
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends gcc libc6-dev make \
  && rm -rf /var/lib/apt/lists/*
 COPY library /src/library
-RUN make --directory /src/library all
+RUN make --directory /src/library emulator
 
 # The packages, exactly those that were tested: versions and hashes are locked, and nothing is built from source.
 FROM ${PYTHON_IMAGE} AS packages
@@ -31,6 +49,8 @@ RUN apt-get update \
  && apt-get install --yes --no-install-recommends kmod \
  && rm -rf /var/lib/apt/lists/*
 COPY --from=packages /opt/vcuda /opt/vcuda
+# Where `--library-path` looks for them; the agent puts them in front of the driver in the containers of shares.
+COPY --from=interposers /usr/local/lib/vcuda /usr/local/lib/vcuda
 ENV PATH=/opt/vcuda/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 # Nobody in particular: `vcuda place`, `vcuda config print` and whatever else only computes. `vcuda agent` must be root,
 # because kubelet's directories and sockets are root's; daemonset/ says so there, with what else it needs and why.
@@ -38,7 +58,11 @@ USER 65532:65532
 ENTRYPOINT ["vcuda"]
 
 FROM agent-base AS emulated
-COPY --from=library /src/library/build/emulator /opt/vcuda/emulator
-ENV VCUDA_AGENT_NVML_LIBRARY=/opt/vcuda/emulator/libnvidia-ml.so.1
+# A driver root: the agent loads NVML from it and mirrors it for containers.
+COPY --from=library /src/library/build/emulator/libnvidia-ml.so.1 /src/library/build/emulator/libcuda.so.1 \
+     /opt/vcuda/emulator/usr/lib64/
+COPY --from=library /src/library/build/emulator/vcuda-emulator /opt/vcuda/emulator/usr/bin/
+ENV VCUDA_AGENT_NVML_LIBRARY=/opt/vcuda/emulator/usr/lib64/libnvidia-ml.so.1 \
+    VCUDA_AGENT_DRIVER_ROOT=/opt/vcuda/emulator
 
 FROM agent-base AS agent

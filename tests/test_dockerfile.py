@@ -3,11 +3,14 @@
 import fnmatch
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from deviceplugin.config.setting import ENV_PREFIX
+from deviceplugin.config.agent import AgentSettings
+from deviceplugin.config.effective import resolve
+from deviceplugin.config.setting import settings_of
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -44,16 +47,43 @@ def test_what_is_copied_exists_and_is_let_in_by_dockerignore(source: str) -> Non
 def test_nothing_else_is_let_in() -> None:
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     assert lines[0] == "*"
-    assert sorted(line[1:] for line in lines if line.startswith("!")) == sorted(copied_from_the_repository())
+    assert sorted(line[1:] for line in lines if line.startswith("!")) == sorted(set(copied_from_the_repository()))
 
 
 def test_what_is_copied_from_another_stage_is_made_there() -> None:
-    made = {"library": ["library/build/emulator"], "packages": ["/opt/vcuda"]}
+    emulated = ("libnvidia-ml.so.1", "libcuda.so.1", "vcuda-emulator")
+    made = {
+        "library": {f"/src/library/build/emulator/{name}" for name in emulated},
+        "packages": {"/opt/vcuda"},
+        "interposers": {"/usr/local/lib/vcuda"},
+    }
     for keyword, rest in instructions():
         if keyword == "COPY" and rest.startswith("--from="):
-            stage, source = shlex.split(rest)[0].removeprefix("--from="), shlex.split(rest)[1]
-            assert any(source.endswith(path) for path in made[stage]), rest
-    assert "$(BUILD)/emulator/libnvidia-ml.so.1" in (ROOT / "library/Makefile").read_text()
+            stage, *paths = shlex.split(rest)
+            assert set(paths[:-1]) <= made[stage.removeprefix("--from=")], rest
+    makefile = (ROOT / "library/Makefile").read_text()
+    assert all(f"$(BUILD)/emulator/{name}" in makefile for name in emulated)
+
+
+def test_our_library_is_built_for_an_old_glibc_and_lies_where_the_agent_looks() -> None:
+    (build,) = [rest for keyword, rest in stages()["interposers"] if keyword == "RUN" and "scripts/library" in rest]
+    assert "linux-gnu.2.17" in (ROOT / "scripts/library").read_text()
+    default = settings_of(AgentSettings)
+    (where,) = [setting.default_text for setting in default if setting.flag == "library-path"]
+    assert f'cp "library/build/release/$(uname -m)"/lib*.so.1 {where}/' in build
+    assert ("COPY", f"--from=interposers {where} {where}") in stages()["agent-base"]
+
+
+def test_the_compiler_of_our_library_is_locked_by_hash() -> None:
+    runs = [rest for keyword, rest in stages()["interposers"] if keyword == "RUN"]
+    (install,) = [rest for rest in runs if "--requirement ziglang.lock" in rest]
+    assert "--require-hashes" in install
+    (expression,) = re.findall(r"sed -n '([^']*)'", install)
+    command = ["sed", "-n", expression, "requirements-dev.lock"]
+    lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert lines[0].startswith("ziglang==")
+    assert all(line.strip().startswith("--hash=sha256:") for line in lines[1:])
+    assert [line.endswith("\\") for line in lines] == [True] * (len(lines) - 1) + [False]
 
 
 def test_packages_are_locked_by_hash_never_built_and_not_compiled_wholesale() -> None:
@@ -98,6 +128,11 @@ def test_the_python_of_the_image_is_the_one_that_is_supported() -> None:
     assert "python3.11/site-packages/deviceplugin" in (ROOT / "Dockerfile").read_text()
 
 
-def test_the_emulated_image_names_its_library_by_the_agents_variable() -> None:
+def test_the_emulated_image_names_its_driver_by_the_agents_variables() -> None:
     (setting,) = [rest for keyword, rest in stages()["emulated"] if keyword == "ENV"]
-    assert setting == f"{ENV_PREFIX}NVML_LIBRARY=/opt/vcuda/emulator/libnvidia-ml.so.1"
+    given = dict(word.split("=", 1) for word in setting.split())
+    settings = resolve(flags={}, env=given).settings
+    root = settings.driver.root
+    assert settings.driver.nvml_library == str(root / "usr/lib64/libnvidia-ml.so.1")
+    copied = [shlex.split(rest)[-1] for keyword, rest in stages()["emulated"] if keyword == "COPY"]
+    assert copied == [f"{root}/usr/lib64/", f"{root}/usr/bin/"]

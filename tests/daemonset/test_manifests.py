@@ -102,6 +102,24 @@ def test_every_path_that_the_agent_uses_is_mounted_and_every_mount_has_its_volum
     assert mounts[str(kubelet.root / "pod-resources")]["readOnly"] is True
 
 
+@pytest.mark.parametrize("components", COMBINATIONS, ids="+".join)
+def test_the_drivers_files_are_seen_where_the_agent_looks_for_them(components: tuple[str, ...]) -> None:
+    """Below the driver root the node's /usr and /etc; with NVIDIA's runtime, the files that it brings into the pod."""
+    pod = pod_of(built(*components))
+    container = pod["containers"][0]
+    root = settings_for(container).driver.root
+    volumes = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
+    seen = {
+        mount["mountPath"]: mount for mount in container["volumeMounts"] if volumes[mount["name"]] in ("/usr", "/etc")
+    }
+    if "nvidia-runtime" in components:
+        assert seen == {}
+        assert {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"} in container["env"]
+    else:
+        assert seen.keys() == {str(root / "usr"), str(root / "etc")}
+        assert all(mount["readOnly"] is True for mount in seen.values())
+
+
 def rights(role: Object) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for rule in role["rules"]:
