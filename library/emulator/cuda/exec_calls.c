@@ -191,6 +191,15 @@ static void free_earlier(const struct exec *exec, struct stream *stream)
     }
 }
 
+/* A launch that fails leaves nothing allocated. */
+static void take_back(const struct exec *exec, unsigned count, struct stream *stream)
+{
+    for (unsigned i = 0; i < count; i++) {
+        if (exec->steps[i].type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+            graph_memory_unback(exec->steps[i].memory, stream);
+    }
+}
+
 /* What the steps do to memory, in their order. */
 static CUresult perform(const struct exec *exec, struct stream *stream)
 {
@@ -205,6 +214,8 @@ static CUresult perform(const struct exec *exec, struct stream *stream)
             error = graph_memory_unback(step->memory, stream);
         else if (step->action.perform != NULL)
             step->action.perform(step->action.payload, stream);
+        if (error != CUDA_SUCCESS)
+            take_back(exec, i, stream);
     }
     return error;
 }

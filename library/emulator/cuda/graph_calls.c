@@ -176,14 +176,25 @@ ENTRY(cuGraphAddMemAllocNode)(CUgraphNode *out, CUgraph graph, const CUgraphNode
     return finish(node, CUDA_SUCCESS, out);
 }
 
+static bool frees_already(const struct node *node, CUdeviceptr pointer)
+{
+    for (const struct node *at = node->graph->first; at != NULL; at = at->next) {
+        if (at != node && at->type == CU_GRAPH_NODE_TYPE_MEM_FREE && at->memory == pointer)
+            return true;
+    }
+    return false;
+}
+
 ENTRY(cuGraphAddMemFreeNode)(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, size_t num_dependencies, CUdeviceptr pointer)
 {
     CUresult error;
+    if (!graph_memory_is(pointer))
+        return CUDA_ERROR_INVALID_VALUE;
     struct node *node = start(graph, CU_GRAPH_NODE_TYPE_MEM_FREE, out, dependencies, num_dependencies, &error);
     if (node == NULL)
         return error;
     node->memory = pointer;
-    return finish(node, CUDA_SUCCESS, out);
+    return finish(node, frees_already(node, pointer) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS, out);
 }
 
 static bool is_followed(const struct node *node, const struct node *after)

@@ -5,6 +5,7 @@
 #define VCUDA_EMULATOR_MEMORY_H
 
 #include <cuda.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 struct context;
@@ -28,6 +29,8 @@ CUresult graph_memory_reserve(CUDA_MEM_ALLOC_NODE_PARAMS *params);
 /* At a launch: memory behind it (CUDA_ERROR_OUT_OF_MEMORY), and at the free node that memory back to the device's graph pool. */
 CUresult graph_memory_back(CUdeviceptr pointer, struct stream *stream);
 CUresult graph_memory_unback(CUdeviceptr pointer, struct stream *stream);
+/* Whether an allocation node has that address. */
+bool graph_memory_is(CUdeviceptr pointer);
 /* No graph refers to it any more; what is behind it stays the application's until it frees it. */
 void graph_memory_forget(CUdeviceptr pointer);
 

@@ -73,19 +73,30 @@ bool allocation_stretch(uint64_t address, bool pageable, uint64_t written, struc
     return true;
 }
 
-/* One record holds all of it, unless it is virtual memory, where neighbours are mapped piece by piece, or the application's own. */
-bool allocation_covers(uint64_t address, uint64_t size, bool pageable)
+static bool find_piece(uint64_t address, bool pageable, bool planned, struct stretch *out)
 {
-    struct stretch at;
-    for (bool first = true; size > 0; first = false) {
-        struct allocation *found = allocation_holding(address);
-        bool pieces = found == NULL || found->kind == ALLOCATION_MAPPING || found->kind == ALLOCATION_REGISTERED;
-        if ((!first && !pieces) || !allocation_stretch(address, pageable, 0, &at))
-            return false;
-        if (at.size >= size)
-            return true;
+    const struct allocation *found = allocation_holding(address);
+    if (!planned || found == NULL || found->kind != ALLOCATION_GRAPH)
+        return allocation_stretch(address, pageable, 0, out);
+    *out = (struct stretch){NULL, found->span.size - (address - found->span.start), false, found->device};
+    return true;
+}
+
+/* One record holds all of it, unless it is virtual memory, where neighbours are mapped piece by piece, or the application's own. */
+static bool may_continue(uint64_t address)
+{
+    const struct allocation *found = allocation_holding(address);
+    return found == NULL || found->kind == ALLOCATION_MAPPING || found->kind == ALLOCATION_REGISTERED;
+}
+
+bool allocation_covers(uint64_t address, uint64_t size, bool pageable, bool planned, struct stretch *first)
+{
+    bool there = find_piece(address, pageable, planned, first);
+    struct stretch at = *first;
+    while (there && at.size < size) {
         address += at.size;
         size -= at.size;
+        there = may_continue(address) && find_piece(address, pageable, planned, &at);
     }
-    return true;
+    return there;
 }

@@ -61,7 +61,10 @@ struct stretch {
  * False: an address that nothing lies behind.
  */
 bool allocation_stretch(uint64_t address, bool pageable, uint64_t written, struct stretch *out);
-/* Whether [address, address + size) can be copied from or to. */
-bool allocation_covers(uint64_t address, uint64_t size, bool pageable);
+/*
+ * Whether [address, address + size) can be copied from or to, now or, where `planned`, when the graph is launched that the copy is a part of: memory
+ * of graphs is there only then. What begins at `address` in *first, without its bytes where they are yet to come.
+ */
+bool allocation_covers(uint64_t address, uint64_t size, bool pageable, bool planned, struct stretch *first);
 
 #endif

@@ -16,12 +16,10 @@ static enum copy_route route_between(const struct stretch *target, const struct 
 CUresult transfer_check(const struct transfer *transfer, enum copy_route *route)
 {
     struct stretch target, source;
-    bool free_target = transfer->pageable & TARGET_PAGEABLE, free_source = transfer->pageable & SOURCE_PAGEABLE;
+    unsigned flags = transfer->flags;
     memory_lock();
-    bool found = allocation_covers(transfer->target, transfer->bytes, free_target) &&
-                 allocation_covers(transfer->source, transfer->bytes, free_source) &&
-                 allocation_stretch(transfer->target, free_target, 0, &target) &&
-                 allocation_stretch(transfer->source, free_source, 0, &source);
+    bool found = allocation_covers(transfer->target, transfer->bytes, flags & TARGET_PAGEABLE, flags & PLANNED, &target) &&
+                 allocation_covers(transfer->source, transfer->bytes, flags & SOURCE_PAGEABLE, flags & PLANNED, &source);
     memory_unlock();
     if (!found)
         return CUDA_ERROR_INVALID_VALUE;
@@ -42,8 +40,8 @@ void transfer_perform(const struct transfer *transfer)
     for (uint64_t done = 0; done < transfer->bytes; done += size) {
         uint64_t rest = transfer->bytes - done;
         memory_lock();
-        bool found = allocation_stretch(transfer->source + done, transfer->pageable & SOURCE_PAGEABLE, 0, &source);
-        found = found && allocation_stretch(transfer->target + done, transfer->pageable & TARGET_PAGEABLE, least(rest, source.size, rest), &target);
+        bool found = allocation_stretch(transfer->source + done, transfer->flags & SOURCE_PAGEABLE, 0, &source);
+        found = found && allocation_stretch(transfer->target + done, transfer->flags & TARGET_PAGEABLE, least(rest, source.size, rest), &target);
         memory_unlock();
         if (!found)
             return; /* freed since it was checked, by another thread */
@@ -54,12 +52,13 @@ void transfer_perform(const struct transfer *transfer)
     }
 }
 
-CUresult memory_fill_check(uint64_t target, unsigned size, uint64_t count)
+CUresult memory_fill_check(uint64_t target, unsigned size, uint64_t count, bool planned)
 {
+    struct stretch first;
     if (target % size != 0 || count > UINT64_MAX / size)
         return CUDA_ERROR_INVALID_VALUE;
     memory_lock();
-    bool found = allocation_covers(target, size * count, false);
+    bool found = count == 0 || allocation_covers(target, size * count, false, planned, &first);
     memory_unlock();
     return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -12,12 +12,12 @@
 
 #include "../stream.h"
 
-/* Which sides may be the application's own, unregistered memory. */
-enum { SOURCE_PAGEABLE = 1, TARGET_PAGEABLE = 2 };
+/* Which sides may be the application's own, unregistered memory; and whether the copy is of a graph, whose memory comes with its launch. */
+enum { SOURCE_PAGEABLE = 1, TARGET_PAGEABLE = 2, PLANNED = 4 };
 
 struct transfer {
     uint64_t target, source, bytes;
-    unsigned pageable;
+    unsigned flags;
 };
 
 /* CUDA_ERROR_INVALID_VALUE: a side is not all there. */
@@ -25,7 +25,7 @@ CUresult transfer_check(const struct transfer *transfer, enum copy_route *route)
 void transfer_perform(const struct transfer *transfer);
 
 /* `size` is 1, 2 or 4 bytes of `value`, `count` times. */
-CUresult memory_fill_check(uint64_t target, unsigned size, uint64_t count);
+CUresult memory_fill_check(uint64_t target, unsigned size, uint64_t count, bool planned);
 void memory_fill(uint64_t target, uint32_t value, unsigned size, uint64_t count);
 
 #endif

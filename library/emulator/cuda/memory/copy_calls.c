@@ -4,6 +4,8 @@
  * In: arguments of the application. Out: bytes moved by the time the call returns, and their cost on the stream. Synchronous calls return as the
  * driver's do: a copy from or to the host when it is done, a copy on the device or a fill when it is queued. In a capture a copy becomes a node.
  */
+#include <string.h>
+
 #include "../capture.h"
 #include "../context.h"
 #include "../entry.h"
@@ -30,24 +32,32 @@ static void perform_filling(const void *payload, struct stream *stream)
     memory_fill(filling->target, filling->value, filling->size, filling->count);
 }
 
+static bool is_captured(const struct stream *stream)
+{
+    return capture_of(stream) != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 /* In the capture that the stream is in, or now. */
 static CUresult submit(struct stream *stream, struct graph_action *action)
 {
-    if (capture_of(stream) != CU_STREAM_CAPTURE_STATUS_NONE)
+    if (is_captured(stream))
         return capture_action(stream, action);
     action->perform(action->payload, stream);
     return stream_enqueue(stream, &action->work, NULL);
 }
 
-static CUresult submit_transfer(struct stream *stream, const struct transfer *transfer)
+static CUresult submit_transfer(struct stream *stream, struct transfer transfer)
 {
     struct graph_action action = {.type = CU_GRAPH_NODE_TYPE_MEMCPY, .work = {.kind = WORK_COPY}, .perform = perform_transfer};
     enum copy_route route;
-    CUresult result = transfer->bytes == 0 ? CUDA_SUCCESS : transfer_check(transfer, &route);
-    if (result != CUDA_SUCCESS || transfer->bytes == 0)
+    if (transfer.bytes == 0)
+        return CUDA_SUCCESS;
+    transfer.flags |= is_captured(stream) ? PLANNED : 0;
+    CUresult result = transfer_check(&transfer, &route);
+    if (result != CUDA_SUCCESS)
         return result;
-    action.work.cost_ns = copy_cost(route, transfer->bytes);
-    *(struct transfer *)(void *)action.payload = *transfer;
+    action.work.cost_ns = copy_cost(route, transfer.bytes);
+    memcpy(action.payload, &transfer, sizeof transfer);
     return submit(stream, &action);
 }
 
@@ -55,7 +65,7 @@ static CUresult copy_async(const struct transfer *transfer, CUstream handle, boo
 {
     struct stream *stream;
     CUresult result = stream_of(handle, per_thread, &stream);
-    return result == CUDA_SUCCESS ? submit_transfer(stream, transfer) : result;
+    return result == CUDA_SUCCESS ? submit_transfer(stream, *transfer) : result;
 }
 
 /* The default stream of a synchronous call, where no capture forbids it. */
@@ -76,7 +86,7 @@ static CUresult copy_now(const struct transfer *transfer, bool per_thread)
     enum copy_route route;
     CUresult result = synchronous_stream(per_thread, &stream);
     if (result == CUDA_SUCCESS)
-        result = submit_transfer(stream, transfer);
+        result = submit_transfer(stream, *transfer);
     if (result != CUDA_SUCCESS || transfer->bytes == 0 || transfer_check(transfer, &route) != CUDA_SUCCESS)
         return result;
     return route == COPY_HOST_DEVICE ? stream_wait(stream) : CUDA_SUCCESS;
@@ -85,11 +95,11 @@ static CUresult copy_now(const struct transfer *transfer, bool per_thread)
 static CUresult submit_filling(struct stream *stream, const struct filling *filling)
 {
     struct graph_action action = {.type = CU_GRAPH_NODE_TYPE_MEMSET, .work = {.kind = WORK_COPY}, .perform = perform_filling};
-    CUresult result = memory_fill_check(filling->target, filling->size, filling->count);
+    CUresult result = memory_fill_check(filling->target, filling->size, filling->count, is_captured(stream));
     if (result != CUDA_SUCCESS || filling->count == 0)
         return result;
     action.work.cost_ns = copy_cost(MEMSET, filling->count * filling->size);
-    *(struct filling *)(void *)action.payload = *filling;
+    memcpy(action.payload, filling, sizeof *filling);
     return submit(stream, &action);
 }
 

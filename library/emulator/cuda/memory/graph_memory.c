@@ -129,6 +129,14 @@ CUresult graph_memory_unback(CUdeviceptr pointer, struct stream *stream)
     return result;
 }
 
+bool graph_memory_is(CUdeviceptr pointer)
+{
+    memory_lock();
+    bool found = find(pointer) != NULL;
+    memory_unlock();
+    return found;
+}
+
 void graph_memory_forget(CUdeviceptr pointer)
 {
     memory_lock();

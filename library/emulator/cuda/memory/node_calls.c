@@ -69,7 +69,7 @@ static bool sides_of(const CUDA_MEMCPY3D *copy, struct side *target, struct side
 static struct transfer row_of(const CUDA_MEMCPY3D *copy, const struct side *target, const struct side *source, uint64_t y, uint64_t z)
 {
     return (struct transfer){target->start + y * target->row + z * target->slice, source->start + y * source->row + z * source->slice,
-                             copy->WidthInBytes, (target->pageable ? TARGET_PAGEABLE : 0) | (source->pageable ? SOURCE_PAGEABLE : 0)};
+                             copy->WidthInBytes, PLANNED | (target->pageable ? TARGET_PAGEABLE : 0) | (source->pageable ? SOURCE_PAGEABLE : 0)};
 }
 
 static void perform_copy(const void *payload, struct stream *stream)
@@ -140,9 +140,9 @@ CUresult graph_memset_action(const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext cont
     if ((size != 1 && size != 2 && size != 4) || fill->width == 0 || fill->height == 0 ||
         (fill->height > 1 && (fill->pitch < fill->width * size || fill->pitch % size != 0)))
         return CUDA_ERROR_INVALID_VALUE;
-    result = memory_fill_check(fill->dst, size, fill->width);
+    result = memory_fill_check(fill->dst, size, fill->width, true);
     if (result == CUDA_SUCCESS)
-        result = memory_fill_check(fill->dst + (fill->height - 1) * fill->pitch, size, fill->width);
+        result = memory_fill_check(fill->dst + (fill->height - 1) * fill->pitch, size, fill->width, true);
     if (result != CUDA_SUCCESS)
         return result;
     *out = (struct graph_action){.type = CU_GRAPH_NODE_TYPE_MEMSET, .perform = perform_memset};

@@ -120,11 +120,7 @@ static CUresult release(struct allocation *found, struct stream *stream)
 /* A captured free can only be of memory that belongs to a graph. */
 static CUresult free_captured(CUdeviceptr pointer, struct stream *stream)
 {
-    memory_lock();
-    const struct allocation *found = allocation_at(pointer);
-    bool right = found != NULL && found->kind == ALLOCATION_GRAPH;
-    memory_unlock();
-    return right ? capture_memory_free(stream, pointer) : CUDA_ERROR_INVALID_VALUE;
+    return graph_memory_is(pointer) ? capture_memory_free(stream, pointer) : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult free_async(CUdeviceptr pointer, CUstream handle, bool per_thread)

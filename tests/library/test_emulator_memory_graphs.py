@@ -1,0 +1,313 @@
+"""Memory of graphs: an address from the node's making on, memory from launch to free, kept for the next launch."""
+
+import struct
+
+import pytest
+
+from tests.library.machine import Machine
+from tests.library.memory_client import (
+    CAPACITY,
+    DEVICE,
+    INVALID_DEVICE,
+    INVALID_VALUE,
+    MIB,
+    OUT_OF_MEMORY,
+    POSIX_FD,
+    UNIT,
+    Cuda,
+    pointer_to,
+    pool_properties,
+    room,
+    start,
+)
+
+_STEP = 32 * MIB
+_USED, _USED_HIGH, _RESERVED, _RESERVED_HIGH = range(4)  # CUgraphMem_attribute
+_GLOBAL, _THREAD_LOCAL, _RELAXED = range(3)  # CUstreamCaptureMode
+_UNSUPPORTED, _INVALIDATED = 900, 901
+_AUTO_FREE = 1
+_HOST_MEMORY, _DEVICE_MEMORY, _ARRAY_MEMORY = 1, 2, 3
+_POINTER_AT = 88 + 24  # of CUDA_MEM_ALLOC_NODE_PARAMS
+
+
+def _params(size: int, properties: bytes | None = None) -> dict[str, str]:
+    return pointer_to((properties or pool_properties()) + struct.pack("QQQQ", 0, 0, size, 0))
+
+
+def _level(cuda: Cuda, which: int) -> int:
+    return int.from_bytes(cuda("cuDeviceGetGraphMemAttribute", 0, which, room(8))[0], "little")
+
+
+def _levels(cuda: Cuda) -> list[int]:
+    return [_level(cuda, which) for which in (_USED, _USED_HIGH, _RESERVED, _RESERVED_HIGH)]
+
+
+def _graph(cuda: Cuda) -> int:
+    return cuda.get("cuGraphCreate", 0)
+
+
+def _add_alloc(cuda: Cuda, graph: int, size: int, *after: int) -> tuple[int, int]:
+    """Node and address."""
+    before = pointer_to(struct.pack(f"{len(after)}Q", *after)) if after else None
+    answer = cuda("cuGraphAddMemAllocNode", room(8), graph, before, len(after), _params(size))
+    node, params = answer[0], answer[-1]
+    return int.from_bytes(node, "little"), int.from_bytes(params[_POINTER_AT : _POINTER_AT + 8], "little")
+
+
+def _add_free(cuda: Cuda, graph: int, pointer: int, after: int) -> int:
+    return cuda.get("cuGraphAddMemFreeNode", graph, pointer_to(struct.pack("Q", after)), 1, pointer)
+
+
+def _instantiate(cuda: Cuda, graph: int, flags: int = 0) -> int:
+    return cuda.get("cuGraphInstantiateWithFlags", graph, flags)
+
+
+def test_an_address_costs_nothing_until_its_graph_is_launched(machine: Machine) -> None:
+    cuda = start(machine)
+    graph = _graph(cuda)
+    node, pointer = _add_alloc(cuda, graph, 10 * MIB)
+    assert pointer != 0
+    _add_free(cuda, graph, pointer, node)
+    launched = _instantiate(cuda, graph)
+    assert cuda.left() == CAPACITY
+    assert cuda.code("cuMemcpyHtoD_v2", pointer, pointer_to(b"x"), 1) == INVALID_VALUE
+    assert cuda.code("cuMemFree_v2", pointer) == INVALID_VALUE
+    cuda("cuGraphLaunch", launched, 0)
+    assert _levels(cuda) == [0, 10 * MIB, _STEP, _STEP]
+    assert CAPACITY - cuda.left() == _STEP
+
+
+def test_what_a_launch_left_behind_is_the_applications_to_free(machine: Machine) -> None:
+    cuda = start(machine)
+    graph = _graph(cuda)
+    _, pointer = _add_alloc(cuda, graph, 1000)
+    launched = _instantiate(cuda, graph)
+    cuda("cuGraphLaunch", launched, 0)
+    cuda.write(pointer, b"graph memory")
+    assert cuda.read(pointer, 12) == b"graph memory"
+    assert cuda.code("cuGraphLaunch", launched, 0) == INVALID_VALUE
+    cuda.free_async(pointer)
+    assert cuda.code("cuMemFreeAsync", pointer, 0) == INVALID_VALUE
+    cuda("cuGraphLaunch", launched, 0)
+    cuda.free(pointer)
+    assert _level(cuda, _USED) == 0
+
+
+def test_launches_free_what_earlier_ones_left_where_that_was_asked_for(machine: Machine) -> None:
+    cuda = start(machine)
+    graph = _graph(cuda)
+    _, pointer = _add_alloc(cuda, graph, 1000)
+    launched = _instantiate(cuda, graph, _AUTO_FREE)
+    for _ in range(3):
+        cuda("cuGraphLaunch", launched, 0)
+        cuda.write(pointer, b"there")
+    assert _level(cuda, _USED) == 1024
+
+
+def test_graph_memory_is_kept_until_it_is_trimmed(machine: Machine) -> None:
+    cuda = start(machine)
+    graph = _graph(cuda)
+    node, pointer = _add_alloc(cuda, graph, 100 * MIB)
+    _add_free(cuda, graph, pointer, node)
+    launched = _instantiate(cuda, graph)
+    for _ in range(3):
+        cuda("cuGraphLaunch", launched, 0)
+        cuda.synchronize()
+        assert _level(cuda, _RESERVED) == 4 * _STEP
+    cuda("cuDeviceGraphMemTrim", 0)
+    assert _levels(cuda) == [0, 100 * MIB, 0, 4 * _STEP]
+    assert cuda.left() == CAPACITY
+    for which in (_USED_HIGH, _RESERVED_HIGH):
+        cuda("cuDeviceSetGraphMemAttribute", 0, which, pointer_to(bytes(8)))
+    assert _levels(cuda) == [0, 0, 0, 0]
+
+
+def test_a_trim_takes_nothing_that_is_in_use(machine: Machine) -> None:
+    cuda = start(machine)
+    graph = _graph(cuda)
+    _, pointer = _add_alloc(cuda, graph, 1000)
+    cuda("cuGraphLaunch", _instantiate(cuda, graph), 0)
+    cuda("cuDeviceGraphMemTrim", 0)
+    cuda.write(pointer, b"kept")
+    assert _level(cuda, _RESERVED) == _STEP
+
+
+def test_memory_outlives_its_graph(machine: Machine) -> None:
+    cuda = start(machine)
+    graph = _graph(cuda)
+    _, pointer = _add_alloc(cuda, graph, 1000)
+    launched = _instantiate(cuda, graph)
+    cuda("cuGraphLaunch", launched, 0)
+    cuda("cuGraphExecDestroy", launched)
+    cuda("cuGraphDestroy", graph)
+    cuda.write(pointer, b"still")
+    cuda.free(pointer)
+    assert cuda.code("cuMemcpyHtoD_v2", pointer, pointer_to(b"x"), 1) == INVALID_VALUE
+
+
+def test_a_launch_without_room_is_out_of_memory_and_takes_nothing(machine: Machine) -> None:
+    cuda = start(machine)
+    graph = _graph(cuda)
+    first, _ = _add_alloc(cuda, graph, 100 * MIB)
+    _add_alloc(cuda, graph, CAPACITY, first)
+    launched = _instantiate(cuda, graph)
+    assert cuda.code("cuGraphLaunch", launched, 0) == OUT_OF_MEMORY
+    assert _level(cuda, _USED) == 0
+    cuda("cuDeviceGraphMemTrim", 0)
+    assert cuda.left() == CAPACITY
+
+
+@pytest.mark.parametrize(
+    ("size", "properties"),
+    [
+        (0, pool_properties()),
+        (1, pool_properties(DEVICE, 5)),
+        (1, pool_properties(2)),
+        (1, pool_properties(DEVICE, 0, POSIX_FD)),
+    ],
+)
+def test_a_node_wants_a_size_and_memory_of_a_device(machine: Machine, size: int, properties: bytes) -> None:
+    cuda = start(machine)
+    graph = _graph(cuda)
+    params = _params(size, properties)
+    assert cuda.code("cuGraphAddMemAllocNode", room(8), graph, None, 0, params) == INVALID_VALUE
+
+
+def test_only_what_a_graph_allocated_is_freed_by_one_and_once(machine: Machine) -> None:
+    cuda = start(machine)
+    graph = _graph(cuda)
+    node, pointer = _add_alloc(cuda, graph, 1000)
+    plain, pooled = cuda.alloc(1000), cuda.alloc_async(1000)
+    for wrong in (plain, pooled, 0, pointer + 512):
+        assert cuda.code("cuGraphAddMemFreeNode", room(8), graph, None, 0, wrong) == INVALID_VALUE
+    _add_free(cuda, graph, pointer, node)
+    after = pointer_to(struct.pack("Q", node))
+    assert cuda.code("cuGraphAddMemFreeNode", room(8), graph, after, 1, pointer) == INVALID_VALUE
+
+
+def test_captured_allocations_become_the_graphs(machine: Machine) -> None:
+    cuda = start(machine)
+    stream = cuda.stream()
+    cuda("cuStreamBeginCapture_v2", stream, _GLOBAL)
+    pointer = cuda.alloc_async(1000, stream)
+    cuda("cuMemsetD8Async", pointer, 0x5A, 1000, stream)
+    kept = cuda.alloc_async(1000, stream)
+    cuda("cuMemcpyDtoDAsync_v2", kept, pointer, 1000, stream)
+    cuda.free_async(pointer, stream)
+    graph = int.from_bytes(cuda("cuStreamEndCapture", stream, room(8))[0], "little")
+    assert cuda.attribute(cuda.pool(), 5) == 0  # CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
+    assert cuda.left() == CAPACITY
+    launched = _instantiate(cuda, graph)
+    for _ in range(2):
+        cuda("cuGraphLaunch", launched, stream)
+        cuda("cuStreamSynchronize", stream)
+        assert cuda.read(kept, 1000) == b"\x5a" * 1000
+        assert _level(cuda, _USED) == 1024
+        cuda.free_async(kept, stream)
+
+
+def test_a_captured_free_is_of_graph_memory_alone(machine: Machine) -> None:
+    cuda = start(machine)
+    stream, pooled = cuda.stream(), cuda.alloc_async(1000)
+    cuda("cuStreamBeginCapture_v2", stream, _RELAXED)
+    assert cuda.code("cuMemFreeAsync", pooled, stream) == INVALID_VALUE
+
+
+@pytest.mark.parametrize(("mode", "code"), [(_GLOBAL, _UNSUPPORTED), (_THREAD_LOCAL, _UNSUPPORTED), (_RELAXED, 0)])
+@pytest.mark.parametrize("call", ["alloc", "free", "host", "array"])
+def test_calls_that_may_synchronise_end_strict_captures(machine: Machine, mode: int, code: int, call: str) -> None:
+    cuda = start(machine)
+    stream, pointer = cuda.stream(), cuda.alloc(1000)
+    cuda("cuStreamBeginCapture_v2", stream, mode)
+    made = {
+        "alloc": lambda: cuda.code("cuMemAlloc_v2", room(8), 1000),
+        "free": lambda: cuda.code("cuMemFree_v2", pointer),
+        "host": lambda: cuda.code("cuMemHostAlloc", room(8), 1000, 0),
+        "array": lambda: cuda.code("cuArrayCreate_v2", room(8), pointer_to(struct.pack("QQII", 16, 16, 1, 1))),
+    }
+    assert made[call]() == code
+    ended = cuda.code("cuStreamEndCapture", stream, room(8))
+    assert ended == (0 if code == 0 else _INVALIDATED)
+
+
+def test_virtual_memory_may_be_made_inside_a_capture(machine: Machine) -> None:
+    cuda = start(machine)
+    stream, address = cuda.stream(), cuda.reserve(UNIT)
+    cuda("cuStreamBeginCapture_v2", stream, _GLOBAL)
+    cuda.map(address, UNIT, cuda.create(UNIT))
+    cuda.allow(address, UNIT)
+    cuda("cuStreamEndCapture", stream, room(8))
+
+
+def _copy3d(
+    source: tuple[int, int, int, int], target: tuple[int, int, int, int], extents: tuple[int, int, int]
+) -> bytes:
+    """Sides are (memory type, address or array, pitch, height)."""
+
+    def side(kind: int, where: int, pitch: int, height: int) -> bytes:
+        host, device, array = (where if kind == one else 0 for one in (_HOST_MEMORY, _DEVICE_MEMORY, _ARRAY_MEMORY))
+        return struct.pack("QQQQI4xQQQQQQ", 0, 0, 0, 0, kind, host, device, array, 0, pitch, height)
+
+    return side(*source) + side(*target) + struct.pack("QQQ", *extents)
+
+
+def _run(cuda: Cuda, graph: int) -> None:
+    cuda("cuGraphLaunch", _instantiate(cuda, graph), 0)
+    cuda.synchronize()
+
+
+def test_a_copy_node_moves_a_box_through_an_array(machine: Machine) -> None:
+    cuda = start(machine)
+    width, height, depth, pitch = 20, 3, 2, 32
+    source, target = cuda.alloc(pitch * height * depth), cuda.alloc(pitch * height * depth)
+    rows = [bytes([10 * z + y] * width) for z in range(depth) for y in range(height)]
+    cuda.write(source, b"".join(row.ljust(pitch, b"\xee") for row in rows))
+    cuda("cuMemsetD8_v2", target, 0, pitch * height * depth)
+    array = cuda.get("cuArray3DCreate_v2", pointer_to(struct.pack("QQQIII4x", width, height, depth, 1, 1, 0)))
+    context = cuda.get("cuCtxGetCurrent")
+    graph, extents = _graph(cuda), (width, height, depth)
+    there = _copy3d((_DEVICE_MEMORY, source, pitch, height), (_ARRAY_MEMORY, array, 0, 0), extents)
+    back = _copy3d((_ARRAY_MEMORY, array, 0, 0), (_DEVICE_MEMORY, target, pitch, height), extents)
+    first = cuda.get("cuGraphAddMemcpyNode", graph, None, 0, pointer_to(there), context)
+    after = pointer_to(struct.pack("Q", first))
+    cuda("cuGraphAddMemcpyNode", room(8), graph, after, 1, pointer_to(back), context)
+    _run(cuda, graph)
+    assert cuda.read(target, pitch * height * depth) == b"".join(row.ljust(pitch, b"\0") for row in rows)
+
+
+def test_a_copy_node_stays_inside_of_memory(machine: Machine) -> None:
+    cuda = start(machine)
+    source, target, context = cuda.alloc(1000), cuda.alloc(1000), cuda.get("cuCtxGetCurrent")
+    for extents, pitch in [((1001, 1, 1), 1001), ((100, 11, 1), 100), ((100, 2, 1), 99), ((10, 10, 11), 10)]:
+        params = _copy3d((_DEVICE_MEMORY, source, pitch, 10), (_DEVICE_MEMORY, target, pitch, 10), extents)
+        code = cuda.code("cuGraphAddMemcpyNode", room(8), _graph(cuda), None, 0, pointer_to(params), context)
+        assert code == INVALID_VALUE, extents
+
+
+@pytest.mark.parametrize(("element", "value"), [(1, 0xAB), (2, 0xABCD), (4, 0x01020304)])
+def test_a_fill_node_fills_rows(machine: Machine, element: int, value: int) -> None:
+    cuda = start(machine)
+    pointer, context, graph = cuda.alloc(4 * 64), cuda.get("cuCtxGetCurrent"), _graph(cuda)
+    cuda("cuMemsetD8_v2", pointer, 0, 4 * 64)
+    params = struct.pack("QQIIQQ", pointer, 64, value, element, 5, 3)
+    cuda("cuGraphAddMemsetNode", room(8), graph, None, 0, pointer_to(params), context)
+    _run(cuda, graph)
+    row = (value.to_bytes(element, "little") * 5).ljust(64, b"\0")
+    assert cuda.read(pointer, 4 * 64) == row * 3 + bytes(64)
+
+
+def test_a_fill_node_is_checked(machine: Machine) -> None:
+    cuda = start(machine)
+    pointer, context = cuda.alloc(256), cuda.get("cuCtxGetCurrent")
+    for pitch, element, width, height in [(64, 3, 1, 1), (64, 1, 65, 2), (64, 1, 64, 5), (0, 1, 257, 1), (64, 1, 0, 1)]:
+        params = pointer_to(struct.pack("QQIIQQ", pointer, pitch, 0, element, width, height))
+        code = cuda.code("cuGraphAddMemsetNode", room(8), _graph(cuda), None, 0, params, context)
+        assert code == INVALID_VALUE, (pitch, element, width, height)
+
+
+def test_devices_that_are_not_there_have_no_graph_memory(machine: Machine) -> None:
+    cuda = start(machine)
+    assert cuda.code("cuDeviceGetGraphMemAttribute", 3, _USED, room(8)) == INVALID_DEVICE
+    assert cuda.code("cuDeviceGraphMemTrim", 3) == INVALID_DEVICE
+    assert cuda.code("cuDeviceSetGraphMemAttribute", 0, _USED, pointer_to(bytes(8))) == INVALID_VALUE
+    assert cuda.code("cuDeviceSetGraphMemAttribute", 0, _USED_HIGH, pointer_to(b"\1" + bytes(7))) == INVALID_VALUE
