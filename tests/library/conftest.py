@@ -1,6 +1,5 @@
 """Builds of the emulated driver and of the interposers, machines that run on the one, containers on the other."""
 
-import json
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.library.driver import Driver
-from tests.library.interposed import TWO_GPUS, Container
+from tests.library.interposed import Container, two_gpus
 from tests.library.machine import LIBRARY, Machine
 
 _NATIVE = Path(__file__).parent / "native"
@@ -18,13 +17,13 @@ _FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-pthread", "-O1", "-g", "-Wall", "-Wextr
 
 @pytest.fixture(scope="session")
 def build() -> Path:
-    subprocess.run(["make", "--silent", "-C", str(LIBRARY)], check=True, timeout=55)
+    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "emulator"], check=True, timeout=55)
     return LIBRARY / "build/emulator"
 
 
 @pytest.fixture(scope="session")
 def sanitized_build() -> Path:
-    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "sanitize"], check=True, timeout=55)
+    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "sanitize", "WHAT=emulator"], check=True, timeout=55)
     return LIBRARY / "build/sanitize/emulator"
 
 
@@ -62,8 +61,9 @@ def sanitized_machine(sanitized_build: Path, short_tmp: Path) -> Iterator[Machin
 
 
 @pytest.fixture(scope="session")
-def interposers(build: Path) -> Path:
-    return build.parent / "interposer"
+def interposers() -> Path:
+    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "interposer"], check=True, timeout=55)
+    return LIBRARY / "build/interposer"
 
 
 @pytest.fixture(scope="session")
@@ -82,7 +82,16 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Driver], Path
 @pytest.fixture
 def container(interposers: Path, build: Path, drivers: Callable[[Driver], Path], short_tmp: Path) -> Container:
     """On the test driver of native/interposer, and the emulated NVML. Without limits until it is granted some."""
-    profile = short_tmp / "profile.json"
-    profile.write_text(json.dumps(TWO_GPUS))
-    machine = {"VCUDA_EMULATOR_PROFILE": str(profile), "VCUDA_EMULATOR_STATE": str(short_tmp / "state")}
-    return Container(short_tmp, interposers, drivers(Driver()), build / "libnvidia-ml.so.1", machine)
+    return Container(short_tmp, interposers, drivers(Driver()), build / "libnvidia-ml.so.1", two_gpus(short_tmp))
+
+
+@pytest.fixture
+def emulated(interposers: Path, build: Path, short_tmp: Path) -> Container:
+    """On the emulated driver alone, with the same two GPUs."""
+    return Container(short_tmp, interposers, build / "libcuda.so.1", build / "libnvidia-ml.so.1", two_gpus(short_tmp))
+
+
+@pytest.fixture(scope="session")
+def thread_checked_build() -> Path:
+    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "sanitize-threads"], check=True, timeout=115)
+    return LIBRARY / "build/threads"

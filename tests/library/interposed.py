@@ -42,6 +42,13 @@ TWO_GPUS: dict[str, Any] = {
 """The GPUs that native/interposer/driver.c has, for NVML."""
 
 
+def two_gpus(directory: Path) -> dict[str, str]:
+    """The environment of the emulated machine that has them."""
+    profile = directory / "profile.json"
+    profile.write_text(json.dumps(TWO_GPUS))
+    return {"VCUDA_EMULATOR_PROFILE": str(profile), "VCUDA_EMULATOR_STATE": str(directory / "state")}
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a process said and how it ended."""

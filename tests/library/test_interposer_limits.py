@@ -132,7 +132,9 @@ def test_the_old_file_counts_where_ours_cannot_be_used_and_is_named(container: C
 
 
 @pytest.mark.parametrize(
-    "data", [b"", bytes(8239), bytes(8241), b"\xff" * 8240], ids=["empty", "short", "long", "garbage"]
+    "data",
+    [b"", bytes(8239), bytes(8241), b"\xff" * 8240, bytes(8240), legacy_limits.encode(replace(LEGACY, memory_bytes=0))],
+    ids=["empty", "short", "long", "garbage", "zeros", "no memory"],
 )
 def test_an_old_file_that_cannot_be_used_closes_memory(container: Container, data: bytes) -> None:
     container.base.mkdir(parents=True)

@@ -24,8 +24,8 @@
 
 /* ---- the driver's functions ---- */
 
-struct real {
-#define CUDA(symbol, base, version, stream, parameters, arguments) CUresult (*_Atomic symbol) parameters;
+struct driver {
+#define CUDA(symbol, base, version, stream, parameters, arguments) CUresult (*symbol) parameters;
 #include "cuda_functions.h"
 #undef CUDA
 };
@@ -37,7 +37,8 @@ enum function {
     FUNCTION_COUNT
 };
 
-extern struct real real;
+extern const struct driver *_Atomic driver_functions;
+#define real (*atomic_load_explicit(&driver_functions, memory_order_acquire))
 
 /* Whether this driver has the function. */
 bool real_has(enum function function);

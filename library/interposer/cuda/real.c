@@ -1,26 +1,33 @@
 /*
  * The driver's own functions: found by dlsym in libcuda-real.so.1, which we need (DT_NEEDED) and which is therefore loaded.
  *
- * In: nothing. Out: `real`. All slots are found at the first call of any; finding twice at once, or again in a child whose parent was at it, does the
- * same once more and harms nothing, so there is no lock. Never looked up through the default scope: that finds ourselves.
+ * In: nothing. Out: `real`. All slots are found at the first call of any, aside, and published whole; finding twice at once, or again in a child whose
+ * parent was at it, does the same once more and harms nothing, so there is no lock. Never looked up through the default scope: that finds ourselves.
  */
 #include <dlfcn.h>
+#include <stdlib.h>
 
 #include "hooks.h"
 
 #define DRIVER_ALIAS "libcuda-real.so.1"
 
+struct found {
+    struct driver functions;
+    void *addresses[FUNCTION_COUNT];
+};
+
 _Thread_local unsigned hook_depth;
 
-static void resolve(void);
+static struct found *_Atomic found;
+static struct found *find(void);
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #define CUDA(symbol, base, version, stream, parameters, arguments)                                                     \
     static CUresult first_##symbol parameters                                                                          \
     {                                                                                                                  \
-        resolve();                                                                                                     \
-        return real.symbol arguments;                                                                                  \
+        const struct found *now = find();                                                                              \
+        return now == NULL ? CUDA_ERROR_OUT_OF_MEMORY : now->functions.symbol arguments;                               \
     }                                                                                                                  \
     static CUresult missing_##symbol parameters                                                                        \
     {                                                                                                                  \
@@ -30,14 +37,12 @@ static void resolve(void);
 #undef CUDA
 #pragma GCC diagnostic pop
 
-struct real real = {
+static const struct driver first = {
 #define CUDA(symbol, base, version, stream, parameters, arguments) .symbol = first_##symbol,
 #include "cuda_functions.h"
 #undef CUDA
 };
-
-static void *_Atomic addresses[FUNCTION_COUNT];
-static _Atomic bool resolved;
+const struct driver *_Atomic driver_functions = &first;
 
 /* Takes any address for a function: dlsym's contract, which C does not know. */
 union address {
@@ -47,26 +52,42 @@ union address {
 #undef CUDA
 };
 
-static void resolve(void)
+static void fill(struct found *fresh, void *driver)
 {
-    void *driver = dlopen(DRIVER_ALIAS, RTLD_LAZY | RTLD_NOLOAD);
-    union address found;
-    if (driver == NULL)
-        vcuda_warn(TOPIC_DRIVER, "%s is not loaded: CUDA calls fail with CUDA_ERROR_NOT_FOUND", DRIVER_ALIAS);
+    union address address;
 #define CUDA(symbol, base, version, stream, parameters, arguments)                                                     \
-    found.object = driver == NULL ? NULL : dlsym(driver, #symbol);                                                     \
-    atomic_store(&addresses[FUNCTION_##symbol], found.object);                                                         \
-    atomic_store(&real.symbol, found.object == NULL ? missing_##symbol : found.symbol);
+    address.object = driver == NULL ? NULL : dlsym(driver, #symbol);                                                   \
+    fresh->addresses[FUNCTION_##symbol] = address.object;                                                              \
+    fresh->functions.symbol = address.object == NULL ? missing_##symbol : address.symbol;
 #include "cuda_functions.h"
 #undef CUDA
-    atomic_store(&resolved, true);
+}
+
+/* NULL without memory. */
+static struct found *find(void)
+{
+    struct found *none = NULL, *fresh = atomic_load_explicit(&found, memory_order_acquire);
+    if (fresh != NULL)
+        return fresh;
+    void *driver = dlopen(DRIVER_ALIAS, RTLD_LAZY | RTLD_NOLOAD);
+    if (driver == NULL)
+        vcuda_warn(TOPIC_DRIVER, "%s is not loaded: CUDA calls fail with CUDA_ERROR_NOT_FOUND", DRIVER_ALIAS);
+    fresh = malloc(sizeof *fresh);
+    if (fresh == NULL)
+        return NULL;
+    fill(fresh, driver);
+    if (!atomic_compare_exchange_strong(&found, &none, fresh)) {
+        free(fresh);
+        fresh = none;
+    }
+    atomic_store(&driver_functions, &fresh->functions);
+    return fresh;
 }
 
 void *real_address(enum function function)
 {
-    if (!atomic_load_explicit(&resolved, memory_order_acquire))
-        resolve();
-    return atomic_load(&addresses[function]);
+    const struct found *now = find();
+    return now == NULL ? NULL : now->addresses[function];
 }
 
 bool real_has(enum function function)

@@ -7,7 +7,7 @@ enum { UUID_TEXT = 96 };     /* as long as NVML ever writes it */
 
 #define DRIVER_ALIAS "libnvidia-ml-real.so.1"
 
-static struct real_nvml real;
+static struct real_nvml found;
 static _Atomic bool resolved;
 
 static void *find(void *driver, const char *symbol)
@@ -20,7 +20,7 @@ static void resolve(void)
     void *driver = dlopen(DRIVER_ALIAS, RTLD_LAZY | RTLD_NOLOAD);
     if (driver == NULL)
         vcuda_warn(TOPIC_DRIVER, "%s is not loaded: NVML calls fail with FUNCTION_NOT_FOUND", DRIVER_ALIAS);
-#define HOOK(symbol) atomic_store(&real.symbol, (__typeof__(symbol) *)find(driver, #symbol));
+#define HOOK(symbol) atomic_store(&found.symbol, (__typeof__(symbol) *)find(driver, #symbol));
 #define NEEDED(symbol) HOOK(symbol)
 #include "hooks.def"
 #include "needed.def"
@@ -33,7 +33,7 @@ const struct real_nvml *real_nvml(void)
 {
     if (!atomic_load_explicit(&resolved, memory_order_acquire))
         resolve();
-    return &real;
+    return &found;
 }
 
 int nvml_device_index(nvmlDevice_t device)

@@ -124,12 +124,14 @@ struct limits_outcome limits_parse_legacy(const char *bytes, size_t size, struct
     }
     int32_t cores = word_at(bytes, LEGACY_CORES), soft = word_at(bytes, LEGACY_SOFT);
     int32_t hard = word_at(bytes, LEGACY_HARD), enable = word_at(bytes, LEGACY_ENABLE);
-    if ((enable & ~1) != 0 || (hard & ~1) != 0 || cores < 0 || soft < 0) {
+    struct limits_device *device = &view->devices[0];
+    memcpy(&device->memory_bytes, bytes + LEGACY_MEMORY, sizeof device->memory_bytes);
+    /* Only a whole GPU is not limited: zeros, which a torn file may hold, must not pass for one. */
+    bool whole = enable == 0 && cores >= LIMITS_NO_CORES, part = enable == 1 && cores >= 0 && device->memory_bytes != 0;
+    if ((!whole && !part) || (hard & ~1) != 0 || soft < 0) {
         REFUSE(&outcome, "is malformed");
         return outcome;
     }
-    struct limits_device *device = &view->devices[0];
-    memcpy(&device->memory_bytes, bytes + LEGACY_MEMORY, sizeof device->memory_bytes);
     device->cores = cores == 0 || cores > LIMITS_NO_CORES ? (uint32_t)LIMITS_NO_CORES : (uint32_t)cores;
     device->soft_cores = hard != 0 ? 0 : (uint32_t)(soft < LIMITS_NO_CORES ? soft : LIMITS_NO_CORES);
     view->device_count = (uint32_t)enable;
