@@ -9,6 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from deviceplugin.config.agent import AgentSettings
+from deviceplugin.config.lineage import read_volume_config
+from deviceplugin.guest.mirror.components import SHARED, WHOLE, Components
+from deviceplugin.guest.mirror.plan import FLAVOURS, SHARED_FLAVOUR, WHOLE_FLAVOUR
 from deviceplugin.kube.event_object import EventReason
 from deviceplugin.kube.node_labels import gpu_labels
 from deviceplugin.model.annotations import AnnotationNames
@@ -71,6 +75,24 @@ def test_every_message_that_is_explained_is_one_that_the_code_can_say() -> None:
     assert len(headings) > 30
     texts = texts_of_the_code()
     assert [heading for heading in headings if not any(heading in text for text in texts)] == []
+
+
+def test_the_list_of_driver_files_that_is_shown_is_the_default() -> None:
+    (example,) = re.findall(r"```json\n(.*?)```", (DOCS / "driver-mirror.md").read_text(), re.DOTALL)
+    listed = {
+        volume["name"]: Components(tuple(volume["components"]["binaries"]), tuple(volume["components"]["libraries"]))
+        for volume in msgspec.json.decode(example)["volume"]
+    }
+    assert listed == {SHARED_FLAVOUR: SHARED, WHOLE_FLAVOUR: WHOLE}
+
+
+def test_the_list_of_driver_files_that_is_shown_can_be_given_to_the_agent(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```json\n(.*?)```", (DOCS / "driver-mirror.md").read_text(), re.DOTALL)
+    (tmp_path / "volume.json").write_text(example)
+    read = read_volume_config(str(tmp_path / "volume.json")).volumes
+    assert [(volume.name, volume.base) for volume in read] == [
+        (flavour, str(AgentSettings().driver.mirror_path)) for flavour in FLAVOURS
+    ]
 
 
 def test_the_example_of_usage_has_the_fields_of_the_document() -> None:
