@@ -146,8 +146,6 @@ class ContainerWatch:
             return  # the grant ended meanwhile
         self.report.conduct(grant, look.use.overruns, now=now)
         watched.look = look
-        if look.is_lost:
-            watched.place = None
         if look.wants_place:
             self._look_for(grant, watched, every_s=_FIND_AGAIN_S)
         if watched.shown is not None:
@@ -169,7 +167,8 @@ class ContainerWatch:
 
     async def _find(self, grant: Grant, watched: _Watched) -> None:
         watched.asked_at = time.monotonic()
-        watched.place = await self.finder.find(grant.allocation.owner.key)
+        # A place that was left is kept until there is another: what was in it is gone for sure.
+        watched.place = await self.finder.find(grant.allocation.owner.key) or watched.place
 
     def _show(self, grant: Grant, watched: _Watched, members: Members | None, *, always: bool = False) -> None:
         pids = members.pids if members is not None else ()

@@ -24,7 +24,9 @@ _LEAVE_ALONE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A running container. Without a `group` its processes are looked for one by one."""
+    """A running container, or without an id the certainty that none runs. Without a `group` its processes are looked
+    for one by one.
+    """
 
     pod: PodUid
     container_id: str
@@ -50,22 +52,27 @@ class ContainerFinder:
         self._asks_again_at = 0.0
 
     async def find(self, owner: OwnerKey) -> Place | None:
-        """None while the container does not run, as far as anybody says."""
+        """None where nobody says anything of the container."""
         pod, name = owner
-        container_id, pid = await self._ask_runtime(pod, name)
-        container_id = container_id or self._id_in_status(owner)
+        told = await self._ask_runtime(pod, name)
+        if told is not None and not told[0]:
+            return Place(pod, "", None)
+        container_id, pid = told or (self._id_in_status(owner), None)
         return Place(pod, container_id, self._group(pod, container_id, pid)) if container_id else None
 
     def members(self, place: Place) -> Members | None:
         """The processes as they are now; None where the container is gone."""
+        if not place.container_id:
+            return None
         if place.group is not None:
             return self._tree.members(place.group)
         found = self._table.members(place.pod, place.container_id)
         return found if found.pids else None
 
-    async def _ask_runtime(self, pod: PodUid, name: str) -> tuple[str, int | None]:
+    async def _ask_runtime(self, pod: PodUid, name: str) -> tuple[str, int | None] | None:
+        """The running container's id, empty where none runs, and its PID; None where the runtime does not tell."""
         if self._runtime is None or time.monotonic() < self._asks_again_at:
-            return "", None
+            return None
         try:
             found = [each.container_id for each in await self._runtime.running(pod) if each.name == name]
             result = (found[0], await self._runtime.pid(found[0])) if found else ("", None)
@@ -73,7 +80,7 @@ class ContainerFinder:
             if error.message != self._complaint:
                 log.warning("containers are looked for without the runtime", cause=error.message)
             self._complaint, self._asks_again_at = error.message, time.monotonic() + _LEAVE_ALONE_S
-            return "", None
+            return None
         self._complaint = ""
         return result
 

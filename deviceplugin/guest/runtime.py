@@ -57,9 +57,11 @@ class ContainerRuntime:
         return tuple(RunningContainer(name, container_id) for name, container_id in newest.items())
 
     async def pid(self, container_id: str) -> int | None:
-        """The first process of a container, in the host's pid namespace."""
+        """The first process of a container, in the host's pid namespace; None for one that has ended meanwhile."""
         request = pb.ContainerStatusRequest(container_id=container_id, verbose=True)
-        answer = await self._call(lambda stub: stub.ContainerStatus(request, timeout=self._timeout_s))
+        answer = await self._call(
+            lambda stub: stub.ContainerStatus(request, timeout=self._timeout_s), missing=pb.ContainerStatusResponse()
+        )
         try:
             return self._pid_of.decode(answer.info["info"]).pid or None
         except (KeyError, msgspec.MsgspecError):
@@ -70,13 +72,18 @@ class ContainerRuntime:
             await self._channel.close()
             self._channel = None
 
-    async def _call(self, call: Callable[[rpc.RuntimeServiceStub], Awaitable[_Answer]]) -> _Answer:
+    async def _call(
+        self, call: Callable[[rpc.RuntimeServiceStub], Awaitable[_Answer]], *, missing: _Answer | None = None
+    ) -> _Answer:
+        """`missing` is the answer where the runtime does not know the container."""
         if self._channel is None:
             options = [("grpc.max_receive_message_length", _MAX_MESSAGE), ("grpc.max_reconnect_backoff_ms", 1000)]
             self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=options)
         try:
             return await call(rpc.RuntimeServiceStub(self._channel))
         except grpc.aio.AioRpcError as error:
+            if missing is not None and error.code() is grpc.StatusCode.NOT_FOUND:
+                return missing
             raise RuntimeApiError(
                 f"the container runtime at {self._socket} answered {error.code().name.lower()}: "
                 f"{(error.details() or 'no reason')[:200]}; check --container-runtime-endpoint"

@@ -34,11 +34,10 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """`members`: the container's processes, None where they are not known. `is_lost`: the place was left."""
+    """`members`: the container's processes, None where they are not known or it is gone. `wants_place`: find it."""
 
     use: ContainerUse
     members: Members | None
-    is_lost: bool
     wants_place: bool
 
 
@@ -75,7 +74,7 @@ class Tracker:
         strangers = self._strangers(on_gpu, found)
         overruns = self.conduct.look(self._observed(held, on_gpu, living, strangers, spoilt), now=now.at)
         use = _use(uses, on_gpu, len(living) + len({pid for pids in strangers.values() for pid in pids}), overruns)
-        return Look(use, members, is_lost, wants_place=is_used and (place is None or is_lost))
+        return Look(use, members, wants_place=is_used and (place is None or is_lost))
 
     def _read(self, held: Sequence[Held]) -> tuple[Region, str]:
         """The region, and what is wrong with the container's files; they are put right where that harms nobody."""

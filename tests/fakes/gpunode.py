@@ -112,6 +112,7 @@ def agent_command(
         "library-path": library or make_interposers(home / "library"),
         "device-root": home / "host",
         "display-socket": home / "display.sock",
+        "container-runtime-endpoint": home / "cri.sock",
         "kubeconfig": kubeconfig,
         "kubelet-pods-endpoint": kubelet.pods_url,
         "hostname-override": kubelet.options.node_name,

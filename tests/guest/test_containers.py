@@ -65,6 +65,14 @@ async def test_without_a_runtime_the_pods_status_tells_the_id(short_tmp: Path) -
     assert await finder(node).find(OWNER) is None
 
 
+async def test_a_runtime_that_knows_no_such_container_says_so_for_sure(short_tmp: Path) -> None:
+    async with cri(short_tmp) as runtime:
+        found = finder(NodeTree(short_tmp / "node"), runtime=runtime, status=ID)
+        place = await found.find((UID, "another"))
+        assert place == Place(UID, "", None)
+        assert found.members(place) is None
+
+
 async def test_a_group_that_cannot_be_found_is_made_good_by_every_process(short_tmp: Path) -> None:
     node = NodeTree(short_tmp / "node")
     node.start(41, ODD)

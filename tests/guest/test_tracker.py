@@ -137,7 +137,8 @@ def test_nothing_is_dead_while_processes_are_hidden(scene: Scene) -> None:
 def test_with_the_container_all_of_it_is_gone(scene: Scene) -> None:
     scene.node.remove(GROUP)
     look = scene.look()
-    assert (held(look), look.use.processes, look.is_lost, look.wants_place) == (0, 0, True, True)
+    assert (held(look), look.use.processes, look.members, look.wants_place) == (0, 0, None, True)
+    assert held(scene.look()) == 0, "and stays so"
 
 
 def test_a_process_without_a_slot_is_a_stranger(scene: Scene) -> None:

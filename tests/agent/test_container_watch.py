@@ -1,0 +1,262 @@
+"""What containers use, from everything that tells of it: ledger, driver, regions, runtime, groups. Real parts, made-up
+node: the processes are in its /proc and the runtime answers on a real socket."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.agent.container_watch import ContainerWatch
+from deviceplugin.agent.files import AgentFiles
+from deviceplugin.agent.report import AgentReport
+from deviceplugin.guest import pids_config, region
+from deviceplugin.guest.containers import ContainerFinder
+from deviceplugin.guest.directories import GrantDirectories
+from deviceplugin.guest.mirror.elf import Machine
+from deviceplugin.guest.mirror.mirror import DriverMirror, MirrorOptions
+from deviceplugin.guest.processes import CgroupTree, ProcessTable
+from deviceplugin.guest.runtime import ContainerRuntime
+from deviceplugin.guest.shared_state import SharedState
+from deviceplugin.kube.client import KubeClient
+from deviceplugin.kube.credentials import Credentials
+from deviceplugin.kube.events import EventRecorder
+from deviceplugin.kube.transport import Transport
+from deviceplugin.kubelet.answer import EMPTY
+from deviceplugin.ledger.grant import Grant, GrantId
+from deviceplugin.ledger.journal import Journal
+from deviceplugin.ledger.ledger import Ledger
+from deviceplugin.model.gpu import GpuProcess, GpuSample, GpuUuid, Inventory
+from deviceplugin.observe.metrics import AgentMetrics
+from tests.fakes.runtime import FakeRuntime, Manner, RuntimeContainer
+from tests.guest.makers import GIB, put_counters, put_slot
+from tests.guest.node_tree import NodeTree
+from tests.kubelet.makers import grant, inventory, pod
+from tests.observe.pictures import hgx
+from tests.observe.views import StillView
+
+GPU = GpuUuid("GPU-0")
+IDS = {"one": "a1" * 32, "two": "b2" * 32, "one-again": "c3" * 32}
+
+
+@dataclass
+class Bench:
+    """One node with one watch; turns are made by the test."""
+
+    base: Path
+    runtime: FakeRuntime
+    node: NodeTree
+    ledger: Ledger
+    shared: SharedState
+    watch: ContainerWatch
+    files: AgentFiles
+    inventory: Inventory
+    samples: dict[GpuUuid, GpuSample] = field(default_factory=dict)
+
+    def give(self, name: str, container: str, *, cores: int = 20, blocks: int = 8, minor: int = 0) -> Grant:
+        made = pod(name, (container, cores, blocks)).containers[0]
+        given = grant(made, (minor, min(cores, 100), blocks), grant_id=f"g-{name}-{container}", proved=True)
+        self.files.prepare(given, EMPTY)
+        self.ledger.grant(given, self.inventory)
+        return given
+
+    def start(self, given: Grant, container_id: str, *pids: int) -> None:
+        """Its container, with these processes; inside they are called 1, 2, ..."""
+        owner = given.allocation.owner
+        for inner, pid in enumerate(pids, start=1):
+            self.node.start(pid, self.group(given, container_id), inner=inner, namespace=container_id)
+        self.runtime.containers.append(RuntimeContainer(container_id, owner.pod.uid, owner.name, pid=pids[0]))
+
+    def stop(self, given: Grant, container_id: str) -> None:
+        self.node.remove(self.group(given, container_id))
+        self.runtime.containers = [each for each in self.runtime.containers if each.container_id != container_id]
+
+    def group(self, given: Grant, container_id: str) -> str:
+        return f"/kubepods/burstable/pod{given.allocation.owner.pod.uid}/{container_id}"
+
+    def slot(self, given: Grant, index: int, container_id: str, inner: int, used: int = GIB) -> None:
+        namespace = self.node.namespace(container_id)
+        path = self.shared.region(given.id)
+        put_slot(path, index, pid=inner, used=used, start_time=100, pid_namespace=namespace)
+
+    def show(self, *processes: GpuProcess, uuid: GpuUuid = GPU) -> None:
+        self.samples[uuid] = GpuSample(50, 3 * GIB, processes)
+
+    async def turns(self, count: int) -> None:
+        for _ in range(count):
+            await self.watch.look()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Turns until it holds; containers are looked for beside them, and not all of the time."""
+        async with asyncio.timeout(20):
+            while True:
+                await self.watch.look()
+                if holds():
+                    return
+                await asyncio.sleep(0.02)
+
+    def pids(self, given: Grant) -> tuple[int, ...]:
+        use = self.watch.uses().get(given.id)
+        return use.gpus[0].pids if use is not None else ()
+
+    def held(self, given: Grant) -> int | None:
+        (use,) = self.watch.uses()[given.id].gpus
+        return use.memory_bytes
+
+
+@asynccontextmanager
+async def made(base: Path, manner: Manner) -> AsyncIterator[Bench]:
+    node, gpus = NodeTree(base / "node"), inventory(2)
+    shared, ledger = SharedState(base / "vm"), Ledger(Journal.open(base / "ledger.journal"))
+    table, tree = ProcessTable(node.proc), CgroupTree(node.cgroup)
+    async with FakeRuntime(base / "cri.sock", manner) as fake:
+        runtime = ContainerRuntime(base / "cri.sock", timeout_s=1.0)
+        mirror = DriverMirror(base / "mirror", MirrorOptions(base, base, Machine.here()), loaded=lambda: "1")
+        files = AgentFiles(GrantDirectories(base / "vm"), shared, mirror=mirror, cdi=None, inventory=lambda: gpus)
+        client = KubeClient(Transport(Credentials(base / "no-kubeconfig")))
+        samples: dict[GpuUuid, GpuSample] = {}
+        watch = ContainerWatch(
+            ledger=ledger,
+            samples=lambda: samples,
+            inventory=lambda: gpus,
+            shared=shared,
+            files=files,
+            table=table,
+            finder=ContainerFinder(table, tree, runtime=runtime, id_in_status=lambda owner: ""),
+            report=AgentReport(AgentMetrics(StillView(hgx()), version="1"), EventRecorder(client, node="n")),
+            period_s=3600,
+        )
+        seeker = asyncio.create_task(watch.run())
+        try:
+            yield Bench(base, fake, node, ledger, shared, watch, files, gpus, samples)
+        finally:
+            seeker.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await seeker
+            await runtime.close()
+            ledger.close()
+
+
+@pytest.fixture
+async def bench(short_tmp: Path) -> AsyncIterator[Bench]:
+    async with made(short_tmp, Manner.CONTAINERD) as ready:
+        yield ready
+
+
+async def test_a_share_and_a_whole_gpu(bench: Bench) -> None:
+    share, whole = bench.give("p", "one"), bench.give("w", "all", cores=100, blocks=64, minor=1)
+    bench.start(share, IDS["one"], 41, 42)
+    bench.slot(share, 0, IDS["one"], 1)
+    put_counters(bench.shared.region(share.id), peak=2 * GIB, refusals=1)
+    bench.show(GpuProcess(41, GIB))
+    bench.show(GpuProcess(77, GIB), GpuProcess(78, GIB), uuid=GpuUuid("GPU-1"))
+    await bench.until(lambda: bench.pids(share) == (41,))
+    uses = bench.watch.uses()
+    (use,) = uses[share.id].gpus
+    assert (use.memory_bytes, use.peak_bytes, use.refusals, use.pids) == (GIB, 2 * GIB, 1, (41,))
+    (use,) = uses[whole.id].gpus
+    assert (use.memory_bytes, use.cores, use.peak_bytes, use.pids) == (3 * GIB, 50.0, None, (77, 78))
+    assert uses[whole.id].processes == 2
+
+
+async def test_two_containers_of_one_pod_are_told_apart_by_the_runtime(bench: Bench) -> None:
+    one, two = bench.give("p", "one"), bench.give("p", "two")
+    for given, name, pid in ((one, "one", 41), (two, "two", 51)):
+        bench.start(given, IDS[name], pid)
+    bench.show(GpuProcess(41, GIB), GpuProcess(51, GIB), GpuProcess(9999, GIB))
+    await bench.until(lambda: (bench.pids(one), bench.pids(two)) == ((41,), (51,)))
+    assert bench.watch.uses().keys() == {one.id, two.id}
+
+
+async def test_a_container_that_started_anew_is_found_again(bench: Bench) -> None:
+    share = bench.give("p", "one")
+    bench.start(share, IDS["one"], 41)
+    bench.slot(share, 0, IDS["one"], 1)
+    bench.show(GpuProcess(41, GIB))
+    await bench.until(lambda: bench.pids(share) == (41,))
+    await bench.until(lambda: bench.held(share) == GIB)
+
+    bench.stop(share, IDS["one"])
+    await bench.until(lambda: bench.held(share) == 0)
+    assert region.read(bench.shared.region(share.id), grant=share.id, devices=1).slots, "its process had no time"
+
+    bench.shared.renew(share.id, {GPU})
+    bench.start(share, IDS["one-again"], 61)
+    bench.slot(share, 0, IDS["one-again"], 1, used=2 * GIB)
+    bench.show(GpuProcess(61, GIB))
+    await bench.until(lambda: (bench.held(share), bench.pids(share)) == (2 * GIB, (61,)))
+
+
+async def test_an_idle_node_asks_nobody_and_reads_little(bench: Bench) -> None:
+    share = bench.give("p", "one")
+    bench.start(share, IDS["one"], 41)
+    await bench.turns(1)
+    put_counters(bench.shared.region(share.id), peak=GIB)
+    await bench.turns(3)
+    assert bench.watch.uses()[share.id].gpus[0].peak_bytes == 0, "nobody is on the GPU"
+    await bench.turns(2)
+    assert bench.watch.uses()[share.id].gpus[0].peak_bytes == GIB
+    assert bench.runtime.calls == []
+
+
+async def test_a_runtime_that_hangs_holds_up_no_turn(short_tmp: Path) -> None:
+    async with made(short_tmp, Manner.HANGING) as bench:
+        share = bench.give("p", "one")
+        bench.slot(share, 0, IDS["one"], 1)
+        bench.show(GpuProcess(41, GIB))
+        async with asyncio.timeout(0.5):
+            await bench.watch.look()
+            await bench.watch.look()
+        assert bench.held(share) == GIB
+
+
+async def test_a_client_of_the_lineage_gets_its_processes_and_fresh_ones(bench: Bench) -> None:
+    share = bench.give("p", "one")
+    bench.start(share, IDS["one"], 42, 41)
+    await bench.watch.register(share.id, IDS["one"])
+    top, own = (bench.base / "vm" / share.id / below / "pids.config" for below in ("", IDS["one"]))
+    assert pids_config.decode(top.read_bytes()) == pids_config.decode(own.read_bytes()) == (41, 42)
+    assert (own.parent / "vcuda.config").read_bytes() == (top.parent / "vcuda.config").read_bytes()
+
+    bench.node.start(43, bench.group(share, IDS["one"]))
+    await bench.turns(1)
+    assert pids_config.decode(own.read_bytes()) == (41, 42, 43)
+    bench.node.end(42)
+    await bench.turns(1)
+    assert pids_config.decode(top.read_bytes()) == (41, 43)
+
+
+async def test_a_registration_without_a_runtime_still_gets_its_limits(short_tmp: Path) -> None:
+    async with made(short_tmp, Manner.REFUSING) as bench:
+        share = bench.give("p", "one")
+        await bench.watch.register(share.id, IDS["one"])
+        folder = bench.base / "vm" / share.id / IDS["one"]
+        assert len((folder / "vcuda.config").read_bytes()) == 8240
+        assert (folder / "pids.config").read_bytes() == b""
+
+
+async def test_nothing_is_written_for_a_grant_that_ended(bench: Bench) -> None:
+    share = bench.give("p", "one")
+    bench.start(share, IDS["one"], 41)
+    await bench.watch.register(share.id, IDS["one"])
+    await bench.turns(1)
+    bench.ledger.release([share.id], why="its pod ended")
+    bench.files.drop(share)
+    bench.node.start(43, bench.group(share, IDS["one"]))
+    await bench.turns(2)
+    await bench.watch.register(share.id, IDS["one"])
+    assert bench.watch.uses() == {}
+    assert not list((bench.base / "vm").glob("g-*"))
+    assert not list((bench.base / "vm").glob("gpus/*/g-*"))
+
+
+async def test_a_grant_that_is_not_proved_is_not_watched(bench: Bench) -> None:
+    made_pod = pod("q", ("c", 20, 8)).containers[0]
+    guess = grant(made_pod, (0, 20, 8), grant_id="g-guess")
+    bench.files.prepare(guess, EMPTY)
+    bench.ledger.grant(guess, bench.inventory)
+    await bench.turns(1)
+    assert GrantId("g-guess") not in bench.watch.uses()

@@ -1,0 +1,92 @@
+"""The lineage's client at a real agent: its socket is there when the container starts, and as long as the grant."""
+
+from pathlib import Path
+
+import grpc
+import pytest
+
+from deviceplugin.guest import pids_config
+from deviceplugin.guest.legacy_limits import decode
+from deviceplugin.wire import registration_pb2 as pb
+from deviceplugin.wire import registration_pb2_grpc as rpc
+from tests.agent.harness import PATIENCE_S, delete, node_with_agent, run, share, until_held_by
+from tests.fakes.gpunode import GpuNode
+from tests.fakes.runtime import FakeRuntime, RuntimeContainer
+from tests.kubelet.station import pod_json
+
+ID = "a1" * 32
+
+
+async def register(node: GpuNode, uid: str, container_id: str = ID) -> None:
+    """As the client in the container: through its mount, once."""
+    socket = node.kubelet.container_view(uid, "c").host_path("/etc/vcuda/vcuda.sock")
+    async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+        request = pb.VDeviceRequest(pod_uid=uid, container_id=container_id)
+        await rpc.VCUDAServiceStub(channel).RegisterVDevice(request, timeout=10)
+
+
+def seen(node: GpuNode, uid: str, path: str) -> Path:
+    return node.kubelet.container_view(uid, "c").host_path(f"/etc/vcuda/{path}")
+
+
+async def test_a_container_registers_and_reads_its_files_also_at_the_next_agent(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp) as node, FakeRuntime(short_tmp / "cri.sock") as runtime:
+        uid, neighbour = await run(node, share("p", 30, 8), share("q", 20, 4))
+        runtime.containers.append(RuntimeContainer(ID, uid, "c"))
+        await register(node, uid)
+        limits = decode(seen(node, uid, f"{ID}/vcuda.config").read_bytes())
+        assert (limits.pod_uid, limits.cores, limits.memory_bytes) == (uid, 30, 8 << 28)
+        assert pids_config.decode(seen(node, uid, f"{ID}/pids.config").read_bytes()) == ()
+        assert not seen(node, neighbour, "pids.config").exists(), "the socket says whose it is"
+
+        await node.agent.kill()
+        await node.start_agent()
+        await register(node, uid, "b2" * 32)
+        assert seen(node, uid, f"{'b2' * 32}/vcuda.config").exists()
+
+
+async def test_the_next_life_of_a_container_begins_without_what_the_last_one_registered(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp) as node, FakeRuntime(short_tmp / "cri.sock"):
+        (uid,) = await run(node, share("p"))
+        await register(node, uid)
+        assert seen(node, uid, ID).is_dir()
+        node.kubelet.exit_container(uid, "c", code=1)
+        await node.kubelet.wait_running(uid, starts=2, deadline_s=PATIENCE_S)
+        assert not seen(node, uid, ID).exists()
+        await register(node, uid, "b2" * 32)
+        assert seen(node, uid, f"{'b2' * 32}/vcuda.config").exists()
+
+
+async def test_nothing_is_left_when_the_grant_ends_and_whole_gpus_have_no_socket(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp) as node, FakeRuntime(short_tmp / "cri.sock"):
+        pods = [share("p"), pod_json("whole", ("c", 100, 0))]
+        uid, whole = await run(node, *pods)
+        await register(node, uid)
+        assert not seen(node, whole, "vcuda.sock").exists()
+        await delete(node, *pods)
+        await until_held_by(node, [])
+
+        async def empty() -> bool:
+            return not [
+                path for path in node.grants.rglob("*") if not path.name.startswith(".boot") and path.name != "gpus"
+            ]
+
+        await node.agent.until(empty, what="nothing is left of the grants", deadline_s=PATIENCE_S)
+
+
+async def test_a_path_too_long_for_sockets_is_said_once_and_costs_nothing_else(short_tmp: Path) -> None:
+    deep = short_tmp / ("d" * 80)
+    async with node_with_agent(short_tmp, flags={"virtual-manager-path": deep}) as node:
+        await run(node, share("p"), share("q"))
+        said = node.agent.entries("containers with the lineage's client cannot register")
+        assert len(said) == 1
+        assert "--virtual-manager-path" in said[0]["cause"]
+
+
+@pytest.mark.parametrize("name", ["../other", "x" * 200])
+async def test_nonsense_is_refused_and_the_agent_lives(short_tmp: Path, name: str) -> None:
+    async with node_with_agent(short_tmp) as node:
+        (uid,) = await run(node, share("p"))
+        with pytest.raises(grpc.aio.AioRpcError):
+            await register(node, uid, name)
+        await register(node, uid)
