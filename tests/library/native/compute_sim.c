@@ -306,7 +306,7 @@ static void find_neighbours(struct process *process)
 static void choose(struct process *process)
 {
     const struct workload *load = process->workload;
-    struct launch_key key = {.handle = load, .grid = {(uint32_t)(process->launches % load->kinds) + 1, 1, 1}, .block = {1, 1, 1}};
+    struct launch_key key = launch_key(load, (uint32_t)(process->launches % load->kinds) + 1, 1, 1, 1, 1, 1);
     uint64_t kind_cost = load->cost * (2 * (process->launches % load->kinds) + 1) / load->kinds;
     process->stream = (unsigned)(process->launches % load->streams);
     process->cost = kind_cost + random_below(load->spread);
@@ -357,9 +357,9 @@ static void act(struct process *process, uint64_t jitter)
         choose(process);
     struct lane *lane = &process->lanes[process->stream];
     process->estimate_ns = estimate_ns(process->estimate);
-    uint64_t at = now_ns;
+    uint64_t at = lane_needs_time(lane, process->estimate_ns) ? now_ns : lane->now_ns;
     if (!lane_goes(lane, process->estimate_ns, at)) {
-        uint64_t until = lane_ask(lane, process->estimate, at);
+        uint64_t until = lane_ask(lane, process->estimate, at = now_ns);
         if (until != 0) {
             process->doing = DO_ASK;
             process->wake = late(until, jitter);

@@ -11,9 +11,9 @@ static uint64_t mix(uint64_t hash, uint64_t word)
 
 static uint64_t identity_of(const struct launch_key *key)
 {
-    uint64_t hash = mix(UINT64_C(0x243F6A8885A308D3), (uint64_t)(uintptr_t)key->handle);
+    uint64_t hash = mix(UINT64_C(0x243F6A8885A308D3), key->handle);
     for (unsigned i = 0; i < 3; i++)
-        hash = mix(hash, (uint64_t)key->grid[i] << 32 | key->block[i]);
+        hash = mix(hash, key->dimensions[i]);
     hash = mix(hash, hash >> 32);
     return hash == 0 ? 1 : hash;
 }
@@ -36,9 +36,9 @@ struct estimate *estimates_find(struct estimates *estimates, const struct launch
             if (seen == identity || (seen == 0 && take(entry, 0, identity)))
                 return entry;
         }
-        struct estimate *oldest = &estimates->entries[(identity + (identity >> 40) % PROBES) % ESTIMATES_CAPACITY];
-        if (take(oldest, atomic_load_explicit(&oldest->identity, memory_order_acquire), identity))
-            return oldest;
+        struct estimate *victim = &estimates->entries[(identity + (identity >> 40) % PROBES) % ESTIMATES_CAPACITY];
+        if (take(victim, atomic_load_explicit(&victim->identity, memory_order_acquire), identity))
+            return victim;
     }
 }
 

@@ -3,7 +3,7 @@
  *
  * In: a function or a graph with its grid and block, and measured times. Out: an estimate, 0 while nothing was measured. Not here: measuring.
  *
- * The table has a fixed size, and old entries make room: what is forgotten is measured again. An entry is known by a 64-bit hash, so two launches
+ * The table has a fixed size, and where it is full entries make room for others: what is forgotten is measured again. An entry is known by a 64-bit hash, so two launches
  * could share one by an accident that nobody will see. Reading and learning are atomic word by word; a lost update costs a sample.
  * Invariant: an estimate is 0 or at least 1, and one sample, wrong or right, moves it by no more than a factor of four.
  */
@@ -16,10 +16,29 @@
 
 enum { ESTIMATES_CAPACITY = 8192 };
 
+/* In words, so that two are compared at once. */
 struct launch_key {
-    const void *handle;                 /* CUfunction (or CUkernel) or CUgraphExec: never looked into */
-    uint32_t grid[3], block[3];         /* 0 for a graph */
+    uint64_t handle;                    /* CUfunction (or CUkernel) or CUgraphExec: never looked into */
+    uint64_t dimensions[3];             /* grid and block, two numbers in each; 0 for a graph */
 };
+
+static inline struct launch_key launch_key(const void *handle, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx, uint32_t by, uint32_t bz)
+{
+    return (struct launch_key){(uint64_t)(uintptr_t)handle, {(uint64_t)gy << 32 | gx, (uint64_t)bx << 32 | gz, (uint64_t)bz << 32 | by}};
+}
+
+static inline bool launch_key_equal(const struct launch_key *a, const struct launch_key *b)
+{
+    return ((a->handle ^ b->handle) | (a->dimensions[0] ^ b->dimensions[0]) | (a->dimensions[1] ^ b->dimensions[1]) |
+            (a->dimensions[2] ^ b->dimensions[2])) == 0;
+}
+
+/* Quick, for small caches. */
+static inline uint64_t launch_key_hash(const struct launch_key *key)
+{
+    uint64_t hash = (key->handle >> 4 ^ key->dimensions[0] ^ key->dimensions[1] << 3 ^ key->dimensions[2] << 7) * UINT64_C(0x9E3779B97F4A7C15);
+    return hash >> 40;
+}
 
 struct estimate {
     _Atomic uint64_t identity;          /* 0: free */
@@ -46,11 +65,5 @@ void estimate_learn(struct estimate *estimate, uint64_t ns);
 
 /* A batch with this launch in it took `scale` times what its estimates add up to. */
 void estimate_scale(struct estimate *estimate, double scale);
-
-static inline bool launch_key_equal(const struct launch_key *a, const struct launch_key *b)
-{
-    return a->handle == b->handle && a->grid[0] == b->grid[0] && a->grid[1] == b->grid[1] && a->grid[2] == b->grid[2] &&
-           a->block[0] == b->block[0] && a->block[1] == b->block[1] && a->block[2] == b->block[2];
-}
 
 #endif

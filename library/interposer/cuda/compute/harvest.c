@@ -96,6 +96,24 @@ static struct measured by_estimates(struct limiter *limiter, const struct batch 
     return (struct measured){{batch->first_ns, end}, batch->estimated_ns, false};
 }
 
+/* Each launch once, against what is known now, not what was known then: many batches may have been made with the same wrong estimate. */
+static void learn_several(const struct batch *batch, uint64_t own_ns)
+{
+    struct estimate *different[BATCH_LAUNCHES];
+    unsigned count = 0;
+    uint64_t known = 0;
+    for (unsigned i = 0; i < batch->count; i++) {
+        unsigned place = 0;
+        known += estimate_ns(batch->launches[i]);
+        while (place < count && different[place] != batch->launches[i])
+            place++;
+        if (place == count)
+            different[count++] = batch->launches[i];
+    }
+    for (unsigned i = 0; i < count; i++)
+        estimate_scale(different[i], (double)own_ns / (double)(known == 0 ? 1 : known));
+}
+
 static void learn(struct limiter *limiter, const struct batch *batch, const struct measured *measured)
 {
     double stretch = (double)(measured->stretch.end - measured->stretch.start) / (double)(measured->own_ns == 0 ? 1 : measured->own_ns);
@@ -106,18 +124,7 @@ static void learn(struct limiter *limiter, const struct batch *batch, const stru
         estimate_learn(batch->launches[0], measured->own_ns);
         return;
     }
-    /* Against what is known now, not what was known then: many batches may have been made with the same wrong estimate. */
-    uint64_t known = 0;
-    for (unsigned i = 0; i < batch->count; i++)
-        known += estimate_ns(batch->launches[i]);
-    double scale = (double)measured->own_ns / (double)(known == 0 ? 1 : known);
-    for (unsigned i = 0; i < batch->count; i++) {
-        bool again = false;
-        for (unsigned earlier = 0; earlier < i && !again; earlier++)
-            again = batch->launches[earlier] == batch->launches[i];
-        if (!again)
-            estimate_scale(batch->launches[i], scale);
-    }
+    learn_several(batch, measured->own_ns);
 }
 
 /* In a stream that runs empty between launches the stretch is more than the work: then the estimates count, and now and then a launch is measured alone. */

@@ -18,10 +18,14 @@
 
 /* The stream has run empty when the next launch comes so long after everything before must have ended. */
 #define LANE_GAP_NS UINT64_C(50000)
+/* For launches as small as this the clock is read at every fourth only: the gap between two of them is found a little later. */
+#define LANE_SMALL_NS UINT64_C(20000)
+enum { LANE_SMALL_LAUNCHES = 4 };
 
 struct lane {
     struct batch *open;
     uint64_t left_ns;                   /* reserved and not used by a launch */
+    uint64_t now_ns;                    /* at the last launch that looked */
     uint64_t tail_ns;                   /* when everything launched so far should have ended */
     bool alone;                         /* the open batch takes one launch */
     bool lost;                          /* the last mark could not be recorded: the stream may be another one by now */
@@ -45,7 +49,13 @@ void lane_failed(struct lane *lane);
 /* Nothing will be launched here any more. */
 void lane_end(struct lane *lane);
 
-/* Before a launch: whether it goes without asking anybody. */
+/* Before a launch: whether the time must be known, or `now_ns` will do. */
+static inline bool lane_needs_time(const struct lane *lane, uint64_t ns)
+{
+    return lane->open == NULL || ns > LANE_SMALL_NS || lane->open->count % LANE_SMALL_LAUNCHES == 0;
+}
+
+/* Whether it goes without asking anybody. */
 static inline bool lane_goes(const struct lane *lane, uint64_t ns, uint64_t now)
 {
     return lane->open != NULL && ns != 0 && ns <= lane->left_ns && now < lane->tail_ns + LANE_GAP_NS;
@@ -55,6 +65,7 @@ static inline bool lane_goes(const struct lane *lane, uint64_t ns, uint64_t now)
 static inline void lane_took(struct lane *lane, struct estimate *estimate, uint64_t ns, uint64_t now)
 {
     struct batch *batch = lane->open;
+    lane->now_ns = now;
     batch->launches[batch->count++] = estimate;
     batch->estimated_ns += ns;
     lane->left_ns = lane->left_ns < ns ? 0 : lane->left_ns - ns;

@@ -63,7 +63,7 @@ bool compute_enter(struct passage *passage, const struct launch_key *key, CUstre
             return false;
         passage->estimate = thread_estimate(thread, passage->lane, key)->estimate;
         passage->ns = estimate_ns(passage->estimate);
-        passage->now = clock_now(&thread->clock);
+        passage->now = lane_needs_time(passage->lane, passage->ns) ? clock_now(&thread->clock) : passage->lane->now_ns;
         if (lane_goes(passage->lane, passage->ns, passage->now))
             return true;
         enum answer answer = ask(passage, thread);

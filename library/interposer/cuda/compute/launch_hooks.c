@@ -15,11 +15,10 @@ static inline CUstream own_stream(CUstream stream)
 /* How a limited launch goes, whatever it is. */
 #define PASS(key, stream, symbol, ...)                                                                                 \
     struct passage passage;                                                                                            \
-    if (!compute_enter(&passage, key, stream))                                                                         \
+    struct launch_key launched = key;                                                                                  \
+    if (!compute_enter(&passage, &launched, stream))                                                                         \
         return real.symbol(__VA_ARGS__);                                                                               \
     return compute_leave(&passage, DRIVER(symbol, __VA_ARGS__));
-
-#define KEY(function, gx, gy, gz, bx, by, bz) &(struct launch_key){.handle = (function), .grid = {gx, gy, gz}, .block = {bx, by, bz}}
 
 /* Apart, so that the way without a limit needs no stack. */
 #define KERNEL(symbol, wanted_stream)                                                                                  \
@@ -27,7 +26,7 @@ static inline CUstream own_stream(CUstream stream)
         CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,      \
         unsigned int bz, unsigned int shared, CUstream stream, void **params, void **extra)                            \
     {                                                                                                                  \
-        PASS(KEY(function, gx, gy, gz, bx, by, bz), wanted_stream, symbol, function, gx, gy, gz, bx, by, bz, shared, stream, params, extra) \
+        PASS(launch_key(function, gx, gy, gz, bx, by, bz), wanted_stream, symbol, function, gx, gy, gz, bx, by, bz, shared, stream, params, extra) \
     }                                                                                                                  \
     CUresult symbol(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,           \
                     unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void **params, void **extra) \
@@ -44,7 +43,7 @@ KERNEL(cuLaunchKernel_ptsz, own_stream(stream))
     static __attribute__((noinline)) CUresult limited_##symbol(const CUlaunchConfig *config, CUfunction function,      \
                                                                void **params, void **extra)                            \
     {                                                                                                                  \
-        PASS(KEY(function, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY, \
+        PASS(launch_key(function, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY, \
                  config->blockDimZ), wanted_stream, symbol, config, function, params, extra)                           \
     }                                                                                                                  \
     CUresult symbol(const CUlaunchConfig *config, CUfunction function, void **params, void **extra)                    \
@@ -63,7 +62,7 @@ KERNEL_EX(cuLaunchKernelEx_ptsz, own_stream(config->hStream))
     {                                                                                                                  \
         if (compute_free())                                                                                            \
             return real.symbol(function, gx, gy, gz, bx, by, bz, shared, stream, params);                              \
-        PASS(KEY(function, gx, gy, gz, bx, by, bz), wanted_stream, symbol, function, gx, gy, gz, bx, by, bz, shared, stream, params) \
+        PASS(launch_key(function, gx, gy, gz, bx, by, bz), wanted_stream, symbol, function, gx, gy, gz, bx, by, bz, shared, stream, params) \
     }
 
 COOPERATIVE(cuLaunchCooperativeKernel, stream)
@@ -74,7 +73,7 @@ COOPERATIVE(cuLaunchCooperativeKernel_ptsz, own_stream(stream))
     {                                                                                                                  \
         if (compute_free())                                                                                            \
             return real.symbol(graph, stream);                                                                         \
-        PASS(KEY(graph, 0, 0, 0, 0, 0, 0), wanted_stream, symbol, graph, stream)                                       \
+        PASS(launch_key(graph, 0, 0, 0, 0, 0, 0), wanted_stream, symbol, graph, stream)                                       \
     }
 
 GRAPH(cuGraphLaunch, stream)
@@ -94,21 +93,21 @@ CUresult cuLaunch(CUfunction function)
 {
     if (compute_free())
         return real.cuLaunch(function);
-    PASS(KEY(function, 1, 1, 1, 0, 0, 0), NULL, cuLaunch, function)
+    PASS(launch_key(function, 1, 1, 1, 0, 0, 0), NULL, cuLaunch, function)
 }
 
 CUresult cuLaunchGrid(CUfunction function, int width, int height)
 {
     if (compute_free())
         return real.cuLaunchGrid(function, width, height);
-    PASS(KEY(function, (uint32_t)width, (uint32_t)height, 1, 0, 0, 0), NULL, cuLaunchGrid, function, width, height)
+    PASS(launch_key(function, (uint32_t)width, (uint32_t)height, 1, 0, 0, 0), NULL, cuLaunchGrid, function, width, height)
 }
 
 CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream)
 {
     if (compute_free())
         return real.cuLaunchGridAsync(function, width, height, stream);
-    PASS(KEY(function, (uint32_t)width, (uint32_t)height, 1, 0, 0, 0), stream, cuLaunchGridAsync, function, width, height, stream)
+    PASS(launch_key(function, (uint32_t)width, (uint32_t)height, 1, 0, 0, 0), stream, cuLaunchGridAsync, function, width, height, stream)
 }
 
 /* ---- one kernel on several devices: all of them let it go, one after the other ---- */
@@ -118,9 +117,9 @@ static unsigned enter_all(struct passage *passages, const CUDA_LAUNCH_PARAMS *la
     unsigned entered = 0;
     for (unsigned i = 0; i < count; i++) {
         const CUDA_LAUNCH_PARAMS *launch = &launches[i];
-        struct launch_key *key = KEY(launch->function, launch->gridDimX, launch->gridDimY, launch->gridDimZ, launch->blockDimX,
-                                     launch->blockDimY, launch->blockDimZ);
-        entered += compute_enter(&passages[entered], key, launch->hStream);
+        struct launch_key key = launch_key(launch->function, launch->gridDimX, launch->gridDimY, launch->gridDimZ, launch->blockDimX,
+                                           launch->blockDimY, launch->blockDimZ);
+        entered += compute_enter(&passages[entered], &key, launch->hStream);
     }
     return entered;
 }

@@ -31,7 +31,7 @@
 /* A batch is closed, and measured, at so much estimated GPU time. */
 #define BATCH_NS UINT64_C(1000000)
 
-enum { UNKNOWN_LAUNCHES = 2, BATCH_LAUNCHES = 64, CORRECTIONS = 2048 };
+enum { UNKNOWN_LAUNCHES = 2, BATCH_LAUNCHES = 128, CORRECTIONS = 2048 };
 
 /* Launches in one stream, one after the other, between two marks. */
 struct batch {

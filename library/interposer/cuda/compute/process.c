@@ -165,7 +165,7 @@ struct limiter *compute_limiter(CUdevice device)
 
 void compute_forget(CUgraphExec graph)
 {
-    struct launch_key key = {.handle = graph};
+    struct launch_key key = launch_key(graph, 0, 0, 0, 0, 0, 0);
     for (int i = 0; i < LIMITS_MAX_DEVICES; i++) {
         struct limiter *limiter = atomic_load_explicit(&compute_limiters[i], memory_order_acquire);
         if (limiter != NULL)

@@ -6,7 +6,7 @@
 
 #include "interposer/cuda/hooks.h"
 
-_Thread_local struct thread *thread_self __attribute__((tls_model("initial-exec")));
+_Thread_local struct thread *thread_self;
 
 static pthread_key_t ending;
 static pthread_once_t keyed = PTHREAD_ONCE_INIT;

@@ -39,7 +39,7 @@ struct thread {
     struct thread_estimate estimates[THREAD_ESTIMATES];
 };
 
-extern _Thread_local struct thread *thread_self __attribute__((tls_model("initial-exec")));
+extern _Thread_local struct thread *thread_self;
 
 /* This thread's, made where there is none. NULL without memory. */
 struct thread *thread_begin(void);
@@ -65,9 +65,7 @@ static inline struct lane *thread_lane(struct thread *thread, CUstream stream)
 
 static inline struct thread_estimate *thread_estimate(struct thread *thread, struct lane *lane, const struct launch_key *key)
 {
-    uint64_t hash = ((uint64_t)(uintptr_t)key->handle >> 4) * 31 + key->grid[0] * UINT64_C(2654435761) + key->grid[1] * UINT64_C(40503) +
-                    key->grid[2] + ((uint64_t)key->block[0] << 7) + ((uint64_t)key->block[1] << 3);
-    struct thread_estimate *found = &thread->estimates[(hash ^ hash >> 17) % THREAD_ESTIMATES];
+    struct thread_estimate *found = &thread->estimates[launch_key_hash(key) % THREAD_ESTIMATES];
     if (launch_key_equal(&found->key, key) && found->limiter == lane->limiter &&
         atomic_load_explicit(&found->estimate->identity, memory_order_relaxed) == found->identity)
         return found;
