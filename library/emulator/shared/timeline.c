@@ -186,6 +186,8 @@ static uint64_t between(struct timeline_point low, struct timeline_point high, u
 uint64_t timeline_reached(const struct timeline *timeline, uint64_t v)
 {
     const struct timeline_now *at = timeline_read(timeline);
+    if (v == 0)
+        return 0; /* since ever */
     uint64_t first = at->points < TIMELINE_POINTS ? 0 : at->points - TIMELINE_POINTS, low = first, high = at->points;
     while (low < high) { /* the first point that is not before `v` */
         uint64_t middle = low + (high - low) / 2;

@@ -1,0 +1,210 @@
+"""The other end of cuda_worker: a CUDA process of the tests, with streams, events, kernels and graphs by short names.
+
+In: numbers and structures of the CUDA API. Out: its results; an error code raises `CudaError`. Not here: what is right.
+"""
+
+import json
+import signal
+import struct
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from tests.library.machine import Machine
+from tests.library.memory_client import CudaError, pointer_to, room
+
+_WORKER = Path(__file__).with_name("cuda_worker.py")
+
+MIB = 1 << 20
+SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED = 0, 1, 2, 3
+NO_DEVICE, INVALID_DEVICE, INVALID_CONTEXT, NO_BINARY, INVALID_PTX, NEW_PTX = 100, 101, 201, 209, 218, 222
+INVALID_HANDLE, ILLEGAL_STATE, NOT_FOUND, NOT_READY, DESTROYED = 400, 401, 500, 600, 709
+TOO_LARGE, NOT_PERMITTED, NOT_SUPPORTED, DRIVER_MISMATCH = 720, 800, 801, 803
+CAPTURING, INVALIDATED, MERGE, UNMATCHED, UNJOINED, ISOLATION, IMPLICIT, CAPTURED_EVENT, WRONG_THREAD = range(900, 909)
+UPDATE_FAILURE, UNKNOWN = 910, 999
+GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
+NON_BLOCKING = 1
+LEGACY, PER_THREAD = 1, 2
+DISABLE_TIMING, INTERPROCESS = 2, 4
+FULL = (108, 1, 1, 2048 // 2, 1, 1)  # a grid that leaves no room on a GPU of 108 multiprocessors
+SMALL = (1, 1, 1, 32, 1, 1)
+
+Argument = int | dict[str, Any] | None
+
+
+def ptx(*kernels: str, version: str = "7.0", target: str = "sm_80", rest: str = "") -> bytes:
+    return f".version {version}\n.target {target}\n.address_size 64\n{rest}\n{''.join(kernels)}\0".encode()
+
+
+def kernel(name: str, cost: str = "", parameters: str = "", directives: str = "") -> str:
+    comment = f"// vcuda-emulator: ns = {cost}\n" if cost else ""
+    return f".visible .entry {name}({parameters})\n{directives}{{\n{comment}ret;\n}}\n"
+
+
+WORK = ptx(kernel("work", "1 * param 0", ".param .u64 ns"))
+
+
+@dataclass
+class Process:
+    """Device 0's primary context is current in the main thread, and `work` is a kernel that takes its parameter's nanoseconds, unless told otherwise."""
+
+    library: Path
+    environment: dict[str, str]
+    errors: Path
+    ready: bool = True
+    process: subprocess.Popen[str] = field(init=False)
+    context: int = field(init=False, default=0)
+    work: int = field(init=False, default=0)
+
+    def __enter__(self) -> Self:
+        with self.errors.open("a") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-S", str(_WORKER), str(self.library)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=self.environment,
+            )
+        if self.ready:
+            self.begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+        try:
+            self.process.wait(timeout=10)
+        finally:
+            self.process.kill()
+
+    def begin(self, device: int = 0) -> None:
+        self("cuInit", 0)
+        self.context = self.get("cuDevicePrimaryCtxRetain", device)
+        self("cuCtxSetCurrent", self.context)
+        self.work = self.function(WORK, "work")
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(timeout=10)
+
+    def tell(self, **request: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+
+    def listen(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"the process ended: {self.errors.read_text()}"
+        return json.loads(line)
+
+    def ask(self, **request: Any) -> Any:
+        self.tell(**request)
+        return self.listen()
+
+    def code(self, name: str, *args: Argument, thread: str = "") -> int:
+        """The number that the call answers with."""
+        return int(self.ask(call=name, args=list(args), thread=thread)["code"])
+
+    def __call__(self, name: str, *args: Argument, thread: str = "") -> list[bytes]:
+        """Every buffer among the arguments, as the call left it."""
+        answer = self.ask(call=name, args=list(args), thread=thread)
+        if answer["code"] != SUCCESS:
+            raise CudaError(name, answer["code"])
+        return [bytes.fromhex(out) for out in answer["outs"]]
+
+    def get(self, name: str, *args: Argument, size: int = 8, thread: str = "") -> int:
+        """A call whose first argument returns a number."""
+        return int.from_bytes(self(name, room(size), *args, thread=thread)[0], "little")
+
+    def calls(self, symbol: str) -> int:
+        return int(self.ask(count=symbol)["value"])
+
+    @property
+    def violations(self) -> int:
+        return int(self.ask(violations=0)["value"])
+
+    @property
+    def notes(self) -> list[int]:
+        found: list[int] = self.ask(notes=0)["value"]
+        return found
+
+    # ---- kernels ----
+
+    def module(self, image: bytes) -> int:
+        return self.get("cuModuleLoadData", pointer_to(image))
+
+    def function(self, image: bytes, name: str) -> int:
+        return self.get("cuModuleGetFunction", self.module(image), pointer_to(name.encode() + b"\0"))
+
+    def launch_code(self, stream: int, ns: int, shape: tuple[int, ...] = SMALL, *, variant: str = "", thread: str = "") -> int:
+        arguments = [*shape, 0, stream, {"pointers": [struct.pack("Q", ns).hex()]}, None]
+        return self.code("cuLaunchKernel" + variant, self.work, *arguments, thread=thread)
+
+    def launch(self, stream: int, ns: int, shape: tuple[int, ...] = SMALL, *, variant: str = "", thread: str = "") -> None:
+        code = self.launch_code(stream, ns, shape, variant=variant, thread=thread)
+        if code != SUCCESS:
+            raise CudaError("cuLaunchKernel" + variant, code)
+
+    # ---- streams and events ----
+
+    def stream(self, flags: int = NON_BLOCKING) -> int:
+        return self.get("cuStreamCreate", flags)
+
+    def event(self, flags: int = 0) -> int:
+        return self.get("cuEventCreate", flags)
+
+    def record(self, stream: int, flags: int = 0) -> int:
+        event = self.event(flags)
+        self("cuEventRecord", event, stream)
+        return event
+
+    def elapsed(self, start: int, end: int) -> float:
+        """Milliseconds."""
+        return float(struct.unpack("f", self("cuEventElapsedTime", room(4), start, end)[0])[0])
+
+    def settled(self, start: int, end: int) -> float:
+        """As elapsed, after both are over."""
+        self("cuEventSynchronize", start)
+        self("cuEventSynchronize", end)
+        return self.elapsed(start, end)
+
+    # ---- capture and graphs ----
+
+    def capture(self, stream: int, mode: int = GLOBAL) -> None:
+        self("cuStreamBeginCapture_v2", stream, mode)
+
+    def end_capture(self, stream: int) -> int:
+        return int.from_bytes(self("cuStreamEndCapture", stream, room(8))[0], "little")
+
+    def status(self, stream: int) -> int:
+        return int.from_bytes(self("cuStreamIsCapturing", stream, room(4))[0], "little")
+
+    def instantiate(self, graph: int, flags: int = 0) -> int:
+        return self.get("cuGraphInstantiateWithFlags", graph, flags)
+
+    def graph_time(self, executable: int, stream: int) -> float:
+        """Milliseconds of one launch."""
+        start = self.record(stream)
+        self("cuGraphLaunch", executable, stream)
+        return self.settled(start, self.record(stream))
+
+    def nodes(self, graph: int) -> list[int]:
+        count = int.from_bytes(self("cuGraphGetNodes", graph, None, room(8))[0], "little")
+        listed = self("cuGraphGetNodes", graph, room(8 * count), pointer_to(struct.pack("Q", count)))[0] if count else b""
+        return list(struct.unpack(f"{count}Q", listed))
+
+
+def start(machine: Machine, profile: str = "hgx-a100", *, ready: bool = True, **environment: str) -> Process:
+    """A process on the machine, which is described unless an earlier one was started on it."""
+    if not machine.profile.exists():
+        machine.describe(profile)
+    mine = machine.environment | environment
+    if machine.preload:
+        mine |= {"LD_PRELOAD": machine.preload, "ASAN_OPTIONS": "detect_leaks=0"}
+    process = Process(machine.build / "libcuda.so.1", mine, machine.errors, ready)
+    return machine.processes.enter_context(process)

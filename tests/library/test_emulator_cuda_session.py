@@ -1,0 +1,202 @@
+"""Which driver and which GPUs a process finds ("CUDA Driver API": Initialization, Version Management, Device Management)."""
+
+import json
+import struct
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.library.cuda_client import (
+    DRIVER_MISMATCH,
+    INVALID_DEVICE,
+    INVALID_VALUE,
+    NO_DEVICE,
+    NOT_INITIALIZED,
+    SUCCESS,
+    UNKNOWN,
+    Argument,
+    Process,
+    pointer_to,
+    room,
+    start,
+)
+from tests.library.machine import Machine
+
+_MULTIPROCESSORS, _MAJOR, _MINOR, _COMPUTE_MODE, _NUMA = 16, 75, 76, 20, 134
+
+
+def _uuids(machine: Machine) -> list[str]:
+    return [gpu["uuid"] for gpu in machine.show()["gpus"]]
+
+
+def _number(process: Process, name: str, *arguments: Argument) -> int:
+    return int.from_bytes(process(name, room(4), *arguments)[0], "little", signed=True)
+
+
+def _seen(process: Process) -> list[str]:
+    """UUIDs by ordinal."""
+    count = _number(process, "cuDeviceGetCount")
+    return [f"GPU-{uuid.UUID(bytes=process('cuDeviceGetUuid', room(16), ordinal)[0])}" for ordinal in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("cuDeviceGetCount", [room(4)]), ("cuCtxSynchronize", []), ("cuMemAlloc_v2", [room(8), 4]), ("cuStreamQuery", [0])],
+)
+def test_before_cu_init_every_call_says_not_initialized(machine: Machine, name: str, arguments: list[dict[str, int]]) -> None:
+    process = start(machine, ready=False)
+    assert process.code(name, *arguments) == NOT_INITIALIZED
+
+
+def test_the_version_is_known_before_cu_init(machine: Machine) -> None:
+    process = start(machine, ready=False)
+    assert _number(process, "cuDriverGetVersion") == 12040
+    assert process.code("cuDriverGetVersion", None) == INVALID_VALUE
+
+
+def test_cu_init_takes_no_flags_and_may_be_called_again(machine: Machine) -> None:
+    process = start(machine, ready=False)
+    assert [process.code("cuInit", flags) for flags in (1, 0, 0)] == [INVALID_VALUE, SUCCESS, SUCCESS]
+
+
+def test_without_a_machine_there_is_no_device(machine: Machine) -> None:
+    process = start(machine, ready=False, VCUDA_EMULATOR_PROFILE=str(machine.directory / "none"), VCUDA_EMULATOR_STATE="")
+    assert process.code("cuInit", 0) == NO_DEVICE
+    assert process.code("cuDeviceGetCount", room(4)) == NOT_INITIALIZED
+
+
+def test_a_malformed_profile_is_an_unknown_error_that_is_explained_once(machine: Machine) -> None:
+    machine.describe({"format": 1})
+    process = start(machine, ready=False)
+    assert [process.code("cuInit", 0) for _ in range(3)] == [UNKNOWN] * 3
+    assert len(machine.errors.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(("state", "code"), [("unload", NO_DEVICE), ("mismatch", DRIVER_MISMATCH)])
+def test_a_driver_that_is_not_right_is_found_out_by_cu_init(machine: Machine, state: str, code: int) -> None:
+    machine.describe("laptop")
+    machine.command("driver", state)
+    process = start(machine, ready=False)
+    assert process.code("cuInit", 0) == code
+    machine.command("driver", "load")
+    assert process.code("cuInit", 0) == SUCCESS
+
+
+def test_cuda_does_not_survive_fork(machine: Machine) -> None:
+    process = start(machine)
+    calls = [["cuInit", [0]], ["cuDeviceGetCount", [room(4)]], ["cuCtxSynchronize", []]]
+    assert process.ask(fork=calls)["codes"] == [NOT_INITIALIZED] * 3
+    assert process.code("cuCtxSynchronize") == SUCCESS
+
+
+def test_a_child_of_a_process_that_did_not_initialise_can(machine: Machine) -> None:
+    process = start(machine, ready=False)
+    assert process.ask(fork=[["cuInit", [0]], ["cuDeviceGetCount", [room(4)]]])["codes"] == [SUCCESS, SUCCESS]
+    assert process.code("cuInit", 0) == SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("3,1", [3, 1]),
+        ("2", [2]),
+        (" 1 , 2", [1, 2]),
+        ("0,8,1", [0]),
+        ("1,x,2", [1]),
+        ("5,-1,2", [5]),
+        ("1,1,2", [1]),
+        ("{2},{7}", [2, 7]),
+        ("{0:.12}", [0]),
+        ("{1},0", [1, 0]),
+        ("GPU-ffff,1", []),
+        ("-1", []),
+        ("", []),
+        ("none", []),
+    ],
+)
+def test_cuda_visible_devices_stops_at_the_first_entry_that_names_no_gpu(
+    machine: Machine, given: str, expected: list[int]
+) -> None:
+    """CUDA C++ Programming Guide, "CUDA Environment Variables"."""
+    machine.describe("hgx-a100")
+    uuids = _uuids(machine)
+    process = start(machine, ready=False, CUDA_VISIBLE_DEVICES=given.format(*uuids))
+    assert process.code("cuInit", 0) == (SUCCESS if expected else NO_DEVICE)
+    if expected:
+        assert _seen(process) == [uuids[position] for position in expected]
+
+
+def test_the_fastest_gpu_comes_first_unless_the_order_is_by_pci_address(machine: Machine) -> None:
+    machine.describe("pcie-mixed")
+    by_address = [gpu["uuid"] for gpu in sorted(machine.show()["gpus"], key=lambda gpu: str(gpu["bus_id"]))]
+    ordered, fastest = (start(machine, ready=False, CUDA_DEVICE_ORDER=order) for order in ("PCI_BUS_ID", "FASTEST_FIRST"))
+    ordered("cuInit", 0)
+    fastest("cuInit", 0)
+    assert _seen(ordered) == by_address
+    assert sorted(_seen(fastest)) == sorted(by_address)
+    name = fastest("cuDeviceGetName", room(64), 64, 0)[0].split(b"\0")[0]
+    models = json.loads(machine.profile.read_text())["models"].values()
+    best = max(models, key=lambda model: int(model.get("cores", 1024)) * int(model.get("sm_clock_mhz", 1000)))
+    assert name.decode() == best["name"]
+
+
+def test_a_lost_gpu_is_not_enumerated(machine: Machine) -> None:
+    machine.describe("hgx-a100")
+    machine.command("lose", 1)
+    process = start(machine, ready=False)
+    process("cuInit", 0)
+    uuids = _uuids(machine)
+    assert _seen(process) == [uuids[0], *uuids[2:]]
+
+
+def test_a_gpu_lost_in_use_fails_every_call_of_its_context(machine: Machine) -> None:
+    process = start(machine)
+    stream = process.stream()
+    machine.command("lose", 0)
+    assert process.launch_code(stream, 1) == UNKNOWN
+    assert process.code("cuStreamSynchronize", stream) == UNKNOWN
+    assert process.code("cuCtxSynchronize") == UNKNOWN
+
+
+def test_attributes_are_the_profile_s(machine: Machine) -> None:
+    process = start(machine)
+    expected = {_MULTIPROCESSORS: 6912 // 64, _MAJOR: 8, _MINOR: 0, _COMPUTE_MODE: 0, _NUMA: 0, 33: 0x07, 34: 0, 50: 0, 32: 1}
+    assert {which: _number(process, "cuDeviceGetAttribute", which, 0) for which in expected} == expected
+    assert process.code("cuDeviceGetAttribute", room(4), 100_000, 0) == INVALID_VALUE
+    assert process.code("cuDeviceGetAttribute", room(4), 1, 8) == INVALID_DEVICE
+
+
+def test_memory_of_a_device_is_what_processes_can_have(machine: Machine) -> None:
+    process = start(machine)
+    expected = (81920 - 618) << 20
+    assert process.get("cuDeviceTotalMem_v2", 0) == expected
+    free, total = process("cuMemGetInfo_v2", room(8), room(8))
+    assert struct.unpack("Q", total)[0] == expected
+    assert process.get("cuDeviceTotalMem", 0, size=4) == 2**32 - 1  # its number has 32 bits
+
+
+def test_a_device_is_found_by_the_address_that_it_gives(machine: Machine) -> None:
+    process = start(machine)
+    text = process("cuDeviceGetPCIBusId", room(32), 32, 3)[0].split(b"\0")[0]
+    assert text == b"0000:4E:00.0"
+    for written in (text, b"0000:4e:00.0", b"4E:00.0"):
+        assert _number(process, "cuDeviceGetByPCIBusId", pointer_to(written + b"\0")) == 3
+    assert process.code("cuDeviceGetByPCIBusId", room(4), pointer_to(b"0000:FF:00.0\0")) == INVALID_DEVICE
+    assert process.code("cuDeviceGetPCIBusId", room(4), 4, 3) == INVALID_VALUE
+
+
+def test_error_names_are_the_header_s(machine: Machine) -> None:
+    process = start(machine, ready=False)
+    assert process.code("cuGetErrorName", 2, room(8)) == SUCCESS
+    assert process.code("cuGetErrorString", 900, room(8)) == SUCCESS
+    assert process.code("cuGetErrorName", 12345, room(8)) == INVALID_VALUE
+    assert process.code("cuGetErrorName", 2, None) == INVALID_VALUE
+
+
+def test_the_state_can_be_made_by_a_cuda_process(machine: Machine) -> None:
+    machine.describe("laptop")
+    assert not machine.state.exists()
+    process = start(machine)
+    assert machine.state.exists() and Path(f"{machine.state}.pids").exists()
+    assert _number(process, "cuDeviceGetCount") == 1
