@@ -87,6 +87,8 @@ Besides these, `process_*` describes the agent's own process: memory, CPU time, 
 - Pods that were refused, by kind of error: `sum by (reason) (rate(vcuda_allocations_total{{outcome="refused"}}[5m]))`
 - An agent that kubelet does not know: `vcuda_kubelet_registered == 0`
 - A watch that fell silent: `time() - vcuda_watch_last_event_timestamp_seconds > 300`
+- A node on which no share starts: `vcuda_shares_enforceable == 0`
+- A driver with libraries missing, by name: `vcuda_driver_mirror_missing`
 - Memory held but not used: `vcuda_gpu_memory_allocated_bytes - vcuda_gpu_memory_used_bytes`
 """
 

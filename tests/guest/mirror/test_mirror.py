@@ -88,6 +88,19 @@ def test_for_shares_ours_are_files_and_the_real_ones_stand_behind_them(node: Nod
     assert list((node.base / "origin/lib").glob("libcuda.so*"))
 
 
+@pytest.mark.parametrize("machine", list(Machine))
+def test_nodes_of_both_machines_are_served(tmp_path: Path, machine: Machine) -> None:
+    driver = make_driver_root(tmp_path / "host", machine=machine.value)
+    ours = make_interposers(tmp_path / "ours", machine=machine.value)
+    mirror = DriverMirror(tmp_path / "vdriver", MirrorOptions(driver.path, ours, machine), loaded=lambda: VERSION)
+    mirror.open()
+    found = mirror.look()
+    assert found is not None
+    assert (found.state.refusal, found.state.missing) == ("", ())
+    assert (tmp_path / "vdriver/nvidia/lib64/libcuda-real.so.1").exists()
+    assert (tmp_path / "vdriver/origin/lib/libcuda.so.1").exists()
+
+
 def test_nothing_of_ours_is_in_front_of_whole_gpus(node: Node) -> None:
     node.look()
     for path in (node.base / "origin").rglob("*"):
