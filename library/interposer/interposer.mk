@@ -46,3 +46,10 @@ $(BUILD)/interposer/stubs/%.so.1:
 sanitize-threads:
 	$(MAKE) BUILD=$(BUILD)/threads NO_UNDEFINED= CFLAGS="-O1 -g -fno-omit-frame-pointer" \
 		SANITIZE="-fsanitize=thread $(if $(findstring clang,$(CC)),,-Wno-tsan)" interposer
+
+# What reads files that others wrote, for libFuzzer: CC=clang.
+.PHONY: fuzz
+fuzz: $(BUILD)/fuzz/limits
+$(BUILD)/fuzz/limits: fuzz/limits.c $(wildcard $(INTERPOSER)/state/*.[ch])
+	@mkdir -p $(@D)
+	@$(CC) $(FLAGS) -I. -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o $@ $(filter %.c,$^)

@@ -441,6 +441,19 @@ def totals_while_told() -> None:
         print(json.dumps(total), flush=True)
 
 
+def totals_until(last: int) -> None:
+    """The same without a thread of Python's own, until it is the last."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    context, seen = c_void_p(), 0
+    cuda.cuDevicePrimaryCtxRetain(byref(context), 0)
+    while seen != last:
+        now = cuda_memory(cuda)[1]
+        if now != seen:
+            print(json.dumps(now), flush=True)
+        seen = now
+        time.sleep(0.02)
+
+
 def totals_of_nvml_while_told() -> None:
     """The same of a process that uses NVML alone and has no helper thread."""
     nvml = ctypes.CDLL("libnvidia-ml.so.1")

@@ -7,6 +7,7 @@ import pytest
 from tests.library.machine import Machine
 from tests.library.memory_client import INVALID_VALUE, KIB, MIB, UNIT, Cuda, pointer_to, room, start
 
+_NOT_READY, _IMPLICIT, _RELAXED = 600, 906, 2
 _DATA = bytes(range(256)) * 16
 
 
@@ -132,6 +133,27 @@ def test_a_copy_takes_its_time_on_the_stream(machine: Machine, function: str, by
     cuda("cuStreamSynchronize", stream)
     (milliseconds,) = struct.unpack("f", cuda("cuEventElapsedTime", room(4), begin, end)[0])
     assert milliseconds == pytest.approx(4 * (to_start + size / bytes_per_ns) / 1e6, rel=0.02)
+
+
+def test_a_synchronous_copy_waits_for_the_stream_before_it_returns(machine: Machine) -> None:
+    cuda = start(machine)
+    pointer, legacy = cuda.alloc(16), cuda.stream(0)
+    cuda.occupy(legacy, 150)
+    cuda("cuMemsetD8_v2", pointer, 1, 16)
+    assert cuda.code("cuStreamQuery", legacy) == _NOT_READY
+    cuda.read(pointer, 16)
+    assert cuda.code("cuStreamQuery", legacy) == 0
+
+
+@pytest.mark.parametrize(("flags", "code"), [(0, _IMPLICIT), (1, 0)])
+def test_the_legacy_stream_does_nothing_while_a_blocking_stream_is_captured(
+    machine: Machine, flags: int, code: int
+) -> None:
+    cuda = start(machine)
+    stream, pointer = cuda.stream(flags), cuda.alloc(16)
+    cuda("cuStreamBeginCapture_v2", stream, _RELAXED)
+    assert cuda.code("cuMemcpyHtoD_v2", pointer, pointer_to(bytes(16)), 16) == code
+    assert cuda.code("cuMemcpyHtoDAsync_v2", pointer, pointer_to(bytes(16)), 16, stream) == (901 if code else 0)
 
 
 def test_copies_between_devices(machine: Machine) -> None:

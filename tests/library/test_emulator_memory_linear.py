@@ -25,6 +25,7 @@ from tests.library.memory_client import (
 )
 
 _GLOBAL, _ATTACH_HOST, _SINGLE = 1, 2, 4
+_NOT_READY = 600
 
 
 def test_a_pointer_is_aligned_to_512_bytes_and_no_two_share_a_byte(machine: Machine) -> None:
@@ -243,6 +244,16 @@ def test_a_context_takes_its_memory_with_it(machine: Machine) -> None:
     assert before - cuda.left() == UNIT
     cuda("cuMemRelease", outlives)
     assert cuda.left() == before
+
+
+def test_freeing_plain_memory_waits_for_queued_work_and_freeing_pooled_memory_does_not(machine: Machine) -> None:
+    cuda = start(machine)
+    stream, plain, pooled = cuda.stream(), cuda.alloc(1000), cuda.alloc_async(1000)
+    cuda.occupy(stream, 150)
+    cuda.free(pooled)
+    assert cuda.code("cuStreamQuery", stream) == _NOT_READY
+    cuda.free(plain)
+    assert cuda.code("cuStreamQuery", stream) == 0
 
 
 def test_memory_counts_for_the_gpu_that_it_is_on(machine: Machine) -> None:

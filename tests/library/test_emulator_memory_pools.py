@@ -140,6 +140,15 @@ def test_up_to_the_threshold_memory_is_held(machine: Machine) -> None:
     assert cuda.attribute(pool, RESERVED) == 4 * _STEP
 
 
+def test_a_chunk_that_is_larger_than_the_threshold_goes_back_whole(machine: Machine) -> None:
+    cuda = start(machine)
+    pool = cuda.pool()
+    cuda.set_attribute(pool, RELEASE_THRESHOLD, _STEP)
+    cuda.free_async(cuda.alloc_async(100 * MIB))
+    cuda.synchronize()
+    assert cuda.attribute(pool, RESERVED) == 0
+
+
 def test_trimming_keeps_at_least_what_it_is_told_to(machine: Machine) -> None:
     cuda = start(machine)
     pool = cuda.pool()

@@ -1,5 +1,6 @@
 """Processes of one container in their region: slots, forks, deaths, the helper thread."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -206,6 +207,33 @@ def test_where_no_thread_can_be_made_the_process_lives_and_is_told_once(limited:
     assert outcome.value[1]["total"] == 2 * GIB
     (said,) = outcome.errors.splitlines()
     assert "no helper thread can be made" in said
+
+
+def test_where_no_thread_can_be_made_the_programs_own_calls_follow_the_limits(limited: Container, short_tmp: Path) -> None:
+    refusal = program(short_tmp, "no_threads.c", "-shared", "-fPIC")
+    watched = limited.start("totals_until", 3 * GIB, LD_PRELOAD=str(refusal))
+    assert watched.stdout is not None
+    assert int(watched.stdout.readline()) == 2 * GIB
+    limited.grant(device(0, memory=3 * GIB), generation=2)
+    assert int(watched.stdout.readline()) == 3 * GIB
+    watched.communicate(timeout=20)
+
+
+def test_a_stderr_that_nobody_reads_neither_ends_nor_holds_the_program(limited: Container, short_tmp: Path) -> None:
+    limited.write_limits(b"rubbish")
+    total = program(short_tmp, "total.c", f"-L{limited.driver}", "-l:libcuda.so.1")
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, bytes(1 << 12))
+    os.set_blocking(writer, True)
+    for end in (reader, writer):  # first nobody reads what is there, then nobody can
+        done = subprocess.run(
+            [total], env=limited.environment, stdout=subprocess.PIPE, stderr=writer, timeout=20, check=True
+        )
+        assert int(done.stdout) == 80 * GIB
+        os.close(end)
 
 
 @pytest.mark.parametrize("way", ["exit", "_exit", "return", "thread"])

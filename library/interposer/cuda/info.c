@@ -31,6 +31,7 @@ CUresult cuMemGetInfo(unsigned int *free, unsigned int *total)
     CUresult error = DRIVER(cuMemGetInfo, free, total);
     if (error != CUDA_SUCCESS || hook_nested())
         return error;
+    vcuda_helper_poll();
     int index = device_index_current();
     if (free != NULL)
         *free = (unsigned int)free_of(index, *free);
@@ -44,6 +45,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
     CUresult error = DRIVER(cuMemGetInfo_v2, free, total);
     if (error != CUDA_SUCCESS || hook_nested())
         return error;
+    vcuda_helper_poll();
     int index = device_index_current();
     if (free != NULL)
         *free = free_of(index, *free);

@@ -45,8 +45,10 @@ static uint64_t run_due(void)
 {
     uint32_t idle = 0;
     uint64_t next = UINT64_MAX;
+    int cancel_state;
     if (!atomic_compare_exchange_strong(&working, &idle, 1))
         return vcuda_now_ns() + BUSY_NS;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     for (int i = 0; i < MAX_TICKS && !atomic_load(&leaving); i++) {
         vcuda_tick *run = atomic_load(&ticks[i].run);
         uint64_t now = vcuda_now_ns(), due = atomic_load(&ticks[i].due_ns);
@@ -63,6 +65,7 @@ static uint64_t run_due(void)
     atomic_store(&working, 0);
     if (atomic_load(&leaving))
         syscall(SYS_futex, &working, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    pthread_setcancelstate(cancel_state, NULL);
     return next;
 }
 

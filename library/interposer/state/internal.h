@@ -14,6 +14,7 @@ struct limits_outcome {
     bool missing;
     char reason[LIMITS_REASON];     /* "" when read */
 };
+uint64_t limits_checksum(const char *bytes, size_t size);
 struct limits_outcome limits_parse(const char *bytes, size_t size, struct limits_view *view);
 struct limits_outcome limits_parse_legacy(const char *bytes, size_t size, struct limits_view *view);
 struct limits_outcome limits_read_file(const char *path, struct limits_view *view);

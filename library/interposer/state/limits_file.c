@@ -49,7 +49,7 @@ static uint64_t fnv(const char *bytes, size_t from, size_t to, uint64_t hash)
 }
 
 /* Over the file with the checksum's own bytes zero. */
-static uint64_t checksum(const char *bytes, size_t size)
+uint64_t limits_checksum(const char *bytes, size_t size)
 {
     const size_t at = offsetof(struct limits_header, checksum), after = at + sizeof(uint64_t);
     const char zeros[sizeof(uint64_t)] = {0};
@@ -68,7 +68,7 @@ static bool header_fits(const struct limits_header *header, const char *bytes, s
         REFUSE(outcome, "has version %u, this library reads %u", header->version, (unsigned)LIMITS_VERSION);
     else if (header->size != size)
         REFUSE(outcome, "has %zu bytes and says %u", size, header->size);
-    else if (header->checksum != checksum(bytes, size))
+    else if (header->checksum != limits_checksum(bytes, size))
         REFUSE(outcome, "has a wrong checksum");
     else if (header->flags != 0)
         REFUSE(outcome, "has flags 0x%x that this library does not know", header->flags);

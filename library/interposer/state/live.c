@@ -6,6 +6,7 @@
  * Devices keep their positions: the region and the activity rows go by them, so a file that moves one is refused.
  * Views lie in a ring of 64: a reader would have to hold one for 16 seconds of steady change before it is written anew.
  */
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -132,11 +133,14 @@ void vcuda_refresh(void)
 {
     uint64_t now = vcuda_now_ns(), last = atomic_load(&looked_ns);
     uint32_t free = 0;
+    int cancel_state;
     if (vcuda_limits()->origin == LIMITS_ABSENT || now - last < look_ns || !atomic_compare_exchange_strong(&busy, &free, 1))
         return;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     atomic_store(&looked_ns, now);
     bool changed = look();
     atomic_store(&busy, 0);
+    pthread_setcancelstate(cancel_state, NULL);
     if (changed)
         limits_announce();
 }

@@ -1,8 +1,11 @@
 /*
  * The one way this library speaks: a line on stderr, at most once a minute for each topic, in one write so that lines do not mix.
- * Takes no lock and allocates nothing; errno is kept.
+ * Takes no lock; errno is kept. A stderr that nobody reads neither holds the program up nor ends it.
  */
 #include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,6 +31,23 @@ static bool may_speak(enum vcuda_topic topic)
     return (last == 0 || now - last >= quiet_ns) && atomic_compare_exchange_strong(&spoken[topic], &last, now);
 }
 
+/* A pipe without a reader sends SIGPIPE, which would end the program: it is taken away again, unless one was waiting already. */
+static void write_quietly(const char *line, size_t length)
+{
+    struct pollfd errors = {.fd = STDERR_FILENO, .events = POLLOUT};
+    struct timespec at_once = {0};
+    sigset_t pipe, before, waiting;
+    if (poll(&errors, 1, 0) != 1)
+        return;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe, &before);
+    sigpending(&waiting);
+    if (write(STDERR_FILENO, line, length) < 0 && errno == EPIPE && !sigismember(&waiting, SIGPIPE))
+        sigtimedwait(&pipe, NULL, &at_once);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
 void vcuda_warn(enum vcuda_topic topic, const char *format, ...)
 {
     int kept = errno;
@@ -42,8 +62,7 @@ void vcuda_warn(enum vcuda_topic topic, const char *format, ...)
         if (length > sizeof line - 2)
             length = sizeof line - 2;
         line[length] = '\n';
-        if (write(STDERR_FILENO, line, length + 1) < 0)
-            errno = kept;       /* nobody listens: nothing to be done */
+        write_quietly(line, length + 1);
     }
     errno = kept;
 }

@@ -12,6 +12,7 @@
 
 struct once {
     _Atomic uint32_t holder;    /* pid at work, or 0 */
+    int cancel_state;           /* of the thread at work, which is not cancelled meanwhile */
 };
 
 /* True: the caller does it, sets `done` and calls once_leave. False: it is done, or somebody has been at it for five seconds. */

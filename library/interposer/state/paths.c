@@ -13,6 +13,8 @@
 
 #include "internal.h"
 
+enum { LONGEST_BASE = VCUDA_PATH - 64 };
+
 static const char standard[] = "/etc/vcuda";
 static char base[VCUDA_PATH];       /* written while attaching, before vcuda_attached is set */
 
@@ -27,7 +29,7 @@ void paths_find(void)
 {
     const char *named = getenv("VCUDA_DIR");
     const char *chosen = standard;
-    if (!exists(standard) && named != NULL && named[0] == '/' && strlen(named) < sizeof base)
+    if (!exists(standard) && named != NULL && named[0] == '/' && strlen(named) < LONGEST_BASE)
         chosen = named;
     strcpy(base, exists(chosen) ? chosen : "");
 }

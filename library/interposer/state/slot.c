@@ -4,6 +4,7 @@
  * A slot is claimed by compare-and-swap of its pid and cleared by whoever swaps a dead pid for his own with REGION_CLEARING, so two never clear
  * one, and one that is being cleared is never claimed. Liveness is judged only in our own pid namespace; the agent judges the others.
  */
+#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -179,11 +180,14 @@ static unsigned reap(struct region *region, uint32_t self)
 unsigned vcuda_reap(void)
 {
     uint32_t free = 0;
+    int cancel_state;
     if (!vcuda_region_shared() || !atomic_compare_exchange_strong(&reaping, &free, 1))
         return 0;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     unsigned count = reap(vcuda_region(), (uint32_t)getpid());
     atomic_store(&reaped_ns, vcuda_now_ns());
     atomic_store(&reaping, 0);
+    pthread_setcancelstate(cancel_state, NULL);
     return count;
 }
 

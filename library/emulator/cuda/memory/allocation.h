@@ -1,9 +1,9 @@
 /*
  * What an application has allocated or registered: one record for each, found by any address inside it.
  *
- * In: records of the families of this directory. Out: the record of an address, and the bytes behind a range of addresses. Not here: physical
- * memory. Everything under memory_lock(). Invariant: records do not overlap; a record's `content` is where its first byte lies, NULL
- * where nothing is there now (graph memory between launches).
+ * In: records of the families of this directory. Out: the record of an address, and the bytes behind a range of addresses. Not
+ * here: physical memory. Everything under memory_lock(). Invariant: records do not overlap; a record's `content` is where its first
+ * byte lies, NULL where nothing is there now (graph memory between launches).
  */
 #ifndef VCUDA_EMULATOR_ALLOCATION_H
 #define VCUDA_EMULATOR_ALLOCATION_H
@@ -62,8 +62,8 @@ struct stretch {
  */
 bool allocation_stretch(uint64_t address, bool pageable, uint64_t written, struct stretch *out);
 /*
- * Whether [address, address + size) can be copied from or to, now or, where `planned`, when the graph is launched that the copy is a part of: memory
- * of graphs is there only then. What begins at `address` in *first, without its bytes where they are yet to come.
+ * Whether [address, address + size) can be copied from or to, now or, where `planned`, when the graph is launched that the copy is
+ * a part of: memory of graphs is there only then. What begins at `address` in *first, without its bytes where they are yet to come.
  */
 bool allocation_covers(uint64_t address, uint64_t size, bool pageable, bool planned, struct stretch *first);
 

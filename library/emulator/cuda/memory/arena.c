@@ -93,13 +93,28 @@ void arena_drop(struct arena *arena, struct chunk *chunk)
     free(chunk);
 }
 
+/* The first empty chunk from an address on. */
+static struct chunk *next_empty(const struct arena *arena, uint64_t from)
+{
+    struct span *at = spans_at_or_after(&arena->chunks, from);
+    while (at != NULL && SPAN_OWNER(struct chunk, at)->used != 0)
+        at = spans_at_or_after(&arena->chunks, at->start + 1);
+    return SPAN_OWNER(struct chunk, at);
+}
+
 void arena_trim(struct arena *arena, uint64_t keep)
 {
-    struct span *next;
-    for (struct span *at = spans_at_or_after(&arena->chunks, 0); at != NULL; at = next) {
-        struct chunk *chunk = SPAN_OWNER(struct chunk, at);
-        next = spans_at_or_after(&arena->chunks, at->start + 1);
-        if (chunk->used == 0 && arena->reserved >= keep && arena->reserved - keep >= chunk->span.size)
-            arena_drop(arena, chunk);
+    struct chunk *next;
+    for (struct chunk *at = next_empty(arena, 0); at != NULL; at = next) {
+        next = next_empty(arena, at->span.start + 1);
+        if (arena->reserved >= keep && arena->reserved - keep >= at->span.size)
+            arena_drop(arena, at);
     }
+}
+
+void arena_shrink(struct arena *arena, uint64_t threshold)
+{
+    struct chunk *empty;
+    while (arena->reserved > threshold && (empty = next_empty(arena, 0)) != NULL)
+        arena_drop(arena, empty);
 }

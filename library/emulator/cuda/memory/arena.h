@@ -1,9 +1,10 @@
 /*
  * Many allocations out of a few pieces of physical memory.
  *
- * In: sizes. Out: addresses in chunks; a chunk is made in steps when nothing fits. What uses it: the slabs that small allocations of a device share,
- * memory pools, graph memory. They differ in step and in when an empty chunk goes back: at once, at a threshold, when trimmed.
- * Not here: records of allocations. Invariant: a chunk whose `used` is 0 is free as a whole, and `reserved` is the sum of all chunks.
+ * In: sizes. Out: addresses in chunks; a chunk is made in steps when nothing fits. What uses it: the slabs that small allocations
+ * of a device share, memory pools, graph memory. They differ in step and in when an empty chunk goes back: at once, at a threshold,
+ * when trimmed. Not here: records of allocations. Invariant: a chunk whose `used` is 0 is free as a whole, and `reserved` is the
+ * sum of all chunks.
  */
 #ifndef VCUDA_EMULATOR_ARENA_H
 #define VCUDA_EMULATOR_ARENA_H
@@ -37,5 +38,7 @@ struct chunk *arena_give(struct arena *arena, uint64_t address, uint64_t size);
 void arena_drop(struct arena *arena, struct chunk *empty);
 /* Gives empty chunks back while at least `keep` bytes stay reserved. */
 void arena_trim(struct arena *arena, uint64_t keep);
+/* Gives empty chunks back while more than `threshold` bytes are reserved. */
+void arena_shrink(struct arena *arena, uint64_t threshold);
 
 #endif

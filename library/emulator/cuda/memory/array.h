@@ -1,8 +1,8 @@
 /*
  * CUDA arrays and mipmaps behind their handles.
  *
- * In: descriptors. Out: handles, and for copies the address of an element. A handle is the address of an array object that is checked against
- * those there are. A level of a mipmap is an array of its own that ends with the mipmap. Under memory_lock().
+ * In: descriptors. Out: handles, and for copies the address of an element. A handle is the address of an array object that is
+ * checked against those there are. A level of a mipmap is an array of its own that ends with the mipmap. Under memory_lock().
  * Invariant: an array without memory (sparse, deferred) has no allocation.
  */
 #ifndef VCUDA_EMULATOR_ARRAY_H

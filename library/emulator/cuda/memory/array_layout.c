@@ -1,4 +1,7 @@
-/* See array_layout.h. The greatest extents are those of compute capability 8.0 and 9.0 (CUDA programming guide, technical specifications). */
+/*
+ * See array_layout.h. The greatest extents are those of compute capability 8.0 and 9.0 (CUDA programming guide, technical
+ * specifications).
+ */
 #include "array_layout.h"
 
 #include <stddef.h>

@@ -1,9 +1,9 @@
 /*
  * How much memory a CUDA array takes: pure arithmetic over its descriptor.
  *
- * In: a descriptor. Out: which shape it is, whether its extents and flags go together, bytes. An element is at most 16 bytes; memory is laid out in
- * blocks of ARRAY_ROW_BYTES by ARRAY_ROWS, as a GPU's block-linear arrays are, so an array takes a little more than width x height x depth.
- * Not here: allocating. Invariant: an invalid descriptor has no layout.
+ * In: a descriptor. Out: which shape it is, whether its extents and flags go together, bytes. An element is at most 16 bytes;
+ * memory is laid out in blocks of ARRAY_ROW_BYTES by ARRAY_ROWS, as a GPU's block-linear arrays are, so an array takes a little
+ * more than width x height x depth. Not here: allocating. Invariant: an invalid descriptor has no layout.
  */
 #ifndef VCUDA_EMULATOR_ARRAY_LAYOUT_H
 #define VCUDA_EMULATOR_ARRAY_LAYOUT_H

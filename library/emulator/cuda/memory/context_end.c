@@ -1,6 +1,6 @@
 /*
- * What the end of a context means for memory: everything that was allocated or registered in it goes with it. Memory of handles, pools and graphs
- * belongs to devices and stays.
+ * What the end of a context means for memory: everything that was allocated or registered in it goes with it. Memory of handles,
+ * pools and graphs belongs to devices and stays.
  */
 #include "../context.h"
 #include "../memory.h"

@@ -41,7 +41,8 @@ void transfer_perform(const struct transfer *transfer)
         uint64_t rest = transfer->bytes - done;
         memory_lock();
         bool found = allocation_stretch(transfer->source + done, transfer->flags & SOURCE_PAGEABLE, 0, &source);
-        found = found && allocation_stretch(transfer->target + done, transfer->flags & TARGET_PAGEABLE, least(rest, source.size, rest), &target);
+        uint64_t most = found ? least(rest, source.size, rest) : 0;
+        found = found && allocation_stretch(transfer->target + done, transfer->flags & TARGET_PAGEABLE, most, &target);
         memory_unlock();
         if (!found)
             return; /* freed since it was checked, by another thread */
@@ -65,10 +66,12 @@ CUresult memory_fill_check(uint64_t target, unsigned size, uint64_t count, bool 
 
 static void fill(char *bytes, uint32_t value, unsigned size, uint64_t length)
 {
-    unsigned char pattern[4] = {(unsigned char)value, (unsigned char)(value >> 8), (unsigned char)(value >> 16), (unsigned char)(value >> 24)};
+    unsigned char pattern[4];
     bool even = true;
-    for (unsigned i = 1; i < size; i++)
+    for (unsigned i = 0; i < size; i++) {
+        pattern[i] = (unsigned char)(value >> 8 * i);
         even &= pattern[i] == pattern[0];
+    }
     if (even) {
         memset(bytes, pattern[0], length);
         return;

@@ -1,8 +1,9 @@
 /*
  * Entry points of copies and fills, synchronous and in streams, in the flavours of both default streams.
  *
- * In: arguments of the application. Out: bytes moved by the time the call returns, and their cost on the stream. Synchronous calls return as the
- * driver's do: a copy from or to the host when it is done, a copy on the device or a fill when it is queued. In a capture a copy becomes a node.
+ * In: arguments of the application. Out: bytes moved by the time the call returns, and their cost on the stream. Synchronous calls
+ * return as the driver's do: a copy from or to the host when it is done, a copy on the device or a fill when it is queued. In a
+ * capture a copy becomes a node.
  */
 #include <string.h>
 

@@ -1,8 +1,9 @@
 /*
  * Memory of other processes in this one: opened IPC handles, and pointers out of shared pools.
  *
- * In: the name of a shared file and where in it. Out: an allocation at an address of this process, for the same bytes. Not charged here: its
- * maker pays. Under memory_lock(). Invariant: one file is mapped once per process, however many allocations of it are opened.
+ * In: the name of a shared file and where in it. Out: an allocation at an address of this process, for the same bytes. Not charged
+ * here: its maker pays. Under memory_lock(). Invariant: one file is mapped once per process, however many allocations of it are
+ * opened.
  */
 #ifndef VCUDA_EMULATOR_FOREIGN_H
 #define VCUDA_EMULATOR_FOREIGN_H

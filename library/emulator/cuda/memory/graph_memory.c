@@ -1,8 +1,10 @@
 /*
- * Memory of graphs: an address for each allocation node, memory behind it from launch to free, and the attributes of a device's graph memory.
+ * Memory of graphs: an address for each allocation node, memory behind it from launch to free, and the attributes of a device's
+ * graph memory.
  *
- * In: what cuda/graph does to its nodes, and cuGraph-related calls of memory. Out: addresses that stay the same over launches. What is behind them
- * comes from a pool of the driver's own that keeps what it has until cuDeviceGraphMemTrim. Invariant: an address is backed at most once at a time.
+ * In: what cuda/graph does to its nodes, and cuGraph-related calls of memory. Out: addresses that stay the same over launches. What
+ * is behind them comes from a pool of the driver's own that keeps what it has until cuDeviceGraphMemTrim. Invariant: an address is
+ * backed at most once at a time.
  */
 #include <stdlib.h>
 

@@ -1,8 +1,8 @@
 /*
  * Entry points of page-locked host memory: allocated here or registered by the application. None of it is a GPU's.
  *
- * In: sizes, addresses, flags. Out: real memory of this process, at the same address for the CPU and for the GPU. Registered memory stays where it
- * is; it is only known. Invariant: a range is registered once, and none that is allocated here.
+ * In: sizes, addresses, flags. Out: real memory of this process, at the same address for the CPU and for the GPU. Registered memory
+ * stays where it is; it is only known. Invariant: a range is registered once, and none that is allocated here.
  */
 #include <limits.h>
 #include <sys/mman.h>
@@ -17,7 +17,8 @@
 
 enum {
     ALLOC_FLAGS = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED,
-    REGISTER_FLAGS = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY,
+    REGISTER_FLAGS = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY |
+                     CU_MEMHOSTREGISTER_READ_ONLY,
 };
 
 static uint64_t in_pages(uint64_t size)

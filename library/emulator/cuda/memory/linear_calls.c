@@ -1,8 +1,8 @@
 /*
  * Entry points of linear memory: cuMemAlloc and its kin, cuMemFree, cuMemGetInfo, cuMemGetAddressRange.
  *
- * In: arguments of the application. Out: pointers and the driver's error codes. Whatever comes from elsewhere (a pool, a graph, another process) is
- * freed by its family. Invariant: a failed call leaves its output alone.
+ * In: arguments of the application. Out: pointers and the driver's error codes. Whatever comes from elsewhere (a pool, a graph,
+ * another process) is freed by its family. Invariant: a failed call leaves its output alone.
  */
 #include <limits.h>
 

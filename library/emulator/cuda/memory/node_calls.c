@@ -1,8 +1,8 @@
 /*
  * What copy and fill nodes of graphs do: boxes of up to three dimensions, between hosts, devices and arrays.
  *
- * In: the parameters of cuGraphAddMemcpyNode and cuGraphAddMemsetNode. Out: actions that carry a copy of them, with their cost. A box moves row by
- * row. Invariant: a node whose parameters lead outside of memory is never made.
+ * In: the parameters of cuGraphAddMemcpyNode and cuGraphAddMemsetNode. Out: actions that carry a copy of them, with their cost. A
+ * box moves row by row. Invariant: a node whose parameters lead outside of memory is never made.
  */
 #include <string.h>
 
@@ -68,8 +68,9 @@ static bool sides_of(const CUDA_MEMCPY3D *copy, struct side *target, struct side
 
 static struct transfer row_of(const CUDA_MEMCPY3D *copy, const struct side *target, const struct side *source, uint64_t y, uint64_t z)
 {
+    unsigned pageable = (target->pageable ? TARGET_PAGEABLE : 0) | (source->pageable ? SOURCE_PAGEABLE : 0);
     return (struct transfer){target->start + y * target->row + z * target->slice, source->start + y * source->row + z * source->slice,
-                             copy->WidthInBytes, PLANNED | (target->pageable ? TARGET_PAGEABLE : 0) | (source->pageable ? SOURCE_PAGEABLE : 0)};
+                             copy->WidthInBytes, PLANNED | pageable};
 }
 
 static void perform_copy(const void *payload, struct stream *stream)

@@ -1,10 +1,10 @@
 /*
  * Physical memory: what is taken from a GPU, in units of SPACE_UNIT, and where its content lies.
  *
- * In: a device and a size. Out: a piece with addresses of its own, charged to this process in the GPU's shared account; or NULL, which is
- * CUDA_ERROR_OUT_OF_MEMORY. Host memory (device HOST) is the same without a charge. A piece is unmade by whoever made it, once nothing refers to it.
- * Not here: what an application sees of it (allocation.h). Everything under memory_lock().
- * Invariant: the sum of `charge` over all pieces is what this process has taken from the account of the GPU through this file.
+ * In: a device and a size. Out: a piece with addresses of its own, charged to this process in the GPU's shared account; or NULL,
+ * which is CUDA_ERROR_OUT_OF_MEMORY. Host memory (device HOST) is the same without a charge. A piece is unmade by whoever made it,
+ * once nothing refers to it. Not here: what an application sees of it (allocation.h). Everything under memory_lock(). Invariant:
+ * the sum of `charge` over all pieces is what this process has taken from the account of the GPU through this file.
  */
 #ifndef VCUDA_EMULATOR_PHYSICAL_H
 #define VCUDA_EMULATOR_PHYSICAL_H

@@ -1,8 +1,9 @@
 /*
  * Entry points that tell what a pointer is: cuPointerGetAttribute and cuPointerGetAttributes.
  *
- * In: any address. Out: attributes of the allocation that it lies in. For an address that is nobody's the first says CUDA_ERROR_INVALID_VALUE, the
- * second fills in zeros and succeeds, as documented. Invariant: an attribute is written as a whole or not at all.
+ * In: any address. Out: attributes of the allocation that it lies in. For an address that is nobody's the first says
+ * CUDA_ERROR_INVALID_VALUE, the second fills in zeros and succeeds, as documented. Invariant: an attribute is written as a whole or
+ * not at all.
  */
 #include <string.h>
 

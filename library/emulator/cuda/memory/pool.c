@@ -24,7 +24,8 @@ struct pool *pool_make(const CUmemPoolProps *properties)
     if (pool == NULL)
         return NULL;
     bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    *pool = (struct pool){.properties = *properties, .device = on_device ? properties->location.id : HOST, .reuse = {1, 1, 1}, .next = pools};
+    *pool = (struct pool){.properties = *properties, .reuse = {1, 1, 1}, .next = pools};
+    pool->device = on_device ? properties->location.id : HOST;
     pool->arena.wish = (struct physical_wish){.device = pool->device, .size = POOL_STEP, .exposed = !on_device};
     pool->arena.most = properties->maxSize;
     pool->waiting_end = &pool->waiting;
@@ -244,8 +245,7 @@ struct pool *pool_of_graphs(int device)
 static bool release(struct pool *pool)
 {
     settle(pool);
-    if (pool->arena.reserved > pool->threshold)
-        arena_trim(&pool->arena, pool->threshold);
+    arena_shrink(&pool->arena, pool->threshold);
     return pool->waiting != NULL;
 }
 

@@ -1,8 +1,8 @@
 /*
  * Entry points of memory pools: making, choosing, looking at and trimming them.
  *
- * In: arguments of the application. Out: handles and the driver's error codes. Allocation is in pool_streams.c, sharing between processes in
- * pool_sharing.c. Invariant: a device's default pool is always there, and current wherever nothing else was chosen.
+ * In: arguments of the application. Out: handles and the driver's error codes. Allocation is in pool_streams.c, sharing between
+ * processes in pool_sharing.c. Invariant: a device's default pool is always there, and current wherever nothing else was chosen.
  */
 #include "../context.h"
 #include "../entry.h"

@@ -1,8 +1,8 @@
 /*
  * Entry points of pools that several processes share: the pool by descriptor, its allocations by export data.
  *
- * In: pools made with a handle type, descriptors, export data. Out: imported pools, which allocate nothing themselves, and pointers to the exporter's
- * bytes. Invariant: a pointer is only imported into the pool that it came from.
+ * In: pools made with a handle type, descriptors, export data. Out: imported pools, which allocate nothing themselves, and pointers
+ * to the exporter's bytes. Invariant: a pointer is only imported into the pool that it came from.
  */
 #include <string.h>
 #include <unistd.h>

@@ -1,8 +1,8 @@
 /*
  * Entry points of stream-ordered allocation: cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemFreeAsync.
  *
- * In: sizes and streams. Out: pointers, good for work that is queued behind the call. In a capture the call becomes a node of the graph, whose memory is
- * the graph's. Invariant: no call here waits for the GPU.
+ * In: sizes and streams. Out: pointers, good for work that is queued behind the call. In a capture the call becomes a node of the
+ * graph, whose memory is the graph's. Invariant: no call here waits for the GPU.
  */
 #include "../capture.h"
 #include "../context.h"

@@ -1,6 +1,6 @@
 /*
- * The files behind shared memory: making, naming, locking and finding them. Knows no CUDA and no memory; see sharing.h for who uses it and why.
- * Invariant: a named file whose maker is gone is removed by the next process that makes or opens one.
+ * The files behind shared memory: making, naming, locking and finding them. Knows no CUDA and no memory; see sharing.h for who uses
+ * it and why. Invariant: a named file whose maker is gone is removed by the next process that makes or opens one.
  */
 #ifndef VCUDA_EMULATOR_SHARED_FILE_H
 #define VCUDA_EMULATOR_SHARED_FILE_H

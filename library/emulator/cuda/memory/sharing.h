@@ -1,13 +1,14 @@
 /*
  * Physical memory that several processes see: its content lies in a file.
  *
- * Two ways, as the real driver has two. By name: IPC handles and pointers out of shared pools name a file in a directory beside the state, which
- * whoever shares the state can open. By descriptor: an exported VMM handle is the file itself, handed over by the application; it carries its identity.
- * A piece of memory becomes shared when that is first asked for, without changing its address. The one who made it pays for it.
- * Who is alive is told by locks that the kernel drops with their holders: an exporter holds one on a named file, whose name anybody removes once it is
- * gone; whoever imported a descriptor, and every descriptor given out, holds one, so that memory outlives its last handle here as long as it can be reached.
- * Not here: which allocation lies in the piece. Everything under memory_lock() but sharing_use().
- * Invariant: nothing that was written is lost when a piece becomes shared: no bytes move meanwhile (sharing_use_*).
+ * Two ways, as the real driver has two. By name: IPC handles and pointers out of shared pools name a file in a directory beside the
+ * state, which whoever shares the state can open. By descriptor: an exported VMM handle is the file itself, handed over by the
+ * application; it carries its identity. A piece of memory becomes shared when that is first asked for, without changing its
+ * address. The one who made it pays for it. Who is alive is told by locks that the kernel drops with their holders: an exporter
+ * holds one on a named file, whose name anybody removes once it is gone; whoever imported a descriptor, and every descriptor given
+ * out, holds one, so that memory outlives its last handle here as long as it can be reached. Not here: which allocation lies in the
+ * piece. Everything under memory_lock() but sharing_use(). Invariant: nothing that was written is lost when a piece becomes shared:
+ * no bytes move meanwhile (sharing_use_*).
  */
 #ifndef VCUDA_EMULATOR_SHARING_H
 #define VCUDA_EMULATOR_SHARING_H

@@ -1,11 +1,11 @@
 /*
  * The address space of the emulated GPUs in this process.
  *
- * Device pointers come from ranges that are reserved once and that the CPU cannot touch, as with a real GPU. Their content lies in a second range
- * of the same shape, at a fixed distance, backed by the kernel page by page when something is first written: an allocation costs no
- * system call. Memory that the CPU may see as well (managed, on the host) has its content at the pointer itself.
- * In: sizes. Out: addresses in units of SPACE_UNIT. Not here: what is allocated (see physical.h, allocation.h); locking is the caller's.
- * Invariant: an address is given out once until it is given back, and content that was given back reads as zero.
+ * Device pointers come from ranges that are reserved once and that the CPU cannot touch, as with a real GPU. Their content lies in
+ * a second range of the same shape, at a fixed distance, backed by the kernel page by page when something is first written: an
+ * allocation costs no system call. Memory that the CPU may see as well (managed, on the host) has its content at the pointer
+ * itself. In: sizes. Out: addresses in units of SPACE_UNIT. Not here: what is allocated (see physical.h, allocation.h); locking is
+ * the caller's. Invariant: an address is given out once until it is given back, and content that was given back reads as zero.
  */
 #ifndef VCUDA_EMULATOR_SPACE_H
 #define VCUDA_EMULATOR_SPACE_H

@@ -1,9 +1,9 @@
 /*
  * Spans of addresses, ordered, that do not overlap: what is allocated and what is free are both kept in such trees.
  *
- * In: nodes that live inside the caller's records. Out: the span that holds an address, the first that has room, neighbours.
- * A treap: expected logarithmic, no allocation of its own. Not here: locking, which is the caller's. Invariant: no two spans of a tree share an
- * address, and `longest` is the greatest size below and at a node.
+ * In: nodes that live inside the caller's records. Out: the span that holds an address, the first that has room, neighbours. A
+ * treap: expected logarithmic, no allocation of its own. Not here: locking, which is the caller's. Invariant: no two spans of a
+ * tree share an address, and `longest` is the greatest size below and at a node.
  */
 #ifndef VCUDA_EMULATOR_SPANS_H
 #define VCUDA_EMULATOR_SPANS_H

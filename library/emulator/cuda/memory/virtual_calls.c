@@ -1,8 +1,8 @@
 /*
  * Entry points of virtual memory management.
  *
- * In: arguments of the application. Out: what virtual.c makes of them, and the driver's error codes. None of these needs a context, and none is
- * forbidden by a capture. Invariant: sizes, addresses and handles are checked here, before anything changes.
+ * In: arguments of the application. Out: what virtual.c makes of them, and the driver's error codes. None of these needs a context,
+ * and none is forbidden by a capture. Invariant: sizes, addresses and handles are checked here, before anything changes.
  */
 #include <string.h>
 
@@ -195,7 +195,8 @@ ENTRY(cuMemGetAllocationPropertiesFromHandle)(CUmemAllocationProp *properties, C
     return found == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-ENTRY(cuMemExportToShareableHandle)(void *out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags)
+ENTRY(cuMemExportToShareableHandle)(void *out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                                    unsigned long long flags)
 {
     if (out == NULL || flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return type == CU_MEM_HANDLE_TYPE_FABRIC ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
