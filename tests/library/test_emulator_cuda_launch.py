@@ -1,0 +1,244 @@
+"""Modules and launches ("CUDA Driver API": Module Management, Library Management, Execution Control) and what the emulated GPU makes of them."""
+
+import struct
+
+import pytest
+
+from tests.library.cuda_client import (
+    INVALID_HANDLE,
+    INVALID_PTX,
+    INVALID_VALUE,
+    MIB,
+    NEW_PTX,
+    NO_BINARY,
+    NOT_FOUND,
+    OUT_OF_MEMORY,
+    SMALL,
+    SUCCESS,
+    TOO_LARGE,
+    WORK,
+    Process,
+    kernel,
+    pointer_to,
+    ptx,
+    room,
+    start,
+)
+from tests.library.machine import Machine
+
+_MS = 1_000_000
+_GATE = 150 * _MS
+
+
+def _time(process: Process, function: int, shape: tuple[int, ...], parameters: list[bytes]) -> float:
+    """Milliseconds of one launch."""
+    stream = process.stream()
+    process.launch(stream, _GATE)
+    before = process.record(stream)
+    arguments = {"pointers": [one.hex() for one in parameters]} if parameters else None
+    process("cuLaunchKernel", function, *shape, 0, stream, arguments, None)
+    return process.settled(before, process.record(stream))
+
+
+@pytest.mark.parametrize(
+    ("cost", "parameters", "given", "milliseconds"),
+    [
+        ("", "", [], 0.01),
+        ("2000000", "", [], 2.0),
+        ("4 * param 0", ".param .u64 n", [struct.pack("Q", 500_000)], 2.0),
+        ("4 * param 0", ".param .u32 n", [struct.pack("I", 500_000)], 2.0),
+        ("1000 * param 1 + 500000", ".param .b8 x, .param .u32 n", [b"x", struct.pack("I", 1500)], 2.0),
+        ("0.5 * param 0", ".param .u64 n", [struct.pack("Q", 4_000_000)], 2.0),
+        ("1000 per thread", "", [], 2.048),
+        ("1 * param 0 wide", ".param .u64 n", [struct.pack("Q", 3_000_000)], 3.0),
+        ("1 * param 7", ".param .u64 n", [struct.pack("Q", 3_000_000)], 0.01),  # there is no such parameter
+    ],
+)
+def test_the_cost_directive_says_how_long_a_kernel_takes(
+    machine: Machine, cost: str, parameters: str, given: list[bytes], milliseconds: float
+) -> None:
+    process = start(machine)
+    function = process.function(ptx(kernel("costly", cost, parameters)), "costly")
+    assert _time(process, function, (2, 1, 1, 1024, 1, 1), given) == pytest.approx(milliseconds, abs=0.0005)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ptx(kernel("a"), kernel("work", "3000000"), kernel("b", "1000")),
+        ptx(".func helper()\n{\n{ ret; }\n}\n", kernel("work", "3000000")),
+        ptx(kernel("work", "3000000", directives=".maxntid 256, 1, 1\n.minnctapersm 2\n")),
+        ptx(kernel("work", "3000000"), rest='.file 1 "a // vcuda-emulator: ns = 7 {"\n// .entry nothing ( {\n/* } */'),
+        ptx(kernel("work", "3000000").replace("// vcuda-emulator: ns = 3000000", "/* vcuda-emulator: ns = 3000000 */ { }")),
+    ],
+)
+def test_a_kernel_is_found_among_whatever_else_the_text_has(machine: Machine, text: bytes) -> None:
+    process = start(machine)
+    assert _time(process, process.function(text, "work"), (1, 1, 1, 256, 1, 1), []) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("image", "code"),
+    [
+        (ptx(kernel("a"), version="99.0"), NEW_PTX),
+        (ptx(kernel("a"), version="8.5"), NEW_PTX),
+        (ptx(kernel("a"), version="8.4"), SUCCESS),
+        (ptx(kernel("a"), target="sm_90"), INVALID_PTX),
+        (ptx(kernel("a"), target="sm_50"), SUCCESS),
+        (ptx(".visible .entry a(.param .u64 x"), INVALID_PTX),
+        (ptx(".visible .entry a() {"), INVALID_PTX),
+        (b"nonsense\0", INVALID_PTX),
+        (b"\0", INVALID_PTX),
+        (b"\x7fELF" + bytes(60), NO_BINARY),
+        (struct.pack("I", 0x466243B1) + bytes(60), NO_BINARY),
+    ],
+)
+def test_images_that_the_gpu_cannot_run_are_refused(machine: Machine, image: bytes, code: int) -> None:
+    process = start(machine)
+    assert process.code("cuModuleLoadData", room(8), pointer_to(image)) == code
+    assert process.code("cuModuleLoadDataEx", room(8), pointer_to(image), 0, None, None) == code
+    assert process.code("cuLibraryLoadData", room(8), pointer_to(image), None, None, 0, None, None, 0) == code
+
+
+def test_a_module_pays_for_its_image_until_it_is_unloaded(machine: Machine) -> None:
+    process = start(machine)
+
+    def left() -> int:
+        return int.from_bytes(process("cuMemGetInfo_v2", room(8), room(8))[0], "little")
+
+    before = left()
+    module = process.module(ptx(kernel("a")) + b" " * 10)
+    assert before - left() == 2 * MIB
+    large = process.module(ptx(kernel("a"), rest="// " + "x" * (2 * MIB)))
+    assert before - left() == 6 * MIB
+    process("cuModuleUnload", large)
+    process("cuModuleUnload", module)
+    assert left() == before
+    assert process.code("cuModuleUnload", module) == INVALID_HANDLE
+    assert process.code("cuModuleGetFunction", room(8), module, pointer_to(b"a\0")) == INVALID_HANDLE
+
+
+def test_a_module_that_does_not_fit_is_out_of_memory(machine: Machine) -> None:
+    process = start(machine)
+    free = int.from_bytes(process("cuMemGetInfo_v2", room(8), room(8))[0], "little")
+    process.get("cuMemAlloc_v2", free - 2 * MIB)
+    process.module(ptx(kernel("a")))
+    assert process.code("cuModuleLoadData", room(8), pointer_to(ptx(kernel("a")))) == OUT_OF_MEMORY
+
+
+def test_names_that_are_not_in_a_module_are_not_found(machine: Machine) -> None:
+    process = start(machine)
+    module = process.module(ptx(kernel("a"), rest=".global .align 4 .b8 table[4096];\n.global .u32 one;"))
+    assert process.code("cuModuleGetFunction", room(8), module, pointer_to(b"b\0")) == NOT_FOUND
+    assert process.code("cuModuleGetGlobal_v2", room(8), room(8), module, pointer_to(b"none\0")) == NOT_FOUND
+    pointer, size, _ = process("cuModuleGetGlobal_v2", room(8), room(8), module, pointer_to(b"table\0"))
+    assert int.from_bytes(size, "little") == 4096
+    address = int.from_bytes(pointer, "little")
+    process("cuMemcpyHtoD_v2", address, pointer_to(b"abcd"), 4)
+    assert process("cuMemcpyDtoH_v2", room(4), address, 4)[0] == b"abcd"
+
+
+def test_a_kernel_of_a_library_can_be_launched_as_a_function(machine: Machine) -> None:
+    """cuLaunchKernel: "f" may be a CUkernel cast to CUfunction."""
+    process = start(machine)
+    library = process.get("cuLibraryLoadData", pointer_to(WORK), None, None, 0, None, None, 0)
+    handle = int.from_bytes(process("cuLibraryGetKernel", room(8), library, pointer_to(b"work\0"))[0], "little")
+    assert _time(process, handle, SMALL, [struct.pack("Q", 2 * _MS)]) == 2.0
+    function = process.get("cuKernelGetFunction", handle)
+    assert function != handle
+    assert _time(process, function, SMALL, [struct.pack("Q", 2 * _MS)]) == 2.0
+    process("cuLibraryUnload", library)
+    assert process.code("cuLaunchKernel", handle, *SMALL, 0, 0, {"pointers": [bytes(8).hex()]}, None) == INVALID_HANDLE
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (0, 1, 1, 1, 1, 1),
+        (1, 0, 1, 1, 1, 1),
+        (1, 1, 1, 0, 1, 1),
+        (1, 1, 1, 1025, 1, 1),
+        (1, 1, 1, 1, 1, 65),
+        (1, 1, 1, 32, 33, 1),
+        (1, 65536, 1, 1, 1, 1),
+        (1, 1, 65536, 1, 1, 1),
+        (2**31, 1, 1, 1, 1, 1),
+    ],
+)
+def test_a_shape_outside_of_the_limits_is_invalid(machine: Machine, shape: tuple[int, ...]) -> None:
+    """CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"."""
+    process = start(machine)
+    assert process.launch_code(process.stream(), 1, shape) == INVALID_VALUE
+
+
+def test_parameters_are_needed_and_come_one_way_only(machine: Machine) -> None:
+    """cuLaunchKernel: CUDA_ERROR_INVALID_VALUE "if both kernelParams and extra are non-NULL"."""
+    process = start(machine)
+    value = {"pointers": [struct.pack("Q", 1).hex()]}
+    empty = {"bytes": bytes(8).hex()}
+    assert process.code("cuLaunchKernel", process.work, *SMALL, 0, 0, None, None) == INVALID_VALUE
+    assert process.code("cuLaunchKernel", process.work, *SMALL, 0, 0, value, empty) == INVALID_VALUE
+    assert process.code("cuLaunchKernel", process.work, *SMALL, 0, 0, None, empty) == INVALID_VALUE
+    assert process.code("cuLaunchKernel", process.work, *SMALL, 64 * 1024, 0, value, None) == INVALID_VALUE
+    assert process.code("cuLaunchKernel", None, *SMALL, 0, 0, value, None) == INVALID_VALUE
+
+
+def test_a_function_needs_no_more_threads_than_it_says(machine: Machine) -> None:
+    process = start(machine)
+    function = process.function(ptx(kernel("few", directives=".maxntid 64\n")), "few")
+    assert process.code("cuLaunchKernel", function, 1, 1, 1, 64, 1, 1, 0, 0, None, None) == SUCCESS
+    assert process.code("cuLaunchKernel", function, 1, 1, 1, 65, 1, 1, 0, 0, None, None) == INVALID_VALUE
+    assert int.from_bytes(process("cuFuncGetAttribute", room(4), 0, function)[0], "little") == 64
+
+
+def test_a_cooperative_launch_must_fit_on_the_gpu(machine: Machine) -> None:
+    process = start(machine)
+    value = {"pointers": [struct.pack("Q", 1).hex()]}
+    fits, shape = 108 * 2, (1024, 1, 1)
+    assert process.code("cuLaunchCooperativeKernel", process.work, fits, 1, 1, *shape, 0, process.stream(), value) == SUCCESS
+    assert process.code("cuLaunchCooperativeKernel", process.work, fits + 1, 1, 1, *shape, 0, process.stream(), value) == TOO_LARGE
+    blocks = process("cuOccupancyMaxActiveBlocksPerMultiprocessor", room(4), process.work, 1024, 0)[0]
+    assert int.from_bytes(blocks, "little") == 2
+
+
+def _configuration(shape: tuple[int, ...], stream: int, attributes: int = 0, count: int = 0) -> bytes:
+    return struct.pack("7I4xQQI4x", *shape, 0, stream, attributes, count)
+
+
+def test_a_launch_by_configuration_is_the_same_launch(machine: Machine) -> None:
+    process = start(machine)
+    stream = process.stream()
+    process.launch(stream, _GATE)
+    before = process.record(stream)
+    value = {"pointers": [struct.pack("Q", 2 * _MS).hex()]}
+    for variant in ("cuLaunchKernelEx", "cuLaunchKernelEx_ptsz"):
+        process(variant, pointer_to(_configuration(SMALL, stream)), process.work, value, None)
+    assert process.settled(before, process.record(stream)) == 4.0
+    assert process.code("cuLaunchKernelEx", None, process.work, value, None) == INVALID_VALUE
+
+
+def test_the_oldest_way_to_launch_still_works(machine: Machine) -> None:
+    """"Execution Control [DEPRECATED]"."""
+    process = start(machine)
+    stream = process.stream()
+    process("cuFuncSetBlockShape", process.work, 32, 1, 1)
+    process("cuParamSetSize", process.work, 8)
+    process("cuParamSetv", process.work, 0, pointer_to(struct.pack("Q", 2 * _MS)), 8)
+    process.launch(stream, _GATE)
+    before = process.record(stream)
+    process("cuLaunchGridAsync", process.work, 4, 4, stream)
+    assert process.settled(before, process.record(stream)) == 2.0
+    process("cuParamSeti", process.work, 0, 1000)
+    assert process.code("cuLaunch", process.work) == SUCCESS
+    assert process.code("cuLaunchGrid", process.work, 0, 1) == INVALID_VALUE
+    process("cuParamSetSize", process.work, 4)
+    assert process.code("cuLaunch", process.work) == INVALID_VALUE  # fewer bytes than the kernel takes
+
+
+def test_every_call_is_counted_by_its_symbol(machine: Machine) -> None:
+    process = start(machine)
+    stream = process.stream()
+    for _ in range(3):
+        process.launch(stream, 1)
+    process.launch(0, 1, variant="_ptsz")
+    assert [process.calls(name) for name in ("cuLaunchKernel", "cuLaunchKernel_ptsz", "cuInit", "cuMemAlloc_v2", "cuNone")] == [3, 1, 1, 0, 0]
