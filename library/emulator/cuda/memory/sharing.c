@@ -51,6 +51,16 @@ static void close_in_child(void)
         if (at->fd >= 0)
             close(at->fd);
     }
+    all = NULL;
+}
+
+/* A process that ends in an orderly way leaves no name behind for others to remove. */
+__attribute__((destructor)) static void remove_names(void)
+{
+    for (struct sharing *at = all; at != NULL; at = at->next) {
+        if (at->named)
+            shared_file_remove(at->name.maker, at->name.number);
+    }
 }
 
 static void prepare(void)
