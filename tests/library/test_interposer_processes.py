@@ -209,7 +209,9 @@ def test_where_no_thread_can_be_made_the_process_lives_and_is_told_once(limited:
     assert "no helper thread can be made" in said
 
 
-def test_where_no_thread_can_be_made_the_programs_own_calls_follow_the_limits(limited: Container, short_tmp: Path) -> None:
+def test_where_no_thread_can_be_made_the_programs_own_calls_follow_the_limits(
+    limited: Container, short_tmp: Path
+) -> None:
     refusal = program(short_tmp, "no_threads.c", "-shared", "-fPIC")
     watched = limited.start("totals_until", 3 * GIB, LD_PRELOAD=str(refusal))
     assert watched.stdout is not None
