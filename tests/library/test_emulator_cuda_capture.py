@@ -1,0 +1,362 @@
+"""What stream capture takes and what it forbids ("CUDA Driver API, Stream Management": cuStreamBeginCapture, cuThreadExchangeStreamCaptureMode;
+"CUDA C++ Programming Guide, Creating a Graph Using Stream Capture", with its sections on cross-stream dependencies, prohibited calls and invalidation)."""
+
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from tests.library.cuda_client import (
+    CAPTURED_EVENT,
+    CAPTURING,
+    GLOBAL,
+    ILLEGAL_STATE,
+    IMPLICIT,
+    INVALID_VALUE,
+    INVALIDATED,
+    ISOLATION,
+    MERGE,
+    NON_BLOCKING,
+    NOT_READY,
+    RELAXED,
+    SUCCESS,
+    THREAD_LOCAL,
+    UNJOINED,
+    UNMATCHED,
+    WORK,
+    WRONG_THREAD,
+    Process,
+    pointer_to,
+    room,
+    start,
+)
+from tests.library.machine import Machine
+
+_MS = 1_000_000
+_NONE, _ACTIVE, _INVALID = 0, 1, 2
+
+
+def _end_code(process: Process, stream: int, thread: str = "") -> int:
+    return process.code("cuStreamEndCapture", stream, room(8), thread=thread)
+
+
+def _types(process: Process, graph: int) -> list[int]:
+    return [int.from_bytes(process("cuGraphNodeGetType", node, room(4))[0], "little") for node in process.nodes(graph)]
+
+
+def test_captured_launches_do_not_run_and_become_nodes(machine: Machine) -> None:
+    process = start(machine)
+    stream = process.stream()
+    process.capture(stream)
+    assert process.status(stream) == _ACTIVE
+    for _ in range(3):
+        process.launch(stream, 3_600_000 * _MS)
+    graph = process.end_capture(stream)
+    assert process.status(stream) == _NONE
+    assert _types(process, graph) == [0, 0, 0]
+    assert process.code("cuStreamQuery", stream) == SUCCESS
+    assert process.violations == 0
+
+
+def test_copies_and_sets_become_nodes_and_move_bytes_when_the_graph_is_launched(machine: Machine) -> None:
+    process = start(machine)
+    stream = process.stream()
+    one, other = process.get("cuMemAlloc_v2", 4096), process.get("cuMemAlloc_v2", 4096)
+    process("cuMemsetD8_v2", other, 0, 4096)
+    process.capture(stream)
+    process("cuMemsetD8Async", one, 7, 4096, stream)
+    process("cuMemcpyDtoDAsync_v2", other, one, 4096, stream)
+    process("cuLaunchHostFunc", stream, {"note": 0}, 5)
+    graph = process.end_capture(stream)
+    assert _types(process, graph) == [2, 1, 3]
+    assert process("cuMemcpyDtoH_v2", room(4), other, 4)[0] == bytes(4)
+    process("cuGraphLaunch", process.instantiate(graph), stream)
+    process("cuStreamSynchronize", stream)
+    assert process("cuMemcpyDtoH_v2", room(4), other, 4)[0] == b"\7" * 4
+    assert process.notes == [5]
+
+
+def test_stream_ordered_memory_becomes_nodes(machine: Machine) -> None:
+    process = start(machine)
+    stream = process.stream()
+    process.capture(stream)
+    pointer = process.get("cuMemAllocAsync", 1 << 20, stream)
+    process("cuMemsetD8Async", pointer, 1, 1 << 20, stream)
+    process("cuMemFreeAsync", pointer, stream)
+    graph = process.end_capture(stream)
+    assert _types(process, graph) == [10, 2, 11]
+    executable = process.instantiate(graph)
+    for _ in range(2):
+        process("cuGraphLaunch", executable, stream)
+    process("cuStreamSynchronize", stream)
+
+
+def test_a_fork_by_event_is_captured_and_must_be_joined(machine: Machine) -> None:
+    process = start(machine)
+    origin, fork = process.stream(), process.stream()
+    process.capture(origin)
+    process.launch(origin, 1)
+    forked = process.record(origin)
+    process("cuStreamWaitEvent", fork, forked, 0)
+    assert process.status(fork) == _ACTIVE
+    process.launch(fork, 1)
+    process.launch(origin, 1)
+    joined = process.record(fork)
+    process("cuStreamWaitEvent", origin, joined, 0)
+    process.launch(origin, 1)
+    graph = process.end_capture(origin)
+    assert process.status(fork) == _NONE
+    assert len(process.nodes(graph)) == 4
+
+
+def test_work_that_was_not_joined_ends_the_capture_with_an_error(machine: Machine) -> None:
+    process = start(machine)
+    origin, fork = process.stream(), process.stream()
+    process.capture(origin)
+    process("cuStreamWaitEvent", fork, process.record(origin), 0)
+    process.launch(fork, 1)
+    assert _end_code(process, origin) == UNJOINED
+    assert process.status(origin) == process.status(fork) == _NONE
+
+
+def test_a_capture_ends_in_the_stream_it_began_in(machine: Machine) -> None:
+    process = start(machine)
+    origin, fork = process.stream(), process.stream()
+    process.capture(origin)
+    process("cuStreamWaitEvent", fork, process.record(origin), 0)
+    assert _end_code(process, fork) == UNMATCHED
+
+
+@pytest.mark.parametrize(("mode", "code"), [(GLOBAL, WRONG_THREAD), (THREAD_LOCAL, WRONG_THREAD), (RELAXED, SUCCESS)])
+def test_only_a_relaxed_capture_ends_in_another_thread(machine: Machine, mode: int, code: int) -> None:
+    process = start(machine)
+    stream = process.stream()
+    process.capture(stream, mode)
+    process("cuCtxSetCurrent", process.context, thread="other")
+    assert _end_code(process, stream, thread="other") == code
+
+
+def test_where_a_capture_may_not_begin_or_end(machine: Machine) -> None:
+    process = start(machine)
+    stream = process.stream()
+    assert process.code("cuStreamBeginCapture_v2", 0, GLOBAL) == CAPTURING
+    assert process.code("cuStreamBeginCapture_v2", stream, 3) == INVALID_VALUE
+    assert _end_code(process, stream) == ILLEGAL_STATE
+    process.capture(stream)
+    assert process.code("cuStreamBeginCapture_v2", stream, GLOBAL) == ILLEGAL_STATE
+
+
+_ASKING: dict[str, Callable[[Process, int], list[int]]] = {
+    "cuStreamSynchronize": lambda _, stream: [stream],
+    "cuStreamQuery": lambda _, stream: [stream],
+    "cuCtxSynchronize": lambda _process, _stream: [],
+}
+
+
+@pytest.mark.parametrize("call", _ASKING)
+@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED])
+def test_asking_for_the_state_of_what_is_captured_invalidates_in_every_mode(machine: Machine, call: str, mode: int) -> None:
+    """"It is invalid to synchronize or query the execution status of a stream which is being captured" or of its context."""
+    process = start(machine)
+    stream = process.stream()
+    process.capture(stream, mode)
+    process.launch(stream, 1)
+    assert process.code(call, *_ASKING[call](process, stream)) == CAPTURING
+    assert process.status(stream) == _INVALID
+    assert process.launch_code(stream, 1) == INVALIDATED
+    assert _end_code(process, stream) == INVALIDATED
+    assert process.status(stream) == _NONE
+    assert process.violations == 1
+
+
+@pytest.mark.parametrize("call", ["cuEventQuery", "cuEventSynchronize"])
+def test_a_captured_event_cannot_be_asked(machine: Machine, call: str) -> None:
+    process = start(machine)
+    stream = process.stream()
+    process.capture(stream, RELAXED)
+    event = process.record(stream)
+    assert process.code(call, event) == CAPTURED_EVENT
+    assert _end_code(process, stream) == INVALIDATED
+    assert process.code(call, event) == CAPTURED_EVENT  # until it is recorded again
+    process("cuEventRecord", event, stream)
+    assert process.code("cuEventSynchronize", event) == SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments"),
+    [
+        ("cuMemcpyHtoD_v2", [0, {"bytes": "00"}, 1]),
+        ("cuMemsetD8_v2", [0, 0, 1]),
+        ("cuStreamSynchronize", [0]),
+        ("cuEventRecord", [1, 0]),
+        ("cuLaunchHostFunc", [0, {"note": 0}, 0]),
+    ],
+)
+def test_the_legacy_stream_may_not_depend_on_a_captured_blocking_stream(
+    machine: Machine, call: str, arguments: list[int]
+) -> None:
+    """Calls that work in it implicitly, such as a synchronous copy, as well."""
+    process = start(machine)
+    stream, pointer, event = process.stream(0), process.get("cuMemAlloc_v2", 64), process.event()
+    process.capture(stream, RELAXED)
+    arguments = [{"cuMemcpyHtoD_v2": pointer, "cuMemsetD8_v2": pointer, "cuEventRecord": event}.get(call, 0), *arguments[1:]]
+    assert process.code(call, *arguments) == IMPLICIT
+    assert process.status(stream) == _INVALID
+
+
+def test_a_captured_stream_that_is_not_blocking_leaves_the_legacy_stream_alone(machine: Machine) -> None:
+    process = start(machine)
+    stream, pointer = process.stream(NON_BLOCKING), process.get("cuMemAlloc_v2", 64)
+    process.capture(stream, RELAXED)
+    process("cuMemcpyHtoD_v2", pointer, pointer_to(b"x"), 1)
+    process.launch(0, 1)
+    process("cuStreamSynchronize", 0)
+    assert process.status(stream) == _ACTIVE
+    assert _end_code(process, stream) == SUCCESS
+
+
+def test_asking_whether_the_legacy_stream_captures_harms_no_capture(machine: Machine) -> None:
+    """cuStreamIsCapturing: CUDA_ERROR_STREAM_CAPTURE_IMPLICIT; "the blocking stream capture is not invalidated"."""
+    process = start(machine)
+    stream = process.stream(0)
+    process.capture(stream, RELAXED)
+    assert process.code("cuStreamIsCapturing", 0, room(4)) == IMPLICIT
+    assert process.status(stream) == _ACTIVE
+
+
+_UNSAFE: dict[str, Callable[[Process], list[int | dict[str, object] | None]]] = {
+    "cuMemAlloc_v2": lambda _: [room(8), 4096],
+    "cuMemFree_v2": lambda process: [process.get("cuMemAlloc_v2", 4096)],
+    "cuMemHostAlloc": lambda _: [room(8), 4096, 0],
+    "cuEventQuery": lambda process: [process.record(process.stream())],
+    "cuEventSynchronize": lambda process: [process.record(process.stream())],
+    "cuStreamSynchronize": lambda process: [process.stream()],
+    "cuModuleLoadData": lambda _: [room(8), pointer_to(WORK)],
+}
+
+
+@pytest.mark.parametrize("call", _UNSAFE)
+@pytest.mark.parametrize(
+    ("capture", "thread_mode", "same_thread", "allowed"),
+    [
+        (GLOBAL, GLOBAL, True, False),
+        (GLOBAL, GLOBAL, False, False),
+        (GLOBAL, THREAD_LOCAL, True, False),
+        (GLOBAL, THREAD_LOCAL, False, True),
+        (GLOBAL, RELAXED, True, True),
+        (GLOBAL, RELAXED, False, True),
+        (THREAD_LOCAL, GLOBAL, True, False),
+        (THREAD_LOCAL, GLOBAL, False, True),
+        (RELAXED, GLOBAL, True, True),
+        (RELAXED, GLOBAL, False, True),
+    ],
+)
+def test_potentially_unsafe_calls_by_mode_of_capture_and_thread(
+    machine: Machine, call: str, capture: int, thread_mode: int, same_thread: bool, allowed: bool
+) -> None:
+    """cuThreadExchangeStreamCaptureMode. GLOBAL prohibits the thread "if the local thread has an ongoing capture sequence that was not initiated
+    with RELAXED at cuStreamBeginCapture, or if any other thread has a concurrent capture sequence initiated with GLOBAL"; THREAD_LOCAL ignores
+    those of other threads; RELAXED prohibits nothing."""
+    process = start(machine)
+    stream, thread = process.stream(), "" if same_thread else "other"
+    arguments = _UNSAFE[call](process)
+    if thread:
+        process("cuCtxSetCurrent", process.context, thread=thread)
+    process.capture(stream, capture)
+    mode = process("cuThreadExchangeStreamCaptureMode", pointer_to(struct.pack("i", thread_mode)), thread=thread)[0]
+    assert struct.unpack("i", mode) == (GLOBAL,)  # what it was before
+    assert process.code(call, *arguments, thread=thread) == (SUCCESS if allowed else CAPTURING)
+    assert process.status(stream) == (_ACTIVE if allowed else _INVALID)
+    assert process.violations == (0 if allowed else 1)
+
+
+def test_calls_that_are_safe_in_every_mode(machine: Machine) -> None:
+    process = start(machine)
+    stream, elsewhere = process.stream(), process.stream()
+    pointer = process.get("cuMemAlloc_v2", 4096)
+    process.capture(stream, GLOBAL)
+    process.launch(elsewhere, 1)
+    process.record(elsewhere)
+    process("cuMemcpyDtoDAsync_v2", pointer, pointer + 1024, 64, elsewhere)
+    process("cuMemGetInfo_v2", room(8), room(8))
+    process.event()
+    process("cuThreadExchangeStreamCaptureMode", pointer_to(struct.pack("i", RELAXED)))
+    assert process.status(stream) == _ACTIVE
+    assert process.violations == 0
+
+
+def test_a_dependency_across_the_border_of_a_capture_is_an_isolation_error(machine: Machine) -> None:
+    process = start(machine)
+    stream, outside = process.stream(), process.stream()
+    event = process.record(outside)
+    process.capture(stream)
+    assert process.code("cuStreamWaitEvent", stream, event, 0) == ISOLATION
+    assert _end_code(process, stream) == INVALIDATED
+
+
+def test_two_captures_cannot_become_one(machine: Machine) -> None:
+    process = start(machine)
+    one, other = process.stream(), process.stream()
+    process.capture(one)
+    process.capture(other)
+    process.launch(one, 1)
+    event = process.record(one)
+    assert process.code("cuStreamWaitEvent", other, event, 0) == MERGE
+    assert [process.status(stream) for stream in (one, other)] == [_INVALID, _INVALID]
+
+
+def test_an_external_record_and_wait_become_nodes(machine: Machine) -> None:
+    """cuEventRecordWithFlags: CU_EVENT_RECORD_EXTERNAL in a capture is "an event record node"; outside it is invalid."""
+    process = start(machine)
+    stream, event = process.stream(), process.event()
+    assert process.code("cuEventRecordWithFlags", event, stream, 1) == INVALID_VALUE
+    process.capture(stream)
+    process.launch(stream, 100 * _MS)
+    process("cuEventRecordWithFlags", event, stream, 1)
+    process("cuStreamWaitEvent", stream, event, 1)
+    graph = process.end_capture(stream)
+    assert _types(process, graph) == [0, 7, 6]
+    executable = process.instantiate(graph)
+    process("cuGraphLaunch", executable, stream)
+    assert process.code("cuEventQuery", event) == NOT_READY
+    process("cuEventSynchronize", event)
+
+
+def test_what_a_capture_says_of_itself(machine: Machine) -> None:
+    process = start(machine)
+    stream = process.stream()
+    outs = process("cuStreamGetCaptureInfo_v2", stream, room(4), room(8), room(8), room(8), room(8))
+    assert int.from_bytes(outs[0], "little") == _NONE
+    process.capture(stream)
+    process.launch(stream, 1)
+    status, number, graph, _, count = process("cuStreamGetCaptureInfo_v2", stream, room(4), room(8), room(8), room(8), room(8))
+    assert [int.from_bytes(out, "little") for out in (status, count)] == [_ACTIVE, 1]
+    assert int.from_bytes(process("cuStreamGetCaptureInfo", stream, room(4), room(8))[1], "little") == int.from_bytes(number, "little")
+    assert process.end_capture(stream) == int.from_bytes(graph, "little")
+
+
+def test_a_capture_can_add_to_a_graph_that_is_there(machine: Machine) -> None:
+    process = start(machine)
+    stream, graph = process.stream(), process.get("cuGraphCreate", 0)
+    first = process.get("cuGraphAddEmptyNode", graph, None, 0)
+    process("cuStreamBeginCaptureToGraph", stream, graph, pointer_to(struct.pack("Q", first)), None, 1, GLOBAL)
+    process.launch(stream, 1)
+    assert process.end_capture(stream) == graph
+    assert _types(process, graph) == [5, 0]
+
+
+def test_the_first_generation_of_begin_captures_too(machine: Machine) -> None:
+    process = start(machine)
+    stream = process.stream()
+    process("cuStreamBeginCapture", stream)
+    process.launch(stream, 1)
+    assert len(process.nodes(process.end_capture(stream))) == 1
+
+
+def test_destroying_a_stream_ends_its_capture(machine: Machine) -> None:
+    process = start(machine)
+    stream = process.stream()
+    process.capture(stream)
+    process.launch(stream, 1)
+    process("cuStreamDestroy_v2", stream)
+    assert process.code("cuMemAlloc_v2", room(8), 64) == SUCCESS
