@@ -60,7 +60,8 @@ struct region {
     char grant[32];
     _Atomic uint32_t slot_high;         /* slots from here on were never used */
     uint32_t spare;
-    uint64_t spares[9];
+    _Atomic uint64_t reaped_ns;         /* CLOCK_MONOTONIC: when a process last began to look for dead slots; one looks for all */
+    uint64_t spares[8];
     struct region_device devices[LIMITS_MAX_DEVICES];
     struct region_slot slots[REGION_SLOTS];
 };

@@ -196,7 +196,7 @@ void helper_forget(void)
 static uint64_t watch(uint64_t now_ns)
 {
     vcuda_refresh();
-    vcuda_reap();
+    slot_reap_now_and_then();
     return now_ns + UINT64_C(250000000);
 }
 

@@ -28,6 +28,7 @@ void limits_forget(void);           /* in a forked child */
 /* region.c, slot.c */
 void region_forget(void);
 void slot_forget(void);
+void slot_reap_now_and_then(void);
 uint64_t process_namespace(void);
 uint64_t process_start_time(uint32_t pid);
 bool process_is_dead(uint32_t pid, uint64_t start_time);

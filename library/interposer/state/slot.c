@@ -6,19 +6,20 @@
  */
 #include <pthread.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "internal.h"
 #include "once.h"
 
-static const uint64_t reap_ns = UINT64_C(250000000);
+enum { REAP_WAITS = 100 };
+static const uint64_t reap_ns = UINT64_C(200000000);
 
 struct region_slot *_Atomic vcuda_own_slot;
 static _Atomic int own_number = -1;
 static struct once claiming;
 static _Atomic uint64_t own_namespace;
 static _Atomic uint32_t reaping;
-static _Atomic uint64_t reaped_ns;
 static struct region_slot outside;      /* where the region has no slot left for us */
 
 static void clear(struct region_slot *slot)
@@ -177,18 +178,41 @@ static unsigned reap(struct region *region, uint32_t self)
     return count;
 }
 
+/* Another thread may be at it: who asks because memory is short wants to know what that one finds. */
+static bool reap_begin(void)
+{
+    const struct timespec pause = {.tv_nsec = 200000};
+    uint32_t free = 0;
+    for (int i = 0; i < REAP_WAITS && !atomic_compare_exchange_strong(&reaping, &free, 1); i++, free = 0)
+        nanosleep(&pause, NULL);
+    return free == 0;
+}
+
 unsigned vcuda_reap(void)
 {
-    uint32_t free = 0;
     int cancel_state;
-    if (!vcuda_region_shared() || !atomic_compare_exchange_strong(&reaping, &free, 1))
+    unsigned count = 0;
+    if (!vcuda_region_shared())
         return 0;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
-    unsigned count = reap(vcuda_region(), (uint32_t)getpid());
-    atomic_store(&reaped_ns, vcuda_now_ns());
-    atomic_store(&reaping, 0);
+    if (reap_begin()) {
+        atomic_store(&vcuda_region()->reaped_ns, vcuda_now_ns());
+        count = reap(vcuda_region(), (uint32_t)getpid());
+        atomic_store(&reaping, 0);
+    }
     pthread_setcancelstate(cancel_state, NULL);
     return count;
+}
+
+/* A look costs microseconds for each living process, so one of them looks for all. A time in the future is of a clock before a reboot. */
+void slot_reap_now_and_then(void)
+{
+    if (!vcuda_region_shared())
+        return;
+    _Atomic uint64_t *last = &vcuda_region()->reaped_ns;
+    uint64_t now = vcuda_now_ns(), seen = atomic_load(last);
+    if ((now < seen || now - seen > reap_ns) && atomic_compare_exchange_strong(last, &seen, now))
+        vcuda_reap();
 }
 
 static uint64_t held(const struct region_slot *slot, int index)
@@ -201,8 +225,7 @@ uint64_t vcuda_used(int index)
     const struct region *region = vcuda_region();
     const struct region_slot *own = atomic_load(&vcuda_own_slot);
     uint64_t sum = own == &outside ? held(own, index) : 0;
-    if (vcuda_now_ns() - atomic_load(&reaped_ns) > reap_ns)
-        vcuda_reap();
+    slot_reap_now_and_then();
     for (uint32_t i = 0, high = region == NULL ? 0 : high_of(region); i < high; i++)
         sum += held(&region->slots[i], index);
     return sum;

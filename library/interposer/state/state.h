@@ -104,7 +104,7 @@ static inline struct region_slot *vcuda_slot(void)
 /* The position of the slot in the region (and in activity rows), or -1 for one outside. */
 int vcuda_slot_number(void);
 
-/* Clears slots of dead processes of this pid namespace; returns how many. The helper calls it four times a second. */
+/* Clears slots of dead processes of this pid namespace; returns how many. Some helper of the container does it four times a second. */
 unsigned vcuda_reap(void);
 
 /* Bytes a device has given out: `used` + `overhead` over all slots, this process's included. What every view of memory reports. */
