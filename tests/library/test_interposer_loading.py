@@ -99,6 +99,14 @@ def test_a_linked_program(container: Container, short_tmp: Path, tags: str, *, o
     assert int(out) == (2 * GIB if ours else 80 * GIB)
 
 
+@pytest.mark.parametrize("first", ["shown", "shown_by_nvml"])
+def test_the_first_call_may_come_from_any_thread(container: Container, first: str) -> None:
+    container.grant(device(0))
+    outcome = container.run("from_a_thread", first)
+    assert outcome.errors == ""
+    assert (outcome.value["total"] if first == "shown" else outcome.value["v1"][0]) == 2 * GIB
+
+
 def test_dlclose_and_open_again(container: Container) -> None:
     container.grant(device(0))
     assert container.run("reopened", 20).value == [2 * GIB] * 20
