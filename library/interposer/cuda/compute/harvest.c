@@ -1,8 +1,6 @@
 /* What was launched is measured, charged and published: see limiter.h. */
-#include "limiter.h"
+#include "settle.h"
 
-/* The neighbours' measurements of a moment are there so long after it, unless a kernel of theirs still runs. */
-#define SETTLE_NS UINT64_C(40000000)
 /* An end that is reached no later than this after it must have been followed an empty stream; the second is for a single launch. */
 #define BACKLOG_NS UINT64_C(25000)
 #define OVER_NS UINT64_C(2000)
@@ -17,50 +15,7 @@ static struct region_device *device_of(const struct limiter *limiter)
     return &limiter->budget.region->devices[limiter->budget.device];
 }
 
-static uint64_t share_of(struct limiter *limiter, struct interval part, uint64_t now)
-{
-    if (!limiter->divided)
-        return part.end - part.start;
-    return presence_share(&limiter->presence, part, now, &limiter->scratch);
-}
-
-/* ---- corrections ---- */
-
-static void settle_one(struct limiter *limiter, uint64_t now)
-{
-    const struct correction *correction = &limiter->corrections[limiter->correction_first];
-    uint64_t used = share_of(limiter, correction->part, now);
-    budget_charge(&limiter->budget, (int64_t)used - (int64_t)correction->charged_ns);
-    atomic_fetch_add_explicit(&device_of(limiter)->charged_ns, used, memory_order_relaxed);
-    if (limiter->presence.row != NULL)
-        atomic_fetch_add_explicit(&limiter->presence.row->charged_ns, used, memory_order_relaxed);
-    limiter->correction_first = (limiter->correction_first + 1) % CORRECTIONS;
-    limiter->correction_count--;
-}
-
-static void settle(struct limiter *limiter, uint64_t now)
-{
-    while (limiter->correction_count > 0 && limiter->corrections[limiter->correction_first].part.end + SETTLE_NS <= now)
-        settle_one(limiter, now);
-}
-
-static void charge(struct limiter *limiter, struct interval part, uint64_t now)
-{
-    if (limiter->correction_count == CORRECTIONS)
-        settle_one(limiter, now);
-    struct correction added = {part, share_of(limiter, part, now)};
-    limiter->corrections[(limiter->correction_first + limiter->correction_count++) % CORRECTIONS] = added;
-    budget_charge(&limiter->budget, (int64_t)added.charged_ns);
-    presence_publish(limiter->presence.own, part);
-}
-
 /* ---- one batch ---- */
-
-struct measured {
-    struct interval stretch;
-    uint64_t own_ns;                    /* of it, this process's GPU time */
-    bool exact;                         /* the stream was at work all the time */
-};
 
 /*
  * The time between the marks is the launches' own if the stream never ran empty: of one launch, if it was still at work when its end was asked for; of
@@ -70,17 +25,17 @@ static bool is_exact(const struct batch *batch, uint64_t end, uint64_t own_ns)
 {
     if (batch->count == 1)
         return batch->unknown || own_ns <= batch->estimated_ns || end > batch->end->asked_ns + OVER_NS;
-    return end > batch->end->asked_ns + batch->alone_lag_ns + BACKLOG_NS;
+    return !batch->blurred && end > batch->end->asked_ns + batch->alone_lag_ns + BACKLOG_NS;
 }
 
 /* A launch is not on the GPU before it was made, wherever the start was marked. */
 static struct measured between_marks(struct limiter *limiter, const struct batch *batch, uint64_t now)
 {
     uint64_t start = mark_time(batch->start), end = mark_time(batch->end);
-    struct measured measured = {{start > batch->first_ns ? start : batch->first_ns, end}, 0, false};
+    struct measured measured = {.stretch = {start > batch->first_ns ? start : batch->first_ns, end}};
     if (measured.stretch.end <= measured.stretch.start)
         measured.stretch.start = measured.stretch.end - 1;
-    measured.own_ns = share_of(limiter, measured.stretch, now);
+    measured.own_ns = settle_share(limiter, measured.stretch, now);
     measured.exact = is_exact(batch, end, measured.own_ns);
     return measured;
 }
@@ -93,47 +48,20 @@ static uint64_t stretched(const struct limiter *limiter, uint64_t ns)
 static struct measured by_estimates(struct limiter *limiter, const struct batch *batch)
 {
     uint64_t end = batch->first_ns + stretched(limiter, batch->estimated_ns);
-    return (struct measured){{batch->first_ns, end}, batch->estimated_ns, false};
-}
-
-/* Each launch once, against what is known now, not what was known then: many batches may have been made with the same wrong estimate. */
-static void learn_several(const struct batch *batch, uint64_t own_ns)
-{
-    struct estimate *different[BATCH_LAUNCHES];
-    unsigned count = 0;
-    uint64_t known = 0;
-    for (unsigned i = 0; i < batch->count; i++) {
-        unsigned place = 0;
-        known += estimate_ns(batch->launches[i]);
-        while (place < count && different[place] != batch->launches[i])
-            place++;
-        if (place == count)
-            different[count++] = batch->launches[i];
-    }
-    for (unsigned i = 0; i < count; i++)
-        estimate_scale(different[i], (double)own_ns / (double)(known == 0 ? 1 : known));
-}
-
-static void learn(struct limiter *limiter, const struct batch *batch, const struct measured *measured)
-{
-    double stretch = (double)(measured->stretch.end - measured->stretch.start) / (double)(measured->own_ns == 0 ? 1 : measured->own_ns);
-    uint32_t before = atomic_load_explicit(&limiter->stretch, memory_order_relaxed);
-    double bounded = stretch > 64 ? 64 : stretch < 1 ? 1 : stretch;
-    atomic_store_explicit(&limiter->stretch, (uint32_t)(before * 0.75 + bounded * 256 * 0.25 + 0.5), memory_order_relaxed);
-    if (batch->count == 1) {
-        estimate_learn(batch->launches[0], measured->own_ns);
-        return;
-    }
-    learn_several(batch, measured->own_ns);
+    return (struct measured){.stretch = {batch->first_ns, end}, .own_ns = batch->estimated_ns, .estimated = true};
 }
 
 /* In a stream that runs empty between launches the stretch is more than the work: then the estimates count, and now and then a launch is measured alone. */
 static void shorten(struct limiter *limiter, const struct batch *batch, struct measured *measured, uint64_t now)
 {
-    if (measured->own_ns > batch->estimated_ns && limiter->divided)
-        measured->stretch.end = presence_reach(&limiter->presence, measured->stretch, batch->estimated_ns, now, &limiter->scratch);
-    else if (measured->own_ns > batch->estimated_ns)
-        measured->stretch.end = measured->stretch.start + batch->estimated_ns;
+    if (measured->own_ns > batch->estimated_ns) {
+        uint64_t end = measured->stretch.start + batch->estimated_ns;
+        if (limiter->divided)
+            end = presence_reach(&limiter->presence, measured->stretch, batch->estimated_ns, now, &limiter->scratch);
+        measured->stretch.end = end > measured->stretch.start ? end : measured->stretch.start + 1;
+        measured->own_ns = batch->estimated_ns;
+        measured->estimated = true;
+    }
     if (++limiter->loose_batches >= LOOSE_BATCHES) {
         limiter->loose_batches = 0;
         atomic_store_explicit(&limiter->sample, true, memory_order_relaxed);
@@ -143,22 +71,34 @@ static void shorten(struct limiter *limiter, const struct batch *batch, struct m
 static void finish(struct limiter *limiter, struct batch *batch, bool marked, uint64_t now)
 {
     struct measured measured = marked ? between_marks(limiter, batch, now) : by_estimates(limiter, batch);
-    if (measured.exact)
-        learn(limiter, batch, &measured);
-    else if (marked)
+    uint64_t reserved = batch->reserved_ns;
+    bool unknown = batch->unknown;
+    if (marked && !measured.exact)
         shorten(limiter, batch, &measured, now);
-    unsigned parts = cover_add(&limiter->cover, measured.stretch, limiter->parts);
-    for (unsigned i = 0; i < parts; i++)
-        charge(limiter, limiter->parts[i], now);
-    budget_release(&limiter->budget, batch->reserved_ns);
-    if (measured.stretch.end > limiter->measured_until_ns)
-        limiter->measured_until_ns = measured.stretch.end;
-    if (batch->unknown)
-        atomic_fetch_sub_explicit(&limiter->unknown, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&limiter->measured, 1, memory_order_relaxed);
     mark_drop(batch->start);
     mark_drop(batch->end);
-    limiter_free_batch(limiter, batch);
+    if (measured.stretch.end > limiter->measured_until_ns)
+        limiter->measured_until_ns = measured.stretch.end;
+    settle_begin(limiter, batch, &measured, now);
+    budget_release(&limiter->budget, reserved);
+    if (unknown)
+        atomic_fetch_sub_explicit(&limiter->unknown, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&limiter->measured, 1, memory_order_relaxed);
+}
+
+static void reserve_more(struct limiter *limiter, struct batch *batch, uint64_t wanted)
+{
+    if (wanted <= batch->reserved_ns)
+        return;
+    budget_reserve(&limiter->budget, wanted - batch->reserved_ns);
+    batch->reserved_ns = wanted;
+}
+
+/* What was unknown when it was launched may have become known by others of its kind. */
+static void reserve_known(struct limiter *limiter, struct batch *batch)
+{
+    if (batch->count == 1)
+        reserve_more(limiter, batch, estimate_ns(batch->launches[0]));
 }
 
 /* It runs longer than was reserved for it: that much is known to be used already. */
@@ -168,11 +108,7 @@ static void reserve_overrun(struct limiter *limiter, struct batch *batch, uint64
     if (now < batch->first_ns || (now - batch->first_ns) * 256 / stretch <= batch->reserved_ns || mark_look(batch->start) != MARK_REACHED)
         return;
     uint64_t start = mark_time(batch->start) > batch->first_ns ? mark_time(batch->start) : batch->first_ns;
-    uint64_t used = now > start ? (now - start) * 256 / stretch : 0;
-    if (used > batch->reserved_ns) {
-        budget_reserve(&limiter->budget, used - batch->reserved_ns);
-        batch->reserved_ns = used;
-    }
+    reserve_more(limiter, batch, now > start ? (now - start) * 256 / stretch : 0);
 }
 
 /* ---- all of them ---- */
@@ -240,6 +176,7 @@ static void measure(struct limiter *limiter, uint64_t now)
                 reserve_overrun(limiter, batch, now);
         }
         if (outcome == AHEAD) {
+            reserve_known(limiter, batch);
             slow |= UINT64_C(1) << batch->lane % 64;
             link = &batch->next;
             continue;
@@ -271,7 +208,7 @@ static void harvest(struct limiter *limiter, uint64_t now)
 {
     collect(limiter);
     measure(limiter, now);
-    settle(limiter, now);
+    settle_due(limiter, now);
     publish(limiter, now);
     atomic_store_explicit(&limiter->harvested_ns, now, memory_order_relaxed);
 }
@@ -311,7 +248,7 @@ uint64_t limiter_tick(struct limiter *limiter)
     atomic_store_explicit(&limiter->budget.rate, rate, memory_order_relaxed);
     atomic_store_explicit(&device_of(limiter)->effective_cores, rate, memory_order_relaxed);
     harvest(limiter, now);
-    bool waiting = limiter->pending != NULL, settling = limiter->correction_count > 0;
+    bool waiting = limiter->pending != NULL, settling = limiter->correction_count > 0 || limiter->settling != NULL;
     pthread_mutex_unlock(&limiter->harvest_lock);
     /* Who begins a batch says until when first and looks for a sleeper then (lane.c): one of the two sees the other. */
     atomic_store(&limiter->asleep, true);

@@ -59,6 +59,7 @@ void lane_close(struct lane *lane)
     }
     uint64_t now = lane->limiter->driver->now();
     batch->closed_ns = now;
+    batch->blurred = lane->unseen != 0 && now >= lane->tail_ns + LANE_GAP_NS;
     batch->alone_lag_ns = alone_lag(lane, batch, now);
     batch->end = batch->start == NULL ? NULL : mark_record(lane->timebase, lane->stream);
     keep_last(lane, mark_hold(batch->end));

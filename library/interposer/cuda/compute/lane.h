@@ -18,14 +18,15 @@
 
 /* The stream has run empty when the next launch comes so long after everything before must have ended. */
 #define LANE_GAP_NS UINT64_C(50000)
-/* For launches as small as this the clock is read at every fourth only: the gap between two of them is found a little later. */
+/* For launches as small as this the clock is read at every fourth only: a gap before one of them is found when others are on their way already. */
 #define LANE_SMALL_NS UINT64_C(20000)
 enum { LANE_SMALL_LAUNCHES = 4 };
 
 struct lane {
     struct batch *open;
     uint64_t left_ns;                   /* reserved and not used by a launch */
-    uint64_t now_ns;                    /* at the last launch that looked */
+    uint64_t now_ns;                    /* at the last launch that looked at the clock */
+    unsigned unseen;                    /* launches since */
     uint64_t tail_ns;                   /* when everything launched so far should have ended */
     bool alone;                         /* the open batch takes one launch */
     bool lost;                          /* the last mark could not be recorded: the stream may be another one by now */
@@ -65,6 +66,7 @@ static inline bool lane_goes(const struct lane *lane, uint64_t ns, uint64_t now)
 static inline void lane_took(struct lane *lane, struct estimate *estimate, uint64_t ns, uint64_t now)
 {
     struct batch *batch = lane->open;
+    lane->unseen = now == lane->now_ns ? lane->unseen + 1 : 0;
     lane->now_ns = now;
     batch->launches[batch->count++] = estimate;
     batch->estimated_ns += ns;

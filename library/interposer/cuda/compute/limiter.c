@@ -8,6 +8,7 @@ void limiter_init(struct limiter *limiter, const struct measuring *driver, struc
     *limiter = (struct limiter){.budget = budget, .driver = driver, .estimates = estimates, .divided = true, .stretch = 256};
     limiter->inbox_end = &limiter->inbox;
     limiter->pending_end = &limiter->pending;
+    limiter->settling_end = &limiter->settling;
     pthread_mutex_init(&limiter->inbox_lock, NULL);
     pthread_mutex_init(&limiter->harvest_lock, NULL);
 }

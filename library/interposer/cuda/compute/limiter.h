@@ -42,14 +42,17 @@ struct batch {
     uint64_t alone_lag_ns;              /* how late the end is reached if only the last launch was on the GPU when it was asked for */
     uint64_t reserved_ns, estimated_ns;
     bool unknown;
+    bool blurred;                       /* the stream ran empty, somewhere in between */
     unsigned count;
     struct estimate *launches[BATCH_LAUNCHES];
+    struct interval stretch;            /* once measured */
 };
 
 /* A part of a stretch that was charged before the neighbours' measurements were there. */
 struct correction {
     struct interval part;
     uint64_t charged_ns;
+    bool final;
 };
 
 struct limiter {
@@ -71,6 +74,8 @@ struct limiter {
 
     pthread_mutex_t harvest_lock;       /* from here on */
     struct batch *pending, **pending_end;
+    struct batch *settling, **settling_end;
+    unsigned settling_count;
     struct presence presence;
     struct neighbours neighbours;
     struct cover cover;

@@ -5,10 +5,10 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-/* Neighbours look back no further than some tens of milliseconds: so much has to be in the ring. */
-#define RING_SPAN_NS UINT64_C(100000000)
 /* Stretches closer than this are one: what lies between is a launch, not a pause. */
 #define JOIN_NS UINT64_C(20000)
+/* Neighbours look back some tens of milliseconds; with one entry in so long a time the ring reaches back a hundred. */
+#define ENTRY_NS UINT64_C(400000)
 
 static struct activity_stretch *entry_of(struct activity_slot *slot, uint64_t number)
 {
@@ -25,7 +25,7 @@ static void write_entry(struct activity_slot *own, uint64_t head, struct interva
     atomic_store_explicit(&own->head, head + 1, memory_order_release);
 }
 
-/* Lengthens the newest entry where the stretch follows it at once, or where the ring would otherwise reach back too little. */
+/* Lengthens the newest entry where the stretch follows it at once, or by its length where it comes so soon that entries would be too many. */
 static bool joined(struct activity_slot *own, uint64_t head, struct interval stretch)
 {
     if (head == 0)
@@ -33,12 +33,11 @@ static bool joined(struct activity_slot *own, uint64_t head, struct interval str
     struct activity_stretch *newest = entry_of(own, head - 1);
     uint64_t start = atomic_load_explicit(&newest->start_ns, memory_order_relaxed);
     uint64_t end = atomic_load_explicit(&newest->end_ns, memory_order_relaxed);
-    uint64_t oldest = atomic_load_explicit(&entry_of(own, head)->start_ns, memory_order_relaxed);
-    bool crowded = head >= ACTIVITY_RING && stretch.start < oldest + RING_SPAN_NS;
-    if (stretch.start < start || (stretch.start > end + JOIN_NS && !crowded) || stretch.start > end + RING_SPAN_NS)
+    if (stretch.start < start || (stretch.start > end + JOIN_NS && stretch.start > start + ENTRY_NS))
         return false;
-    if (stretch.end > end)
-        atomic_store_explicit(&newest->end_ns, stretch.end, memory_order_release);
+    uint64_t packed = end + (stretch.end - stretch.start), wanted = stretch.start > end + JOIN_NS ? packed : stretch.end;
+    if (wanted > end)
+        atomic_store_explicit(&newest->end_ns, wanted, memory_order_release);
     return true;
 }
 

@@ -1,0 +1,126 @@
+/* See settle.h. */
+#include "settle.h"
+
+/* The neighbours' measurements of a moment are there so long after it, unless a kernel of theirs still runs. */
+#define SETTLE_NS UINT64_C(40000000)
+/* An estimate that is so far off cannot wait for them. */
+#define FAR_OFF 2.0
+
+uint64_t settle_share(struct limiter *limiter, struct interval part, uint64_t now)
+{
+    if (!limiter->divided)
+        return part.end - part.start;
+    return presence_share(&limiter->presence, part, now, &limiter->scratch);
+}
+
+/* ---- charges ---- */
+
+static void correct(struct limiter *limiter, uint64_t now)
+{
+    const struct correction *correction = &limiter->corrections[limiter->correction_first];
+    struct region_device *device = &limiter->budget.region->devices[limiter->budget.device];
+    uint64_t used = correction->final ? correction->charged_ns : settle_share(limiter, correction->part, now);
+    budget_charge(&limiter->budget, (int64_t)used - (int64_t)correction->charged_ns);
+    atomic_fetch_add_explicit(&device->charged_ns, used, memory_order_relaxed);
+    if (limiter->presence.row != NULL)
+        atomic_fetch_add_explicit(&limiter->presence.row->charged_ns, used, memory_order_relaxed);
+    limiter->correction_first = (limiter->correction_first + 1) % CORRECTIONS;
+    limiter->correction_count--;
+}
+
+static void charge(struct limiter *limiter, struct interval part, const struct measured *measured, uint64_t now)
+{
+    double length = (double)(measured->stretch.end - measured->stretch.start);
+    struct correction added = {part, 0, measured->estimated};
+    if (limiter->correction_count == CORRECTIONS)
+        correct(limiter, now);
+    added.charged_ns = measured->estimated ? (uint64_t)((double)measured->own_ns * (double)(part.end - part.start) / length)
+                                           : settle_share(limiter, part, now);
+    limiter->corrections[(limiter->correction_first + limiter->correction_count++) % CORRECTIONS] = added;
+    budget_charge(&limiter->budget, (int64_t)added.charged_ns);
+    presence_publish(limiter->presence.own, part);
+}
+
+/* ---- estimates ---- */
+
+/* Each launch once, against what is known now, not what was known then: many batches may have been made with the same wrong estimate. */
+static void learn_several(const struct batch *batch, double scale)
+{
+    struct estimate *different[BATCH_LAUNCHES];
+    unsigned count = 0;
+    for (unsigned i = 0; i < batch->count; i++) {
+        unsigned place = 0;
+        while (place < count && different[place] != batch->launches[i])
+            place++;
+        if (place == count)
+            different[count++] = batch->launches[i];
+    }
+    for (unsigned i = 0; i < count; i++)
+        estimate_scale(different[i], scale);
+}
+
+static double off_by(const struct batch *batch, uint64_t own_ns)
+{
+    uint64_t known = 0;
+    for (unsigned i = 0; i < batch->count; i++)
+        known += estimate_ns(batch->launches[i]);
+    return (double)own_ns / (double)(known == 0 ? 1 : known);
+}
+
+static void learn(const struct batch *batch, uint64_t own_ns)
+{
+    if (batch->count == 1)
+        estimate_learn(batch->launches[0], own_ns);
+    else
+        learn_several(batch, off_by(batch, own_ns));
+}
+
+static void learn_at_once(struct limiter *limiter, const struct batch *batch, const struct measured *measured)
+{
+    double off = off_by(batch, measured->own_ns);
+    if (off > FAR_OFF || off < 1 / FAR_OFF)
+        learn(batch, measured->own_ns);
+    double stretch = (double)(measured->stretch.end - measured->stretch.start) / (double)(measured->own_ns == 0 ? 1 : measured->own_ns);
+    uint32_t before = atomic_load_explicit(&limiter->stretch, memory_order_relaxed);
+    double bounded = stretch > 64 ? 64 : stretch < 1 ? 1 : stretch;
+    atomic_store_explicit(&limiter->stretch, (uint32_t)(before * 0.75 + bounded * 256 * 0.25 + 0.5), memory_order_relaxed);
+}
+
+static void learn_late(struct limiter *limiter, uint64_t now)
+{
+    struct batch *batch = limiter->settling;
+    limiter->settling = batch->next;
+    if (limiter->settling == NULL)
+        limiter->settling_end = &limiter->settling;
+    limiter->settling_count--;
+    learn(batch, settle_share(limiter, batch->stretch, now));
+    limiter_free_batch(limiter, batch);
+}
+
+/* ---- both ---- */
+
+void settle_begin(struct limiter *limiter, struct batch *batch, const struct measured *measured, uint64_t now)
+{
+    unsigned parts = cover_add(&limiter->cover, measured->stretch, limiter->parts);
+    for (unsigned i = 0; i < parts; i++)
+        charge(limiter, limiter->parts[i], measured, now);
+    if (!measured->exact) {
+        limiter_free_batch(limiter, batch);
+        return;
+    }
+    learn_at_once(limiter, batch, measured);
+    batch->stretch = measured->stretch;
+    batch->next = NULL;
+    *limiter->settling_end = batch;
+    limiter->settling_end = &batch->next;
+    if (++limiter->settling_count > CORRECTIONS)
+        learn_late(limiter, now);
+}
+
+void settle_due(struct limiter *limiter, uint64_t now)
+{
+    while (limiter->correction_count > 0 && limiter->corrections[limiter->correction_first].part.end + SETTLE_NS <= now)
+        correct(limiter, now);
+    while (limiter->settling != NULL && limiter->settling->stretch.end + SETTLE_NS <= now)
+        learn_late(limiter, now);
+}

@@ -1,0 +1,175 @@
+/* What a test in Python needs of the limiter's pure parts beyond their own functions: memory of the right size, and words in it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "interposer/cuda/compute/borrow.h"
+#include "interposer/cuda/compute/budget.h"
+#include "interposer/cuda/compute/cover.h"
+#include "interposer/cuda/compute/estimates.h"
+#include "interposer/cuda/compute/presence.h"
+
+#define SHOWN __attribute__((visibility("default")))
+
+/* ---- budget: a region with as many live processes as slots ---- */
+
+struct access_budget {
+    struct region region;
+    struct budget processes[8];
+};
+
+SHOWN struct access_budget *access_budget(unsigned slots, uint32_t rate);
+SHOWN int64_t access_refill(struct access_budget *made, unsigned process, uint64_t now);
+SHOWN void access_reserve(struct access_budget *made, unsigned process, uint64_t ns);
+SHOWN void access_measured(struct access_budget *made, unsigned process, uint64_t reserved, int64_t used);
+SHOWN void access_die(struct access_budget *made, unsigned process);
+SHOWN int64_t access_balance(const struct access_budget *made);
+SHOWN void access_overwrite(struct access_budget *made, int64_t balance, uint64_t refilled);
+SHOWN void access_free(void *made);
+
+struct access_budget *access_budget(unsigned slots, uint32_t rate)
+{
+    struct access_budget *made = calloc(1, sizeof *made);
+    for (unsigned i = 0; i < slots; i++) {
+        made->region.slots[i].pid = i + 1;
+        made->processes[i] = (struct budget){&made->region, &made->region.slots[i].use[0], 0, rate};
+    }
+    made->region.slot_high = slots;
+    return made;
+}
+
+int64_t access_refill(struct access_budget *made, unsigned process, uint64_t now)
+{
+    return budget_refill(&made->processes[process], now);
+}
+
+void access_reserve(struct access_budget *made, unsigned process, uint64_t ns)
+{
+    budget_reserve(&made->processes[process], ns);
+}
+
+void access_measured(struct access_budget *made, unsigned process, uint64_t reserved, int64_t used)
+{
+    budget_charge(&made->processes[process], used);
+    budget_release(&made->processes[process], reserved);
+}
+
+void access_die(struct access_budget *made, unsigned process)
+{
+    made->region.slots[process].pid = 0;
+}
+
+int64_t access_balance(const struct access_budget *made)
+{
+    return made->region.devices[0].balance_ns;
+}
+
+void access_overwrite(struct access_budget *made, int64_t balance, uint64_t refilled)
+{
+    made->region.devices[0].balance_ns = balance;
+    made->region.devices[0].refilled_ns = refilled;
+}
+
+void access_free(void *made)
+{
+    free(made);
+}
+
+/* ---- cover ---- */
+
+SHOWN struct cover *access_cover(void);
+SHOWN unsigned access_add(struct cover *cover, uint64_t start, uint64_t end, uint64_t *parts);
+
+struct cover *access_cover(void)
+{
+    return calloc(1, sizeof(struct cover));
+}
+
+unsigned access_add(struct cover *cover, uint64_t start, uint64_t end, uint64_t *parts)
+{
+    struct interval found[COVER_INTERVALS + 1];
+    unsigned count = cover_add(cover, (struct interval){start, end}, found);
+    memcpy(parts, found, count * sizeof found[0]);
+    return count;
+}
+
+/* ---- presence: rows of one slot each, the first with ours beside it ---- */
+
+struct access_presence {
+    struct presence presence;
+    struct presence_scratch scratch;
+    struct activity_row rows[4];
+};
+
+SHOWN struct access_presence *access_presence(void);
+SHOWN void access_publish(struct access_presence *made, unsigned row, unsigned slot, uint64_t start, uint64_t end);
+SHOWN void access_busy(struct access_presence *made, unsigned row, unsigned slot, uint64_t since, uint64_t heartbeat);
+SHOWN uint64_t access_share(struct access_presence *made, uint64_t start, uint64_t end, uint64_t now);
+SHOWN uint64_t access_reach(struct access_presence *made, uint64_t start, uint64_t end, uint64_t own, uint64_t now);
+
+struct access_presence *access_presence(void)
+{
+    struct access_presence *made = calloc(1, sizeof *made);
+    made->presence.row = &made->rows[0];
+    made->presence.own = &made->rows[0].slots[0];
+    made->presence.other_count = 3;
+    for (unsigned i = 0; i < 4; i++)
+        made->rows[i].slot_high = 2;
+    for (unsigned i = 0; i < 3; i++)
+        made->presence.others[i] = &made->rows[i + 1];
+    return made;
+}
+
+void access_publish(struct access_presence *made, unsigned row, unsigned slot, uint64_t start, uint64_t end)
+{
+    presence_publish(&made->rows[row].slots[slot], (struct interval){start, end});
+}
+
+void access_busy(struct access_presence *made, unsigned row, unsigned slot, uint64_t since, uint64_t heartbeat)
+{
+    presence_busy(&made->rows[row].slots[slot], since, heartbeat);
+}
+
+uint64_t access_share(struct access_presence *made, uint64_t start, uint64_t end, uint64_t now)
+{
+    return presence_share(&made->presence, (struct interval){start, end}, now, &made->scratch);
+}
+
+uint64_t access_reach(struct access_presence *made, uint64_t start, uint64_t end, uint64_t own, uint64_t now)
+{
+    return presence_reach(&made->presence, (struct interval){start, end}, own, now, &made->scratch);
+}
+
+/* ---- estimates ---- */
+
+SHOWN struct estimates *access_estimates(void);
+SHOWN void access_learn(struct estimates *made, uint64_t handle, uint32_t grid, uint64_t ns);
+SHOWN uint64_t access_estimate(struct estimates *made, uint64_t handle, uint32_t grid);
+SHOWN void access_forget(struct estimates *made, uint64_t handle, uint32_t grid);
+
+static struct launch_key key_of(uint64_t handle, uint32_t grid)
+{
+    return launch_key((const void *)(uintptr_t)handle, grid, 1, 1, 256, 1, 1);
+}
+
+struct estimates *access_estimates(void)
+{
+    return calloc(1, sizeof(struct estimates));
+}
+
+void access_learn(struct estimates *made, uint64_t handle, uint32_t grid, uint64_t ns)
+{
+    struct launch_key key = key_of(handle, grid);
+    estimate_learn(estimates_find(made, &key), ns);
+}
+
+uint64_t access_estimate(struct estimates *made, uint64_t handle, uint32_t grid)
+{
+    struct launch_key key = key_of(handle, grid);
+    return estimate_ns(estimates_find(made, &key));
+}
+
+void access_forget(struct estimates *made, uint64_t handle, uint32_t grid)
+{
+    struct launch_key key = key_of(handle, grid);
+    estimates_forget(made, &key);
+}

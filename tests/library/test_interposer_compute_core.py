@@ -1,0 +1,150 @@
+"""The limiter on a simulated clock: workloads, containers that share a GPU, processes that share a container."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.library.compute import Simulation, build_simulation
+
+FIVE = ("small", "medium", "gemm", "step", "graph")
+UNIT_MS = {"gemm": 20, "graph": 20, "long": 2000, "longasync": 500}
+NATIVE = {"eager": 33.3, "tinysync": 18.2, "burst": 9.0, "model": 99.0}
+"""What the others' host threads can keep the GPU busy with, in percent; the rest can keep it busy."""
+
+pytestmark = pytest.mark.timeout(170)  # the first test builds the simulation with sanitizers
+
+
+@pytest.fixture(scope="module")
+def simulation(tmp_path_factory: pytest.TempPathFactory) -> Simulation:
+    return Simulation(build_simulation(tmp_path_factory.mktemp("compute")))
+
+
+@pytest.mark.parametrize("limit", [25, 50, 75])
+@pytest.mark.parametrize("workload", FIVE)
+def test_a_container_gets_its_share(simulation: Simulation, workload: str, limit: int) -> None:
+    (container,) = simulation.run("seconds=4", f"c:{limit}", f"p:{workload}")
+    assert container.share == pytest.approx(limit, abs=0.5)
+    assert container.charged == pytest.approx(limit * 4 / 100, rel=0.03)
+
+
+@pytest.mark.parametrize("limit", [1, 10, 90, 99])
+@pytest.mark.parametrize("workload", ["small", "medium", "step", "varied", "model", "streams"])
+def test_at_the_ends_of_the_scale(simulation: Simulation, workload: str, limit: int) -> None:
+    (container,) = simulation.run("seconds=4", f"c:{limit}", f"p:{workload}")
+    assert container.share == pytest.approx(limit, abs=1.0)
+
+
+@pytest.mark.parametrize("workload", ["eager", "tinysync", "burst"])
+def test_who_leaves_the_gpu_idle_is_charged_for_work_only(simulation: Simulation, workload: str) -> None:
+    """Its kernels, not the time between them: a limit above what it uses costs it nothing."""
+    (free,) = simulation.run("seconds=3", "c:99", f"p:{workload}")
+    (enough,) = simulation.run("seconds=3", f"c:{int(NATIVE[workload]) + 5}", f"p:{workload}")
+    assert free.share == pytest.approx(NATIVE[workload], abs=1)
+    assert enough.share == pytest.approx(free.share, rel=0.02)
+    assert free.throttled_ns < 3_000_000_000 * 0.02
+
+
+@pytest.mark.parametrize("limit", [5, 10, 15])
+def test_and_still_held_to_a_limit_below(simulation: Simulation, limit: int) -> None:
+    for workload in ("eager", "tinysync"):
+        (container,) = simulation.run("seconds=4", f"c:{limit}", f"p:{workload}")
+        assert container.share == pytest.approx(limit, abs=1.0)
+
+
+@pytest.mark.parametrize("limits", [(30, 70), (50, 50), (25, 25), (25, 75), (10, 90)])
+@pytest.mark.parametrize(
+    "workloads", [("medium", "medium"), ("gemm", "gemm"), ("small", "gemm"), ("step", "graph"), ("medium", "streams")]
+)
+def test_two_containers_get_theirs(simulation: Simulation, workloads: tuple[str, str], limits: tuple[int, int]) -> None:
+    words = [
+        word for limit, workload in zip(limits, workloads, strict=True) for word in (f"c:{limit}", f"p:{workload}")
+    ]
+    for container, limit in zip(simulation.run("seconds=4", *words), limits, strict=True):
+        assert container.share == pytest.approx(limit, abs=2.0)
+
+
+def test_without_rows_neighbours_are_charged_to_each_other(simulation: Simulation) -> None:
+    """What the correction for time slicing is for: without it each gets half."""
+    for container in simulation.run("seconds=4", "no-rows", "c:25", "p:gemm", "c:25", "p:gemm"):
+        assert container.share == pytest.approx(12.5, abs=1.0)
+
+
+@pytest.mark.parametrize("limit", [25, 50, 75])
+@pytest.mark.parametrize("workload", FIVE)
+def test_eight_processes_share_one_budget(simulation: Simulation, workload: str, limit: int) -> None:
+    seconds = 12 if workload in UNIT_MS else 5
+    (container,) = simulation.run(f"seconds={seconds}", f"c:{limit}", *[f"p:{workload}"] * 8)
+    assert container.share == pytest.approx(limit, abs=1.0)
+    for share in container.processes:
+        assert share == pytest.approx(limit / 8, rel=0.25)
+
+
+@pytest.mark.parametrize("bias", ["10", "0.1"])
+@pytest.mark.parametrize("workload", FIVE)
+def test_estimates_that_are_wrong_by_ten_converge(simulation: Simulation, workload: str, bias: str) -> None:
+    own, neighbour = simulation.run("seconds=5", f"bias={bias}", "c:25", f"p:{workload}", "c:50", "p:medium")
+    assert own.share == pytest.approx(25, abs=1.0)
+    assert neighbour.share == pytest.approx(50, abs=1.5)
+
+
+def test_a_kernel_far_longer_than_the_patience_is_paid_for(simulation: Simulation) -> None:
+    """2 s at 25 %: every eight seconds one."""
+    (container,) = simulation.run("seconds=81", "warmup=1", "c:25", "p:long")
+    assert container.share == pytest.approx(25, abs=1.5)
+
+
+def test_limits_change_while_it_runs(simulation: Simulation) -> None:
+    (container,) = simulation.run("seconds=6", "c:20", "l:2:60", "l:4:10", "p:medium")
+    for limit, tenths in ((20, (10, 20)), (60, (21, 40)), (10, (42, 60))):
+        part = container.tenths[slice(*tenths)]
+        assert sum(part) / len(part) == pytest.approx(limit, abs=1.0)
+
+
+@pytest.mark.parametrize("owner", ["medium", "gemm", "longasync"])
+def test_a_soft_limit_borrows_and_gives_back(simulation: Simulation, owner: str) -> None:
+    borrower, lender = simulation.run("seconds=12", "c:30:90", "p:medium", "c:50", f"p:{owner}:3:6")
+    assert sum(borrower.tenths[10:30]) / 20 == pytest.approx(90, abs=1)
+    assert sum(borrower.tenths[33:58]) / 25 == pytest.approx(50, abs=4)
+    assert sum(lender.tenths[32:60]) / 28 >= 48
+    assert sum(borrower.tenths[100:120]) / 20 == pytest.approx(90, abs=1)
+    assert min(borrower.tenths[31:33]) <= 60, "given back within 200 ms"
+
+
+def test_two_borrowers_share_what_is_left(simulation: Simulation) -> None:
+    first, second, _ = simulation.run("seconds=4", "c:20:100", "p:medium", "c:20:100", "p:step", "c:20", "p:small")
+    assert first.share == pytest.approx(40, abs=2)
+    assert second.share == pytest.approx(40, abs=2)
+
+
+WORKLOADS = st.sampled_from(
+    ["small", "medium", "gemm", "step", "graph", "eager", "tinysync", "varied", "streams", "burst", "model"]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    limits=st.lists(st.integers(2, 97), min_size=1, max_size=4).filter(lambda limits: sum(limits) <= 100),
+    workloads=st.lists(st.lists(WORKLOADS, min_size=1, max_size=3), min_size=4, max_size=4),
+    jitter=st.sampled_from([5_000, 60_000, 1_000_000]),
+    bias=st.sampled_from(["1", "1", "10", "0.1"]),
+    seed=st.integers(1, 10_000),
+)
+def test_whoever_runs_beside_whom(
+    simulation: Simulation, limits: list[int], workloads: list[list[str]], jitter: int, bias: str, seed: int
+) -> None:
+    """Nobody is above its limit by more than it may save up and have in flight, in any window; nobody stands still."""
+    words = [
+        word
+        for limit, loads in zip(limits, workloads, strict=False)
+        for word in (f"c:{limit}", *(f"p:{load}" for load in loads))
+    ]
+    containers = simulation.run("seconds=4", f"jitter={jitter}", f"seed={seed}", f"bias={bias}", *words)
+    for container, limit, loads in zip(containers, limits, workloads, strict=False):
+        unit_ms = max(UNIT_MS.get(load, 1) for load in loads)
+        wrong_ms = 0 if bias == "1" else 100  # launched before the first was measured
+        saved_ms = max(20, limit / 2) + 10 + 3 * unit_ms * len(loads)
+        assert container.most_above(limit) * 1000 <= saved_ms + wrong_ms + 0.02 * limit * 40
+        assert (
+            container.longest_stall_ns / 1e6 <= 250 + (len(loads) + 1) * unit_ms * 100 / limit + wrong_ms * 100 / limit
+        )
+        assert container.launches > 0
