@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "hooks.h"
+#include "memory/memory.h"
 #include "route.h"
 
 enum { SECOND_INTERFACE = 12000 };  /* the version from which "cuGetProcAddress" is the function with five arguments */
@@ -16,6 +17,7 @@ CUresult cuInit(unsigned int flags)
     if (hook_nested())
         return real.cuInit(flags);
     vcuda_attach();
+    memory_start();
     return DRIVER(cuInit, flags);
 }
 

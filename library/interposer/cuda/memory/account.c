@@ -1,0 +1,148 @@
+/* Accounting; see account.h. */
+#include "account.h"
+
+#include "interposer/cuda/hooks.h"
+#include "ledger.h"
+#include "relief.h"
+
+struct traffic {
+    _Alignas(64) _Atomic uint64_t begun;
+    _Atomic uint64_t ended;
+    _Atomic int64_t managed;
+};
+
+static struct traffic traffic[LIMITS_MAX_DEVICES];
+
+static enum verdict verdict_at(int index, unsigned *out)
+{
+    const struct limits_device *limits = vcuda_device(index);
+
+    if (limits == NULL || limits->memory_bytes == 0)
+        return VERDICT_PASS;
+    *out = (unsigned)index;
+    return VERDICT_COUNT;
+}
+
+bool account_needed(void)
+{
+    return vcuda_limits()->device_count != 0 || vcuda_memory_closed();
+}
+
+enum verdict account_verdict(int device, unsigned *index)
+{
+    return vcuda_memory_closed() ? VERDICT_REFUSE : verdict_at(device_index(device), index);
+}
+
+enum verdict account_verdict_current(unsigned *index)
+{
+    return vcuda_memory_closed() ? VERDICT_REFUSE : verdict_at(device_index_current(), index);
+}
+
+static uint64_t limit_of(unsigned index)
+{
+    const struct limits_device *limits = vcuda_device((int)index);
+
+    return limits == NULL || limits->memory_bytes == 0 ? UINT64_MAX / 2 : limits->memory_bytes;
+}
+
+static bool take_once(struct region *region, unsigned index, uint64_t bytes)
+{
+    return ledger_take(region, vcuda_slot(), index, bytes, limit_of(index), vcuda_reap);
+}
+
+/* Each step may have freed something; the dearer ones come later. */
+static bool take_after_relief(struct region *region, unsigned index, uint64_t bytes)
+{
+    vcuda_refresh();
+    if (bytes > limit_of(index))
+        return false;
+    vcuda_reap();
+    relief_read(index);
+    if (take_once(region, index, bytes))
+        return true;
+    return relief_trim(index) && take_once(region, index, bytes);
+}
+
+static void count_refusal(struct region *region, unsigned index)
+{
+    atomic_fetch_add_explicit(&region->devices[index].refusals, 1, memory_order_relaxed);
+}
+
+bool account_take(unsigned index, uint64_t bytes)
+{
+    struct region *region = vcuda_region();
+
+    if (region == NULL)
+        return false;
+    if (take_once(region, index, bytes) || take_after_relief(region, index, bytes))
+        return true;
+    count_refusal(region, index);
+    return false;
+}
+
+bool account_overrun(unsigned index)
+{
+    bool over = vcuda_used((int)index) > limit_of(index);
+
+    if (over)
+        count_refusal(vcuda_region(), index);
+    return over;
+}
+
+void account_give(unsigned index, uint64_t bytes)
+{
+    if (bytes != 0)
+        ledger_give(vcuda_slot(), index, bytes);
+}
+
+void account_record(unsigned index, uint64_t bytes)
+{
+    struct region *region = vcuda_region();
+
+    if (region != NULL && bytes != 0)
+        ledger_record(region, vcuda_slot(), index, bytes);
+}
+
+void account_begin(unsigned index)
+{
+    atomic_fetch_add(&traffic[index].begun, 1);
+}
+
+void account_end(unsigned index)
+{
+    atomic_fetch_add(&traffic[index].ended, 1);
+}
+
+struct account_instant account_look(unsigned index)
+{
+    struct account_instant now;
+
+    now.ended = atomic_load(&traffic[index].ended);
+    now.begun = atomic_load(&traffic[index].begun);
+    now.used = atomic_load(&vcuda_slot()->use[index].used);
+    return now;
+}
+
+bool account_still(const struct account_instant *first, const struct account_instant *second)
+{
+    return first->begun == first->ended && first->begun == second->begun && first->used == second->used;
+}
+
+void account_managed(unsigned index, int64_t bytes)
+{
+    atomic_fetch_add_explicit(&traffic[index].managed, bytes, memory_order_relaxed);
+}
+
+bool account_has_managed(unsigned index)
+{
+    return atomic_load_explicit(&traffic[index].managed, memory_order_relaxed) > 0;
+}
+
+void account_forget(void)
+{
+    for (unsigned i = 0; i < LIMITS_MAX_DEVICES; i++) {
+        atomic_store(&traffic[i].begun, 0);
+        atomic_store(&traffic[i].ended, 0);
+        atomic_store(&traffic[i].managed, 0);
+    }
+}

@@ -1,0 +1,59 @@
+/*
+ * The one way into the ledger for every hook: takes and gives back under the limits that hold now.
+ *
+ * In: a device, bytes. Out: granted or not. Not here: which call was hooked, region arithmetic (ledger.h), what relieves a full device (relief.h).
+ * Invariants: before a refusal dead processes' memory was collected, pools were read and their unused memory trimmed; every refusal is
+ * counted once; where the limits cannot be read, or there is no memory for a region, nothing is granted.
+ */
+#ifndef VCUDA_MEMORY_ACCOUNT_H
+#define VCUDA_MEMORY_ACCOUNT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "abi/limits.h"
+
+enum verdict {
+    VERDICT_PASS,       /* not our business: the driver's answer as it is */
+    VERDICT_COUNT,
+    VERDICT_REFUSE,     /* CUDA_ERROR_OUT_OF_MEMORY, whatever is asked for */
+};
+
+/* What becomes of an allocation on a device; `index` is its position in the limits where it counts. */
+enum verdict account_verdict(int device, unsigned *index);
+
+/* The same of the calling thread's current context; without one the driver says what is wrong. */
+enum verdict account_verdict_current(unsigned *index);
+
+/* False where no allocation can count: nothing is limited. */
+bool account_needed(void);
+
+bool account_take(unsigned index, uint64_t bytes);
+void account_give(unsigned index, uint64_t bytes);
+
+/* Whether the container has more of a device than it may: what the driver took went beyond what was asked for. Counts a refusal. */
+bool account_overrun(unsigned index);
+
+/* Counts what the driver has handed out already, over the limit or not. */
+void account_record(unsigned index, uint64_t bytes);
+
+/* Between begin and end the driver's figures and ours may differ. Allocation: before taking, after the driver answered; free: around both. */
+void account_begin(unsigned index);
+void account_end(unsigned index);
+
+/* What the ledger said of this process at an instant; `still` of two of them: nothing was under way at the first and nothing began before the second. */
+struct account_instant {
+    uint64_t begun, ended, used;
+};
+struct account_instant account_look(unsigned index);
+bool account_still(const struct account_instant *first, const struct account_instant *second);
+
+/* Managed memory is charged in full, wherever it lies at present. */
+void account_managed(unsigned index, int64_t bytes);
+bool account_has_managed(unsigned index);
+
+/* In a child after fork. */
+void account_forget(void);
+
+#endif

@@ -1,0 +1,216 @@
+/*
+ * Backing; see backing.h. Both tables are arrays sorted by their key: handles by number, mappings by address, so that one call may unmap
+ * a range of many. Programs with many mappings append at ascending addresses, which costs a sorted array nothing.
+ */
+#include "backing.h"
+
+#include <stddef.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* One piece of physical memory; in the store's list of free ones when nobody holds it. */
+struct memory {
+    uint64_t bytes;         /* 0: imported, not ours to count */
+    unsigned device;
+    unsigned handles, mappings;
+    struct memory *next_free;
+};
+
+struct held {
+    uint64_t key;           /* handle; address */
+    uint64_t extent;        /* how often a handle must be released; bytes of a mapping */
+    struct memory *memory;  /* never NULL */
+};
+
+struct sorted {
+    struct held *items;
+    size_t count, capacity;
+};
+
+enum { FIRST_CAPACITY = 170, MEMORIES_AT_ONCE = 100 };
+
+static struct sorted handles, mappings;
+static struct memory *free_memories;
+
+static void *pages(size_t bytes)
+{
+    void *got = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    return got == MAP_FAILED ? NULL : got;
+}
+
+/* The position of the first item that is not below the key. */
+static size_t find(const struct sorted *table, uint64_t key)
+{
+    size_t low = 0, high = table->count;
+
+    if (high != 0 && table->items[high - 1].key < key)
+        return high;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+
+        if (table->items[middle].key < key)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static struct held *lookup(const struct sorted *table, uint64_t key)
+{
+    size_t at = find(table, key);
+
+    return at < table->count && table->items[at].key == key ? &table->items[at] : NULL;
+}
+
+static struct held *mapping_at(uint64_t address)
+{
+    size_t at = find(&mappings, address + 1);
+
+    return at != 0 && address - mappings.items[at - 1].key < mappings.items[at - 1].extent ? &mappings.items[at - 1] : NULL;
+}
+
+static bool make_room(struct sorted *table)
+{
+    size_t capacity = table->capacity ? 2 * table->capacity : FIRST_CAPACITY;
+    struct held *bigger;
+
+    if (table->count < table->capacity)
+        return true;
+    bigger = pages(capacity * sizeof(*bigger));
+    if (bigger == NULL)
+        return false;
+    if (table->count != 0) {
+        memcpy(bigger, table->items, table->count * sizeof(*bigger));
+        munmap(table->items, table->capacity * sizeof(*bigger));
+    }
+    table->items = bigger;
+    table->capacity = capacity;
+    return true;
+}
+
+static void insert(struct sorted *table, struct held item)
+{
+    size_t at = find(table, item.key);
+
+    memmove(table->items + at + 1, table->items + at, (table->count - at) * sizeof(item));
+    table->items[at] = item;
+    table->count++;
+}
+
+static void cut(struct sorted *table, size_t from, size_t to)
+{
+    memmove(table->items + from, table->items + to, (table->count - to) * sizeof(*table->items));
+    table->count -= to - from;
+}
+
+static struct memory *new_memory(unsigned device, uint64_t bytes)
+{
+    struct memory *memory = free_memories;
+
+    if (memory == NULL) {
+        memory = pages(MEMORIES_AT_ONCE * sizeof(*memory));
+        if (memory == NULL)
+            return NULL;
+        for (unsigned i = 1; i < MEMORIES_AT_ONCE - 1; i++)
+            memory[i].next_free = &memory[i + 1];
+        free_memories = &memory[1];
+    } else {
+        free_memories = memory->next_free;
+    }
+    *memory = (struct memory){.bytes = bytes, .device = device};
+    return memory;
+}
+
+static void drop_unheld(struct memory *memory, backing_freed *freed)
+{
+    if (memory->handles != 0 || memory->mappings != 0)
+        return;
+    if (memory->bytes != 0 && freed != NULL)
+        freed(memory->device, memory->bytes);
+    memory->next_free = free_memories;
+    free_memories = memory;
+}
+
+static bool hold(uint64_t handle, struct memory *memory)
+{
+    struct held *known = lookup(&handles, handle);
+
+    if (memory == NULL || (known == NULL && !make_room(&handles)))
+        return false;
+    if (known != NULL)
+        known->extent++;
+    else
+        insert(&handles, (struct held){handle, 1, memory});
+    memory->handles++;
+    return true;
+}
+
+bool backing_created(uint64_t handle, unsigned device, uint64_t bytes)
+{
+    return make_room(&handles) && hold(handle, new_memory(device, bytes));
+}
+
+bool backing_imported(uint64_t handle)
+{
+    struct held *known = lookup(&handles, handle);
+
+    return known != NULL ? hold(handle, known->memory) : backing_created(handle, 0, 0);
+}
+
+bool backing_retained(uint64_t handle, uint64_t address)
+{
+    struct held *known = lookup(&handles, handle), *mapping = mapping_at(address);
+
+    if (known == NULL && mapping == NULL)
+        return true;
+    return hold(handle, known != NULL ? known->memory : mapping->memory);
+}
+
+void backing_released(uint64_t handle, backing_freed *freed)
+{
+    struct held *known = lookup(&handles, handle);
+
+    if (known == NULL)
+        return;
+    struct memory *memory = known->memory;
+    memory->handles--;
+    if (--known->extent == 0)
+        cut(&handles, (size_t)(known - handles.items), (size_t)(known - handles.items) + 1);
+    drop_unheld(memory, freed);
+}
+
+bool backing_mapped(uint64_t address, uint64_t size, uint64_t handle)
+{
+    struct held *known = lookup(&handles, handle);
+
+    if (known == NULL || size == 0)
+        return true;
+    if (!make_room(&mappings))
+        return false;
+    known->memory->mappings++;
+    insert(&mappings, (struct held){address, size, known->memory});
+    return true;
+}
+
+void backing_unmapped(uint64_t address, uint64_t size, backing_freed *freed)
+{
+    size_t from = find(&mappings, address), to = from;
+
+    for (; to < mappings.count && mappings.items[to].key - address < size; to++) {
+        mappings.items[to].memory->mappings--;
+        drop_unheld(mappings.items[to].memory, freed);
+    }
+    cut(&mappings, from, to);
+}
+
+void backing_forget(void)
+{
+    if (handles.capacity != 0)
+        munmap(handles.items, handles.capacity * sizeof(*handles.items));
+    if (mappings.capacity != 0)
+        munmap(mappings.items, mappings.capacity * sizeof(*mappings.items));
+    handles = mappings = (struct sorted){0};
+    free_memories = NULL;
+}

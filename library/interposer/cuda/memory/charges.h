@@ -1,0 +1,66 @@
+/*
+ * What was charged for each allocation of this process: a hash from an address or handle to its charge, for any number of threads.
+ *
+ * In: keys that the driver gave out (never 0), their charges. Out: the charge again, once. Not here: the ledger, driver calls.
+ * Invariants: a charge that was put is taken exactly once, by one thread, or handed out by the put that replaces it; keys that were never put
+ * are not there. Storage comes from mmap, not from the application's allocator, which may itself be built on CUDA.
+ */
+#ifndef VCUDA_MEMORY_CHARGES_H
+#define VCUDA_MEMORY_CHARGES_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { CHARGES_SHARDS = 64 };
+
+enum charge_kind {
+    CHARGE_LINEAR = 1,      /* gone with its context */
+    CHARGE_MANAGED,         /* the same; not among what NVML counts for the process */
+    CHARGE_POOLED,          /* charged with its pool */
+};
+
+struct charge {
+    uint64_t bytes;
+    const void *owner;      /* the context; the record of the pool */
+    uint32_t device;        /* position in the limits file */
+    enum charge_kind kind;
+};
+
+struct charges_entry {
+    uint64_t key;           /* 0: empty */
+    struct charge charge;
+};
+
+struct charges_shard {
+    _Alignas(64) pthread_mutex_t lock;
+    struct charges_entry *entries;
+    uint64_t capacity, count;   /* capacity: a power of two, or 0 */
+};
+
+struct charges {
+    struct charges_shard shards[CHARGES_SHARDS];
+    _Atomic uint64_t count;
+};
+
+#define CHARGES_EMPTY {.shards = {[0 ... CHARGES_SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}}}
+
+/* False where there is no host memory for it: nothing changed. `replaced->bytes` says what the key stood for before, 0 for nothing. */
+bool charges_put(struct charges *charges, uint64_t key, struct charge charge, struct charge *replaced);
+
+bool charges_take(struct charges *charges, uint64_t key, struct charge *taken);
+
+/* Takes all of one owner and hands each out. The visitor is called with a lock held and may not come back here. */
+typedef void charges_visitor(const struct charge *charge, void *context);
+void charges_take_owned(struct charges *charges, const void *owner, charges_visitor *visit, void *context);
+
+/* Forgets everything, in a child after fork: whoever held a lock is not there. */
+void charges_forget(struct charges *charges);
+
+static inline bool charges_any(const struct charges *charges)
+{
+    return atomic_load_explicit(&charges->count, memory_order_relaxed) != 0;
+}
+
+#endif

@@ -1,0 +1,113 @@
+/* See held.h. The process is looked for by its pid in its own pid namespace, which is what the open kernel modules report. */
+#include "held.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "interposer/cuda/hooks.h"
+#include "nvml.h"
+
+#define OURS "libnvidia-ml.so.1"
+#define DRIVER_ALIAS "libnvidia-ml-real.so.1"
+
+enum { FIRST_ROOM = 64, MOST_ROOM = 4096 };
+
+static struct nvml {
+    uint32_t tried_by;      /* pid */
+    nvmlReturn_t (*by_uuid)(const char *, nvmlDevice_t *);
+    nvmlReturn_t (*by_bus_id)(const char *, nvmlDevice_t *);
+    nvmlReturn_t (*processes)(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *);
+} nvml;
+
+/* In our directory, by its full path: the search path may name others. */
+static void *open_driver(void)
+{
+    Dl_info self;
+    char path[VCUDA_PATH];
+
+    if (dladdr(&nvml, &self) == 0 || self.dli_fname == NULL || strrchr(self.dli_fname, '/') == NULL)
+        return NULL;
+    int length = (int)(strrchr(self.dli_fname, '/') - self.dli_fname);
+    if (snprintf(path, sizeof path, "%.*s/" OURS, length, self.dli_fname) >= (int)sizeof path)
+        return NULL;
+    return dlopen(path, RTLD_LAZY | RTLD_LOCAL) == NULL ? NULL : dlopen(DRIVER_ALIAS, RTLD_LAZY | RTLD_NOLOAD);
+}
+
+static void load(void)
+{
+    nvmlReturn_t (*init)(void);
+    void *driver = open_driver();
+
+    if (driver == NULL)
+        return;
+    *(void **)&init = dlsym(driver, "nvmlInit_v2");
+    *(void **)&nvml.by_uuid = dlsym(driver, "nvmlDeviceGetHandleByUUID");
+    *(void **)&nvml.by_bus_id = dlsym(driver, "nvmlDeviceGetHandleByPciBusId_v2");
+    *(void **)&nvml.processes = dlsym(driver, "nvmlDeviceGetComputeRunningProcesses_v3");
+    if (nvml.processes == NULL)
+        *(void **)&nvml.processes = dlsym(driver, "nvmlDeviceGetComputeRunningProcesses_v2");
+    if (init == NULL || nvml.by_uuid == NULL || nvml.by_bus_id == NULL || init() != NVML_SUCCESS)
+        nvml.processes = NULL;
+}
+
+/* Once a process; a child after fork begins anew. */
+static bool usable(void)
+{
+    if (nvml.tried_by != (uint32_t)getpid()) {
+        nvml = (struct nvml){.tried_by = (uint32_t)getpid()};
+        load();
+    }
+    return nvml.processes != NULL;
+}
+
+static bool find_device(unsigned index, int device, nvmlDevice_t *found)
+{
+    const struct limits_device *limits = vcuda_device((int)index);
+    char bus_id[32];
+
+    if (limits != NULL && limits->uuid[0] != '\0')
+        return nvml.by_uuid(limits->uuid, found) == NVML_SUCCESS;
+    return DRIVER(cuDeviceGetPCIBusId, bus_id, sizeof bus_id, device) == CUDA_SUCCESS && nvml.by_bus_id(bus_id, found) == NVML_SUCCESS;
+}
+
+/* The process's line; more than one (compute instances) are one process. */
+static enum held own_line(const nvmlProcessInfo_t *list, unsigned count, uint64_t *bytes)
+{
+    enum held held = HELD_NOTHING;
+
+    *bytes = 0;
+    for (unsigned i = 0; i < count; i++) {
+        if (list[i].pid != (unsigned)getpid())
+            continue;
+        if (list[i].usedGpuMemory == (unsigned long long)NVML_VALUE_NOT_AVAILABLE)
+            return HELD_UNKNOWN;
+        *bytes += list[i].usedGpuMemory;
+        held = HELD_KNOWN;
+    }
+    return held;
+}
+
+enum held held_ask(unsigned index, int device, uint64_t *bytes)
+{
+    nvmlDevice_t handle;
+    enum held held = HELD_UNKNOWN;
+
+    if (!usable() || !find_device(index, device, &handle))
+        return HELD_UNKNOWN;
+    for (unsigned room = FIRST_ROOM; room <= MOST_ROOM; room *= 4) {
+        unsigned count = room;
+        nvmlProcessInfo_t *list = malloc(room * sizeof *list);
+        if (list == NULL)
+            return HELD_UNKNOWN;
+        nvmlReturn_t error = nvml.processes(handle, &count, list);
+        if (error == NVML_SUCCESS)
+            held = own_line(list, count, bytes);
+        free(list);
+        if (error != NVML_ERROR_INSUFFICIENT_SIZE)
+            break;
+    }
+    return held;
+}

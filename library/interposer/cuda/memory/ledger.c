@@ -1,0 +1,135 @@
+/*
+ * The ledger; see ledger.h.
+ *
+ * Why it holds. A taker adds to `pending` before it sums, and its bytes enter `used` before they leave `pending`, while a reader looks at
+ * `pending` first: so of two takers at least one sees the other, and nobody's bytes are ever between the two words. Whoever was granted
+ * after my reservation counted mine; whoever was granted before it is in my sum.
+ *
+ * Two takers that see each other and do not both fit step back and try again after unequal pauses. A sum over slots is not one instant:
+ * bytes that one process gave back and another took in between would count twice. A refusal therefore needs two equal readings in a row.
+ */
+#include "ledger.h"
+
+#include <sched.h>
+#include <time.h>
+
+enum outcome { TAKEN, FULL, TORN, CONTENDED };
+
+struct reading {
+    uint64_t settled;       /* given out, and overhead */
+    uint64_t pending;
+    uint64_t mark;          /* equal marks: no slot's settled bytes changed */
+};
+
+static void add_slot(struct reading *all, const struct region_use *use)
+{
+    uint64_t pending = atomic_load(&use->pending);
+    uint64_t settled = atomic_load(&use->used) + atomic_load(&use->overhead);
+
+    all->pending += pending;
+    all->settled += settled;
+    all->mark = all->mark * UINT64_C(0x9E3779B97F4A7C15) + settled;
+}
+
+static struct reading read_all(const struct region *region, const struct region_slot *own, unsigned device)
+{
+    struct reading all = {0};
+    uint32_t high = atomic_load_explicit(&region->slot_high, memory_order_acquire);
+
+    if (high > REGION_SLOTS)
+        high = REGION_SLOTS;
+    for (uint32_t i = 0; i < high; i++)
+        add_slot(&all, &region->slots[i].use[device]);
+    if (own < region->slots || own >= region->slots + REGION_SLOTS)
+        add_slot(&all, &own->use[device]);
+    return all;
+}
+
+static bool fits(uint64_t have, uint64_t more, uint64_t limit)
+{
+    return have <= limit && more <= limit - have;
+}
+
+static void raise_peak(struct region *region, unsigned device, uint64_t bytes)
+{
+    _Atomic uint64_t *peak = &region->devices[device].peak;
+    uint64_t known = atomic_load_explicit(peak, memory_order_relaxed);
+
+    while (known < bytes && !atomic_compare_exchange_weak_explicit(peak, &known, bytes, memory_order_relaxed, memory_order_relaxed))
+        ;
+}
+
+static enum outcome try_once(struct region *region, struct region_slot *own, unsigned device, uint64_t bytes, uint64_t limit)
+{
+    struct region_use *use = &own->use[device];
+
+    atomic_fetch_add(&use->pending, bytes);
+    struct reading now = read_all(region, own, device);
+    if (fits(now.settled, now.pending, limit)) {
+        atomic_fetch_add(&use->used, bytes);
+        atomic_fetch_sub(&use->pending, bytes);
+        raise_peak(region, device, now.settled + bytes);
+        return TAKEN;
+    }
+    atomic_fetch_sub(&use->pending, bytes);
+    if (fits(now.settled, bytes, limit))
+        return CONTENDED;
+    return read_all(region, own, device).mark == now.mark ? FULL : TORN;
+}
+
+static uint64_t monotonic_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* Longer and longer, up to a millisecond, and unequal: the clock's low digits differ between takers. */
+static void step_back(unsigned attempt, uint64_t now_ns)
+{
+    if (attempt < 4) {
+        sched_yield();
+        return;
+    }
+    uint64_t most = attempt < 12 ? UINT64_C(4000) << (attempt - 4) : UINT64_C(1000000);
+    uint64_t pause_ns = 1000 + (now_ns * UINT64_C(0x9E3779B97F4A7C15) >> 32) % most;
+    nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
+}
+
+bool ledger_take(struct region *region, struct region_slot *own, unsigned device, uint64_t bytes, uint64_t limit, ledger_reaper *reap)
+{
+    uint64_t deadline_ns = 0;
+
+    if (bytes > limit)
+        return false;
+    for (unsigned attempt = 0;; attempt++) {
+        enum outcome outcome = try_once(region, own, device, bytes, limit);
+
+        if (outcome == TAKEN || outcome == FULL)
+            return outcome == TAKEN;
+        uint64_t now_ns = monotonic_ns();
+        if (deadline_ns == 0)
+            deadline_ns = now_ns + LEDGER_PATIENCE_NS;
+        if (now_ns >= deadline_ns)
+            return false;
+        if (reap != NULL && outcome == CONTENDED && attempt % 16 == 15)
+            reap();
+        step_back(attempt, now_ns);
+    }
+}
+
+void ledger_record(struct region *region, struct region_slot *own, unsigned device, uint64_t bytes)
+{
+    atomic_fetch_add(&own->use[device].used, bytes);
+    raise_peak(region, device, read_all(region, own, device).settled);
+}
+
+void ledger_give(struct region_slot *own, unsigned device, uint64_t bytes)
+{
+    _Atomic uint64_t *used = &own->use[device].used;
+    uint64_t known = atomic_load_explicit(used, memory_order_relaxed);
+
+    while (!atomic_compare_exchange_weak(used, &known, known > bytes ? known - bytes : 0))
+        ;
+}

@@ -1,0 +1,85 @@
+/*
+ * Overhead; see overhead.h. Where NVML works but never lists this process (a driver that does not translate pids between namespaces), a context is taken
+ * for CONTEXT_GUESS: what the small ones have, so that nobody is refused for memory that he does not use.
+ */
+#include "overhead.h"
+
+#include "account.h"
+#include "held.h"
+#include "interposer/cuda/hooks.h"
+#include "ordinals.h"
+
+#define CONTEXT_GUESS (UINT64_C(256) << 20)
+
+enum { ATTEMPTS = 4 };
+static const uint64_t every_ns = UINT64_C(1000000000), soonest_ns = UINT64_C(50000000);
+
+static _Atomic uint64_t last_ns;
+static _Atomic bool listed[LIMITS_MAX_DEVICES];    /* by NVML, once */
+
+static void publish(unsigned index, uint64_t bytes, bool may_fall)
+{
+    _Atomic uint64_t *overhead = &vcuda_slot()->use[index].overhead;
+
+    if (may_fall || bytes > atomic_load(overhead))
+        atomic_store(overhead, bytes);
+}
+
+static uint64_t beyond(uint64_t held, uint64_t charged)
+{
+    return held > charged ? held - charged : 0;
+}
+
+static void publish_unlisted(unsigned index)
+{
+    if (atomic_load(&listed[index]))
+        publish(index, 0, true);
+    else
+        publish(index, CONTEXT_GUESS, false);
+}
+
+/* One reading. True: it was taken at rest, or there is nothing to wait for. */
+static bool measure(unsigned index, int device)
+{
+    uint64_t held;
+    struct account_instant before = account_look(index);
+    enum held answer = held_ask(index, device, &held);
+    struct account_instant after = account_look(index);
+    bool still = account_still(&before, &after);
+
+    if (answer == HELD_NOTHING)
+        publish_unlisted(index);
+    if (answer != HELD_KNOWN)
+        return true;
+    atomic_store(&listed[index], true);
+    publish(index, beyond(held, before.used > after.used ? before.used : after.used), still && !account_has_managed(index));
+    return still;
+}
+
+static uint64_t follow(uint64_t now_ns)
+{
+    uint64_t last = atomic_load(&last_ns);
+
+    if (last != 0 && now_ns - last < soonest_ns)
+        return last + soonest_ns;
+    atomic_store(&last_ns, now_ns);
+    for (unsigned index = 0; index < vcuda_limits()->device_count; index++) {
+        int device = ordinals_get(index);
+        for (int attempt = 0; device >= 0 && attempt < ATTEMPTS && !measure(index, device); attempt++)
+            ;
+    }
+    return now_ns + every_ns;
+}
+
+void overhead_changed(void)
+{
+    vcuda_helper_add(follow);
+    vcuda_helper_wake(follow);
+}
+
+void overhead_forget(void)
+{
+    atomic_store(&last_ns, 0);
+    for (int i = 0; i < LIMITS_MAX_DEVICES; i++)
+        atomic_store(&listed[i], false);
+}

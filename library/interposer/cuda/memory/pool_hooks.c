@@ -1,0 +1,53 @@
+/*
+ * Pools: made, met, trimmed, destroyed. In: the application's calls. Out: the driver's answer, always. Pools that another process shared
+ * give out no memory here; they are never met.
+ */
+#include "ordered.h"
+#include "relief.h"
+
+static CUresult met(CUresult error, const CUmemoryPool *pool, const CUmemLocation *location)
+{
+    if (error == CUDA_SUCCESS && !hook_nested() && pool != NULL && location != NULL && account_needed())
+        ordered_meet(*pool, *location);
+    return error;
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *pool_props)
+{
+    CUresult error = DRIVER(cuMemPoolCreate, pool, pool_props);
+    return met(error, pool, pool_props == NULL ? NULL : &pool_props->location);
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type)
+{
+    CUresult error = DRIVER(cuMemGetDefaultMemPool, pool_out, location, type);
+    return met(error, pool_out, location);
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
+{
+    CUresult error = DRIVER(cuMemGetMemPool, pool, location, type);
+    return met(error, pool, location);
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t min_bytes_to_keep)
+{
+    unsigned index;
+    CUresult error = DRIVER(cuMemPoolTrimTo, pool, min_bytes_to_keep);
+    struct pool *known = error == CUDA_SUCCESS && !hook_nested() && pools_any() ? pools_known(pool, &index) : NULL;
+
+    if (known != NULL)
+        pools_read(known, relief_read_pool);
+    return error;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+    if (hook_nested() || !pools_any())
+        return real.cuMemPoolDestroy(pool);
+    struct pool *known = pools_destroy_begin(pool);
+    CUresult error = DRIVER(cuMemPoolDestroy, pool);
+    if (known != NULL)
+        pools_destroy_end(known, pool, error == CUDA_SUCCESS);
+    return error;
+}
