@@ -31,7 +31,7 @@ from deviceplugin.model.units import BLOCK_BYTES
 from deviceplugin.model.usage import ContainerUse, GpuUse
 
 log = structlog.get_logger("vcuda.agent")
-_IDLE_TURNS = 5
+_IDLE_TURNS = 30
 _FIND_AGAIN_S = 2.0
 _OTHERS_AGAIN_S = 10.0
 _FIND_BUDGET_S = 1.5
@@ -121,9 +121,10 @@ class ContainerWatch:
         known = self._watched[grant.id]
         return (
             known.look is None
-            or self._turn % _IDLE_TURNS == 0
-            or not busy.isdisjoint(grant.allocation.uuids)
+            or known.look.use.processes > 0
             or known.shown is not None
+            or not busy.isdisjoint(grant.allocation.uuids)
+            or self._turn % _IDLE_TURNS == 0
         )
 
     def _look_at(self, jobs: Sequence[tuple[Grant, _Watched, OnGpu]]) -> list[tuple[Grant, _Watched, Look]]:

@@ -5,7 +5,10 @@ left of grants that are no more. The mounts' sources are there from `open` on: t
 mount has no source. No share starts while the driver mirror has nothing that would hold it to its size.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
+
+import structlog
 
 from deviceplugin.errors import GuestError
 from deviceplugin.guest import limits_file
@@ -17,10 +20,13 @@ from deviceplugin.guest.lineage_client import LineageClients
 from deviceplugin.guest.mirror.mirror import DriverMirror
 from deviceplugin.guest.shared_state import SharedState
 from deviceplugin.kubelet.answer import Answer
-from deviceplugin.ledger.grant import Grant
+from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.request import RequestKind
 from deviceplugin.model.units import BLOCK_BYTES
+
+log = structlog.get_logger("vcuda.agent")
+_AFTER_ANSWER_S = 0.02
 
 
 class AgentFiles:
@@ -38,6 +44,7 @@ class AgentFiles:
         self._directories = directories
         self._shared = shared
         self._clients = LineageClients(directories)
+        self._pending: dict[GrantId, asyncio.TimerHandle] = {}
         self._mirror = mirror
         self._cdi = cdi
         self._inventory = inventory
@@ -50,9 +57,12 @@ class AgentFiles:
         self._shared.booted(boot_id)
 
     def prepare(self, grant: Grant, answer: Answer) -> None:
+        """Before Allocate answers. What processes will share comes a little later: kubelet stands still meanwhile."""
         self._directories.prepare(grant.id)
         if _is_share(grant):
-            self._shared.prepare(grant.id, grant.allocation.uuids)
+            self._cancel(grant)
+            loop = asyncio.get_running_loop()
+            self._pending[grant.id] = loop.call_later(_AFTER_ANSWER_S, self._prepare_shared, grant)
         if self._cdi is not None:
             self._cdi.write(grant.id, ContainerEdits(answer.devices, answer.mounts, answer.env))
 
@@ -61,6 +71,7 @@ class AgentFiles:
         if _is_share(grant):
             if self._mirror.state.refusal:
                 raise GuestError(self._mirror.state.refusal)
+            self._cancel(grant)
             self._shared.renew(grant.id, grant.allocation.uuids)
         self._clients.forget(grant.id)
         return self.limit(grant)
@@ -89,6 +100,18 @@ class AgentFiles:
         """To the clients that have registered."""
         self._clients.show_processes(grant.id, pids)
 
+    def _prepare_shared(self, grant: Grant) -> None:
+        self._pending.pop(grant.id, None)
+        try:
+            self._shared.prepare(grant.id, grant.allocation.uuids)
+        except GuestError as error:  # PreStartContainer does it again and says so to kubelet
+            log.warning("shared state not prepared", container=str(grant.allocation.owner), cause=error.message)
+
+    def _cancel(self, grant: Grant) -> None:
+        handle = self._pending.pop(grant.id, None)
+        if handle is not None:
+            handle.cancel()
+
     def _limits(self, grant: Grant) -> GrantLimits:
         inventory = self._inventory()
         devices = []
@@ -113,6 +136,7 @@ class AgentFiles:
 
     def drop(self, grant: Grant) -> None:
         """Removes what belongs to a grant that is no more."""
+        self._cancel(grant)
         self._shared.remove(grant.id)
         self._directories.remove(grant.id)
         if self._cdi is not None:
@@ -120,7 +144,7 @@ class AgentFiles:
 
     def sweep(self, grants: Iterable[Grant]) -> None:
         """Removes what belongs to none of these grants: a crash may have left it."""
-        keep = {grant.id for grant in grants}
+        keep = {grant.id for grant in grants} | self._pending.keys()
         self._directories.remove_all_but(keep)
         self._shared.remove_all_but(keep)
         if self._cdi is not None:

@@ -14,6 +14,7 @@ from deviceplugin.ledger.ledger import Ledger, Transition
 from deviceplugin.model.request import RequestKind
 
 log = structlog.get_logger("vcuda.agent")
+_AFTER_ANSWER_S = 0.02  # kubelet has its answer first; no container starts that fast
 
 
 class GrantSockets:
@@ -31,6 +32,7 @@ class GrantSockets:
         try:
             while True:
                 await self._due.wait()
+                await asyncio.sleep(_AFTER_ANSWER_S)
                 self._due.clear()
                 await self._settle()
         finally:

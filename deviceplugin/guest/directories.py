@@ -40,15 +40,14 @@ class GrantDirectories:
 
         It is not synced: what a power cut leaves of it is compared and replaced before the next start.
         """
-        target = self.prepare(grant) / below / name
-        fresh = target.with_name(f".{name}.new")
+        target = self._base / grant / below / name
         try:
-            if target.is_file() and target.read_bytes() == data:
+            if _is_there(target, data):
                 return False
-            target.parent.mkdir(mode=0o755, exist_ok=True)
-            fresh.write_bytes(data)
-            fresh.chmod(0o644)
-            fresh.replace(target)
+            if not target.parent.is_dir():
+                self.prepare(grant)
+                target.parent.mkdir(mode=0o755, exist_ok=True)
+            _put(target, data)
         except OSError as error:
             raise GuestError(f"limits file {target} could not be written: {error.strerror}; check the disk") from error
         return True
@@ -72,3 +71,17 @@ class GrantDirectories:
                     self.remove(GrantId(entry.name))
                     gone.append(GrantId(entry.name))
         return tuple(gone)
+
+
+def _is_there(path: Path, data: bytes) -> bool:
+    try:
+        return path.read_bytes() == data
+    except FileNotFoundError:
+        return False
+
+
+def _put(path: Path, data: bytes) -> None:
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_bytes(data)
+    fresh.chmod(0o644)
+    fresh.replace(path)

@@ -88,10 +88,11 @@ def successor(wanted: GrantLimits, before: bytes | None) -> bytes:
         old = decode(before) if before is not None else None
     except ParseError:
         old = None
-    if old is None:
+    if old is None or before is None:
         return encode(wanted)
-    same = replace(wanted, generation=old.generation)
-    return encode(same if same == old else replace(wanted, generation=old.generation + 1))
+    if old == replace(wanted, generation=old.generation):
+        return before
+    return encode(replace(wanted, generation=old.generation + 1))
 
 
 def checksum_of(data: bytes) -> int:

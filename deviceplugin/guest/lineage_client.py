@@ -5,6 +5,7 @@ each put there by rename. The folder's name comes from a tenant: it is one of ou
 only so many. What registered before the container's last start is forgotten at the next.
 """
 
+import os
 import shutil
 from collections.abc import Iterable
 
@@ -38,6 +39,8 @@ class LineageClients:
 
     def limit(self, grant: GrantId, config: bytes) -> None:
         """Changed limits, for those that have registered."""
+        if not self.is_registered(grant):
+            return
         for name in self._folders(grant):
             self._directories.write(grant, FILE_NAME, config, below=name)
 
@@ -55,7 +58,7 @@ class LineageClients:
 
     def _folders(self, grant: GrantId) -> frozenset[str]:
         try:
-            found = self._directories.path(grant).iterdir()
-            return frozenset(each.name for each in found if each.is_dir() and not each.is_symlink()) - _OUR_FOLDERS
+            found = os.scandir(self._directories.path(grant))
         except OSError:
             return frozenset()
+        return frozenset(each.name for each in found if each.is_dir(follow_symlinks=False)) - _OUR_FOLDERS

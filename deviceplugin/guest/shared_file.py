@@ -53,18 +53,16 @@ def is_whole(path: Path, form: Form) -> bool:
     """Whether the file is one that a reader accepts: a plain file of this size that begins so and may be written."""
     try:
         with opened(path) as fd:
-            found = os.fstat(fd)
-            fits = stat.S_ISREG(found.st_mode) and found.st_size == form.size and stat.S_IMODE(found.st_mode) == MODE
-            return fits and os.pread(fd, len(form.head), 0) == form.head
+            return _fits(fd, form) and os.pread(fd, len(form.head), 0) == form.head
     except OSError:
         return False
 
 
 def is_unused(path: Path, form: Form) -> bool:
-    """Whether nobody has claimed a slot; the number of used slots follows the head."""
+    """Whether it is whole and nobody has claimed a slot; the number of used slots follows the head."""
     try:
         with opened(path) as fd:
-            return os.pread(fd, 4, len(form.head)) == bytes(4)
+            return _fits(fd, form) and os.pread(fd, len(form.head) + 4, 0) == form.head + bytes(4)
     except OSError:
         return False
 
@@ -100,6 +98,11 @@ def opened(path: Path, *, writable: bool = False) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def _fits(fd: int, form: Form) -> bool:
+    found = os.fstat(fd)
+    return stat.S_ISREG(found.st_mode) and found.st_size == form.size and stat.S_IMODE(found.st_mode) == MODE
 
 
 def _reserve(fd: int, size: int) -> None:

@@ -55,12 +55,17 @@ class SharedState:
 
     def renew(self, grant: GrantId, uuids: Collection[GpuUuid]) -> None:
         """Before a start of the container, when nothing of it runs: as new. Raises GuestError."""
-        self.prepare(grant, uuids)
-        if not shared_file.is_unused(self.region(grant), region.form(grant)):
+        own, rows = self.region(grant), [self.own_row(grant, uuid) for uuid in uuids]
+        if not all(shared_file.is_unused(path, activity.form(grant)) for path in rows):
+            self.prepare(grant, uuids)
+            for path in rows:
+                shared_file.wipe(path, activity.form(grant))
+        if not shared_file.is_unused(own, region.form(grant)):
             # Another inode: a process of the life before that is still dying writes into the old one.
-            shared_file.make(self.region(grant), region.form(grant))
+            self.prepare(grant, uuids)
+            shared_file.make(own, region.form(grant))
         for uuid in uuids:
-            shared_file.wipe(self.own_row(grant, uuid), activity.form(grant))
+            self._publish(grant, uuid)
 
     def show_limits(self, grant: GrantId, uuid: GpuUuid, *, cores: int, soft_cores: int) -> None:
         activity.write_limits(self.own_row(grant, uuid), cores=cores, soft_cores=soft_cores)
@@ -110,12 +115,19 @@ class SharedState:
 
     def _publish(self, grant: GrantId, uuid: GpuUuid) -> None:
         own, public = self.own_row(grant, uuid), self.row(grant, uuid)
+        if _is_same(own, public):
+            return
         fresh = own.with_suffix(".link")  # not where neighbours look for rows
         try:
-            if public.exists() and public.samefile(own):
-                return
             fresh.unlink(missing_ok=True)
             os.link(own, fresh)
             fresh.replace(public)
         except OSError as error:
             raise GuestError(f"activity row {public} could not be made: {error.strerror}; check the disk") from error
+
+
+def _is_same(own: Path, public: Path) -> bool:
+    try:
+        return os.path.samestat(own.stat(), public.stat())
+    except OSError:
+        return False

@@ -25,7 +25,6 @@ from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.events import EventRecorder
 from deviceplugin.kube.transport import Transport
-from deviceplugin.kubelet.answer import EMPTY
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.ledger import Ledger
@@ -59,7 +58,8 @@ class Bench:
     def give(self, name: str, container: str, *, cores: int = 20, blocks: int = 8, minor: int = 0) -> Grant:
         made = pod(name, (container, cores, blocks)).containers[0]
         given = grant(made, (minor, min(cores, 100), blocks), grant_id=f"g-{name}-{container}", proved=True)
-        self.files.prepare(given, EMPTY)
+        if cores < 100:
+            self.shared.prepare(given.id, given.allocation.uuids)
         self.ledger.grant(given, self.inventory)
         return given
 
@@ -195,9 +195,9 @@ async def test_an_idle_node_asks_nobody_and_reads_little(bench: Bench) -> None:
     bench.start(share, IDS["one"], 41)
     await bench.turns(1)
     put_counters(bench.shared.region(share.id), peak=GIB)
-    await bench.turns(3)
+    await bench.turns(20)
     assert bench.watch.uses()[share.id].gpus[0].peak_bytes == 0, "nobody is on the GPU"
-    await bench.turns(2)
+    await bench.turns(11)
     assert bench.watch.uses()[share.id].gpus[0].peak_bytes == GIB
     assert bench.runtime.calls == []
 
@@ -256,7 +256,6 @@ async def test_nothing_is_written_for_a_grant_that_ended(bench: Bench) -> None:
 async def test_a_grant_that_is_not_proved_is_not_watched(bench: Bench) -> None:
     made_pod = pod("q", ("c", 20, 8)).containers[0]
     guess = grant(made_pod, (0, 20, 8), grant_id="g-guess")
-    bench.files.prepare(guess, EMPTY)
     bench.ledger.grant(guess, bench.inventory)
     await bench.turns(1)
     assert GrantId("g-guess") not in bench.watch.uses()

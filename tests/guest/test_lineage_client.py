@@ -47,6 +47,7 @@ def test_a_client_finds_its_files_under_its_name_and_at_the_top(clients: Lineage
 
 def test_changed_limits_reach_every_place(clients: LineageClients, tmp_path: Path) -> None:
     clients.register(GRANT, "id-1", b"old")
+    clients.show_processes(GRANT, [])
     clients.limit(GRANT, b"new")
     assert found(tmp_path)["id-1/vcuda.config"] == b"new"
 
