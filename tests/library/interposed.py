@@ -21,8 +21,9 @@ from deviceplugin.guest.limits_file import DeviceLimits, GrantLimits, encode
 from deviceplugin.guest.shared_state import SharedState
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
+from tests.library.machine import REPOSITORY
 
-WORKER = Path(__file__).with_name("interposed_worker.py")
+INSIDE = (sys.executable, "-m", "tests.library.inside")
 GRANT = GrantId("g-1")
 GIB = 1 << 30
 Answer = Any  # JSON that the tests know
@@ -73,7 +74,11 @@ class Container:
             os.link(_near(self.ours / name, self.driver), self.driver / name)
         (self.driver / "libcuda-real.so.1").symlink_to(self.cuda)
         (self.driver / "libnvidia-ml-real.so.1").symlink_to(self.nvml)
-        self.environment = {"LD_LIBRARY_PATH": str(self.driver), "VCUDA_DIR": str(self.base)} | self.environment
+        self.environment = {
+            "LD_LIBRARY_PATH": str(self.driver),
+            "VCUDA_DIR": str(self.base),
+            "PYTHONPATH": str(REPOSITORY),
+        } | self.environment
 
     def stand_behind(self, *, nvml: Path) -> None:
         """Another real library than the one it was made with."""
@@ -109,14 +114,14 @@ class Container:
         fresh.replace(self.limits)
 
     def run(self, name: str, *args: object, **environment: str) -> Outcome:
-        """A function of interposed_worker in a process of its own."""
+        """A function of tests.library.inside in a process of its own."""
         with self.start(name, *args, **environment) as process:
             out, errors = process.communicate(timeout=30)
         assert process.returncode == 0, f"{name} ended with {process.returncode}: {errors}"
         return Outcome(json.loads(out.splitlines()[-1]), errors)
 
     def start(self, name: str, *args: object, **environment: str) -> subprocess.Popen[str]:
-        return self.start_program(sys.executable, WORKER, name, json.dumps(args), **environment)
+        return self.start_program(*INSIDE, name, json.dumps(args), **environment)
 
     def start_program(self, *command: object, **environment: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

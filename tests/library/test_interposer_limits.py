@@ -4,7 +4,6 @@ import json
 import os
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +13,7 @@ import pytest
 
 from deviceplugin.guest import legacy_limits
 from deviceplugin.guest.limits_file import CHECKSUM_AT, HEADER, GrantLimits, checksum_of, encode
-from tests.library.interposed import GIB, GRANT, WORKER, Container, device
+from tests.library.interposed import GIB, GRANT, INSIDE, Container, device
 from tests.library.test_interposer_loading import program
 
 REAL = 80 * GIB
@@ -167,7 +166,7 @@ def test_the_environment_talks_nobody_out_of_the_limits_of_a_container(
     """With /etc/vcuda in place VCUDA_DIR is not even looked at, whatever /etc/vcuda lacks."""
     container.grant(device(0))
     copy = f"cp -r {container.base}/. /etc/vcuda" if there == "limits" else "true"
-    script = f"mount -t tmpfs none /etc && mkdir /etc/vcuda && {copy} && exec {sys.executable} {WORKER} shown []"
+    script = f"mount -t tmpfs none /etc && mkdir /etc/vcuda && {copy} && exec {' '.join(INSIDE)} shown []"
     with container.start_program("unshare", "--mount", "sh", "-c", script, VCUDA_DIR="/nowhere") as process:
         out, errors = process.communicate(timeout=20)
     assert process.returncode == 0, errors

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.guest import region
-from tests.library.interposed import GIB, WORKER, Container, device, start_time
+from tests.library.interposed import GIB, INSIDE, Container, device, start_time
 from tests.library.test_interposer_loading import program
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces and becomes somebody else")
@@ -117,8 +117,8 @@ def test_a_process_whose_first_thread_ended_lives(limited: Container, short_tmp:
 def test_slots_of_another_pid_namespace_are_left_alone(limited: Container) -> None:
     """Nobody in there can judge a pid of ours, nor we one of theirs: the agent does."""
     limited.occupy(7, os.getpid(), start_time(os.getpid()), used=GIB)
-    command = ("unshare", "--pid", "--fork", "--mount-proc", "python3", WORKER, "claim", "[]")
-    with limited.start_program(*command, PATH=os.environ["PATH"]) as process:
+    command = ("unshare", "--pid", "--fork", "--mount-proc", *INSIDE, "claim", "[]")
+    with limited.start_program(*command) as process:
         out, errors = process.communicate(timeout=20)
     assert (process.returncode, errors) == (0, "")
     slot, pid = json.loads(out)

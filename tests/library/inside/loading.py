@@ -1,0 +1,59 @@
+"""Opening libraries, in every order."""
+
+import ctypes
+from ctypes import byref, c_void_p
+
+from tests.library.inside.addresses import address_of, place
+from tests.library.inside.cuda import cuda_memory, shown
+from tests.library.inside.nvml import shown_by_nvml
+
+
+def open_libraries(*names: str) -> list[list[str]]:
+    """Opens them in this order; for each, where its first well-known function is."""
+    opened = [ctypes.CDLL(name) for name in names]
+    return [place(address_of(library, "cuInit") or address_of(library, "nvmlInit_v2")) for library in opened]
+
+
+def shown_after(*names: str) -> list[int]:
+    """Opens libraries; what the last one shows of the memory."""
+    return cuda_memory([ctypes.CDLL(name) for name in names][-1])
+
+
+def slots_of_both() -> list[int]:
+    """The slot that a process has after NVML, and after CUDA."""
+    shown_by_nvml()
+    first = ctypes.CDLL("libvcuda.so.1").vcuda_slot_number()
+    shown()
+    return [first, ctypes.CDLL("libvcuda.so.1").vcuda_slot_number()]
+
+
+def reopened(times: int) -> list[int]:
+    """Opens libcuda, uses it and closes it, again and again."""
+    totals = []
+    for _ in range(times):
+        cuda = ctypes.CDLL("libcuda.so.1")
+        context = c_void_p()
+        cuda.cuDevicePrimaryCtxRetain(byref(context), 0)
+        totals.append(cuda_memory(cuda)[1])
+        ctypes.CDLL(None).dlclose(c_void_p(cuda._handle))
+    return totals
+
+
+def refused_library(name: str) -> str:
+    try:
+        ctypes.CDLL(name)
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def resolved(name: str, *symbols: str) -> dict[str, list[str]]:
+    """Where each symbol is found through a handle of the library; "" where it is not."""
+    library = ctypes.CDLL(name)
+    return {symbol: place(address_of(library, symbol)) for symbol in symbols}
+
+
+def called_unseen(*symbols: str) -> dict[str, int]:
+    """The answer of functions that the driver lacks, called without arguments."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    return {symbol: getattr(cuda, symbol)(0, 0, 0, 0, 0) for symbol in symbols}

@@ -1,0 +1,124 @@
+"""What NVML shows: memory, processes, switches. Through C structs, because every generation of them is asked for."""
+
+import ctypes
+from ctypes import byref, c_uint, c_ulonglong, c_void_p
+from typing import Any
+
+Answer = Any
+
+
+class Memory(ctypes.Structure):
+    """nvmlMemory_t."""
+
+    _fields_ = (("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong))
+
+
+class Memory2(ctypes.Structure):
+    """nvmlMemory_v2_t."""
+
+    _fields_ = (("version", c_uint), *((name, c_ulonglong) for name in ("total", "reserved", "free", "used")))
+
+
+MEMORY_2 = ctypes.sizeof(Memory2) | 2 << 24
+
+
+def nvml_memory(nvml: ctypes.CDLL, index: int) -> dict[str, Answer]:
+    device, first, second = c_void_p(), Memory(), Memory2(version=MEMORY_2)
+    assert nvml.nvmlDeviceGetHandleByIndex_v2(index, byref(device)) == 0
+    assert nvml.nvmlDeviceGetMemoryInfo(device, byref(first)) == 0
+    assert nvml.nvmlDeviceGetMemoryInfo_v2(device, byref(second)) == 0
+    wrong = Memory2(version=1)
+    return {
+        "v1": [first.total, first.free, first.used],
+        "v2": [second.total, second.free, second.used],
+        "reserved": second.reserved,
+        "wrong version": nvml.nvmlDeviceGetMemoryInfo_v2(device, byref(wrong)),
+    }
+
+
+def shown_by_nvml(index: int = 0) -> dict[str, Answer]:
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    assert nvml.nvmlInit_v2() == 0
+    return nvml_memory(nvml, index)
+
+
+class Process1(ctypes.Structure):
+    """nvmlProcessInfo_v1_t."""
+
+    _fields_ = (("pid", c_uint), ("used", c_ulonglong))
+
+
+class Process2(ctypes.Structure):
+    """nvmlProcessInfo_v2_t and _v3_t."""
+
+    _fields_ = (("pid", c_uint), ("used", c_ulonglong), ("gpu_instance", c_uint), ("compute_instance", c_uint))
+
+
+def running(device: int, kind: str, suffix: str, room: int) -> Answer:
+    """[error, count, [[pid, bytes], ...]] of one list, asked for with room for so many entries."""
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    nvml.nvmlInit_v2()
+    handle, count = c_void_p(), c_uint(room)
+    nvml.nvmlDeviceGetHandleByIndex_v2(device, byref(handle))
+    entries = ((Process2 if suffix else Process1) * max(room, 1))()
+    pointer = byref(entries) if room else None
+    error = getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses{suffix}")(handle, byref(count), pointer)
+    found = [[entry.pid, entry.used] for entry in entries[: count.value]] if error == 0 else []
+    return [error, count.value, found]
+
+
+class Detail(ctypes.Structure):
+    """nvmlProcessDetail_v1_t."""
+
+    _fields_ = (*Process2._fields_, ("protected", c_ulonglong))
+
+
+class Details(ctypes.Structure):
+    """nvmlProcessDetailList_v1_t."""
+
+    _fields_ = (("version", c_uint), ("mode", c_uint), ("count", c_uint), ("entries", ctypes.POINTER(Detail)))
+
+
+def details(room: int, version: int) -> Answer:
+    """[error, count, [[pid, bytes], ...]] of the list that newer drivers have, for device 0."""
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    nvml.nvmlInit_v2()
+    handle = c_void_p()
+    nvml.nvmlDeviceGetHandleByIndex_v2(0, byref(handle))
+    entries = (Detail * max(room, 1))()
+    asked = Details(ctypes.sizeof(Details) | version << 24, 0, room, entries if room else None)
+    error = nvml.nvmlDeviceGetRunningProcessDetailList(handle, byref(asked))
+    return [error, asked.count, [[entry.pid, entry.used] for entry in entries[: asked.count]] if error == 0 else []]
+
+
+def memory_error() -> int:
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    error: int = nvml.nvmlDeviceGetMemoryInfo_v2(None, byref(Memory2(version=MEMORY_2)))
+    return error
+
+
+def running_without_count(device: int) -> list[int]:
+    """What is malformed: no place for the count, a count without a list."""
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    nvml.nvmlInit_v2()
+    handle = c_void_p()
+    nvml.nvmlDeviceGetHandleByIndex_v2(device, byref(handle))
+    ask = nvml.nvmlDeviceGetComputeRunningProcesses_v3
+    return [ask(handle, None, None), ask(handle, byref(c_uint(3)), None), ask(None, byref(c_uint(0)), None)]
+
+
+def switches(device: int) -> dict[str, int]:
+    """The answer of each function that switches something of the whole GPU, to what it is already."""
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    nvml.nvmlInit_v2()
+    handle, ignored = c_void_p(), c_uint()
+    nvml.nvmlDeviceGetHandleByIndex_v2(device, byref(handle))
+    return {
+        "compute mode": nvml.nvmlDeviceSetComputeMode(handle, 0),
+        "persistence": nvml.nvmlDeviceSetPersistenceMode(handle, 0),
+        "MIG": nvml.nvmlDeviceSetMigMode(handle, 0, byref(ignored)),
+        "ECC": nvml.nvmlDeviceSetEccMode(handle, 0),
+        "ECC counters": nvml.nvmlDeviceClearEccErrorCounts(handle, 0),
+        "power": nvml.nvmlDeviceSetPowerManagementLimit(handle, 500_000),
+        "of no device": nvml.nvmlDeviceSetComputeMode(None, 0),
+    }
