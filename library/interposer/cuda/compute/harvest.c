@@ -4,6 +4,8 @@
 /* An end that is reached no later than this after it must have been followed an empty stream; the second is for a single launch. */
 #define BACKLOG_NS UINT64_C(25000)
 #define OVER_NS UINT64_C(2000)
+/* What is not exact is finished so much later: by then the neighbours have told most of what they did. */
+#define LATER_NS UINT64_C(8000000)
 #define TICK_NS UINT64_C(2000000)
 #define TICK_RECENT_NS UINT64_C(20000000)
 #define RECENT_NS UINT64_C(1000000000)
@@ -113,7 +115,13 @@ static void reserve_overrun(struct limiter *limiter, struct batch *batch, uint64
 
 /* ---- all of them ---- */
 
-enum outcome { AHEAD, MARKED, UNMARKED };
+enum outcome { AHEAD, LATER, MARKED, UNMARKED };
+
+static bool has_company(const struct limiter *limiter)
+{
+    const struct presence *presence = &limiter->presence;
+    return limiter->divided && (presence->other_count > 0 || (presence->row != NULL && atomic_load_explicit(&presence->row->slot_high, memory_order_relaxed) > 1));
+}
 
 static enum outcome look(struct limiter *limiter, const struct batch *batch, uint64_t now)
 {
@@ -122,7 +130,10 @@ static enum outcome look(struct limiter *limiter, const struct batch *batch, uin
     enum mark_state end = mark_look(batch->end);
     if (end == MARK_AHEAD)
         return AHEAD;
-    return end == MARK_REACHED && mark_look(batch->start) == MARK_REACHED ? MARKED : UNMARKED;
+    if (end != MARK_REACHED || mark_look(batch->start) != MARK_REACHED)
+        return UNMARKED;
+    bool certain = is_exact(batch, mark_time(batch->end), UINT64_MAX) || !has_company(limiter);
+    return certain || now >= batch->closed_ns + LATER_NS ? MARKED : LATER;
 }
 
 /* The context that the next question needs, current on this thread. */
@@ -175,7 +186,7 @@ static void measure(struct limiter *limiter, uint64_t now)
             if (outcome == AHEAD && batch->start != NULL)
                 reserve_overrun(limiter, batch, now);
         }
-        if (outcome == AHEAD) {
+        if (outcome == AHEAD || outcome == LATER) {
             reserve_known(limiter, batch);
             slow |= UINT64_C(1) << batch->lane % 64;
             link = &batch->next;

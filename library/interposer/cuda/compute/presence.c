@@ -9,6 +9,8 @@
 #define JOIN_NS UINT64_C(20000)
 /* Neighbours look back some tens of milliseconds; with one entry in so long a time the ring reaches back a hundred. */
 #define ENTRY_NS UINT64_C(400000)
+/* Whoever measured nothing for so long has a long kernel. */
+#define LONG_NS UINT64_C(20000000)
 
 static struct activity_stretch *entry_of(struct activity_slot *slot, uint64_t number)
 {
@@ -61,6 +63,13 @@ void presence_busy(struct activity_slot *own, uint64_t since, uint64_t now)
 
 /* ---- reading ---- */
 
+struct view {
+    struct interval stretch;
+    uint64_t now;
+    bool long_only;
+    struct presence_scratch *scratch;
+};
+
 static void add_edges(struct presence_scratch *scratch, struct interval part)
 {
     if (scratch->count + 2 > PRESENCE_EDGES || part.end <= part.start)
@@ -89,11 +98,13 @@ static bool read_entry(const struct activity_slot *slot, uint64_t number, struct
 }
 
 /* How far the open stretch can be believed. */
-static struct interval open_stretch(const struct activity_slot *slot, uint64_t now)
+static struct interval open_stretch(const struct activity_slot *slot, const struct view *view)
 {
     uint64_t since = atomic_load_explicit(&slot->busy_since_ns, memory_order_acquire);
     uint64_t trusted = atomic_load_explicit(&slot->heartbeat_ns, memory_order_relaxed) + ACTIVITY_STALE_NS;
-    return since == 0 ? (struct interval){0, 0} : (struct interval){since, trusted < now ? trusted : now};
+    if (since == 0 || (view->long_only && since + LONG_NS > view->now))
+        return (struct interval){0, 0};
+    return (struct interval){since, trusted < view->now ? trusted : view->now};
 }
 
 /* Streams of one process are measured out of order, so this is nearly sorted. */
@@ -117,33 +128,32 @@ static void add_slot(struct presence_scratch *scratch)
 }
 
 /* From the newest back, until only old ones come. */
-static void see_slot(const struct activity_slot *slot, struct interval stretch, uint64_t now, struct presence_scratch *scratch)
+static void see_slot(const struct activity_slot *slot, const struct view *view)
 {
     enum { MISSES = 16 };
     uint64_t head = atomic_load_explicit(&slot->head, memory_order_acquire);
-    struct interval read = clip(open_stretch(slot, now), stretch);
-    scratch->part_count = 0;
+    struct interval read = clip(open_stretch(slot, view), view->stretch);
+    view->scratch->part_count = 0;
     if (read.end > read.start)
-        insert(scratch, read);
+        insert(view->scratch, read);
     for (uint64_t back = 1, misses = 0; back <= head && back < ACTIVITY_RING && misses < MISSES; back++) {
         if (!read_entry(slot, head - back, &read))
             continue;
-        struct interval part = clip(read, stretch);
+        struct interval part = clip(read, view->stretch);
         if (part.end > part.start)
-            insert(scratch, part);
+            insert(view->scratch, part);
         else
-            misses += read.end <= stretch.start;
+            misses += read.end <= view->stretch.start;
     }
-    add_slot(scratch);
+    add_slot(view->scratch);
 }
 
-static void see_row(const struct presence *presence, const struct activity_row *row, struct interval stretch, uint64_t now,
-                    struct presence_scratch *scratch)
+static void see_row(const struct presence *presence, const struct activity_row *row, const struct view *view)
 {
     uint32_t high = atomic_load_explicit(&row->slot_high, memory_order_acquire);
     for (uint32_t i = 0; i < high && i < REGION_SLOTS; i++) {
         if (&row->slots[i] != presence->own)
-            see_slot(&row->slots[i], stretch, now, scratch);
+            see_slot(&row->slots[i], view);
     }
 }
 
@@ -153,14 +163,14 @@ static int earlier(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void see_all(const struct presence *presence, struct interval stretch, uint64_t now, struct presence_scratch *scratch)
+static void see_all(const struct presence *presence, const struct view *view)
 {
-    scratch->count = 0;
+    view->scratch->count = 0;
     if (presence->row != NULL)
-        see_row(presence, presence->row, stretch, now, scratch);
+        see_row(presence, presence->row, view);
     for (unsigned i = 0; i < presence->other_count; i++)
-        see_row(presence, presence->others[i], stretch, now, scratch);
-    qsort(scratch->edges, scratch->count, sizeof scratch->edges[0], earlier);
+        see_row(presence, presence->others[i], view);
+    qsort(view->scratch->edges, view->scratch->count, sizeof view->scratch->edges[0], earlier);
 }
 
 /* Walks through the stretch until `most` is had; where that was, and how much there was by then. */
@@ -188,7 +198,7 @@ uint64_t presence_share(const struct presence *presence, struct interval stretch
 {
     if (stretch.end <= stretch.start)
         return 0;
-    see_all(presence, stretch, now, scratch);
+    see_all(presence, &(struct view){stretch, now, false, scratch});
     return (uint64_t)(walk(scratch, stretch, 1e300).had + 0.5);
 }
 
@@ -197,6 +207,6 @@ uint64_t presence_reach(const struct presence *presence, struct interval stretch
 {
     if (stretch.end <= stretch.start)
         return stretch.end;
-    see_all(presence, stretch, now, scratch);
+    see_all(presence, &(struct view){stretch, now, true, scratch});
     return walk(scratch, stretch, (double)own_ns).at;
 }

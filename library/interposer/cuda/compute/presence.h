@@ -59,7 +59,10 @@ struct presence_scratch {
 /* GPU time of this process in a stretch of its own. */
 uint64_t presence_share(const struct presence *presence, struct interval stretch, uint64_t now, struct presence_scratch *scratch);
 
-/* When, in that stretch, this process had had `own_ns` of it; its end if that is not in it. */
+/*
+ * When, in that stretch, this process had had `own_ns` of it; its end if that is not in it. For a time some milliseconds ago: of what the others have not
+ * measured yet only long kernels count, because who launches small ones says to be busy between them too.
+ */
 uint64_t presence_reach(const struct presence *presence, struct interval stretch, uint64_t own_ns, uint64_t now,
                         struct presence_scratch *scratch);
 
