@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.library.machine import Machine
-from tests.library.memory_client import CudaError, pointer_to, room
+from tests.library.memory_client import CudaError as CudaError
+from tests.library.memory_client import pointer_to as pointer_to
+from tests.library.memory_client import room as room
 
 _WORKER = Path(__file__).with_name("cuda_worker.py")
 
@@ -48,7 +50,7 @@ WORK = ptx(kernel("work", "1 * param 0", ".param .u64 ns"))
 
 @dataclass
 class Process:
-    """Device 0's primary context is current in the main thread, and `work` is a kernel that takes its parameter's nanoseconds, unless told otherwise."""
+    """Device 0's primary context is current in the main thread; `work` is a kernel of so many ns as its parameter."""
 
     library: Path
     environment: dict[str, str]
@@ -141,11 +143,15 @@ class Process:
     def function(self, image: bytes, name: str) -> int:
         return self.get("cuModuleGetFunction", self.module(image), pointer_to(name.encode() + b"\0"))
 
-    def launch_code(self, stream: int, ns: int, shape: tuple[int, ...] = SMALL, *, variant: str = "", thread: str = "") -> int:
+    def launch_code(
+        self, stream: int, ns: int, shape: tuple[int, ...] = SMALL, *, variant: str = "", thread: str = ""
+    ) -> int:
         arguments = [*shape, 0, stream, {"pointers": [struct.pack("Q", ns).hex()]}, None]
         return self.code("cuLaunchKernel" + variant, self.work, *arguments, thread=thread)
 
-    def launch(self, stream: int, ns: int, shape: tuple[int, ...] = SMALL, *, variant: str = "", thread: str = "") -> None:
+    def launch(
+        self, stream: int, ns: int, shape: tuple[int, ...] = SMALL, *, variant: str = "", thread: str = ""
+    ) -> None:
         code = self.launch_code(stream, ns, shape, variant=variant, thread=thread)
         if code != SUCCESS:
             raise CudaError("cuLaunchKernel" + variant, code)
@@ -189,14 +195,16 @@ class Process:
 
     def graph_time(self, executable: int, stream: int) -> float:
         """Milliseconds of one launch, which is queued while the stream is kept busy so that no host time is in it."""
-        self.launch(stream, 100_000_000)
+        self.launch(stream, 300_000_000)
         start = self.record(stream)
         self("cuGraphLaunch", executable, stream)
         return self.settled(start, self.record(stream))
 
     def nodes(self, graph: int) -> list[int]:
         count = int.from_bytes(self("cuGraphGetNodes", graph, None, room(8))[0], "little")
-        listed = self("cuGraphGetNodes", graph, room(8 * count), pointer_to(struct.pack("Q", count)))[0] if count else b""
+        listed = (
+            self("cuGraphGetNodes", graph, room(8 * count), pointer_to(struct.pack("Q", count)))[0] if count else b""
+        )
         return list(struct.unpack(f"{count}Q", listed))
 
 

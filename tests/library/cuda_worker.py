@@ -1,13 +1,13 @@
-"""A process that uses the CUDA driver in as many threads as it is told: one request per line of stdin, one answer per line.
+"""A process that uses the CUDA driver in as many threads as it is told: a request per line of stdin, an answer each.
 
-In: `{"call": NAME, "args": [...], "thread": T}`; thread "" is the main one, others begin when first named and live on. With
-`"later": true` the answer comes at once and the outcome at `{"join": T}`. An argument is a number (64 bits), `null`,
-`{"room": N}` (a pointer to so many zero bytes), `{"bytes": HEX}`, `{"pointers": [HEX, ...]}` (an array of pointers to
-these, as kernel parameters are given), `{"value": HEX}` (64 bytes by value), `{"note": N}` (the address of a host
-function that notes its argument; N milliseconds long) or `{"asks": NAME}` (one that calls NAME). Further:
+In: `{"call": NAME, "args": [...], "thread": T}`; thread "" is the main one, others begin when first named and live
+on. With `"later": true` the answer comes at once and the outcome at `{"join": T}`. An argument is a number (64 bits),
+`null`, `{"room": N}` (a pointer to so many zero bytes), `{"bytes": HEX}`, `{"pointers": [HEX, ...]}` (an array of
+pointers to these, as kernel parameters are given), `{"value": HEX}` (64 bytes by value), `{"note": N}` (the address of
+a host function that notes its argument; N milliseconds long) or `{"asks": NAME}` (one that calls NAME). Further:
 `{"fork": [[NAME, args], ...]}` makes calls in a child, `{"symbol": NAME}` gives dlsym's address, `{"count": NAME}` the
-emulator's counter, `{"violations": 0}` that of capture, `{"notes": 0}` what was noted. Out: `{"code": CODE, "outs": [HEX, ...]}`.
-The library is the one at argv[1].
+emulator's counter, `{"violations": 0}` that of capture, `{"notes": 0}` what was noted.
+Out: `{"code": CODE, "outs": [HEX, ...]}`. The library is the one at argv[1].
 """
 
 import ctypes

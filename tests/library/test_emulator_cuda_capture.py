@@ -1,5 +1,8 @@
-"""What stream capture takes and what it forbids ("CUDA Driver API, Stream Management": cuStreamBeginCapture, cuThreadExchangeStreamCaptureMode;
-"CUDA C++ Programming Guide, Creating a Graph Using Stream Capture", with its sections on cross-stream dependencies, prohibited calls and invalidation)."""
+"""What stream capture takes and what it forbids.
+
+Rules: "CUDA Driver API, Stream Management" (cuStreamBeginCapture, cuThreadExchangeStreamCaptureMode) and "CUDA C++
+Programming Guide, Creating a Graph Using Stream Capture" (cross-stream dependencies, prohibited calls, invalidation).
+"""
 
 import struct
 from collections.abc import Callable
@@ -155,8 +158,10 @@ _ASKING: dict[str, Callable[[Process, int], list[int]]] = {
 
 @pytest.mark.parametrize("call", _ASKING)
 @pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED])
-def test_asking_for_the_state_of_what_is_captured_invalidates_in_every_mode(machine: Machine, call: str, mode: int) -> None:
-    """"It is invalid to synchronize or query the execution status of a stream which is being captured" or of its context."""
+def test_asking_for_the_state_of_what_is_captured_invalidates_in_every_mode(
+    machine: Machine, call: str, mode: int
+) -> None:
+    """Programming Guide, prohibited operations: to wait for or ask a captured stream, or the context around it."""
     process = start(machine)
     stream = process.stream()
     process.capture(stream, mode)
@@ -199,7 +204,10 @@ def test_the_legacy_stream_may_not_depend_on_a_captured_blocking_stream(
     process = start(machine)
     stream, pointer, event = process.stream(0), process.get("cuMemAlloc_v2", 64), process.event()
     process.capture(stream, RELAXED)
-    arguments = [{"cuMemcpyHtoD_v2": pointer, "cuMemsetD8_v2": pointer, "cuEventRecord": event}.get(call, 0), *arguments[1:]]
+    arguments = [
+        {"cuMemcpyHtoD_v2": pointer, "cuMemsetD8_v2": pointer, "cuEventRecord": event}.get(call, 0),
+        *arguments[1:],
+    ]
     assert process.code(call, *arguments) == IMPLICIT
     assert process.status(stream) == _INVALID
 
@@ -216,7 +224,7 @@ def test_a_captured_stream_that_is_not_blocking_leaves_the_legacy_stream_alone(m
 
 
 def test_asking_whether_the_legacy_stream_captures_harms_no_capture(machine: Machine) -> None:
-    """cuStreamIsCapturing: CUDA_ERROR_STREAM_CAPTURE_IMPLICIT; "the blocking stream capture is not invalidated"."""
+    """cuStreamIsCapturing: CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, and the blocking stream's capture stays valid."""
     process = start(machine)
     stream = process.stream(0)
     process.capture(stream, RELAXED)
@@ -254,9 +262,11 @@ _UNSAFE: dict[str, Callable[[Process], list[int | dict[str, object] | None]]] = 
 def test_potentially_unsafe_calls_by_mode_of_capture_and_thread(
     machine: Machine, call: str, capture: int, thread_mode: int, same_thread: bool, allowed: bool
 ) -> None:
-    """cuThreadExchangeStreamCaptureMode. GLOBAL prohibits the thread "if the local thread has an ongoing capture sequence that was not initiated
-    with RELAXED at cuStreamBeginCapture, or if any other thread has a concurrent capture sequence initiated with GLOBAL"; THREAD_LOCAL ignores
-    those of other threads; RELAXED prohibits nothing."""
+    """cuThreadExchangeStreamCaptureMode.
+
+    GLOBAL: forbidden while the thread itself captures in another mode than RELAXED, or any other thread does in mode
+    GLOBAL. THREAD_LOCAL: other threads' captures do not matter. RELAXED: nothing is forbidden.
+    """
     process = start(machine)
     stream, thread = process.stream(), "" if same_thread else "other"
     arguments = _UNSAFE[call](process)
@@ -306,7 +316,7 @@ def test_two_captures_cannot_become_one(machine: Machine) -> None:
 
 
 def test_an_external_record_and_wait_become_nodes(machine: Machine) -> None:
-    """cuEventRecordWithFlags: CU_EVENT_RECORD_EXTERNAL in a capture is "an event record node"; outside it is invalid."""
+    """cuEventRecordWithFlags: CU_EVENT_RECORD_EXTERNAL makes an event record node; outside of a capture invalid."""
     process = start(machine)
     stream, event = process.stream(), process.event()
     assert process.code("cuEventRecordWithFlags", event, stream, 1) == INVALID_VALUE
@@ -329,9 +339,13 @@ def test_what_a_capture_says_of_itself(machine: Machine) -> None:
     assert int.from_bytes(outs[0], "little") == _NONE
     process.capture(stream)
     process.launch(stream, 1)
-    status, number, graph, _, count = process("cuStreamGetCaptureInfo_v2", stream, room(4), room(8), room(8), room(8), room(8))
+    status, number, graph, _, count = process(
+        "cuStreamGetCaptureInfo_v2", stream, room(4), room(8), room(8), room(8), room(8)
+    )
     assert [int.from_bytes(out, "little") for out in (status, count)] == [_ACTIVE, 1]
-    assert int.from_bytes(process("cuStreamGetCaptureInfo", stream, room(4), room(8))[1], "little") == int.from_bytes(number, "little")
+    assert int.from_bytes(process("cuStreamGetCaptureInfo", stream, room(4), room(8))[1], "little") == int.from_bytes(
+        number, "little"
+    )
     assert process.end_capture(stream) == int.from_bytes(graph, "little")
 
 

@@ -117,7 +117,9 @@ def test_a_destroyed_context_leaves_the_stack_and_is_no_handle_any_more(machine:
     assert process.code("cuCtxPushCurrent_v2", context) == INVALID_CONTEXT
     assert process.code("cuStreamQuery", stream) == INVALID_HANDLE
     assert process.code("cuCtxSynchronize", thread="other") == DESTROYED
-    assert process.code("cuCtxDestroy_v2", process.context) == INVALID_CONTEXT  # the primary one is released, not destroyed
+    assert (
+        process.code("cuCtxDestroy_v2", process.context) == INVALID_CONTEXT
+    )  # the primary one is released, not destroyed
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,9 @@ def test_a_destroyed_context_leaves_the_stack_and_is_no_handle_any_more(machine:
         ("cuCtxCreate_v4", [None, 0], 3020),
     ],
 )
-def test_every_generation_of_context_creation(machine: Machine, call: str, before: list[int | None], expected: int) -> None:
+def test_every_generation_of_context_creation(
+    machine: Machine, call: str, before: list[int | None], expected: int
+) -> None:
     """Their arguments differ: (ctx, flags, dev), (ctx, affinity, n, flags, dev), (ctx, parameters, flags, dev)."""
     process = _process(machine)
     context = process.get(call, *before, 2)

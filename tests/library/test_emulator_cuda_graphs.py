@@ -32,14 +32,16 @@ def _kernel_params(process: Process, shape: tuple[int, ...], pointers: int) -> b
 
 
 class Graph:
-    """A graph that is built node by node. Parameters of kernels are taken out of device-independent memory that stays."""
+    """A graph that is built node by node. Parameters of kernels lie in page-locked memory that stays."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
         self.handle = process.get("cuGraphCreate", 0)
 
     def kernel(self, ns: int, *after: int, shape: tuple[int, ...] = SMALL) -> int:
-        return self.process.get("cuGraphAddKernelNode_v2", self.handle, _pack(*after), len(after), self.params(ns, shape))
+        return self.process.get(
+            "cuGraphAddKernelNode_v2", self.handle, _pack(*after), len(after), self.params(ns, shape)
+        )
 
     def params(self, ns: int, shape: tuple[int, ...] = SMALL) -> dict[str, object]:
         value = self.process.get("cuMemHostAlloc", 16, 0)
@@ -112,12 +114,12 @@ def test_a_child_graph_lies_between_what_is_before_and_behind_it(machine: Machin
 
 
 def test_launches_of_one_graph_follow_each_other_in_whatever_stream(machine: Machine) -> None:
-    """cuGraphLaunch: "Each launch is ordered behind both any previous work in this stream and any previous launches of this graph"."""
+    """cuGraphLaunch: ordered behind earlier work of the stream and earlier launches of the graph."""
     process = start(machine)
     graph = Graph(process)
     graph.kernel(30 * _MS)
     executable, one, other = process.instantiate(graph.handle), process.stream(), process.stream()
-    process.launch(one, 100 * _MS)
+    process.launch(one, 300 * _MS)
     before = process.record(one)
     process("cuGraphLaunch", executable, one)
     process("cuGraphLaunch", executable, other)
@@ -254,7 +256,9 @@ def test_an_executable_graph_takes_new_parameters(machine: Machine) -> None:
     process("cuGraphExecKernelNodeSetParams_v2", executable, node, graph.params(40 * _MS))
     assert process.graph_time(executable, stream) == _about(40.0)
     assert graph.milliseconds() == _about(10.0)
-    assert process.code("cuGraphExecKernelNodeSetParams_v2", executable, graph.empty(), graph.params(1)) == INVALID_VALUE
+    assert (
+        process.code("cuGraphExecKernelNodeSetParams_v2", executable, graph.empty(), graph.params(1)) == INVALID_VALUE
+    )
 
 
 def test_an_update_needs_the_same_form(machine: Machine) -> None:

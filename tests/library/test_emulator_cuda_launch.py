@@ -1,4 +1,4 @@
-"""Modules and launches ("CUDA Driver API": Module Management, Library Management, Execution Control) and what the emulated GPU makes of them."""
+"""Modules, libraries and launches ("CUDA Driver API": Module and Library Management, Execution Control)."""
 
 import struct
 
@@ -69,7 +69,11 @@ def test_the_cost_directive_says_how_long_a_kernel_takes(
         ptx(".func helper()\n{\n{ ret; }\n}\n", kernel("work", "3000000")),
         ptx(kernel("work", "3000000", directives=".maxntid 256, 1, 1\n.minnctapersm 2\n")),
         ptx(kernel("work", "3000000"), rest='.file 1 "a // vcuda-emulator: ns = 7 {"\n// .entry nothing ( {\n/* } */'),
-        ptx(kernel("work", "3000000").replace("// vcuda-emulator: ns = 3000000", "/* vcuda-emulator: ns = 3000000 */ { }")),
+        ptx(
+            kernel("work", "3000000").replace(
+                "// vcuda-emulator: ns = 3000000", "/* vcuda-emulator: ns = 3000000 */ { }"
+            )
+        ),
     ],
 )
 def test_a_kernel_is_found_among_whatever_else_the_text_has(machine: Machine, text: bytes) -> None:
@@ -139,7 +143,7 @@ def test_names_that_are_not_in_a_module_are_not_found(machine: Machine) -> None:
 
 
 def test_a_kernel_of_a_library_can_be_launched_as_a_function(machine: Machine) -> None:
-    """cuLaunchKernel: "f" may be a CUkernel cast to CUfunction."""
+    """cuLaunchKernel: the function may be a CUkernel, cast."""
     process = start(machine)
     library = process.get("cuLibraryLoadData", pointer_to(WORK), None, None, 0, None, None, 0)
     handle = int.from_bytes(process("cuLibraryGetKernel", room(8), library, pointer_to(b"work\0"))[0], "little")
@@ -172,7 +176,7 @@ def test_a_shape_outside_of_the_limits_is_invalid(machine: Machine, shape: tuple
 
 
 def test_parameters_are_needed_and_come_one_way_only(machine: Machine) -> None:
-    """cuLaunchKernel: CUDA_ERROR_INVALID_VALUE "if both kernelParams and extra are non-NULL"."""
+    """cuLaunchKernel: kernelParams and extra together are CUDA_ERROR_INVALID_VALUE."""
     process = start(machine)
     value = {"pointers": [struct.pack("Q", 1).hex()]}
     empty = {"bytes": bytes(8).hex()}
@@ -195,8 +199,14 @@ def test_a_cooperative_launch_must_fit_on_the_gpu(machine: Machine) -> None:
     process = start(machine)
     value = {"pointers": [struct.pack("Q", 1).hex()]}
     fits, shape = 108 * 2, (1024, 1, 1)
-    assert process.code("cuLaunchCooperativeKernel", process.work, fits, 1, 1, *shape, 0, process.stream(), value) == SUCCESS
-    assert process.code("cuLaunchCooperativeKernel", process.work, fits + 1, 1, 1, *shape, 0, process.stream(), value) == TOO_LARGE
+    assert (
+        process.code("cuLaunchCooperativeKernel", process.work, fits, 1, 1, *shape, 0, process.stream(), value)
+        == SUCCESS
+    )
+    assert (
+        process.code("cuLaunchCooperativeKernel", process.work, fits + 1, 1, 1, *shape, 0, process.stream(), value)
+        == TOO_LARGE
+    )
     blocks = process("cuOccupancyMaxActiveBlocksPerMultiprocessor", room(4), process.work, 1024, 0)[0]
     assert int.from_bytes(blocks, "little") == 2
 
@@ -218,7 +228,7 @@ def test_a_launch_by_configuration_is_the_same_launch(machine: Machine) -> None:
 
 
 def test_the_oldest_way_to_launch_still_works(machine: Machine) -> None:
-    """"Execution Control [DEPRECATED]"."""
+    """The section Execution Control [DEPRECATED]."""
     process = start(machine)
     stream = process.stream()
     process("cuFuncSetBlockShape", process.work, 32, 1, 1)
@@ -241,4 +251,6 @@ def test_every_call_is_counted_by_its_symbol(machine: Machine) -> None:
     for _ in range(3):
         process.launch(stream, 1)
     process.launch(0, 1, variant="_ptsz")
-    assert [process.calls(name) for name in ("cuLaunchKernel", "cuLaunchKernel_ptsz", "cuInit", "cuMemAlloc_v2", "cuNone")] == [3, 1, 1, 0, 0]
+    assert [
+        process.calls(name) for name in ("cuLaunchKernel", "cuLaunchKernel_ptsz", "cuInit", "cuMemAlloc_v2", "cuNone")
+    ] == [3, 1, 1, 0, 0]

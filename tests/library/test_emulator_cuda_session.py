@@ -1,4 +1,4 @@
-"""Which driver and which GPUs a process finds ("CUDA Driver API": Initialization, Version Management, Device Management)."""
+"""Which driver and which GPUs a process finds ("CUDA Driver API": Initialization, Device Management)."""
 
 import json
 import struct
@@ -42,9 +42,16 @@ def _seen(process: Process) -> list[str]:
 
 @pytest.mark.parametrize(
     ("name", "arguments"),
-    [("cuDeviceGetCount", [room(4)]), ("cuCtxSynchronize", []), ("cuMemAlloc_v2", [room(8), 4]), ("cuStreamQuery", [0])],
+    [
+        ("cuDeviceGetCount", [room(4)]),
+        ("cuCtxSynchronize", []),
+        ("cuMemAlloc_v2", [room(8), 4]),
+        ("cuStreamQuery", [0]),
+    ],
 )
-def test_before_cu_init_every_call_says_not_initialized(machine: Machine, name: str, arguments: list[dict[str, int]]) -> None:
+def test_before_cu_init_every_call_says_not_initialized(
+    machine: Machine, name: str, arguments: list[dict[str, int]]
+) -> None:
     process = start(machine, ready=False)
     assert process.code(name, *arguments) == NOT_INITIALIZED
 
@@ -61,7 +68,9 @@ def test_cu_init_takes_no_flags_and_may_be_called_again(machine: Machine) -> Non
 
 
 def test_without_a_machine_there_is_no_device(machine: Machine) -> None:
-    process = start(machine, ready=False, VCUDA_EMULATOR_PROFILE=str(machine.directory / "none"), VCUDA_EMULATOR_STATE="")
+    process = start(
+        machine, ready=False, VCUDA_EMULATOR_PROFILE=str(machine.directory / "none"), VCUDA_EMULATOR_STATE=""
+    )
     assert process.code("cuInit", 0) == NO_DEVICE
     assert process.code("cuDeviceGetCount", room(4)) == NOT_INITIALIZED
 
@@ -130,7 +139,9 @@ def test_cuda_visible_devices_stops_at_the_first_entry_that_names_no_gpu(
 def test_the_fastest_gpu_comes_first_unless_the_order_is_by_pci_address(machine: Machine) -> None:
     machine.describe("pcie-mixed")
     by_address = [gpu["uuid"] for gpu in sorted(machine.show()["gpus"], key=lambda gpu: str(gpu["bus_id"]))]
-    ordered, fastest = (start(machine, ready=False, CUDA_DEVICE_ORDER=order) for order in ("PCI_BUS_ID", "FASTEST_FIRST"))
+    ordered, fastest = (
+        start(machine, ready=False, CUDA_DEVICE_ORDER=order) for order in ("PCI_BUS_ID", "FASTEST_FIRST")
+    )
     ordered("cuInit", 0)
     fastest("cuInit", 0)
     assert _seen(ordered) == by_address
@@ -161,7 +172,17 @@ def test_a_gpu_lost_in_use_fails_every_call_of_its_context(machine: Machine) -> 
 
 def test_attributes_are_the_profile_s(machine: Machine) -> None:
     process = start(machine)
-    expected = {_MULTIPROCESSORS: 6912 // 64, _MAJOR: 8, _MINOR: 0, _COMPUTE_MODE: 0, _NUMA: 0, 33: 0x07, 34: 0, 50: 0, 32: 1}
+    expected = {
+        _MULTIPROCESSORS: 6912 // 64,
+        _MAJOR: 8,
+        _MINOR: 0,
+        _COMPUTE_MODE: 0,
+        _NUMA: 0,
+        33: 0x07,
+        34: 0,
+        50: 0,
+        32: 1,
+    }
     assert {which: _number(process, "cuDeviceGetAttribute", which, 0) for which in expected} == expected
     assert process.code("cuDeviceGetAttribute", room(4), 100_000, 0) == INVALID_VALUE
     assert process.code("cuDeviceGetAttribute", room(4), 1, 8) == INVALID_DEVICE
@@ -171,7 +192,7 @@ def test_memory_of_a_device_is_what_processes_can_have(machine: Machine) -> None
     process = start(machine)
     expected = (81920 - 618) << 20
     assert process.get("cuDeviceTotalMem_v2", 0) == expected
-    free, total = process("cuMemGetInfo_v2", room(8), room(8))
+    _, total = process("cuMemGetInfo_v2", room(8), room(8))
     assert struct.unpack("Q", total)[0] == expected
     assert process.get("cuDeviceTotalMem", 0, size=4) == 2**32 - 1  # its number has 32 bits
 
@@ -198,5 +219,6 @@ def test_the_state_can_be_made_by_a_cuda_process(machine: Machine) -> None:
     machine.describe("laptop")
     assert not machine.state.exists()
     process = start(machine)
-    assert machine.state.exists() and Path(f"{machine.state}.pids").exists()
+    assert machine.state.exists()
+    assert Path(f"{machine.state}.pids").exists()
     assert _number(process, "cuDeviceGetCount") == 1

@@ -1,4 +1,4 @@
-"""Order and time on the emulated GPU ("CUDA Driver API": Stream Management, Event Management, Stream synchronization behavior)."""
+"""Order and time ("CUDA Driver API": Stream Management, Event Management, Stream synchronization behavior)."""
 
 import struct
 
@@ -89,7 +89,7 @@ def test_who_synchronises_waits_for_all_that_was_queued(machine: Machine, wait: 
 
 
 def test_an_event_that_was_never_recorded_is_over_and_has_no_time(machine: Machine) -> None:
-    """cuEventQuery: "if the event has not been recorded, returns CUDA_SUCCESS"; cuEventElapsedTime: CUDA_ERROR_INVALID_HANDLE."""
+    """cuEventQuery: CUDA_SUCCESS; cuEventElapsedTime: CUDA_ERROR_INVALID_HANDLE."""
     process = start(machine)
     event, stream = process.event(), process.stream()
     assert process.code("cuEventQuery", event) == SUCCESS
@@ -107,15 +107,17 @@ def test_events_without_timing_have_no_time(machine: Machine) -> None:
     assert process.code("cuEventElapsedTime", room(4), with_time, with_time) == SUCCESS
 
 
-@pytest.mark.parametrize(("flags", "code"), [(8, INVALID_VALUE), (INTERPROCESS, INVALID_VALUE), (INTERPROCESS | DISABLE_TIMING, SUCCESS)])
+@pytest.mark.parametrize(
+    ("flags", "code"), [(8, INVALID_VALUE), (INTERPROCESS, INVALID_VALUE), (INTERPROCESS | DISABLE_TIMING, SUCCESS)]
+)
 def test_flags_of_events(machine: Machine, flags: int, code: int) -> None:
-    """cuEventCreate: CU_EVENT_INTERPROCESS "must be specified along with CU_EVENT_DISABLE_TIMING"."""
+    """cuEventCreate: CU_EVENT_INTERPROCESS goes with CU_EVENT_DISABLE_TIMING alone."""
     process = start(machine)
     assert process.code("cuEventCreate", room(8), flags) == code
 
 
 def test_elapsed_time_has_a_resolution_of_half_a_microsecond(machine: Machine) -> None:
-    """cuEventElapsedTime: "with a resolution of around 0.5 microseconds"."""
+    """cuEventElapsedTime: resolution of about half a microsecond."""
     process = start(machine)
     stream = process.stream()
     process.launch(stream, _GATE)
@@ -190,7 +192,7 @@ def test_work_behind_an_event_begins_when_it_is_over(machine: Machine) -> None:
 
 
 def test_a_wait_is_for_the_record_before_it(machine: Machine) -> None:
-    """cuStreamWaitEvent: "the event captured by the most recent call to cuEventRecord"; later records do not change it."""
+    """cuStreamWaitEvent: for the last record before the call; later ones change nothing."""
     process = start(machine)
     one, other, event = process.stream(), process.stream(), process.event()
     process.launch(one, _GATE)
@@ -211,7 +213,9 @@ def test_an_event_of_another_gpu_is_waited_for(machine: Machine) -> None:
     process("cuCtxPushCurrent_v2", context)
     there = process.stream()
     there_work = process.function(WORK, "work")
-    process("cuLaunchKernel", there_work, 1, 1, 1, 1, 1, 1, 0, there, {"pointers": [struct.pack("Q", 50 * _MS).hex()]}, None)
+    process(
+        "cuLaunchKernel", there_work, 1, 1, 1, 1, 1, 1, 0, there, {"pointers": [struct.pack("Q", 50 * _MS).hex()]}, None
+    )
     event = process.record(there)
     process("cuCtxPopCurrent_v2", room(8))
     process("cuStreamWaitEvent", here, event, 0)
@@ -227,7 +231,7 @@ def test_an_event_of_another_gpu_is_waited_for(machine: Machine) -> None:
 
 
 def test_a_host_function_runs_behind_the_work_before_it_and_work_behind_waits_for_it(machine: Machine) -> None:
-    """cuLaunchHostFunc: "The function will be called after currently enqueued work and will block work added after it"."""
+    """cuLaunchHostFunc: after what is queued already, before what is queued later."""
     process = start(machine)
     stream = process.stream()
     process.launch(stream, 20 * _MS)
@@ -266,7 +270,7 @@ def test_the_legacy_stream_waits_for_host_functions_of_blocking_streams(machine:
 
 
 def test_a_host_function_must_not_call_cuda(machine: Machine) -> None:
-    """cuLaunchHostFunc: "may result in CUDA_ERROR_NOT_PERMITTED"."""
+    """cuLaunchHostFunc: CUDA calls in it may answer CUDA_ERROR_NOT_PERMITTED, and here always do."""
     process = start(machine)
     stream = process.stream()
     process("cuLaunchHostFunc", stream, {"asks": "cuCtxSynchronize"}, 0)
@@ -318,7 +322,7 @@ def test_what_a_stream_says_of_itself(machine: Machine) -> None:
 
 
 def test_an_interprocess_event_is_waited_for_in_another_process(machine: Machine) -> None:
-    """cuIpcOpenEventHandle: the event "behaves like a locally created event with CU_EVENT_DISABLE_TIMING specified"."""
+    """cuIpcOpenEventHandle: as if made here with CU_EVENT_DISABLE_TIMING."""
     owner, guest = start(machine), start(machine)
     stream = owner.stream()
     event = owner.event(INTERPROCESS | DISABLE_TIMING)

@@ -1,4 +1,4 @@
-"""How the emulated GPU's time is sliced: fluid sharing between the processes that have work, whoever asks and however often."""
+"""How the emulated GPU's time is sliced: fluid sharing between the processes that have work."""
 
 import ctypes
 from dataclasses import dataclass, field
@@ -57,7 +57,9 @@ _ARRIVALS = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(arrivals=_ARRIVALS, rest=st.integers(0, 400 * _MS))
-def test_each_process_gets_what_processor_sharing_gives_it(library: ctypes.CDLL, arrivals: list[Arrival], rest: int) -> None:
+def test_each_process_gets_what_processor_sharing_gives_it(
+    library: ctypes.CDLL, arrivals: list[Arrival], rest: int
+) -> None:
     timeline, fluid, now = Timeline(library), Fluid(), 0
     for arrival in arrivals:
         now += arrival.after
@@ -120,7 +122,10 @@ def test_real_time_of_v_never_runs_backwards(library: ctypes.CDLL, arrivals: lis
     marks = range(0, timeline.v + 1, max(timeline.v // 200, 1))
     times = [timeline.reached(v) for v in marks]
     assert all(one <= other for one, other in pairwise(times))
-    assert all(other - one >= (two - first) for (one, other), (first, two) in zip(pairwise(times), pairwise(marks), strict=True))
+    assert all(
+        other - one >= (two - first)
+        for (one, other), (first, two) in zip(pairwise(times), pairwise(marks), strict=True)
+    )
 
 
 def test_two_processes_with_work_progress_at_half_rate_and_one_alone_at_full_rate(library: ctypes.CDLL) -> None:

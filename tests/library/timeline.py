@@ -1,4 +1,4 @@
-"""The timeline of the emulated driver (library/emulator/shared/timeline.h), loaded from C, without a clock: time is what a test says."""
+"""The emulated driver's timeline (shared/timeline.h), loaded from C, without a clock: time is what a test says."""
 
 import ctypes
 import subprocess
@@ -10,7 +10,16 @@ _ACCESS = Path(__file__).parent / "native/timeline_access.c"
 _SHARED = LIBRARY / "emulator/shared"
 _FLAGS = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{LIBRARY}/emulator"]
 
-_NUMBERS = ("timeline_reached", "timeline_predict", "access_t", "access_v", "access_end", "access_got", "access_busy", "access_sampled")
+_NUMBERS = (
+    "timeline_reached",
+    "timeline_predict",
+    "access_t",
+    "access_v",
+    "access_end",
+    "access_got",
+    "access_busy",
+    "access_sampled",
+)
 NEVER = 2**64 - 1
 
 

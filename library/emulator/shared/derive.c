@@ -61,13 +61,16 @@ void forget_dead(struct gpu_status *status)
     status->process_count = kept;
 }
 
-static uint32_t derived_percent(const struct gpu_status *status, size_t offset, int32_t given)
+/* CUDA processes are those of a view that have an outer pid. */
+static uint32_t derived_percent(const struct gpu_status *status, size_t offset, int32_t given, bool with_cuda)
 {
     uint64_t sum = 0;
     if (given >= 0)
         return (uint32_t)given;
-    for (uint64_t i = 0; i < status->process_count; i++)
-        sum += *(const uint32_t *)((const char *)&status->processes[i] + offset);
+    for (uint64_t i = 0; i < status->process_count; i++) {
+        if (with_cuda || status->processes[i].outer_pid == 0)
+            sum += *(const uint32_t *)((const char *)&status->processes[i] + offset);
+    }
     return sum < 100 ? (uint32_t)sum : 100;
 }
 
@@ -78,12 +81,12 @@ uint32_t gpu_utilisation(const struct gpu_status *status)
 
 uint32_t scripted_utilisation(const struct gpu_status *status)
 {
-    return derived_percent(status, offsetof(struct gpu_process, sm), status->gpu_util);
+    return derived_percent(status, offsetof(struct gpu_process, sm), status->gpu_util, false);
 }
 
 uint32_t memory_utilisation(const struct gpu_status *status)
 {
-    return derived_percent(status, offsetof(struct gpu_process, memory_util), status->memory_util);
+    return derived_percent(status, offsetof(struct gpu_process, memory_util), status->memory_util, true);
 }
 
 uint64_t used_mib(const struct gpu_facts *facts, const struct gpu_status *status)

@@ -1,0 +1,115 @@
+"""cuGetProcAddress ("CUDA Driver API, Driver Entry Point Access") over every row of cuda_functions.h."""
+
+import re
+import struct
+
+import pytest
+
+from tests.library.cuda_client import INVALID_VALUE, NOT_FOUND, SUCCESS, Process, pointer_to, room, start
+from tests.library.machine import LIBRARY, Machine, shipped
+
+_ROW = re.compile(r"^CUDA\((\w+),\s+(\w+),\s+(\d+),\s+([LT]),", re.MULTILINE)
+_TABLE = (LIBRARY / "include/cuda_functions.h").read_text()
+_ROWS = [(symbol, base, int(version), kind) for symbol, base, version, kind in _ROW.findall(_TABLE)]
+_PLAIN, _LEGACY, _PER_THREAD = 0, 1, 2
+_FOUND, _UNKNOWN, _TOO_OLD = 0, 1, 2
+
+
+def _start(machine: Machine, cuda: str = "13.3", **environment: str) -> Process:
+    machine.describe(shipped("laptop") | {"cuda": cuda})
+    return start(machine, ready=False, **environment)
+
+
+def _ask(process: Process, base: str, version: int, flags: int = _PLAIN) -> tuple[int, int, int]:
+    """Code, address, status: by the five-argument generation."""
+    arguments = [pointer_to(base.encode() + b"\0"), room(8), version, flags, pointer_to(struct.pack("i", 9))]
+    answer = process.ask(call="cuGetProcAddress_v2", args=arguments)
+    _, address, status = (bytes.fromhex(out) for out in answer["outs"])
+    return answer["code"], struct.unpack("Q", address)[0], struct.unpack("i", status)[0]
+
+
+def _address(process: Process, symbol: str) -> int:
+    return int(process.ask(symbol=symbol)["value"])
+
+
+def _expected(base: str, version: int, flags: int, newest: int) -> str | None:
+    rows = [row for row in _ROWS if row[1] == base and row[2] <= min(version, newest)]
+    if flags == _PER_THREAD and any(row[3] == "T" for row in rows):
+        rows = [row for row in rows if row[3] == "T"]
+    else:
+        rows = [row for row in rows if row[3] == "L"]
+    return max(rows, key=lambda row: row[2])[0] if rows else None
+
+
+@pytest.mark.parametrize("flags", [_PLAIN, _LEGACY, _PER_THREAD])
+@pytest.mark.parametrize("version", [2000, 3020, 4000, 7000, 10010, 11000, 11030, 12000, 12080, 13000, 13030])
+def test_the_newest_function_that_is_not_newer_than_asked_for_at_dlsym_s_address(
+    machine: Machine, version: int, flags: int
+) -> None:
+    process = _start(machine)
+    assert len(_ROWS) == _TABLE.count("\nCUDA(") > 250
+    for base in sorted({row[1] for row in _ROWS}):
+        symbol = _expected(base, version, flags, 13030)
+        wanted = (SUCCESS, _address(process, symbol), _FOUND) if symbol else (SUCCESS, 0, _TOO_OLD)
+        assert _ask(process, base, version, flags) == wanted, base
+
+
+def test_a_name_that_nobody_knows_is_reported_in_the_status(machine: Machine) -> None:
+    process = _start(machine)
+    assert _ask(process, "cuNothing", 12000) == (SUCCESS, 0, _UNKNOWN)
+    assert _ask(process, "cuMemAlloc_v2", 12000) == (SUCCESS, 0, _UNKNOWN)  # it takes base names
+    assert _ask(process, "cuMemAllocAsync", 11010) == (SUCCESS, 0, _TOO_OLD)
+
+
+def test_the_four_argument_generation_says_not_found(machine: Machine) -> None:
+    process = _start(machine)
+    answer = process.ask(call="cuGetProcAddress", args=[pointer_to(b"cuNothing\0"), pointer_to(b"x" * 8), 12000, 0])
+    assert (answer["code"], answer["outs"][1]) == (NOT_FOUND, bytes(8).hex())
+    found = process("cuGetProcAddress", pointer_to(b"cuMemAlloc\0"), room(8), 12000, 0)[1]
+    assert struct.unpack("Q", found)[0] == _address(process, "cuMemAlloc_v2")
+
+
+def test_it_finds_itself_in_the_generation_asked_for(machine: Machine) -> None:
+    process = _start(machine)
+    addresses = [_ask(process, "cuGetProcAddress", version)[1] for version in (11030, 12000)]
+    assert addresses == [_address(process, "cuGetProcAddress"), _address(process, "cuGetProcAddress_v2")]
+
+
+def test_a_version_above_the_driver_s_is_invalid(machine: Machine) -> None:
+    process = _start(machine, "12.4")
+    assert _ask(process, "cuMemAlloc", 12040)[0] == SUCCESS
+    assert _ask(process, "cuMemAlloc", 12050)[0] == INVALID_VALUE
+
+
+def test_a_driver_does_not_have_what_is_newer_than_it(machine: Machine) -> None:
+    process = _start(machine, "11.0")
+    assert _ask(process, "cuMemAllocAsync", 11000) == (SUCCESS, 0, _UNKNOWN)
+    assert _ask(process, "cuMemCreate", 11000)[2] == _FOUND
+
+
+def test_hidden_symbols_are_not_there(machine: Machine) -> None:
+    process = _start(machine, VCUDA_EMULATOR_HIDE="cuMemAllocAsync,cuLaunchKernel_ptsz,cuMemAlloc_v2")
+    assert _ask(process, "cuMemAllocAsync", 12000) == (SUCCESS, 0, _UNKNOWN)
+    assert _ask(process, "cuLaunchKernel", 12000, _PER_THREAD)[1] == _address(process, "cuLaunchKernel")
+    assert _ask(process, "cuMemAlloc", 12000)[1] == _address(process, "cuMemAlloc")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [None, room(8), 12000, 0, None],
+        [pointer_to(b"cuInit\0"), None, 12000, 0, None],
+        [pointer_to(b"\0"), room(8), 12000, 0, None],
+        [pointer_to(b"cuInit\0"), room(8), 12000, 3, None],
+    ],
+)
+def test_arguments_that_are_missing_or_unknown_are_invalid(
+    machine: Machine, arguments: list[dict[str, object] | None]
+) -> None:
+    process = _start(machine)
+    assert process.code("cuGetProcAddress_v2", *arguments) == INVALID_VALUE
+
+
+def test_the_status_may_be_left_out(machine: Machine) -> None:
+    process = _start(machine)
+    assert process.code("cuGetProcAddress_v2", pointer_to(b"cuInit\0"), room(8), 12000, 0, None) == SUCCESS
