@@ -2,11 +2,12 @@
  * A small CUDA program that takes all it can get: device memory until it is refused, then the GPU's time for some seconds. It is
  * linked against nothing but libcuda.so.1 and runs on a real GPU and on the emulated driver alike.
  *
- *   slice [--seconds S] [--kernel-us U] [--block-mib M] [--hold-mib M] [--graph] [--sync]
+ *   slice [--seconds S] [--kernel-us U] [--block-mib M] [--hold-mib M] [--graph] [--sync] [--exact]
  *
  * Out: one line of JSON on stdout: what cuMemGetInfo said, how much memory it got before it was refused and with which error, and the
  * share of the GPU's time that it got. The share is work done over wall time: launches that ended, times the shortest time that the GPU took for one
- * (events), because a launch that shares the GPU takes longer than its work. Errors: one sentence on stderr, exit status 1.
+ * (events), because a launch that shares the GPU takes longer than its work. With --exact a launch is worth what was asked of it, which
+ * is true on the emulated driver alone; neighbours that never leave the GPU alone would otherwise hide how short a launch is. Errors: one sentence on stderr, exit status 1.
  * It frees the memory before the second part, but for --hold-mib, so that neighbours can have theirs.
  */
 #include <errno.h>
@@ -34,7 +35,7 @@ static const char kernel_text[] =
 struct settings {
     double seconds;
     uint64_t kernel_us, block_mib, hold_mib;
-    bool graph, sync;
+    bool graph, sync, exact;
 };
 
 struct memory_result {
@@ -92,6 +93,8 @@ static struct settings read_settings(char **argument)
             settings.graph = true;
         } else if (strcmp(*argument, "--sync") == 0) {
             settings.sync = true;
+        } else if (strcmp(*argument, "--exact") == 0) {
+            settings.exact = true;
         } else if (strcmp(*argument, "--seconds") == 0) {
             settings.seconds = number_after(argument++, "--seconds");
         } else if (strcmp(*argument, "--kernel-us") == 0) {
@@ -174,6 +177,8 @@ static struct time_result take_time(const struct settings *settings, CUstream st
         CHECK(cuEventRecord(window.after[slot], stream));
     }
     result.wall_ns = now_ns() - begin;
+    if (settings->exact)
+        result.unit_ns = rounds * 4 * (exec != NULL ? GRAPH_LAUNCHES : 1);
     CHECK(cuStreamSynchronize(stream));
     return result;
 }
