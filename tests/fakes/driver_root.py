@@ -112,7 +112,7 @@ class DriverRoot:
                 bits=bits,
                 machine=self.machine,
                 abi=_TLS if name.startswith("libnvidia-tls") else None,
-                content=f"{version} {name}".encode(),
+                content=f"{version} {path.name}".encode(),
             )
         put(path, content, mode=0o755)
         if soname.format(version=version) != path.name:

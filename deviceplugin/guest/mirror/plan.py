@@ -2,9 +2,10 @@
 
 In: the libraries and programs that were chosen, and our objects. Out: a `Plan` whose key is made of every name and
 every content, so that two plans with one key are one tree. `origin` is the driver as it is. In `nvidia` our objects
-stand under the names that programs open, as files and never as links (ldconfig moves links), and the real ones keep
-their versioned names beside an alias that ours need. There is no 32-bit object of ours, so there is no 32-bit libcuda
-or NVML for shares either: it would know no limit.
+stand under every name of the real ones, for glibc takes two files of one SONAME for one library, and whoever opened the
+versioned name first would have the real one for good. They stand there as files and never as links (ldconfig moves
+links); the real ones have an alias that ours need, and no other name. There is no 32-bit object of ours, so there is no
+32-bit libcuda or NVML for shares either: it would know no limit.
 """
 
 import hashlib
@@ -22,8 +23,7 @@ FLAVOURS = (SHARED_FLAVOUR, WHOLE_FLAVOUR)
 PROGRAMS = "bin"
 LIBRARIES = {64: "lib64", 32: "lib"}
 _FORMAT = 1  # of the tree; a change of it makes every tree anew
-_ALIASES = {CUDA: CUDA_ALIAS, NVML: NVML_ALIAS}
-_FRONTS = frozenset({CUDA, CUDA_FRONT, NVML, NVML_FRONT})
+_FRONTS = {CUDA: (CUDA_FRONT, CUDA_ALIAS), NVML: (NVML_FRONT, NVML_ALIAS)}
 _VENDOR, _INDIRECT = "libGLX_nvidia.so", "libGLX_indirect.so.0"
 _ALWAYS_NEEDED = (CUDA_FRONT, NVML_FRONT, "libnvidia-ptxjitcompiler.so.1")
 _DRIVERS_OWN = ("libnvidia-", "libcuda.so")
@@ -87,7 +87,7 @@ def make_plan(chosen: Chosen, *, shared: Components, whole: Components) -> Plan:
     entries = {
         **_flavour(WHOLE_FLAVOUR, _of(whole, chosen.libraries), whole, chosen),
         **_flavour(SHARED_FLAVOUR, _behind(_of(shared, chosen.libraries)), shared, chosen),
-        **_in_front(chosen.interposers),
+        **_in_front(chosen.interposers, _of(shared, chosen.libraries)),
     }
     return Plan(entries, chosen.driver, missing, _refusal(chosen, missing))
 
@@ -123,27 +123,32 @@ def _links(library: Library) -> Iterable[str]:
 
 
 def _behind(libraries: Iterable[Library]) -> list[Library]:
-    """For shares: the two that ours stand in front of lose the names that programs open, or go where we have none."""
+    """For shares: the two that ours stand in front of keep their alias only, or go where we have none."""
     placed = []
     for each in libraries:
-        alias = next((alias for front, alias in _ALIASES.items() if each.name.startswith(front)), None)
+        alias = _alias(each)
         if alias is None:
             placed.append(each)
         elif each.bits == 64:
-            placed.append(_renamed(each, alias))
+            placed.append(replace(each, names=(alias,), elf=replace(each.elf, soname="")))
     return placed
 
 
-def _renamed(library: Library, alias: str) -> Library:
-    names = tuple(name for name in (*library.names, alias) if name not in _FRONTS)
-    return replace(library, names=names, elf=replace(library.elf, soname=""))
+def _alias(library: Library) -> str | None:
+    return next((alias for beginning, (_, alias) in _FRONTS.items() if library.name.startswith(beginning)), None)
 
 
-def _in_front(interposers: Interposers) -> dict[PurePosixPath, Entry]:
+def _in_front(interposers: Interposers, libraries: Sequence[Library]) -> dict[PurePosixPath, Entry]:
+    """Ours under the names that programs open, and under all that lead to the real one elsewhere."""
+    names = {each.path.name: set(each.names) for each in interposers.objects}
+    for each in libraries:
+        for beginning, (front, _) in _FRONTS.items():
+            if each.bits == 64 and each.name.startswith(beginning) and front in names:
+                names[front].update(each.names)
     return {
         PurePosixPath(SHARED_FLAVOUR, LIBRARIES[64], name): FileEntry(each.path, each.digest, ours=True)
         for each in interposers.objects
-        for name in each.names
+        for name in sorted(names[each.path.name])
     }
 
 

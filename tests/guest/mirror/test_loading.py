@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,6 +81,16 @@ def test_a_program_gets_ours_and_through_it_the_driver(built: Built) -> None:
 
 def test_whoever_opens_the_library_by_another_name_gets_the_same_one(built: Built) -> None:
     assert built.run("nvidia", "libcuda.so.1", "libcuda.so") == "101 13000 libcuda.so.1=101 libcuda.so=101"
+
+
+@pytest.mark.parametrize(("flavour", "answer"), [("nvidia", 101), ("origin", 1)])
+def test_whoever_opens_the_versioned_file_first_gets_no_other_library(built: Built, flavour: str, answer: int) -> None:
+    """Glibc answers the second name with what the first has brought, because both files have one SONAME."""
+    script = "import ctypes, sys; print(*(ctypes.CDLL(name).cuInit(0) for name in sys.argv[1:]))"
+    command = [sys.executable, "-c", script, f"libcuda.so.{VERSION}", "libcuda.so.1", "libcuda.so"]
+    environment = {"LD_LIBRARY_PATH": str(built.base / flavour / "lib64"), "PATH": os.environ["PATH"]}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout.split() == [str(answer)] * 3
 
 
 def test_whole_gpus_get_the_driver_alone(built: Built) -> None:

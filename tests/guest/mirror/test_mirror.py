@@ -51,7 +51,8 @@ def node(tmp_path: Path) -> Node:
 
 
 def version_of(lib64: Path, soname: str = "libcuda.so.1") -> str:
-    return (lib64 / soname).resolve().name.partition(".so.")[2]
+    """What the stub that stands there says it is."""
+    return (lib64 / soname).read_bytes().rpartition(b"libcuda.so.")[2].decode()
 
 
 def test_before_the_first_look_shares_are_told_to_wait(node: Node) -> None:
@@ -81,9 +82,10 @@ def test_for_shares_ours_are_files_and_the_real_ones_stand_behind_them(node: Nod
         assert (lib64 / name).read_bytes() == installed.read_bytes()
         assert (lib64 / name).stat().st_ino != installed.stat().st_ino
     for soname in ("libcuda", "libnvidia-ml"):
-        alias = lib64 / f"{soname}-real.so.1"
-        assert alias.resolve() == lib64.resolve() / f"{soname}.so.{VERSION}"
-        assert alias.read_bytes() == (node.driver.directory() / f"{soname}.so.1").read_bytes()
+        real = (node.driver.directory() / f"{soname}.so.1").read_bytes()
+        named = {path.name for path in lib64.iterdir() if path.read_bytes() == real}
+        assert named == {f"{soname}-real.so.1"}
+        assert (lib64 / f"{soname}.so.{VERSION}").stat().st_ino == (lib64 / f"{soname}.so.1").stat().st_ino
     assert not list((node.base / "nvidia/lib").glob("libcuda.so*"))
     assert list((node.base / "origin/lib").glob("libcuda.so*"))
 
@@ -271,7 +273,7 @@ def test_where_hard_links_are_impossible_files_are_copied_once(tmp_path: Path, e
     node.look()
     name = f"libcuda.so.{VERSION}"
     source = driver.directory() / name
-    copies = [node.lib64(flavour) / name for flavour in ("nvidia", "origin")]
+    copies = [node.lib64("nvidia") / "libcuda-real.so.1", node.lib64("origin") / name]
     assert {copy.read_bytes() for copy in copies} == {source.read_bytes()}
     assert len({copy.stat().st_ino for copy in copies}) == 1
     assert copies[0].stat().st_mode & 0o777 == 0o555
