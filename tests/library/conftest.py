@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.library.driver import Driver
+from tests.library.gpu_slice import GpuSlice
 from tests.library.interposed import Container, two_gpus
 from tests.library.machine import LIBRARY, Machine
 
@@ -89,6 +90,12 @@ def container(interposers: Path, build: Path, drivers: Callable[[Driver], Path],
 def emulated(interposers: Path, build: Path, short_tmp: Path) -> Container:
     """On the emulated driver alone, with the same two GPUs."""
     return Container(short_tmp, interposers, build / "libcuda.so.1", build / "libnvidia-ml.so.1", two_gpus(short_tmp))
+
+
+@pytest.fixture
+def gpu_slice(emulated: Container) -> Iterator[GpuSlice]:
+    with ExitStack() as processes:
+        yield GpuSlice(emulated, processes)
 
 
 @pytest.fixture(scope="session")

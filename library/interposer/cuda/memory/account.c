@@ -3,6 +3,7 @@
 
 #include "interposer/cuda/hooks.h"
 #include "ledger.h"
+#include "overhead.h"
 #include "relief.h"
 
 struct traffic {
@@ -77,6 +78,7 @@ bool account_take(unsigned index, uint64_t bytes)
     if (take_once(region, index, bytes) || take_after_relief(region, index, bytes))
         return true;
     count_refusal(region, index);
+    overhead_changed();     /* it may have fallen since it was last looked at */
     return false;
 }
 

@@ -8,6 +8,7 @@
 #include "held.h"
 #include "interposer/cuda/hooks.h"
 #include "ordinals.h"
+#include "relief.h"
 
 #define CONTEXT_GUESS (UINT64_C(256) << 20)
 
@@ -38,13 +39,20 @@ static void publish_unlisted(unsigned index)
         publish(index, CONTEXT_GUESS, false);
 }
 
+/* With the pools as they are now: one may have given memory back since it was last read. */
+static struct account_instant look(unsigned index)
+{
+    relief_read(index);
+    return account_look(index);
+}
+
 /* One reading. True: it was taken at rest, or there is nothing to wait for. */
 static bool measure(unsigned index, int device)
 {
     uint64_t held;
-    struct account_instant before = account_look(index);
+    struct account_instant before = look(index);
     enum held answer = held_ask(index, device, &held);
-    struct account_instant after = account_look(index);
+    struct account_instant after = look(index);
     bool still = account_still(&before, &after);
 
     if (answer == HELD_NOTHING)

@@ -165,15 +165,19 @@ void pools_destroy_end(struct pool *pool, const void *handle, bool destroyed)
     pthread_mutex_unlock(&lock);
 }
 
+/* Whether the reading contains what is under way nobody knows: the charge does, so it falls to the most that can be and no further. */
 static void read_locked(struct pool *pool, pools_reader *reader)
 {
     uint64_t reserved;
 
     if (pool->handle == NULL || !reader(pool->handle, &reserved))
         return;
+    uint64_t most = reserved + pool->in_flight;
+    if (most > pool->charged)
+        most = pool->charged > reserved ? pool->charged : reserved;
     pool->reserved = reserved;
     pool->unread = pool->in_flight;
-    charge_as(pool, reserved + pool->in_flight);
+    charge_as(pool, most);
 }
 
 void pools_read(struct pool *pool, pools_reader *reader)

@@ -1,5 +1,5 @@
 /*
- * Sizes; see sizes.h. An array's format says bits per element; block-compressed formats have blocks of 4 x 4 elements, some formats have
+ * Sizes; see sizes.h. Arrays lie in tiles of 64 bytes and 8 rows. An array's format says bits per element; block-compressed formats have blocks of 4 x 4 elements, some formats have
  * their channels in the name and some share their colour between elements.
  */
 #include "sizes.h"
@@ -8,7 +8,7 @@
 
 #include "cuda.h"
 
-enum { SMALL = 512, PAGE = 2 << 20, PITCH = 512 };
+enum { SMALL = 512, PAGE = 2 << 20, PITCH = 512, TILE_BYTES = 64, TILE_ROWS = 8 };
 
 struct format {
     uint8_t bits;           /* of an element */
@@ -94,9 +94,9 @@ static uint64_t level_bytes(const struct array_shape *shape, unsigned level)
     uint64_t height = round_up(at_least_one(shape->height >> level), format.block);
     uint64_t depth = at_least_one(layered ? shape->depth : shape->depth >> level);
     uint64_t row_bits = times(width, bits);
-    uint64_t row = row_bits == UINT64_MAX ? UINT64_MAX : round_up(row_bits, 8) / 8;
+    uint64_t row = row_bits == UINT64_MAX ? UINT64_MAX : round_up(round_up(row_bits, 8) / 8, TILE_BYTES);
 
-    return times(times(row, height), depth);
+    return times(times(row, shape->height == 0 ? 1 : round_up(height, TILE_ROWS)), depth);
 }
 
 uint64_t sizes_array(const struct array_shape *shape)

@@ -2,8 +2,8 @@
  * How much device memory a request takes: pure arithmetic.
  *
  * In: what the application asks for. Out: the bytes to charge, UINT64_MAX where the sum does not fit 64 bits. Not here: driver calls.
- * Invariant: never less than the content needs. What the driver adds beyond (a slab that small allocations share, the padding of
- * an array) is found by the reconciliation of overhead.
+ * Invariant: never less than the content needs. What the driver adds beyond, as the slab that small allocations share, is found by the
+ * reconciliation of overhead.
  */
 #ifndef VCUDA_MEMORY_SIZES_H
 #define VCUDA_MEMORY_SIZES_H
