@@ -12,6 +12,7 @@ from pathlib import Path
 
 import urllib3
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.cluster.cgroups import ClusterCgroup
 from tests.e2e.cluster.client import JsonObject
@@ -48,6 +49,14 @@ class Agent:
     def grant_folders(self) -> list[str]:
         """The folders of grants on disk; before the first grant their parent need not exist."""
         return sorted(path.name for path in self.grants.glob("g-*"))
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        """One sample; None where there is none with these labels."""
+        for family in text_string_to_metric_families(self._get("/metrics")):
+            for sample in family.samples:
+                if sample.name == name and labels.items() <= sample.labels.items():
+                    return sample.value
+        return None
 
     def log(self) -> str:
         return self.process.log.read_text()

@@ -19,12 +19,13 @@ class GpuUsage(msgspec.Struct, frozen=True):
 
 
 class ShareUsage(msgspec.Struct, frozen=True):
-    """What one container holds of one GPU; the minor is null when the GPU is gone."""
+    """What one container holds of one GPU, and uses; the minor is null when the GPU is gone."""
 
     uuid: str
     minor: int | None
     cores: int
     blocks: int
+    memory_used_bytes: int | None
 
 
 class ContainerUsage(msgspec.Struct, frozen=True):
@@ -40,6 +41,8 @@ class ContainerUsage(msgspec.Struct, frozen=True):
     gpus: tuple[ShareUsage, ...]
     proved: bool
     source: str
+    processes: int | None
+    over_limit: tuple[str, ...]
 
 
 class Usage(msgspec.Struct, frozen=True):

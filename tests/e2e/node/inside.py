@@ -1,0 +1,34 @@
+"""The processes of containers as the host sees them, and the lineage's client's call on their behalf.
+
+In: a container's id or socket. Out: PIDs; files written by the agent. Not here: what ought to be in them.
+Invariant: processes are found by the id in /proc/PID/cgroup, another way than the agent's first one.
+"""
+
+from pathlib import Path
+
+import grpc
+
+from deviceplugin.wire import registration_pb2 as pb
+from deviceplugin.wire import registration_pb2_grpc as rpc
+
+
+def processes_of(container_id: str) -> set[int]:
+    """`container_id` as the pod's status has it, with the runtime's name."""
+    wanted = container_id.partition("://")[2].encode()
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                groups = (entry / "cgroup").read_bytes()
+            except OSError:
+                continue
+            if wanted in groups:
+                found.add(int(entry.name))
+    return found
+
+
+def register(socket: Path, container_id: str) -> None:
+    """As the client in the container does it at its first CUDA call."""
+    with grpc.insecure_channel(f"unix:{socket}") as channel:
+        request = pb.VDeviceRequest(pod_uid="", container_id=container_id.partition("://")[2])
+        rpc.VCUDAServiceStub(channel).RegisterVDevice(request, timeout=10, wait_for_ready=True)

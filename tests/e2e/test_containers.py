@@ -1,0 +1,95 @@
+"""Containers of a real runtime, from the host: their processes, what they use, and who takes more than he was given."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.guest import pids_config
+from tests.e2e.cluster import pods
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.waiting import wait_until
+from tests.e2e.conftest import StartAgent
+from tests.e2e.node.agent import Agent
+from tests.e2e.node.inside import processes_of, register
+from tests.e2e.node.scene import wait_all_running, wait_ledger_empty
+from tests.e2e.node.usage import ContainerUsage
+from tests.e2e.node.workload import GpuContainer, GpuPod
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600, func_only=True)]
+
+PAIR = GpuPod("pair", (GpuContainer("one", 10, 8), GpuContainer("two", 20, 4)))
+
+
+def run_pair(cluster: Cluster) -> dict[str, str]:
+    """The containers' ids by name."""
+    pods.create(cluster.admin, PAIR.manifest())
+    wait_all_running(cluster, [PAIR])
+    return {each.name: each.container_id for each in pods.states(cluster.admin)[PAIR.name].containers}
+
+
+def entry(agent: Agent, container: str) -> ContainerUsage:
+    return next(each for each in agent.usage().containers if each.container == container)
+
+
+def shown(folder: Path) -> set[int]:
+    return set(pids_config.decode((folder / "pids.config").read_bytes()))
+
+
+def test_the_lineages_client_gets_the_processes_of_its_container(
+    empty_cluster: Cluster, start_agent: StartAgent
+) -> None:
+    agent = start_agent()
+    ids = run_pair(empty_cluster)
+    grant = agent.grants / entry(agent, "one").grant
+    register(grant / "vcuda.sock", ids["one"])
+
+    own = grant / ids["one"].partition("://")[2]
+    assert shown(own) == shown(grant) == processes_of(ids["one"])
+    assert not shown(own) & processes_of(ids["two"])
+    assert (own / "vcuda.config").read_bytes() == (grant / "vcuda.config").read_bytes()
+
+    first = min(shown(own))
+    os.kill(max(shown(own) - {first}), signal.SIGKILL)  # its shell starts another
+    wait_until(
+        lambda: shown(own) == processes_of(ids["one"]),
+        "the processes are fresh",
+        seconds=10,
+        evidence=lambda: f"{shown(own)} is shown of {processes_of(ids['one'])}",
+    )
+    assert first in shown(own)
+
+    pods.delete(empty_cluster.admin, [PAIR.name])
+    wait_ledger_empty(agent)
+    assert not [path for path in agent.grants.rglob("*") if path.name != ".boot" and path.is_file()]
+
+
+def test_a_container_that_takes_more_than_its_slice_is_told_of(empty_cluster: Cluster, start_agent: StartAgent) -> None:
+    agent = start_agent()
+    ids = run_pair(empty_cluster)
+    (share,) = entry(agent, "one").gpus
+    pid = min(processes_of(ids["one"]))
+    agent.gpus.command("process", "add", share.uuid, pid, 3000, 5, "--live")
+
+    def breach(container: str, kind: str) -> float | None:
+        return agent.metric("vcuda_container_over_limit", container=container, breach=kind)
+
+    wait_until(lambda: entry(agent, "one").processes == 1, "its process is seen", seconds=15)
+    for kind in ("memory", "bypass"):
+        wait_until(lambda kind=kind: breach("one", kind) == 1, f"{kind} is told of", seconds=30)  # type: ignore[misc]
+    assert entry(agent, "two").processes == 0
+    assert {breach("two", kind) for kind in ("memory", "bypass", "cores", "state")} == {0}
+    said = " ".join(entry(agent, "one").over_limit)
+    assert "holds 3000 MiB and may hold 2048 MiB" in said
+    assert f"PIDs on the node: {pid}" in said
+
+    def told() -> list[str]:
+        return [each for each in pods.events(empty_cluster.admin, PAIR.name) if each.startswith("GPUOverLimit")]
+
+    wait_until(lambda: len(told()) == 2, "the pod has an event for each", seconds=20, evidence=lambda: str(told()))
+    agent.gpus.command("process", "remove", share.uuid, pid)
+    for kind in ("memory", "bypass"):
+        wait_until(lambda kind=kind: breach("one", kind) == 0, f"{kind} is over", seconds=15)  # type: ignore[misc]
+    assert entry(agent, "one").over_limit == ()
+    assert len(told()) == 2
