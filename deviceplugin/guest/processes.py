@@ -64,6 +64,9 @@ class ProcessTable:
         except (OSError, ValueError, IndexError):
             return None
 
+    def exists(self, pid: int) -> bool:
+        return (self._proc / str(pid)).exists()
+
     def start_time(self, pid: int) -> int | None:
         stat = self._read(pid, "stat")
         try:

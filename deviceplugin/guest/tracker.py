@@ -94,10 +94,8 @@ class Tracker:
     def _living(self, found: Region, members: Members | None, *, is_lost: bool) -> tuple[Slot, ...]:
         if is_lost:
             return ()
-        if members is None or not members.complete or not found.slots:
+        if members is None or not members.complete or not found.slots or not self._learn(members, found):
             return tuple(slot for slot in found.slots if not slot.is_clearing)
-        self._doubt(found)
-        self._learn(members)
         dead = self._dead(found)
         namespaces = {each.namespace for each in self._known.values()}
         for slot in dead:
@@ -105,16 +103,24 @@ class Tracker:
                 region.clear(self.shared.region(self.grant), slot)
         return tuple(slot for slot in found.slots if slot not in dead and not slot.is_clearing)
 
-    def _doubt(self, found: Region) -> None:
-        """A PID may be another process's by now; it is looked at again where a slot depends on it."""
-        slots = {(slot.pid_namespace, slot.pid) for slot in found.slots}
-        for known in tuple(self._known.values()):
-            if (known.namespace, known.inner) in slots and self.table.start_time(known.pid) != known.start_time:
-                del self._known[known.pid]
+    def _learn(self, members: Members, found: Region) -> bool:
+        """Who the members are. False where the kernel shows one and does not say who it is: this agent lacks a right.
 
-    def _learn(self, members: Members) -> None:
-        identities = (self._identity(pid) for pid in members.pids)
-        self._known = {each.pid: each for each in identities if each is not None}
+        A PID may be another process's by now; it is looked at again where a slot depends on it.
+        """
+        slots = {(slot.pid_namespace, slot.pid) for slot in found.slots}
+        known: dict[int, ProcessIdentity] = {}
+        for pid in members.pids:
+            each = self._known.get(pid)
+            if each is not None and (each.namespace, each.inner) in slots:
+                each = each if self.table.start_time(pid) == each.start_time else None
+            each = each or self.table.identity(pid)
+            if each is not None:
+                known[pid] = each
+            elif self.table.exists(pid):
+                return False
+        self._known = known
+        return True
 
     def _dead(self, found: Region) -> tuple[Slot, ...]:
         born = {(each.namespace, each.inner): each.start_time for each in self._known.values()}

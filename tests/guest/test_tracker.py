@@ -134,6 +134,12 @@ def test_nothing_is_dead_while_processes_are_hidden(scene: Scene) -> None:
     assert held(scene.look()) == 2 * GIB
 
 
+def test_nothing_is_dead_while_the_kernel_does_not_say_who_a_process_is(scene: Scene) -> None:
+    (scene.node.proc / "102" / "ns" / "pid").unlink()  # as without the right to trace it
+    assert held(scene.look()) == 2 * GIB
+    assert scene.slots() == [1, 2]
+
+
 def test_with_the_container_all_of_it_is_gone(scene: Scene) -> None:
     scene.node.remove(GROUP)
     look = scene.look()
