@@ -179,10 +179,11 @@ def test_probes_ask_the_pages_that_the_agent_serves_where_it_serves_them() -> No
     assert annotations["prometheus.io/port"] == str(settings.query.port)
 
 
-def test_the_pod_shares_no_namespace_with_the_node_and_cannot_write_its_own_root() -> None:
+def test_the_pod_shares_the_nodes_processes_and_no_more_and_cannot_write_its_own_root() -> None:
     for components in COMBINATIONS:
         pod = pod_of(built(*components))
-        assert not {"hostPID", "hostNetwork", "hostIPC"} & set(pod)
+        assert pod["hostPID"] is True
+        assert not {"hostNetwork", "hostIPC"} & set(pod)
         assert pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
         assert pod["enableServiceLinks"] is False
 
@@ -194,6 +195,17 @@ def test_with_the_nvidia_runtime_the_agent_has_no_privilege() -> None:
     assert context["capabilities"] == {"drop": ["ALL"]}
     assert pod["runtimeClassName"] == "nvidia"
     assert settings_for(pod["containers"][0]).driver.root == Path("/")
+    assert settings_for(pod["containers"][0]).runtime.endpoint is None
+    assert not [mount for mount in pod["containers"][0]["volumeMounts"] if "containerd" in mount["mountPath"]]
+
+
+def test_containers_are_found_where_their_runtime_and_the_kernel_show_them() -> None:
+    for components in COMBINATIONS:
+        container = pod_of(built(*components))["containers"][0]
+        mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+        assert mounts["/sys/fs/cgroup"]["readOnly"] is True
+        endpoint = settings_for(container).runtime.endpoint
+        assert endpoint is None or str(endpoint.parent) in mounts
 
 
 def test_the_image_is_named_by_the_version() -> None:
