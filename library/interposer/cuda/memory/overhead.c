@@ -1,8 +1,11 @@
 /*
- * Overhead; see overhead.h. Where NVML works but never lists this process (a driver that does not translate pids between namespaces), a context is taken
+ * Overhead; see overhead.h. Where NVML is missing, or never lists this process (a driver that does not translate pids between namespaces), a context is taken
  * for CONTEXT_GUESS: what the small ones have, so that nobody is refused for memory that he does not use.
  */
 #include "overhead.h"
+
+#include <time.h>
+#include <unistd.h>
 
 #include "account.h"
 #include "held.h"
@@ -12,10 +15,11 @@
 
 #define CONTEXT_GUESS (UINT64_C(256) << 20)
 
-enum { ATTEMPTS = 4 };
+enum { ATTEMPTS = 4, PATIENCE_MS = 200 };
 static const uint64_t every_ns = UINT64_C(1000000000), soonest_ns = UINT64_C(50000000);
 
 static _Atomic uint64_t last_ns;
+static _Atomic uint32_t measuring;  /* pid of the process whose thread is at it, or 0 */
 static _Atomic bool listed[LIMITS_MAX_DEVICES];    /* by NVML, once */
 
 static void publish(unsigned index, uint64_t bytes, bool may_fall)
@@ -31,12 +35,12 @@ static uint64_t beyond(uint64_t held, uint64_t charged)
     return held > charged ? held - charged : 0;
 }
 
-static void publish_unlisted(unsigned index)
+static void publish_unlisted(unsigned index, enum held answer)
 {
-    if (atomic_load(&listed[index]))
-        publish(index, 0, true);
-    else
+    if (!atomic_load(&listed[index]))
         publish(index, CONTEXT_GUESS, false);
+    else if (answer == HELD_NOTHING)
+        publish(index, 0, true);
 }
 
 /* With the pools as they are now: one may have given memory back since it was last read. */
@@ -55,13 +59,40 @@ static bool measure(unsigned index, int device)
     struct account_instant after = look(index);
     bool still = account_still(&before, &after);
 
-    if (answer == HELD_NOTHING)
-        publish_unlisted(index);
-    if (answer != HELD_KNOWN)
+    if (answer != HELD_KNOWN) {
+        publish_unlisted(index, answer);
         return true;
+    }
     atomic_store(&listed[index], true);
     publish(index, beyond(held, before.used > after.used ? before.used : after.used), still && !account_has_managed(index));
     return still;
+}
+
+/* One thread at a time, for NVML's session is the process's; a holder of another pid was left behind by a fork. */
+static bool enter(void)
+{
+    uint32_t self = (uint32_t)getpid(), holder;
+
+    for (int wait = 0; wait < PATIENCE_MS; wait++) {
+        holder = 0;
+        if (atomic_compare_exchange_strong(&measuring, &holder, self) ||
+            (holder != self && atomic_compare_exchange_strong(&measuring, &holder, self)))
+            return true;
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    return false;
+}
+
+static void measure_all(void)
+{
+    if (!enter())
+        return;
+    for (unsigned index = 0; index < vcuda_limits()->device_count; index++) {
+        int device = ordinals_get(index);
+        for (int attempt = 0; device >= 0 && attempt < ATTEMPTS && !measure(index, device); attempt++)
+            ;
+    }
+    atomic_store(&measuring, 0);
 }
 
 static uint64_t follow(uint64_t now_ns)
@@ -71,11 +102,7 @@ static uint64_t follow(uint64_t now_ns)
     if (last != 0 && now_ns - last < soonest_ns)
         return last + soonest_ns;
     atomic_store(&last_ns, now_ns);
-    for (unsigned index = 0; index < vcuda_limits()->device_count; index++) {
-        int device = ordinals_get(index);
-        for (int attempt = 0; device >= 0 && attempt < ATTEMPTS && !measure(index, device); attempt++)
-            ;
-    }
+    measure_all();
     return now_ns + every_ns;
 }
 
@@ -83,6 +110,12 @@ void overhead_changed(void)
 {
     vcuda_helper_add(follow);
     vcuda_helper_wake(follow);
+}
+
+void overhead_context_created(void)
+{
+    measure_all();
+    overhead_changed();
 }
 
 void overhead_forget(void)

@@ -33,9 +33,12 @@ static void context_changed(CUdevice device, bool created)
 
     if (account_verdict(device, &index) != VERDICT_COUNT)
         return;
-    if (created)
-        ordinals_note(index, device);
-    overhead_changed();
+    if (!created) {
+        overhead_changed();
+        return;
+    }
+    ordinals_note(index, device);
+    overhead_context_created();
 }
 
 /* Retained and released at once: NULL where it is not there. */
