@@ -4,12 +4,15 @@
  *
  *   slice [--seconds S] [--kernel-us U] [--block-mib M] [--hold-mib M] [--graph] [--sync] [--exact]
  *
+ * Memory is taken in blocks of --block-mib, then in ever smaller ones down to 2 MiB, so that what it got is all there was. It is freed before the
+ * second part, but for --hold-mib, so that neighbours can have theirs. While it is held NVML, where there is one, is asked how that looks.
  * Out: one line of JSON on stdout: what cuMemGetInfo said, how much memory it got before it was refused and with which error, and the
  * share of the GPU's time that it got. The share is work done over wall time: launches that ended, times the shortest time that the GPU took for one
  * (events), because a launch that shares the GPU takes longer than its work. With --exact a launch is worth what was asked of it, which
- * is true on the emulated driver alone; neighbours that never leave the GPU alone would otherwise hide how short a launch is. Errors: one sentence on stderr, exit status 1.
- * It frees the memory before the second part, but for --hold-mib, so that neighbours can have theirs.
+ * is true on the emulated driver alone; neighbours that never leave the GPU alone would otherwise hide how short a launch is.
+ * Errors: one sentence on stderr, exit status 1.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,18 +22,25 @@
 #include <time.h>
 
 #include "cuda.h"
+#include "nvml.h"
 
-enum { MAX_BLOCKS = 65536, WINDOW = 4, GRAPH_LAUNCHES = 4 };
+enum { MAX_BLOCKS = 65536, WINDOW = 4, GRAPH_LAUNCHES = 4, THREADS = 128 };
 
-/* A chain of multiply-adds, so long that the loop's length is the kernel's time. The comment tells the emulated driver how long. */
+#define SMALLEST (UINT64_C(2) << 20)
+
+/* A chain of multiply-adds, so long that the loop's length is the kernel's time; the store, which the value never asks for, is what keeps a compiler
+ * from leaving all of it out. The comment tells the emulated driver how long a round takes. */
+enum { ROUND_NS = 4 };
 static const char kernel_text[] =
     ".version 6.0\n.target sm_50\n.address_size 64\n"
+    ".visible .global .align 4 .f32 result;\n"
     ".visible .entry work(.param .u64 rounds)\n{\n"
-    "// vcuda-emulator: ns = 4 * param 0\n"
-    ".reg .pred %p<2>; .reg .f32 %f<2>; .reg .b64 %rd<3>;\n"
+    "// vcuda-emulator: ns = 4 * param 0 wide\n"
+    ".reg .pred %p<3>; .reg .f32 %f<2>; .reg .b64 %rd<3>;\n"
     "ld.param.u64 %rd1, [rounds];\nmov.f32 %f1, 0f3F800000;\nmov.u64 %rd2, 0;\n"
     "again:\nfma.rn.f32 %f1, %f1, %f1, %f1;\nadd.u64 %rd2, %rd2, 1;\n"
-    "setp.lt.u64 %p1, %rd2, %rd1;\n@%p1 bra again;\nret;\n}\n";
+    "setp.lt.u64 %p1, %rd2, %rd1;\n@%p1 bra again;\n"
+    "setp.eq.f32 %p2, %f1, 0f00000000;\n@%p2 st.global.f32 [result], %f1;\nret;\n}\n";
 
 struct settings {
     double seconds;
@@ -41,10 +51,18 @@ struct settings {
 struct memory_result {
     size_t total, free, got;
     CUresult refusal;
+    bool has_nvml;
+    nvmlMemory_t nvml;
+    unsigned nvml_processes;
 };
 
 struct time_result {
     uint64_t launches, unit_ns, wall_ns;
+};
+
+struct block {
+    CUdeviceptr address;
+    size_t size;
 };
 
 struct window {
@@ -111,29 +129,58 @@ static struct settings read_settings(char **argument)
     return settings;
 }
 
-/* Allocates until the driver says no. */
-static struct memory_result take_memory(const struct settings *settings)
+/* What nvidia-smi would show of this GPU now. NVML is no dependency: where it cannot be asked, nothing is said. */
+static void ask_nvml(struct memory_result *result, CUdevice device)
 {
-    static CUdeviceptr blocks[MAX_BLOCKS];
+    char bus_id[32];
+    nvmlDevice_t handle;
+    nvmlProcessInfo_t processes[64];
+    result->nvml_processes = sizeof processes / sizeof processes[0];
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    if (library == NULL || cuDeviceGetPCIBusId(bus_id, sizeof bus_id, device) != CUDA_SUCCESS)
+        return;
+    __typeof__(&nvmlInit_v2) init = (__typeof__(init))dlsym(library, "nvmlInit_v2");
+    __typeof__(&nvmlDeviceGetHandleByPciBusId_v2) find = (__typeof__(find))dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2");
+    __typeof__(&nvmlDeviceGetMemoryInfo) memory = (__typeof__(memory))dlsym(library, "nvmlDeviceGetMemoryInfo");
+    __typeof__(&nvmlDeviceGetComputeRunningProcesses_v3) list =
+        (__typeof__(list))dlsym(library, "nvmlDeviceGetComputeRunningProcesses_v3");
+    if (init != NULL && find != NULL && memory != NULL && list != NULL)
+        result->has_nvml = init() == NVML_SUCCESS && find(bus_id, &handle) == NVML_SUCCESS && memory(handle, &result->nvml) == NVML_SUCCESS &&
+                           list(handle, &result->nvml_processes, processes) == NVML_SUCCESS;
+}
+
+/* Allocates until the driver says no. */
+static struct memory_result take_memory(const struct settings *settings, CUdevice device)
+{
+    static struct block blocks[MAX_BLOCKS];
     struct memory_result result = {.refusal = CUDA_SUCCESS};
-    size_t size = (size_t)settings->block_mib << 20;
     unsigned count = 0;
     CHECK(cuMemGetInfo_v2(&result.free, &result.total));
-    while (size > 0 && count < MAX_BLOCKS && (result.refusal = cuMemAlloc_v2(&blocks[count], size)) == CUDA_SUCCESS)
-        count++;
-    result.got = size * count;
-    while (count > 0 && size * count > (size_t)settings->hold_mib << 20)
-        CHECK(cuMemFree_v2(blocks[--count]));
+    for (size_t size = (size_t)settings->block_mib << 20; size >= SMALLEST && count < MAX_BLOCKS;) {
+        CUresult error = cuMemAlloc_v2(&blocks[count].address, size);
+        if (error == CUDA_SUCCESS) {
+            blocks[count++].size = size;
+            result.got += size;
+        } else {
+            result.refusal = error;
+            size /= 2;
+        }
+    }
+    ask_nvml(&result, device);
+    for (size_t held = result.got; count > 0 && held > (size_t)settings->hold_mib << 20;) {
+        held -= blocks[--count].size;
+        CHECK(cuMemFree_v2(blocks[count].address));
+    }
     return result;
 }
 
-static CUgraphExec make_graph(CUstream stream, CUfunction function, void **parameters)
+static CUgraphExec make_graph(CUstream stream, CUfunction function, unsigned blocks, void **parameters)
 {
     CUgraph graph;
     CUgraphExec exec;
     CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     for (int i = 0; i < GRAPH_LAUNCHES; i++)
-        CHECK(cuLaunchKernel(function, 256, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
+        CHECK(cuLaunchKernel(function, blocks, 1, 1, THREADS, 1, 1, 0, stream, parameters, NULL));
     CHECK(cuStreamEndCapture(stream, &graph));
     CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
     CHECK(cuGraphDestroy(graph));
@@ -148,14 +195,15 @@ static uint64_t took_ns(const struct window *window, unsigned slot)
     return (uint64_t)((double)milliseconds * 1e6);
 }
 
-/* Keeps a few launches in flight (one with --sync) and counts those that ended in time. */
-static struct time_result take_time(const struct settings *settings, CUstream stream, CUfunction function)
+/* One block for each multiprocessor, so that all of the GPU has work. Keeps a few launches in flight (one with --sync) and counts those that ended in
+ * time. */
+static struct time_result take_time(const struct settings *settings, CUstream stream, CUfunction function, unsigned blocks)
 {
     struct time_result result = {.unit_ns = UINT64_MAX};
     struct window window;
-    uint64_t rounds = settings->kernel_us * 1000 / 4;
+    uint64_t rounds = settings->kernel_us * 1000 / ROUND_NS;
     void *parameters[] = {&rounds};
-    CUgraphExec exec = settings->graph ? make_graph(stream, function, parameters) : NULL;
+    CUgraphExec exec = settings->graph ? make_graph(stream, function, blocks, parameters) : NULL;
     for (unsigned i = 0; i < WINDOW; i++) {
         CHECK(cuEventCreate(&window.before[i], CU_EVENT_DEFAULT));
         CHECK(cuEventCreate(&window.after[i], CU_EVENT_DEFAULT));
@@ -173,32 +221,38 @@ static struct time_result take_time(const struct settings *settings, CUstream st
         if (exec != NULL)
             CHECK(cuGraphLaunch(exec, stream));
         else
-            CHECK(cuLaunchKernel(function, 256, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
+            CHECK(cuLaunchKernel(function, blocks, 1, 1, THREADS, 1, 1, 0, stream, parameters, NULL));
         CHECK(cuEventRecord(window.after[slot], stream));
     }
     result.wall_ns = now_ns() - begin;
     if (settings->exact)
-        result.unit_ns = rounds * 4 * (exec != NULL ? GRAPH_LAUNCHES : 1);
+        result.unit_ns = rounds * ROUND_NS * (exec != NULL ? GRAPH_LAUNCHES : 1);
     CHECK(cuStreamSynchronize(stream));
     return result;
 }
 
 static void print(const struct memory_result *memory, const struct time_result *time)
 {
-    const char *refusal = "none";
+    const char *refusal = "unknown error";
     double busy = time->launches == 0 ? 0 : (double)time->launches * (double)time->unit_ns;
     cuGetErrorName(memory->refusal, &refusal);
     printf("{\"total_bytes\": %zu, \"free_bytes\": %zu, \"got_bytes\": %zu, \"refusal\": \"%s\", \"launches\": %llu, \"unit_ns\": %llu, "
-           "\"seconds\": %.3f, \"share_percent\": %.2f}\n",
+           "\"seconds\": %.3f, \"share_percent\": %.2f, ",
            memory->total, memory->free, memory->got, refusal, (unsigned long long)time->launches,
            (unsigned long long)(time->launches == 0 ? 0 : time->unit_ns), (double)time->wall_ns / 1e9,
            time->wall_ns == 0 ? 0 : 100 * busy / (double)time->wall_ns);
+    if (memory->has_nvml)
+        printf("\"nvml\": {\"total_bytes\": %llu, \"used_bytes\": %llu, \"processes\": %u}}\n", memory->nvml.total, memory->nvml.used,
+               memory->nvml_processes);
+    else
+        printf("\"nvml\": null}\n");
 }
 
 int main(int count, char **arguments)
 {
     (void)count;
     struct settings settings = read_settings(arguments);
+    int multiprocessors;
     CUdevice device;
     CUcontext context;
     CUmodule module;
@@ -206,15 +260,16 @@ int main(int count, char **arguments)
     CUstream stream;
     CHECK(cuInit(0));
     CHECK(cuDeviceGet(&device, 0));
+    CHECK(cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
     CHECK(cuDevicePrimaryCtxRetain(&context, device));
     CHECK(cuCtxSetCurrent(context));
     CHECK(cuModuleLoadData(&module, kernel_text));
     CHECK(cuModuleGetFunction(&function, module, "work"));
     CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    struct memory_result memory = take_memory(&settings);
+    struct memory_result memory = take_memory(&settings, device);
     struct time_result time = {0};
     if (settings.seconds > 0)
-        time = take_time(&settings, stream, function);
+        time = take_time(&settings, stream, function, (unsigned)multiprocessors);
     print(&memory, &time);
-    return 0;
+    return fflush(stdout) == 0 ? 0 : 1;
 }
