@@ -361,6 +361,10 @@ static void act(struct process *process, uint64_t jitter)
     if (!lane_goes(lane, process->estimate_ns, at)) {
         uint64_t until = lane_ask(lane, process->estimate, at = now_ns);
         if (until != 0) {
+            for (unsigned i = 0; i < STREAMS; i++) {
+                if (&process->lanes[i] != lane && process->lanes[i].open != NULL)
+                    lane_close(&process->lanes[i]);
+            }
             process->doing = DO_ASK;
             process->wake = late(until, jitter);
             return;

@@ -47,10 +47,16 @@ static uint64_t stretched(const struct limiter *limiter, uint64_t ns)
     return ns * atomic_load_explicit(&limiter->stretch, memory_order_relaxed) >> 8;
 }
 
-static struct measured by_estimates(struct limiter *limiter, const struct batch *batch)
+/* Without an end: from where it began until now, to be shortened to what is expected of it. */
+static struct measured until_now(struct limiter *limiter, const struct batch *batch, uint64_t now)
 {
-    uint64_t end = batch->first_ns + stretched(limiter, batch->estimated_ns);
-    return (struct measured){.stretch = {batch->first_ns, end}, .own_ns = batch->estimated_ns, .estimated = true};
+    struct measured measured = {.stretch = {batch->first_ns, now}};
+    if (batch->start != NULL && mark_look(batch->start) == MARK_REACHED && mark_time(batch->start) > batch->first_ns)
+        measured.stretch.start = mark_time(batch->start);
+    if (measured.stretch.end <= measured.stretch.start)
+        measured.stretch.start = measured.stretch.end - 1;
+    measured.own_ns = settle_share(limiter, measured.stretch, now);
+    return measured;
 }
 
 /* In a stream that runs empty between launches the stretch is more than the work: then the estimates count, and now and then a launch is measured alone. */
@@ -72,10 +78,10 @@ static void shorten(struct limiter *limiter, const struct batch *batch, struct m
 
 static void finish(struct limiter *limiter, struct batch *batch, bool marked, uint64_t now)
 {
-    struct measured measured = marked ? between_marks(limiter, batch, now) : by_estimates(limiter, batch);
+    struct measured measured = marked ? between_marks(limiter, batch, now) : until_now(limiter, batch, now);
     uint64_t reserved = batch->reserved_ns;
     bool unknown = batch->unknown;
-    if (marked && !measured.exact)
+    if (!measured.exact)
         shorten(limiter, batch, &measured, now);
     mark_drop(batch->start);
     mark_drop(batch->end);
@@ -123,17 +129,22 @@ static bool has_company(const struct limiter *limiter)
     return limiter->divided && (presence->other_count > 0 || (presence->row != NULL && atomic_load_explicit(&presence->row->slot_high, memory_order_relaxed) > 1));
 }
 
+/* What is not exact waits for the neighbours' measurements, if there are any. */
+static enum outcome later(const struct limiter *limiter, const struct batch *batch, uint64_t now, enum outcome then)
+{
+    return has_company(limiter) && now < batch->closed_ns + LATER_NS ? LATER : then;
+}
+
 static enum outcome look(struct limiter *limiter, const struct batch *batch, uint64_t now)
 {
     if (batch->start == NULL || batch->end == NULL)
-        return now < batch->closed_ns + stretched(limiter, batch->estimated_ns) ? AHEAD : UNMARKED;
+        return now < batch->closed_ns + stretched(limiter, batch->estimated_ns) ? AHEAD : later(limiter, batch, now, UNMARKED);
     enum mark_state end = mark_look(batch->end);
     if (end == MARK_AHEAD)
         return AHEAD;
     if (end != MARK_REACHED || mark_look(batch->start) != MARK_REACHED)
         return UNMARKED;
-    bool certain = is_exact(batch, mark_time(batch->end), UINT64_MAX) || !has_company(limiter);
-    return certain || now >= batch->closed_ns + LATER_NS ? MARKED : LATER;
+    return is_exact(batch, mark_time(batch->end), UINT64_MAX) ? MARKED : later(limiter, batch, now, MARKED);
 }
 
 /* The context that the next question needs, current on this thread. */
@@ -164,9 +175,18 @@ static void collect(struct limiter *limiter)
 }
 
 /* Lanes whose oldest batch is not done, by a few bits of their number: a lane that shares them with a slow one is asked a turn later. */
-static bool ahead(uint64_t *slow, const struct batch *batch)
+static bool is_behind(uint64_t slow, const struct batch *batch)
 {
-    return *slow >> batch->lane % 64 & 1;
+    return (slow >> batch->lane % 64 & 1) != 0;
+}
+
+/* It is still at work, or about to be. */
+static void see_ahead(struct limiter *limiter, struct batch *batch, uint64_t now)
+{
+    if (limiter->ahead_since_ns == 0 || batch->first_ns < limiter->ahead_since_ns)
+        limiter->ahead_since_ns = batch->first_ns;
+    if (batch->start != NULL)
+        reserve_overrun(limiter, batch, now);
 }
 
 static void measure(struct limiter *limiter, uint64_t now)
@@ -174,42 +194,43 @@ static void measure(struct limiter *limiter, uint64_t now)
     const struct timebase *inside = NULL;
     struct batch **link = &limiter->pending;
     uint64_t slow = 0;
+    limiter->ahead_since_ns = 0;
     if (*link == NULL)
         return;
     CUstreamCaptureMode mode = measuring_relax(limiter->driver);
     while (*link != NULL) {
         struct batch *batch = *link;
+        bool behind = is_behind(slow, batch);
         enum outcome outcome = AHEAD;
-        if (!ahead(&slow, batch)) {
+        if (!behind) {
             enter(limiter, &inside, batch);
             outcome = look(limiter, batch, now);
-            if (outcome == AHEAD && batch->start != NULL)
-                reserve_overrun(limiter, batch, now);
         }
-        if (outcome == AHEAD || outcome == LATER) {
-            reserve_known(limiter, batch);
-            slow |= UINT64_C(1) << batch->lane % 64;
-            link = &batch->next;
+        if (outcome == MARKED || outcome == UNMARKED) {
+            *link = batch->next;
+            finish(limiter, batch, outcome == MARKED, now);
             continue;
         }
-        *link = batch->next;
-        finish(limiter, batch, outcome == MARKED, now);
+        if (outcome == AHEAD && !behind)
+            see_ahead(limiter, batch, now);
+        if (outcome == AHEAD)
+            slow |= UINT64_C(1) << batch->lane % 64;
+        reserve_known(limiter, batch);
+        link = &batch->next;
     }
     limiter->pending_end = link;
     enter(limiter, &inside, NULL);
     measuring_restore(limiter->driver, mode);
 }
 
+/* A long kernel is on the GPU while its owner launches nothing; what only waits to be laid out is not. */
 static void publish(struct limiter *limiter, uint64_t now)
 {
-    uint64_t since = 0;
-    if (limiter->pending != NULL)
-        since = limiter->pending->first_ns;
-    else if (atomic_load_explicit(&limiter->busy_until_ns, memory_order_relaxed) > now && limiter->presence.own != NULL)
-        since = atomic_load_explicit(&limiter->presence.own->busy_since_ns, memory_order_relaxed);
-    /* A long kernel is on the GPU while its owner launches nothing. */
-    if (limiter->pending != NULL && limiter->presence.row != NULL)
+    uint64_t since = limiter->ahead_since_ns;
+    if (since != 0 && limiter->presence.row != NULL)
         atomic_store_explicit(&limiter->presence.row->wanted_ns, now, memory_order_relaxed);
+    if (since == 0 && atomic_load_explicit(&limiter->busy_until_ns, memory_order_relaxed) > now && limiter->presence.own != NULL)
+        since = atomic_load_explicit(&limiter->presence.own->busy_since_ns, memory_order_relaxed);
     if (since != 0 && since < limiter->measured_until_ns)
         since = limiter->measured_until_ns;
     presence_busy(limiter->presence.own, since, now);

@@ -50,6 +50,19 @@ static uint64_t alone_lag(const struct lane *lane, const struct batch *batch, ui
     return ahead < last ? ahead : last;
 }
 
+/* `end` is the lane's from here on. */
+static void submit(struct lane *lane, struct mark *end)
+{
+    struct batch *batch = lane->open;
+    batch->end = mark_hold(end);
+    keep_last(lane, end);
+    budget_release(&lane->limiter->budget, lane->left_ns);
+    batch->reserved_ns -= lane->left_ns < batch->reserved_ns ? lane->left_ns : batch->reserved_ns;
+    lane->left_ns = 0;
+    lane->open = NULL;
+    limiter_submit(lane->limiter, batch);
+}
+
 void lane_close(struct lane *lane)
 {
     struct batch *batch = lane->open;
@@ -61,13 +74,19 @@ void lane_close(struct lane *lane)
     batch->closed_ns = now;
     batch->blurred = lane->unseen != 0 && now >= lane->tail_ns + LANE_GAP_NS;
     batch->alone_lag_ns = alone_lag(lane, batch, now);
-    batch->end = batch->start == NULL ? NULL : mark_record(lane->timebase, lane->stream);
-    keep_last(lane, mark_hold(batch->end));
-    budget_release(&lane->limiter->budget, lane->left_ns);
-    batch->reserved_ns -= lane->left_ns < batch->reserved_ns ? lane->left_ns : batch->reserved_ns;
-    lane->left_ns = 0;
-    lane->open = NULL;
-    limiter_submit(lane->limiter, batch);
+    submit(lane, batch->start == NULL ? NULL : mark_record(lane->timebase, lane->stream));
+}
+
+void lane_pause(struct lane *lane)
+{
+    if (lane->open == NULL)
+        return;
+    if (lane->open->count == 0) {
+        discard(lane);
+        return;
+    }
+    lane->open->closed_ns = lane->limiter->driver->now();
+    submit(lane, NULL);
 }
 
 void lane_failed(struct lane *lane)
@@ -78,13 +97,7 @@ void lane_failed(struct lane *lane)
 
 void lane_end(struct lane *lane)
 {
-    if (lane->open != NULL && lane->open->count == 0)
-        discard(lane);
-    if (lane->open != NULL) {
-        mark_drop(lane->open->start);
-        lane->open->start = NULL;
-        lane_close(lane);
-    }
+    lane_pause(lane);
     keep_last(lane, NULL);
 }
 

@@ -31,6 +31,7 @@ struct lane {
     bool alone;                         /* the open batch takes one launch */
     bool lost;                          /* the last mark could not be recorded: the stream may be another one by now */
     uint64_t number;
+    uint64_t streams_ended;             /* of the process, when something was last launched here: the stream is there if none ended since */
     struct limiter *limiter;
     struct timebase *timebase;
     CUstream stream;
@@ -47,6 +48,8 @@ uint64_t lane_ask(struct lane *lane, struct estimate *estimate, uint64_t now);
 void lane_close(struct lane *lane);
 void lane_failed(struct lane *lane);
 
+/* Nothing will be launched here for a while, or ever: what is open goes without an end. No call of the driver. */
+void lane_pause(struct lane *lane);
 /* Nothing will be launched here any more. */
 void lane_end(struct lane *lane);
 

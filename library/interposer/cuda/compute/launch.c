@@ -9,6 +9,8 @@
 #include "thread.h"
 
 _Atomic uint32_t compute_captures;
+_Atomic uint64_t compute_streams_ended;
+pthread_mutex_t compute_streams_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* No cancellation point: a thread that were cancelled here would leave its lane half done. */
 static void sleep_until(uint64_t ns)
@@ -36,12 +38,14 @@ static enum answer ask(struct passage *passage, struct thread *thread)
         thread->recent = NULL;
     passage->now = clock_look(&thread->clock);
     while ((until = lane_ask(passage->lane, passage->estimate, passage->now)) != 0) {
+        thread_pause(thread, passage->lane);
         sleep_until(until);
         passage->now = clock_look(&thread->clock);
         if (atomic_load_explicit(&compute_generation, memory_order_relaxed) != thread->generation)
             return AGAIN;
     }
     passage->ns = estimate_ns(passage->estimate);
+    passage->lane->streams_ended = atomic_load_explicit(&compute_streams_ended, memory_order_relaxed);
     return passage->lane->open != NULL ? GO : UNCOUNTED;
 }
 

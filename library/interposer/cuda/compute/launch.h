@@ -11,6 +11,7 @@
 #ifndef VCUDA_COMPUTE_LAUNCH_H
 #define VCUDA_COMPUTE_LAUNCH_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -29,6 +30,9 @@ struct passage {
 
 /* Captures begun and not ended in this process: while there are some, each launch asks whether its stream is in one. */
 extern _Atomic uint32_t compute_captures;
+/* Streams destroyed, ever. Both are raised with this lock held, before the driver hears of it: who holds it may mark streams of its lanes. */
+extern _Atomic uint64_t compute_streams_ended;
+extern pthread_mutex_t compute_streams_lock;
 
 static inline bool compute_free(void)
 {

@@ -80,6 +80,7 @@ struct limiter {
     struct neighbours neighbours;
     struct cover cover;
     uint64_t measured_until_ns;
+    uint64_t ahead_since_ns;            /* when the oldest launch that is not over was made; 0: none is */
     unsigned loose_batches;
     unsigned correction_first, correction_count;
     struct correction corrections[CORRECTIONS];

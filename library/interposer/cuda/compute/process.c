@@ -65,6 +65,7 @@ static void forget(void)
     pthread_mutex_init(&lock, NULL);
     thread_forget();
     atomic_store(&compute_captures, 0);
+    pthread_mutex_init(&compute_streams_lock, NULL);
     for (int i = 0; i < LIMITS_MAX_DEVICES; i++)
         atomic_store(&compute_limiters[i], NULL);
     contexts_forget();

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "interposer/cuda/hooks.h"
+#include "launch.h"
 
 _Thread_local struct thread *thread_self;
 
@@ -35,6 +36,30 @@ static void end(void *ended)
     end_lanes(thread);
     thread_self = NULL;
     free(thread);
+}
+
+/* A stream that may be gone, or in a capture, is not marked. */
+static void pause_lane(struct lane *lane)
+{
+    if (lane->open == NULL)
+        return;
+    if (atomic_load(&compute_captures) == 0 && lane->streams_ended == atomic_load(&compute_streams_ended))
+        lane_close(lane);
+    else
+        lane_pause(lane);
+}
+
+void thread_pause(struct thread *thread, const struct lane *asleep)
+{
+    pthread_mutex_lock(&compute_streams_lock);
+    for (unsigned set = 0; set < THREAD_SETS; set++) {
+        for (unsigned way = 0; way < THREAD_WAYS; way++) {
+            struct thread_lane *lane = &thread->lanes[set][way];
+            if (lane->used && lane->lane.limiter != NULL && &lane->lane != asleep)
+                pause_lane(&lane->lane);
+        }
+    }
+    pthread_mutex_unlock(&compute_streams_lock);
 }
 
 static void make_key(void)

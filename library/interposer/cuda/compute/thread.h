@@ -46,6 +46,9 @@ struct thread *thread_begin(void);
 /* In a forked child. */
 void thread_forget(void);
 
+/* It will sleep: what is open in other lanes than `asleep` is closed, so that the others hear of it. */
+void thread_pause(struct thread *thread, const struct lane *asleep);
+
 struct lane *thread_find_lane(struct thread *thread, CUstream stream);
 
 /* NULL is legacy here; a _ptsz function says CU_STREAM_PER_THREAD for it. */

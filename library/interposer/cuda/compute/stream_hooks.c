@@ -1,5 +1,7 @@
 /*
- * Stream capture: only counted, so that launches ask whether their stream is being captured while some stream is, and never otherwise.
+ * What happens to streams: captures, and their end.
+ *
+ * Captures are only counted, so that launches ask whether their stream is being captured while some stream is, and never otherwise.
  *
  * A count that is too high costs a question for each launch. One that is too low (a capture that was begun in a way we do not see) costs accuracy:
  * marks ask for themselves (process.c), and nothing of ours gets into a graph.
@@ -13,11 +15,18 @@ static CUresult begun(CUresult error)
     return error;
 }
 
+static void count_capture(void)
+{
+    pthread_mutex_lock(&compute_streams_lock);
+    atomic_fetch_add(&compute_captures, 1);
+    pthread_mutex_unlock(&compute_streams_lock);
+}
+
 /* Counted before the driver hears of it: another thread may launch into the stream at once. */
 #define BEGIN(symbol, ...)                                                                                             \
     if (hook_nested())                                                                                                 \
         return real.symbol(__VA_ARGS__);                                                                               \
-    atomic_fetch_add(&compute_captures, 1);                                                                            \
+    count_capture();                                                                                                   \
     return begun(DRIVER(symbol, __VA_ARGS__));
 
 CUresult cuStreamBeginCapture(CUstream stream)
@@ -76,4 +85,25 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
 {
     return ended(DRIVER(cuStreamEndCapture_ptsz, stream, graph));
+}
+
+/* ---- the end of a stream ---- */
+
+static void count_end(void)
+{
+    pthread_mutex_lock(&compute_streams_lock);
+    atomic_fetch_add(&compute_streams_ended, 1);
+    pthread_mutex_unlock(&compute_streams_lock);
+}
+
+CUresult cuStreamDestroy(CUstream stream)
+{
+    count_end();
+    return DRIVER(cuStreamDestroy, stream);
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream)
+{
+    count_end();
+    return DRIVER(cuStreamDestroy_v2, stream);
 }
