@@ -35,15 +35,26 @@ struct event *event_make(struct context *context, unsigned flags)
 
 static void unlist(struct event *event)
 {
+    struct gpu *gpu = event->gpu;
     if (!event->listed)
         return;
-    for (struct event **at = &event->gpu->timed; *at != NULL; at = &(*at)->next_timed) {
-        if (*at == event) {
-            *at = event->next_timed;
-            break;
-        }
-    }
+    *(event->earlier_timed == NULL ? &gpu->timed : &event->earlier_timed->next_timed) = event->next_timed;
+    *(event->next_timed == NULL ? &gpu->timed_last : &event->next_timed->earlier_timed) = event->earlier_timed;
     event->listed = false;
+}
+
+/* Nearly always at the end: V of new records grows. */
+static void list(struct event *event)
+{
+    struct gpu *gpu = event->gpu;
+    struct event *before = gpu->timed_last;
+    while (before != NULL && before->v > event->v)
+        before = before->earlier_timed;
+    event->earlier_timed = before;
+    event->next_timed = before == NULL ? gpu->timed : before->next_timed;
+    *(before == NULL ? &gpu->timed : &before->next_timed) = event;
+    *(event->next_timed == NULL ? &gpu->timed_last : &event->next_timed->earlier_timed) = event;
+    event->listed = true;
 }
 
 void event_end(struct event *event)
@@ -85,19 +96,15 @@ void event_place(struct event *event, uint64_t generation, struct gpu *gpu, uint
 {
     if (generation < event->placed)
         return;
-    if (event->gpu != gpu)
-        unlist(event);
+    unlist(event);
     event->placed = generation;
     event->gpu = gpu;
     event->v = v;
     event->at = recorded_at;
     event->time = 0;
     event_push(event);
-    if (!event->listed && (event->flags & CU_EVENT_DISABLE_TIMING) == 0) {
-        event->next_timed = gpu->timed;
-        gpu->timed = event;
-        event->listed = true;
-    }
+    if ((event->flags & CU_EVENT_DISABLE_TIMING) == 0)
+        list(event);
 }
 
 CUresult event_record(struct event *event, struct stream *stream)
@@ -127,15 +134,8 @@ bool event_is_over(struct event *event, uint64_t generation)
 
 void event_settle(struct gpu *gpu)
 {
-    struct event **at = &gpu->timed;
-    while (*at != NULL) {
-        struct event *event = *at;
-        if (event->v > gpu->v) {
-            at = &event->next_timed;
-            continue;
-        }
-        *at = event->next_timed;
-        event->listed = false;
+    for (struct event *event = gpu->timed; event != NULL && event->v <= gpu->v; event = gpu->timed) {
+        unlist(event);
         event->time = gpu_when(gpu, event->v);
         if (event->time < event->at)
             event->time = event->at;

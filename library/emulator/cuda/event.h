@@ -23,7 +23,8 @@ struct event {
     unsigned holds;             /* queued items that name it */
     bool ended;                 /* destroyed, but held */
     bool listed;                /* among the GPU's timed ones */
-    struct event *next_timed, *next, **link;    /* of all events */
+    struct event *next_timed, *earlier_timed;
+    struct event *next, **link; /* of all events */
 };
 
 /* event_share.c: an interprocess event's place is what the process that recorded it last says. */

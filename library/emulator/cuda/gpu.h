@@ -26,7 +26,7 @@ struct gpu {
     uint64_t end;                   /* V at which all of this process's work ends */
     uint64_t wide_tail, copy_tail;  /* of kernels that fill the GPU, and of copies */
     unsigned active;                /* processes with work, when this one last looked */
-    struct event *timed;            /* recorded, their time not yet known */
+    struct event *timed, *timed_last;   /* recorded, their time not yet known; in the order of V */
     unsigned contexts;              /* of this process */
     struct context *primary;
     unsigned primary_references, primary_flags;
