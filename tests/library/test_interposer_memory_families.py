@@ -44,10 +44,10 @@ class Family:
     grain: int = UNIT
 
     def code(self, cuda: Cuda, size: int) -> int:
-        return cuda.code(self.name, *self.ask(size))  # type: ignore[arg-type]
+        return cuda.code(self.name, *self.ask(size))
 
     def make(self, cuda: Cuda, size: int) -> int:
-        return int.from_bytes(cuda(self.name, *self.ask(size))[0], "little")  # type: ignore[arg-type]
+        return int.from_bytes(cuda(self.name, *self.ask(size))[0], "little")
 
     def end(self, cuda: Cuda, made: int) -> None:
         stream = (0,) if "Async" in self.free else ()
@@ -126,7 +126,7 @@ def test_a_request_beyond_64_bits_is_refused(gpu_slice: GpuSlice, family: Family
 def test_a_null_argument_is_the_drivers_to_answer(gpu_slice: GpuSlice, family: Family) -> None:
     cuda = gpu_slice.start()
     asked = [None if isinstance(argument, dict) else argument for argument in family.ask(STEP)]
-    assert cuda.code(family.name, *asked) == INVALID_VALUE  # type: ignore[arg-type]
+    assert cuda.code(family.name, *asked) == INVALID_VALUE
     assert gpu_slice.total() == CONTEXT
 
 
