@@ -89,6 +89,8 @@ Besides these, `process_*` describes the agent's own process: memory, CPU time, 
 - A watch that fell silent: `time() - vcuda_watch_last_event_timestamp_seconds > 300`
 - A node on which no share starts: `vcuda_shares_enforceable == 0`
 - A driver with libraries missing, by name: `vcuda_driver_mirror_missing`
+- Containers that take more than they hold: `vcuda_container_over_limit == 1`
+- Containers that wait for their own limit: `rate(vcuda_container_throttled_seconds_total[5m]) > 0.1`
 - Memory held but not used: `vcuda_gpu_memory_allocated_bytes - vcuda_gpu_memory_used_bytes`
 """
 

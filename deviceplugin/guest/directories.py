@@ -30,7 +30,10 @@ class GrantDirectories:
         """Makes the directory; harmless when it exists."""
         path = self.path(grant)
         try:
-            path.mkdir(mode=0o755, parents=True, exist_ok=True)
+            path.mkdir(parents=True)
+            path.chmod(0o755)  # whatever the agent's umask: containers run as any user
+        except FileExistsError:
+            pass
         except OSError as error:
             raise GuestError(f"grant directory {path} could not be made: {error.strerror}; check the disk") from error
         return path

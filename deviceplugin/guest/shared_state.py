@@ -68,7 +68,9 @@ class SharedState:
             self._publish(grant, uuid)
 
     def show_limits(self, grant: GrantId, uuid: GpuUuid, *, cores: int, soft_cores: int) -> None:
-        activity.write_limits(self.own_row(grant, uuid), cores=cores, soft_cores=soft_cores)
+        """A container of before this file was made has none, and nobody looks for it."""
+        if self.own_row(grant, uuid).exists():
+            activity.write_limits(self.own_row(grant, uuid), cores=cores, soft_cores=soft_cores)
 
     def booted(self, boot_id: str) -> None:
         """After a reboot every row is as new: the node's clock began again, and old times would lie in the future."""
@@ -103,11 +105,20 @@ class SharedState:
                 directory.rmdir()
 
     def _make_directories(self, grant: GrantId, uuids: Collection[GpuUuid]) -> None:
-        own = self._base / grant
-        wanted = [own / STATE, *(own / GPUS / uuid for uuid in uuids), *(self._base / GPUS / uuid for uuid in uuids)]
+        own, common = self._base / grant, self._base / GPUS
+        wanted = [
+            own / STATE,
+            own / GPUS,
+            *(own / GPUS / uuid for uuid in uuids),
+            common,
+            *(common / uuid for uuid in uuids),
+        ]
         for directory in wanted:
             try:
-                directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+                directory.mkdir(parents=True)
+                directory.chmod(0o755)  # whatever the agent's umask: containers run as any user
+            except FileExistsError:
+                pass
             except OSError as error:
                 raise GuestError(
                     f"state directory {directory} could not be made: {error.strerror}; check the disk"

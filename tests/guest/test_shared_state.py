@@ -9,6 +9,7 @@ import pytest
 
 from deviceplugin.errors import GuestError
 from deviceplugin.guest import activity, region, shared_file
+from deviceplugin.guest.directories import GrantDirectories
 from deviceplugin.guest.shared_state import SharedState
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
@@ -36,15 +37,21 @@ def test_everything_that_is_mounted_exists_before_the_answer(shared: SharedState
     assert shared_file.is_whole(shared.row(ONE, GPU), activity.form(ONE))
 
 
-def test_any_user_of_a_container_may_write_the_files_and_nobody_their_directory(shared: SharedState) -> None:
+def test_any_user_of_a_container_may_write_the_files_and_nobody_their_directory(
+    shared: SharedState, tmp_path: Path
+) -> None:
     before = os.umask(0o077)
     try:
+        GrantDirectories(tmp_path).prepare(ONE)
         shared.prepare(ONE, {GPU})
     finally:
         os.umask(before)
+    directories = [
+        tmp_path / each for each in ("g-0001", "g-0001/state", "g-0001/gpus", "g-0001/gpus/GPU-a", "gpus/GPU-a")
+    ]
+    assert {stat.S_IMODE(each.stat().st_mode) for each in directories} == {0o755}
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (shared.region(ONE), shared.own_row(ONE, GPU))}
     assert set(modes.values()) == {0o666}
-    assert not stat.S_IMODE(shared.region(ONE).parent.stat().st_mode) & 0o022
 
 
 def test_a_repeated_allocate_leaves_what_is_in_use(shared: SharedState) -> None:
@@ -116,6 +123,11 @@ def test_after_a_reboot_no_row_shows_times_of_the_old_clock(shared: SharedState)
     shared.booted("second")
     assert shared.row(ONE, GPU).read_bytes()[200:204] == bytes(4)
     assert shared_file.is_whole(shared.row(ONE, GPU), activity.form(ONE))
+
+
+def test_a_container_from_before_has_no_row_to_show_limits_in(shared: SharedState, tmp_path: Path) -> None:
+    shared.show_limits(ONE, GPU, cores=20, soft_cores=60)
+    assert not list(tmp_path.rglob("*"))
 
 
 def test_limits_are_shown_to_neighbours(shared: SharedState) -> None:
