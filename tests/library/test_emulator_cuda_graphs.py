@@ -325,3 +325,23 @@ def test_an_empty_graph_takes_no_time(machine: Machine) -> None:
     process = start(machine)
     graph = Graph(process)
     assert graph.milliseconds() == 0.0
+
+
+def test_what_was_instantiated_keeps_the_memory_of_a_graph_that_is_gone(machine: Machine) -> None:
+    process = start(machine)
+    stream = process.stream()
+    process.capture(stream)
+    pointer = process.get("cuMemAllocAsync", 1 << 20, stream)
+    process("cuMemsetD8Async", pointer, 5, 1 << 20, stream)
+    process("cuMemFreeAsync", pointer, stream)
+    graph = process.end_capture(stream)
+    clone = process.get("cuGraphClone", graph)
+    executable = process.instantiate(graph)
+    process("cuGraphDestroy", graph)
+    process("cuGraphDestroy", clone)
+    for _ in range(2):
+        process("cuGraphLaunch", executable, stream)
+    process("cuGraphExecDestroy", executable)
+    process("cuStreamSynchronize", stream)
+    process("cuDeviceGraphMemTrim", 0)
+    assert process.code("cuGraphLaunch", executable, stream) == INVALID_VALUE

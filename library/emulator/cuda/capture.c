@@ -212,8 +212,8 @@ static CUresult add_memory_node(struct stream *stream, CUgraphNodeType type, CUd
     if (!capture_takes(stream, &error))
         error = CUDA_ERROR_ILLEGAL_STATE;
     struct node *node = error == CUDA_SUCCESS ? add_node(stream, type) : NULL;
-    if (node != NULL)
-        node->memory = pointer;
+    if (node != NULL && !node_set_memory(node, pointer))
+        error = CUDA_ERROR_OUT_OF_MEMORY;
     driver_unlock();
     return error == CUDA_SUCCESS && node == NULL ? CUDA_ERROR_OUT_OF_MEMORY : error;
 }

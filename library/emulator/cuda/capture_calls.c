@@ -3,6 +3,7 @@
 
 #include "capture_internal.h"
 #include "entry.h"
+#include "graph_address.h"
 #include "lock.h"
 
 static uint64_t last_id;
@@ -165,6 +166,7 @@ static CUresult end_on(CUstream handle, CUgraph *graph, bool per_thread)
     driver_lock();
     error = end(stream, graph);
     driver_unlock();
+    graph_address_sweep();
     return error;
 }
 

@@ -3,6 +3,7 @@
 
 #include "capture_state.h"
 #include "entry.h"
+#include "graph_address.h"
 #include "graph_kernel.h"
 #include "graph_place.h"
 #include "lock.h"
@@ -89,6 +90,7 @@ ENTRY(cuGraphExecDestroy)(CUgraphExec handle)
     driver_lock();
     exec_end(exec);
     driver_unlock();
+    graph_address_sweep();
     return CUDA_SUCCESS;
 }
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory.h"
+#include "graph_address.h"
 
 struct graph *graph_of(CUgraph handle)
 {
@@ -71,6 +71,14 @@ bool node_follow(struct node *node, struct node *after)
     return true;
 }
 
+bool node_set_memory(struct node *node, CUdeviceptr address)
+{
+    if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && !graph_address_hold(address))
+        return false;
+    node->memory = address;
+    return true;
+}
+
 static void drop_kernel(struct kernel_call *kernel)
 {
     free(kernel->buffer);
@@ -86,6 +94,8 @@ static void release(struct node *node)
         event_let_go(node->event);
     if (node->child != NULL)
         graph_end(node->child);
+    if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && node->memory != 0)
+        graph_address_let_go(node->memory);
     free(node->follows);
     object_end(node);
 }
@@ -160,10 +170,11 @@ static bool copy_content(struct node *to, const struct node *from)
     to->action = from->action;
     to->function = from->function;
     to->data = from->data;
-    to->memory = from->memory;
     to->event = from->event;
     if (to->event != NULL)
         event_hold(to->event);
+    if (from->memory != 0 && !node_set_memory(to, from->memory))
+        return false;
     if (from->child != NULL && (to->child = graph_clone(from->child)) == NULL)
         return false;
     return from->type != CU_GRAPH_NODE_TYPE_KERNEL || copy_kernel(to, from);

@@ -50,6 +50,8 @@ struct node *node_make(struct graph *graph, CUgraphNodeType type, struct node *c
 void node_end(struct node *node);
 bool node_follow(struct node *node, struct node *after);    /* false: no memory */
 bool node_set_kernel(struct node *node, const struct launch *launch, const struct work *work);
+/* `address` of an allocation node, which it holds, or of a free node. False: no memory. */
+bool node_set_memory(struct node *node, CUdeviceptr address);
 bool nodes_valid(const struct graph *graph, struct node *const *nodes, size_t count);
 /* Numbers the nodes so that each comes behind what it follows. NULL: done; else a node on a cycle. */
 struct node *graph_number(struct graph *graph);

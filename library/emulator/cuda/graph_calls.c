@@ -3,6 +3,7 @@
 
 #include "entry.h"
 #include "graph.h"
+#include "graph_address.h"
 #include "graph_kernel.h"
 #include "lock.h"
 #include "memory.h"
@@ -15,15 +16,6 @@ ENTRY(cuGraphCreate)(CUgraph *graph, unsigned int flags)
     return *graph == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
-/* Addresses that its allocation nodes gave out: ended where nobody uses them any more. */
-static void forget_memory(const struct graph *graph)
-{
-    for (const struct node *node = graph->first; node != NULL; node = node->next) {
-        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-            graph_memory_forget(node->memory);
-    }
-}
-
 ENTRY(cuGraphDestroy)(CUgraph handle)
 {
     struct graph *graph = graph_of(handle);
@@ -31,10 +23,10 @@ ENTRY(cuGraphDestroy)(CUgraph handle)
         return CUDA_ERROR_INVALID_VALUE;
     if (graph->is_child)
         return CUDA_ERROR_NOT_PERMITTED;
-    forget_memory(graph);
     driver_lock();
     graph_end(graph);
     driver_unlock();
+    graph_address_sweep();
     return CUDA_SUCCESS;
 }
 
@@ -172,8 +164,10 @@ ENTRY(cuGraphAddMemAllocNode)(CUgraphNode *out, CUgraph graph, const CUgraphNode
         graph_memory_forget(node_params->dptr);
         return error;
     }
-    node->memory = node_params->dptr;
-    return finish(node, CUDA_SUCCESS, out);
+    error = finish(node, node_set_memory(node, node_params->dptr) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY, out);
+    if (error != CUDA_SUCCESS)
+        graph_memory_forget(node_params->dptr);
+    return error;
 }
 
 static bool frees_already(const struct node *node, CUdeviceptr pointer)
