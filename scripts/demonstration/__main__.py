@@ -64,7 +64,7 @@ async def _perform(show: Show, *, keep: bool) -> Document:
             problem = f"the demo was not over after {PLAY_S:g} s"
         document = play.document(problem)
     if document.verdict.promises:
-        show.act(5, "What was promised")
+        show.act(6, "What was promised")
         show.promises(document.verdict.promises)
     if keep:
         show.say(f"[dim]everything is kept in {stage.home}[/]")

@@ -8,9 +8,9 @@ import time
 from dataclasses import dataclass, field
 
 from deviceplugin.observe.usage import Usage
-from scripts.demonstration import promises, seen
-from scripts.demonstration.cast import COMPANY, IMPOSSIBLE, NAMESPACE, Role, replica
-from scripts.demonstration.document import VERSION, Document, Ledgers, Promise, SeenPod, Verdict
+from scripts.demonstration import greedy, promises, seen
+from scripts.demonstration.cast import COMPANY, GREEDY, IMPOSSIBLE, NAMESPACE, Role, replica
+from scripts.demonstration.document import VERSION, Document, GreedyContainer, Ledgers, Promise, SeenPod, Verdict
 from scripts.demonstration.failure import DemoError
 from scripts.demonstration.show import Show
 from scripts.demonstration.stage import GPUS, NODE, PROFILE
@@ -36,6 +36,7 @@ class Play:
     kept: list[Promise] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     ledgers: Ledgers | None = None
+    slices: tuple[GreedyContainer, ...] = ()
 
     async def perform(self) -> None:
         began = time.monotonic()
@@ -44,6 +45,8 @@ class Play:
         before, after = await self.kill()
         end = await self.pods_go()
         self.ledgers = Ledgers(before, after, end)
+        await self.greedy_pods()
+        await self.stage.agent.stop()
         self.seconds["total"] = round(time.monotonic() - began, 3)
 
     async def start_agent(self) -> None:
@@ -113,8 +116,30 @@ class Play:
         usage = await self.stage.agent.usage()
         self.show.say(f"all deleted; the ledger was empty {self.seconds['given_back']:.1f} s after the last one ended")
         self._keep(promises.ledger_is_empty(usage))
-        await self.stage.agent.stop()
         return usage
+
+    async def greedy_pods(self) -> None:
+        self.show.act(5, "Two pods on one GPU run a program that takes all it can get")
+        for role in GREEDY:
+            self._submit(role)
+            await self._settled(role.name)
+        pods = [self._look(role.name) for role in GREEDY]
+        self._keep(promises.share_one_gpu(pods))
+        self.show.say(
+            f"both are on GPU {', '.join(map(str, pods[0].gpus))}; the program is linked against libcuda.so.1 alone, "
+            f"allocates until it is refused, and then keeps the GPU busy for {greedy.SECONDS:g} s\n"
+        )
+        self.slices = await greedy.run(
+            self.stage, [self._asked(role, pod.uid) for role, pod in zip(GREEDY, pods, strict=True)]
+        )
+        self.show.slices(self.slices)
+        self._keep(promises.memory_ends_at_the_limit(self.slices))
+        self._keep(promises.time_is_shared_as_asked(self.slices))
+
+    def _asked(self, role: Role, uid: str) -> greedy.Asked:
+        (ask,) = role.asks
+        view = self.stage.kubelet.container_view(uid, ask.container)
+        return greedy.Asked(role.name, view, ask.cores, ask.blocks)
 
     def document(self, problem: str = "") -> Document:
         ok = not problem and all(promise.held for promise in self.kept)
@@ -124,6 +149,7 @@ class Play:
             node=NODE,
             pods=tuple(self.pods.values()),
             refused=tuple(self.refused.values()),
+            greedy=self.slices,
             ledger=self.ledgers,
             seconds=self.seconds,
             verdict=Verdict(ok, problem or self._broken(), tuple(self.kept)),

@@ -67,6 +67,9 @@ COMPANY = (
 IMPOSSIBLE = Role("typo", (Ask("train", 150),), shows="between one GPU and two")
 
 
+GREEDY = (Role("greedy-ann", (Ask("slice", 20, 8),)), Role("greedy-bob", (Ask("slice", 50, 16),)))
+
+
 def replica(number: int) -> Role:
     """One of the small servers that are being admitted when the agent is killed."""
     return Role(f"web-{number}", (Ask("nginx", 15, 20),), replica_set="web")

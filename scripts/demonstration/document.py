@@ -67,6 +67,45 @@ class Ledgers(msgspec.Struct, frozen=True):
     at_the_end: Usage
 
 
+class GreedyNvml(msgspec.Struct, frozen=True):
+    """What NVML told the program of its GPU while it held its memory."""
+
+    total_bytes: int
+    used_bytes: int
+    processes: int
+
+
+class GreedyReport(msgspec.Struct, frozen=True):
+    """The program's own line; library/programs/slice.c says what is in it."""
+
+    total_bytes: int
+    free_bytes: int
+    got_bytes: int
+    refusal: str
+    launches: int
+    unit_ns: int
+    seconds: float
+    share_percent: float
+    nvml: GreedyNvml | None
+
+
+class GreedyContainer(msgspec.Struct, frozen=True):
+    """A container that took all it could get: what its pod asked for, what its limits file says, what it got.
+
+    Cores are percent of the GPU's time; `got_bytes` is the most that the driver saw its process hold.
+    """
+
+    pod: str
+    container: str
+    cores: int
+    blocks: int
+    limit_cores: int
+    limit_bytes: int
+    got_cores: float
+    got_bytes: int
+    report: GreedyReport
+
+
 class Promise(msgspec.Struct, frozen=True):
     """One thing that must hold, and what was found."""
 
@@ -91,6 +130,7 @@ class Document(msgspec.Struct, frozen=True):
     node: str
     pods: tuple[SeenPod, ...]
     refused: tuple[SeenPod, ...]
+    greedy: tuple[GreedyContainer, ...]
     ledger: Ledgers | None
     seconds: dict[str, float]
     verdict: Verdict

@@ -7,10 +7,13 @@ from collections import Counter
 from collections.abc import Iterable
 
 from deviceplugin.observe.usage import ContainerUsage, Usage
-from scripts.demonstration.document import Promise, SeenContainer, SeenPod
+from scripts.demonstration.document import GreedyContainer, Promise, SeenContainer, SeenPod
 
 GRANT_MOUNT = "/etc/vcuda"
 LIMITS_BYTES = 8240
+BLOCK_BYTES = 256 << 20
+REFUSAL = "CUDA_ERROR_OUT_OF_MEMORY"
+POINTS = 3.0
 Key = tuple[str, str]
 
 
@@ -81,6 +84,47 @@ def ledger_is_empty(usage: Usage) -> Promise:
     left = [f"{entry.namespace}/{entry.pod}/{entry.container} still holds its part" for entry in usage.containers]
     left += [f"GPU {gpu.minor} has {gpu.cores_allocated} cores taken" for gpu in usage.gpus if gpu.cores_allocated]
     return _promise("deleted pods give everything back", left, "the ledger is empty")
+
+
+def share_one_gpu(pods: Iterable[SeenPod]) -> Promise:
+    places = {pod.name: pod.gpus for pod in pods}
+    apart = [] if len(set(places.values())) == 1 else [f"{name} is on GPU {gpus}" for name, gpus in places.items()]
+    return _promise("small pods are put together", apart, f"{' and '.join(places)} share a GPU")
+
+
+def memory_ends_at_the_limit(greedy: Iterable[GreedyContainer]) -> Promise:
+    """What was asked for is what may be held and what the program hears of; all of it can be had, and nothing beyond."""
+    listed = list(greedy)
+    wrong = [f"{each.pod} {fault}" for each in listed for fault in _memory_faults(each)]
+    return _promise("nobody gets more memory than asked for", wrong, f"{len(listed)} stopped with {REFUSAL}")
+
+
+def time_is_shared_as_asked(greedy: Iterable[GreedyContainer]) -> Promise:
+    listed = list(greedy)
+    wrong = [
+        f"{each.pod} asked for {each.cores} % of the GPU's time, was limited to {each.limit_cores} % and got "
+        f"{each.got_cores:.1f} %"
+        for each in listed
+        if each.limit_cores != each.cores or abs(each.got_cores - each.cores) > POINTS
+    ]
+    off = max((abs(each.got_cores - each.cores) for each in listed), default=0.0)
+    return _promise(
+        f"everybody gets his share of the GPU's time within {POINTS:g} points", wrong, f"{off:.1f} points off at most"
+    )
+
+
+def _memory_faults(greedy: GreedyContainer) -> Iterable[str]:
+    asked, report = greedy.blocks * BLOCK_BYTES, greedy.report
+    if greedy.limit_bytes != asked:
+        yield f"asked for {asked} bytes and has a limit of {greedy.limit_bytes}"
+    if report.total_bytes != asked:
+        yield f"hears of {report.total_bytes} bytes of memory, not of {asked}"
+    if report.refusal != REFUSAL:
+        yield f"was stopped with {report.refusal}, not {REFUSAL}"
+    if max(greedy.got_bytes, report.got_bytes) > asked:
+        yield f"got {max(greedy.got_bytes, report.got_bytes)} bytes of {asked}"
+    if report.got_bytes < report.free_bytes:
+        yield f"was told of {report.free_bytes} free bytes and got {report.got_bytes} only"
 
 
 def _faults(container: SeenContainer, entry: ContainerUsage) -> list[str]:

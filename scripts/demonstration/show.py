@@ -12,10 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from deviceplugin.observe.usage import ContainerUsage, Usage
-from scripts.demonstration.cast import Role
-from scripts.demonstration.document import Promise, SeenPod
+from scripts.demonstration.cast import BLOCK_MIB, Role
+from scripts.demonstration.document import GreedyContainer, Promise, SeenPod
+from scripts.demonstration.promises import POINTS
 
 WIDTH = 110
+MIB = 1 << 20
 LEVELS = " ▁▂▃▄▅▆▇█"
 
 
@@ -57,6 +59,28 @@ class Show:
             table.add_row(name, old.get(name, "nothing"), mark, new.get(name, "given back, its pod was refused"))
         self._print(table)
 
+    def slices(self, greedy: Iterable[GreedyContainer]) -> None:
+        """Asked, limit and got, one line for each container."""
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        table.add_column("container", no_wrap=True)
+        for heading in ("asked", "limit", "got"):
+            table.add_column(heading, no_wrap=True, justify="right")
+        table.add_column("", no_wrap=True)
+        for each in greedy:
+            asked, limit, got = each.blocks * BLOCK_MIB, each.limit_bytes // MIB, each.got_bytes // MIB
+            own = (each.got_bytes - each.report.got_bytes) // MIB
+            why = f"then {each.report.refusal}; {own} MiB of it are CUDA's own"
+            name = f"{each.pod}/{each.container}"
+            table.add_row(
+                name, f"{asked} MiB", f"{limit} MiB", _got(f"{got} MiB", got <= limit), Text(why, style="dim")
+            )
+            cores, near = f"{each.got_cores:.1f} %", abs(each.got_cores - each.limit_cores) <= POINTS
+            what = f"of the GPU's time, over {each.report.seconds:.0f} s"
+            table.add_row(
+                "", f"{each.cores} cores", f"{each.limit_cores} %", _got(cores, near), Text(what, style="dim")
+            )
+        self._print(table)
+
     def bars(self, text: str, usage: Usage) -> None:
         self._print(Text(f"{text}  ") + bars(usage))
 
@@ -83,6 +107,10 @@ def bars(usage: Usage) -> Text:
         text.append(LEVELS[min(height, len(LEVELS) - 1)], style="green" if gpu.cores_allocated < 100 else "blue")
         text.append("│", style="dim")
     return text
+
+
+def _got(text: str, right: bool) -> Text:  # noqa: FBT001
+    return Text(text, style="green" if right else "bold red")
 
 
 def _by_container(usage: Usage) -> dict[str, str]:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from scripts.demonstration.failure import DemoError
-from tests.fakes.emulated_gpus import BUILT
+from tests.fakes.emulated_gpus import BUILT, INTERPOSERS
 from tests.fakes.gpunode import EIGHT_GPUS, GpuNode, gpu_node
 
 NODE = "gpu-node"
@@ -27,7 +27,9 @@ async def set_up(*, keep: bool) -> AsyncIterator[GpuNode]:
     """Everything but the agent is running; the agent is the play's to start."""
     home = _home()
     try:
-        playing = gpu_node(home, profile=PROFILE, node_name=NODE, speed=KUBELET_SPEED, retry_max_s=RETRY_MAX_S)
+        playing = gpu_node(
+            home, profile=PROFILE, library=INTERPOSERS, node_name=NODE, speed=KUBELET_SPEED, retry_max_s=RETRY_MAX_S
+        )
         async with playing as node:
             yield node
     finally:

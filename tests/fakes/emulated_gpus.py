@@ -18,6 +18,7 @@ from tests.fakes.driver_root import DriverRoot, make_driver_root
 REPOSITORY = Path(__file__).parents[2]
 BUILT = REPOSITORY / "library/build/emulator"
 INTERPOSERS = REPOSITORY / "library/build/interposer"
+PROGRAMS = REPOSITORY / "library/build/programs"
 PROFILES = REPOSITORY / "library/emulator/profiles"
 BLOCK_MIB = 256
 Json = dict[str, Any]
