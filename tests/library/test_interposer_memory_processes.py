@@ -1,0 +1,179 @@
+"""Threads and processes under one memory limit: never more than it, nobody refused who fits, the dead leave nothing."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.library.gpu_slice import CONTEXT, LIMIT, GpuSlice, eventually
+from tests.library.machine import LIBRARY
+from tests.library.memory_client import MIB, OUT_OF_MEMORY, UNIT, room
+
+_SOURCE = Path(__file__).parent / "native/interposer_programs/memory_storm.c"
+_FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-pthread", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{LIBRARY}/include"]
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def storm(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("native") / "memory_storm"
+    command = ["gcc", *_FLAGS, "-o", str(program), str(_SOURCE), str(build / "libcuda.so.1")]
+    subprocess.run(command, check=True, timeout=55)
+    return program
+
+
+@pytest.fixture
+def running() -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that a test leaves behind are ended."""
+    processes: list[subprocess.Popen[str]] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.communicate(timeout=10)
+
+
+def _granted(gpu_slice: GpuSlice) -> list[int]:
+    return [slot.uses[0].used + slot.uses[0].overhead for slot in gpu_slice.container.slots().values()]
+
+
+def _watch(gpu_slice: GpuSlice, processes: list[subprocess.Popen[str]]) -> int:
+    """Looks at the region until all have ended; how often. What is granted is never above the limit.
+
+    A look is not one instant; two that are equal are.
+    """
+    looks, before = 0, [0]
+    while any(process.poll() is None for process in processes):
+        now = _granted(gpu_slice)
+        if now == before:
+            assert sum(now) <= gpu_slice.limit
+            looks += 1
+        before = now
+        time.sleep(0.0002)
+    return looks
+
+
+def test_sixty_four_threads_end_at_zero(gpu_slice: GpuSlice, storm: Path, running: list[subprocess.Popen[str]]) -> None:
+    process = gpu_slice.container.start_program(storm, "storm", 64, 100_000)
+    running.append(process)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "done\n"
+    assert gpu_slice.used() == 0
+    assert eventually(lambda: gpu_slice.total() == CONTEXT, within=3)
+    assert gpu_slice.counters().peak <= gpu_slice.limit
+    assert gpu_slice.errors.exists() is False
+
+
+def test_eight_processes_race_for_one_limit(
+    gpu_slice: GpuSlice, storm: Path, running: list[subprocess.Popen[str]]
+) -> None:
+    gpu_slice.change_limit(8 * CONTEXT + 256 * MIB, 2)
+    held = gpu_slice.container.root / "held"
+    held.write_bytes(bytes(8))
+    racers = [gpu_slice.container.start_program(storm, "race", 2500, held, gpu_slice.limit) for _ in range(8)]
+    running.extend(racers)
+    assert eventually(lambda: gpu_slice.total() == 8 * CONTEXT)  # contexts are made whether they fit or not
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("\n")
+        racer.stdin.flush()
+    assert _watch(gpu_slice, racers) > 10
+    assert [(racer.communicate()[0], racer.returncode) for racer in racers] == [("never more\n", 0)] * 8
+    counters = gpu_slice.counters()
+    assert counters.refusals > 0
+    assert 8 * CONTEXT < counters.peak <= gpu_slice.limit
+
+
+def test_nobody_is_refused_while_all_fit(
+    gpu_slice: GpuSlice, storm: Path, running: list[subprocess.Popen[str]]
+) -> None:
+    gpu_slice.change_limit(8 * (CONTEXT + 16 * MIB), 2)
+    racers = [gpu_slice.container.start_program(storm, "fit", 16 * MIB, 20_000) for _ in range(8)]
+    running.extend(racers)
+    _watch(gpu_slice, racers)
+    assert [(racer.communicate()[0], racer.returncode) for racer in racers] == [("it fits\n", 0)] * 8
+    assert gpu_slice.counters().refusals == 0
+
+
+def test_two_that_do_not_both_fit_share_by_turns(
+    gpu_slice: GpuSlice, storm: Path, running: list[subprocess.Popen[str]]
+) -> None:
+    """Reservations that see each other step back: one of them wins, and both again and again."""
+    first, second = gpu_slice.start(), gpu_slice.start()
+    size = gpu_slice.limit - 2 * CONTEXT
+    won = [0, 0]
+    for _ in range(200):
+        for cuda in (first, second):
+            cuda.tell(call="cuMemAlloc_v2", args=[room(8), size])
+        answers = [cuda.listen() for cuda in (first, second)]
+        codes = [answer["code"] for answer in answers]
+        assert sorted(codes) == [0, OUT_OF_MEMORY]
+        winner = codes.index(0)
+        won[winner] += 1
+        (first, second)[winner].free(int.from_bytes(bytes.fromhex(answers[winner]["outs"][0]), "little"))
+    assert sum(won) == 200
+
+
+def test_a_killed_process_gives_its_memory_back_at_once(gpu_slice: GpuSlice) -> None:
+    holder, other = gpu_slice.start(), gpu_slice.start()
+    size = gpu_slice.limit - 2 * CONTEXT
+    holder.alloc(size)
+    assert other.code("cuMemAlloc_v2", room(8), size) == OUT_OF_MEMORY
+    holder.kill()
+    other.alloc(size)  # who would be refused looks for the dead
+
+
+def test_a_killed_process_gives_its_memory_back_within_a_second(gpu_slice: GpuSlice) -> None:
+    holder, other = gpu_slice.start(), gpu_slice.start()
+    holder.alloc(UNIT)
+    holder.kill()
+    assert eventually(lambda: gpu_slice.total() == CONTEXT, within=1.0)
+    assert other.left() == gpu_slice.room
+
+
+def test_a_newcomer_finds_the_memory_of_the_dead(gpu_slice: GpuSlice) -> None:
+    holder = gpu_slice.start()
+    holder.alloc(gpu_slice.room)
+    holder.kill()
+    assert gpu_slice.total() == gpu_slice.limit  # nobody was there to see it
+    newcomer = gpu_slice.start()
+    newcomer.alloc(gpu_slice.room)
+
+
+def test_killed_anywhere_they_leave_nothing_behind(
+    gpu_slice: GpuSlice, storm: Path, running: list[subprocess.Popen[str]]
+) -> None:
+    watcher = gpu_slice.start()
+    for round_ in range(10):
+        victims = [gpu_slice.container.start_program(storm, "churn") for _ in range(2)]
+        running.extend(victims)
+        assert eventually(lambda: len(gpu_slice.container.slots()) == 3)
+        time.sleep(0.011 * round_)  # not a wait: a different instant to be killed at
+        for victim in victims:
+            victim.kill()
+            victim.wait(timeout=10)
+        assert eventually(lambda: gpu_slice.total() == CONTEXT, within=1.0)
+        watcher.free(watcher.alloc(gpu_slice.room))
+
+
+def test_a_child_has_a_slot_of_its_own(gpu_slice: GpuSlice, storm: Path, running: list[subprocess.Popen[str]]) -> None:
+    process = gpu_slice.container.start_program(storm, "fork", LIMIT - CONTEXT)
+    running.append(process)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "both\n"
+    (slot,) = gpu_slice.container.slots().values()
+    assert (slot.pid, slot.uses[0].used) == (process.pid, LIMIT - CONTEXT)
+
+
+def test_what_a_child_inherits_is_the_parents(gpu_slice: GpuSlice) -> None:
+    cuda = gpu_slice.start()
+    pointer = cuda.alloc(UNIT)
+    handle = cuda.create(UNIT)
+    for name, argument in (("cuMemFree_v2", pointer), ("cuMemFreeAsync", pointer), ("cuMemRelease", handle)):
+        assert cuda.ask(fork_call=name, args=[argument, 0])["code"] != 0
+    assert gpu_slice.used() == 2 * UNIT
+    cuda.free(pointer)
+    cuda("cuMemRelease", handle)
+    assert gpu_slice.used() == 0
