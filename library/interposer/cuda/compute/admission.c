@@ -107,7 +107,16 @@ static void want(struct limiter *limiter, uint64_t now)
         atomic_store_explicit(&limiter->presence.row->wanted_ns, now, memory_order_relaxed);
 }
 
-uint64_t limiter_admit(struct limiter *limiter, struct waiting *waiting, uint64_t expected_ns, uint64_t most_ns, uint64_t *reserved)
+static struct grant grant_of(const struct limiter *limiter, int64_t available, uint64_t expected_ns, uint64_t most_ns)
+{
+    uint32_t overlap = atomic_load_explicit(&limiter->overlap, memory_order_relaxed);
+    uint64_t affordable = available > 0 ? (uint64_t)available * 256 / overlap : 0;
+    uint64_t ns = affordable < most_ns ? affordable : most_ns;
+    ns = ns < expected_ns ? expected_ns : ns;
+    return (struct grant){ns, limiter_reservation(limiter, ns)};
+}
+
+uint64_t limiter_admit(struct limiter *limiter, struct waiting *waiting, uint64_t expected_ns, uint64_t most_ns, struct grant *grant)
 {
     uint64_t now = limiter->driver->now();
     want(limiter, now);
@@ -125,9 +134,7 @@ uint64_t limiter_admit(struct limiter *limiter, struct waiting *waiting, uint64_
             return debt_until(limiter, waiting, available, needed, now);
     }
     go(limiter, waiting, now);
-    *reserved = expected_ns;
-    if (available > 0 && expected_ns < most_ns)
-        *reserved = (uint64_t)available < most_ns ? ((uint64_t)available > expected_ns ? (uint64_t)available : expected_ns) : most_ns;
-    budget_reserve(&limiter->budget, *reserved);
+    *grant = grant_of(limiter, available, expected_ns, most_ns);
+    budget_reserve(&limiter->budget, grant->reserved_ns);
     return 0;
 }

@@ -106,17 +106,18 @@ static void reserve_more(struct limiter *limiter, struct batch *batch, uint64_t 
 static void reserve_known(struct limiter *limiter, struct batch *batch)
 {
     if (batch->count == 1)
-        reserve_more(limiter, batch, estimate_ns(batch->launches[0]));
+        reserve_more(limiter, batch, limiter_reservation(limiter, estimate_ns(batch->launches[0])));
 }
 
 /* It runs longer than was reserved for it: that much is known to be used already. */
 static void reserve_overrun(struct limiter *limiter, struct batch *batch, uint64_t now)
 {
     uint32_t stretch = atomic_load_explicit(&limiter->stretch, memory_order_relaxed);
-    if (now < batch->first_ns || (now - batch->first_ns) * 256 / stretch <= batch->reserved_ns || mark_look(batch->start) != MARK_REACHED)
+    uint64_t most = now < batch->first_ns ? 0 : limiter_reservation(limiter, (now - batch->first_ns) * 256 / stretch);
+    if (most <= batch->reserved_ns || mark_look(batch->start) != MARK_REACHED)
         return;
     uint64_t start = mark_time(batch->start) > batch->first_ns ? mark_time(batch->start) : batch->first_ns;
-    reserve_more(limiter, batch, now > start ? (now - start) * 256 / stretch : 0);
+    reserve_more(limiter, batch, now > start ? limiter_reservation(limiter, (now - start) * 256 / stretch) : 0);
 }
 
 /* ---- all of them ---- */

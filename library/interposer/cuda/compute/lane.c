@@ -24,9 +24,15 @@ static void keep_last(struct lane *lane, struct mark *mark)
     lane->last = mark;
 }
 
-static void give_up(struct lane *lane, uint64_t reserved)
+/* What is reserved for the batch becomes what its launches need. */
+static void reserve_exactly(struct lane *lane, struct batch *batch)
 {
-    budget_release(&lane->limiter->budget, reserved);
+    uint64_t needed = limiter_reservation(lane->limiter, batch->estimated_ns);
+    if (needed < batch->reserved_ns)
+        budget_release(&lane->limiter->budget, batch->reserved_ns - needed);
+    else
+        budget_reserve(&lane->limiter->budget, needed - batch->reserved_ns);
+    batch->reserved_ns = needed;
     lane->left_ns = 0;
 }
 
@@ -36,7 +42,7 @@ static void discard(struct lane *lane)
     struct limiter *limiter = lane->limiter;
     struct batch *batch = lane->open;
     lane->open = NULL;
-    give_up(lane, batch->reserved_ns);
+    reserve_exactly(lane, batch);
     if (batch->unknown)
         atomic_fetch_sub_explicit(&limiter->unknown, 1, memory_order_relaxed);
     mark_drop(batch->start);
@@ -56,9 +62,7 @@ static void submit(struct lane *lane, struct mark *end)
     struct batch *batch = lane->open;
     batch->end = mark_hold(end);
     keep_last(lane, end);
-    budget_release(&lane->limiter->budget, lane->left_ns);
-    batch->reserved_ns -= lane->left_ns < batch->reserved_ns ? lane->left_ns : batch->reserved_ns;
-    lane->left_ns = 0;
+    reserve_exactly(lane, batch);
     lane->open = NULL;
     limiter_submit(lane->limiter, batch);
 }
@@ -140,12 +144,13 @@ static bool begin(struct lane *lane, bool unknown)
 uint64_t lane_ask(struct lane *lane, struct estimate *estimate, uint64_t now)
 {
     struct limiter *limiter = lane->limiter;
-    uint64_t ns = estimate_ns(estimate), reserved = 0;
+    uint64_t ns = estimate_ns(estimate);
+    struct grant grant;
     bool sample = ns != 0 && atomic_load_explicit(&limiter->sample, memory_order_relaxed);
     lane->alone = ns == 0 || sample || ns >= BATCH_NS;
     if (lane->open != NULL && (lane->alone || now >= lane->tail_ns + LANE_GAP_NS))
         lane_close(lane);
-    uint64_t until = limiter_admit(limiter, &lane->waiting, ns, lane->alone ? 0 : BATCH_NS, &reserved);
+    uint64_t until = limiter_admit(limiter, &lane->waiting, ns, lane->alone ? 0 : AHEAD_NS, &grant);
     if (until != 0 && lane->open != NULL)
         lane_close(lane);
     if (until != 0)
@@ -153,11 +158,11 @@ uint64_t lane_ask(struct lane *lane, struct estimate *estimate, uint64_t now)
     if (sample)
         atomic_store_explicit(&limiter->sample, false, memory_order_relaxed);
     if (lane->open == NULL && !begin(lane, ns == 0)) {
-        budget_release(&limiter->budget, reserved);
+        budget_release(&limiter->budget, grant.reserved_ns);
         return 0;
     }
-    lane->open->reserved_ns += reserved;
-    lane->left_ns += reserved;
+    lane->open->reserved_ns += grant.reserved_ns;
+    lane->left_ns += grant.ns;
     extend_busy(limiter, (lane->tail_ns > now ? lane->tail_ns : now) + stretched(lane, lane->left_ns) + BUSY_MARGIN_NS);
     presence_begin(limiter->presence.own, now);
     return 0;

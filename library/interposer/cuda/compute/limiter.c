@@ -5,7 +5,7 @@
 
 void limiter_init(struct limiter *limiter, const struct measuring *driver, struct estimates *estimates, struct budget budget)
 {
-    *limiter = (struct limiter){.budget = budget, .driver = driver, .estimates = estimates, .divided = true, .stretch = 256};
+    *limiter = (struct limiter){.budget = budget, .driver = driver, .estimates = estimates, .divided = true, .stretch = 256, .overlap = 256};
     limiter->inbox_end = &limiter->inbox;
     limiter->pending_end = &limiter->pending;
     limiter->settling_end = &limiter->settling;

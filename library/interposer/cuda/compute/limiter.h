@@ -30,6 +30,8 @@
 #define PATIENCE_NS UINT64_C(250000000)
 /* A batch is closed, and measured, at so much estimated GPU time. */
 #define BATCH_NS UINT64_C(1000000)
+/* A lane reserves so much ahead of its launches. */
+#define AHEAD_NS UINT64_C(250000)
 
 enum { UNKNOWN_LAUNCHES = 2, BATCH_LAUNCHES = 128, CORRECTIONS = 2048 };
 
@@ -62,6 +64,7 @@ struct limiter {
     _Atomic uint32_t cores, soft_cores;
     _Atomic uint32_t unknown;           /* launches of unknown cost on the GPU */
     _Atomic uint32_t stretch;           /* 256ths: how much longer than alone things take now */
+    _Atomic uint32_t overlap;           /* 256ths: what of a launch's time is not another stream's too */
     _Atomic uint64_t measured;          /* batches, ever */
     _Atomic uint64_t harvested_ns;
     _Atomic uint64_t busy_until_ns;     /* no launch of an open batch is expected to end later */
@@ -82,6 +85,7 @@ struct limiter {
     uint64_t measured_until_ns;
     uint64_t ahead_since_ns;            /* when the oldest launch that is not over was made; 0: none is */
     unsigned loose_batches;
+    double recent_charged, recent_own;
     unsigned correction_first, correction_count;
     struct correction corrections[CORRECTIONS];
     struct interval parts[COVER_INTERVALS + 1];
@@ -100,8 +104,19 @@ void limiter_set(struct limiter *limiter, uint32_t cores, uint32_t soft_cores);
 
 /* ---- admission (admission.c), any thread ---- */
 
-/* 0: go, `expected_ns` is reserved, and as much more as `reserved` says, up to `most_ns`. Else: sleep until then and ask again. `expected_ns` 0: unknown. */
-uint64_t limiter_admit(struct limiter *limiter, struct waiting *waiting, uint64_t expected_ns, uint64_t most_ns, uint64_t *reserved);
+/* Launches that may take so long together, and what was reserved for them: less where streams overlap. */
+struct grant {
+    uint64_t ns, reserved_ns;
+};
+
+/* 0: go, for `expected_ns` of launches or, where there is more, up to `most_ns`. Else: sleep until then and ask again. `expected_ns` 0: unknown. */
+uint64_t limiter_admit(struct limiter *limiter, struct waiting *waiting, uint64_t expected_ns, uint64_t most_ns, struct grant *grant);
+
+/* What has to be reserved for launches that take so long. */
+static inline uint64_t limiter_reservation(const struct limiter *limiter, uint64_t ns)
+{
+    return ns * atomic_load_explicit(&limiter->overlap, memory_order_relaxed) >> 8;
+}
 
 /* ---- batches, any thread ---- */
 

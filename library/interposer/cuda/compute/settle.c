@@ -28,7 +28,7 @@ static void correct(struct limiter *limiter, uint64_t now)
     limiter->correction_count--;
 }
 
-static void charge(struct limiter *limiter, struct interval part, const struct measured *measured, uint64_t now)
+static uint64_t charge(struct limiter *limiter, struct interval part, const struct measured *measured, uint64_t now)
 {
     double length = (double)(measured->stretch.end - measured->stretch.start);
     struct correction added = {part, 0, measured->estimated};
@@ -39,6 +39,16 @@ static void charge(struct limiter *limiter, struct interval part, const struct m
     limiter->corrections[(limiter->correction_first + limiter->correction_count++) % CORRECTIONS] = added;
     budget_charge(&limiter->budget, (int64_t)added.charged_ns);
     presence_publish(limiter->presence.own, part);
+    return added.charged_ns;
+}
+
+/* Streams that run side by side are charged once: of what each launch takes, so much is new. Over the last dozens of batches. */
+static void see_overlap(struct limiter *limiter, uint64_t charged_ns, uint64_t own_ns)
+{
+    limiter->recent_charged = limiter->recent_charged * 15 / 16 + (double)charged_ns;
+    limiter->recent_own = limiter->recent_own * 15 / 16 + (double)own_ns;
+    double part = limiter->recent_own < 1 ? 1 : limiter->recent_charged / limiter->recent_own;
+    atomic_store_explicit(&limiter->overlap, part > 1 ? 256 : part < 1.0 / 16 ? 16 : (uint32_t)(part * 256), memory_order_relaxed);
 }
 
 /* ---- estimates ---- */
@@ -102,8 +112,10 @@ static void learn_late(struct limiter *limiter, uint64_t now)
 void settle_begin(struct limiter *limiter, struct batch *batch, const struct measured *measured, uint64_t now)
 {
     unsigned parts = cover_add(&limiter->cover, measured->stretch, limiter->parts);
+    uint64_t charged = 0;
     for (unsigned i = 0; i < parts; i++)
-        charge(limiter, limiter->parts[i], measured, now);
+        charged += charge(limiter, limiter->parts[i], measured, now);
+    see_overlap(limiter, charged, measured->own_ns);
     if (!measured->exact) {
         limiter_free_batch(limiter, batch);
         return;
