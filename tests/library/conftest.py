@@ -18,21 +18,27 @@ _FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-pthread", "-O1", "-g", "-Wall", "-Wextr
 
 @pytest.fixture(scope="session")
 def build() -> Path:
-    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "emulator"], check=True, timeout=55)
+    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "emulator"], check=True, timeout=240)
     return LIBRARY / "build/emulator"
 
 
 @pytest.fixture(scope="session")
 def sanitized_build() -> Path:
-    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "sanitize", "WHAT=emulator"], check=True, timeout=55)
+    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "sanitize", "WHAT=emulator"], check=True, timeout=240)
     return LIBRARY / "build/sanitize/emulator"
+
+
+@pytest.fixture(scope="session")
+def sanitized_interposers() -> Path:
+    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "sanitize", "WHAT=interposer"], check=True, timeout=240)
+    return LIBRARY / "build/sanitize/interposer"
 
 
 def _compile(source: str, output: Path, *flags: str) -> Path:
     emulator = LIBRARY / "emulator"
     sources = [*emulator.glob("*.c"), *emulator.glob("shared/*.c"), *emulator.glob("profile/*.c")]
     command = ["gcc", *_FLAGS, "-Wno-missing-field-initializers", f"-I{emulator}", *flags, "-o", str(output)]
-    subprocess.run([*command, str(_NATIVE / source), *map(str, sources)], check=True, timeout=55)
+    subprocess.run([*command, str(_NATIVE / source), *map(str, sources)], check=True, timeout=240)
     return output
 
 
@@ -63,7 +69,7 @@ def sanitized_machine(sanitized_build: Path, short_tmp: Path) -> Iterator[Machin
 
 @pytest.fixture(scope="session")
 def interposers() -> Path:
-    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "interposer"], check=True, timeout=55)
+    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "interposer"], check=True, timeout=240)
     return LIBRARY / "build/interposer"
 
 
@@ -100,5 +106,5 @@ def gpu_slice(emulated: Container) -> Iterator[GpuSlice]:
 
 @pytest.fixture(scope="session")
 def thread_checked_build() -> Path:
-    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "sanitize-threads"], check=True, timeout=115)
+    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "sanitize-threads"], check=True, timeout=240)
     return LIBRARY / "build/threads"

@@ -23,15 +23,14 @@ def runtime(name: str) -> str:
 
 
 @pytest.fixture
-def checked(sanitized_build: Path, short_tmp: Path) -> Container:
+def checked(sanitized_build: Path, sanitized_interposers: Path, short_tmp: Path) -> Container:
     environment = two_gpus(short_tmp) | {
         "LD_PRELOAD": runtime("libasan.so"),
         "ASAN_OPTIONS": "detect_leaks=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }
-    interposers = sanitized_build.parent / "interposer"
     cuda, nvml = sanitized_build / "libcuda.so.1", sanitized_build / "libnvidia-ml.so.1"
-    return Container(short_tmp, interposers, cuda, nvml, environment)
+    return Container(short_tmp, sanitized_interposers, cuda, nvml, environment)
 
 
 @pytest.fixture
