@@ -101,6 +101,8 @@ static void insert(struct sorted *table, struct held item)
 
 static void cut(struct sorted *table, size_t from, size_t to)
 {
+    if (from == to)
+        return;
     memmove(table->items + from, table->items + to, (table->count - to) * sizeof(*table->items));
     table->count -= to - from;
 }

@@ -18,6 +18,7 @@
 enum { ATTEMPTS = 4, PATIENCE_MS = 200 };
 static const uint64_t every_ns = UINT64_C(1000000000), soonest_ns = UINT64_C(50000000);
 
+_Atomic uint32_t overhead_changes, overhead_measured;
 static _Atomic uint64_t last_ns;
 static _Atomic uint32_t measuring;  /* pid of the process whose thread is at it, or 0 */
 static _Atomic bool listed[LIMITS_MAX_DEVICES];    /* by NVML, once */
@@ -83,15 +84,17 @@ static bool enter(void)
     return false;
 }
 
-static void measure_all(void)
+static void measure_all(int attempts)
 {
     if (!enter())
         return;
+    uint32_t changes = atomic_load(&overhead_changes);
     for (unsigned index = 0; index < vcuda_limits()->device_count; index++) {
         int device = ordinals_get(index);
-        for (int attempt = 0; device >= 0 && attempt < ATTEMPTS && !measure(index, device); attempt++)
+        for (int attempt = 0; device >= 0 && attempt < attempts && !measure(index, device); attempt++)
             ;
     }
+    atomic_store(&overhead_measured, changes);
     atomic_store(&measuring, 0);
 }
 
@@ -102,7 +105,7 @@ static uint64_t follow(uint64_t now_ns)
     if (last != 0 && now_ns - last < soonest_ns)
         return last + soonest_ns;
     atomic_store(&last_ns, now_ns);
-    measure_all();
+    measure_all(ATTEMPTS);
     return now_ns + every_ns;
 }
 
@@ -114,8 +117,20 @@ void overhead_changed(void)
 
 void overhead_context_created(void)
 {
-    measure_all();
+    measure_all(ATTEMPTS);
     overhead_changed();
+}
+
+void overhead_module_changed(void)
+{
+    atomic_fetch_add(&overhead_changes, 1);
+    overhead_changed();
+}
+
+/* Once: it is called with an allocation under way, so that the figure can only rise. */
+void overhead_settle_now(void)
+{
+    measure_all(1);
 }
 
 void overhead_forget(void)

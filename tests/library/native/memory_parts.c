@@ -1,0 +1,230 @@
+/*
+ * The parts of the interposer's memory accounting by themselves, in threads, for the sanitizers. Linked with ledger.c, charges.c and backing.c.
+ *
+ *   memory_parts ledger THREADS ROUNDS SLOTS   threads that share SLOTS slots take and give under one limit; ends at zero, never above it,
+ *                                              and nobody is refused who fits
+ *   memory_parts charges THREADS ROUNDS        threads that put and take their own keys; each charge comes back once
+ *   memory_parts backing ROUNDS                random holders of memory against a plain list of them
+ *
+ * Out: "right", and 0; or what was wrong, and 1.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "interposer/cuda/memory/backing.h"
+#include "interposer/cuda/memory/charges.h"
+#include "interposer/cuda/memory/ledger.h"
+
+enum { MOST_THREADS = 128, KEYS = 400, UNITS = 1000 };
+
+static struct region region;
+static struct charges charges = CHARGES_EMPTY;
+static long rounds, slots, threads;
+static _Atomic int64_t held;
+static _Atomic int wrong;
+
+static void expect(bool right, const char *what)
+{
+    if (right)
+        return;
+    if (atomic_exchange(&wrong, 1) == 0)
+        puts(what);
+}
+
+static void in_threads(void *(*body)(void *))
+{
+    pthread_t made[MOST_THREADS];
+    for (long i = 0; i < threads; i++)
+        pthread_create(&made[i], NULL, body, (void *)(uintptr_t)(i + 1));
+    for (long i = 0; i < threads; i++)
+        pthread_join(made[i], NULL);
+}
+
+/* Small requests of all threads fit together; every fourth is for more than half, which only one can have. */
+static void *take_and_give(void *number)
+{
+    unsigned seed = (unsigned)(uintptr_t)number;
+    struct region_slot *own = &region.slots[(uintptr_t)number % (uintptr_t)slots];
+    const uint64_t limit = (uint64_t)threads * UNITS * 4;
+    for (long round = 0; round < rounds; round++) {
+        bool large = round % 4 == 3;
+        uint64_t bytes = large ? limit / 2 + 1 : 1 + (unsigned)rand_r(&seed) % UNITS;
+        bool taken = ledger_take(&region, own, 0, bytes, limit, NULL);
+        expect(taken || large, "a small one was refused");
+        if (!taken)
+            continue;
+        expect(atomic_fetch_add(&held, (int64_t)bytes) + (int64_t)bytes <= (int64_t)limit, "more than the limit");
+        atomic_fetch_sub(&held, (int64_t)bytes);
+        ledger_give(own, 0, bytes);
+    }
+    return NULL;
+}
+
+/* No thread ever wants what does not fit. */
+static void *always_fit(void *number)
+{
+    struct region_slot *own = &region.slots[(uintptr_t)number % (uintptr_t)slots];
+    for (long round = 0; round < rounds; round++) {
+        expect(ledger_take(&region, own, 1, UNITS, (uint64_t)threads * UNITS, NULL), "refused although it fits");
+        ledger_give(own, 1, UNITS);
+    }
+    return NULL;
+}
+
+static void ledger_ends_at_zero(void)
+{
+    for (long i = 0; i < slots; i++)
+        for (int device = 0; device < 2; device++) {
+            const struct region_use *use = &region.slots[i].use[device];
+            expect(atomic_load(&use->used) == 0 && atomic_load(&use->pending) == 0, "something is left");
+        }
+}
+
+static void *put_and_take(void *number)
+{
+    unsigned seed = (unsigned)(uintptr_t)number;
+    bool there[KEYS] = {false};
+    for (long round = 0; round < rounds; round++) {
+        unsigned which = (unsigned)rand_r(&seed) % KEYS;
+        uint64_t key = ((uint64_t)(uintptr_t)number << 32) + ((uint64_t)which + 1) * 512;
+        struct charge charge = {.bytes = key, .owner = number}, other;
+        if (there[which])
+            expect(charges_take(&charges, key, &other) && other.bytes == key && other.owner == number, "not what was put");
+        else
+            expect(!charges_take(&charges, key, &other) && charges_put(&charges, key, charge, &other) && other.bytes == 0, "it was there");
+        there[which] = !there[which];
+    }
+    return NULL;
+}
+
+static void count_one(const struct charge *charge, void *counted)
+{
+    (void)charge;
+    ++*(uint64_t *)counted;
+}
+
+static void charges_by_owner(void)
+{
+    uint64_t before = atomic_load(&charges.count), counted = 0;
+    for (long i = 0; i < threads; i++)
+        charges_take_owned(&charges, (void *)(uintptr_t)(i + 1), count_one, &counted);
+    expect(counted == before && !charges_any(&charges), "owners did not have everything");
+    charges_forget(&charges);
+}
+
+/* ---- backing ---- */
+
+enum { PIECES = 64, PLACES = 256, UNIT = 1 << 21 };
+
+struct piece {
+    uint64_t handle;        /* 0: none */
+    unsigned references, mappings;
+};
+
+static struct piece pieces[PIECES];
+static int mapped[PLACES];      /* 1 + the piece; 0: nothing */
+static uint64_t live, freed_bytes;
+
+static void freed(unsigned device, uint64_t bytes)
+{
+    expect(device == 3, "another device's");
+    freed_bytes += bytes;
+}
+
+static void settle(struct piece *piece)
+{
+    if (piece->references != 0 || piece->mappings != 0 || piece->handle == 0)
+        return;
+    live -= UNIT;
+    piece->handle = 0;
+}
+
+static void one_backing_step(unsigned *seed)
+{
+    static uint64_t next = 1000;
+    int which = (int)((unsigned)rand_r(seed) % PIECES), at = (int)((unsigned)rand_r(seed) % PLACES);
+    struct piece *piece = &pieces[which];
+    switch ((unsigned)rand_r(seed) % 5) {
+    case 0:
+        if (piece->handle == 0) {
+            *piece = (struct piece){next++, 1, 0};
+            live += UNIT;
+            expect(backing_created(piece->handle, 3, UNIT), "no memory");
+        }
+        break;
+    case 1:
+        if (piece->references > 0) {
+            piece->references--;
+            backing_released(piece->handle, freed);
+            settle(piece);
+        }
+        break;
+    case 2:
+        if (piece->references > 0 && mapped[at] == 0) {
+            mapped[at] = which + 1;
+            piece->mappings++;
+            expect(backing_mapped((uint64_t)at * UNIT, UNIT, piece->handle), "no memory");
+        }
+        break;
+    case 3: {
+        int count = 1 + (int)((unsigned)rand_r(seed) % 8);
+        for (int i = at; i < at + count && i < PLACES; i++) {
+            if (mapped[i] == 0)
+                continue;
+            pieces[mapped[i] - 1].mappings--;
+            settle(&pieces[mapped[i] - 1]);
+            mapped[i] = 0;
+        }
+        backing_unmapped((uint64_t)at * UNIT, (uint64_t)count * UNIT, freed);
+        break;
+    }
+    default:
+        if (mapped[at] != 0) {
+            pieces[mapped[at] - 1].references++;
+            expect(backing_retained(pieces[mapped[at] - 1].handle, (uint64_t)at * UNIT + 5), "no memory");
+        }
+    }
+}
+
+static void backing(void)
+{
+    unsigned seed = 1;
+    uint64_t created = 0;
+    for (long round = 0; round < rounds; round++) {
+        uint64_t before = live, freed_before = freed_bytes;
+        one_backing_step(&seed);
+        if (live > before)
+            created += live - before;
+        expect(created - freed_bytes == live, "memory counts without a holder, or does not with one");
+        expect(freed_bytes >= freed_before, "freed twice");
+    }
+    backing_forget();
+}
+
+int main(int count, char **words)
+{
+    atomic_store(&region.slot_high, 64);
+    if (count == 5 && strcmp(words[1], "ledger") == 0) {
+        threads = strtol(words[2], NULL, 10);
+        rounds = strtol(words[3], NULL, 10);
+        slots = strtol(words[4], NULL, 10);
+        in_threads(take_and_give);
+        in_threads(always_fit);
+        ledger_ends_at_zero();
+    } else if (count == 4 && strcmp(words[1], "charges") == 0) {
+        threads = strtol(words[2], NULL, 10);
+        rounds = strtol(words[3], NULL, 10);
+        in_threads(put_and_take);
+        charges_by_owner();
+    } else if (count == 3 && strcmp(words[1], "backing") == 0) {
+        rounds = strtol(words[2], NULL, 10);
+        backing();
+    } else {
+        return 2;
+    }
+    if (atomic_load(&wrong) == 0)
+        puts("right");
+    return atomic_load(&wrong);
+}
