@@ -17,12 +17,15 @@ _FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-pthread", "-O1", "-g", "-Wall", "-Wextr
 pytestmark = pytest.mark.timeout(120)
 
 
+def build_storm(build: Path, output: Path, *flags: str) -> Path:
+    command = ["gcc", *_FLAGS, *flags, "-o", str(output), str(_SOURCE), str(build / "libcuda.so.1")]
+    subprocess.run(command, check=True, timeout=55)
+    return output
+
+
 @pytest.fixture(scope="module")
 def storm(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    program = tmp_path_factory.mktemp("native") / "memory_storm"
-    command = ["gcc", *_FLAGS, "-o", str(program), str(_SOURCE), str(build / "libcuda.so.1")]
-    subprocess.run(command, check=True, timeout=55)
-    return program
+    return build_storm(build, tmp_path_factory.mktemp("native") / "memory_storm")
 
 
 @pytest.fixture

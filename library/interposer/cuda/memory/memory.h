@@ -1,7 +1,10 @@
-/* The accounting of device memory, for the rest of the interposer: its start. In: cuInit. Out: nothing. Idempotent and cheap. */
+/* The accounting of device memory, for the rest of the interposer. In: cuInit, and who is about to say what is free. Out: nothing. Idempotent and cheap. */
 #ifndef VCUDA_MEMORY_MEMORY_H
 #define VCUDA_MEMORY_MEMORY_H
 
 void memory_start(void);
+
+/* What modules took since it was last measured counts from here on. */
+void memory_settle(void);
 
 #endif

@@ -66,6 +66,12 @@ static void context_ends(CUdevice device, CUcontext context, enum context_fate f
         taking_context_gone(ending);
 }
 
+void memory_settle(void)
+{
+    if (account_needed())
+        overhead_settle();
+}
+
 void memory_start(void)
 {
     vcuda_on_fork(forget);

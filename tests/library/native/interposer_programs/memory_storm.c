@@ -6,7 +6,7 @@
  *   memory_storm race MS FILE BYTES    waits for a line on stdin, then takes all it can get and frees it, again and again; what all processes
  *                                      hold is counted in FILE, never above BYTES
  *   memory_storm fork BYTES            takes BYTES in a child that was forked before CUDA was used, and after it in the parent
- *   memory_storm churn                 every family in four threads until it is killed, refusals or not
+ *   memory_storm churn [ROUNDS]        every family in four threads, until it is killed or so often, refusals or not
  *
  * Out: a line, and 0; or what was wrong, and 1.
  */
@@ -191,7 +191,7 @@ static void *churn_one(void *number)
 {
     unsigned seed = (unsigned)(uintptr_t)number + (unsigned)getpid();
     check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
-    for (;;) {
+    for (long round = 0; rounds == 0 || round < rounds; round++) {
         size_t size = unit * (1 + (unsigned)rand_r(&seed) % 32), pitch;
         CUdeviceptr pointer;
         CUarray array;
@@ -237,9 +237,12 @@ int main(int count, char **words)
     }
     if (count == 3 && strcmp(words[1], "fork") == 0)
         return forked(strtoull(words[2], NULL, 10));
-    if (count == 2 && strcmp(words[1], "churn") == 0) {
+    if (count >= 2 && strcmp(words[1], "churn") == 0) {
+        rounds = count == 3 ? strtol(words[2], NULL, 10) : 0;
         begin();
         in_threads(4, churn_one);
+        puts("churned");
+        return 0;
     }
     return 2;
 }
