@@ -1,0 +1,162 @@
+"""Builds the library, runs the checks of the plan and writes the results file; README.md says how and what.
+
+    python -m benchmarks.gpu [--only T1,T4.gemm] [--quick] [--driver auto|real|emulated] [--results DIR] [--merge]
+
+Exit status: 0 every check that ran passed, 1 one failed, 2 nothing could be run.
+"""
+
+import argparse
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.gpu import driver, plan, prepare, report, runner
+from benchmarks.gpu.bench import Bench, ProgramFailed
+from benchmarks.gpu.outcome import Check, Outcome, Status
+
+RESULTS = prepare.REPOSITORY / "benchmarks/results"
+FULL = (5, 2.0)  # repeats and window: ten seconds in all
+QUICK = (2, 1.0)
+CALIBRATED_ROUNDS = 1_000_000
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    given = arguments(words)
+    if Path("/etc/vcuda").exists():
+        print("benchmark: /etc/vcuda is there and goes before VCUDA_DIR; run this outside of vcuda's containers")
+        return 2
+    scratch = Path(tempfile.mkdtemp(prefix="vg-", dir="/tmp"))
+    try:
+        bench = prepared(given, scratch)
+    except (driver.NoDriver, ProgramFailed, subprocess.SubprocessError) as error:
+        print(f"benchmark: nothing can be run: {error}")
+        shutil.rmtree(scratch, ignore_errors=True)
+        return 2
+    try:
+        return run_all(plan.chosen(given.only), bench, setting_of(bench), given.results, merge=given.merge)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="topics and checks, by comma: T1,T4.gemm (default: all)")
+    parser.add_argument("--quick", action="store_true", help="2 repeats of 1 s, the smallest memory limit only")
+    parser.add_argument("--driver", choices=["auto", "real", "emulated"], default="auto")
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
+    parser.add_argument(
+        "--merge", action="store_true", help="keep what the file of this day and GPU has of other checks"
+    )
+    parser.add_argument("--repeats", type=int, default=0)
+    parser.add_argument("--window", type=float, default=0.0, help="seconds of each measurement of a share")
+    parser.add_argument("--python", default="", help="the interpreter that has PyTorch (default: this one, or python3)")
+    given = parser.parse_args(words)
+    try:
+        plan.chosen(given.only)
+    except ValueError as error:
+        parser.error(str(error))
+    return given
+
+
+def prepared(given: argparse.Namespace, scratch: Path) -> Bench:
+    build = prepare.build_library()
+    found = driver.find(given.driver, build, scratch)
+    prepare.lay_out(build, found, scratch)
+    repeats, window = QUICK if given.quick else FULL
+    bench = Bench(
+        scratch=scratch,
+        driver=found,
+        quick=given.quick,
+        window_s=given.window or window,
+        repeats=given.repeats or repeats,
+        torch_python=python_with_torch(given.python),
+        round_ps=4000,
+    )
+    return dataclasses.replace(bench, round_ps=calibrated(bench))
+
+
+def python_with_torch(wished: str) -> str:
+    code = "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)"
+    for python in filter(None, (wished, sys.executable, shutil.which("python3"))):
+        if subprocess.run([python, "-c", code], check=False, capture_output=True).returncode == 0:
+            return str(python)
+    return ""
+
+
+def calibrated(bench: Bench) -> int:
+    """Picoseconds of one round of the kernels' loop on this GPU."""
+    told = bench.native().run(bench.program("workload"), "calibrate", "--seconds", 1)
+    return max(1, round(1e12 / (told["per_second"] * CALIBRATED_ROUNDS)))
+
+
+def setting_of(bench: Bench) -> report.Setting:
+    return report.Setting(
+        emulated=bench.driver.emulated,
+        gpu=bench.device.name,
+        driver=bench.driver.version,
+        cuda=bench.driver.cuda_version,
+        torch=torch_version(bench.torch_python),
+        date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        commit=commit(),
+        host=f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}",
+        quick=bench.quick,
+        window_s=bench.window_s,
+        repeats=bench.repeats,
+        why_this_driver=bench.driver.why,
+    )
+
+
+def torch_version(python: str) -> str:
+    if not python:
+        return ""
+    code = "import json, torch; print(json.dumps([torch.__version__, torch.version.cuda]))"
+    done = subprocess.run([python, "-c", code], check=False, capture_output=True, text=True)
+    return " for CUDA ".join(map(str, json.loads(done.stdout))) if done.returncode == 0 else "cannot be imported"
+
+
+def commit() -> str:
+    """Of the repository, `-changed` where what is measured is not what was committed; a copy without git says unknown."""
+    git = ["git", "-C", str(prepare.REPOSITORY)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
+        paths = ["library", "deviceplugin/guest", "benchmarks/gpu"]
+        changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", *paths], capture_output=True, check=False)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head.stdout.strip() + ("-changed" if changed.returncode else "")
+
+
+def run_all(checks: Sequence[Check], bench: Bench, setting: report.Setting, results: Path, *, merge: bool) -> int:
+    kind = "EMULATED: no figure is of a GPU" if setting.emulated else "real"
+    print(
+        f"{setting.gpu}, driver {setting.driver} ({kind}; {setting.why_this_driver}), {len(checks)} checks", flush=True
+    )
+    earlier = report.read(results / f"{report.stem(setting)}.json") if merge else []
+    kept = {each.id: each for each in earlier}
+    fresh: list[Outcome] = []
+    path = results
+    for check in checks:
+        done = runner.run(check, bench)
+        fresh.append(done)
+        kept[check.id] = done
+        print(f"{done.status:8} {done.id:28} {done.seconds:7.1f} s  {done.reason}", flush=True)
+        path = report.write(results, setting, in_order(kept))
+    print(f"{path}\n{path.with_suffix('.md')}")
+    return int(any(each.status is Status.FAILED for each in fresh))
+
+
+def in_order(outcomes: dict[str, Outcome]) -> list[Outcome]:
+    order = {check.id: place for place, check in enumerate(plan.checks())}
+    return sorted(outcomes.values(), key=lambda each: order.get(each.id, len(order)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

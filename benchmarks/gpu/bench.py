@@ -1,0 +1,143 @@
+"""What a check works with: native processes, containers with limits, programs to run in them.
+
+In: the driver, the built library, a scratch directory. Out: processes, each in an environment of its own. Base
+directories and shared files are made by the agent's own code (deviceplugin.guest); VCUDA_DIR stands in for the mount at
+/etc/vcuda. Not here: what is measured (`checks`).
+"""
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.driver import REPOSITORY, Device, Driver
+from deviceplugin.guest import region
+from deviceplugin.guest.limits_file import DeviceLimits, GrantLimits, encode
+from deviceplugin.guest.shared_state import SharedState
+from deviceplugin.ledger.grant import GrantId
+from deviceplugin.model.gpu import GpuUuid
+
+Process = subprocess.Popen[str]
+_KEPT = ("PATH", "HOME", "TMPDIR", "LANG", "USER", "CUDA_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+
+class ProgramFailed(Exception):
+    """A program of a check ended badly; the message has the end of its stderr."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Where a process runs: natively or in a container."""
+
+    variables: dict[str, str]
+
+    def start(self, *command: object, **more: str) -> Process:
+        return subprocess.Popen(
+            list(map(str, command)),
+            env=self.variables | more,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *command: object, timeout: float = 300, **more: str) -> Any:
+        """The JSON of its last line."""
+        with killed_at_end(self.start(*command, **more)) as process:
+            out, errors = process.communicate(timeout=timeout)
+        if process.returncode != 0 or not out.strip():
+            tail = errors.strip()[-400:] or "nothing on stderr"
+            raise ProgramFailed(f"{Path(str(command[0])).name} ended with {process.returncode}: {tail}")
+        return json.loads(out.splitlines()[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Container(Environment):
+    """With its limits; `base` is what would be /etc/vcuda in it."""
+
+    base: Path
+    grant: GrantId
+    device: Device
+
+    def limit(self, *, memory: int, cores: int, soft: int = 0, generation: int = 1) -> None:
+        limits = DeviceLimits(GpuUuid(self.device.uuid), self.device.bus_id, memory, cores, soft)
+        fresh = self.base / ".limits.new"
+        fresh.write_bytes(encode(GrantLimits(self.grant, (limits,), generation)))
+        fresh.replace(self.base / "limits")
+
+    def counters(self) -> region.Counters:
+        return region.read(self.base / "state/region", grant=self.grant, devices=1).counters[0]
+
+    def slots(self) -> tuple[region.Slot, ...]:
+        return tuple(s for s in region.read(self.base / "state/region", grant=self.grant, devices=1).slots if s.pid)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One run's settings; goes to each check's process as JSON."""
+
+    scratch: Path
+    driver: Driver
+    quick: bool
+    window_s: float
+    repeats: int
+    torch_python: str
+    round_ps: int
+
+    @property
+    def device(self) -> Device:
+        return self.driver.devices[0]
+
+    def program(self, name: str) -> Path:
+        return self.scratch / "programs" / name
+
+    def native(self) -> Environment:
+        return Environment(self._variables("native"))
+
+    def container(self, *, memory: int = 0, cores: int = 100, soft: int = 0, among: Path | None = None) -> Container:
+        """A fresh one. `among`: containers made with the same path share the GPU's activity table."""
+        root = among or Path(tempfile.mkdtemp(prefix="c", dir=self.scratch))
+        root.mkdir(exist_ok=True)
+        grant = GrantId(f"g-{sum(1 for _ in root.glob('g-*')) + 1}")
+        SharedState(root).prepare(grant, [GpuUuid(self.device.uuid)])
+        base = root / grant
+        seen = base / "gpus" / self.device.uuid
+        seen.rmdir()
+        seen.symlink_to(root / "gpus" / self.device.uuid)
+        variables = self._variables("ours") | {"VCUDA_DIR": str(base)}
+        made = Container(variables, base, grant, self.device)
+        made.limit(memory=memory, cores=cores, soft=soft)
+        return made
+
+    def unlimited(self) -> Environment:
+        """Ours in front, and no base directory at all."""
+        return Environment(self._variables("ours") | {"VCUDA_DIR": str(self.scratch / "nowhere")})
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"scratch": str(self.scratch)}
+
+    @classmethod
+    def of_json(cls, data: dict[str, Any]) -> "Bench":
+        return cls(**data | {"scratch": Path(data["scratch"]), "driver": Driver.of_json(data["driver"])})
+
+    def _variables(self, directory: str) -> dict[str, str]:
+        kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        path = str(self.scratch / directory)
+        if not self.driver.emulated and os.environ.get("LD_LIBRARY_PATH"):
+            path += f":{os.environ['LD_LIBRARY_PATH']}"
+        own = {"LD_LIBRARY_PATH": path, "CUDA_VISIBLE_DEVICES": self.device.uuid, "PYTHONPATH": str(REPOSITORY)}
+        return kept | self.driver.environment | own
+
+
+@contextmanager
+def killed_at_end(process: Process) -> Iterator[Process]:
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,73 @@
+"""What several checks need: sizes, the driver's own NVML, who has PyTorch, repeated runs by turns."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.gpu.bench import Bench, Environment, Process
+from benchmarks.gpu.inside.driver_api import Nvml
+from benchmarks.gpu.outcome import NotRun
+
+MIB = 1 << 20
+GIB = 1 << 30
+OUT_OF_MEMORY = 2
+PYTHON_INSIDE = "benchmarks.gpu.inside"
+
+
+def host_nvml(bench: Bench) -> Nvml:
+    """The driver's own, not ours, in this process."""
+    os.environ.update(bench.driver.environment)
+    return Nvml(bench.device.uuid, bench.driver.nvml)
+
+
+def needs_torch(bench: Bench) -> str:
+    """The interpreter that has it."""
+    if not bench.torch_python:
+        raise NotRun("PyTorch is not installed")
+    if bench.driver.emulated:
+        raise NotRun("PyTorch's kernels need a real GPU; this is the emulated driver")
+    return bench.torch_python
+
+
+def needs_module(bench: Bench, module: str) -> str:
+    """The interpreter that can import it, of the one that runs this and the one that has PyTorch."""
+    for python in dict.fromkeys(filter(None, (bench.torch_python, shutil.which("python3")))):
+        code = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
+        if bench.native().start(python, "-c", code).wait(30) == 0:
+            if bench.driver.emulated:
+                raise NotRun(f"{module}'s kernels need a real GPU; this is the emulated driver")
+            return python
+    raise NotRun(f"{module} is not installed")
+
+
+def needs_program(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise NotRun(f"{name} is not on this machine")
+    return found
+
+
+def line(process: Process) -> str:
+    """The next line that it prints; the check's time limit ends the waiting."""
+    assert process.stdout is not None
+    told = process.stdout.readline()
+    if not told:
+        assert process.stderr is not None
+        raise RuntimeError(f"a program ended early: {process.stderr.read().strip()[-300:]}")
+    return told
+
+
+def say(process: Process, words: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{words}\n")
+    process.stdin.flush()
+
+
+def by_turns(environments: Mapping[str, Environment], repeats: int, *command: object, key: str) -> dict[str, list[Any]]:
+    """`key` of what the command prints, in each environment by turns: drift touches all of them."""
+    found: dict[str, list[Any]] = {name: [] for name in environments}
+    for _ in range(repeats):
+        for name, environment in environments.items():
+            found[name].append(environment.run(*command)[key])
+    return found

@@ -1,0 +1,43 @@
+"""Facts about the driver that the library's design assumes; measured, with nothing to pass or fail."""
+
+import json
+import sys
+
+from benchmarks.gpu.bench import Bench, killed_at_end
+from benchmarks.gpu.checks.common import MIB, PYTHON_INSIDE, host_nvml, line
+from benchmarks.gpu.outcome import Judgement
+
+KERNEL_US = 20_000
+
+
+def context(bench: Bench) -> Judgement:
+    """What a context alone takes: by cuMemGetInfo of another process's view, by NVML, and what ours charges for it."""
+    nvml, figures = host_nvml(bench), {}
+    command = [bench.program("allocate"), "malloc", "--block-mib", 1 << 24, "--hold", 1]
+    before = nvml.memory().used
+    with killed_at_end(bench.native().start(*command)) as process:
+        pid = json.loads(line(process))["pid"]
+        figures["gpu_mib"] = (nvml.memory().used - before) // MIB
+        listed = nvml.processes().get(pid)
+        figures["process_mib"] = listed // MIB if listed else "not told"
+    told = bench.container(memory=bench.device.memory // 2).run(bench.program("allocate"), "malloc", "--cycles", 0)
+    figures["charged_mib"] = (told["total"] - told["free_before"]) // MIB
+    return Judgement(figures)
+
+
+def events(bench: Bench) -> Judgement:
+    """A kernel's time by two events, alone and beside another process: does it contain the other's slices?"""
+    words = ["--seconds", bench.window_s, "--kernel-us", KERNEL_US, "--round-ps", bench.round_ps]
+    alone = bench.native().run(bench.program("pace"), *words)["event_ms"]
+    with killed_at_end(bench.native().start(bench.program("pace"), *words)):
+        beside = bench.native().run(bench.program("pace"), *words)["event_ms"]
+    return Judgement({"alone_ms": alone, "beside_ms": beside, "ratio": round(beside / alone, 2)})
+
+
+def utilization(bench: Bench) -> Judgement:
+    """Does NVML tell each process's utilisation on this driver, and under which pid?"""
+    command = [bench.program("pace"), "--seconds", 6, "--kernel-us", 5000, "--round-ps", bench.round_ps]
+    with killed_at_end(bench.native().start(*command)) as process:
+        words = [sys.executable, "-m", f"{PYTHON_INSIDE}.utilization", bench.device.uuid]
+        told = bench.native().run(*words)
+        return Judgement(told | {"pid": process.pid})

@@ -1,0 +1,85 @@
+"""T6: what a call, a step and a start cost more than natively, by turns."""
+
+import time
+
+from benchmarks.gpu.bench import Bench, Environment
+from benchmarks.gpu.checks.common import PYTHON_INSIDE, by_turns, needs_torch
+from benchmarks.gpu.figures import spread
+from benchmarks.gpu.outcome import Figures, Judgement
+
+NO_LIMIT_NS = {"launch": 20.0, "graph": 20.0, "memory": 200.0}
+LIMIT_NS = {"launch": 60.0, "graph": 60.0, "memory": 200.0}
+STEP_PERCENT = 0.5
+START_MS = 20.0
+
+
+def call(bench: Bench, what: str) -> Judgement:
+    """Direct and through ours in one process by turns: without a base directory, cores 100, and 99 that are not used."""
+    judgement = Judgement()
+    words = [what, "--pairs", 60 if bench.quick else 300, "--rounds", 25]
+    limited = bench.container(cores=99, memory=bench.device.memory * 3 // 4)
+    everywhere = {"no base": bench.unlimited(), "no limit": bench.container(), "limit 99": limited}
+    for name, environment in everywhere.items():
+        told = [environment.run(bench.program("overhead"), *words) for _ in range(bench.repeats)]
+        extra = spread([each["extra_ns"] for each in told], 2)
+        direct = spread([each["direct_ns"] for each in told], 2)
+        judgement.figures[name] = {"extra_ns": extra, "direct_ns": direct}
+        most = LIMIT_NS[what] if name == "limit 99" else NO_LIMIT_NS[what]
+        judgement.expect(extra["median"] <= most, f"{name}: {extra['median']:.1f} ns more")
+    held_back = limited.counters().throttled_launches
+    judgement.figures["held_back_at_99"] = held_back  # above 0: the limit was reached, and its figure is of waiting
+    return judgement
+
+
+def c_step(bench: Bench) -> Judgement:
+    words = ["step", "--seconds", bench.window_s, "--round-ps", bench.round_ps]
+    everywhere = {"native": bench.native(), "ours": bench.container()}
+    return _step(by_turns(everywhere, bench.repeats, bench.program("workload"), *words, key="per_second"))
+
+
+def torch_step(bench: Bench, kind: str) -> Judgement:
+    """Fresh processes by turns: what differs between two processes must not pass for ours."""
+    python = needs_torch(bench)
+    words = ["-m", f"{PYTHON_INSIDE}.torch_work", kind, str(bench.window_s)]
+    everywhere = {"native": bench.native(), "ours": bench.container()}
+    return _step(by_turns(everywhere, bench.repeats, python, *words, key="per_second"))
+
+
+def start(bench: Bench) -> Judgement:
+    """A process from its start to the end of its first kernel."""
+    words = [bench.program("pace"), "--seconds", 0, "--kernel-us", 10, "--round-ps", bench.round_ps]
+    return _start(bench, words)
+
+
+def torch_start(bench: Bench) -> Judgement:
+    code = "import torch; torch.zeros(1, device='cuda').item(); print(0)"
+    return _start(bench, [needs_torch(bench), "-c", code])
+
+
+def _step(rates: dict[str, list[float]]) -> Judgement:
+    extra = [100 * (native / ours - 1) for native, ours in zip(rates["native"], rates["ours"], strict=True)]
+    figures: Figures = {name: spread(values) for name, values in rates.items()}
+    judgement = Judgement({"extra_percent": spread(extra)} | figures)
+    median = judgement.figures["extra_percent"]["median"]
+    judgement.expect(median <= STEP_PERCENT, f"a step takes {median:.2f} % more")
+    return judgement
+
+
+def _start(bench: Bench, command: list[object]) -> Judgement:
+    limited = bench.container(cores=50, memory=bench.device.memory // 2)
+    everywhere = {"native": bench.native(), "no limit": bench.container(), "limited": limited}
+    took: dict[str, list[float]] = {name: [] for name in everywhere}
+    for _ in range(2 * bench.repeats + 1):
+        for name, environment in everywhere.items():
+            took[name].append(_milliseconds(environment, command))
+    judgement = Judgement({f"{name}_ms": spread(values[1:], 2) for name, values in took.items()})
+    for name in ("no limit", "limited"):
+        extra = judgement.figures[f"{name}_ms"]["median"] - judgement.figures["native_ms"]["median"]
+        judgement.expect(extra <= START_MS, f"{name}: {extra:.0f} ms more")
+    return judgement
+
+
+def _milliseconds(environment: Environment, command: list[object]) -> float:
+    began = time.monotonic()
+    environment.run(*command)
+    return (time.monotonic() - began) * 1000

@@ -1,0 +1,59 @@
+"""T9: routing goes by pointer, so the driver's exported symbol and what cuGetProcAddress gives must be one pointer."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.checks.common import PYTHON_INSIDE, needs_program
+from benchmarks.gpu.outcome import Judgement
+from benchmarks.gpu.prepare import LIBRARY
+
+_HOOK = re.compile(r"^HOOK\((\w+)\)", re.MULTILINE)
+_ROW = re.compile(r"^CUDA\((\w+),\s*(\w+),\s*(\d+),\s*([LT])", re.MULTILINE)
+
+
+def hooked(library: Path = LIBRARY) -> list[tuple[str, str, int, str]]:
+    """Symbol, base name, version and stream kind of every hooked function."""
+    names = {
+        name for table in (library / "interposer/cuda").glob("hooks_*.def") for name in _HOOK.findall(table.read_text())
+    }
+    rows = _ROW.findall((library / "include/cuda_functions.h").read_text())
+    return [(symbol, base, int(version), kind) for symbol, base, version, kind in rows if symbol in names]
+
+
+def identity(bench: Bench) -> Judgement:
+    rows = hooked()
+    words = [f"{symbol}:{base}:{version}:{kind}" for symbol, base, version, kind in rows]
+    told = bench.container(cores=50).run(sys.executable, "-m", f"{PYTHON_INSIDE}.pointers", *words)
+    judgement = Judgement({"hooked": len(rows), "same": told["same"], "not_in_driver": told["absent"]})
+    judgement.figures |= {"differ": told["differ"], "not_given_out": told["hidden"]}
+    judgement.expect(not told["differ"], f"the driver's symbol is not what it gives out: {told['differ']}")
+    judgement.expect(not told["not_ours"], f"cuGetProcAddress gives the driver's: {told['not_ours']}")
+    return judgement
+
+
+def exports(bench: Bench) -> Judgement:
+    """Ours exports the hooked functions and nothing else."""
+    nm = needs_program("nm")
+    listed = subprocess.run(
+        [nm, "-D", "--defined-only", str(bench.scratch / "ours/libcuda.so.1")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [line.split() for line in listed.stdout.splitlines()]
+    found = {words[2].split("@")[0] for words in lines if len(words) == 3 and words[1] != "A"}
+    wanted = {symbol for symbol, *_ in hooked()}
+    judgement = Judgement({"exported": len(found), "hooked": len(wanted)})
+    judgement.expect(found == wanted, f"more: {sorted(found - wanted)}, less: {sorted(wanted - found)}")
+    return judgement
+
+
+def bound_to_itself(bench: Bench) -> Judgement:
+    """Does the driver bind its own exports to itself? If not, its own calls end in our hooks."""
+    readelf = needs_program("readelf")
+    told = subprocess.run([readelf, "-dW", bench.driver.cuda], capture_output=True, text=True, check=True).stdout
+    flags = " ".join(line for line in told.splitlines() if "SYMBOLIC" in line or "FLAGS" in line)
+    return Judgement({"symbolic": "SYMBOLIC" in flags, "flags": re.sub(r"\s+", " ", flags).strip()})

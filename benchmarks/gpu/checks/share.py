@@ -1,0 +1,75 @@
+"""T4: throughput under a limit over throughput without, for work of several shapes.
+
+By turns: the native run and the one of each limit, as often as the bench says. The figure of a limit is the limited
+run's work per second over the native one's of the same turn, in percent.
+"""
+
+import json
+import statistics
+from contextlib import ExitStack
+
+from benchmarks.gpu.bench import Bench, Environment, killed_at_end
+from benchmarks.gpu.checks.common import PYTHON_INSIDE, line, needs_torch, say
+from benchmarks.gpu.figures import spread
+from benchmarks.gpu.outcome import Judgement
+
+LIMITS = (25, 50, 75, 100)
+POINTS = 3.0
+STALL_MS = 250.0
+
+
+def environments(bench: Bench) -> dict[str, Environment]:
+    limited = {str(cores): bench.container(cores=cores) for cores in LIMITS}
+    return {"native": bench.native(), **limited}
+
+
+def c_program(bench: Bench, kind: str) -> Judgement:
+    everywhere = environments(bench)
+    command = [bench.program("workload"), kind, "--seconds", bench.window_s, "--round-ps", bench.round_ps]
+    rates: dict[str, list[float]] = {name: [] for name in everywhere}
+    for _ in range(bench.repeats):
+        for name, environment in everywhere.items():
+            rates[name].append(environment.run(*command)["per_second"])
+    return judge(rates)
+
+
+def torch(bench: Bench, kind: str) -> Judgement:
+    """One process for each limit, all loaded once; those that have no turn are idle."""
+    python, everywhere = needs_torch(bench), environments(bench)
+    rates: dict[str, list[float]] = {name: [] for name in everywhere}
+    with ExitStack() as stack:
+        command = [python, "-m", f"{PYTHON_INSIDE}.torch_work", kind]
+        workers = {
+            name: stack.enter_context(killed_at_end(environment.start(*command)))
+            for name, environment in everywhere.items()
+        }
+        for worker in workers.values():
+            line(worker)  # ready
+        for _ in range(bench.repeats):
+            for name, worker in workers.items():
+                say(worker, str(bench.window_s))
+                rates[name].append(json.loads(line(worker))["per_second"])
+    return judge(rates)
+
+
+def judge(rates: dict[str, list[float]]) -> Judgement:
+    judgement = Judgement({"native_per_s": spread(rates["native"])})
+    for cores in LIMITS:
+        turns = zip(rates[str(cores)], rates["native"], strict=True)
+        shares = [100 * limited / native for limited, native in turns]
+        mean = statistics.mean(shares)
+        judgement.figures[f"{cores} %"] = spread(shares, 2) | {"mean": round(mean, 2)}
+        judgement.expect(abs(mean - cores) <= POINTS, f"limit {cores}: got {mean:.1f} %")
+    return judgement
+
+
+def stalls(bench: Bench) -> Judgement:
+    """The longest step and launch call under the smallest share."""
+    container, judgement = bench.container(cores=25), Judgement()
+    words = ["--seconds", bench.window_s * 2, "--kernel-us", 1000, "--round-ps", bench.round_ps]
+    told = [container.run(bench.program("pace"), *words) for _ in range(bench.repeats)]
+    for name in ("p50_ms", "p99_ms", "longest_ms", "longest_call_ms"):
+        judgement.figures[name] = spread([each[name] for each in told])
+    longest = max(each["longest_ms"] for each in told)
+    judgement.expect(longest <= STALL_MS, f"a step of 1 ms took {longest:.0f} ms")
+    return judgement

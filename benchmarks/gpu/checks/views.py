@@ -1,0 +1,84 @@
+"""T2: what programs hear about memory: total is the limit, the views agree, used follows allocations."""
+
+import sys
+from typing import Any
+
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.checks.common import GIB, MIB, PYTHON_INSIDE, needs_module, needs_program, needs_torch
+from benchmarks.gpu.outcome import Judgement, NotRun
+
+LIMIT = 4 * GIB
+SLACK = 2 * MIB
+
+
+def ask(bench: Bench, name: str, python: str) -> Any:
+    return bench.container(memory=LIMIT).run(python, "-m", f"{PYTHON_INSIDE}.views", name, bench.device.uuid)
+
+
+def cuda(bench: Bench) -> Judgement:
+    told, judgement = ask(bench, "cuda", sys.executable), Judgement()
+    judgement.figures = {"device_total_mib": told["device_total"] // MIB, "first_free_mib": told["steps"][0][0] // MIB}
+    judgement.expect(told["device_total"] == LIMIT, f"cuDeviceTotalMem says {told['device_total']}")
+    judgement.expect(all(total == LIMIT for _, total, _ in told["steps"]), "cuMemGetInfo's total is not the limit")
+    judgement.expect(all(free <= total for free, total, _ in told["steps"]), "more is free than there is")
+    for (before, _, _), (after, _, size) in zip(told["steps"], told["steps"][1:], strict=False):
+        off = before - after - size
+        judgement.expect(abs(off) <= SLACK, f"after an allocation of {size // MIB} MiB free is off by {off} bytes")
+    return judgement
+
+
+def nvml(bench: Bench) -> Judgement:
+    told, judgement = ask(bench, "nvml", sys.executable), Judgement()
+    judgement.figures = {"v1": _mib(told["v1"]), "v2": _mib(told["v2"]), "cuda": _mib(told["cuda"])}
+    for version in ("v1", "v2"):
+        view = told[version]
+        off = view["used"] - told["cuda"]["used"]
+        judgement.expect(view["total"] == LIMIT, f"{version}: total is {view['total']}, not the limit")
+        judgement.expect(view["free"] <= view["total"], f"{version}: more is free than there is")
+        judgement.expect(abs(off) <= SLACK, f"{version}: used is {off} bytes off cuMemGetInfo's")
+    return judgement
+
+
+def pynvml(bench: Bench) -> Judgement:
+    python = bench.torch_python or sys.executable
+    if bench.native().start(python, "-c", "import pynvml").wait(60) != 0:
+        raise NotRun("pynvml is not installed; T2.nvml asks the same through ctypes")
+    told, judgement = ask(bench, "pynvml", python), Judgement()
+    judgement.figures = {"total_mib": told["total"] // MIB}
+    judgement.expect(told["total"] == LIMIT, f"total is {told['total']}, not the limit")
+    return judgement
+
+
+def cupy(bench: Bench) -> Judgement:
+    return _pair(bench, needs_module(bench, "cupy"), "cupy")
+
+
+def torch(bench: Bench) -> Judgement:
+    return _pair(bench, needs_torch(bench), "torch")
+
+
+def nvidia_smi(bench: Bench) -> Judgement:
+    """Also the answer to whether it reads memory through NVML's public functions: if not, it shows the whole GPU."""
+    program = needs_program("nvidia-smi")
+    words = ["--query-gpu=memory.total,memory.used", "--format=csv,noheader,nounits", f"--id={bench.device.uuid}"]
+    process = bench.container(memory=LIMIT).start(program, *words)
+    out, errors = process.communicate(timeout=60)
+    if process.returncode != 0:
+        raise RuntimeError(f"nvidia-smi ended with {process.returncode}: {(errors or out).strip()[-300:]}")
+    total, used = (int(word) for word in out.split(","))
+    judgement = Judgement({"total_mib": total, "used_mib": used, "reads_public_functions": total == LIMIT // MIB})
+    judgement.expect(total == LIMIT // MIB, f"nvidia-smi shows {total} MiB, not the limit")
+    judgement.expect(used <= total, f"nvidia-smi shows {used} MiB used")
+    return judgement
+
+
+def _pair(bench: Bench, python: str, name: str) -> Judgement:
+    told = ask(bench, name, python)
+    judgement = Judgement({"free_mib": told["free"] // MIB, "total_mib": told["total"] // MIB})
+    judgement.expect(told["total"] == LIMIT, f"total is {told['total']}, not the limit")
+    judgement.expect(told["free"] <= LIMIT, "more is free than there is")
+    return judgement
+
+
+def _mib(view: dict[str, int]) -> dict[str, int]:
+    return {name: value // MIB for name, value in view.items()}

@@ -1,0 +1,107 @@
+"""Which driver stands behind the library: the machine's, or the emulated one of this repository.
+
+In: `auto`, `real` or `emulated`. Out: the two files, and what the driver says of itself and its GPUs. The machine's
+driver is what the dynamic loader gives for the two SONAMEs (ld.so.cache or LD_LIBRARY_PATH); it is asked in a process
+of its own, so that this one never has a driver in it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+PROBE = ("-m", "benchmarks.gpu.inside.probe")
+REPOSITORY = Path(__file__).resolve().parents[2]
+PROFILE: dict[str, Any] = {
+    "format": 1,
+    "name": "benchmarks/gpu",
+    "driver": "580.95.05",
+    "cuda": "13.0",
+    "models": {"h100": {"name": "NVIDIA H100 80GB HBM3", "memory_mib": 81559, "compute_capability": "9.0"}},
+    "gpus": [{"model": "h100"}, {"model": "h100"}],
+}
+
+
+class NoDriver(Exception):  # noqa: N818 - a fact about the machine
+    """No GPU can be used; the message says what was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU as the driver lists it to CUDA; memory in bytes, by cuDeviceTotalMem."""
+
+    uuid: str
+    bus_id: str
+    name: str
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """`environment`: what a process needs to reach it. `why`: why it is this one."""
+
+    emulated: bool
+    cuda: str
+    nvml: str
+    version: str
+    cuda_version: str
+    devices: tuple[Device, ...]
+    why: str
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of_json(cls, data: dict[str, Any]) -> "Driver":
+        return cls(**{**data, "devices": tuple(Device(**each) for each in data["devices"])})
+
+
+def find(kind: str, build: Path, scratch: Path) -> Driver:
+    """Raises NoDriver where `real` was asked for and there is none."""
+    if kind == "emulated":
+        return emulated(build, scratch, "asked for")
+    try:
+        return real()
+    except NoDriver as none:
+        if kind == "real":
+            raise
+        return emulated(build, scratch, str(none))
+
+
+def real() -> Driver:
+    return _ask({}, emulated=False, why="found by the dynamic loader")
+
+
+def emulated(build: Path, scratch: Path, why: str) -> Driver:
+    directory = scratch / "emulated"
+    directory.mkdir()
+    (directory / "profile.json").write_text(json.dumps(PROFILE))
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        (directory / name).write_bytes((build / "emulator" / name).read_bytes())
+    environment = {
+        "VCUDA_EMULATOR_PROFILE": str(directory / "profile.json"),
+        "VCUDA_EMULATOR_STATE": str(directory / "state"),
+    }
+    return _ask(environment, emulated=True, why=why, library_path=str(directory))
+
+
+def _ask(environment: dict[str, str], *, emulated: bool, why: str, library_path: str = "") -> Driver:
+    added = environment | ({"LD_LIBRARY_PATH": library_path} if library_path else {})
+    done = subprocess.run(
+        [sys.executable, *PROBE],
+        cwd=REPOSITORY,
+        env=os.environ | added,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise NoDriver(done.stderr.strip().rpartition("\n")[2] or f"asking the driver ended with {done.returncode}")
+    told = json.loads(done.stdout)
+    devices = tuple(Device(**each) for each in told.pop("devices"))
+    return Driver(emulated=emulated, why=why, devices=devices, environment=environment, **told)

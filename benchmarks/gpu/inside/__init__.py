@@ -1,0 +1,1 @@
+"""What runs in a container of a check, as `python -m`: nothing outside of this folder is imported."""

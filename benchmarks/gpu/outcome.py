@@ -1,0 +1,71 @@
+"""What a check says of itself and what became of it.
+
+In: expectations and figures, gathered by a check in a Judgement. Out: an Outcome, as it stands in the results file. A
+check that cannot run raises NotRun with the reason; it is never left out.
+"""
+
+import enum
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+Figures = dict[str, Any]  # JSON
+
+
+class Status(enum.StrEnum):
+    """Every check ends with one of these."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_RUN = "not run"
+
+
+class NotRun(Exception):  # noqa: N818 - no error: a fact about the machine
+    """The check does not apply here; the message is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One entry of the plan. `function` is module:name, called with the Bench in a process of its own."""
+
+    id: str
+    title: str
+    criterion: str
+    function: str
+    arguments: tuple[str, ...] = ()
+    limit_s: float = 120
+
+    @property
+    def topic(self) -> str:
+        return self.id.partition(".")[0]
+
+
+@dataclass
+class Judgement:
+    """Figures, and the sentences that ought to be true."""
+
+    figures: Figures = field(default_factory=dict)
+    missed: list[str] = field(default_factory=list)
+
+    def expect(self, holds: bool, sentence: str) -> None:
+        if not holds:
+            self.missed.append(sentence)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`reason`: why not passed; empty where it passed."""
+
+    id: str
+    title: str
+    criterion: str
+    status: Status
+    reason: str
+    figures: Figures
+    seconds: float
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def outcome(check: Check, status: Status, reason: str = "", figures: Figures | None = None, *, s: float) -> Outcome:
+    return Outcome(check.id, check.title, check.criterion, status, reason, figures or {}, round(s, 2))

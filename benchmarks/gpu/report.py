@@ -1,0 +1,97 @@
+"""The results file, and the same as a table.
+
+In: outcomes and what they were measured on. Out: `<UTC date>-<gpu>.json` and `.md`; of the emulated driver,
+`<UTC date>-emulated-<gpu>`. Written after every check, so that a run that is cut off leaves what it has.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.outcome import Outcome, Status
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What the figures come from; `torch` is empty where PyTorch is not installed."""
+
+    emulated: bool
+    gpu: str
+    driver: str
+    cuda: str
+    torch: str
+    date: str
+    commit: str
+    host: str
+    quick: bool
+    window_s: float
+    repeats: int
+    why_this_driver: str
+
+
+def stem(setting: Setting) -> str:
+    name = re.sub(r"[^a-z0-9]+", "-", setting.gpu.lower()).strip("-")
+    return f"{setting.date[:10]}-{'emulated-' if setting.emulated else ''}{name}"
+
+
+def write(directory: Path, setting: Setting, outcomes: Sequence[Outcome]) -> Path:
+    """The JSON file's path."""
+    directory.mkdir(parents=True, exist_ok=True)
+    whole = {"format": FORMAT, **asdict(setting), "checks": [each.as_json() for each in outcomes]}
+    path = directory / f"{stem(setting)}.json"
+    _put(path, json.dumps(whole, indent=1) + "\n")
+    _put(path.with_suffix(".md"), table(setting, outcomes))
+    return path
+
+
+def read(path: Path) -> list[Outcome]:
+    """What an earlier run left there."""
+    if not path.exists():
+        return []
+    checks = json.loads(path.read_text())["checks"]
+    return [Outcome(**{**each, "status": Status(each["status"])}) for each in checks]
+
+
+def table(setting: Setting, outcomes: Sequence[Outcome]) -> str:
+    kind = "**Emulated driver: no figure here comes from a GPU.**" if setting.emulated else "On a real GPU."
+    counts = ", ".join(f"{sum(o.status == status for o in outcomes)} {status}" for status in Status)
+    head = [
+        f"# {setting.gpu}, {setting.date}",
+        "",
+        kind,
+        "",
+        f"emulated: {str(setting.emulated).lower()} · driver {setting.driver} · CUDA {setting.cuda} · "
+        f"torch {setting.torch or 'not installed'} · commit {setting.commit} · {setting.host}",
+        "",
+        f"{setting.repeats} repeats, windows of {setting.window_s:g} s{', quick' if setting.quick else ''}: {counts}.",
+        "",
+        "| check | status | figures (median ± IQR) | criterion |",
+        "|---|---|---|---|",
+    ]
+    return "\n".join(head + [_row(each) for each in outcomes]) + "\n"
+
+
+def _row(each: Outcome) -> str:
+    shown = "; ".join(f"{name} {_short(value)}" for name, value in each.figures.items())
+    told = f"{each.reason}{'<br>' if each.reason and shown else ''}{shown}"
+    cells = (f"{each.id}: {each.title}", f"{each.status}", told, each.criterion)
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict) and "median" in value:
+        return f"{value['median']:g} ± {value['iqr']:g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_short(each)}" for name, each in value.items())
+    return str(value)
+
+
+def _put(path: Path, text: str) -> None:
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_text(text)
+    fresh.replace(path)

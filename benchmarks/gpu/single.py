@@ -1,0 +1,34 @@
+"""One check in a process of its own: the task comes on stdin, what became of it goes into the file that it names."""
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.outcome import Judgement, NotRun, Status
+
+
+def judge(function: str, arguments: list[str], bench: Bench) -> tuple[Status, str, dict[str, Any]]:
+    module, _, name = function.partition(":")
+    try:
+        found: Judgement = getattr(importlib.import_module(module), name)(bench, *arguments)
+    except NotRun as reason:
+        return Status.NOT_RUN, str(reason), {}
+    except Exception as error:
+        return Status.FAILED, f"{type(error).__name__}: {error}", {}
+    return (Status.FAILED if found.missed else Status.PASSED), "; ".join(found.missed), found.figures
+
+
+def main() -> None:
+    task = json.load(sys.stdin)
+    status, reason, figures = judge(task["function"], task["arguments"], Bench.of_json(task["bench"]))
+    fresh = Path(f"{task['answer']}.new")
+    fresh.write_text(json.dumps({"status": status, "reason": reason, "figures": figures}))
+    os.replace(fresh, task["answer"])
+
+
+if __name__ == "__main__":
+    main()
