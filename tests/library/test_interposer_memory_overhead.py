@@ -45,6 +45,15 @@ def test_a_module_counts_while_it_is_loaded(gpu_slice: GpuSlice) -> None:
     assert eventually(lambda: overhead(gpu_slice, cuda) == CONTEXT, within=0.8)
 
 
+def test_a_module_counts_for_whoever_asks_next(gpu_slice: GpuSlice) -> None:
+    cuda, size = gpu_slice.start(), 5 * MIB
+    before = cuda.left()
+    cuda("cuModuleLoadData", room(8), pointer_to(module(size)))
+    assert cuda.code("cuMemAlloc_v2", room(8), before - size) == OUT_OF_MEMORY
+    cuda("cuModuleLoadData", room(8), pointer_to(module(size)))
+    assert cuda.left() <= before - 2 * size
+
+
 def test_the_slab_that_small_allocations_share_counts(gpu_slice: GpuSlice) -> None:
     cuda = gpu_slice.start()
     pointer = cuda.alloc(KIB)

@@ -3,6 +3,7 @@
  * (nvml/memory.c) comes from the same numbers. The driver answers first, its errors and NULL arguments stay as they are.
  */
 #include "hooks.h"
+#include "memory/memory.h"
 
 static uint64_t smaller(uint64_t one, uint64_t other)
 {
@@ -32,6 +33,7 @@ CUresult cuMemGetInfo(unsigned int *free, unsigned int *total)
     if (error != CUDA_SUCCESS || hook_nested())
         return error;
     vcuda_helper_poll();
+    memory_settle();
     int index = device_index_current();
     if (free != NULL)
         *free = (unsigned int)free_of(index, *free);
@@ -46,6 +48,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
     if (error != CUDA_SUCCESS || hook_nested())
         return error;
     vcuda_helper_poll();
+    memory_settle();
     int index = device_index_current();
     if (free != NULL)
         *free = free_of(index, *free);
