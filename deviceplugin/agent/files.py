@@ -78,8 +78,9 @@ class AgentFiles:
 
     def limit(self, grant: Grant) -> bool:
         """Puts the limits in place, also under a running container; False when they were there already."""
-        written = self._directories.write(grant.id, FILE_NAME, self._legacy(grant))
-        self._clients.limit(grant.id, self._legacy(grant))
+        legacy = self._legacy(grant)
+        written = self._directories.write(grant.id, FILE_NAME, legacy)
+        self._clients.limit(grant.id, legacy)
         if not _is_share(grant):
             return written
         before = self._directories.read(grant.id, limits_file.FILE_NAME)
