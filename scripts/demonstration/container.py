@@ -25,7 +25,10 @@ def lay_out(view: ContainerView, folder: Path, emulator: Mapping[str, str]) -> d
     for path in sorted(path for path in mounts if path != GRANT and path.is_relative_to(GRANT)):
         place = base / path.relative_to(GRANT)
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(mounts[path])
+        if mounts[path].is_dir():
+            place.symlink_to(mounts[path])
+        else:
+            place.hardlink_to(mounts[path])  # as with a mount of one file there is nothing to follow
     for entry in mounts[GRANT].iterdir():
         if not (base / entry.name).exists():
             (base / entry.name).symlink_to(entry)

@@ -92,7 +92,7 @@ class GreedyReport(msgspec.Struct, frozen=True):
 class GreedyContainer(msgspec.Struct, frozen=True):
     """A container that took all it could get: what its pod asked for, what its limits file says, what it got.
 
-    Cores are percent of the GPU's time; `got_bytes` is the most that the driver saw its process hold.
+    Cores are percent of the GPU's time; `held_bytes` is the most that the driver saw its process hold.
     """
 
     pod: str
@@ -102,7 +102,7 @@ class GreedyContainer(msgspec.Struct, frozen=True):
     limit_cores: int
     limit_bytes: int
     got_cores: float
-    got_bytes: int
+    held_bytes: int
     report: GreedyReport
 
 

@@ -65,8 +65,8 @@ async def run(node: GpuNode, asked: Iterable[Asked]) -> tuple[GreedyContainer, .
 async def _started(node: GpuNode, asked: Iterable[Asked]) -> AsyncIterator[list[_Running]]:
     running: list[_Running] = []
     try:
-        for each in asked:
-            running.append(await _start(node, each))
+        for container in asked:
+            running += [await _start(node, container)]
         yield running
     finally:
         for each in running:
@@ -119,7 +119,7 @@ def _found(running: _Running, report: GreedyReport, most: Memory) -> GreedyConta
         blocks=running.asked.blocks,
         limit_cores=limits.cores,
         limit_bytes=limits.memory_bytes,
-        got_bytes=most[pid],
+        held_bytes=most[pid],
         got_cores=report.share_percent,
         report=report,
     )

@@ -93,7 +93,7 @@ def share_one_gpu(pods: Iterable[SeenPod]) -> Promise:
 
 
 def memory_ends_at_the_limit(greedy: Iterable[GreedyContainer]) -> Promise:
-    """What was asked for is what may be held and what the program hears of; all of it can be had, and nothing beyond."""
+    """What was asked for is the limit and what the program hears of; all of it can be had, and nothing beyond."""
     listed = list(greedy)
     wrong = [f"{each.pod} {fault}" for each in listed for fault in _memory_faults(each)]
     return _promise("nobody gets more memory than asked for", wrong, f"{len(listed)} stopped with {REFUSAL}")
@@ -121,8 +121,8 @@ def _memory_faults(greedy: GreedyContainer) -> Iterable[str]:
         yield f"hears of {report.total_bytes} bytes of memory, not of {asked}"
     if report.refusal != REFUSAL:
         yield f"was stopped with {report.refusal}, not {REFUSAL}"
-    if max(greedy.got_bytes, report.got_bytes) > asked:
-        yield f"got {max(greedy.got_bytes, report.got_bytes)} bytes of {asked}"
+    if max(greedy.held_bytes, report.got_bytes) > asked:
+        yield f"got {max(greedy.held_bytes, report.got_bytes)} bytes of {asked}"
     if report.got_bytes < report.free_bytes:
         yield f"was told of {report.free_bytes} free bytes and got {report.got_bytes} only"
 

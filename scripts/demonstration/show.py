@@ -67,9 +67,9 @@ class Show:
             table.add_column(heading, no_wrap=True, justify="right")
         table.add_column("", no_wrap=True)
         for each in greedy:
-            asked, limit, got = each.blocks * BLOCK_MIB, each.limit_bytes // MIB, each.got_bytes // MIB
-            own = (each.got_bytes - each.report.got_bytes) // MIB
-            why = f"then {each.report.refusal}; {own} MiB of it are CUDA's own"
+            asked, limit, got = each.blocks * BLOCK_MIB, each.limit_bytes // MIB, each.held_bytes // MIB
+            own = (each.held_bytes - each.report.got_bytes) // MIB
+            why = f"then {each.report.refusal}; {own} MiB are its context"
             name = f"{each.pod}/{each.container}"
             table.add_row(
                 name, f"{asked} MiB", f"{limit} MiB", _got(f"{got} MiB", got <= limit), Text(why, style="dim")
@@ -109,7 +109,7 @@ def bars(usage: Usage) -> Text:
     return text
 
 
-def _got(text: str, right: bool) -> Text:  # noqa: FBT001
+def _got(text: str, right: bool) -> Text:
     return Text(text, style="green" if right else "bold red")
 
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from scripts.demonstration.failure import DemoError
+from scripts.demonstration.greedy import PROGRAM
 from tests.fakes.emulated_gpus import BUILT, INTERPOSERS
 from tests.fakes.gpunode import EIGHT_GPUS, GpuNode, gpu_node
 
@@ -39,7 +40,9 @@ async def set_up(*, keep: bool) -> AsyncIterator[GpuNode]:
 
 def _home() -> Path:
     """A short path: a unix socket's has 107 bytes at most."""
-    if not (DRIVER / "libnvidia-ml.so.1").exists():
-        raise DemoError("the emulated driver is not built; run scripts/setup")
+    needed = {"the emulated driver": DRIVER / "libcuda.so.1", "vcuda's library": INTERPOSERS / "libcuda.so.1"}
+    for what, path in {**needed, "the greedy program": PROGRAM}.items():
+        if not path.exists():
+            raise DemoError(f"{what} is not built; run scripts/setup")
     base = tempfile.gettempdir()
     return Path(tempfile.mkdtemp(prefix="vcuda-demo-", dir=base if len(base) < LONGEST_ROOT else "/tmp"))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
+MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ async def test_the_play_keeps_its_promises_and_prints_one_document(short_tmp: Pa
     assert run.status == 0, run.told
     document: dict[str, Any] = json.loads(run.out)
     assert document["verdict"]["ok"]
-    assert [promise["held"] for promise in document["verdict"]["promises"]] == [True] * 7
+    assert [promise["held"] for promise in document["verdict"]["promises"]] == [True] * 10
     pods = {pod["name"]: pod for pod in document["pods"]}
     assert len(pods["pretrain"]["gpus"]) == 4
     assert pods["notebook-ann"]["gpus"] == pods["notebook-bob"]["gpus"]
@@ -65,6 +66,18 @@ async def test_the_play_keeps_its_promises_and_prints_one_document(short_tmp: Pa
     ledger = document["ledger"]
     assert len(ledger["before_kill"]["containers"]) >= 10
     assert ledger["at_the_end"]["containers"] == []
+    greedy = {each["pod"]: each for each in document["greedy"]}
+    assert {name: (each["limit_bytes"] >> 20, each["limit_cores"]) for name, each in greedy.items()} == {
+        "greedy-ann": (2048, 20),
+        "greedy-bob": (4096, 50),
+    }
+    for each in greedy.values():
+        assert each["limit_bytes"] - 4 * MIB <= each["held_bytes"] <= each["limit_bytes"]
+        assert each["report"]["refusal"] == "CUDA_ERROR_OUT_OF_MEMORY"
+        assert each["report"]["nvml"]["total_bytes"] == each["limit_bytes"]
+        assert abs(each["got_cores"] - each["limit_cores"]) <= 3
+    assert "asked" in run.told
+    assert "4096 MiB" in run.told
     assert "SIGKILL" in run.told, "the show goes to stderr"
     assert not list(short_tmp.iterdir()), "nothing is left behind"
 

@@ -7,7 +7,15 @@ import pytest
 
 from deviceplugin.observe.usage import ContainerUsage, GpuUsage, ShareUsage, Usage
 from scripts.demonstration import promises
-from scripts.demonstration.document import Device, Mounted, Promise, SeenContainer, SeenPod
+from scripts.demonstration.document import (
+    Device,
+    GreedyContainer,
+    GreedyReport,
+    Mounted,
+    Promise,
+    SeenContainer,
+    SeenPod,
+)
 
 UUIDS = ("GPU-0", "GPU-1")
 Change = Callable[[SeenContainer], SeenContainer]
@@ -193,3 +201,63 @@ def test_what_is_left_in_the_ledger_is_noticed() -> None:
 def test_a_container_that_stopped_is_noticed() -> None:
     assert promises.still_running([("u", "a")], [("u", "a")]).held
     assert promises.still_running([("u", "a"), ("u", "b")], [("u", "a")]).found == "u/b stopped"
+
+
+def greedy(**changes: object) -> GreedyContainer:
+    """Asked for 2 GiB and a fifth, and got that."""
+    report = GreedyReport(
+        total_bytes=2 << 30,
+        free_bytes=1536 << 20,
+        got_bytes=1536 << 20,
+        refusal="CUDA_ERROR_OUT_OF_MEMORY",
+        launches=500,
+        unit_ns=2_000_000,
+        seconds=5.0,
+        share_percent=20.0,
+        nvml=None,
+    )
+    told = {name: changes.pop(name) for name in GreedyReport.__struct_fields__ if name in changes}
+    container = GreedyContainer(
+        "ann", "slice", 20, 8, 20, 2 << 30, 20.0, 2 << 30, msgspec.structs.replace(report, **told)
+    )
+    return msgspec.structs.replace(container, **changes)
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (greedy(), ""),
+        (greedy(limit_bytes=4 << 30), "has a limit of 4294967296"),
+        (greedy(total_bytes=80 << 30), "hears of 85899345920 bytes"),
+        (greedy(refusal="CUDA_SUCCESS"), "was stopped with CUDA_SUCCESS"),
+        (greedy(refusal="CUDA_ERROR_INVALID_VALUE"), "was stopped with CUDA_ERROR_INVALID_VALUE"),
+        (greedy(held_bytes=(2 << 30) + 1), "ann got 2147483649 bytes of 2147483648"),
+        (greedy(got_bytes=1 << 30), "was told of 1610612736 free bytes and got 1073741824 only"),
+    ],
+)
+def test_memory_beyond_or_short_of_the_limit_is_noticed(one: GreedyContainer, said: str) -> None:
+    promise = promises.memory_ends_at_the_limit([greedy(), one])
+    assert promise.held == (not said)
+    assert said in promise.found
+
+
+@pytest.mark.parametrize(
+    ("one", "held"),
+    [
+        (greedy(got_cores=17.1), True),
+        (greedy(got_cores=22.9), True),
+        (greedy(got_cores=23.1), False),
+        (greedy(got_cores=16.9), False),
+        (greedy(limit_cores=30, got_cores=20.0), False),
+    ],
+)
+def test_a_share_that_is_off_by_more_than_three_points_is_noticed(one: GreedyContainer, held: bool) -> None:
+    promise = promises.time_is_shared_as_asked([one])
+    assert promise.held is held
+    assert held or "ann asked for 20 % of the GPU's time" in promise.found
+
+
+def test_pods_on_different_gpus_are_noticed() -> None:
+    one, other = seen("a"), msgspec.structs.replace(seen("b"), gpus=(1,))
+    assert promises.share_one_gpu([one, seen("b")]).held
+    assert promises.share_one_gpu([one, other]).found == "a is on GPU (0,); b is on GPU (1,)"
