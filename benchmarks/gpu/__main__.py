@@ -7,7 +7,7 @@ Exit status: 0 every check that ran passed, 1 one failed, 2 nothing could be run
 
 import argparse
 import dataclasses
-import datetime
+import datetime as dt
 import json
 import os
 import platform
@@ -22,10 +22,9 @@ from benchmarks.gpu import driver, plan, prepare, report, runner
 from benchmarks.gpu.bench import Bench, ProgramFailed
 from benchmarks.gpu.outcome import Check, Outcome, Status
 
-RESULTS = prepare.REPOSITORY / "benchmarks/results"
+RESULTS = driver.REPOSITORY / "benchmarks/results"
 FULL = (5, 2.0)  # repeats and window: ten seconds in all
 QUICK = (2, 1.0)
-CALIBRATED_ROUNDS = 1_000_000
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -52,9 +51,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="2 repeats of 1 s, the smallest memory limit only")
     parser.add_argument("--driver", choices=["auto", "real", "emulated"], default="auto")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
-    parser.add_argument(
-        "--merge", action="store_true", help="keep what the file of this day and GPU has of other checks"
-    )
+    parser.add_argument("--merge", action="store_true", help="keep other checks of the file of this day and GPU")
     parser.add_argument("--repeats", type=int, default=0)
     parser.add_argument("--window", type=float, default=0.0, help="seconds of each measurement of a share")
     parser.add_argument("--python", default="", help="the interpreter that has PyTorch (default: this one, or python3)")
@@ -92,9 +89,10 @@ def python_with_torch(wished: str) -> str:
 
 
 def calibrated(bench: Bench) -> int:
-    """Picoseconds of one round of the kernels' loop on this GPU."""
-    told = bench.native().run(bench.program("workload"), "calibrate", "--seconds", 1)
-    return max(1, round(1e12 / (told["per_second"] * CALIBRATED_ROUNDS)))
+    """Picoseconds of one round of the kernels' loop on this GPU, of a kernel of a million rounds by its events."""
+    told = bench.native().run(bench.program("pace"), "--seconds", 1, "--kernel-us", 4000, "--round-ps", 4000)
+    picoseconds: float = told["event_ms"] * 1000
+    return max(1, round(picoseconds))
 
 
 def setting_of(bench: Bench) -> report.Setting:
@@ -104,7 +102,7 @@ def setting_of(bench: Bench) -> report.Setting:
         driver=bench.driver.version,
         cuda=bench.driver.cuda_version,
         torch=torch_version(bench.torch_python),
-        date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        date=dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         commit=commit(),
         host=f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}",
         quick=bench.quick,
@@ -123,8 +121,8 @@ def torch_version(python: str) -> str:
 
 
 def commit() -> str:
-    """Of the repository, `-changed` where what is measured is not what was committed; a copy without git says unknown."""
-    git = ["git", "-C", str(prepare.REPOSITORY)]
+    """Of the repository; `-changed` where what is measured was not committed, `unknown` in a copy without git."""
+    git = ["git", "-C", str(driver.REPOSITORY)]
     try:
         head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
         paths = ["library", "deviceplugin/guest", "benchmarks/gpu"]

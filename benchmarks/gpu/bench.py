@@ -26,7 +26,7 @@ Process = subprocess.Popen[str]
 _KEPT = ("PATH", "HOME", "TMPDIR", "LANG", "USER", "CUDA_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
-class ProgramFailed(Exception):
+class ProgramFailed(Exception):  # noqa: N818 - a fact about the program
     """A program of a check ended badly; the message has the end of its stderr."""
 
 
@@ -46,7 +46,7 @@ class Environment:
             text=True,
         )
 
-    def run(self, *command: object, timeout: float = 300, **more: str) -> Any:
+    def run(self, *command: object, timeout: float = 300, **more: str) -> Any:  # noqa: ANN401 - JSON
         """The JSON of its last line."""
         with killed_at_end(self.start(*command, **more)) as process:
             out, errors = process.communicate(timeout=timeout)

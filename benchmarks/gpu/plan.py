@@ -1,6 +1,7 @@
 """The plan: every check of T1 to T9 (research on interception, section 7.3) and the open questions to a real driver."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from benchmarks.gpu.outcome import Check
 
@@ -26,9 +27,7 @@ _SAME = "the same answers as without ours"
 
 def checks() -> tuple[Check, ...]:
     return tuple(
-        Check(
-            each.id, each.title, each.criterion, f"benchmarks.gpu.checks.{each.function}", each.arguments, each.limit_s
-        )
+        replace(each, function=f"benchmarks.gpu.checks.{each.function}")
         for part in (_memory, _views, _share, _sharing, _overhead, _robustness, _rest)
         for each in part()
     )

@@ -60,13 +60,14 @@ def read(path: Path) -> list[Outcome]:
 def table(setting: Setting, outcomes: Sequence[Outcome]) -> str:
     kind = "**Emulated driver: no figure here comes from a GPU.**" if setting.emulated else "On a real GPU."
     counts = ", ".join(f"{sum(o.status == status for o in outcomes)} {status}" for status in Status)
+    facts = [f"emulated: {str(setting.emulated).lower()}", f"driver {setting.driver}", f"CUDA {setting.cuda}"]
+    facts += [f"torch {setting.torch or 'not installed'}", f"commit {setting.commit}", setting.host]
     head = [
         f"# {setting.gpu}, {setting.date}",
         "",
         kind,
         "",
-        f"emulated: {str(setting.emulated).lower()} · driver {setting.driver} · CUDA {setting.cuda} · "
-        f"torch {setting.torch or 'not installed'} · commit {setting.commit} · {setting.host}",
+        " · ".join(facts),
         "",
         f"{setting.repeats} repeats, windows of {setting.window_s:g} s{', quick' if setting.quick else ''}: {counts}.",
         "",
@@ -83,7 +84,7 @@ def _row(each: Outcome) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
-def _short(value: Any) -> str:
+def _short(value: Any) -> str:  # noqa: ANN401 - JSON
     if isinstance(value, dict) and "median" in value:
         return f"{value['median']:g} ± {value['iqr']:g}"
     if isinstance(value, dict):

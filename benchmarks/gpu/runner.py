@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.driver import REPOSITORY
 from benchmarks.gpu.outcome import Check, Outcome, Status, outcome
-from benchmarks.gpu.prepare import REPOSITORY
 
 
 def run(check: Check, bench: Bench) -> Outcome:
@@ -40,9 +40,10 @@ def _feed(process: subprocess.Popen[bytes], task: bytes, limit_s: float) -> bool
     """Whether it ended by itself."""
     try:
         process.communicate(task, timeout=limit_s)
-        return True
     except subprocess.TimeoutExpired:
         return False
+    else:
+        return True
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

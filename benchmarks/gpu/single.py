@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ def main() -> None:
     status, reason, figures = judge(task["function"], task["arguments"], Bench.of_json(task["bench"]))
     fresh = Path(f"{task['answer']}.new")
     fresh.write_text(json.dumps({"status": status, "reason": reason, "figures": figures}))
-    os.replace(fresh, task["answer"])
+    fresh.replace(task["answer"])
 
 
 if __name__ == "__main__":

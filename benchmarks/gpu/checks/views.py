@@ -11,7 +11,7 @@ LIMIT = 4 * GIB
 SLACK = 2 * MIB
 
 
-def ask(bench: Bench, name: str, python: str) -> Any:
+def ask(bench: Bench, name: str, python: str) -> Any:  # noqa: ANN401 - JSON
     return bench.container(memory=LIMIT).run(python, "-m", f"{PYTHON_INSIDE}.views", name, bench.device.uuid)
 
 

@@ -5,8 +5,11 @@ In a container the answers have to be those of the bare driver, but for what is 
 
 import json
 import os
+import signal
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p, create_string_buffer
 from typing import Any
@@ -52,7 +55,7 @@ def fork() -> dict[str, Any]:
 
 
 def capture() -> dict[str, Any]:
-    """Launches captured in each mode while another thread launches too; what is forbidden in a capture; the graphs run."""
+    """Launches captured in each mode, the relaxed one while another thread launches too; the graphs run."""
     cuda = Cuda()
     cuda.start()
     function, stream, told = cuda.function(), cuda.stream(), dict[str, Any]()
@@ -138,6 +141,23 @@ def visible() -> dict[str, Any]:
     return {"cuInit": started, "uuids": uuids, "totals": totals}
 
 
+def killed_neighbour(program: str, size: str) -> dict[str, Any]:
+    """A process fills its share and is killed; how long until another gets as much. Runs in any pid namespace."""
+    command = [program, "malloc", "--hold", "1"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        told = json.loads(first.stdout.readline())
+        print(json.dumps(told), flush=True)
+        sys.stdin.readline()  # whoever watches has seen enough
+        os.kill(first.pid, signal.SIGKILL)
+        first.wait()
+    killed, again = time.monotonic(), 0
+    while again < min(told["got"], int(size)) and time.monotonic() - killed < 10:
+        done = subprocess.run([program, "malloc", "--cycles", "0"], capture_output=True, text=True, check=True)
+        again = json.loads(done.stdout)["got"]
+    return {"again": again, "seconds": round(time.monotonic() - killed, 3)}
+
+
 def primary_context() -> dict[str, Any]:
     """Retained, released, reset and retained again."""
     cuda, device, context = Cuda(), c_int(), c_void_p()
@@ -156,5 +176,6 @@ def primary_context() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    known = (fork, capture, forbidden_in_capture, refused_in_capture, visible, primary_context)
-    print(json.dumps({each.__name__: each for each in known}[sys.argv[1]]()))
+    known = (fork, capture, forbidden_in_capture, refused_in_capture, visible, killed_neighbour, primary_context)
+    functions: dict[str, Callable[..., Any]] = {each.__name__: each for each in known}
+    print(json.dumps(functions[sys.argv[1]](*sys.argv[2:])))

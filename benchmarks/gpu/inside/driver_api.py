@@ -47,10 +47,10 @@ class Cuda:
     def __init__(self, file: str = "libcuda.so.1") -> None:
         self.library = ctypes.CDLL(file)
 
-    def ask(self, call: str, *arguments: Any) -> int:
+    def ask(self, call: str, *arguments: Any) -> int:  # noqa: ANN401 - ctypes
         return int(getattr(self.library, call)(*arguments))
 
-    def do(self, call: str, *arguments: Any) -> None:
+    def do(self, call: str, *arguments: Any) -> None:  # noqa: ANN401 - ctypes
         code = self.ask(call, *arguments)
         if code != 0:
             raise CudaError(call, code)
@@ -123,7 +123,7 @@ class Nvml:
         self.do("nvmlInit_v2")
         self.do("nvmlDeviceGetHandleByUUID", uuid.encode(), byref(self.device))
 
-    def do(self, call: str, *arguments: Any) -> None:
+    def do(self, call: str, *arguments: Any) -> None:  # noqa: ANN401 - ctypes
         code = int(getattr(self.library, call)(*arguments))
         if code != 0:
             raise CudaError(call, code)

@@ -1,4 +1,4 @@
-"""What driver the loader finds and which GPUs it has, as one line of JSON; one sentence on stderr and status 1 if none."""
+"""What driver the loader finds and which GPUs it has, as a line of JSON; if none, a sentence on stderr and status 1."""
 
 import json
 import sys

@@ -1,5 +1,7 @@
 """Things that PyTorch programs do; each by name. Out: one line of JSON whose `good` says whether it went well."""
 
+# mypy: disable-error-code="import-not-found"
+
 import json
 import os
 import sys

@@ -3,6 +3,8 @@
 `refusal` is 2, the driver's own word for it, where PyTorch raised its OutOfMemoryError, and the error's name otherwise.
 """
 
+# mypy: disable-error-code="import-not-found"
+
 import json
 from typing import Any
 

@@ -4,6 +4,8 @@ In: the name of a kind and a device. Out: a function that does one iteration, wi
 iteration is to be waited for. `small` makes everything tiny: to try the code without a GPU.
 """
 
+# mypy: disable-error-code="import-not-found, misc, no-any-return"
+
 from collections.abc import Callable
 from typing import Any
 

@@ -6,6 +6,8 @@ With SECONDS once; without, `ready` first, then once for each number on stdin. E
 it tiny and without a GPU: a trial of the code, no measurement.
 """
 
+# mypy: disable-error-code="import-not-found"
+
 import collections
 import json
 import sys

@@ -1,6 +1,7 @@
 """What NVML tells of each process's use of the GPU, for some seconds. Out: one line of JSON with the samples."""
 
 import ctypes
+import itertools
 import json
 import sys
 import time
@@ -37,7 +38,7 @@ def watch(uuid: str) -> dict[str, Any]:
                 seen[sample.pid, sample.time] = sample.sm
         time.sleep(0.05)
     times = sorted({stamp for _, stamp in seen})
-    gaps = sorted(b - a for a, b in zip(times, times[1:], strict=False))
+    gaps = sorted(b - a for a, b in itertools.pairwise(times))
     return {
         "samples": len(seen),
         "pids": sorted({pid for pid, _ in seen}),
