@@ -1,0 +1,143 @@
+"""One GPU that containers share, as the agent would set it up: each with its limits, and with the others' rows.
+
+In: directories with our library and the emulated driver (or any driver). Out: containers, programs in them, what their
+region says. Base and shared files are made by the agent's own code; VCUDA_DIR stands in for the mount at /etc/vcuda.
+Used by tests and by benchmarks/. Not here: which program, what it should get.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from deviceplugin.guest import region
+from deviceplugin.guest.limits_file import DeviceLimits, GrantLimits, encode
+from deviceplugin.guest.shared_state import SharedState
+from deviceplugin.ledger.grant import GrantId
+from deviceplugin.model.gpu import GpuUuid
+
+UUID = GpuUuid("GPU-00000000-0000-0000-0000-000000000001")
+PROFILE = {
+    "format": 1,
+    "name": "one GPU",
+    "driver": "580.95.05",
+    "cuda": "13.0",
+    "models": {"gpu": {"name": "NVIDIA H100 80GB HBM3", "memory_mib": 80 * 1024, "compute_capability": "9.0"}},
+    "gpus": [{"model": "gpu", "uuid": str(UUID)}],
+}
+
+
+@dataclass
+class Running:
+    """A program in a container. `with` kills what still runs."""
+
+    process: subprocess.Popen[str]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        with self.process:
+            self.process.kill()
+
+    def result(self, timeout: float = 50) -> dict[str, Any]:
+        """The last line it printed."""
+        out, errors = self.process.communicate(timeout=timeout)
+        if self.process.returncode != 0:
+            raise AssertionError(f"{self.process.args!r} ended with {self.process.returncode}: {errors}")
+        told: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return told
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.communicate()
+
+
+@dataclass
+class Container:
+    """`environment`: all of what its programs get."""
+
+    base: Path
+    grant: GrantId
+    uuid: GpuUuid
+    environment: dict[str, str]
+    generation: int = 0
+
+    def limit(self, cores: int, soft_cores: int = 0) -> None:
+        """Also while it runs."""
+        self.generation += 1
+        devices = (DeviceLimits(self.uuid, "", 8 << 30, cores, soft_cores),)
+        fresh = self.base / ".limits.new"
+        fresh.write_bytes(encode(GrantLimits(self.grant, devices, self.generation)))
+        fresh.replace(self.base / "limits")
+
+    def start(self, *command: object, **environment: str) -> Running:
+        return Running(
+            subprocess.Popen(
+                list(map(str, command)),
+                env=self.environment | environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+
+    @property
+    def counters(self) -> region.Counters:
+        return region.read(self.base / "state/region", grant=self.grant, devices=1).counters[0]
+
+
+@dataclass
+class SharedGpu:
+    """`ours` holds the three interposers, `driver` is the real libcuda.so.1 or the emulated one."""
+
+    root: Path
+    ours: Path
+    driver: Path
+    uuid: GpuUuid = UUID
+    environment: dict[str, str] = field(default_factory=dict)
+    containers: int = 0
+
+    def __post_init__(self) -> None:
+        self.mirror.mkdir(parents=True)
+        for name in ("libcuda.so.1", "libvcuda.so.1"):
+            shutil.copy2(self.ours / name, self.mirror / name)
+        (self.mirror / "libcuda-real.so.1").symlink_to(self.driver)
+        (self.root / "profile.json").write_text(json.dumps(PROFILE))
+        emulated = {
+            "VCUDA_EMULATOR_PROFILE": str(self.root / "profile.json"),
+            "VCUDA_EMULATOR_STATE": str(self.root / "state"),
+        }
+        self.environment = {"PATH": os.environ["PATH"]} | emulated | self.environment
+
+    @property
+    def mirror(self) -> Path:
+        return self.root / "mirror"
+
+    @property
+    def native(self) -> dict[str, str]:
+        """The environment of a program without us."""
+        return self.environment | {"LD_LIBRARY_PATH": str(self.driver.parent)}
+
+    def container(self, cores: int, soft_cores: int = 0) -> Container:
+        self.containers += 1
+        grant = GrantId(f"g-{self.containers}")
+        vm = self.root / "vm"
+        SharedState(vm).prepare(grant, [self.uuid])
+        mount = vm / grant / "gpus" / self.uuid
+        mount.rmdir()
+        mount.symlink_to(vm / "gpus" / self.uuid)
+        environment = self.environment | {"LD_LIBRARY_PATH": str(self.mirror), "VCUDA_DIR": str(vm / grant)}
+        container = Container(vm / grant, grant, self.uuid, environment)
+        container.limit(cores, soft_cores)
+        return container
+
+
+def shares(running: Sequence[Running]) -> list[float]:
+    """What each of some workloads (library/programs/workload.c) got, in percent of the GPU."""
+    return [float(one.result()["share_percent"]) for one in running]

@@ -1,0 +1,232 @@
+"""Shares of the emulated GPU's time, in real time: few cases and short; benchmarks/sharing.py measures all of them.
+
+Tolerances are wider than the product's: this machine may be busy with other things, and three seconds are short.
+"""
+
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.library.cuda_declarations import OURS as HEADERS
+from tests.library.machine import LIBRARY
+from tests.library.shared_gpu import Container, SharedGpu, shares
+
+_PROGRAMS = Path(__file__).parent / "native/interposer_programs"
+
+
+@pytest.fixture(scope="session")
+def workload(build: Path) -> Path:
+    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "programs"], check=True, timeout=55)
+    return build.parent / "programs/workload"
+
+
+@pytest.fixture(scope="session")
+def launching(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("launching") / "launching"
+    command = [
+        "gcc",
+        "-std=c11",
+        "-D_GNU_SOURCE",
+        "-pthread",
+        "-O1",
+        "-g",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{HEADERS}",
+    ]
+    libraries = [str(build / "libcuda.so.1"), "-ldl"]
+    subprocess.run([*command, "-o", str(output), str(_PROGRAMS / "launching.c"), *libraries], check=True, timeout=55)
+    return output
+
+
+@pytest.fixture
+def gpu(interposers: Path, build: Path, short_tmp: Path) -> SharedGpu:
+    return SharedGpu(short_tmp, interposers, build / "libcuda.so.1")
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit"), [("small", 50), ("medium", 75), ("gemm", 25), ("step", 50), ("graph", 25), ("streams", 30)]
+)
+def test_a_container_gets_its_share(gpu: SharedGpu, workload: Path, kind: str, limit: int) -> None:
+    container = gpu.container(limit)
+    with container.start(workload, kind, "--seconds", 2.5) as running:
+        (share,) = shares([running])
+    if kind == "streams":  # four in parallel, but seldom all four: it is not more than its share
+        assert limit / 2 <= share <= limit + 2
+    else:
+        assert share == pytest.approx(limit, abs=2)
+    counters = container.counters
+    assert counters.charged_ns == pytest.approx(3e9 * limit / 100, rel=0.15)
+    assert counters.launches > 0
+    assert counters.throttled_launches > 0
+    assert counters.effective_cores == limit * 1000
+
+
+def test_a_container_without_a_limit_is_left_alone(gpu: SharedGpu, workload: Path) -> None:
+    container = gpu.container(100)
+    with container.start(workload, "medium", "--seconds", 1) as running:
+        assert shares([running]) == [pytest.approx(100, abs=1)]
+    assert container.counters.launches == 0
+
+
+def test_who_does_not_reach_the_limit_is_not_held_back(gpu: SharedGpu, workload: Path) -> None:
+    container = gpu.container(50)
+    with container.start(workload, "eager", "--seconds", 2) as running:
+        running.result()
+    assert container.counters.throttled_ns < 2e9 * 0.05
+
+
+@pytest.mark.parametrize("limits", [(30, 70), (50, 50)])
+def test_two_containers(gpu: SharedGpu, workload: Path, limits: tuple[int, int]) -> None:
+    with ExitStack() as stack:
+        running = [
+            stack.enter_context(gpu.container(limit).start(workload, kind, "--seconds", 3))
+            for limit, kind in zip(limits, ("gemm", "medium"), strict=True)
+        ]
+        assert shares(running) == [pytest.approx(limit, abs=3) for limit in limits]
+
+
+def test_eight_processes_share_one_budget(gpu: SharedGpu, workload: Path) -> None:
+    container = gpu.container(50)
+    with ExitStack() as stack:
+        running = [stack.enter_context(container.start(workload, "medium", "--seconds", 3)) for _ in range(8)]
+        got = shares(running)
+    assert sum(got) == pytest.approx(50, abs=3)
+    assert min(got) >= 50 / 8 / 2
+
+
+def charged_percent(container: Container, seconds: float) -> float:
+    """What a container is charged from now on, in percent of the GPU."""
+    before, begin = container.counters.charged_ns, time.monotonic()
+    time.sleep(seconds)
+    return (container.counters.charged_ns - before) / (time.monotonic() - begin) / 1e7
+
+
+def test_the_limit_changes_while_it_runs(gpu: SharedGpu, workload: Path) -> None:
+    container = gpu.container(20)
+    with container.start(workload, "medium", "--seconds", 30):
+        wait_until(lambda: container.counters.charged_ns > 100_000_000)
+        assert charged_percent(container, 1) == pytest.approx(20, abs=3)
+        for limit in (60, 100, 10):
+            container.limit(limit)
+            time.sleep(1.0)  # what the issue allows
+            if limit < 100:
+                assert charged_percent(container, 1) == pytest.approx(limit, abs=3)
+            else:
+                assert charged_percent(container, 0.5) < 3, "nobody is charged who is not limited"
+
+
+def test_idle_time_is_borrowed_and_given_back(gpu: SharedGpu, workload: Path) -> None:
+    borrower, owner = gpu.container(30, soft_cores=90), gpu.container(60)
+    with borrower.start(workload, "medium", "--seconds", 30):
+        wait_until(lambda: borrower.counters.charged_ns > 500_000_000)
+        assert charged_percent(borrower, 1) == pytest.approx(90, abs=4)
+        with owner.start(workload, "gemm", "--seconds", 2.5) as running:
+            (got,) = shares([running])
+        assert got == pytest.approx(60, abs=3)
+        time.sleep(1.0)
+        assert charged_percent(borrower, 1) == pytest.approx(90, abs=4)
+        assert borrower.counters.effective_cores == 90_000
+
+
+def test_a_killed_process_holds_nobody_up(gpu: SharedGpu, workload: Path) -> None:
+    container = gpu.container(50)
+    with container.start(workload, "medium", "--seconds", 3) as running:
+        for _ in range(4):
+            with container.start(workload, "long", "--seconds", 30) as killed:
+                time.sleep(0.3)
+                killed.kill()
+        running.result()
+    with container.start(workload, "medium", "--seconds", 2) as running:
+        assert shares([running]) == [pytest.approx(50, abs=2)]
+
+
+def test_a_neighbour_that_was_killed_at_work_counts_no_more(gpu: SharedGpu, workload: Path) -> None:
+    neighbour, container = gpu.container(50), gpu.container(50)
+    with neighbour.start(workload, "long", "--seconds", 30) as killed:
+        time.sleep(1)
+        killed.kill()
+    with container.start(workload, "medium", "--seconds", 2) as running:
+        assert shares([running]) == [pytest.approx(50, abs=2)]
+
+
+def wait_until(condition: Callable[[], bool], deadline_s: float = 10) -> None:
+    deadline = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+# ---- the ways of launching, see launching.c ----
+
+
+def case(gpu: SharedGpu, launching: Path, name: str, **environment: str) -> dict[str, object]:
+    with gpu.container(25).start(launching, name, **environment) as running:
+        return running.result()
+
+
+def test_every_way_of_launching_is_limited(gpu: SharedGpu, launching: Path) -> None:
+    for way, share in case(gpu, launching, "ways").items():
+        assert share == pytest.approx(25, abs=2), way
+
+
+def test_threads_that_come_and_go(gpu: SharedGpu, launching: Path) -> None:
+    assert case(gpu, launching, "threads") == {"share": pytest.approx(25, abs=3)}
+
+
+def test_nothing_of_ours_in_a_capture(gpu: SharedGpu, launching: Path) -> None:
+    assert case(gpu, launching, "captures") == {"nodes": 3 * 8 * 30, "violations": 0}
+
+
+def test_contexts_and_streams_that_end_at_work(gpu: SharedGpu, launching: Path) -> None:
+    assert case(gpu, launching, "ends") == {"share": pytest.approx(25, abs=2.5)}
+
+
+def test_no_launch_waits_long_for_what_cannot_be_measured(gpu: SharedGpu, launching: Path) -> None:
+    longest = case(gpu, launching, "stuck")["longest_ms"]
+    assert isinstance(longest, float)
+    assert 200 <= longest <= 400
+
+
+def test_forked_children(gpu: SharedGpu, launching: Path) -> None:
+    told = case(gpu, launching, "forks")
+    assert told == {"before_init": True, "after_init": True, "parent": pytest.approx(25, abs=2)}
+
+
+def test_the_end_of_a_process_is_not_delayed(gpu: SharedGpu, launching: Path) -> None:
+    with gpu.container(25).start(launching, "exits") as running:
+        ended_at = running.result()["at_ns"]
+    assert time.monotonic_ns() - ended_at < 500_000_000
+
+
+def runtime(name: str) -> str:
+    return subprocess.run(
+        ["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+CASES = ("threads", "captures", "ends", "stuck", "forks", "exits")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", CASES)
+def test_with_addresses_checked(
+    sanitized_interposers: Path, build: Path, launching: Path, short_tmp: Path, name: str
+) -> None:
+    gpu = SharedGpu(short_tmp, sanitized_interposers, build / "libcuda.so.1")
+    checks = {"LD_PRELOAD": runtime("libasan.so"), "ASAN_OPTIONS": "detect_leaks=0"}
+    case(gpu, launching, name, **checks)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", CASES)
+def test_with_threads_checked(
+    thread_checked_build: Path, build: Path, launching: Path, short_tmp: Path, name: str
+) -> None:
+    gpu = SharedGpu(short_tmp, thread_checked_build / "interposer", build / "libcuda.so.1")
+    case(gpu, launching, name, LD_PRELOAD=runtime("libtsan.so"), TSAN_OPTIONS="exitcode=66 die_after_fork=0")
