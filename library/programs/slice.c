@@ -2,10 +2,11 @@
  * A small CUDA program that takes all it can get: device memory until it is refused, then the GPU's time for some seconds. It is
  * linked against nothing but libcuda.so.1 and runs on a real GPU and on the emulated driver alike.
  *
- *   slice [--seconds S] [--kernel-us U] [--block-mib M] [--hold-mib M] [--graph] [--sync] [--exact]
+ *   slice [--seconds S] [--kernel-us U] [--block-mib M] [--hold-mib M] [--graph] [--sync] [--exact] [--after FILE]
  *
  * Memory is taken in blocks of --block-mib, then in ever smaller ones down to 2 MiB, so that what it got is all there was. It is freed before the
  * second part, but for --hold-mib, so that neighbours can have theirs. While it is held NVML, where there is one, is asked how that looks.
+ * With --after it makes its context and then waits until the file exists, so that several begin at once.
  * Out: one line of JSON on stdout: what cuMemGetInfo said, how much memory it got before it was refused and with which error, and the
  * share of the GPU's time that it got. The share is work done over wall time: launches that ended, times the shortest time that the GPU took for one
  * (events), because a launch that shares the GPU takes longer than its work. With --exact a launch is worth what was asked of it, which
@@ -20,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "cuda.h"
 #include "nvml.h"
@@ -46,6 +48,7 @@ struct settings {
     double seconds;
     uint64_t kernel_us, block_mib, hold_mib;
     bool graph, sync, exact;
+    const char *after;
 };
 
 struct memory_result {
@@ -113,6 +116,8 @@ static struct settings read_settings(char **argument)
             settings.sync = true;
         } else if (strcmp(*argument, "--exact") == 0) {
             settings.exact = true;
+        } else if (strcmp(*argument, "--after") == 0 && argument[1] != NULL) {
+            settings.after = *++argument;
         } else if (strcmp(*argument, "--seconds") == 0) {
             settings.seconds = number_after(argument++, "--seconds");
         } else if (strcmp(*argument, "--kernel-us") == 0) {
@@ -127,6 +132,12 @@ static struct settings read_settings(char **argument)
         }
     }
     return settings;
+}
+
+static void wait_for(const char *file)
+{
+    while (file != NULL && access(file, F_OK) != 0)
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
 }
 
 /* What nvidia-smi would show of this GPU now. NVML is no dependency: where it cannot be asked, nothing is said. */
@@ -266,6 +277,7 @@ int main(int count, char **arguments)
     CHECK(cuModuleLoadData(&module, kernel_text));
     CHECK(cuModuleGetFunction(&function, module, "work"));
     CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    wait_for(settings.after);
     struct memory_result memory = take_memory(&settings, device);
     struct time_result time = {0};
     if (settings.seconds > 0)

@@ -59,8 +59,8 @@ def start_agent(empty_cluster: Cluster) -> Iterator[StartAgent]:
     """
     started: list[Agent] = []
     folder = Path("/tmp") / f"vce-{secrets.token_hex(4)}"  # short for its sockets, and a name that Kubernetes takes
-    folder.mkdir()
-    gpus = EmulatedGpus(PROFILES / "hgx-a100.json", folder / "gpus.state")
+    (folder / "gpus").mkdir(parents=True)  # of its own, so that containers can be given it
+    gpus = EmulatedGpus(PROFILES / "hgx-a100.json", folder / "gpus" / "state")
 
     def start(*flags: str, without: tuple[str, ...] = ()) -> Agent:
         identity = Identity.create(empty_cluster.admin, f"agent-{folder.name}", shipped_rules(without=without))

@@ -1,12 +1,14 @@
 """The container images, made here because no registry can be reached.
 
-In: Debian's static busybox and a C file. Out: docker-archive tars, as bytes, that `ctr images import` takes.
-Not here: importing. Invariant: one layer each, and nothing in it that needs the network.
+In: Debian's static busybox, a C file, programs with what they need of this machine's C library. Out: docker-archive
+tars, as bytes, that `ctr images import` takes. Not here: importing. Invariant: one layer each, and nothing in it that
+needs the network.
 """
 
 import hashlib
 import io
 import json
+import re
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,11 +29,29 @@ def pause_image() -> bytes:
 
 
 def busybox_image() -> bytes:
+    return image_with(BUSYBOX, ())
+
+
+def _busybox() -> tuple[dict[str, bytes], dict[str, str]]:
+    """Its files and the links of its applets."""
     program = Path("/bin/busybox")
     applets = run([str(program), "--list"], doing="listing busybox's applets").split()
     links = {f"bin/{applet}": "busybox" for applet in applets if applet != "busybox"}
-    files = {"bin/busybox": program.read_bytes(), "etc/passwd": b"root:x:0:0:root:/:/bin/sh\n"}
-    return _archive(BUSYBOX, _layer(files, links=links, folders=("tmp", "dev", "proc", "sys")), ["/bin/sh"])
+    return {"bin/busybox": program.read_bytes(), "etc/passwd": b"root:x:0:0:root:/:/bin/sh\n"}, links
+
+
+def image_with(reference: str, programs: Iterable[Path], libraries: Iterable[Path] = ()) -> bytes:
+    """busybox and dynamically linked programs; of what these or the `libraries` need, what this system has."""
+    files = {f"bin/{program.name}": program.read_bytes() for program in programs}
+    for path in (*programs, *libraries):
+        files |= {found.lstrip("/"): Path(found).read_bytes() for found in _system_libraries(path)}
+    busybox, links = _busybox()
+    return _archive(reference, _layer(busybox | files, links=links, folders=("tmp", "dev", "proc", "sys")), ["/bin/sh"])
+
+
+def _system_libraries(path: Path) -> list[str]:
+    needed = run(["ldd", str(path)], doing=f"asking what {path.name} needs")
+    return re.findall(r"(?:^|\s)(/(?:usr/)?lib\S*)", needed)
 
 
 def _layer(files: dict[str, bytes], *, links: dict[str, str], folders: Iterable[str] = ()) -> bytes:

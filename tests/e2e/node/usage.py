@@ -26,6 +26,10 @@ class ShareUsage(msgspec.Struct, frozen=True):
     cores: int
     blocks: int
     memory_used_bytes: int | None
+    memory_overhead_bytes: int | None
+    memory_refusals: int | None
+    cores_used: float | None
+    throttled_seconds: float | None
 
 
 class ContainerUsage(msgspec.Struct, frozen=True):
