@@ -27,6 +27,18 @@ def test_a_context_counts_and_what_is_free_says_so(gpu_slice: GpuSlice) -> None:
     assert cuda.left() == UNIT
 
 
+@pytest.mark.parametrize("ask", ["what is free", "everything"])
+def test_a_new_context_is_counted_before_anything_is_given_out(gpu_slice: GpuSlice, ask: str) -> None:
+    """Programs ask what is free, or take it all, as soon as they have a context."""
+    cuda = gpu_slice.start(context=False)
+    for _ in range(3):
+        cuda.begin()
+        if ask == "what is free":
+            assert cuda.left() == gpu_slice.room
+        assert cuda.code("cuMemAlloc_v2", room(8), gpu_slice.room + UNIT) == OUT_OF_MEMORY
+        cuda("cuDevicePrimaryCtxRelease_v2", 0)
+
+
 def test_a_context_that_does_not_fit_is_made_and_nothing_else_is(gpu_slice: GpuSlice) -> None:
     cuda = gpu_slice.start(context=False, VCUDA_EMULATOR_CONTEXT_MIB="1024")
     cuda.begin()

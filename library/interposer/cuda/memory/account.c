@@ -75,6 +75,7 @@ bool account_take(unsigned index, uint64_t bytes)
 
     if (region == NULL)
         return false;
+    vcuda_helper_poll();
     overhead_settle();
     if (take_once(region, index, bytes) || take_after_relief(region, index, bytes))
         return true;

@@ -84,11 +84,16 @@ static bool enter(void)
     return false;
 }
 
+/* Where NVML hangs, the thread that is in it is the only one to wait: everybody else goes on after his patience, with what is known. */
 static void measure_all(int attempts)
 {
-    if (!enter())
-        return;
     uint32_t changes = atomic_load(&overhead_changes);
+
+    if (!enter()) {
+        atomic_store(&overhead_measured, changes);
+        return;
+    }
+    changes = atomic_load(&overhead_changes);
     for (unsigned index = 0; index < vcuda_limits()->device_count; index++) {
         int device = ordinals_get(index);
         for (int attempt = 0; device >= 0 && attempt < attempts && !measure(index, device); attempt++)
@@ -115,8 +120,13 @@ void overhead_changed(void)
     vcuda_helper_wake(follow);
 }
 
-void overhead_context_created(void)
+/* Primary contexts are retained again and again: what is counted already is looked at again by whoever allocates next. */
+void overhead_context_created(unsigned index)
 {
+    if (atomic_load(&vcuda_slot()->use[index].overhead) != 0) {
+        overhead_module_changed();
+        return;
+    }
     measure_all(ATTEMPTS);
     overhead_changed();
 }

@@ -38,7 +38,7 @@ static void context_changed(CUdevice device, bool created)
         return;
     }
     ordinals_note(index, device);
-    overhead_context_created();
+    overhead_context_created(index);
 }
 
 /* Retained and released at once: NULL where it is not there. */
