@@ -1,0 +1,76 @@
+"""The results file: what is in it, its name, its table; what an earlier run left in it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu import report
+from benchmarks.gpu.figures import percentile, spread
+from benchmarks.gpu.outcome import Outcome, Status
+from benchmarks.gpu.report import Setting
+
+SETTING = Setting(
+    emulated=False,
+    gpu="NVIDIA H100 80GB HBM3",
+    driver="580.95.05",
+    cuda="13.0",
+    torch="2.6.0 for CUDA 12.4",
+    date="2026-11-21T06:00:00Z",
+    commit="0123456789ab",
+    host="16 cores",
+    quick=False,
+    window_s=2.0,
+    repeats=5,
+    why_this_driver="found by the dynamic loader",
+)
+OUTCOMES = [
+    Outcome("T1.malloc", "cuMemAlloc", "<= limit", Status.PASSED, "", {"4 GiB": {"got_mib": 3584}}, 1.5),
+    Outcome("T2.torch", "torch", "== limit", Status.NOT_RUN, "PyTorch is not installed", {}, 0.1),
+    Outcome("T4.gemm", "a | b", "3 points", Status.FAILED, "got 30 %", {"25 %": spread([29.0, 31.0, 30.0])}, 9.0),
+]
+
+
+def test_the_file_says_what_was_measured_where_and_what_came_of_it(tmp_path: Path) -> None:
+    path = report.write(tmp_path / "results", SETTING, OUTCOMES)
+    told = json.loads(path.read_text())
+    assert path.name == "2026-11-21-nvidia-h100-80gb-hbm3.json"
+    assert told["emulated"] is False
+    assert {"format", "gpu", "driver", "cuda", "torch", "date", "commit", "quick", "repeats", "window_s"} <= told.keys()
+    assert [check["status"] for check in told["checks"]] == ["passed", "not run", "failed"]
+    assert told["checks"][2]["figures"]["25 %"] == {"median": 30.0, "iqr": 1.0, "values": [29.0, 31.0, 30.0]}
+
+
+def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+    path = report.write(tmp_path, SETTING, OUTCOMES)
+    assert report.read(path) == OUTCOMES
+    assert report.read(tmp_path / "another.json") == []
+
+
+def test_figures_of_the_emulated_driver_cannot_be_taken_for_a_gpus(tmp_path: Path) -> None:
+    emulated = replace(SETTING, emulated=True)
+    path = report.write(tmp_path, emulated, OUTCOMES)
+    assert path.name == "2026-11-21-emulated-nvidia-h100-80gb-hbm3.json"
+    assert "no figure here comes from a GPU" in path.with_suffix(".md").read_text()
+    assert "no figure here comes from a GPU" not in report.table(SETTING, OUTCOMES)
+
+
+def test_the_table_has_a_row_for_each_check_with_its_reason(tmp_path: Path) -> None:
+    rows = [line for line in report.table(SETTING, OUTCOMES).splitlines() if line.startswith("| T")]
+    assert len(rows) == len(OUTCOMES)
+    assert "PyTorch is not installed" in rows[1]
+    assert "got 30 %<br>25 % 30 ± 1" in rows[2]
+    assert all(row.replace("\\|", "").count("|") == 5 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("values", "median", "iqr"), [([3.0], 3.0, 0.0), ([1.0, 3.0], 2.0, 1.0), ([1.0, 2.0, 3.0, 4.0, 5.0], 3.0, 2.0)]
+)
+def test_spread_is_median_and_interquartile_range(values: list[float], median: float, iqr: float) -> None:
+    assert spread(values) == {"median": median, "iqr": iqr, "values": values}
+
+
+def test_a_percentile_is_one_of_the_values() -> None:
+    assert percentile([5.0, 1.0, 3.0], 50) == 3.0
+    assert percentile([5.0, 1.0, 3.0], 99) == 5.0

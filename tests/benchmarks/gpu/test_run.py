@@ -1,0 +1,67 @@
+"""The whole command on the emulated driver: some checks, quick, from an empty environment to the results file."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu.driver import REPOSITORY
+
+LIGHT = "T1.malloc,T2.cuda,T2.nvml,T2.torch,T3,T7.fork,T7.capture,T8.host,T9"
+
+
+def run(results: Path, *words: str, python: tuple[str, ...] = (sys.executable,)) -> subprocess.CompletedProcess[str]:
+    command = [*python, "-m", "benchmarks.gpu", "--driver", "emulated", "--quick", "--results", str(results), *words]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=58, check=False)
+
+
+def checks(results: Path) -> dict[str, dict[str, Any]]:
+    (path,) = results.glob("*-emulated-*.json")
+    told = json.loads(path.read_text())
+    assert told["emulated"] is True
+    assert told["why_this_driver"] == "asked for"
+    return {check["id"]: check for check in told["checks"]}
+
+
+def test_checks_run_on_the_emulated_driver_and_say_how_it_went(tmp_path: Path) -> None:
+    done = run(tmp_path, "--only", LIGHT)
+    found = checks(tmp_path)
+    wrong = {name: check["reason"] for name, check in found.items() if check["status"] == "failed"}
+    assert not wrong, done.stdout + done.stderr
+    assert done.returncode == 0
+    assert found["T2.torch"]["status"] == "not run"
+    assert "PyTorch" in found["T2.torch"]["reason"]
+    assert found["T1.malloc"]["figures"]["4 GiB"]["got_mib"] == 3584
+    assert found["T9.identity"]["figures"]["differ"] == []
+
+
+def test_no_package_is_needed(tmp_path: Path) -> None:
+    done = run(tmp_path, "--only", "T9.exports", python=(sys.executable, "-S"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_later_run_keeps_the_checks_of_the_one_before(tmp_path: Path) -> None:
+    run(tmp_path, "--only", "T9.exports")
+    run(tmp_path, "--only", "T2.cuda", "--merge")
+    assert list(checks(tmp_path)) == ["T2.cuda", "T9.exports"]
+
+
+def test_without_a_gpu_the_real_driver_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    if any(Path("/dev").glob("nvidia[0-9]*")):
+        pytest.skip("this machine has a GPU")
+    done = run(tmp_path, "--driver", "real")
+    assert done.returncode == 2
+    assert "nothing can be run: no driver can be used" in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_directory_of_results_holds_nothing_of_a_gpu_that_was_not_there() -> None:
+    """Each file says what it was measured on, and its name agrees."""
+    for path in (REPOSITORY / "benchmarks/results").glob("*.json"):
+        told = json.loads(path.read_text())
+        assert told["emulated"] == ("-emulated-" in path.name), path
+        assert {"T1", "T2", "T3", "T4", "T5", "T6", "T7", "T8", "T9"} <= {c["id"].split(".")[0] for c in told["checks"]}
+        assert path.with_suffix(".md").stat().st_size > 0

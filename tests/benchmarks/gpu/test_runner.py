@@ -1,0 +1,79 @@
+"""A check that fails, dies or hangs is reported as that, and the next one runs."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.driver import Device, Driver
+from benchmarks.gpu.outcome import Check, Outcome, Status
+from benchmarks.gpu.runner import run
+
+
+@pytest.fixture
+def bench(short_tmp: Path) -> Bench:
+    """Of a driver that nobody asks."""
+    device = Device("GPU-1", "00000000:01:00.0", "NVIDIA H100", 80 << 30)
+    driver = Driver(True, "/nowhere", "/nowhere", "580.95.05", "13.0", (device,), "of a test", {"A": "b"})
+    return Bench(short_tmp, driver, True, 1.0, 2, "", 4000)
+
+
+def outcome_of(bench: Bench, name: str, *arguments: str, limit_s: float = 20) -> Outcome:
+    function = f"tests.benchmarks.gpu.checks:{name}"
+    return run(Check("T0.test", "a test", "none", function, arguments, limit_s), bench)
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "reason"),
+    [
+        ("misses", Status.FAILED, "got 7, not 8"),
+        ("does_not_apply", Status.NOT_RUN, "PyTorch is not installed"),
+        ("raises", Status.FAILED, "ValueError: what went wrong"),
+        ("dies", Status.FAILED, "ended with -9 and said nothing; stderr ends: the last words"),
+        ("nobody_wrote_this", Status.FAILED, "no attribute 'nobody_wrote_this'"),
+    ],
+)
+def test_what_became_of_a_check_is_reported_with_its_reason(
+    bench: Bench, name: str, status: Status, reason: str
+) -> None:
+    found = outcome_of(bench, name)
+    assert found.status is status
+    assert reason in found.reason
+
+
+def test_a_check_that_passes_has_its_figures_and_no_reason(bench: Bench) -> None:
+    found = outcome_of(bench, "passes", "said")
+    assert (found.status, found.reason, found.figures) == (Status.PASSED, "", {"word": "said"})
+
+
+def test_a_check_that_hangs_is_ended_with_its_children_and_fails(bench: Bench) -> None:
+    pid_file = bench.scratch / "child"
+    found = outcome_of(bench, "hangs_with_a_child", str(pid_file), limit_s=2)
+    assert found.status is Status.FAILED
+    assert "was still running after 2 s" in found.reason
+    assert eventually_gone(int(pid_file.read_text()))
+
+
+def test_an_answer_of_the_check_before_is_not_taken_for_its_own(bench: Bench) -> None:
+    outcome_of(bench, "passes", "said")
+    assert outcome_of(bench, "dies").status is Status.FAILED
+
+
+def test_a_bench_is_the_same_on_the_other_side_of_its_json(bench: Bench) -> None:
+    assert Bench.of_json(json.loads(json.dumps(bench.as_json()))) == bench
+
+
+def eventually_gone(pid: int) -> bool:
+    """Gone, or a zombie that nobody has waited for."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.01)
+    return False
