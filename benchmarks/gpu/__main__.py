@@ -40,7 +40,9 @@ def main(words: Sequence[str] | None = None) -> int:
         shutil.rmtree(scratch, ignore_errors=True)
         return 2
     try:
-        return run_all(plan.chosen(given.only), bench, setting_of(bench), given.results, merge=given.merge)
+        return run_all(
+            plan.chosen(given.only), bench, setting_of(bench, given.commit), given.results, merge=given.merge
+        )
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -55,6 +57,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=0)
     parser.add_argument("--window", type=float, default=0.0, help="seconds of each measurement of a share")
     parser.add_argument("--python", default="", help="the interpreter that has PyTorch (default: this one, or python3)")
+    parser.add_argument("--commit", default="", help="what to say was measured, in a copy without git")
     given = parser.parse_args(words)
     try:
         plan.chosen(given.only)
@@ -95,7 +98,7 @@ def calibrated(bench: Bench) -> int:
     return max(1, round(picoseconds))
 
 
-def setting_of(bench: Bench) -> report.Setting:
+def setting_of(bench: Bench, said: str) -> report.Setting:
     return report.Setting(
         emulated=bench.driver.emulated,
         gpu=bench.device.name,
@@ -103,7 +106,7 @@ def setting_of(bench: Bench) -> report.Setting:
         cuda=bench.driver.cuda_version,
         torch=torch_version(bench.torch_python),
         date=dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        commit=commit(),
+        commit=commit() or said or "unknown",
         host=f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}",
         quick=bench.quick,
         window_s=bench.window_s,
@@ -121,14 +124,14 @@ def torch_version(python: str) -> str:
 
 
 def commit() -> str:
-    """Of the repository; `-changed` where what is measured was not committed, `unknown` in a copy without git."""
+    """Of the repository; `-changed` where what is measured was not committed, empty in a copy without git."""
     git = ["git", "-C", str(driver.REPOSITORY)]
     try:
         head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
         paths = ["library", "deviceplugin/guest", "benchmarks/gpu"]
         changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", *paths], capture_output=True, check=False)
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return ""
     return head.stdout.strip() + ("-changed" if changed.returncode else "")
 
 

@@ -130,7 +130,8 @@ class Bench:
         path = str(self.scratch / directory)
         if not self.driver.emulated and os.environ.get("LD_LIBRARY_PATH"):
             path += f":{os.environ['LD_LIBRARY_PATH']}"
-        own = {"LD_LIBRARY_PATH": path, "CUDA_VISIBLE_DEVICES": self.device.uuid, "PYTHONPATH": str(REPOSITORY)}
+        python_path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
+        own = {"LD_LIBRARY_PATH": path, "CUDA_VISIBLE_DEVICES": self.device.uuid, "PYTHONPATH": python_path}
         return kept | self.driver.environment | own
 
 
