@@ -16,10 +16,11 @@ KERNEL = b"""
 .version 6.0
 .target sm_50
 .address_size 64
+.visible .global .align 4 .f32 result;
 .visible .entry work(.param .u64 rounds)
 {
 // vcuda-emulator: ns = 4 * param 0 wide
-.reg .pred %p<2>; .reg .f32 %f<2>; .reg .b64 %rd<3>;
+.reg .pred %p<3>; .reg .f32 %f<2>; .reg .b64 %rd<3>;
 ld.param.u64 %rd1, [rounds];
 mov.f32 %f1, 0f3F800000;
 mov.u64 %rd2, 0;
@@ -28,6 +29,8 @@ fma.rn.f32 %f1, %f1, %f1, %f1;
 add.u64 %rd2, %rd2, 1;
 setp.lt.u64 %p1, %rd2, %rd1;
 @%p1 bra again;
+setp.eq.f32 %p2, %f1, 0f00000000;
+@%p2 st.global.f32 [result], %f1;
 ret;
 }
 """

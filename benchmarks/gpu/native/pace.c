@@ -20,12 +20,14 @@ enum { MOST = 1 << 20, TENTHS = 1200 };
 
 static const char kernel_text[] =
     ".version 6.0\n.target sm_50\n.address_size 64\n"
+    ".visible .global .align 4 .f32 result;\n"
     ".visible .entry work(.param .u64 rounds)\n{\n"
     "// vcuda-emulator: ns = 4 * param 0 wide\n"
-    ".reg .pred %p<2>; .reg .f32 %f<2>; .reg .b64 %rd<3>;\n"
+    ".reg .pred %p<3>; .reg .f32 %f<2>; .reg .b64 %rd<3>;\n"
     "ld.param.u64 %rd1, [rounds];\nmov.f32 %f1, 0f3F800000;\nmov.u64 %rd2, 0;\n"
     "again:\nfma.rn.f32 %f1, %f1, %f1, %f1;\nadd.u64 %rd2, %rd2, 1;\n"
-    "setp.lt.u64 %p1, %rd2, %rd1;\n@%p1 bra again;\nret;\n}\n";
+    "setp.lt.u64 %p1, %rd2, %rd1;\n@%p1 bra again;\n"
+    "setp.eq.f32 %p2, %f1, 0f00000000;\n@%p2 st.global.f32 [result], %f1;\nret;\n}\n"; /* stored, or the loop would be left out */
 
 static volatile sig_atomic_t asked_to_end;
 static double steps_ms[MOST], events_ms[MOST];
