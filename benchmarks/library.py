@@ -1,0 +1,78 @@
+"""What a call costs through our libcuda.so.1, beside the same call of the emulated driver behind it.
+
+library/programs/overhead.c makes both by turns in one process, so that whatever else the machine does touches both; its
+figure is the median of the differences. Here it runs some times for each case, and the median of those is printed:
+`unlimited_extra_ns` a launch where nothing is limited, `limited_extra_ns` where a limit is set and not reached,
+`alloc_free_extra_ns` an allocation and its release under a memory limit. The rest explains them: graphs, what the
+driver's own call takes, and the worst of the runs.
+
+    python -m benchmarks.library [--output json] [--runs N]
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import tempfile
+from pathlib import Path
+
+from tests.library.shared_gpu import Container, SharedGpu
+
+LIBRARY = Path(__file__).resolve().parent.parent / "library"
+FREE, NOT_REACHED = 100, 90
+CASES = {
+    "unlimited": ("launch", FREE),
+    "limited": ("launch", NOT_REACHED),
+    "alloc_free": ("memory", FREE),
+    "unlimited_graph": ("graph", FREE),
+    "limited_graph": ("graph", NOT_REACHED),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", choices=["text", "json"], default="text")
+    parser.add_argument("--runs", type=int, default=5, help="of each case, by turns (default: %(default)s)")
+    given = parser.parse_args()
+    result = measure(given.runs)
+    if given.output == "json":
+        print(json.dumps(result))
+        return
+    for name, value in result.items():
+        print(f"{name:30} {value:10.2f}")
+
+
+def measure(runs: int) -> dict[str, float]:
+    subprocess.run(["make", "--silent", "-C", str(LIBRARY)], check=True)
+    base = Path(tempfile.mkdtemp(prefix="vl-", dir="/tmp"))
+    try:
+        built = LIBRARY / "build"
+        gpu = SharedGpu(base, built / "interposer", built / "emulator/libcuda.so.1")
+        containers = {cores: gpu.container(cores) for cores in (FREE, NOT_REACHED)}
+        told: dict[str, list[dict[str, float]]] = {name: [] for name in CASES}
+        for _ in range(runs):
+            for name, (what, cores) in CASES.items():
+                told[name].append(overhead(built / "programs/overhead", containers[cores], what))
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+    return {key: value for name, runs_of in told.items() for key, value in summary(name, runs_of).items()}
+
+
+def overhead(program: Path, container: Container, what: str) -> dict[str, float]:
+    with container.start(program, what) as running:
+        result = running.result()
+    return {key: float(value) for key, value in result.items() if key != "what"}
+
+
+def summary(name: str, told: list[dict[str, float]]) -> dict[str, float]:
+    extra = [run["extra_ns"] for run in told]
+    return {
+        f"{name}_extra_ns": round(statistics.median(extra), 2),
+        f"{name}_direct_ns": round(statistics.median(run["direct_ns"] for run in told), 2),
+        f"{name}_worst_extra_ns": round(max(extra), 2),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""What containers get of a GPU's time, beside what they were given.
+
+The workloads of library/programs/workload.c, alone at 25, 50 and 75 %, two containers on one GPU, eight processes in
+one container. Each runs for some seconds after its warm-up; `achieved` is GPU time done over time passed, in percent,
+on the GPU's own clock. On the emulated driver a kernel's cost is known. On a real GPU (--driver, --uuid) it is not:
+there each workload runs without the library first, and `achieved` is its pace over that one's.
+
+    python -m benchmarks.sharing [--output json] [--seconds S] [--driver LIBCUDA --uuid UUID]
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from deviceplugin.model.gpu import GpuUuid
+from tests.library.shared_gpu import UUID, Running, SharedGpu
+
+LIBRARY = Path(__file__).resolve().parent.parent / "library"
+ALONE = ("small", "medium", "gemm", "step", "graph")
+LIMITS = (25, 50, 75)
+PAIRS = ((30, 70), (50, 50), (25, 75), (25, 25))
+BESIDE = (("medium", "medium"), ("gemm", "graph"), ("step", "small"))
+EIGHT = ("medium", "gemm")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Percent of the GPU."""
+
+    workload: str
+    limit: int
+    achieved: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    gpu: SharedGpu
+    programs: Path
+    seconds: float
+    native: dict[str, float]
+    """Iterations per second without the library; empty where costs are known."""
+
+    def start(self, stack: ExitStack, limit: int, kinds: Sequence[str]) -> list[Running]:
+        container = self.gpu.container(limit)
+        return [stack.enter_context(container.start(*self.command(kind))) for kind in kinds]
+
+    def command(self, kind: str) -> list[object]:
+        return [self.programs / "workload", kind, "--seconds", self.seconds, "--warmup", 1]
+
+    def achieved(self, kind: str, running: Running) -> float:
+        told = running.result(timeout=self.seconds + 60)
+        if self.native:
+            return 100 * float(told["per_second"]) / self.native[kind]
+        return float(told["share_percent"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", choices=["text", "json"], default="text")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement (default: %(default)s)")
+    parser.add_argument("--driver", type=Path, help="a real libcuda.so.1 (default: the emulated one)")
+    parser.add_argument("--uuid", type=GpuUuid, default=UUID, help="of the real GPU")
+    given = parser.parse_args()
+    measured = []
+    for share in measure(given.seconds, given.driver, given.uuid):
+        measured.append(share)
+        if given.output == "text":
+            print(f"{share.workload:28} {share.limit:3d} % {share.achieved:8.2f} %", flush=True)
+    if given.output == "json":
+        print(json.dumps([asdict(share) for share in measured]))
+    else:
+        worst = max(measured, key=lambda share: abs(share.achieved - share.limit))
+        print(f"furthest off: {worst.workload} at {worst.limit} %, {worst.achieved - worst.limit:+.2f} points")
+
+
+def measure(seconds: float, driver: Path | None, uuid: GpuUuid) -> Iterator[Share]:
+    subprocess.run(["make", "--silent", "-C", str(LIBRARY)], check=True)
+    base = Path(tempfile.mkdtemp(prefix="vs-", dir="/tmp"))
+    try:
+        built = LIBRARY / "build"
+        gpu = SharedGpu(base, built / "interposer", driver or built / "emulator/libcuda.so.1", uuid)
+        bench = Bench(gpu, built / "programs", seconds, {})
+        if driver is not None:
+            bench.native.update(native_pace(bench))
+        yield from alone(bench)
+        yield from beside(bench)
+        yield from together(bench)
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def native_pace(bench: Bench) -> dict[str, float]:
+    pace = {}
+    for kind in ALONE:
+        command = list(map(str, bench.command(kind)))
+        done = subprocess.run(command, env=bench.gpu.native, capture_output=True, text=True, check=True)
+        pace[kind] = float(json.loads(done.stdout)["per_second"])
+    return pace
+
+
+def alone(bench: Bench) -> Iterator[Share]:
+    for kind in ALONE:
+        for limit in LIMITS:
+            with ExitStack() as stack:
+                (running,) = bench.start(stack, limit, [kind])
+                yield Share(kind, limit, bench.achieved(kind, running))
+
+
+def beside(bench: Bench) -> Iterator[Share]:
+    for limits in PAIRS:
+        for kinds in BESIDE:
+            with ExitStack() as stack:
+                running = [
+                    one for limit, kind in zip(limits, kinds, strict=True) for one in bench.start(stack, limit, [kind])
+                ]
+                achieved = [bench.achieved(kind, one) for kind, one in zip(kinds, running, strict=True)]
+            for place in (0, 1):
+                name = f"{kinds[place]} beside {kinds[1 - place]} {limits[1 - place]}"
+                yield Share(name, limits[place], achieved[place])
+
+
+def together(bench: Bench) -> Iterator[Share]:
+    for kind in EIGHT:
+        for limit in LIMITS:
+            with ExitStack() as stack:
+                running = bench.start(stack, limit, [kind] * 8)
+                yield Share(f"8 x {kind}", limit, sum(bench.achieved(kind, one) for one in running))
+
+
+if __name__ == "__main__":
+    main()
