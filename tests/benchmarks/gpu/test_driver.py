@@ -1,0 +1,63 @@
+"""Which driver is found: the one that the loader gives, the emulated one where there is none, never ours."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu import driver, prepare
+from benchmarks.gpu.driver import Driver, NoDriver
+
+
+@pytest.fixture(scope="module")
+def build() -> Path:
+    return prepare.build_library()
+
+
+@pytest.fixture
+def machine(build: Path, short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """The emulated driver, as if it were this machine's own."""
+    found = driver.emulated(build, short_tmp, "for a test")
+    for name, value in found.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(Path(found.cuda).parent))
+    return found
+
+
+def test_the_emulated_driver_has_the_gpus_of_its_profile(machine: Driver) -> None:
+    assert machine.emulated
+    assert [device.name for device in machine.devices] == ["NVIDIA H100 80GB HBM3"] * 2
+    assert (machine.version, machine.cuda_version, machine.why) == ("580.95.05", "13.0", "for a test")
+
+
+def test_what_the_loader_finds_is_the_machines_driver(machine: Driver) -> None:
+    found = driver.real()
+    assert (found.cuda, found.nvml, found.devices) == (machine.cuda, machine.nvml, machine.devices)
+    assert not found.emulated
+
+
+def test_auto_takes_the_machines_driver_where_there_is_one(machine: Driver, build: Path, short_tmp: Path) -> None:
+    assert driver.find("auto", build, short_tmp).why == "found by the dynamic loader"
+
+
+def test_our_own_library_is_not_taken_for_a_driver(
+    machine: Driver, build: Path, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare.lay_out(build, machine, short_tmp)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(short_tmp / "ours"))
+    with pytest.raises(NoDriver, match="is vcuda's already"):
+        driver.real()
+
+
+def test_a_driver_without_a_gpu_is_none(machine: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    with pytest.raises(NoDriver, match="no driver can be used"):
+        driver.real()
+
+
+def test_the_real_one_is_refused_where_there_is_none(
+    build: Path, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")  # so on a machine with a GPU too
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(short_tmp))
+    with pytest.raises(NoDriver, match="no driver can be used"):
+        driver.find("real", build, short_tmp)
