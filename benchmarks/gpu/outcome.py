@@ -5,6 +5,7 @@ check that cannot run raises NotRun with the reason; it is never left out.
 """
 
 import enum
+import os
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -53,7 +54,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`reason`: why not passed; empty where it passed."""
+    """`reason`: why not passed; empty where it passed. `load`: the machine's, over its cores; above 1 it was disturbed."""
 
     id: str
     title: str
@@ -62,10 +63,16 @@ class Outcome:
     reason: str
     figures: Figures
     seconds: float
+    load: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def outcome(check: Check, status: Status, reason: str = "", figures: Figures | None = None, *, s: float) -> Outcome:
-    return Outcome(check.id, check.title, check.criterion, status, reason, figures or {}, round(s, 2))
+    return Outcome(check.id, check.title, check.criterion, status, reason, figures or {}, round(s, 2), host_load())
+
+
+def host_load() -> float:
+    """Of the last minute."""
+    return round(os.getloadavg()[0] / (os.cpu_count() or 1), 2)

@@ -71,8 +71,10 @@ def table(setting: Setting, outcomes: Sequence[Outcome]) -> str:
         "",
         f"{setting.repeats} repeats, windows of {setting.window_s:g} s{', quick' if setting.quick else ''}: {counts}.",
         "",
-        "| check | status | figures (median ± IQR) | criterion |",
-        "|---|---|---|---|",
+        "Load is the machine's of the last minute over its cores; above 1 other work disturbed the check.",
+        "",
+        "| check | status | figures (median ± IQR) | criterion | load |",
+        "|---|---|---|---|---|",
     ]
     return "\n".join(head + [_row(each) for each in outcomes]) + "\n"
 
@@ -80,7 +82,7 @@ def table(setting: Setting, outcomes: Sequence[Outcome]) -> str:
 def _row(each: Outcome) -> str:
     shown = "; ".join(f"{name} {_short(value)}" for name, value in each.figures.items())
     told = f"{each.reason}{'<br>' if each.reason and shown else ''}{shown}"
-    cells = (f"{each.id}: {each.title}", f"{each.status}", told, each.criterion)
+    cells = (f"{each.id}: {each.title}", f"{each.status}", told, each.criterion, f"{each.load:g}")
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 

@@ -61,7 +61,7 @@ def test_the_table_has_a_row_for_each_check_with_its_reason(tmp_path: Path) -> N
     assert len(rows) == len(OUTCOMES)
     assert "PyTorch is not installed" in rows[1]
     assert "got 30 %<br>25 % 30 ± 1" in rows[2]
-    assert all(row.replace("\\|", "").count("|") == 5 for row in rows)
+    assert all(row.replace("\\|", "").count("|") == 6 for row in rows)
 
 
 @pytest.mark.parametrize(
