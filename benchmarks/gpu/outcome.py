@@ -54,7 +54,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`reason`: why not passed; empty where it passed. `load`: the machine's, over its cores; above 1 it was disturbed."""
+    """`reason`: why not passed; empty where it passed. `load`: the machine's, over its cores."""
 
     id: str
     title: str
