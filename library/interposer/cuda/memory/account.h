@@ -42,7 +42,10 @@ void account_record(unsigned index, uint64_t bytes);
 void account_begin(unsigned index);
 void account_end(unsigned index);
 
-/* What the ledger said of this process at an instant; `still` of two of them: nothing was under way at the first and nothing began before the second. */
+/*
+ * What the ledger said of this process at an instant. `still` of two of them: nothing was under way at the first, and nothing began before
+ * the second.
+ */
 struct account_instant {
     uint64_t begun, ended, used;
 };

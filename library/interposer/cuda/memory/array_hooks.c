@@ -1,8 +1,8 @@
 /*
  * CUDA arrays and mipmaps: made and destroyed.
  *
- * In: descriptors. Out: the driver's answer, or CUDA_ERROR_OUT_OF_MEMORY. Arrays whose memory the application maps later (sparse, deferred) cost nothing
- * here: their memory is cuMemCreate's. cuArrayGetMemoryRequirements answers for those alone, so what an array takes is reckoned from its
+ * In: descriptors. Out: the driver's answer, or CUDA_ERROR_OUT_OF_MEMORY. Arrays whose memory the application maps later (sparse, deferred) cost
+ * nothing here: their memory is cuMemCreate's. cuArrayGetMemoryRequirements answers for those alone, so what an array takes is reckoned from its
  * descriptor; the driver's padding is found by the reconciliation of overhead.
  */
 #include "sizes.h"

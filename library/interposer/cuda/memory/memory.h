@@ -1,4 +1,7 @@
-/* The accounting of device memory, for the rest of the interposer. In: cuInit, and who is about to say what is free. Out: nothing. Idempotent and cheap. */
+/*
+ * The accounting of device memory, for the rest of the interposer.
+ * In: cuInit, and whoever is about to say what is free. Out: nothing. Idempotent and cheap.
+ */
 #ifndef VCUDA_MEMORY_MEMORY_H
 #define VCUDA_MEMORY_MEMORY_H
 

@@ -1,6 +1,6 @@
 /*
- * Overhead; see overhead.h. Where NVML is missing, or never lists this process (a driver that does not translate pids between namespaces), a context is taken
- * for CONTEXT_GUESS: what the small ones have, so that nobody is refused for memory that he does not use.
+ * Overhead; see overhead.h. Where NVML is missing, or never lists this process (a driver that does not translate pids between namespaces), a
+ * context is taken for CONTEXT_GUESS: what the small ones have, so that nobody is refused for memory that he does not use.
  */
 #include "overhead.h"
 

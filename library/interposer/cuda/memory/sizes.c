@@ -1,6 +1,6 @@
 /*
- * Sizes; see sizes.h. Arrays lie in tiles of 64 bytes and 8 rows. An array's format says bits per element; block-compressed formats have blocks of 4 x 4 elements, some formats have
- * their channels in the name and some share their colour between elements.
+ * Sizes; see sizes.h. Arrays lie in tiles of 64 bytes and 8 rows. An array's format says bits per element; block-compressed formats have blocks
+ * of 4 x 4 elements, some formats have their channels in the name and some share their colour between elements.
  */
 #include "sizes.h"
 

@@ -1,8 +1,8 @@
 /*
  * The accounting's start, contexts that come and go, and forgetting all in a forked child. See memory.h.
  *
- * What was allocated in a context ends with it; memory of handles and pools belongs to the device and stays. Invariant: which context the primary one is
- * is asked before it ends, of the thread that ends it.
+ * What was allocated in a context ends with it; memory of handles and pools belongs to the device and stays. Invariant: which context the
+ * primary one is is asked before it ends, of the thread that ends it.
  */
 #include "account.h"
 #include "interposer/cuda/hooks.h"

@@ -124,6 +124,8 @@ static void *race_one(void *number)
                 exit(1);
             }
         }
+        if ((unsigned)rand_r(&seed) % 8 == 0)   /* others look */
+            nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
         atomic_fetch_sub(held, size * (size_t)count);
         while (count > 0)
             check(cuMemFree_v2(live[--count]), "cuMemFree_v2");
