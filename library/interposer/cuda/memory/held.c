@@ -87,7 +87,8 @@ static enum held own_line(const nvmlProcessInfo_t *list, unsigned count, uint64_
         *bytes += list[i].usedGpuMemory;
         held = HELD_KNOWN;
     }
-    return held;
+    /* Open kernel modules before 565.57 say 0 inside a pid namespace, because they look the process up in the wrong one. */
+    return held == HELD_KNOWN && *bytes == 0 ? HELD_UNKNOWN : held;
 }
 
 enum held held_ask(unsigned index, int device, uint64_t *bytes)
