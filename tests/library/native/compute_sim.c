@@ -297,6 +297,7 @@ static void find_neighbours(struct process *process)
 {
     struct neighbours *neighbours = &process->limiter->neighbours;
     neighbours->count = 0;
+    neighbours->readable = true;
     for (unsigned i = 0; i < container_count && rows; i++) {
         if (&containers[i] != process->container)
             neighbours->found[neighbours->count++].row = containers[i].row;
@@ -363,7 +364,7 @@ static void act(struct process *process, uint64_t jitter)
         if (until != 0) {
             for (unsigned i = 0; i < STREAMS; i++) {
                 if (&process->lanes[i] != lane && process->lanes[i].open != NULL)
-                    lane_close(&process->lanes[i]);
+                    lane_close(&process->lanes[i], false);
             }
             process->doing = DO_ASK;
             process->wake = late(until, jitter);

@@ -26,7 +26,7 @@ static CUresult query(CUevent event)
 
 static CUresult elapsed(float *milliseconds, CUevent start, CUevent end)
 {
-    return DRIVER(cuEventElapsedTime, milliseconds, start, end);
+    return HAS(cuEventElapsedTime) ? DRIVER(cuEventElapsedTime, milliseconds, start, end) : DRIVER(cuEventElapsedTime_v2, milliseconds, start, end);
 }
 
 static CUresult push(CUcontext context)

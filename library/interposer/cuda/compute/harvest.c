@@ -4,6 +4,8 @@
 /* An end that is reached no later than this after it must have been followed an empty stream; the second is for a single launch. */
 #define BACKLOG_NS UINT64_C(25000)
 #define OVER_NS UINT64_C(2000)
+/* No launch takes so long but one that waits. */
+#define BLOCKING_NS UINT64_C(30000)
 /* What is not exact is finished so much later: by then the neighbours have told most of what they did. */
 #define LATER_NS UINT64_C(8000000)
 #define TICK_NS UINT64_C(2000000)
@@ -20,13 +22,15 @@ static struct region_device *device_of(const struct limiter *limiter)
 /* ---- one batch ---- */
 
 /*
- * The time between the marks is the launches' own if the stream never ran empty: of one launch, if it was still at work when its end was asked for; of
- * several, if more than the last of them was. What is shorter than one launch's estimate is always news.
+ * The time between the marks is the launches' own if the stream never ran empty: of one launch, if it was still at work when its end was asked for, or
+ * the call waited for it (CUDA_LAUNCH_BLOCKING); of several, if more than the last of them was. What is shorter than one launch's estimate is
+ * always news.
  */
 static bool is_exact(const struct batch *batch, uint64_t end, uint64_t own_ns)
 {
     if (batch->count == 1)
-        return batch->unknown || own_ns <= batch->estimated_ns || end > batch->end->asked_ns + OVER_NS;
+        return batch->unknown || own_ns <= batch->estimated_ns || end > batch->end->asked_ns + OVER_NS ||
+               (batch->prompt && batch->closed_ns > batch->first_ns + BLOCKING_NS);
     return !batch->blurred && end > batch->end->asked_ns + batch->alone_lag_ns + BACKLOG_NS;
 }
 
@@ -258,12 +262,12 @@ void limiter_harvest(struct limiter *limiter, bool wait)
 
 /* ---- the helper's turn ---- */
 
+/* Who cannot see the others borrows nothing. */
 static uint32_t rate_now(const struct limiter *limiter, uint64_t now)
 {
-    struct share others[PRESENCE_ROWS], own = {
-        .cores = atomic_load_explicit(&limiter->cores, memory_order_relaxed),
-        .soft_cores = atomic_load_explicit(&limiter->soft_cores, memory_order_relaxed),
-    };
+    struct share others[PRESENCE_ROWS], own = {.cores = atomic_load_explicit(&limiter->cores, memory_order_relaxed)};
+    if (limiter->neighbours.readable)
+        own.soft_cores = atomic_load_explicit(&limiter->soft_cores, memory_order_relaxed);
     for (unsigned i = 0; i < limiter->presence.other_count; i++) {
         const struct activity_row *row = limiter->presence.others[i];
         others[i] = (struct share){atomic_load_explicit(&row->cores, memory_order_relaxed), atomic_load_explicit(&row->soft_cores, memory_order_relaxed),

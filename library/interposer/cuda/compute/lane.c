@@ -67,7 +67,7 @@ static void submit(struct lane *lane, struct mark *end)
     limiter_submit(lane->limiter, batch);
 }
 
-void lane_close(struct lane *lane)
+void lane_close(struct lane *lane, bool prompt)
 {
     struct batch *batch = lane->open;
     if (batch->count == 0) {
@@ -76,6 +76,7 @@ void lane_close(struct lane *lane)
     }
     uint64_t now = lane->limiter->driver->now();
     batch->closed_ns = now;
+    batch->prompt = prompt;
     batch->blurred = lane->unseen != 0 && now >= lane->tail_ns + LANE_GAP_NS;
     batch->alone_lag_ns = alone_lag(lane, batch, now);
     submit(lane, batch->start == NULL ? NULL : mark_record(lane->timebase, lane->stream));
@@ -149,10 +150,10 @@ uint64_t lane_ask(struct lane *lane, struct estimate *estimate, uint64_t now)
     bool sample = ns != 0 && atomic_load_explicit(&limiter->sample, memory_order_relaxed);
     lane->alone = ns == 0 || sample || ns >= BATCH_NS;
     if (lane->open != NULL && (lane->alone || now >= lane->tail_ns + LANE_GAP_NS))
-        lane_close(lane);
+        lane_close(lane, false);
     uint64_t until = limiter_admit(limiter, &lane->waiting, ns, lane->alone ? 0 : AHEAD_NS, &grant);
     if (until != 0 && lane->open != NULL)
-        lane_close(lane);
+        lane_close(lane, false);
     if (until != 0)
         return until;
     if (sample)

@@ -44,8 +44,8 @@ void lane_init(struct lane *lane, struct limiter *limiter, struct timebase *time
 /* Before a launch, the long way. 0: launch, then say lane_took. Else: sleep until then and ask again. */
 uint64_t lane_ask(struct lane *lane, struct estimate *estimate, uint64_t now);
 
-/* After the launch that closes a batch, or one that failed. */
-void lane_close(struct lane *lane);
+/* After the launch that closes a batch (`prompt`: right after it), or one that failed. */
+void lane_close(struct lane *lane, bool prompt);
 void lane_failed(struct lane *lane);
 
 /* Nothing will be launched here for a while, or ever: what is open goes without an end. No call of the driver. */
@@ -77,7 +77,7 @@ static inline void lane_took(struct lane *lane, struct estimate *estimate, uint6
     lane->tail_ns = (lane->tail_ns > now ? lane->tail_ns : now) +
                     (ns * atomic_load_explicit(&lane->limiter->stretch, memory_order_relaxed) >> 8);
     if (lane->alone || batch->count == BATCH_LAUNCHES || batch->estimated_ns >= BATCH_NS)
-        lane_close(lane);
+        lane_close(lane, true);
 }
 
 #endif

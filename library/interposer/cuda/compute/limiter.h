@@ -45,6 +45,7 @@ struct batch {
     uint64_t reserved_ns, estimated_ns;
     bool unknown;
     bool blurred;                       /* the stream ran empty, somewhere in between */
+    bool prompt;                        /* closed right behind its last launch */
     unsigned count;
     struct estimate *launches[BATCH_LAUNCHES];
     struct interval stretch;            /* once measured */

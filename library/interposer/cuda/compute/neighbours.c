@@ -80,6 +80,7 @@ static void list(struct neighbours *neighbours)
     struct dirent *entry;
     for (unsigned i = 0; i < neighbours->count; i++)
         neighbours->found[i].listed = false;
+    neighbours->readable = directory != NULL;
     while (directory != NULL && (entry = readdir(directory)) != NULL) {
         if (entry->d_name[0] != '.' && strcmp(entry->d_name, neighbours->grant) != 0)
             see(neighbours, entry);

@@ -24,6 +24,7 @@ struct neighbours {
     char directory[512];                /* "": there is none */
     char grant[33];                     /* our own, which is not among them */
     uint64_t listed_ns;
+    bool readable;                      /* the directory, at the last look */
     unsigned count;
     struct neighbour found[PRESENCE_ROWS];
 };

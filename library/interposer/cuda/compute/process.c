@@ -52,8 +52,8 @@ static void follow(const struct limits_view *view)
         const struct limits_device *device = &view->devices[i];
         struct limiter *limiter = atomic_load_explicit(&compute_limiters[i], memory_order_acquire);
         any = any || is_limited(device);
-        if (limiter != NULL && is_limited(device))
-            limiter_set(limiter, device->cores, device->soft_cores);
+        if (limiter != NULL)
+            limiter_set(limiter, is_limited(device) ? device->cores : LIMITS_NO_CORES, device->soft_cores);
     }
     atomic_fetch_add(&compute_generation, 1);
     atomic_store(&compute_limited, any);

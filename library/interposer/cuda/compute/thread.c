@@ -38,13 +38,17 @@ static void end(void *ended)
     free(thread);
 }
 
-/* A stream that may be gone, or in a capture, is not marked. */
+/*
+ * A stream that may be gone, or in a capture, is not marked. Neither is the legacy one, away from a launch into it: a mark there orders all blocking
+ * streams of the context, which the program did not ask for and may not survive.
+ */
 static void pause_lane(struct lane *lane)
 {
+    bool legacy = lane->stream == NULL || lane->stream == CU_STREAM_LEGACY;
     if (lane->open == NULL)
         return;
-    if (atomic_load(&compute_captures) == 0 && lane->streams_ended == atomic_load(&compute_streams_ended))
-        lane_close(lane);
+    if (!legacy && atomic_load(&compute_captures) == 0 && lane->streams_ended == atomic_load(&compute_streams_ended))
+        lane_close(lane, false);
     else
         lane_pause(lane);
 }
