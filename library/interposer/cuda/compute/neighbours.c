@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -11,17 +12,19 @@
 
 #define LIST_NS UINT64_C(100000000)
 
+enum { SLOTS_READ = 128 };     /* of one row: what a container can cost its neighbours is bounded */
+
 static bool is_row(const struct activity_row *row)
 {
     return row->magic == ACTIVITY_MAGIC && row->version == ACTIVITY_VERSION && row->size >= sizeof *row;
 }
 
-static struct activity_row *map_file(int file, bool writable)
+static struct activity_row *map_file(int file)
 {
     struct stat status;
     if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode) || (uint64_t)status.st_size < sizeof(struct activity_row))
         return NULL;
-    void *mapped = mmap(NULL, sizeof(struct activity_row), writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file, 0);
+    void *mapped = mmap(NULL, sizeof(struct activity_row), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (mapped == MAP_FAILED)
         return NULL;
     if (is_row(mapped))
@@ -30,19 +33,67 @@ static struct activity_row *map_file(int file, bool writable)
     return NULL;
 }
 
-struct activity_row *neighbours_map(const char *path, bool writable)
+struct activity_row *neighbours_map_own(const char *path)
 {
-    int file = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    int file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (file < 0)
         return NULL;
-    struct activity_row *row = map_file(file, writable);
+    struct activity_row *row = map_file(file);
     close(file);
     return row;
 }
 
+static bool read_at(int file, void *into, size_t size, size_t offset)
+{
+    return pread(file, into, size, (off_t)offset) == (ssize_t)size;
+}
+
+/* The ring only where it says something new. */
+static bool read_slot(int file, struct activity_slot *slot, size_t offset)
+{
+    uint64_t before = atomic_load(&slot->head);
+
+    return read_at(file, slot, offsetof(struct activity_slot, ring), offset) &&
+           (atomic_load(&slot->head) == before ||
+            read_at(file, slot->ring, sizeof slot->ring, offset + offsetof(struct activity_slot, ring)));
+}
+
+static bool read_row(int file, struct activity_row *row)
+{
+    struct stat status;
+
+    if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode) || !read_at(file, row, offsetof(struct activity_row, slots), 0) || !is_row(row))
+        return false;
+    if (atomic_load(&row->slot_high) > SLOTS_READ)
+        atomic_store(&row->slot_high, SLOTS_READ);
+    for (uint32_t i = 0; i < atomic_load(&row->slot_high); i++) {
+        if (!read_slot(file, &row->slots[i], offsetof(struct activity_row, slots) + i * sizeof row->slots[i]))
+            return false;
+    }
+    return true;
+}
+
+/*
+ * Into the copy. The file is opened each time, because a descriptor that is kept could be closed by the application and be another file by now.
+ * A row that cannot be read whole says nothing.
+ */
+static bool refresh(const struct neighbours *neighbours, struct neighbour *neighbour)
+{
+    char path[sizeof neighbours->directory + sizeof neighbour->name + 1];
+
+    snprintf(path, sizeof path, "%s/%s", neighbours->directory, neighbour->name);
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    bool done = file >= 0 && read_row(file, neighbour->row);
+    if (file >= 0)
+        close(file);
+    if (!done)
+        atomic_store(&neighbour->row->slot_high, 0);
+    return done;
+}
+
 static void let_go(struct neighbours *neighbours, unsigned place)
 {
-    munmap((void *)(uintptr_t)neighbours->found[place].row, sizeof(struct activity_row));
+    munmap(neighbours->found[place].row, sizeof(struct activity_row));
     neighbours->found[place] = neighbours->found[--neighbours->count];
 }
 
@@ -57,7 +108,6 @@ static struct neighbour *known(struct neighbours *neighbours, const struct diren
 
 static void see(struct neighbours *neighbours, const struct dirent *entry)
 {
-    char path[sizeof neighbours->directory + sizeof entry->d_name];
     struct neighbour *old = known(neighbours, entry);
     if (old != NULL) {
         old->listed = true;
@@ -65,13 +115,14 @@ static void see(struct neighbours *neighbours, const struct dirent *entry)
     }
     if (neighbours->count == PRESENCE_ROWS || strlen(entry->d_name) >= sizeof old->name)
         return;
-    snprintf(path, sizeof path, "%s/%s", neighbours->directory, entry->d_name);
-    const struct activity_row *row = neighbours_map(path, false);
-    if (row == NULL)
+    void *copy = mmap(NULL, sizeof(struct activity_row), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (copy == MAP_FAILED)
         return;
     struct neighbour *added = &neighbours->found[neighbours->count++];
-    *added = (struct neighbour){.inode = entry->d_ino, .row = row, .listed = true};
+    *added = (struct neighbour){.inode = entry->d_ino, .row = copy, .listed = true};
     memcpy(added->name, entry->d_name, strlen(entry->d_name) + 1);
+    if (!refresh(neighbours, added))
+        let_go(neighbours, neighbours->count - 1);
 }
 
 static void list(struct neighbours *neighbours)
@@ -100,6 +151,8 @@ void neighbours_look(struct neighbours *neighbours, uint64_t now, struct presenc
         list(neighbours);
     }
     presence->other_count = neighbours->count;
-    for (unsigned i = 0; i < neighbours->count; i++)
+    for (unsigned i = 0; i < neighbours->count; i++) {
+        refresh(neighbours, &neighbours->found[i]);
         presence->others[i] = neighbours->found[i].row;
+    }
 }

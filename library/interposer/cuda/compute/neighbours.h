@@ -1,9 +1,10 @@
 /*
- * The other containers' rows of one GPU: found, mapped, let go.
+ * The other containers' rows of one GPU: found, copied, let go.
  *
- * In: the GPU's activity directory, our own grant. Out: mapped rows, read-only. Not here: what they say (presence.h).
- * Invariants: the directory is listed at most ten times a second; a file that is no row, or too short, is never mapped; a row whose file went away
- * is unmapped by the next listing, so one thread at a time uses what it gets and lists.
+ * In: the GPU's activity directory, our own grant. Out: a private copy of each row, as it is at each look. Not here: what they say (presence.h).
+ * Invariants: a neighbour's file is read and never mapped, because whoever writes it can also cut it, and a mapping would then fault; the directory
+ * is listed at most ten times a second; a file that is no row, or too short, says nothing; a row whose file went away is forgotten by the next
+ * listing, so one thread at a time uses what it gets and lists.
  */
 #ifndef VCUDA_COMPUTE_NEIGHBOURS_H
 #define VCUDA_COMPUTE_NEIGHBOURS_H
@@ -16,7 +17,7 @@
 struct neighbour {
     char name[64];
     uint64_t inode;
-    const struct activity_row *row;
+    struct activity_row *row;
     bool listed;
 };
 
@@ -32,7 +33,7 @@ struct neighbours {
 /* Lists again where that is due and puts the rows into `presence`. */
 void neighbours_look(struct neighbours *neighbours, uint64_t now, struct presence *presence);
 
-/* Maps a row file, or NULL. `writable`: our own. */
-struct activity_row *neighbours_map(const char *path, bool writable);
+/* Our own row, mapped to be written, or NULL. */
+struct activity_row *neighbours_map_own(const char *path);
 
 #endif

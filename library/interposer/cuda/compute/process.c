@@ -120,7 +120,7 @@ static void be_present(struct limiter *limiter, const struct limits_view *view, 
     if (uuid[0] == '\0')
         return;
     if (vcuda_activity_row(path, uuid))
-        limiter->presence.row = neighbours_map(path, true);
+        limiter->presence.row = neighbours_map_own(path);
     if (limiter->presence.row != NULL && slot >= 0) {
         limiter->presence.own = &limiter->presence.row->slots[slot];
         presence_busy(limiter->presence.own, 0, 0);
