@@ -80,7 +80,7 @@ def container_in(path: str) -> ContainerGroup | None:
     """The container whose group, or a group below, has this path."""
     parts = path.split("/")
     for index, part in enumerate(parts[:-1]):
-        pod = _pod(part, below=parts[:index])
+        pod = _pod(part, below=parts[max(0, index - 2) : index])
         if pod is None:
             continue
         uid, naming = pod

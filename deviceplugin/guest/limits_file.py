@@ -21,6 +21,7 @@ MAGIC = b"VCUDALIM"
 HEADER = struct.Struct("<8sIIIIQ32sQ56x")  # magic version size device_count flags generation grant checksum
 DEVICE = struct.Struct("<48s32sQII32x")  # uuid bus_id memory_bytes cores soft_cores
 CHECKSUM_AT = 64
+_LAST_GENERATION = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def decode(data: bytes) -> GrantLimits:
         raise ParseError(f"{FILE_NAME} begins with {magic!r}, not with {MAGIC!r}")
     if version != VERSION:
         raise ParseError(f"{FILE_NAME} has version {version}; known is {VERSION}")
-    if size != len(data) or count > MAX_DEVICES or size != HEADER.size + DEVICE.size * count:
+    if size != len(data) or not 0 < count <= MAX_DEVICES or size != HEADER.size + DEVICE.size * count:
         raise ParseError(f"{FILE_NAME} has {len(data)} bytes and says {size} with {count} GPUs")
     if flags:
         raise ParseError(f"{FILE_NAME} has unknown flags {flags:#x}")
@@ -77,9 +78,13 @@ def decode(data: bytes) -> GrantLimits:
             DeviceLimits(GpuUuid(_string(uuid)), _string(bus_id), memory, cores, soft)
             for uuid, bus_id, memory, cores, soft in DEVICE.iter_unpack(data[HEADER.size :])
         )
-        return GrantLimits(GrantId(_string(grant)), devices, generation)
+        found = GrantLimits(GrantId(_string(grant)), devices, generation)
     except UnicodeDecodeError:
         raise ParseError(f"{FILE_NAME} has a name that is no text") from None
+    for position, device in enumerate(devices):
+        if not device.uuid or not device.cores:
+            raise ParseError(f"{FILE_NAME} has no UUID or no cores for GPU {position}")
+    return found
 
 
 def successor(wanted: GrantLimits, before: bytes | None) -> bytes:
@@ -92,7 +97,7 @@ def successor(wanted: GrantLimits, before: bytes | None) -> bytes:
         return encode(wanted)
     if old == replace(wanted, generation=old.generation):
         return before
-    return encode(replace(wanted, generation=old.generation + 1))
+    return encode(replace(wanted, generation=(old.generation + 1) & _LAST_GENERATION))
 
 
 def checksum_of(data: bytes) -> int:
@@ -121,4 +126,7 @@ def _text(value: str, size: int) -> bytes:
 
 
 def _string(field: bytes) -> str:
-    return field.split(b"\0", 1)[0].decode()
+    text, end, _ = field.partition(b"\0")
+    if not end:
+        raise ParseError(f"{FILE_NAME} has a name without an end")
+    return text.decode()

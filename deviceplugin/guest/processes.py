@@ -61,7 +61,7 @@ class ProcessTable:
         try:
             inode = (self._proc / str(pid) / "ns" / "pid").stat().st_ino
             return ProcessIdentity(pid, inner_pid(status), inode, start_time(stat))
-        except (OSError, ValueError, IndexError):
+        except (OSError, ValueError):
             return None
 
     def exists(self, pid: int) -> bool:
@@ -71,7 +71,7 @@ class ProcessTable:
         stat = self._read(pid, "stat")
         try:
             return None if stat is None else start_time(stat)
-        except (ValueError, IndexError):
+        except ValueError:
             return None
 
     def members(self, pod: PodUid, container_id: str) -> Members:
@@ -159,8 +159,11 @@ def inner_pid(status: bytes) -> int:
 
 
 def start_time(stat: bytes) -> int:
-    """Field 22 of /proc/PID/stat; the name in field 2 may hold anything, brackets and blanks included."""
-    return int(stat[stat.rindex(b")") + 2 :].split()[19])
+    """Field 22 of /proc/PID/stat, else ValueError; field 2, a name, may hold anything, brackets and blanks included."""
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    if len(fields) < 20:
+        raise ValueError("no field 22")
+    return int(fields[19])
 
 
 def _groups(directory: Path) -> Iterator[Path]:

@@ -103,6 +103,11 @@ def test_a_line_that_makes_no_sense_is_left_out(line: bytes) -> None:
     assert parse_memberships(line + b"\n0::/good\n") == (Membership((), "/good"),)
 
 
+@pytest.mark.timeout(3)
+def test_a_path_of_many_parts_takes_a_moment() -> None:
+    assert container_of(parse_memberships(b"0::" + b"/" * (64 << 10))) is None
+
+
 def test_a_path_with_colons_stays_whole() -> None:
     assert parse_memberships(b"0::/kubepods-x.slice:cri-containerd:abc\n") == (
         Membership((), "/kubepods-x.slice:cri-containerd:abc"),

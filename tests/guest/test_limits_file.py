@@ -53,14 +53,17 @@ def test_the_checksum_is_fnv_1a(data: bytes, value: int) -> None:
 names = st.text(st.characters(codec="ascii", exclude_characters="\0"), max_size=31)
 devices = st.builds(
     DeviceLimits,
-    uuid=names,
+    uuid=names.filter(bool),
     bus_id=names,
     memory_bytes=st.integers(0, 2**64 - 1),
-    cores=st.integers(0, 2**32 - 1),
+    cores=st.integers(1, 2**32 - 1),
     soft_cores=st.integers(0, 2**32 - 1),
 )
 limits = st.builds(
-    GrantLimits, grant=names, devices=st.lists(devices, max_size=16).map(tuple), generation=st.integers(0, 2**64 - 1)
+    GrantLimits,
+    grant=names,
+    devices=st.lists(devices, min_size=1, max_size=16).map(tuple),
+    generation=st.integers(0, 2**64 - 1),
 )
 
 
@@ -101,6 +104,10 @@ def sealed(data: bytes) -> bytes:
         pytest.param(lambda data: data[:16] + b"\2" + data[17:], "with 2 GPUs", id="too-many-gpus"),
         pytest.param(lambda data: data[:20] + b"\1" + data[21:], "unknown flags 0x1", id="flags"),
         pytest.param(lambda data: sealed(data[:128] + b"\xff" + data[129:]), "no text", id="no-text"),
+        pytest.param(lambda data: sealed(data[:128] + b"x" * 48 + data[176:]), "without an end", id="endless-uuid"),
+        pytest.param(lambda data: sealed(data[:128] + bytes(48) + data[176:]), "no UUID or no cores", id="no-uuid"),
+        pytest.param(lambda data: sealed(data[:216] + bytes(4) + data[220:]), "no UUID or no cores", id="no-cores"),
+        pytest.param(lambda data: sealed(data[:12] + b"\x80\0\0\0" + bytes(4) + data[20:128]), "0 GPUs", id="no-gpus"),
     ],
 )
 def test_each_fault_has_its_reason(change: object, reason: str) -> None:
@@ -123,6 +130,7 @@ def test_the_generation_counts_changes_and_nothing_else() -> None:
     second = successor(harder, first)
     assert (decode(second).generation, decode(second).devices) == (2, harder.devices)
     assert decode(successor(harder, b"torn")).generation == 1
+    assert decode(successor(harder, encode(replace(LIMITS, generation=2**64 - 1)))).generation == 0
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from deviceplugin.errors import GuestError, ParseError
 
 _MAGIC = b"\x7fELF"
 _MOST_TAGS = 4096
+_MOST_SEGMENTS, _MOST_SECTIONS = 512, 4096
 _LONGEST_NAME = 255
 
 
@@ -79,10 +80,16 @@ def read_elf(path: Path) -> Elf:
 
 
 def _facts(elf: ELFFile) -> Elf:
+    """An ELF header can claim four thousand million segments that all lie in the same place, hence the bounds."""
+    if elf.num_segments() > _MOST_SEGMENTS or elf.num_sections() > _MOST_SECTIONS:
+        raise ValueError("more headers than any library has")
     names: dict[str, list[str]] = {"soname": [], "needed": []}
-    abi = None
+    abi, has_dynamic = None, False
     for segment in elf.iter_segments():
         if isinstance(segment, DynamicSegment):
+            if has_dynamic:
+                raise ValueError("two dynamic segments")
+            has_dynamic = True
             for tag in itertools.islice(segment.iter_tags(), _MOST_TAGS):
                 for kind in names.keys() & vars(tag).keys():
                     names[kind].append(str(getattr(tag, kind)))

@@ -11,6 +11,7 @@ from deviceplugin.errors import ParseError
 from deviceplugin.guest.mirror.elf import Elf, Machine, is_elf, read_elf
 from tests.fakes.elf_file import MACHINES, elf_object
 
+ENDLESS = Path(__file__).parents[1] / "fuzz/corpus/elf/endless-segments"
 NAMES = {
     ("x86_64", 64): "EM_X86_64",
     ("x86_64", 32): "EM_386",
@@ -57,6 +58,14 @@ def test_a_soname_that_leads_elsewhere_is_damage(tmp_path: Path, soname: str) ->
     path = tmp_path / "lib.so"
     path.write_bytes(elf_object(soname))
     with pytest.raises(ParseError, match=r"lib\.so is damaged \(ValueError where its ELF headers are read\)"):
+        read_elf(path)
+
+
+@pytest.mark.timeout(10)
+def test_four_thousand_million_segments_in_one_place_are_damage(tmp_path: Path) -> None:
+    path = tmp_path / "lib.so"
+    path.write_bytes(ENDLESS.read_bytes())
+    with pytest.raises(ParseError, match="is damaged"):
         read_elf(path)
 
 
