@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #define LIST_NS UINT64_C(100000000)
+/* What a neighbour measured counts some tens of milliseconds later (settle.h): no need to read rows at each tick. */
+#define READ_NS UINT64_C(5000000)
 
 enum { SLOTS_READ = 128 };     /* of one row: what a container can cost its neighbours is bounded */
 
@@ -48,20 +50,20 @@ static bool read_at(int file, void *into, size_t size, size_t offset)
     return pread(file, into, size, (off_t)offset) == (ssize_t)size;
 }
 
-/* The ring only where it says something new. */
+/* The ring only where it says something new: an entry more, or the newest one longer. */
 static bool read_slot(int file, struct activity_slot *slot, size_t offset)
 {
-    uint64_t before = atomic_load(&slot->head);
-
-    return read_at(file, slot, offsetof(struct activity_slot, ring), offset) &&
-           (atomic_load(&slot->head) == before ||
-            read_at(file, slot->ring, sizeof slot->ring, offset + offsetof(struct activity_slot, ring)));
+    uint64_t head = atomic_load(&slot->head), busy = atomic_load(&slot->busy_ns);
+    if (!read_at(file, slot, offsetof(struct activity_slot, ring), offset))
+        return false;
+    if (atomic_load(&slot->head) == head && atomic_load(&slot->busy_ns) == busy)
+        return true;
+    return read_at(file, slot->ring, sizeof slot->ring, offset + offsetof(struct activity_slot, ring));
 }
 
 static bool read_row(int file, struct activity_row *row)
 {
     struct stat status;
-
     if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode) || !read_at(file, row, offsetof(struct activity_row, slots), 0) || !is_row(row))
         return false;
     if (atomic_load(&row->slot_high) > SLOTS_READ)
@@ -80,7 +82,6 @@ static bool read_row(int file, struct activity_row *row)
 static bool refresh(const struct neighbours *neighbours, struct neighbour *neighbour)
 {
     char path[sizeof neighbours->directory + sizeof neighbour->name + 1];
-
     snprintf(path, sizeof path, "%s/%s", neighbours->directory, neighbour->name);
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     bool done = file >= 0 && read_row(file, neighbour->row);
@@ -144,15 +145,24 @@ static void list(struct neighbours *neighbours)
     }
 }
 
+static void read_all(struct neighbours *neighbours)
+{
+    for (unsigned i = 0; i < neighbours->count; i++)
+        refresh(neighbours, &neighbours->found[i]);
+}
+
 void neighbours_look(struct neighbours *neighbours, uint64_t now, struct presence *presence)
 {
-    if (neighbours->directory[0] != '\0' && (neighbours->listed_ns == 0 || now >= neighbours->listed_ns + LIST_NS)) {
+    bool there = neighbours->directory[0] != '\0';
+    if (there && (neighbours->listed_ns == 0 || now >= neighbours->listed_ns + LIST_NS)) {
         neighbours->listed_ns = now;
         list(neighbours);
     }
-    presence->other_count = neighbours->count;
-    for (unsigned i = 0; i < neighbours->count; i++) {
-        refresh(neighbours, &neighbours->found[i]);
-        presence->others[i] = neighbours->found[i].row;
+    if (there && now >= neighbours->read_ns + READ_NS) {
+        neighbours->read_ns = now;
+        read_all(neighbours);
     }
+    presence->other_count = neighbours->count;
+    for (unsigned i = 0; i < neighbours->count; i++)
+        presence->others[i] = neighbours->found[i].row;
 }

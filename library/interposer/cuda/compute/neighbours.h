@@ -1,7 +1,7 @@
 /*
  * The other containers' rows of one GPU: found, copied, let go.
  *
- * In: the GPU's activity directory, our own grant. Out: a private copy of each row, as it is at each look. Not here: what they say (presence.h).
+ * In: the GPU's activity directory, our own grant. Out: a private copy of each row, some milliseconds old. Not here: what they say (presence.h).
  * Invariants: a neighbour's file is read and never mapped, because whoever writes it can also cut it, and a mapping would then fault; the directory
  * is listed at most ten times a second; a file that is no row, or too short, says nothing; a row whose file went away is forgotten by the next
  * listing, so one thread at a time uses what it gets and lists.
@@ -24,7 +24,7 @@ struct neighbour {
 struct neighbours {
     char directory[512];                /* "": there is none */
     char grant[33];                     /* our own, which is not among them */
-    uint64_t listed_ns;
+    uint64_t listed_ns, read_ns;
     bool readable;                      /* the directory, at the last look */
     unsigned count;
     struct neighbour found[PRESENCE_ROWS];
