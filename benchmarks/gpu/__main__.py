@@ -145,7 +145,7 @@ def run_all(checks: Sequence[Check], bench: Bench, setting: report.Setting, resu
     fresh: list[Outcome] = []
     path = results
     for check in checks:
-        done = runner.run(check, bench)
+        done = report.superseding(runner.run(check, bench), kept.get(check.id))
         fresh.append(done)
         kept[check.id] = done
         print(f"{done.status:8} {done.id:28} {done.seconds:7.1f} s  {done.reason}", flush=True)

@@ -54,7 +54,10 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`reason`: why not passed; empty where it passed. `load`: the machine's, over its cores."""
+    """`reason`: why not passed; empty where it passed. `earlier`: how runs ended that this one took the place of.
+
+    `load`: the machine's, over its cores.
+    """
 
     id: str
     title: str
@@ -64,6 +67,7 @@ class Outcome:
     figures: Figures
     seconds: float
     load: float = 0.0
+    earlier: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

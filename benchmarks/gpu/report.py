@@ -7,7 +7,7 @@ In: outcomes and what they were measured on. Out: `<UTC date>-<gpu>.json` and `.
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,15 @@ def read(path: Path) -> list[Outcome]:
     if not path.exists():
         return []
     checks = json.loads(path.read_text())["checks"]
-    return [Outcome(**{**each, "status": Status(each["status"])}) for each in checks]
+    return [Outcome(**{**each, "status": Status(each["status"]), "earlier": tuple(each["earlier"])}) for each in checks]
+
+
+def superseding(done: Outcome, before: Outcome | None) -> Outcome:
+    """It stands in for the one before, and says how that ended: nothing is run again until it looks well."""
+    if before is None:
+        return done
+    ended = f"{before.status}: {before.reason}" if before.reason else f"{before.status}"
+    return replace(done, earlier=(*before.earlier, ended))
 
 
 def table(setting: Setting, outcomes: Sequence[Outcome]) -> str:
@@ -81,7 +89,8 @@ def table(setting: Setting, outcomes: Sequence[Outcome]) -> str:
 
 def _row(each: Outcome) -> str:
     shown = "; ".join(f"{name} {_short(value)}" for name, value in each.figures.items())
-    told = f"{each.reason}{'<br>' if each.reason and shown else ''}{shown}"
+    before = "".join(f"before, {told}<br>" for told in each.earlier)
+    told = f"{before}{each.reason}{'<br>' if each.reason and shown else ''}{shown}"
     cells = (f"{each.id}: {each.title}", f"{each.status}", told, each.criterion, f"{each.load:g}")
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 

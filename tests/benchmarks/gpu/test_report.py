@@ -48,6 +48,14 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     assert report.read(tmp_path / "another.json") == []
 
 
+def test_a_check_that_is_run_again_says_how_it_ended_before(tmp_path: Path) -> None:
+    again = report.superseding(replace(OUTCOMES[2], status=Status.PASSED, reason=""), OUTCOMES[2])
+    once_more = report.superseding(again, again)
+    assert once_more.earlier == ("failed: got 30 %", "passed")
+    assert report.read(report.write(tmp_path, SETTING, [once_more])) == [once_more]
+    assert "before, failed: got 30 %" in report.table(SETTING, [once_more])
+
+
 def test_figures_of_the_emulated_driver_cannot_be_taken_for_a_gpus(tmp_path: Path) -> None:
     emulated = replace(SETTING, emulated=True)
     path = report.write(tmp_path, emulated, OUTCOMES)

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.gpu.driver import REPOSITORY
 
-LIGHT = "T1.malloc,T2.cuda,T2.nvml,T2.torch,T3,T7.fork,T7.capture,T8.host,T9"
+LIGHT = "T1.async,T2.cuda,T2.nvml,T2.torch,T3,T7.fork,T7.capture,T8.host,T9"
 
 
 def run(results: Path, *words: str, python: tuple[str, ...] = (sys.executable,)) -> subprocess.CompletedProcess[str]:
@@ -34,7 +34,7 @@ def test_checks_run_on_the_emulated_driver_and_say_how_it_went(tmp_path: Path) -
     assert done.returncode == 0
     assert found["T2.torch"]["status"] == "not run"
     assert "PyTorch" in found["T2.torch"]["reason"]
-    assert found["T1.malloc"]["figures"]["4 GiB"]["got_mib"] == 3584
+    assert found["T1.async"]["figures"]["4 GiB"]["got_mib"] == 3584
     assert found["T9.identity"]["figures"]["differ"] == []
 
 
