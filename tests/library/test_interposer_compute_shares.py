@@ -3,6 +3,8 @@
 Tolerances are wider than the product's: this machine may be busy with other things, and three seconds are short.
 """
 
+import os
+import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -155,6 +157,18 @@ def test_a_neighbour_that_was_killed_at_work_counts_no_more(gpu: SharedGpu, work
         assert shares([running]) == [pytest.approx(50, abs=2)]
 
 
+def test_a_neighbour_that_cuts_its_row_harms_itself_alone(gpu: SharedGpu, workload: Path) -> None:
+    neighbour, container = gpu.container(50), gpu.container(40)
+    with (
+        neighbour.start(workload, "medium", "--seconds", 30),
+        container.start(workload, "step", "--seconds", 2.5) as own,
+    ):
+        wait_until(lambda: container.counters.charged_ns > 100_000_000)
+        os.truncate(neighbour.base / f"state/{neighbour.uuid}.activity", 100)
+        (got,) = shares([own])
+    assert 10 <= got <= 42, "charged for the neighbour's slices, now that it does not tell of them"
+
+
 def wait_until(condition: Callable[[], bool], deadline_s: float = 10) -> None:
     deadline = time.monotonic() + deadline_s
     while not condition():
@@ -168,6 +182,21 @@ def wait_until(condition: Callable[[], bool], deadline_s: float = 10) -> None:
 def case(gpu: SharedGpu, launching: Path, name: str, **environment: str) -> dict[str, object]:
     with gpu.container(25).start(launching, name, **environment) as running:
         return running.result()
+
+
+def test_who_cuts_his_row_ends_no_neighbour(gpu: SharedGpu, workload: Path) -> None:
+    """A container writes its own row, so it can cut it too; a neighbour that had it mapped would get SIGBUS."""
+    container, hostile = gpu.container(30), gpu.container(50)
+    row = hostile.base / f"state/{gpu.uuid}.activity"
+    size = row.stat().st_size
+    with container.start(workload, "medium", "--seconds", 2.5) as running, hostile.start(workload, "medium") as cutting:
+        time.sleep(1)
+        os.truncate(row, 0)
+        time.sleep(0.3)
+        os.truncate(row, size)
+        (share,) = shares([running])
+        cutting.kill()
+    assert share == pytest.approx(30, abs=8)  # for a while a neighbour's slices look like its own time
 
 
 def test_every_way_of_launching_is_limited(gpu: SharedGpu, launching: Path) -> None:
