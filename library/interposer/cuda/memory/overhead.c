@@ -51,22 +51,42 @@ static struct account_instant look(unsigned index)
     return account_look(index);
 }
 
-/* One reading. True: it was taken at rest, or there is nothing to wait for. */
-static bool measure(unsigned index, int device)
+/* One reading. True: it was taken at rest and is published, or there is nothing to wait for. False: `least` may have become less. */
+static bool measure(unsigned index, int device, uint64_t *least)
 {
     uint64_t held;
     struct account_instant before = look(index);
     enum held answer = held_ask(index, device, &held);
     struct account_instant after = look(index);
-    bool still = account_still(&before, &after);
 
     if (answer != HELD_KNOWN) {
         publish_unlisted(index, answer);
         return true;
     }
+    uint64_t bytes = beyond(held, before.used > after.used ? before.used : after.used);
     atomic_store(&listed[index], true);
-    publish(index, beyond(held, before.used > after.used ? before.used : after.used), still && !account_has_managed(index));
-    return still;
+    if (account_still(&before, &after)) {
+        publish(index, bytes, !account_has_managed(index));
+        return true;
+    }
+    *least = bytes < *least ? bytes : *least;
+    return false;
+}
+
+/*
+ * Where allocations never rest, a reading may hold blocks that neither account saw: taken for overhead, they would be refused to the
+ * application for a second. The least of several is not; a single one counts only where nothing is known yet.
+ */
+static void measure_device(unsigned index, int device, int attempts)
+{
+    uint64_t least = UINT64_MAX;
+
+    for (int attempt = 0; attempt < attempts; attempt++) {
+        if (measure(index, device, &least))
+            return;
+    }
+    if (attempts >= ATTEMPTS || atomic_load(&vcuda_slot()->use[index].overhead) == 0)
+        publish(index, least, false);
 }
 
 /* One thread at a time, for NVML's session is the process's; a holder of another pid was left behind by a fork. */
@@ -96,8 +116,8 @@ static void measure_all(int attempts)
     changes = atomic_load(&overhead_changes);
     for (unsigned index = 0; index < vcuda_limits()->device_count; index++) {
         int device = ordinals_get(index);
-        for (int attempt = 0; device >= 0 && attempt < attempts && !measure(index, device); attempt++)
-            ;
+        if (device >= 0)
+            measure_device(index, device, attempts);
     }
     atomic_store(&overhead_measured, changes);
     atomic_store(&measuring, 0);
