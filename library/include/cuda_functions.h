@@ -479,6 +479,7 @@ CUDA(cuMulticastCreate, cuMulticastCreate, 12010, L, (CUmemGenericAllocationHand
      *prop), (mc_handle, prop))
 CUDA(cuGreenCtxCreate, cuGreenCtxCreate, 12040, L, (CUgreenCtx *ctx, CUdevResourceDesc desc, CUdevice device, unsigned int
      flags), (ctx, desc, device, flags))
+CUDA(cuGreenCtxDestroy, cuGreenCtxDestroy, 12040, L, (CUgreenCtx ctx), (ctx))
 CUDA(cuCtxFromGreenCtx, cuCtxFromGreenCtx, 12040, L, (CUcontext *context, CUgreenCtx ctx), (context, ctx))
 CUDA(cuImportExternalMemory, cuImportExternalMemory, 10000, L, (CUexternalMemory *ext_mem_out, const
      CUDA_EXTERNAL_MEMORY_HANDLE_DESC *mem_handle_desc), (ext_mem_out, mem_handle_desc))

@@ -25,6 +25,13 @@ ENTRY(cuGreenCtxCreate)(CUgreenCtx *ctx, CUdevResourceDesc desc, CUdevice device
     return ctx == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
 }
 
+/* None was ever made. */
+ENTRY(cuGreenCtxDestroy)(CUgreenCtx ctx)
+{
+    (void)ctx;
+    return CUDA_ERROR_INVALID_HANDLE;
+}
+
 ENTRY(cuCtxFromGreenCtx)(CUcontext *context, CUgreenCtx ctx)
 {
     (void)ctx;

@@ -135,3 +135,13 @@ CUresult cuCtxDestroy_v2(CUcontext context)
     CUdevice device = hook_nested() ? CU_DEVICE_INVALID : device_of(context);
     ENDS(device, context, cuCtxDestroy_v2, context)
 }
+
+/* A green context ends with the context that stands for it, if one was ever asked for. */
+CUresult cuGreenCtxDestroy(CUgreenCtx green)
+{
+    CUcontext context = NULL;
+    if (hook_nested() || DRIVER(cuCtxFromGreenCtx, &context, green) != CUDA_SUCCESS || context == NULL)
+        return DRIVER(cuGreenCtxDestroy, green);
+    CUdevice device = device_of(context);
+    ENDS(device, context, cuGreenCtxDestroy, green)
+}
