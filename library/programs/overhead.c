@@ -2,13 +2,14 @@
  * What a call costs through libcuda.so.1 beside the same call of the driver behind it, libcuda-real.so.1, in one process and by turns. Without an
  * interposer in front there is no such name, and nothing to measure. Linked against nothing but libcuda.so.1.
  *
- *   overhead launch|graph|memory [--pairs N] [--calls N] [--rounds N]
+ *   overhead launch|graph|memory [--pairs N] [--calls N] [--rounds N] [--default-stream 1]
  *
  * Turns of --calls calls each, direct and through, by turns, so that whatever else the machine does touches both. Out: one line of JSON: medians over
  * all turns, in nanoseconds a call, and the median of the differences between neighbours. `memory` is an allocation and its release.
  * A launch is of --rounds rounds (4 ns each on the emulated driver). Errors: one sentence on stderr, status 1.
  */
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,6 +49,7 @@ struct bench {
     CUgraphExec exec;
     uint64_t rounds;
     unsigned calls, pairs;
+    bool in_default;
 };
 
 static void fail(const char *what, CUresult error)
@@ -116,6 +118,8 @@ static void prepare(struct bench *bench)
     CHECK(cuLaunchKernel(bench->function, 1, 1, 1, 32, 1, 1, 0, bench->stream, parameters, NULL));
     CHECK(cuStreamEndCapture(bench->stream, &graph));
     CHECK(cuGraphInstantiateWithFlags(&bench->exec, graph, 0));
+    if (bench->in_default)
+        bench->stream = NULL;
 }
 
 /* Nanoseconds a call. */
@@ -202,6 +206,8 @@ int main(int count, char **arguments)
             bench.calls = value;
         else if (strcmp(*argument, "--rounds") == 0)
             bench.rounds = value;
+        else if (strcmp(*argument, "--default-stream") == 0)
+            bench.in_default = value != 0;
         else {
             fprintf(stderr, "overhead: cannot use %s %u\n", *argument, value);
             return 2;
