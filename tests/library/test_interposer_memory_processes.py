@@ -1,5 +1,6 @@
 """Threads and processes under one memory limit: never more than it, nobody refused who fits, the dead leave nothing."""
 
+import json
 import subprocess
 import time
 from collections.abc import Iterator
@@ -67,6 +68,22 @@ def test_sixty_four_threads_end_at_zero(gpu_slice: GpuSlice, storm: Path, runnin
     assert eventually(lambda: gpu_slice.total() == CONTEXT, within=3)
     assert gpu_slice.counters().peak <= gpu_slice.limit
     assert gpu_slice.errors.exists() is False
+
+
+def test_what_was_given_back_can_be_had_again_at_once(
+    gpu_slice: GpuSlice, build: Path, running: list[subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """The overhead is measured while blocks come and go: none may be taken for it, as one run in two once did."""
+    source = LIBRARY.parent / "benchmarks/gpu/native/allocate.c"
+    command = ["gcc", *_FLAGS, "-o", str(tmp_path / "allocate"), str(source), str(build / "libcuda.so.1")]
+    subprocess.run(command, check=True, timeout=55)
+    gpu_slice.change_limit(4096 * MIB, 2)
+    for _ in range(12):
+        process = gpu_slice.container.start_program(tmp_path / "allocate", "vmm", "--cycles", 100)
+        running.append(process)
+        told = json.loads(process.communicate(timeout=30)[0])
+        assert told["refused_again"] == 0
+        assert told["free_after"] == told["free_before"]
 
 
 def test_eight_processes_race_for_one_limit(
