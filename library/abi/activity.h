@@ -31,7 +31,7 @@ struct activity_stretch {
 struct activity_slot {
     _Atomic uint64_t heartbeat_ns;
     _Atomic uint64_t busy_since_ns;     /* 0: idle */
-    _Atomic uint64_t head;              /* stretches written since the beginning; the newest is ring[(head - 1) % ACTIVITY_RING] */
+    _Atomic uint64_t head;              /* stretches written since the beginning; the newest is ring[(head - 1) % ACTIVITY_RING], and may still grow */
     _Atomic uint64_t busy_ns;           /* sum of all stretches */
     uint64_t spares[4];
     struct activity_stretch ring[ACTIVITY_RING];
