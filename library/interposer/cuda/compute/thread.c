@@ -39,15 +39,20 @@ static void end(void *ended)
 }
 
 /*
- * A stream that may be gone, or in a capture, is not marked. Neither is the legacy one, away from a launch into it: a mark there orders all blocking
- * streams of the context, which the program did not ask for and may not survive.
+ * A stream that may be gone, or in a capture, is not marked. Neither is one that is behind: its queue may be full, and the mark would wait. Nor is the legacy
+ * one, away from a launch into it: a mark there orders all blocking streams of the context, which the program did not ask for and may not survive.
  */
+static bool may_be_marked(const struct lane *lane)
+{
+    return lane->stream != NULL && lane->stream != CU_STREAM_LEGACY && (lane->last == NULL || mark_is_reached(lane->last)) &&
+           atomic_load(&compute_captures) == 0 && lane->streams_ended == atomic_load(&compute_streams_ended);
+}
+
 static void pause_lane(struct lane *lane)
 {
-    bool legacy = lane->stream == NULL || lane->stream == CU_STREAM_LEGACY;
     if (lane->open == NULL)
         return;
-    if (!legacy && atomic_load(&compute_captures) == 0 && lane->streams_ended == atomic_load(&compute_streams_ended))
+    if (may_be_marked(lane))
         lane_close(lane, false);
     else
         lane_pause(lane);

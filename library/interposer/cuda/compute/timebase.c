@@ -82,7 +82,7 @@ struct mark *mark_record(struct timebase *timebase, CUstream stream)
     if (mark == NULL)
         return NULL;
     atomic_store_explicit(&mark->holders, 1, memory_order_relaxed);
-    mark->reached = false;
+    atomic_store_explicit(&mark->reached, false, memory_order_relaxed);
     mark->asked_ns = timebase->driver->now();
     if (timebase->driver->event_record(mark->event, stream) == CUDA_SUCCESS)
         return mark;
@@ -125,7 +125,7 @@ static bool place(struct timebase *timebase, struct mark *mark)
 enum mark_state mark_look(struct mark *mark)
 {
     struct timebase *timebase = mark->timebase;
-    if (mark->reached)
+    if (mark_is_reached(mark))
         return MARK_REACHED;
     if (atomic_load_explicit(&timebase->gone, memory_order_acquire))
         return MARK_LOST;
@@ -134,7 +134,7 @@ enum mark_state mark_look(struct mark *mark)
         return MARK_AHEAD;
     if (state != CUDA_SUCCESS || !place(timebase, mark))
         return MARK_LOST;
-    mark->reached = true;
+    atomic_store_explicit(&mark->reached, true, memory_order_relaxed);
     tie(timebase, mark, timebase->driver->now());
     if (timebase->origin == NULL || mark->gpu_ns - timebase->origin->gpu_ns > ORIGIN_AGE_NS)
         move_origin(timebase, mark);

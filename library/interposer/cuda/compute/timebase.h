@@ -38,7 +38,7 @@ struct mark {
     _Atomic uint32_t holders;
     uint64_t asked_ns;                  /* host, just before it was recorded */
     int64_t gpu_ns;                     /* once reached: since the first origin */
-    bool reached;
+    _Atomic bool reached;
 };
 
 struct timebase {
@@ -69,6 +69,12 @@ void measuring_restore(const struct measuring *driver, CUstreamCaptureMode mode)
 
 /* One harvester at a time, relaxed, with the context current. */
 enum mark_state mark_look(struct mark *mark);
+
+/* Whether it was seen to be reached: for any thread that holds it. */
+static inline bool mark_is_reached(const struct mark *mark)
+{
+    return atomic_load_explicit(&mark->reached, memory_order_relaxed);
+}
 
 /* When a mark that was reached was reached. */
 static inline uint64_t mark_time(const struct mark *mark)
