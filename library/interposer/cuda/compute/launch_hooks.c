@@ -3,6 +3,7 @@
  *
  * What is launched is a handle (never looked into: a CUfunction may be a CUkernel) with its grid and block; a graph is one launch.
  */
+#include "lane.h"
 #include "launch.h"
 
 enum { MOST_DEVICES = 64 };
@@ -112,26 +113,48 @@ CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream 
 
 /* ---- one kernel on several devices: all of them let it go, one after the other ---- */
 
-static unsigned enter_all(struct passage *passages, const CUDA_LAUNCH_PARAMS *launches, unsigned count)
+/* Waiting for one device pauses the lanes of the others, which takes their batches away: those are let in again, a few times at most. */
+enum { ROUNDS = 4 };
+
+struct admission {
+    bool entered;
+    struct passage passage;
+};
+
+static bool stands(const struct admission *admission)
 {
-    unsigned entered = 0;
-    for (unsigned i = 0; i < count; i++) {
-        const CUDA_LAUNCH_PARAMS *launch = &launches[i];
-        struct launch_key key = launch_key(launch->function, launch->gridDimX, launch->gridDimY, launch->gridDimZ, launch->blockDimX,
-                                           launch->blockDimY, launch->blockDimZ);
-        entered += compute_enter(&passages[entered], &key, launch->hStream);
+    return admission->entered && admission->passage.lane->open != NULL;
+}
+
+static void enter_one(struct admission *admission, const CUDA_LAUNCH_PARAMS *launch)
+{
+    struct launch_key key = launch_key(launch->function, launch->gridDimX, launch->gridDimY, launch->gridDimZ, launch->blockDimX,
+                                       launch->blockDimY, launch->blockDimZ);
+    admission->entered = compute_enter(&admission->passage, &key, launch->hStream);
+}
+
+static void enter_all(struct admission *admissions, const CUDA_LAUNCH_PARAMS *launches, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        enter_one(&admissions[i], &launches[i]);
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        for (unsigned i = 0; i < count; i++) {
+            if (admissions[i].entered && !stands(&admissions[i]))
+                enter_one(&admissions[i], &launches[i]);
+        }
     }
-    return entered;
 }
 
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, unsigned int count, unsigned int flags)
 {
-    struct passage passages[MOST_DEVICES];
+    struct admission admissions[MOST_DEVICES];
     if (compute_free() || launches == NULL || count > MOST_DEVICES)
         return real.cuLaunchCooperativeKernelMultiDevice(launches, count, flags);
-    unsigned entered = enter_all(passages, launches, count);
+    enter_all(admissions, launches, count);
     CUresult error = DRIVER(cuLaunchCooperativeKernelMultiDevice, launches, count, flags);
-    for (unsigned i = 0; i < entered; i++)
-        compute_leave(&passages[i], error);
+    for (unsigned i = 0; i < count; i++) {
+        if (stands(&admissions[i]))
+            compute_leave(&admissions[i].passage, error);
+    }
     return error;
 }
