@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.library.cuda_declarations import OURS as HEADERS
+from tests.library.interposed import Container as Interposed
+from tests.library.interposed import device
 from tests.library.machine import LIBRARY
 from tests.library.shared_gpu import Container, SharedGpu, shares
 
@@ -246,3 +248,15 @@ def test_with_threads_checked(
 ) -> None:
     gpu = SharedGpu(short_tmp, thread_checked_build / "interposer", build / "libcuda.so.1")
     case(gpu, launching, name, LD_PRELOAD=runtime("libtsan.so"), TSAN_OPTIONS="exitcode=66 die_after_fork=0")
+
+
+def test_a_kernel_for_several_devices_waits_for_each(emulated: Interposed, build: Path, tmp_path: Path) -> None:
+    """cuLaunchCooperativeKernelMultiDevice, CUDA 9 to 12: in debt on one device, with credit on the other."""
+    output = tmp_path / "several_devices"
+    command = ["gcc", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", f"-I{HEADERS}", "-o", str(output)]
+    source = str(_PROGRAMS / "several_devices.c")
+    subprocess.run([*command, source, str(build / "libcuda.so.1")], check=True, timeout=55)
+    emulated.grant(device(0), device(1))
+    with emulated.start_program(output) as process:
+        assert process.communicate(timeout=50) == ("10\n", "")
+        assert process.returncode == 0
