@@ -3,8 +3,9 @@
  *
  * In: a function or a graph with its grid and block, and measured times. Out: an estimate, 0 while nothing was measured. Not here: measuring.
  *
- * The table has a fixed size, and where it is full entries make room for others: what is forgotten is measured again. An entry is known by a 64-bit hash, so two launches
- * could share one by an accident that nobody will see. Reading and learning are atomic word by word; a lost update costs a sample.
+ * The table has a fixed size, and where it is full entries make room for others: what is forgotten is measured again. An entry is known by a 64-bit
+ * hash, so two launches could share one by an accident that nobody will see. Reading and learning are atomic word by word; a lost update costs a
+ * sample.
  * Invariant: an estimate is 0 or at least 1, and one sample, wrong or right, moves it by no more than a factor of four.
  */
 #ifndef VCUDA_COMPUTE_ESTIMATES_H

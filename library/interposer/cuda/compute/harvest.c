@@ -131,7 +131,8 @@ enum outcome { AHEAD, LATER, MARKED, UNMARKED };
 static bool has_company(const struct limiter *limiter)
 {
     const struct presence *presence = &limiter->presence;
-    return limiter->divided && (presence->other_count > 0 || (presence->row != NULL && atomic_load_explicit(&presence->row->slot_high, memory_order_relaxed) > 1));
+    bool own_others = presence->row != NULL && atomic_load_explicit(&presence->row->slot_high, memory_order_relaxed) > 1;
+    return limiter->divided && (presence->other_count > 0 || own_others);
 }
 
 /* What is not exact waits for the neighbours' measurements, if there are any. */
