@@ -16,9 +16,9 @@ import msgspec
 
 from deviceplugin.errors import GuestError
 from deviceplugin.guest.mirror.interposers import sha256_of
-from deviceplugin.guest.mirror.links import sync_directory
 from deviceplugin.guest.mirror.plan import FLAVOURS, LIBRARIES, PROGRAMS, FileEntry, LinkEntry, Plan
 from deviceplugin.guest.mirror.search import identity_of
+from deviceplugin.ledger.files import sync_directory
 
 MANIFEST = "manifest.json"
 _NO_HARD_LINK = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EROFS, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS}

@@ -12,6 +12,8 @@ import os
 import shutil
 from pathlib import Path
 
+from deviceplugin.ledger.files import sync_directory
+
 _FRESH = ".link-"
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
@@ -52,15 +54,6 @@ class Links:
             _set_aside(path, path)
             fresh.replace(path)
         sync_directory(self._base)
-
-
-def sync_directory(path: Path) -> None:
-    """Names in it survive a power failure from here on."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def erase(path: Path) -> None:

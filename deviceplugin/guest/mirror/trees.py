@@ -21,8 +21,9 @@ import msgspec
 
 from deviceplugin.errors import GuestError
 from deviceplugin.guest.mirror.build import MANIFEST, Manifest, build, is_sound, read_manifest
-from deviceplugin.guest.mirror.links import Links, erase, sync_directory
+from deviceplugin.guest.mirror.links import Links, erase
 from deviceplugin.guest.mirror.plan import EMPTY, FLAVOURS, Plan
+from deviceplugin.ledger.files import sync_directory
 
 _TREES, _CURRENT, _PREVIOUS = ".trees", ".current", ".previous"
 _UNFINISHED, _GOING, _HOLDERS = ".new-", ".gone-", ".holders-"
