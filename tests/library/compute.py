@@ -10,6 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.library.compiler import MEMORY_ERRORS_FATAL, SHARED, compiled
 from tests.library.machine import LIBRARY
 
 PURE = (
@@ -27,34 +28,19 @@ PURE = (
     "timebase",
 )
 _COMPUTE = LIBRARY / "interposer/cuda/compute"
-_FLAGS = [
-    "-std=c11",
-    "-D_GNU_SOURCE",
-    "-pthread",
-    "-O1",
-    "-g",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
-    "-Wno-missing-field-initializers",
-]
-_INCLUDES = [f"-I{LIBRARY}/include", f"-I{LIBRARY}", f"-I{LIBRARY}/interposer"]
-_SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+_NATIVE = Path(__file__).parent / "native"
 
 MS = 1_000_000
 SECOND = 1000 * MS
 WHOLE = 100_000
 
 
-def _compile(output: Path, *words: str) -> Path:
-    sources = [str(_COMPUTE / f"{name}.c") for name in PURE]
-    subprocess.run(["gcc", *_FLAGS, *_INCLUDES, "-o", str(output), *words, *sources], check=True, timeout=110)
-    return output
+def _build(output: Path, *words: str | Path) -> Path:
+    return compiled(output, f"-I{LIBRARY}/interposer", *words, *(_COMPUTE / f"{name}.c" for name in PURE))
 
 
 def build_parts(directory: Path) -> ctypes.CDLL:
-    access = str(Path(__file__).parent / "native/compute_access.c")
-    library = ctypes.CDLL(str(_compile(directory / "compute.so", "-shared", "-fPIC", access)))
+    library = ctypes.CDLL(str(_build(directory / "compute.so", *SHARED, _NATIVE / "compute_access.c")))
     for name in ("access_refill", "access_balance"):
         getattr(library, name).restype = ctypes.c_int64
     for name in ("budget_wait", "access_share", "access_reach", "access_estimate"):
@@ -66,8 +52,7 @@ def build_parts(directory: Path) -> ctypes.CDLL:
 
 
 def build_simulation(directory: Path) -> Path:
-    source = str(Path(__file__).parent / "native/compute_sim.c")
-    return _compile(directory / "compute_sim", *_SANITIZERS, source)
+    return _build(directory / "compute_sim", *MEMORY_ERRORS_FATAL, _NATIVE / "compute_sim.c")
 
 
 @dataclass(frozen=True, slots=True)

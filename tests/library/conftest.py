@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.library.compiler import MEMORY_ERRORS_FATAL, compiled, runtime
 from tests.library.driver import Driver
 from tests.library.gpu_slice import GpuSlice
 from tests.library.interposed import Container, two_gpus
 from tests.library.machine import LIBRARY, Machine
 
 _NATIVE = Path(__file__).parent / "native"
-_FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-pthread", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]
 
 
 @pytest.fixture(scope="session")
@@ -34,23 +34,21 @@ def sanitized_interposers() -> Path:
     return LIBRARY / "build/sanitize/interposer"
 
 
-def _compile(source: str, output: Path, *flags: str) -> Path:
+def _with_the_emulator(source: str, output: Path, *flags: str) -> Path:
     emulator = LIBRARY / "emulator"
     sources = [*emulator.glob("*.c"), *emulator.glob("shared/*.c"), *emulator.glob("profile/*.c")]
-    command = ["gcc", *_FLAGS, "-Wno-missing-field-initializers", f"-I{emulator}", *flags, "-o", str(output)]
-    subprocess.run([*command, str(_NATIVE / source), *map(str, sources)], check=True, timeout=240)
-    return output
+    return compiled(output, f"-I{emulator}", *flags, _NATIVE / source, *sources, timeout=240)
 
 
 @pytest.fixture(scope="session")
 def hammer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _compile("hammer.c", tmp_path_factory.mktemp("native") / "hammer")
+    return _with_the_emulator("hammer.c", tmp_path_factory.mktemp("native") / "hammer")
 
 
 @pytest.fixture(scope="session")
 def json_dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    sanitizers = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
-    return _compile("json_dump.c", tmp_path_factory.mktemp("native") / "json_dump", *sanitizers)
+    output = tmp_path_factory.mktemp("native") / "json_dump"
+    return _with_the_emulator("json_dump.c", output, *MEMORY_ERRORS_FATAL)
 
 
 @pytest.fixture
@@ -62,9 +60,8 @@ def machine(build: Path, short_tmp: Path) -> Iterator[Machine]:
 @pytest.fixture
 def sanitized_machine(sanitized_build: Path, short_tmp: Path) -> Iterator[Machine]:
     """As `machine`, with every memory error and undefined behaviour fatal."""
-    found = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
     with ExitStack() as processes:
-        yield Machine(sanitized_build, short_tmp, processes, preload=found.stdout.strip())
+        yield Machine(sanitized_build, short_tmp, processes, preload=runtime("libasan.so"))
 
 
 @pytest.fixture(scope="session")

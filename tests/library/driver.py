@@ -3,24 +3,13 @@
 In: which driver. Out: a shared object. Its exported names are a version script made from cuda_functions.h.
 """
 
-import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.library.cuda_declarations import OURS, rows
+from tests.library.compiler import SHARED, compiled
+from tests.library.cuda_declarations import rows
 
 _SOURCES = Path(__file__).parent / "native/interposer"
-_FLAGS = (
-    "-std=c11",
-    "-D_GNU_SOURCE",
-    "-fPIC",
-    "-shared",
-    "-O0",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
-    "-Wl,-soname,libcuda.so.1",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +30,5 @@ class Driver:
         output = directory / f"libcuda.so.{self.version}"
         defines = [f"-DDRIVER_VERSION={self.version}", f'-DWITHOUT="{" ".join(sorted(self.without))} "']
         defines += ["-DDISTINCT"] if self.distinct else []
-        command = ["gcc", *_FLAGS, *defines, f"-I{OURS}", f"-Wl,--version-script={names}", "-o", str(output)]
-        subprocess.run([*command, *map(str, _SOURCES.glob("*.c"))], check=True, timeout=55)
-        return output
+        linking = ["-Wl,-soname,libcuda.so.1", f"-Wl,--version-script={names}"]
+        return compiled(output, *SHARED, "-O0", *linking, *defines, *_SOURCES.glob("*.c"))

@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.library.compiler import MEMORY_ERRORS_FATAL, compiled
 from tests.library.machine import LIBRARY
-
-_FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{LIBRARY}/emulator"]
-_SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 
 
 @pytest.fixture(scope="module")
@@ -16,8 +14,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("native") / "ranges_model"
     memory = LIBRARY / "emulator/cuda/memory"
     sources = [Path(__file__).parent / "native/ranges_model.c", memory / "ranges.c", memory / "spans.c"]
-    subprocess.run(["gcc", *_FLAGS, *_SANITIZERS, "-o", str(output), *map(str, sources)], check=True, timeout=55)
-    return output
+    return compiled(output, *MEMORY_ERRORS_FATAL, f"-I{LIBRARY}/emulator", *sources)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -7,22 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.library.machine import LIBRARY, Machine
+from tests.library.compiler import MEMORY_ERRORS_FATAL, compiled
+from tests.library.machine import Machine
 from tests.library.memory_client import CAPACITY, CONTEXT_MIB, MIB, describe, room, start
 
 _SOURCE = Path(__file__).parent / "native/memory_threads.c"
-_FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-pthread", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{LIBRARY}/include"]
-
-
-def _compile(build: Path, output: Path, *flags: str) -> Path:
-    command = ["gcc", *_FLAGS, *flags, "-o", str(output), str(_SOURCE), str(build / "libcuda.so.1")]
-    subprocess.run(command, check=True, timeout=55)
-    return output
 
 
 @pytest.fixture(scope="module")
 def program(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _compile(build, tmp_path_factory.mktemp("native") / "memory_threads")
+    return compiled(tmp_path_factory.mktemp("native") / "memory_threads", _SOURCE, build / "libcuda.so.1")
 
 
 def _environment(machine: Machine) -> dict[str, str]:
@@ -60,8 +54,8 @@ def test_threads_of_one_process_give_everything_back(machine: Machine, program: 
 
 
 def test_the_same_with_every_memory_error_fatal(sanitized_machine: Machine, tmp_path: Path) -> None:
-    flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
-    program = _compile(sanitized_machine.build, tmp_path / "program", *flags)
+    driver = sanitized_machine.build / "libcuda.so.1"
+    program = compiled(tmp_path / "program", *MEMORY_ERRORS_FATAL, _SOURCE, driver)
     environment = _environment(sanitized_machine) | {"ASAN_OPTIONS": "detect_leaks=0"}
     assert _said(_start(program, environment, "hammer", 4, 1500)) == "all given back\n"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.library.cuda_declarations import OURS as HEADERS
+from tests.library.compiler import compiled, runtime
 from tests.library.interposed import Container as Interposed
 from tests.library.interposed import device
 from tests.library.machine import LIBRARY
@@ -30,21 +30,7 @@ def workload(build: Path) -> Path:
 @pytest.fixture(scope="session")
 def launching(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("launching") / "launching"
-    command = [
-        "gcc",
-        "-std=c11",
-        "-D_GNU_SOURCE",
-        "-pthread",
-        "-O1",
-        "-g",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        f"-I{HEADERS}",
-    ]
-    libraries = [str(build / "libcuda.so.1"), "-ldl"]
-    subprocess.run([*command, "-o", str(output), str(_PROGRAMS / "launching.c"), *libraries], check=True, timeout=55)
-    return output
+    return compiled(output, _PROGRAMS / "launching.c", build / "libcuda.so.1", "-ldl")
 
 
 @pytest.fixture
@@ -222,12 +208,6 @@ def test_the_end_of_a_process_is_not_delayed(gpu: SharedGpu, launching: Path) ->
     assert time.monotonic_ns() - ended_at < 500_000_000
 
 
-def runtime(name: str) -> str:
-    return subprocess.run(
-        ["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-
-
 CASES = ("threads", "captures", "ends", "stuck", "forks", "exits")
 
 
@@ -252,11 +232,8 @@ def test_with_threads_checked(
 
 def test_a_kernel_for_several_devices_waits_for_each(emulated: Interposed, build: Path, tmp_path: Path) -> None:
     """cuLaunchCooperativeKernelMultiDevice, CUDA 9 to 12: in debt on one device, with credit on the other."""
-    output = tmp_path / "several_devices"
-    command = ["gcc", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", f"-I{HEADERS}", "-o", str(output)]
-    source = str(_PROGRAMS / "several_devices.c")
-    subprocess.run([*command, source, str(build / "libcuda.so.1")], check=True, timeout=55)
+    program = compiled(tmp_path / "several_devices", _PROGRAMS / "several_devices.c", build / "libcuda.so.1")
     emulated.grant(device(0), device(1))
-    with emulated.start_program(output) as process:
+    with emulated.start_program(program) as process:
         assert process.communicate(timeout=50) == ("10\n", "")
         assert process.returncode == 0

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.library.cuda_declarations import OURS as HEADERS
+from tests.library.compiler import compiled
 from tests.library.interposed import GIB, Container, device
-from tests.library.machine import LIBRARY
 
 CUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 _NATIVE = Path(__file__).parent / "native/interposer_programs"
@@ -23,22 +22,7 @@ def link_name(container: Container, name: str, *, copy: bool) -> None:
 
 
 def program(directory: Path, source: str, *flags: str) -> Path:
-    output = directory / Path(source).stem
-    command = [
-        "gcc",
-        "-std=c11",
-        "-D_GNU_SOURCE",
-        "-pthread",
-        "-O1",
-        "-g",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        f"-I{HEADERS}",
-    ]
-    command += [f"-I{LIBRARY}", "-o", str(output), str(_NATIVE / source), *flags]
-    subprocess.run(command, check=True, timeout=55)
-    return output
+    return compiled(directory / Path(source).stem, _NATIVE / source, *flags)
 
 
 @pytest.mark.parametrize("order", [(CUDA, NVML), (NVML, CUDA), (NVML, CUDA, NVML)])

@@ -13,30 +13,24 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from deviceplugin.guest import region
+from tests.library.compiler import MEMORY_ERRORS_FATAL, SHARED, compiled
 from tests.library.interposed import GRANT
 from tests.library.machine import LIBRARY
 
 _PARTS = LIBRARY / "interposer/cuda/memory"
-_FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-pthread", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers"]
-_FLAGS += [f"-I{LIBRARY}", f"-I{LIBRARY}/include"]
 BUILDS = {
-    "plain": ["-O2"],
-    "every memory error fatal": ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
-    "every data race fatal": ["-O1", "-g", "-fsanitize=thread"],
+    "plain": ("-O2",),
+    "every memory error fatal": MEMORY_ERRORS_FATAL,
+    "every data race fatal": ("-fsanitize=thread",),
 }
 MOST = (1 << 64) - 1
-
-
-def _build(output: Path, sources: list[Path], *flags: str) -> Path:
-    subprocess.run(["gcc", *_FLAGS, *flags, "-o", str(output), *map(str, sources)], check=True, timeout=55)
-    return output
 
 
 @pytest.fixture(scope="module", params=list(BUILDS.values()), ids=list(BUILDS))
 def parts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     main = Path(__file__).parent / "native/memory_parts.c"
     sources = [main, *(_PARTS / name for name in ("ledger.c", "charges.c", "backing.c"))]
-    return _build(tmp_path_factory.mktemp("parts") / "parts", sources, *request.param)
+    return compiled(tmp_path_factory.mktemp("parts") / "parts", *request.param, *sources)
 
 
 @pytest.mark.parametrize("words", ["ledger 8 4000 8", "ledger 8 4000 2", "charges 8 20000", "backing 100000"])
@@ -47,9 +41,9 @@ def test_many_threads_at_once(parts: Path, words: str) -> None:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    flags = ("-O1", "-g", "-shared", "-fPIC", "-fsanitize=undefined", "-fno-sanitize-recover=undefined")
+    flags = (*SHARED, "-fsanitize=undefined", "-fno-sanitize-recover=undefined")
     sources = [_PARTS / "ledger.c", _PARTS / "sizes.c"]
-    loaded = ctypes.CDLL(str(_build(tmp_path_factory.mktemp("parts") / "parts.so", sources, *flags)))
+    loaded = ctypes.CDLL(str(compiled(tmp_path_factory.mktemp("parts") / "parts.so", *flags, *sources)))
     loaded.ledger_take.argtypes = [c_void_p, c_void_p, c_uint, c_uint64, c_uint64, c_void_p]
     loaded.ledger_take.restype = c_bool
     loaded.ledger_give.argtypes = [c_void_p, c_uint, c_uint64]

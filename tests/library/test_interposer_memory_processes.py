@@ -8,20 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.library.compiler import compiled
 from tests.library.gpu_slice import CONTEXT, LIMIT, GpuSlice, eventually
-from tests.library.machine import LIBRARY
+from tests.library.machine import REPOSITORY
 from tests.library.memory_client import MIB, OUT_OF_MEMORY, UNIT, room
 
 _SOURCE = Path(__file__).parent / "native/interposer_programs/memory_storm.c"
-_FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-pthread", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{LIBRARY}/include"]
 
 pytestmark = pytest.mark.timeout(120)
 
 
 def build_storm(build: Path, output: Path, *flags: str) -> Path:
-    command = ["gcc", *_FLAGS, *flags, "-o", str(output), str(_SOURCE), str(build / "libcuda.so.1")]
-    subprocess.run(command, check=True, timeout=55)
-    return output
+    return compiled(output, *flags, _SOURCE, build / "libcuda.so.1")
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +72,11 @@ def test_what_was_given_back_can_be_had_again_at_once(
     gpu_slice: GpuSlice, build: Path, running: list[subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     """The overhead is measured while blocks come and go: none may be taken for it, as one run in two once did."""
-    source = LIBRARY.parent / "benchmarks/gpu/native/allocate.c"
-    command = ["gcc", *_FLAGS, "-o", str(tmp_path / "allocate"), str(source), str(build / "libcuda.so.1")]
-    subprocess.run(command, check=True, timeout=55)
+    source = REPOSITORY / "benchmarks/gpu/native/allocate.c"
+    program = compiled(tmp_path / "allocate", source, build / "libcuda.so.1")
     gpu_slice.change_limit(4096 * MIB, 2)
     for _ in range(12):
-        process = gpu_slice.container.start_program(tmp_path / "allocate", "vmm", "--cycles", 100)
+        process = gpu_slice.container.start_program(program, "vmm", "--cycles", 100)
         running.append(process)
         told = json.loads(process.communicate(timeout=30)[0])
         assert told["refused_again"] == 0

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.library.compiler import runtime
 from tests.library.gpu_slice import CONTEXT, GpuSlice, eventually
 from tests.library.interposed import Container, two_gpus
 from tests.library.memory_client import MIB, OUT_OF_MEMORY, UNIT, pointer_to, pool_properties
 from tests.library.test_interposer_memory_families import FAMILIES, STEP
 from tests.library.test_interposer_memory_pools import capture
 from tests.library.test_interposer_memory_processes import build_storm
-from tests.library.test_interposer_sanitized import runtime
 
 pytestmark = pytest.mark.timeout(180)  # the first one compiles everything once more
 

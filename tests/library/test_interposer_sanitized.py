@@ -1,25 +1,18 @@
 """The interposers under the sanitizers: address and undefined behaviour, and threads."""
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from deviceplugin.guest.limits_file import GrantLimits, encode
+from tests.library.compiler import runtime
 from tests.library.driver import Driver
 from tests.library.interposed import GIB, GRANT, Container, device, two_gpus
 from tests.library.test_interposer_limits import BAD, CLOSED
 from tests.library.test_interposer_loading import program
 
 pytestmark = pytest.mark.timeout(180)  # the first one compiles everything once more
-
-
-def runtime(name: str) -> str:
-    """The sanitizer's own library, which a program that is not instrumented must have loaded first."""
-    return subprocess.run(
-        ["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True
-    ).stdout.strip()
 
 
 @pytest.fixture

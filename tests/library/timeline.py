@@ -1,14 +1,12 @@
 """The emulated driver's timeline (shared/timeline.h), loaded from C, without a clock: time is what a test says."""
 
 import ctypes
-import subprocess
 from pathlib import Path
 
+from tests.library.compiler import SHARED, compiled
 from tests.library.machine import LIBRARY
 
 _ACCESS = Path(__file__).parent / "native/timeline_access.c"
-_SHARED = LIBRARY / "emulator/shared"
-_FLAGS = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{LIBRARY}/emulator"]
 
 _NUMBERS = (
     "timeline_reached",
@@ -24,10 +22,8 @@ NEVER = 2**64 - 1
 
 
 def build(directory: Path) -> ctypes.CDLL:
-    output = directory / "timeline.so"
-    sources = [str(_ACCESS), str(_SHARED / "timeline.c")]
-    subprocess.run(["gcc", *_FLAGS, "-o", str(output), *sources], check=True, timeout=55)
-    library = ctypes.CDLL(str(output))
+    sources = (_ACCESS, LIBRARY / "emulator/shared/timeline.c")
+    library = ctypes.CDLL(str(compiled(directory / "timeline.so", *SHARED, f"-I{LIBRARY}/emulator", *sources)))
     for name in _NUMBERS:
         getattr(library, name).restype = ctypes.c_uint64
     library.access_size.restype = ctypes.c_size_t
