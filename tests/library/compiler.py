@@ -1,6 +1,6 @@
-"""Native code of the tests, compiled with the warnings that the library is held to.
+"""Native code for tests: what library/Makefile builds, and programs of their own under the library's warnings.
 
-In: sources, and the flags by which a build differs. Out: the file. Not here: what `make -C library` builds.
+In: targets; or sources, and the flags by which a build differs. Out: where it lies. Not here: benchmarks' builds.
 """
 
 import subprocess
@@ -12,6 +12,12 @@ SHARED = ("-shared", "-fPIC")
 MEMORY_ERRORS_FATAL = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 _FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-pthread", "-O1", "-g", f"-I{LIBRARY}/include", f"-I{LIBRARY}")
 _WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers")
+
+
+def made(*words: str, timeout: float = 240) -> Path:
+    """`words`: targets and settings of library/Makefile."""
+    subprocess.run(["make", "--silent", "-C", LIBRARY, *words], check=True, timeout=timeout)
+    return LIBRARY / "build"
 
 
 def compiled(output: Path, *words: str | Path, timeout: float = 110) -> Path:

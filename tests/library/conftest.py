@@ -1,13 +1,12 @@
 """Builds of the emulated driver and of the interposers, machines that run on the one, containers on the other."""
 
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.library.compiler import MEMORY_ERRORS_FATAL, compiled, runtime
+from tests.library.compiler import MEMORY_ERRORS_FATAL, compiled, made, runtime
 from tests.library.driver import Driver
 from tests.library.gpu_slice import GpuSlice
 from tests.library.interposed import Container, two_gpus
@@ -18,20 +17,17 @@ _NATIVE = Path(__file__).parent / "native"
 
 @pytest.fixture(scope="session")
 def build() -> Path:
-    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "emulator"], check=True, timeout=240)
-    return LIBRARY / "build/emulator"
+    return made("emulator") / "emulator"
 
 
 @pytest.fixture(scope="session")
 def sanitized_build() -> Path:
-    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "sanitize", "WHAT=emulator"], check=True, timeout=240)
-    return LIBRARY / "build/sanitize/emulator"
+    return made("sanitize", "WHAT=emulator") / "sanitize/emulator"
 
 
 @pytest.fixture(scope="session")
 def sanitized_interposers() -> Path:
-    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "sanitize", "WHAT=interposer"], check=True, timeout=240)
-    return LIBRARY / "build/sanitize/interposer"
+    return made("sanitize", "WHAT=interposer") / "sanitize/interposer"
 
 
 def _with_the_emulator(source: str, output: Path, *flags: str) -> Path:
@@ -66,8 +62,7 @@ def sanitized_machine(sanitized_build: Path, short_tmp: Path) -> Iterator[Machin
 
 @pytest.fixture(scope="session")
 def interposers() -> Path:
-    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "interposer"], check=True, timeout=240)
-    return LIBRARY / "build/interposer"
+    return made("interposer") / "interposer"
 
 
 @pytest.fixture(scope="session")
@@ -103,5 +98,4 @@ def gpu_slice(emulated: Container) -> Iterator[GpuSlice]:
 
 @pytest.fixture(scope="session")
 def thread_checked_build() -> Path:
-    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "sanitize-threads"], check=True, timeout=240)
-    return LIBRARY / "build/threads"
+    return made("sanitize-threads") / "threads"

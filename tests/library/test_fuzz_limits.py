@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.library.compiler import made
 from tests.library.machine import LIBRARY
 
 RUNS = 100_000
@@ -23,7 +24,7 @@ def has_libfuzzer() -> bool:
 def test_no_bytes_upset_the_reader(short_tmp: Path) -> None:
     if not has_libfuzzer():
         pytest.skip("clang with libFuzzer is not installed (Debian: clang libclang-rt-dev)")
-    subprocess.run(["make", "--silent", "-C", LIBRARY, "fuzz", "CC=clang"], check=True, timeout=120)
+    made("fuzz", "CC=clang", timeout=120)
     corpus = short_tmp / "corpus"
     shutil.copytree(LIBRARY / "fuzz/corpus/limits", corpus)
     limits = [f"-runs={RUNS}", "-max_total_time=20", "-max_len=8300", f"-artifact_prefix={short_tmp}/"]

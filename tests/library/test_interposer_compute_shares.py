@@ -4,7 +4,6 @@ Tolerances are wider than the product's: this machine may be busy with other thi
 """
 
 import os
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -12,19 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.library.compiler import compiled, runtime
+from tests.library.compiler import compiled, made, runtime
 from tests.library.interposed import Container as Interposed
 from tests.library.interposed import device
-from tests.library.machine import LIBRARY
 from tests.library.shared_gpu import Container, SharedGpu, shares
 
 _PROGRAMS = Path(__file__).parent / "native/interposer_programs"
 
 
 @pytest.fixture(scope="session")
-def workload(build: Path) -> Path:
-    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "programs"], check=True, timeout=55)
-    return build.parent / "programs/workload"
+def workload() -> Path:
+    return made("programs") / "programs/workload"
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import pytest
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 
+from tests.library.compiler import made
 from tests.library.machine import LIBRARY, PROFILES
 
 PROGRAMS = LIBRARY / "build/programs"
@@ -20,7 +21,7 @@ Run = subprocess.CompletedProcess[str]
 
 @pytest.fixture(autouse=True, scope="module")
 def built() -> None:
-    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "emulator", "programs"], check=True, timeout=240)
+    made("emulator", "programs")
 
 
 def run(directory: Path, *words: str, profile: Path = PROFILES / "hgx-a100.json") -> Run:
