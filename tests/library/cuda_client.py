@@ -3,21 +3,15 @@
 In: numbers and structures of the CUDA API. Out: its results; an error code raises `CudaError`. Not here: what is right.
 """
 
-import json
-import signal
 import struct
-import subprocess
-import sys
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Self
 
+from tests.library.cuda_calls import Argument as Argument
+from tests.library.cuda_calls import CudaError as CudaError
+from tests.library.cuda_calls import CudaWorker
+from tests.library.cuda_calls import pointer_to as pointer_to
+from tests.library.cuda_calls import room as room
 from tests.library.machine import Machine
-from tests.library.memory_client import CudaError as CudaError
-from tests.library.memory_client import pointer_to as pointer_to
-from tests.library.memory_client import room as room
-
-_WORKER = Path(__file__).with_name("cuda_worker.py")
 
 MIB = 1 << 20
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED = 0, 1, 2, 3
@@ -33,8 +27,6 @@ DISABLE_TIMING, INTERPROCESS = 2, 4
 FULL = (108, 1, 1, 2048 // 2, 1, 1)  # a grid that leaves no room on a GPU of 108 multiprocessors
 SMALL = (1, 1, 1, 32, 1, 1)
 
-Argument = int | dict[str, Any] | None
-
 
 def ptx(*kernels: str, version: str = "7.0", target: str = "sm_80", rest: str = "") -> bytes:
     return f".version {version}\n.target {target}\n.address_size 64\n{rest}\n{''.join(kernels)}\0".encode()
@@ -49,79 +41,22 @@ WORK = ptx(kernel("work", "1 * param 0", ".param .u64 ns"))
 
 
 @dataclass
-class Process:
+class Process(CudaWorker):
     """Device 0's primary context is current in the main thread; `work` is a kernel of so many ns as its parameter."""
 
-    library: Path
-    environment: dict[str, str]
-    errors: Path
+    script = "cuda_worker.py"
     ready: bool = True
-    process: subprocess.Popen[str] = field(init=False)
     context: int = field(init=False, default=0)
     work: int = field(init=False, default=0)
 
-    def __enter__(self) -> Self:
-        with self.errors.open("a") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-S", str(_WORKER), str(self.library)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                env=self.environment,
-            )
+    def prepare(self) -> None:
         if self.ready:
             self.begin()
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                stream.close()
-        try:
-            self.process.wait(timeout=10)
-        finally:
-            self.process.kill()
-
-    def begin(self, device: int = 0) -> None:
-        self("cuInit", 0)
-        self.context = self.get("cuDevicePrimaryCtxRetain", device)
-        self("cuCtxSetCurrent", self.context)
+    def begin(self, device: int = 0) -> int:
+        self.context = super().begin(device)
         self.work = self.function(WORK, "work")
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait(timeout=10)
-
-    def tell(self, **request: Any) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-
-    def listen(self) -> Any:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, f"the process ended: {self.errors.read_text()}"
-        return json.loads(line)
-
-    def ask(self, **request: Any) -> Any:
-        self.tell(**request)
-        return self.listen()
-
-    def code(self, name: str, *args: Argument, thread: str = "") -> int:
-        """The number that the call answers with."""
-        return int(self.ask(call=name, args=list(args), thread=thread)["code"])
-
-    def __call__(self, name: str, *args: Argument, thread: str = "") -> list[bytes]:
-        """Every buffer among the arguments, as the call left it."""
-        answer = self.ask(call=name, args=list(args), thread=thread)
-        if answer["code"] != SUCCESS:
-            raise CudaError(name, answer["code"])
-        return [bytes.fromhex(out) for out in answer["outs"]]
-
-    def get(self, name: str, *args: Argument, size: int = 8, thread: str = "") -> int:
-        """A call whose first argument returns a number."""
-        return int.from_bytes(self(name, room(size), *args, thread=thread)[0], "little")
+        return self.context
 
     def calls(self, symbol: str) -> int:
         return int(self.ask(count=symbol)["value"])

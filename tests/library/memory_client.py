@@ -3,18 +3,14 @@
 In: numbers and structures of the CUDA API. Out: its results; an error code raises `CudaError`. Not here: what is right.
 """
 
-import json
-import signal
 import struct
-import subprocess
-import sys
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Self
+from dataclasses import dataclass
 
+from tests.library.cuda_calls import CudaError as CudaError
+from tests.library.cuda_calls import CudaWorker
+from tests.library.cuda_calls import pointer_to as pointer_to
+from tests.library.cuda_calls import room as room
 from tests.library.machine import Machine
-
-_WORKER = Path(__file__).with_name("memory_worker.py")
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 UNIT = 2 * MIB
@@ -29,24 +25,6 @@ POSIX_FD, FABRIC = 1, 8  # CUmemAllocationHandleType
 READ_WRITE = 3
 
 RELEASE_THRESHOLD, RESERVED, RESERVED_HIGH, USED, USED_HIGH = 4, 5, 6, 7, 8  # CUmemPool_attribute
-
-Argument = int | dict[str, Any] | None
-
-
-class CudaError(Exception):
-    """The driver answered with an error; its number is `code`."""
-
-    def __init__(self, name: str, code: int) -> None:
-        super().__init__(f"{name}: CUDA error {code}")
-        self.code = code
-
-
-def room(size: int) -> dict[str, Any]:
-    return {"room": size}
-
-
-def pointer_to(data: bytes) -> dict[str, Any]:
-    return {"bytes": data.hex()}
 
 
 def location(kind: int, number: int = 0) -> bytes:
@@ -66,83 +44,15 @@ def pool_properties(kind: int = DEVICE, number: int = 0, handles: int = 0, most:
 
 
 @dataclass
-class Cuda:
+class Cuda(CudaWorker):
     """A process with device 0's primary context current, unless `context` says otherwise."""
 
-    library: Path
-    environment: dict[str, str]
-    errors: Path
+    script = "memory_worker.py"
     context: bool = True
-    process: subprocess.Popen[str] = field(init=False)
 
-    def __enter__(self) -> Self:
-        with self.errors.open("a") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-S", str(_WORKER), str(self.library)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                env=self.environment,
-            )
-        try:
-            if self.context:
-                self.begin()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.stdin is not None:
-            self.process.stdin.close()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-        try:
-            self.process.wait(timeout=10)
-        finally:
-            self.process.kill()
-
-    def begin(self, device: int = 0) -> int:
-        """Initialises the driver and makes the device's primary context current."""
-        self("cuInit", 0)
-        context = self.get("cuDevicePrimaryCtxRetain", device)
-        self("cuCtxSetCurrent", context)
-        return context
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait(timeout=10)
-
-    def ask(self, **request: Any) -> Any:
-        self.tell(**request)
-        return self.listen()
-
-    def tell(self, **request: Any) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-
-    def listen(self) -> Any:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, f"the process ended: {self.errors.read_text()}"
-        return json.loads(line)
-
-    def code(self, name: str, *args: Argument) -> int:
-        """The number that the call answers with."""
-        return int(self.ask(call=name, args=list(args))["code"])
-
-    def __call__(self, name: str, *args: Argument) -> list[bytes]:
-        """Every buffer among the arguments, as the call left it."""
-        answer = self.ask(call=name, args=list(args))
-        if answer["code"] != 0:
-            raise CudaError(name, answer["code"])
-        return [bytes.fromhex(out) for out in answer["outs"]]
-
-    def get(self, name: str, *args: Argument) -> int:
-        """A call whose first argument returns a number."""
-        return int.from_bytes(self(name, room(8), *args)[0], "little")
+    def prepare(self) -> None:
+        if self.context:
+            self.begin()
 
     # ---- linear memory ----
 

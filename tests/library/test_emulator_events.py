@@ -52,7 +52,7 @@ def test_a_waiting_process_wakes_soon_and_sleeps_till_then(machine: Machine) -> 
     machine.describe("hgx-a100")
     nvml = machine.nvml()
     events = _listen(nvml, nvml.devices())
-    nvml.send({"call": "nvmlEventSetWait_v2", "args": [events, 20000]})
+    nvml.tell(call="nvmlEventSetWait_v2", args=[events, 20000])
     _until_it_sleeps(nvml.process.pid)
     before, begun = _cpu_seconds(nvml.process.pid), time.monotonic()
     while time.monotonic() < begun + 0.3:
@@ -60,7 +60,7 @@ def test_a_waiting_process_wakes_soon_and_sleeps_till_then(machine: Machine) -> 
     assert _cpu_seconds(nvml.process.pid) - before < 0.05
     machine.command("xid", 5, 79)
     rung = time.monotonic()
-    assert nvml.receive()["value"]["eventData"] == 79
+    assert nvml.listen()["value"]["eventData"] == 79
     assert time.monotonic() - rung < 1.0
 
 
@@ -107,9 +107,9 @@ def test_waiting_fails_where_the_loss_is_of_that_kind(machine: Machine) -> None:
     machine.describe("hgx-a100")
     nvml = machine.nvml()
     events = _listen(nvml, nvml.devices())
-    nvml.send({"call": "nvmlEventSetWait_v2", "args": [events, 20000]})
+    nvml.tell(call="nvmlEventSetWait_v2", args=[events, 20000])
     machine.command("lose", 6, "--silent", "--wait-error")
-    assert nvml.receive() == {"error": GPU_IS_LOST}
+    assert nvml.listen() == {"error": GPU_IS_LOST}
     machine.command("recover", 6)
     assert nvml.error("nvmlEventSetWait_v2", events, 0) == TIMEOUT
 
@@ -143,9 +143,9 @@ def test_a_reset_ends_the_waiting_and_init_begins_anew(machine: Machine) -> None
     events = _listen(nvml, nvml.devices())
     machine.command("lose", 2)
     assert nvml.call("nvmlEventSetWait_v2", events, 1000)["eventData"] == 79
-    nvml.send({"call": "nvmlEventSetWait_v2", "args": [events, 20000]})
+    nvml.tell(call="nvmlEventSetWait_v2", args=[events, 20000])
     machine.command("init")
-    assert nvml.receive() == {"error": UNINITIALIZED}
+    assert nvml.listen() == {"error": UNINITIALIZED}
     assert nvml.error("nvmlDeviceGetCount") == UNINITIALIZED
     devices = nvml.devices()
     assert len(devices) == 8

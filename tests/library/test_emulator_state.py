@@ -192,8 +192,8 @@ def test_who_may_only_read_the_state_still_sees_it_and_its_events(machine: Machi
     device = nvml.devices()[0]
     events = nvml.call("nvmlEventSetCreate")
     nvml.call("nvmlDeviceRegisterEvents", device, XID, events)
-    nvml.send({"call": "nvmlEventSetWait_v2", "args": [events, 20_000]})
+    nvml.tell(call="nvmlEventSetWait_v2", args=[events, 20_000])
     machine.command("xid", 0, 48)
-    assert nvml.receive()["value"]["eventData"] == 48
+    assert nvml.listen()["value"]["eventData"] == 48
     nvml.become(0)
     assert nvml.error("nvmlDeviceSetComputeMode", device, 3) == NO_PERMISSION
