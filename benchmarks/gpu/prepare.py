@@ -41,6 +41,6 @@ def lay_out(build: Path, driver: Driver, scratch: Path) -> None:
 
 def compile_program(source: Path, build: Path, output: Path) -> None:
     """Linked against the emulated libcuda.so.1, by its SONAME alone: what it runs on is decided when it starts."""
-    flags = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{LIBRARY / 'include'}"]
+    flags = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{LIBRARY}", f"-I{LIBRARY}/include"]
     driver = str(build / "emulator/libcuda.so.1")
     subprocess.run(["gcc", *flags, "-o", str(output), str(source), driver, "-ldl"], check=True, timeout=60)

@@ -14,22 +14,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cuda.h"
+#include "program.h"
 
 enum { MOST_PAIRS = 10000, WARM = 3, BLOCK = 1 << 20 };
 
-static const char kernel_text[] =
-    ".version 6.0\n.target sm_50\n.address_size 64\n"
-    ".visible .global .align 4 .f32 result;\n"
-    ".visible .entry work(.param .u64 rounds)\n{\n"
-    "// vcuda-emulator: ns = 4 * param 0 wide\n"
-    ".reg .pred %p<3>; .reg .f32 %f<2>; .reg .b64 %rd<3>;\n"
-    "ld.param.u64 %rd1, [rounds];\nmov.f32 %f1, 0f3F800000;\nmov.u64 %rd2, 0;\n"
-    "again:\nfma.rn.f32 %f1, %f1, %f1, %f1;\nadd.u64 %rd2, %rd2, 1;\n"
-    "setp.lt.u64 %p1, %rd2, %rd1;\n@%p1 bra again;\n"
-    "setp.eq.f32 %p2, %f1, 0f00000000;\n@%p2 st.global.f32 [result], %f1;\nret;\n}\n";
+static const char kernel_text[] = WORK_MODULE_HEAD WORK_KERNEL("work", "wide");
 
 typedef CUresult launch_function(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
 typedef CUresult graph_function(CUgraphExec, CUstream);
@@ -51,28 +42,6 @@ struct bench {
     unsigned calls, pairs;
     bool in_default;
 };
-
-static void fail(const char *what, CUresult error)
-{
-    const char *name = "unknown error";
-    cuGetErrorName(error, &name);
-    fprintf(stderr, "overhead: %s failed: %s (%d)\n", what, name, (int)error);
-    exit(1);
-}
-
-#define CHECK(call)                                                                                                    \
-    do {                                                                                                               \
-        CUresult checked_ = (call);                                                                                    \
-        if (checked_ != CUDA_SUCCESS)                                                                                  \
-            fail(#call, checked_);                                                                                     \
-    } while (0)
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
 
 /* dlsym's contract, which C does not know. */
 static void find(void *driver, const char *name, void *function)
@@ -102,17 +71,10 @@ static struct side direct_side(void)
 
 static void prepare(struct bench *bench)
 {
-    CUdevice device;
-    CUcontext context;
-    CUmodule module;
     CUgraph graph;
     void *parameters[] = {&bench->rounds};
-    CHECK(cuInit(0));
-    CHECK(cuDeviceGet(&device, 0));
-    CHECK(cuDevicePrimaryCtxRetain(&context, device));
-    CHECK(cuCtxSetCurrent(context));
-    CHECK(cuModuleLoadData(&module, kernel_text));
-    CHECK(cuModuleGetFunction(&bench->function, module, "work"));
+    open_device(0);
+    bench->function = load_kernel(kernel_text, "work");
     CHECK(cuStreamCreate(&bench->stream, CU_STREAM_NON_BLOCKING));
     CHECK(cuStreamBeginCapture_v2(bench->stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     CHECK(cuLaunchKernel(bench->function, 1, 1, 1, 32, 1, 1, 0, bench->stream, parameters, NULL));
@@ -152,12 +114,6 @@ static double turn_memory(const struct bench *bench, const struct side *side)
         CHECK(side->release(block));
     }
     return (double)(now_ns() - begin) / bench->calls;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 static double median(double *values, unsigned count)

@@ -25,24 +25,13 @@
 
 #include "cuda.h"
 #include "nvml.h"
+#include "program.h"
 
 enum { MAX_BLOCKS = 65536, WINDOW = 4, GRAPH_LAUNCHES = 4, THREADS = 128 };
 
 #define SMALLEST (UINT64_C(2) << 20)
 
-/* A chain of multiply-adds, so long that the loop's length is the kernel's time; the store, which the value never asks for, is what keeps a compiler
- * from leaving all of it out. The comment tells the emulated driver how long a round takes. */
-enum { ROUND_NS = 4 };
-static const char kernel_text[] =
-    ".version 6.0\n.target sm_50\n.address_size 64\n"
-    ".visible .global .align 4 .f32 result;\n"
-    ".visible .entry work(.param .u64 rounds)\n{\n"
-    "// vcuda-emulator: ns = 4 * param 0 wide\n"
-    ".reg .pred %p<3>; .reg .f32 %f<2>; .reg .b64 %rd<3>;\n"
-    "ld.param.u64 %rd1, [rounds];\nmov.f32 %f1, 0f3F800000;\nmov.u64 %rd2, 0;\n"
-    "again:\nfma.rn.f32 %f1, %f1, %f1, %f1;\nadd.u64 %rd2, %rd2, 1;\n"
-    "setp.lt.u64 %p1, %rd2, %rd1;\n@%p1 bra again;\n"
-    "setp.eq.f32 %p2, %f1, 0f00000000;\n@%p2 st.global.f32 [result], %f1;\nret;\n}\n";
+static const char kernel_text[] = WORK_MODULE_HEAD WORK_KERNEL("work", "wide");
 
 struct settings {
     double seconds;
@@ -71,28 +60,6 @@ struct block {
 struct window {
     CUevent before[WINDOW], after[WINDOW];
 };
-
-static void fail(const char *what, CUresult error)
-{
-    const char *name = "unknown error";
-    cuGetErrorName(error, &name);
-    fprintf(stderr, "slice: %s failed: %s (%d)\n", what, name, (int)error);
-    exit(1);
-}
-
-#define CHECK(call)                                                                                                    \
-    do {                                                                                                               \
-        CUresult checked_ = (call);                                                                                    \
-        if (checked_ != CUDA_SUCCESS)                                                                                  \
-            fail(#call, checked_);                                                                                     \
-    } while (0)
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
 
 static double number_after(char **argument, const char *name)
 {
@@ -264,18 +231,10 @@ int main(int count, char **arguments)
     (void)count;
     struct settings settings = read_settings(arguments);
     int multiprocessors;
-    CUdevice device;
-    CUcontext context;
-    CUmodule module;
-    CUfunction function;
     CUstream stream;
-    CHECK(cuInit(0));
-    CHECK(cuDeviceGet(&device, 0));
+    CUdevice device = open_device(0);
     CHECK(cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
-    CHECK(cuDevicePrimaryCtxRetain(&context, device));
-    CHECK(cuCtxSetCurrent(context));
-    CHECK(cuModuleLoadData(&module, kernel_text));
-    CHECK(cuModuleGetFunction(&function, module, "work"));
+    CUfunction function = load_kernel(kernel_text, "work");
     CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     wait_for(settings.after);
     struct memory_result memory = take_memory(&settings, device);

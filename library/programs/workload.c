@@ -22,28 +22,12 @@
 #include <time.h>
 
 #include "cuda.h"
+#include "program.h"
 
 #define DEPTH_NS UINT64_C(60000000)
 enum { STREAMS = 4, RING = 8 };
 
-/* A chain of multiply-adds: a round is one. The comment tells the emulated driver how long it takes. */
-static const char kernels_text[] =
-    ".version 6.0\n.target sm_50\n.address_size 64\n"
-    ".visible .global .align 4 .f32 result;\n"
-    ".visible .entry wide(.param .u64 rounds)\n{\n"
-    "// vcuda-emulator: ns = 4 * param 0 wide\n"
-    ".reg .pred %p<3>; .reg .f32 %f<2>; .reg .b64 %rd<3>;\n"
-    "ld.param.u64 %rd1, [rounds];\nmov.f32 %f1, 0f3F800000;\nmov.u64 %rd2, 0;\n"
-    "again:\nfma.rn.f32 %f1, %f1, %f1, %f1;\nadd.u64 %rd2, %rd2, 1;\n"
-    "setp.lt.u64 %p1, %rd2, %rd1;\n@%p1 bra again;\n"
-    "setp.eq.f32 %p2, %f1, 0f00000000;\n@%p2 st.global.f32 [result], %f1;\nret;\n}\n"
-    ".visible .entry narrow(.param .u64 rounds)\n{\n"
-    "// vcuda-emulator: ns = 4 * param 0 narrow\n"
-    ".reg .pred %p<3>; .reg .f32 %f<2>; .reg .b64 %rd<3>;\n"
-    "ld.param.u64 %rd1, [rounds];\nmov.f32 %f1, 0f3F800000;\nmov.u64 %rd2, 0;\n"
-    "again:\nfma.rn.f32 %f1, %f1, %f1, %f1;\nadd.u64 %rd2, %rd2, 1;\n"
-    "setp.lt.u64 %p1, %rd2, %rd1;\n@%p1 bra again;\n"
-    "setp.eq.f32 %p2, %f1, 0f00000000;\n@%p2 st.global.f32 [result], %f1;\nret;\n}\n";
+static const char kernels_text[] = WORK_MODULE_HEAD WORK_KERNEL("wide", "wide") WORK_KERNEL("narrow", "narrow");
 
 struct kind {
     const char *name;
@@ -78,28 +62,6 @@ static void end_early(int number)
     asked_to_end = 1;
 }
 
-static void fail(const char *what, CUresult error)
-{
-    const char *name = "unknown error";
-    cuGetErrorName(error, &name);
-    fprintf(stderr, "workload: %s failed: %s (%d)\n", what, name, (int)error);
-    exit(1);
-}
-
-#define CHECK(call)                                                                                                    \
-    do {                                                                                                               \
-        CUresult checked_ = (call);                                                                                    \
-        if (checked_ != CUDA_SUCCESS)                                                                                  \
-            fail(#call, checked_);                                                                                     \
-    } while (0)
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
-
 static void launch_kernel(struct work *work, CUstream stream)
 {
     void *parameters[] = {&work->rounds};
@@ -120,15 +82,8 @@ static void make_graph(struct work *work)
 
 static void prepare(struct work *work, int ordinal)
 {
-    CUdevice device;
-    CUcontext context;
-    CUmodule module;
-    CHECK(cuInit(0));
-    CHECK(cuDeviceGet(&device, ordinal));
-    CHECK(cuDevicePrimaryCtxRetain(&context, device));
-    CHECK(cuCtxSetCurrent(context));
-    CHECK(cuModuleLoadData(&module, kernels_text));
-    CHECK(cuModuleGetFunction(&work->function, module, work->kind->streams > 1 ? "narrow" : "wide"));
+    open_device(ordinal);
+    work->function = load_kernel(kernels_text, work->kind->streams > 1 ? "narrow" : "wide");
     for (unsigned i = 0; i < work->kind->streams; i++)
         CHECK(cuStreamCreate(&work->streams[i], CU_STREAM_NON_BLOCKING));
     for (unsigned i = 0; i < RING; i++)

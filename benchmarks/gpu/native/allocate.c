@@ -14,12 +14,11 @@
 #include <unistd.h>
 
 #include "cuda.h"
+#include "programs/program.h"
 
 enum { MOST = 65536, IN_A_ROUND = 8 };
 
-static const char kernel_text[] =
-    ".version 6.0\n.target sm_50\n.address_size 64\n"
-    ".visible .entry work()\n{\n// vcuda-emulator: ns = 1000\nret;\n}\n";
+static const char kernel_text[] = MODULE_HEAD ".visible .entry work()\n{\n// vcuda-emulator: ns = 1000\nret;\n}\n";
 
 struct way {
     const char *name;
@@ -31,21 +30,6 @@ static CUdevice device;
 static CUstream stream;
 static uint64_t blocks[MOST];
 static unsigned count;
-
-static void fail(const char *what, CUresult error)
-{
-    const char *name = "unknown error";
-    cuGetErrorName(error, &name);
-    fprintf(stderr, "allocate: %s failed: %s (%d)\n", what, name, (int)error);
-    exit(1);
-}
-
-#define CHECK(call)                                                                                                    \
-    do {                                                                                                               \
-        CUresult checked_ = (call);                                                                                    \
-        if (checked_ != CUDA_SUCCESS)                                                                                  \
-            fail(#call, checked_);                                                                                     \
-    } while (0)
 
 static CUresult take_plain(uint64_t *block, size_t size)
 {
@@ -175,11 +159,7 @@ static void once(const struct way *way, size_t size, unsigned cycles)
 
 static void start(void)
 {
-    CUcontext context;
-    CHECK(cuInit(0));
-    CHECK(cuDeviceGet(&device, 0));
-    CHECK(cuDevicePrimaryCtxRetain(&context, device));
-    CHECK(cuCtxSetCurrent(context));
+    device = open_device(0);
     CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 }
 

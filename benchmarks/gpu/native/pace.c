@@ -12,22 +12,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cuda.h"
+#include "programs/program.h"
 
 enum { MOST = 1 << 20, TENTHS = 1200 };
 
-static const char kernel_text[] =
-    ".version 6.0\n.target sm_50\n.address_size 64\n"
-    ".visible .global .align 4 .f32 result;\n"
-    ".visible .entry work(.param .u64 rounds)\n{\n"
-    "// vcuda-emulator: ns = 4 * param 0 wide\n"
-    ".reg .pred %p<3>; .reg .f32 %f<2>; .reg .b64 %rd<3>;\n"
-    "ld.param.u64 %rd1, [rounds];\nmov.f32 %f1, 0f3F800000;\nmov.u64 %rd2, 0;\n"
-    "again:\nfma.rn.f32 %f1, %f1, %f1, %f1;\nadd.u64 %rd2, %rd2, 1;\n"
-    "setp.lt.u64 %p1, %rd2, %rd1;\n@%p1 bra again;\n"
-    "setp.eq.f32 %p2, %f1, 0f00000000;\n@%p2 st.global.f32 [result], %f1;\nret;\n}\n"; /* stored, or the loop would be left out */
+static const char kernel_text[] = WORK_MODULE_HEAD WORK_KERNEL("work", "wide");
 
 static volatile sig_atomic_t asked_to_end;
 static double steps_ms[MOST], events_ms[MOST];
@@ -37,34 +28,6 @@ static void end_early(int number)
 {
     (void)number;
     asked_to_end = 1;
-}
-
-static void fail(const char *what, CUresult error)
-{
-    const char *name = "unknown error";
-    cuGetErrorName(error, &name);
-    fprintf(stderr, "pace: %s failed: %s (%d)\n", what, name, (int)error);
-    exit(1);
-}
-
-#define CHECK(call)                                                                                                    \
-    do {                                                                                                               \
-        CUresult checked_ = (call);                                                                                    \
-        if (checked_ != CUDA_SUCCESS)                                                                                  \
-            fail(#call, checked_);                                                                                     \
-    } while (0)
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 struct pace {
@@ -100,15 +63,8 @@ static void step(struct pace *pace)
 
 static void prepare(struct pace *pace)
 {
-    CUdevice device;
-    CUcontext context;
-    CUmodule module;
-    CHECK(cuInit(0));
-    CHECK(cuDeviceGet(&device, 0));
-    CHECK(cuDevicePrimaryCtxRetain(&context, device));
-    CHECK(cuCtxSetCurrent(context));
-    CHECK(cuModuleLoadData(&module, kernel_text));
-    CHECK(cuModuleGetFunction(&pace->function, module, "work"));
+    open_device(0);
+    pace->function = load_kernel(kernel_text, "work");
     CHECK(cuStreamCreate(&pace->stream, CU_STREAM_NON_BLOCKING));
     CHECK(cuEventCreate(&pace->before, CU_EVENT_DEFAULT));
     CHECK(cuEventCreate(&pace->after, CU_EVENT_DEFAULT));

@@ -16,36 +16,17 @@
 #include <unistd.h>
 
 #include "cuda.h"
+#include "programs/program.h"
 
 #define MS UINT64_C(1000000)
 enum { PER_THREAD = 2 /* CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM */ };
 
-static const char kernels[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
-                              ".visible .entry work(.param .u64 ns)\n{\n// vcuda-emulator: ns = 1 * param 0 wide\nret;\n}\n";
+static const char kernels[] = MODULE_HEAD ".visible .entry work(.param .u64 ns)\n{\n// vcuda-emulator: ns = 1 * param 0 wide\nret;\n}\n";
 
 static CUcontext primary;
 static CUfunction work;
 static _Atomic bool over;
 static _Atomic uint64_t done;
-
-static void check(CUresult error, const char *what)
-{
-    const char *name = "unknown error";
-    if (error == CUDA_SUCCESS)
-        return;
-    cuGetErrorName(error, &name);
-    fprintf(stderr, "launching: %s failed: %s\n", what, name);
-    exit(1);
-}
-
-#define CHECK(call) check(call, #call)
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
 
 static void pause_ms(unsigned ms)
 {
@@ -65,21 +46,12 @@ static uint64_t violations(void)
     return count();
 }
 
-static CUfunction load(void)
-{
-    CUmodule module;
-    CUfunction function;
-    CHECK(cuModuleLoadData(&module, kernels));
-    CHECK(cuModuleGetFunction(&function, module, "work"));
-    return function;
-}
-
 static void begin(void)
 {
     CHECK(cuInit(0));
     CHECK(cuDevicePrimaryCtxRetain(&primary, 0));
     CHECK(cuCtxSetCurrent(primary));
-    work = load();
+    work = load_kernel(kernels, "work");
 }
 
 static CUresult launch(CUfunction function, unsigned grid, uint64_t ns, CUstream stream)
@@ -283,7 +255,7 @@ static void ends(void)
     begin();
     for (int i = 0; i < 60; i++) {
         CHECK(cuCtxCreate_v2(&context, 0, 0));
-        CUfunction function = load();
+        CUfunction function = load_kernel(kernels, "work");
         CUstream stream = new_stream();
         for (int k = 0; k < 5; k++)
             CHECK(launch(function, 4, MS / 5, i % 3 == 0 ? NULL : stream));
@@ -299,7 +271,7 @@ static void ends(void)
         CHECK(cuDevicePrimaryCtxReset_v2(0));
         CHECK(cuDevicePrimaryCtxRetain(&primary, 0));
         CHECK(cuCtxSetCurrent(primary));
-        work = load();
+        work = load_kernel(kernels, "work");
     }
     CHECK(cuDevicePrimaryCtxRetain(&primary, 0));
     CHECK(cuDevicePrimaryCtxRelease_v2(0));
