@@ -32,16 +32,13 @@ enum { ROUND_NS = 4 };
     "setp.lt.u64 %p1, %rd2, %rd1;\n@%p1 bra again;\n"                                                                  \
     "setp.eq.f32 %p2, %f1, 0f00000000;\n@%p2 st.global.f32 [result], %f1;\nret;\n}\n"
 
-#define CHECK(call)                                                                                                    \
-    do {                                                                                                               \
-        CUresult checked_ = (call);                                                                                    \
-        if (checked_ != CUDA_SUCCESS)                                                                                  \
-            fail(#call, checked_);                                                                                     \
-    } while (0)
+#define CHECK(call) check((call), #call)
 
-static inline void fail(const char *what, CUresult error)
+static inline void check(CUresult error, const char *what)
 {
     const char *name = "unknown error";
+    if (error == CUDA_SUCCESS)
+        return;
     cuGetErrorName(error, &name);
     fprintf(stderr, "%s: %s failed: %s (%d)\n", program_invocation_short_name, what, name, (int)error);
     exit(1);

@@ -1,5 +1,6 @@
 """Builds of the emulated driver and of the interposers, machines that run on the one, containers on the other."""
 
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -99,3 +100,13 @@ def gpu_slice(emulated: Container) -> Iterator[GpuSlice]:
 @pytest.fixture(scope="session")
 def thread_checked_build() -> Path:
     return made("sanitize-threads") / "threads"
+
+
+@pytest.fixture
+def running() -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that a test leaves behind are ended."""
+    processes: list[subprocess.Popen[str]] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.communicate(timeout=10)

@@ -2,7 +2,7 @@
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,18 +23,6 @@ def _environment(machine: Machine) -> dict[str, str]:
     describe(machine)
     mine = {"VCUDA_EMULATOR_CONTEXT_MIB": str(CONTEXT_MIB), "LD_LIBRARY_PATH": str(machine.build)}
     return machine.environment | mine
-
-
-@pytest.fixture
-def running() -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that a test leaves behind are ended."""
-    processes: list[subprocess.Popen[str]] = []
-    yield processes
-    for process in processes:
-        process.kill()
-        process.wait(timeout=10)
-        if process.stdout is not None:
-            process.stdout.close()
 
 
 def _start(program: Path, environment: dict[str, str], *words: object) -> subprocess.Popen[str]:

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,16 +24,6 @@ def build_storm(build: Path, output: Path, *flags: str) -> Path:
 @pytest.fixture(scope="module")
 def storm(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_storm(build, tmp_path_factory.mktemp("native") / "memory_storm")
-
-
-@pytest.fixture
-def running() -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that a test leaves behind are ended."""
-    processes: list[subprocess.Popen[str]] = []
-    yield processes
-    for process in processes:
-        process.kill()
-        process.communicate(timeout=10)
 
 
 def _granted(gpu_slice: GpuSlice) -> list[int]:
@@ -97,7 +86,7 @@ def test_eight_processes_race_for_one_limit(
         racer.stdin.write("\n")
         racer.stdin.flush()
     assert _watch(gpu_slice, racers) > 0
-    assert [(racer.communicate()[0], racer.returncode) for racer in racers] == [("never more\n", 0)] * 8
+    assert [(*racer.communicate(), racer.returncode) for racer in racers] == [("never more\n", "", 0)] * 8
     counters = gpu_slice.counters()
     assert counters.refusals > 0
     assert 8 * CONTEXT < counters.peak <= gpu_slice.limit
@@ -110,7 +99,7 @@ def test_nobody_is_refused_while_all_fit(
     racers = [gpu_slice.container.start_program(storm, "fit", 16 * MIB, 20_000) for _ in range(8)]
     running.extend(racers)
     _watch(gpu_slice, racers)
-    assert [(racer.communicate()[0], racer.returncode) for racer in racers] == [("it fits\n", 0)] * 8
+    assert [(*racer.communicate(), racer.returncode) for racer in racers] == [("it fits\n", "", 0)] * 8
     assert gpu_slice.counters().refusals == 0
 
 

@@ -1,14 +1,13 @@
 /*
  * Threads that use the emulated driver at once: each with a stream of its own and one that all share, events, host functions, a capture of its own.
- * In: how many threads and rounds. Out: "all done" once every thread's host functions ran and nothing is left to do; else what failed.
+ * In: how many threads and rounds. Out: "all done" once every thread's host functions ran and nothing is left to do; else what failed (on stderr where a call did), and 1.
  */
 #include <cuda.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MOST = 64 };
+#include "threads.h"
 
 static const char text[] = ".version 7.0\n.target sm_50\n.visible .entry work(.param .u64 n)\n{\n// vcuda-emulator: ns = 1 * param 0\nret;\n}\n";
 static CUcontext context;
@@ -16,15 +15,6 @@ static CUfunction function;
 static CUstream shared;
 static long rounds;
 static _Atomic long called;
-
-#define CHECK(call)                                                                                                    \
-    do {                                                                                                               \
-        CUresult result = (call);                                                                                      \
-        if (result != CUDA_SUCCESS) {                                                                                  \
-            printf("%s: %d\n", #call, (int)result);                                                                    \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 static void note(void *unused)
 {
@@ -78,22 +68,16 @@ static void *work(void *unused)
 
 int main(int count, char **words)
 {
-    pthread_t threads[MOST];
-    CUmodule module;
     int wanted = count == 3 ? atoi(words[1]) : 0;
     rounds = count == 3 ? strtol(words[2], NULL, 10) : 0;
-    if (wanted < 1 || wanted > MOST)
+    if (wanted < 1 || wanted > MOST_THREADS)
         return 2;
     CHECK(cuInit(0));
     CHECK(cuDevicePrimaryCtxRetain(&context, 0));
     CHECK(cuCtxSetCurrent(context));
-    CHECK(cuModuleLoadData(&module, text));
-    CHECK(cuModuleGetFunction(&function, module, "work"));
+    function = load_kernel(text, "work");
     CHECK(cuStreamCreate(&shared, CU_STREAM_NON_BLOCKING));
-    for (int i = 0; i < wanted; i++)
-        pthread_create(&threads[i], NULL, work, NULL);
-    for (int i = 0; i < wanted; i++)
-        pthread_join(threads[i], NULL);
+    in_threads(wanted, work);
     CHECK(cuCtxSynchronize());
     CHECK(cuDevicePrimaryCtxRelease_v2(0));
     puts(atomic_load(&called) == wanted * rounds ? "all done" : "host functions were lost");

@@ -7,41 +7,24 @@
  *   memory_threads hold BYTES                  allocates, says "holding" and sleeps until it is killed
  *   memory_threads pace ROUNDS                 prints the nanoseconds of one cuMemAlloc_v2 and cuMemFree_v2 of 1 MiB
  *
- * Out: one line and 0; or what was wrong and 1.
+ * Out: one line and 0; or what was wrong (on stderr where a call failed) and 1.
  */
 #include <cuda.h>
-#include <fcntl.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { LIVE = 24, MARK = 64, MOST_THREADS = 256 };
+#include "threads.h"
+
+enum { LIVE = 24, MARK = 64 };
 
 static const uint64_t unit = UINT64_C(2) << 20;
 static CUcontext context;
 static long rounds;
 static uint64_t deadline, most;
 static _Atomic uint64_t *held;
-
-static void check(CUresult result, const char *what)
-{
-    if (result == CUDA_SUCCESS)
-        return;
-    printf("%s: %d\n", what, (int)result);
-    exit(1);
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 static size_t left(void)
 {
@@ -189,15 +172,6 @@ static void *race_one(void *number)
     return NULL;
 }
 
-static void in_threads(int count, void *(*body)(void *))
-{
-    pthread_t threads[MOST_THREADS];
-    for (int i = 0; i < count; i++)
-        pthread_create(&threads[i], NULL, body, (void *)(uintptr_t)(i + 1));
-    for (int i = 0; i < count; i++)
-        pthread_join(threads[i], NULL);
-}
-
 static int hammer(int threads)
 {
     size_t before = left();
@@ -211,11 +185,7 @@ static int hammer(int threads)
 /* Counted after it is taken and uncounted before it is given back, so that the count is never too high. */
 static int race(int threads, const char *path, uint64_t own)
 {
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    void *mapped = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof *held, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (mapped == MAP_FAILED)
-        return 1;
-    held = mapped;
+    held = shared_count(path);
     atomic_fetch_add(held, own);
     in_threads(threads, race_one);
     atomic_fetch_sub(held, own);

@@ -8,21 +8,20 @@
  *   memory_storm fork BYTES            takes BYTES in a child that was forked before CUDA was used, and after it in the parent
  *   memory_storm churn [ROUNDS]        every family in four threads, until it is killed or so often, refusals or not
  *
- * Out: a line, and 0; or what was wrong, and 1.
+ * Out: a line, and 0; or what was wrong (on stderr where a call failed), and 1.
  */
 #include <cuda.h>
-#include <fcntl.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { LIVE = 16, MOST_THREADS = 256, FAMILIES = 5 };
+#include "../threads.h"
+
+enum { LIVE = 16, FAMILIES = 5 };
 
 static const size_t unit = (size_t)2 << 20;
 static CUcontext context;
@@ -30,28 +29,11 @@ static long rounds;
 static uint64_t deadline, most;
 static _Atomic uint64_t *held;
 
-static void check(CUresult result, const char *what)
-{
-    if (result == CUDA_SUCCESS)
-        return;
-    printf("%s: %d\n", what, (int)result);
-    exit(1);
-}
-
 static void begin(void)
 {
     check(cuInit(0), "cuInit");
     check(cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
     check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
-}
-
-static void in_threads(int count, void *(*body)(void *))
-{
-    pthread_t threads[MOST_THREADS];
-    for (int i = 0; i < count; i++)
-        pthread_create(&threads[i], NULL, body, (void *)(uintptr_t)(i + 1));
-    for (int i = 0; i < count; i++)
-        pthread_join(threads[i], NULL);
 }
 
 static void *storm_one(void *number)
@@ -101,19 +83,12 @@ static int fit(size_t bytes)
     return 0;
 }
 
-static uint64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
 /* Counted after it is taken and uncounted before it is given back, so that the count is never too high. */
 static void *race_one(void *number)
 {
     unsigned seed = (unsigned)(uintptr_t)number + (unsigned)getpid() * 31;
     check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
-    while (now_ms() < deadline) {
+    while (now_ns() < deadline) {
         CUdeviceptr live[LIVE];
         size_t size = unit * (1 + (unsigned)rand_r(&seed) % 24);
         int count = 0;
@@ -135,14 +110,10 @@ static void *race_one(void *number)
 
 static int race(const char *path)
 {
-    int file = open(path, O_RDWR | O_CLOEXEC);
-    void *mapped = file < 0 ? MAP_FAILED : mmap(NULL, sizeof *held, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (mapped == MAP_FAILED)
-        return 1;
-    held = mapped;
+    held = shared_count(path);
     begin();
     getchar();
-    deadline += now_ms();
+    deadline += now_ns();
     in_threads(2, race_one);
     puts("never more");
     return 0;
@@ -233,7 +204,7 @@ int main(int count, char **words)
         return fit(strtoull(words[2], NULL, 10));
     }
     if (count == 5 && strcmp(words[1], "race") == 0) {
-        deadline = strtoull(words[2], NULL, 10);
+        deadline = strtoull(words[2], NULL, 10) * 1000000;
         most = strtoull(words[4], NULL, 10);
         return race(words[3]);
     }

@@ -1,24 +1,17 @@
 /*
  * One cooperative kernel on two limited GPUs at once, of which the second is in debt: waiting for it takes the first one's batch away.
- * Out: the number of launches, and 0; or what failed, and 1.
+ * Out: the number of launches, and 0; or what failed on stderr, and 1.
  */
 #include <cuda.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
+
+#include "programs/program.h"
 
 enum { DEVICES = 2, DEBT = 60, LAUNCHES = 10 };
 
 static const char kernel[] =
-    ".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry work(.param .u64 ns)\n{\n// vcuda-emulator: ns = 1 * param 0 wide\nret;\n}\n";
-
-static void check(CUresult result, const char *what)
-{
-    if (result == CUDA_SUCCESS)
-        return;
-    printf("%s: %d\n", what, (int)result);
-    exit(1);
-}
+    MODULE_HEAD ".visible .entry work(.param .u64 ns)\n{\n// vcuda-emulator: ns = 1 * param 0 wide\nret;\n}\n";
 
 int main(void)
 {
