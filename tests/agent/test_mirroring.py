@@ -1,8 +1,7 @@
 """The loop that keeps the driver mirror: when it looks, what it says, and that nothing which fails ends the agent."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from deviceplugin.config.agent import DriverSettings
 from deviceplugin.observe.metrics import AgentMetrics
 from tests.fakes.driver_root import VERSION, DriverRoot, make_driver_root, make_interposers
 from tests.observe.views import StillView
+from tests.waiting import in_background, until
 
 NEWER = "590.10"
 
@@ -52,23 +52,6 @@ def scene(home: Path, *, living: Callable[[], Collection[str] | None] = lambda: 
     return Scene(driver, settings, metrics, Mirroring(mirror, metrics, living=living, period_s=period_s))
 
 
-@asynccontextmanager
-async def kept(mirroring: Mirroring) -> AsyncIterator[None]:
-    task = asyncio.create_task(mirroring.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0.01)
-
-
 def enforceable(metrics: AgentMetrics) -> bool:
     return "\nvcuda_shares_enforceable 1.0\n" in metrics.render()[0].decode()
 
@@ -85,7 +68,7 @@ async def test_a_look_builds_the_mirror_and_says_so_once(tmp_path: Path) -> None
 
 async def test_a_sign_of_another_driver_is_followed_at_once(tmp_path: Path) -> None:
     made = scene(tmp_path)
-    async with kept(made.mirroring):
+    async with in_background(made.mirroring.run()):
         made.driver.install(NEWER)
         made.driver.load(NEWER)
         made.mirroring.soon()
@@ -94,7 +77,7 @@ async def test_a_sign_of_another_driver_is_followed_at_once(tmp_path: Path) -> N
 
 async def test_it_looks_at_each_period(tmp_path: Path) -> None:
     made = scene(tmp_path, period_s=0.05)
-    async with kept(made.mirroring):
+    async with in_background(made.mirroring.run()):
         await until(lambda: made.version() == VERSION)
         made.driver.install(NEWER)
         made.driver.load(NEWER)

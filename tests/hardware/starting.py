@@ -12,7 +12,7 @@ from deviceplugin.hardware.node import Hardware
 from deviceplugin.hardware.options import HardwareOptions
 from deviceplugin.hardware.xid import XidPolicy
 from deviceplugin.model.gpu import GpuUuid
-from tests.hardware.waiting import until
+from tests.waiting import until
 
 
 class Changed(TypedDict, total=False):

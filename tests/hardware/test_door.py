@@ -12,7 +12,7 @@ import pytest
 from deviceplugin.errors import HardwareError
 from deviceplugin.hardware.door import Door
 from deviceplugin.hardware.nvml import Nvml
-from tests.hardware.waiting import until
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from deviceplugin.model.gpu import ComputeMode, GpuProcess, GpuUuid
 from tests.hardware import profiles
 from tests.hardware.emulator import Emulator
 from tests.hardware.starting import Start, gpus, reasons, starting
-from tests.hardware.waiting import until
+from tests.waiting import until
 
 PATIENT = RecoveryRules(quiet_s=1000, passes=3)
 

@@ -21,7 +21,7 @@ from tests.hardware import nvml_library
 from tests.hardware.conftest import Stub, uuid
 from tests.hardware.starting import Start, gpus, options, reasons, starting
 from tests.hardware.test_pci import device
-from tests.hardware.waiting import until
+from tests.waiting import until
 
 
 @pytest.fixture

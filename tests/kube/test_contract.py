@@ -7,8 +7,8 @@ stand-in alone is asked, and nothing is skipped.
 import asyncio
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +26,7 @@ from deviceplugin.kube.reflector import Pace, PodReflector
 from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodRef, PodUid
 from tests.fakes.apiserver import ApiServer, JsonObject, container, node, pod
+from tests.waiting import in_background, until
 
 REAL = os.environ.get("VCUDA_CONTRACT_KUBECONFIG", "")
 
@@ -244,14 +245,11 @@ async def test_nodes_are_labelled(cluster: Cluster, host: str) -> None:
 async def test_events_are_accepted_and_counted(cluster: Cluster, host: str) -> None:
     ref = await cluster.create(fresh("x", host))
     recorder = EventRecorder(cluster.client, node=host, rate=Rate(burst=10, seconds=0.01))
-    task = asyncio.create_task(recorder.run())
-    for _ in range(2):
-        recorder.about_pod(ref, EventReason.ALLOCATED, "30 cores and 16 blocks of GPU 0")
-        recorder.about_node(EventReason.UNHEALTHY, "GPU 3: Xid 79 " + "x" * 2000)
-        await recorder.flush(seconds=5)
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+    async with in_background(recorder.run()):
+        for _ in range(2):
+            recorder.about_pod(ref, EventReason.ALLOCATED, "30 cores and 16 blocks of GPU 0")
+            recorder.about_node(EventReason.UNHEALTHY, "GPU 3: Xid 79 " + "x" * 2000)
+            await recorder.flush(seconds=5)
     assert recorder.dropped == 0
     [about_pod] = await cluster.events_about(ref.uid)
     [about_node] = await cluster.events_about(host)
@@ -261,8 +259,7 @@ async def test_events_are_accepted_and_counted(cluster: Cluster, host: str) -> N
 
 async def test_the_reflector_ends_in_the_servers_state(cluster: Cluster, host: str) -> None:
     reflector = PodReflector(cluster.client, node=host, pace=Pace(watch=1, first_wait=0.05, most_wait=0.1))
-    task = asyncio.create_task(reflector.run())
-    try:
+    async with in_background(reflector.run()):
         await asyncio.wait_for(reflector.synced.wait(), 5)
         refs = [await cluster.create(fresh(f"p{number}", host)) for number in range(12)]
         for ref in refs[::3]:
@@ -273,13 +270,3 @@ async def test_the_reflector_ends_in_the_servers_state(cluster: Cluster, host: s
         await cluster.bind(late, host, {"tencent.com/x": "y"})
         listing = await cluster.client.list_pods(node=host)
         await until(lambda: {found.ref.uid: found for found in listing.pods} == reflector.pods)
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.01)

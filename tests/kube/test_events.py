@@ -3,7 +3,7 @@
 import asyncio
 import datetime as dt
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -21,6 +21,7 @@ from deviceplugin.kube.event_object import EventReason
 from deviceplugin.kube.events import EventRecorder, Rate
 from deviceplugin.model.allocation import PodRef, PodUid
 from tests.fakes.apiserver import ApiServer, Harm, JsonObject
+from tests.waiting import in_background
 
 POD = PodRef(PodUid("u-1"), "prod", "web-0")
 FAST = Rate(burst=100, seconds=0.01)
@@ -29,13 +30,8 @@ NOON = dt.datetime(2024, 5, 6, 12, 0, 0, tzinfo=dt.UTC)
 
 @asynccontextmanager
 async def sending(recorder: EventRecorder) -> AsyncIterator[EventRecorder]:
-    task = asyncio.create_task(recorder.run())
-    try:
+    async with in_background(recorder.run()):
         yield recorder
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 def events(server: ApiServer) -> list[JsonObject]:

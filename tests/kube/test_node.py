@@ -1,9 +1,8 @@
 """The node shows what the agent wants, nothing of it twice, and nothing of others is touched."""
 
-import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from hypothesis import given
@@ -17,6 +16,7 @@ from deviceplugin.model.inventory_annotation import parse_inventory
 from deviceplugin.model.topology import Topology
 from deviceplugin.model.units import MIB, ResourceNames
 from tests.fakes.apiserver import ApiServer, node
+from tests.waiting import in_background, until
 
 OWN = "tencent.com/vcuda-node-labels"
 VALID = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
@@ -90,13 +90,8 @@ def test_after_a_patch_nothing_is_left_to_do_and_labels_of_others_stay(
 async def publishing(client: KubeClient, **labels: str) -> AsyncIterator[NodePublisher]:
     names = ResourceNames()
     publisher = NodePublisher(client, node="n1", names=names, labels=labels, share_mode=True, pace=PACE)
-    task = asyncio.create_task(publisher.run())
-    try:
+    async with in_background(publisher.run()):
         yield publisher
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 def labels(server: ApiServer) -> dict[str, str]:
@@ -112,12 +107,6 @@ def annotations(server: ApiServer) -> dict[str, str]:
 def shown(server: ApiServer) -> Inventory | None:
     text = annotations(server).get("tencent.com/vcuda-inventory")
     return None if text is None else parse_inventory(text)[0]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_the_node_is_patched_once_for_each_change(server: ApiServer, client: KubeClient) -> None:

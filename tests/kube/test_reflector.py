@@ -1,14 +1,15 @@
 """Whatever happens to the connection, the reflector ends in the server's state."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.reflector import Pace, PodChange, PodReflector
 from tests.fakes.apiserver import ApiServer, Harm, container, pod
+from tests.waiting import in_background, until
 
 PACE = Pace(watch=20.0, first_wait=0.01, most_wait=0.02)
 
@@ -16,19 +17,8 @@ PACE = Pace(watch=20.0, first_wait=0.01, most_wait=0.02)
 @asynccontextmanager
 async def running(client: KubeClient, *, pace: Pace = PACE) -> AsyncIterator[PodReflector]:
     reflector = PodReflector(client, node="n1", pace=pace)
-    task = asyncio.create_task(reflector.run())
-    try:
+    async with in_background(reflector.run()):
         yield reflector
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-
-async def until(condition: Callable[[], bool], *, seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def names(reflector: PodReflector) -> set[str]:
@@ -161,12 +151,9 @@ async def test_a_watch_that_ends_after_a_while_is_opened_again_at_once(server: A
     loop = asyncio.get_running_loop()
     pace = Pace(watch=1, first_wait=60.0, most_wait=60.0)
     reflector = PodReflector(client, node="n1", pace=pace, clock=lambda: loop.time() * 20, jitter=lambda: 0.0)
-    task = asyncio.create_task(reflector.run())
-    await until(lambda: sum("watch=true" in path for _, path in server.requests) == 3)
-    assert (reflector.failures, reflector.lists) == (0, 1)
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+    async with in_background(reflector.run()):
+        await until(lambda: sum("watch=true" in path for _, path in server.requests) == 3)
+        assert (reflector.failures, reflector.lists) == (0, 1)
 
 
 async def test_the_age_of_the_last_event_counts_from_the_last_word_of_the_server(
@@ -175,11 +162,8 @@ async def test_the_age_of_the_last_event_counts_from_the_last_word_of_the_server
     now = 100.0
     reflector = PodReflector(client, node="n1", pace=PACE, clock=lambda: now)
     assert reflector.last_event_age is None
-    task = asyncio.create_task(reflector.run())
-    await asyncio.wait_for(reflector.synced.wait(), 5)
-    await until(lambda: server.open_watches == 1)
-    now = 130.0
-    await until(lambda: reflector.last_event_age == 0.0)  # a bookmark
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+    async with in_background(reflector.run()):
+        await asyncio.wait_for(reflector.synced.wait(), 5)
+        await until(lambda: server.open_watches == 1)
+        now = 130.0
+        await until(lambda: reflector.last_event_age == 0.0)  # a bookmark

@@ -4,12 +4,10 @@ Each example is a script; the last step of every example is that the server work
 """
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +17,7 @@ from deviceplugin.kube.transport import Timeouts
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import Pod
 from tests.fakes.apiserver import ApiError, ApiServer, Harm, pod
+from tests.waiting import in_background, until
 
 NODE = "n1"
 TIMEOUTS = Timeouts(connect=0.5, request=0.5, silence=0.3)
@@ -96,12 +95,6 @@ def versions(pods: dict[PodUid, Pod]) -> dict[str, str]:
     return {uid: found.resource_version for uid, found in pods.items()}
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 async def follow(script: list[Step], kubeconfig: Path) -> None:
     heard: dict[PodUid, Pod] = {}
     surprises: list[PodChange] = []
@@ -121,18 +114,15 @@ async def follow(script: list[Step], kubeconfig: Path) -> None:
         story = Story(server)
         reflector = PodReflector(client, node=NODE, pace=PACE, jitter=lambda: 0.5)
         reflector.subscribe(replay)
-        task = asyncio.create_task(reflector.run())
-        await asyncio.wait_for(reflector.synced.wait(), 5)
-        for step in script:
-            await story.perform(step)
-            await asyncio.sleep(0.002)  # long enough to be seen alone mostly, not always
-        server.faults.clear()
-        await until(lambda: reflector.synced.is_set() and versions(dict(reflector.pods)) == story.truth())
-        assert heard == dict(reflector.pods)
-        assert not surprises
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        async with in_background(reflector.run()):
+            await asyncio.wait_for(reflector.synced.wait(), 5)
+            for step in script:
+                await story.perform(step)
+                await asyncio.sleep(0.002)  # long enough to be seen alone mostly, not always
+            server.faults.clear()
+            await until(lambda: reflector.synced.is_set() and versions(dict(reflector.pods)) == story.truth())
+            assert heard == dict(reflector.pods)
+            assert not surprises
 
 
 @given(st.lists(steps, max_size=25))

@@ -15,6 +15,7 @@ from deviceplugin.kubelet.registration import SOCKETS, Mode
 from tests.fakes.kubelet import Kubelet, KubeletOptions
 from tests.kubelet.makers import inventory
 from tests.kubelet.station import ALL, NAMES, Station, pod_json, station
+from tests.waiting import until
 
 MODES = [pytest.param("socket", id="kubelet-sock"), pytest.param("registry", id="plugins-registry")]
 
@@ -160,10 +161,3 @@ def test_silence_is_borne_longer_each_time() -> None:
     assert pace.streaming()
     clock.now += 2.1
     assert pace.is_silent()
-
-
-async def until(condition: object, *, deadline_s: float = 10.0) -> None:
-    end = time.monotonic() + deadline_s
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, "the deadline has passed"
-        await asyncio.sleep(0.01)

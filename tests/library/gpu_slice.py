@@ -4,8 +4,6 @@ The context of a process takes CONTEXT; `room` is what is left of the limit for 
 as begun when its overhead is in the region, so that a test's sums are exact.
 """
 
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,18 +11,10 @@ from pathlib import Path
 from deviceplugin.guest import region
 from tests.library.interposed import GRANT, Container, device
 from tests.library.memory_client import MIB, Cuda
+from tests.waiting import eventually as eventually
 
 CONTEXT = 64 * MIB
 LIMIT = 512 * MIB
-
-
-def eventually(holds: Callable[[], bool], within: float = 5.0) -> bool:
-    deadline = time.monotonic() + within
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
 
 
 @dataclass

@@ -6,7 +6,6 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,17 +22,11 @@ from tests.library.cuda_client import (
     start,
 )
 from tests.library.machine import Machine
+from tests.waiting import eventually
 
 _MS = 1_000_000
 _CONTEXT, _MODULE = 500, 2
 _CAPACITY = 81920 - 618
-
-
-def _until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def _gpu(machine: Machine, number: int = 0) -> dict[str, Any]:
@@ -202,7 +195,7 @@ def test_process_utilisation_has_a_sample_for_each_busy_process(machine: Machine
     busy.launch(busy.stream(), 3_600_000 * _MS)
     nvml = machine.nvml()
     device = nvml.devices()[0]
-    _until(lambda: _gpu(machine)["processes"][0]["sm"] == 100)
+    assert eventually(lambda: _gpu(machine)["processes"][0]["sm"] == 100, within=10)
     samples = nvml.call("nvmlDeviceGetProcessUtilization", device, 0)
     assert [(sample["pid"], sample["smUtil"]) for sample in samples] == [(busy.process.pid, 100)]
     assert idle.code("cuCtxSynchronize") == SUCCESS
@@ -213,12 +206,12 @@ def test_utilisation_is_the_busy_time_of_the_last_second(machine: Machine) -> No
     assert _gpu(machine)["gpu_util"] == 0
     for process in (one, other):
         process.launch(process.stream(), 3_600_000 * _MS)
-    _until(lambda: _gpu(machine)["gpu_util"] == 100)
+    assert eventually(lambda: _gpu(machine)["gpu_util"] == 100, within=10)
     assert sorted(entry["sm"] for entry in _gpu(machine)["processes"]) == [50, 50]
     one.kill()
-    _until(lambda: [entry["sm"] for entry in _gpu(machine)["processes"]] == [100])
+    assert eventually(lambda: [entry["sm"] for entry in _gpu(machine)["processes"]] == [100], within=10)
     other.kill()
-    _until(lambda: _gpu(machine)["gpu_util"] == 0)
+    assert eventually(lambda: _gpu(machine)["gpu_util"] == 0, within=10)
 
 
 def test_energy_counts_busy_time_and_never_runs_backwards(machine: Machine) -> None:

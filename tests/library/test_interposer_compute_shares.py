@@ -5,7 +5,6 @@ Tolerances are wider than the product's: this machine may be busy with other thi
 
 import os
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from tests.library.compiler import compiled, made, runtime
 from tests.library.interposed import Container as Interposed
 from tests.library.interposed import device
 from tests.library.shared_gpu import Container, SharedGpu, shares
+from tests.waiting import eventually
 
 _PROGRAMS = Path(__file__).parent / "native/interposer_programs"
 
@@ -96,7 +96,7 @@ def charged_percent(container: Container, seconds: float) -> float:
 def test_the_limit_changes_while_it_runs(gpu: SharedGpu, workload: Path) -> None:
     container = gpu.container(20)
     with container.start(workload, "medium", "--seconds", 30):
-        wait_until(lambda: container.counters.charged_ns > 100_000_000)
+        assert eventually(lambda: container.counters.charged_ns > 100_000_000, within=10)
         assert charged_percent(container, 1) == pytest.approx(20, abs=3)
         for limit in (60, 100, 10):
             container.limit(limit)
@@ -110,7 +110,7 @@ def test_the_limit_changes_while_it_runs(gpu: SharedGpu, workload: Path) -> None
 def test_idle_time_is_borrowed_and_given_back(gpu: SharedGpu, workload: Path) -> None:
     borrower, owner = gpu.container(30, soft_cores=90), gpu.container(60)
     with borrower.start(workload, "medium", "--seconds", 30):
-        wait_until(lambda: borrower.counters.charged_ns > 500_000_000)
+        assert eventually(lambda: borrower.counters.charged_ns > 500_000_000, within=10)
         assert charged_percent(borrower, 1) == pytest.approx(90, abs=4)
         with owner.start(workload, "gemm", "--seconds", 2.5) as running:
             (got,) = shares([running])
@@ -139,13 +139,6 @@ def test_a_neighbour_that_was_killed_at_work_counts_no_more(gpu: SharedGpu, work
         killed.kill()
     with container.start(workload, "medium", "--seconds", 2) as running:
         assert shares([running]) == [pytest.approx(50, abs=2)]
-
-
-def wait_until(condition: Callable[[], bool], deadline_s: float = 10) -> None:
-    deadline = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 # ---- the ways of launching, see launching.c ----

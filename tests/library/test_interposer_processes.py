@@ -13,16 +13,10 @@ import pytest
 from deviceplugin.guest import region
 from tests.library.interposed import GIB, INSIDE, Container, device, start_time
 from tests.library.test_interposer_loading import program
+from tests.waiting import eventually
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces and becomes somebody else")
 NOBODY = 4_000_000  # above every pid that Linux gives
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 5) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return condition()
 
 
 @pytest.fixture

@@ -1,0 +1,39 @@
+"""Waiting for a condition instead of for a while, and work that goes on beside a test until it ends."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+
+async def until(condition: Callable[[], object], *, within: float = 10.0) -> None:
+    """Returns as soon as the condition holds; fails the test where it does not within so many seconds."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        await asyncio.sleep(0.005)
+
+
+def eventually(condition: Callable[[], bool], within: float = 5.0) -> bool:
+    """The same without a loop, for what other processes do: whether it came to hold."""
+    deadline = time.monotonic() + within
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+@asynccontextmanager
+async def in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Work that runs until it is cancelled, and must not end before."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
