@@ -42,10 +42,7 @@ static void release(nvmlEventSet_t set)
 
 nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
 {
-    const struct session *session;
-    nvmlReturn_t error = session_current(&session);
-    if (error != NVML_SUCCESS)
-        return error;
+    CURRENT(session);
     if (set == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
     struct nvmlEventSet_st *made = calloc(1, sizeof *made);
@@ -214,10 +211,7 @@ static nvmlReturn_t wait_event(nvmlEventSet_t set, nvmlEventData_t *data, unsign
 
 nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned int timeout)
 {
-    const struct session *session;
-    nvmlReturn_t result = session_current(&session);
-    if (result != NVML_SUCCESS)
-        return result;
+    CURRENT(session);
     if (set == NULL || data == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
     pthread_mutex_lock(&guard);
@@ -227,7 +221,7 @@ nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsi
     pthread_mutex_unlock(&guard);
     if (!known)
         return NVML_ERROR_INVALID_ARGUMENT;
-    result = wait_event(set, data, timeout);
+    nvmlReturn_t result = wait_event(set, data, timeout);
     pthread_mutex_lock(&guard);
     release(set);
     pthread_mutex_unlock(&guard);

@@ -6,10 +6,7 @@
 
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count)
 {
-    const struct session *session;
-    nvmlReturn_t error = session_current(&session);
-    if (error != NVML_SUCCESS)
-        return error;
+    CURRENT(session);
     if (count == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
     *count = atomic_load(&session->count);
@@ -34,10 +31,7 @@ static nvmlReturn_t give_handle(const struct session *session, unsigned index, n
 
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
 {
-    const struct session *session;
-    nvmlReturn_t error = session_current(&session);
-    if (error != NVML_SUCCESS)
-        return error;
+    CURRENT(session);
     if (device == NULL || index >= atomic_load(&session->count))
         return NVML_ERROR_INVALID_ARGUMENT;
     return give_handle(session, index, device);
@@ -52,10 +46,7 @@ typedef bool matcher(const struct gpu_facts *facts, const char *key);
 
 static nvmlReturn_t find(const char *key, matcher *matches, nvmlDevice_t *device)
 {
-    const struct session *session;
-    nvmlReturn_t error = session_current(&session);
-    if (error != NVML_SUCCESS)
-        return error;
+    CURRENT(session);
     if (key == NULL || device == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
     uint32_t count = atomic_load(&session->count);

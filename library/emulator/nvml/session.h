@@ -43,6 +43,15 @@ bool session_has(const struct session *session, unsigned slot, unsigned *index);
 /* NVML's way to hand out a text. */
 nvmlReturn_t give_text(const char *text, char *out, unsigned int length);
 
+/* What an entry point about no GPU begins with. */
+#define CURRENT(name)                                                                                                            \
+    const struct session *name;                                                                                                  \
+    do {                                                                                                                         \
+        nvmlReturn_t current = session_current(&name);                                                                           \
+        if (current != NVML_SUCCESS)                                                                                             \
+            return current;                                                                                                      \
+    } while (0)
+
 /* What nearly every entry point begins with. */
 #define OPEN(name, device, out)                                                                                                  \
     struct view name;                                                                                                            \

@@ -59,21 +59,15 @@ nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length)
 /* The real one is numbered MAJOR.DRIVER, MAJOR being that of the CUDA version. */
 nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned int length)
 {
-    const struct session *session;
     char text[128];
-    nvmlReturn_t error = session_current(&session);
-    if (error != NVML_SUCCESS)
-        return error;
+    CURRENT(session);
     snprintf(text, sizeof text, "%u.%s", session->machine.state->cuda / 1000, session->machine.state->driver);
     return give_text(text, version, length);
 }
 
 nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version)
 {
-    const struct session *session;
-    nvmlReturn_t error = session_current(&session);
-    if (error != NVML_SUCCESS)
-        return error;
+    CURRENT(session);
     if (version == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
     *version = (int)session->machine.state->cuda;
@@ -113,11 +107,8 @@ static bool find_name(const struct session *session, unsigned int pid, char *nam
 /* Unlike other texts, a name that is too long is cut. */
 nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int length)
 {
-    const struct session *session;
     char found[1024];
-    nvmlReturn_t error = session_current(&session);
-    if (error != NVML_SUCCESS)
-        return error;
+    CURRENT(session);
     if (name == NULL || length == 0)
         return NVML_ERROR_INVALID_ARGUMENT;
     if (!find_name(session, pid, found, sizeof found))
@@ -129,10 +120,7 @@ nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int
 /* S-class units and excluded devices: there are none. */
 static nvmlReturn_t none(unsigned int *count)
 {
-    const struct session *session;
-    nvmlReturn_t error = session_current(&session);
-    if (error != NVML_SUCCESS)
-        return error;
+    CURRENT(session);
     if (count == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
     *count = 0;
