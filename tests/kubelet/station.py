@@ -157,8 +157,7 @@ class Station:
         options = MirrorOptions(driver.path, make_interposers(self.base / "library"), Machine.here())
         return DriverMirror(self.base / "mirror", options, loaded=lambda: driver.version)
 
-    def _node(self) -> Node:
-        wishes = Wishes(AnnotationNames(), lambda: self.feed.catalog.inventory)
+    def _files(self) -> AgentFiles:
         devices = self.base / "root" / "dev"
         devices.mkdir(parents=True, exist_ok=True)
         for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{gpu.minor}" for gpu in self.feed.catalog.inventory.gpus)):
@@ -173,17 +172,24 @@ class Station:
         )
         files.open()
         mirror.look()
-        made: dict[Source, IdentitySource] = {
-            Source.PODS: PodsSource(self.fetch_pods, budget_s=1.0),
-            Source.PODRESOURCES: PodResourcesSource(
+        return files
+
+    def _source(self, source: Source, wishes: Wishes) -> IdentitySource:
+        if source is Source.PODS:
+            return PodsSource(self.fetch_pods, budget_s=1.0)
+        if source is Source.PODRESOURCES:
+            return PodResourcesSource(
                 self.resources, known=lambda: self.known, fetch=self._fetch_one, names=NAMES, budget_s=1.0
-            ),
-            Source.APISERVER: PendingSource(lambda: self.known, predicate_time=wishes.predicate_time, budget_s=1.0),
-        }
+            )
+        return PendingSource(lambda: self.known, predicate_time=wishes.predicate_time, budget_s=1.0)
+
+    def _node(self) -> Node:
+        wishes = Wishes(AnnotationNames(), lambda: self.feed.catalog.inventory)
+        files = self._files()
         return Node(
             feed=self.feed,
             ledger=self.ledger,
-            identity=Identity([made[source] for source in self._sources]),
+            identity=Identity([self._source(source, wishes) for source in self._sources]),
             layout=HostLayout(
                 PurePosixPath(self.base / "vm"),
                 PurePosixPath(self.base / "mirror"),

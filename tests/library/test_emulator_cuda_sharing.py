@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from tests.library.cuda_client import (
 from tests.library.machine import Machine
 from tests.waiting import eventually
 
+_CHILDREN = Path(__file__).parent / "children"
 _MS = 1_000_000
 _CONTEXT, _MODULE = 500, 2
 _CAPACITY = 81920 - 618
@@ -129,30 +131,7 @@ def test_processes_killed_at_random_leave_time_and_memory_right(machine: Machine
     rng = random.Random(seed)
     process = start(machine)
     free = _left(process)
-    program = (
-        "import ctypes, random, sys\n"
-        "cuda, rng = ctypes.CDLL(sys.argv[1]), random.Random(int(sys.argv[2]))\n"
-        "context, pointer, stream, event = (ctypes.c_void_p() for _ in range(4))\n"
-        "module, function, ns = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()\n"
-        "assert cuda.cuInit(0) == 0\n"
-        "assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0\n"
-        "cuda.cuCtxSetCurrent(context)\n"
-        "text = b'.version 7.0\\n.target sm_80\\n.visible .entry w(.param .u64 n)\\n'\n"
-        "text += b'{\\n// vcuda-emulator: ns = 1 * param 0\\nret;\\n}\\n'\n"
-        "assert cuda.cuModuleLoadData(ctypes.byref(module), text) == 0\n"
-        "assert cuda.cuModuleGetFunction(ctypes.byref(function), module, b'w') == 0\n"
-        "params = (ctypes.c_void_p * 1)(ctypes.addressof(ns))\n"
-        "print('on', flush=True)\n"
-        "while True:\n"
-        "    ns.value = rng.choice([100, 10_000, 1_000_000])\n"
-        "    for _ in range(rng.randrange(20)):\n"
-        "        cuda.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, None, params, None)\n"
-        "    if cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(rng.randrange(1, 1 << 30))) == 0:\n"
-        "        cuda.cuMemFree_v2(pointer)\n"
-        "    if rng.random() < 0.2:\n"
-        "        cuda.cuCtxSynchronize()\n"
-    )
-    command = [sys.executable, "-S", "-c", program, str(machine.build / "libcuda.so.1")]
+    command = [sys.executable, "-S", str(_CHILDREN / "churning.py"), str(machine.build / "libcuda.so.1")]
     for _ in range(10):
         numbers = [str(rng.randrange(1 << 30)) for _ in range(3)]
         children = [
@@ -233,30 +212,8 @@ def test_pids_are_those_of_the_asker_s_namespace(machine: Machine) -> None:
     """As the open kernel modules report them: translated, and hidden where the asker cannot see the process."""
     outside = start(machine)
     show = [str(machine.build / "vcuda-emulator"), "show", "--json"]
-    program = (
-        "import ctypes, os, subprocess, sys\n"
-        "cuda, context = ctypes.CDLL(sys.argv[1]), ctypes.c_void_p()\n"
-        "assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0\n"
-        "import json\n"
-        "def pids(**more):\n"
-        "    out = subprocess.run(sys.argv[2:], env=os.environ | more, capture_output=True, check=True).stdout\n"
-        "    return [entry['pid'] for entry in json.loads(out)['gpus'][0]['processes']]\n"
-        "print(json.dumps([os.getpid(), pids()]), flush=True)\n"
-        "sys.stdin.readline()\n"
-        "print(json.dumps(pids(VCUDA_EMULATOR_PIDS='host')), flush=True)\n"
-        "sys.stdin.readline()\n"
-    )
-    command = [
-        "unshare",
-        "-pf",
-        "--mount-proc",
-        sys.executable,
-        "-S",
-        "-c",
-        program,
-        str(machine.build / "libcuda.so.1"),
-        *show,
-    ]
+    child = [sys.executable, "-S", str(_CHILDREN / "seeing_pids.py"), str(machine.build / "libcuda.so.1"), *show]
+    command = ["unshare", "-pf", "--mount-proc", *child]
     with subprocess.Popen(
         command, env=machine.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as inside:

@@ -141,6 +141,19 @@ static void settle(struct piece *piece)
     piece->handle = 0;
 }
 
+static void unmap(int from, int count)
+{
+    for (int at = from; at < from + count && at < PLACES; at++) {
+        if (mapped[at] == 0)
+            continue;
+        struct piece *piece = &pieces[mapped[at] - 1];
+        piece->mappings--;
+        settle(piece);
+        mapped[at] = 0;
+    }
+    backing_unmapped((uint64_t)from * UNIT, (uint64_t)count * UNIT, freed);
+}
+
 static void one_backing_step(unsigned *seed)
 {
     static uint64_t next = 1000;
@@ -168,18 +181,9 @@ static void one_backing_step(unsigned *seed)
             expect(backing_mapped((uint64_t)at * UNIT, UNIT, piece->handle), "no memory");
         }
         break;
-    case 3: {
-        int count = 1 + (int)((unsigned)rand_r(seed) % 8);
-        for (int i = at; i < at + count && i < PLACES; i++) {
-            if (mapped[i] == 0)
-                continue;
-            pieces[mapped[i] - 1].mappings--;
-            settle(&pieces[mapped[i] - 1]);
-            mapped[i] = 0;
-        }
-        backing_unmapped((uint64_t)at * UNIT, (uint64_t)count * UNIT, freed);
+    case 3:
+        unmap(at, 1 + (int)((unsigned)rand_r(seed) % 8));
         break;
-    }
     default:
         if (mapped[at] != 0) {
             pieces[mapped[at] - 1].references++;

@@ -45,44 +45,62 @@ static int fail(const char *what, uint64_t size, uint64_t alignment, long expect
     return 1;
 }
 
+static struct { uint64_t start, size; } live[LIVE];
+
+/* At a place of the caller's. 0: as the array says, and `*got` whether it was taken. */
+static int take_at(uint64_t start, uint64_t size, int *got)
+{
+    uint64_t free_cells = 0;
+    while (free_cells < size && taken[start + free_cells] == 0 && area(start).low == area(start + free_cells).low)
+        free_cells++;
+    *got = free_cells == size;
+    return ranges_take_at(&ranges, start, size) == *got ? 0 : fail("a take at a place", size, start, (long)free_cells);
+}
+
+static int take(uint64_t *start, uint64_t size, uint64_t alignment, int *got)
+{
+    long expected = first_fit(size, alignment);
+    *got = expected >= 0;
+    if (ranges_take(&ranges, size, alignment, start) != *got)
+        return fail("a take", size, alignment, expected);
+    return !*got || *start == (uint64_t)expected ? 0 : fail("the place of a take", size, alignment, expected);
+}
+
+static int one_round(void)
+{
+    unsigned one = (unsigned)rand() % LIVE;
+    uint64_t start, size = 1 + (unsigned)rand() % 40, alignment = UINT64_C(1) << (unsigned)rand() % 5;
+    int got, wrong;
+    if (live[one].size != 0) {
+        ranges_give(&ranges, live[one].start, live[one].size, area(live[one].start));
+        mark(live[one].start, live[one].size, 0);
+        live[one].size = 0;
+        return 0;
+    }
+    if (rand() % 4 == 0) {
+        start = (unsigned)rand() % (CELLS - size);
+        wrong = take_at(start, size, &got);
+    } else {
+        wrong = take(&start, size, alignment, &got);
+    }
+    if (wrong || !got)
+        return wrong;
+    mark(start, size, 1);
+    live[one].start = start;
+    live[one].size = size;
+    return 0;
+}
+
 int main(int count, char **words)
 {
-    struct { uint64_t start, size; } live[LIVE] = {{0, 0}};
     if (count != 3)
         return 2;
     srand((unsigned)atoi(words[2]));
     ranges_give(&ranges, 0, HALF, area(0));
     ranges_give(&ranges, HALF, CELLS - HALF, area(HALF));
-    for (long round = strtol(words[1], NULL, 10); round > 0; round--) {
-        unsigned one = (unsigned)rand() % LIVE;
-        uint64_t start, size = 1 + (unsigned)rand() % 40, alignment = UINT64_C(1) << (unsigned)rand() % 5;
-        if (live[one].size != 0) {
-            ranges_give(&ranges, live[one].start, live[one].size, area(live[one].start));
-            mark(live[one].start, live[one].size, 0);
-            live[one].size = 0;
-            continue;
-        }
-        long expected = first_fit(size, alignment);
-        if (rand() % 4 == 0) { /* at a place of the caller's */
-            start = (unsigned)rand() % (CELLS - size);
-            uint64_t free_cells = 0;
-            while (free_cells < size && taken[start + free_cells] == 0 && area(start).low == area(start + free_cells).low)
-                free_cells++;
-            if (ranges_take_at(&ranges, start, size) != (free_cells == size))
-                return fail("a take at a place", size, start, (long)free_cells);
-            if (free_cells != size)
-                continue;
-        } else if (ranges_take(&ranges, size, alignment, &start) != (expected >= 0)) {
-            return fail("a take", size, alignment, expected);
-        } else if (expected < 0) {
-            continue;
-        } else if (start != (uint64_t)expected) {
-            return fail("the place of a take", size, alignment, expected);
-        }
-        mark(start, size, 1);
-        live[one].start = start;
-        live[one].size = size;
-    }
+    for (long round = strtol(words[1], NULL, 10); round > 0; round--)
+        if (one_round() != 0)
+            return 1;
     puts("agreed");
     return 0;
 }
