@@ -51,13 +51,9 @@ nvmlReturn_t nvmlDeviceGetDetailedEccErrors(nvmlDevice_t device, nvmlMemoryError
 
 nvmlReturn_t nvmlDeviceClearEccErrorCounts(nvmlDevice_t device, nvmlEccCounterType_t counter)
 {
-    struct view view;
-    struct gpu_status draft;
     if ((unsigned)counter >= NVML_ECC_COUNTER_TYPE_COUNT)
         return NVML_ERROR_INVALID_ARGUMENT;
-    nvmlReturn_t error = begin_set(device, &view, &draft);
-    if (error != NVML_SUCCESS)
-        return error;
+    BEGIN_SET(device, view, draft);
     if (!view.facts->ecc) {
         change_abandon();
         return NVML_ERROR_NOT_SUPPORTED;
@@ -70,13 +66,9 @@ nvmlReturn_t nvmlDeviceClearEccErrorCounts(nvmlDevice_t device, nvmlEccCounterTy
 /* As on hardware, pending until the driver is loaded again. */
 nvmlReturn_t nvmlDeviceSetEccMode(nvmlDevice_t device, nvmlEnableState_t mode)
 {
-    struct view view;
-    struct gpu_status draft;
     if ((unsigned)mode > NVML_FEATURE_ENABLED)
         return NVML_ERROR_INVALID_ARGUMENT;
-    nvmlReturn_t error = begin_set(device, &view, &draft);
-    if (error != NVML_SUCCESS)
-        return error;
+    BEGIN_SET(device, view, draft);
     if (!view.facts->ecc) {
         change_abandon();
         return NVML_ERROR_NOT_SUPPORTED;

@@ -68,13 +68,9 @@ nvmlReturn_t nvmlDeviceGetAPIRestriction(nvmlDevice_t device, nvmlRestrictedAPI_
 
 nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, nvmlComputeMode_t mode)
 {
-    struct view view;
-    struct gpu_status draft;
     if ((unsigned)mode >= NVML_COMPUTEMODE_COUNT)
         return NVML_ERROR_INVALID_ARGUMENT;
-    nvmlReturn_t error = begin_set(device, &view, &draft);
-    if (error != NVML_SUCCESS)
-        return error;
+    BEGIN_SET(device, view, draft);
     draft.compute_mode = mode;
     change_commit(view.gpu, &draft);
     return NVML_SUCCESS;
@@ -82,13 +78,9 @@ nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, nvmlComputeMode_t mod
 
 nvmlReturn_t nvmlDeviceSetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t mode)
 {
-    struct view view;
-    struct gpu_status draft;
     if ((unsigned)mode > NVML_FEATURE_ENABLED)
         return NVML_ERROR_INVALID_ARGUMENT;
-    nvmlReturn_t error = begin_set(device, &view, &draft);
-    if (error != NVML_SUCCESS)
-        return error;
+    BEGIN_SET(device, view, draft);
     draft.persistence = mode;
     change_commit(view.gpu, &draft);
     return NVML_SUCCESS;
@@ -97,13 +89,9 @@ nvmlReturn_t nvmlDeviceSetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t
 /* Takes effect at once on an idle GPU; on a busy one it stays pending and `activation` says why. */
 nvmlReturn_t nvmlDeviceSetMigMode(nvmlDevice_t device, unsigned int mode, nvmlReturn_t *activation)
 {
-    struct view view;
-    struct gpu_status draft;
     if (mode > NVML_DEVICE_MIG_ENABLE || activation == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
-    nvmlReturn_t error = begin_set(device, &view, &draft);
-    if (error != NVML_SUCCESS)
-        return error;
+    BEGIN_SET(device, view, draft);
     if (!view.facts->mig_capable) {
         change_abandon();
         return NVML_ERROR_NOT_SUPPORTED;

@@ -35,11 +35,7 @@ nvmlReturn_t nvmlDeviceGetFanSpeed_v2(nvmlDevice_t device, unsigned int fan, uns
 
 nvmlReturn_t nvmlDeviceSetPowerManagementLimit(nvmlDevice_t device, unsigned int milliwatts)
 {
-    struct view view;
-    struct gpu_status draft;
-    nvmlReturn_t error = begin_set(device, &view, &draft);
-    if (error != NVML_SUCCESS)
-        return error;
+    BEGIN_SET(device, view, draft);
     if (milliwatts < view.facts->power_min_w * 1000 || milliwatts > view.facts->power_max_w * 1000) {
         change_abandon();
         return NVML_ERROR_INVALID_ARGUMENT;
