@@ -12,6 +12,7 @@ from typing import Any
 
 from deviceplugin.config.agent import AgentSettings
 from deviceplugin.config.file import read_file
+from deviceplugin.config.kinds import OPTIONAL_PATH
 from deviceplugin.config.setting import Setting, sections_of, settings_of
 from deviceplugin.errors import ConfigError
 
@@ -65,7 +66,7 @@ class Effective:
 
 def resolve(*, flags: Mapping[str, str], env: Mapping[str, str], file: Path | None = None) -> Effective:
     """Merges the layers. `flags` holds only what the command line gave, by flag name without dashes."""
-    path = file or (Path(env[FILE_ENV]) if env.get(FILE_ENV) else None)
+    path = _file(file, env)
     by_key = {setting.key: setting for setting in settings_of(AgentSettings)}
     written = read_file(path, keys=by_key) if path else {}
     entries = {
@@ -78,6 +79,14 @@ def resolve(*, flags: Mapping[str, str], env: Mapping[str, str], file: Path | No
     settings = _tree(entries)
     _check_together(settings)
     return Effective(settings, tuple(entries.values()), path)
+
+
+def _file(file: Path | None, env: Mapping[str, str]) -> Path | None:
+    where, text = ("--config", str(file)) if file else (FILE_ENV, env.get(FILE_ENV, ""))
+    try:
+        return OPTIONAL_PATH.read(text)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
 
 
 def _entry(

@@ -70,4 +70,5 @@ def _refuse_unknown(path: Path, at: str, found: Mapping[object, object], known: 
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigError(f"{path}: {at}.{key} is not a known key{hint}")
+            shown = key if isinstance(key, str) and key.isprintable() else repr(key)
+            raise ConfigError(f"{path}: {at}.{shown[:60]} is not a known key{hint}")

@@ -7,7 +7,6 @@ reader serves all three, so that they cannot differ.
 
 import enum
 import ipaddress
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,17 +100,18 @@ def _read_port(text: str) -> int:
 PORT = Kind("a port number", "PORT", _read_port, str, (int,))
 
 
-def _read_path(text: str) -> Path:
-    if not text or "\0" in text:
-        raise ValueError(f"{text[:40]!r} is not a path")
-    return Path(text)
+def read_path(text: str) -> Path:
+    """A path that is safe in a sentence, a log line and a protocol buffer; raises ValueError."""
+    if not text:
+        raise ValueError(f"{text!r} is not a path")
+    return Path(_read_text(text))
 
 
-PATH = Kind("a path", "PATH", _read_path)
+PATH = Kind("a path", "PATH", read_path)
 
 
 def _read_optional_path(text: str) -> Path | None:
-    return _read_path(text) if text else None
+    return read_path(text) if text else None
 
 
 def show_path(path: Path | None) -> str:
@@ -123,9 +123,9 @@ OPTIONAL_PATH = Kind("a path", "PATH", _read_optional_path, show_path)
 
 
 def _read_absolute(text: str) -> str:
-    if text and (not text.startswith("/") or "\0" in text):
+    if text and not text.startswith("/"):
         raise ValueError(f"{text[:40]!r} is not an absolute path")
-    return text
+    return _read_text(text)
 
 
 ABSOLUTE = Kind("an absolute path", "PATH", _read_absolute)
@@ -133,9 +133,9 @@ ABSOLUTE = Kind("an absolute path", "PATH", _read_absolute)
 
 def _read_socket(text: str) -> Path | None:
     path = text.removeprefix("unix://") if text.startswith("unix://") else text.removeprefix("unix:")
-    if "://" in path:
+    if "://" in path or path.startswith("unix:"):
         raise ValueError(f"{text[:60]!r} is not a unix socket; give its path or unix:///PATH")
-    return _read_path(path) if path else None
+    return read_path(path) if path else None
 
 
 OPTIONAL_SOCKET = Kind("the path of a unix socket", "PATH", _read_socket, show_path)
@@ -143,31 +143,36 @@ OPTIONAL_SOCKET = Kind("the path of a unix socket", "PATH", _read_socket, show_p
 _UNITS = {"ns": "1e-9", "us": "1e-6", "µs": "1e-6", "μs": "1e-6", "ms": "1e-3", "s": "1", "m": "60", "h": "3600"}
 _NUMBER = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 _PART = re.compile(rf"({_NUMBER})(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
-_LONGEST = 366 * 24 * 3600.0
+_LONGEST = 366 * 24 * 3600
 
 
 def _read_duration(text: str) -> float:
     if re.fullmatch(_NUMBER, text):
-        seconds = float(text)
+        seconds = Decimal(text)
     elif text and not _PART.sub("", text):
-        seconds = float(sum(Decimal(number) * Decimal(_UNITS[unit]) for number, unit in _PART.findall(text)))
+        seconds = sum((Decimal(number) * Decimal(_UNITS[unit]) for number, unit in _PART.findall(text)), Decimal())
     else:
         raise ValueError(f"{text[:40]!r} is not a duration; give seconds (30) or units (500ms, 5s, 1m30s)")
-    if not math.isfinite(seconds) or seconds > _LONGEST:
+    if seconds > _LONGEST:
         raise ValueError(f"{text[:40]!r} is longer than a year")
-    return seconds
+    return float(round(seconds, 9))
 
 
 def show_duration(seconds: float) -> str:
-    """Seconds as Go writes durations, without needless zero parts: `1m30s`, `500ms`."""
-    if not seconds:
+    """Seconds as Go writes durations, to the nanosecond and without needless zero parts: `1m30s`, `500ms`."""
+    exact = round(Decimal(seconds), 9)
+    if not exact:
         return "0s"
-    if seconds < 1:
-        return f"{seconds * 1000:g}ms"
-    minutes, rest = divmod(seconds, 60)
-    hours, minutes = divmod(int(minutes), 60)
-    parts = (f"{hours}h" if hours else "", f"{minutes}m" if minutes else "", f"{rest:g}s" if rest else "")
-    return "".join(parts)
+    if exact < 1:
+        return f"{_plain(exact * 1000)}ms"
+    minutes, rest = divmod(exact, 60)
+    hours, minutes = divmod(minutes, 60)
+    return "".join(f"{_plain(part)}{unit}" for part, unit in ((hours, "h"), (minutes, "m"), (rest, "s")) if part)
+
+
+def _plain(number: Decimal) -> str:
+    text = f"{number:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 DURATION = Kind("a duration", "DURATION", _read_duration, show_duration, (int, float, str))
@@ -206,7 +211,8 @@ NODE_NAME = Kind("the name of a node", "NAME", _read_node_name)
 
 def _read_host(text: str) -> str:
     try:
-        return str(ipaddress.ip_address(text.strip("[]")))
+        if text.isprintable():  # the zone of an IPv6 address may hold anything
+            return str(ipaddress.ip_address(text.strip("[]")))
     except ValueError:
         if len(text) <= 253 and all(_LABEL.fullmatch(part) for part in text.lower().split(".")):
             return text

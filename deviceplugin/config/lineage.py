@@ -9,6 +9,8 @@ from typing import TypeVar
 
 import msgspec
 
+from deviceplugin.config.kinds import read_path
+
 _Shape = TypeVar("_Shape")
 _LARGEST = 1 << 20
 
@@ -80,14 +82,16 @@ def read_volume_config(text: str) -> VolumeConfig:
     return VolumeConfig(path=Path(text), volumes=volumes)
 
 
-def _decode(path: str, shape: type[_Shape]) -> _Shape:
+def _decode(text: str, shape: type[_Shape]) -> _Shape:
+    path = read_path(text)
     try:
-        raw = Path(path).read_bytes()[: _LARGEST + 1]
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        with path.open("rb") as file:
+            raw = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise ValueError(f"{text[:200]} cannot be read: {error.strerror}") from None
     if len(raw) > _LARGEST:
         raise ValueError(f"{path} is larger than 1 MiB")
     try:
         return msgspec.json.decode(raw, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError(f"{path}: {' '.join(str(error).split())[:300]}") from None

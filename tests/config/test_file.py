@@ -17,6 +17,7 @@ HEAD = "apiVersion: vcuda/v1\nkind: AgentConfig\n"
     [
         (HEAD + "spec: {qeryPort: 1}", "$.spec.qeryPort is not a known key; did you mean queryPort?"),
         (HEAD + "spec: {zzz: 1}", "$.spec.zzz is not a known key"),
+        (HEAD + 'spec: {"a\\nb": 1}', r"$.spec.'a\nb' is not a known key"),
         (HEAD + "extra: 1", "$.extra is not a known key"),
         (HEAD + "spec: [1]", "$.spec is not a mapping of settings"),
         (HEAD + "spec: {queryPort: '1'}", "$.spec.queryPort: text ('1') was found where a port number is wanted"),
@@ -51,6 +52,13 @@ def test_a_wrong_file_is_one_sentence_with_file_and_path(tmp_path: Path, text: s
 def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the configuration file cannot be read: No such file or directory"):
         resolve(flags={}, env={}, file=tmp_path / "none.yaml")
+
+
+def test_a_file_whose_name_cannot_be_printed_is_refused_in_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"--config: '/a\\nb' holds characters that cannot be printed"):
+        resolve(flags={}, env={}, file=Path("/a\nb"))
+    with pytest.raises(ConfigError, match=r"VCUDA_AGENT_CONFIG: '/a\\nb' holds characters that cannot be printed"):
+        resolve(flags={}, env={"VCUDA_AGENT_CONFIG": "/a\nb"})
 
 
 def test_a_file_without_spec_changes_nothing(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def test_the_lineages_empty_file_means_no_extra_devices(tmp_path: Path) -> None:
         ('{"default": {"devcies": []}}', "Object contains unknown field `devcies` - at `$.default`"),
         ('{"default": {"devices": ["/dev/../etc"]}}', "$.default.devices[0] is '/dev/../etc', which is no path under"),
         ('{"default": {"devices": ["/dev/a", "b"]}}', "$.default.devices[1] is 'b', which is no path under /dev"),
+        ('{"default": {"dev\\nices": []}}', "Object contains unknown field `dev ices` - at `$.default`"),
         ("", "Input data was truncated"),
         ("[" * 100_000, "Expected `object`, got `array`"),
         ('{"default": {"devices": ' + "[" * 100_000, "Expected `str`, got `array`"),
