@@ -26,7 +26,8 @@ from deviceplugin.model.request import RequestKind
 from deviceplugin.model.units import BLOCK_BYTES
 
 log = structlog.get_logger("vcuda.agent")
-_AFTER_ANSWER_S = 0.02
+_AFTER_FIRST_S = 0.02  # the other resource is asked for at once, and kubelet stands still until both are answered
+_AFTER_LAST_S = 0.002  # kubelet has the answer by then, and writes its checkpoint before it starts anything
 
 
 class AgentFiles:
@@ -60,11 +61,14 @@ class AgentFiles:
         """Before Allocate answers. What processes will share comes a little later: kubelet stands still meanwhile."""
         self._directories.prepare(grant.id)
         if _is_share(grant):
-            self._cancel(grant)
-            loop = asyncio.get_running_loop()
-            self._pending[grant.id] = loop.call_later(_AFTER_ANSWER_S, self._prepare_shared, grant)
+            self._prepare_later(grant, _AFTER_FIRST_S)
         if self._cdi is not None:
             self._cdi.write(grant.id, ContainerEdits(answer.devices, answer.mounts, answer.env))
+
+    def answered(self, grant: Grant) -> None:
+        """Kubelet has both answers: PreStartContainer comes next, and should find what processes share."""
+        if _is_share(grant):
+            self._prepare_later(grant, _AFTER_LAST_S)
 
     def fill(self, grant: Grant) -> bool:
         """At PreStartContainer; nothing of the container runs, so what its processes share begins anew."""
@@ -100,6 +104,10 @@ class AgentFiles:
     def show_processes(self, grant: Grant, pids: Iterable[int]) -> None:
         """To the clients that have registered."""
         self._clients.show_processes(grant.id, pids)
+
+    def _prepare_later(self, grant: Grant, delay_s: float) -> None:
+        self._cancel(grant)
+        self._pending[grant.id] = asyncio.get_running_loop().call_later(delay_s, self._prepare_shared, grant)
 
     def _prepare_shared(self, grant: Grant) -> None:
         self._pending.pop(grant.id, None)

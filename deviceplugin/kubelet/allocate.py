@@ -110,7 +110,8 @@ class Allocating:
     def _answer(self, claim: Claim, resource: Resource, near: frozenset[GpuUuid]) -> Answer:
         grant = self._node.ledger.of_owner(claim.container.ref.key)
         if grant is not None and resource not in grant.answered:
-            self._previous = self._node.ledger.answer(grant.id, resource).id
+            self._previous = grant.id
+            self._node.files.answered(self._node.ledger.answer(grant.id, resource))
             return EMPTY
         if grant is not None and self._still_serves(grant):
             return self._repeat(grant, claim, resource)
@@ -139,6 +140,7 @@ class Allocating:
         )
         self._node.ledger.reassign(fixed, inventory=inventory, kind="pair")
         self._previous = fixed.id
+        self._node.files.answered(fixed)
         self._node.report.repaired(half.allocation.owner, fixed)
         return EMPTY
 

@@ -5,8 +5,8 @@ Out: a `Checkpoint` of our two resources, or a ParseError that names the file an
 drops a file whose checksum does not fit, and with it every allocation of the node. The checksum is over a dump of Go
 structs and is not verified here; kubelet replaces the file by rename, so one open file is one whole version.
 
-Measured: 1.8 MB take 5 ms; 200 pods take 5 ms the first time and under 1 ms when a reader has seen most of them, so
-the agent's loop may call this directly.
+Measured: 1.8 MB take 5 ms; 200 pods take 5 ms the first time, under 1 ms when a reader has seen most of them and
+0.05 ms when nothing has changed, so the agent's loop may call this directly.
 """
 
 from pathlib import Path
@@ -36,12 +36,13 @@ _FILE = msgspec.json.Decoder(_File)
 
 
 class CheckpointReader:
-    """Reads one file again and again; entries that have not changed are not decoded twice."""
+    """Reads one file again and again; what has not changed is not decoded twice, neither the file nor an entry."""
 
     def __init__(self, path: Path, names: ResourceNames = ResourceNames()) -> None:
         self._path = path
         self._parser = EntryParser(names)
         self._known: dict[bytes, CheckpointEntry | None] = {}
+        self._last: tuple[bytes, Checkpoint] | None = None
 
     def read(self) -> Checkpoint:
         """The file as it is now; a missing one is an empty checkpoint, an unreadable one a KubeletError."""
@@ -53,7 +54,9 @@ class CheckpointReader:
             cause = (error.strerror or str(error)).lower()
             message = f"kubelet's checkpoint {self._path} cannot be read: {cause}; run the agent as root"
             raise KubeletError(message) from error
-        return self.parse(data, where=str(self._path))
+        if self._last is None or self._last[0] != data:
+            self._last = (data, self.parse(data, where=str(self._path)))
+        return self._last[1]
 
     def parse(self, data: bytes, *, where: str) -> Checkpoint:
         """Raises ParseError for anything that is not a checkpoint."""

@@ -23,10 +23,14 @@ from deviceplugin.placement.choice import Choice
 
 
 class GrantFiles(Protocol):
-    """What a container sees of its grant. Both calls are harmless when repeated and raise GuestError."""
+    """What a container sees of its grant. Every call is harmless when repeated; the first and last raise GuestError."""
 
     def prepare(self, grant: Grant, answer: Answer) -> None:
         """Before Allocate answers: everything that the answer names exists."""
+        ...
+
+    def answered(self, grant: Grant) -> None:
+        """Kubelet has asked for both resources: what can wait until then is made now."""
         ...
 
     def fill(self, grant: Grant) -> bool:

@@ -20,6 +20,8 @@ class Resource(enum.Enum):
     CORE = "core"
     MEMORY = "memory"
 
+    __hash__ = object.__hash__  # that of Enum is a function in Python, and every entry of a checkpoint is hashed
+
     @property
     def other(self) -> "Resource":
         return Resource.MEMORY if self is Resource.CORE else Resource.CORE
