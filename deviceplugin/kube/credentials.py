@@ -1,30 +1,34 @@
-"""Where the API server is and how to prove who we are: kubeconfig or the pod's service account.
+"""Where the API server is and how to prove who we are, kept fresh.
 
 In: the path of a kubeconfig, or none. Out: `Access`, one immutable snapshot for `transport`; `ConfigError` in one
-sentence. The `kubernetes` package reads all of it (exec plugins, OIDC, token files, certificates); it is imported on
-first use and in a thread, because that takes half a second and registration with kubelet must not wait for it.
+sentence. What stands in the files is read by `reading`, in a process of its own. A header that expires is read again
+long before, and nobody waits for that: the old one is good meanwhile, and if it is not, the server says so (401).
 """
 
 import asyncio
+import dataclasses
+import hashlib
 import os
+import shutil
 import ssl
+import tempfile
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
 import structlog
+from msgspec.structs import replace
 
 from deviceplugin.errors import ConfigError
+from deviceplugin.kube.reading import Facts, Part, read_apart, source_of
 from deviceplugin.kube.words import one_line
 
 log = structlog.get_logger("vcuda.kube")
-Given = TypeVar("Given")
-Result = TypeVar("Result")
-_HEADER = "BearerToken"  # under this key the package keeps the whole Authorization header, Basic too
-_HEADER_SECONDS = 30.0  # projected tokens rotate at 80 % of their life, so half a minute late is early
+# The shortest projected token lives ten minutes and is replaced after eight; a process each few minutes costs nothing.
+_HEADER_SECONDS = 240.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,156 +44,132 @@ class Access:
     tls_server_name: str | None = None
     proxy: str | None = None
     authority: Path | None = None
-    client_certificate: tuple[str, str | None] | None = None
+    client_certificate: tuple[Path, Path | None] | None = None
 
 
 class Credentials:
-    """Holds the loaded configuration and refreshes what expires.
+    """Holds what was read and refreshes what expires; `read` is `reading.read_apart`, or `reading.read` in tests.
 
     Blocking work has a thread of its own: an exec plugin that hangs must not use up the threads of the others.
     """
 
-    def __init__(self, kubeconfig: Path | None, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        kubeconfig: Path | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        read: Callable[[Path | None], Facts] = read_apart,
+    ) -> None:
         self._kubeconfig = kubeconfig
         self._clock = clock
+        self._read = read
+        self._keep = PrivateFiles()
         self._lock = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, "credentials")
-        self._configuration: Any = None
-        self._access: Access | None = None
+        self._known: tuple[Facts, Access] | None = None
         self._fresh_until = 0.0
+        self._refreshing: asyncio.Task[None] | None = None
 
     async def access(self) -> Access:
-        """The present way in, with a header that has not expired."""
-        if self._access is None or self._clock() >= self._fresh_until:
+        """The present way in; waits for nothing but the first reading."""
+        if self._known is None:
             async with self._lock:
-                if self._access is None:
-                    await self._load()
-                elif self._clock() >= self._fresh_until:
-                    await self._refresh_header(self._access)
-        assert self._access is not None
-        return self._access
+                if self._known is None:
+                    await self._load(anew=True)
+        elif self._clock() >= self._fresh_until and (self._refreshing is None or self._refreshing.done()):
+            self._refreshing = asyncio.create_task(self._refresh(), name="credentials")
+        assert self._known is not None
+        return self._known[1]
 
     async def renew(self, refused: Access) -> Access:
         """Reads everything again after the server refused `refused`; once for all who were refused together."""
         async with self._lock:
-            if self._access is refused:
-                try:
-                    await self._load()
-                except ConfigError as error:  # half-written, perhaps: what was refused now may be accepted later
-                    log.warning("credentials could not be read again", cause=error.message)
-        assert self._access is not None
-        return self._access
+            assert self._known is not None
+            if self._known[1] is refused:
+                await self._load_if_possible(anew=True)
+            return self._known[1]
 
-    async def _in_thread(self, work: Callable[[Given], Result], given: Given) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, given)
+    async def _refresh(self) -> None:
+        async with self._lock:
+            await self._load_if_possible(anew=False)
 
-    async def _load(self) -> None:
-        self._configuration, self._access = await self._in_thread(load, self._kubeconfig)
-        self._fresh_until = self._clock() + _HEADER_SECONDS
-
-    async def _refresh_header(self, access: Access) -> None:
-        self._fresh_until = self._clock() + _HEADER_SECONDS
+    async def _load_if_possible(self, *, anew: bool) -> None:
         try:
-            header = await self._in_thread(_authorization, self._configuration)
-        except Exception as error:  # the package's hook reads files and runs plugins; the old header may still do
-            log.warning("credentials could not be refreshed", cause=one_line(str(error)))
-            return
-        if header != access.authorization:
-            self._access = replace(access, authorization=header)
+            await self._load(anew=anew)
+        except ConfigError as error:  # half-written, perhaps: what was refused now may be accepted later
+            self._fresh_until = self._clock() + _HEADER_SECONDS
+            log.warning("credentials could not be read again", cause=error.message)
+
+    async def _load(self, *, anew: bool) -> None:
+        before = self._known
+        base = None if anew else before
+        self._known = await asyncio.get_running_loop().run_in_executor(self._thread, self._look, base)
+        facts = self._known[0]
+        self._fresh_until = self._clock() + _HEADER_SECONDS if facts.expires else float("inf")
+        if facts.is_anonymous and (before is None or not before[0].is_anonymous):
+            # An exec plugin that failed is only logged by the package; the 401 that follows would not say why.
+            log.warning(
+                "no usable credentials in kubeconfig, asking as an anonymous client", kubeconfig=str(self._kubeconfig)
+            )
+
+    def _look(self, before: tuple[Facts, Access] | None) -> tuple[Facts, Access]:
+        """Blocking. Where only the header differs the connections stay; certificates are opened again after a 401."""
+        facts = self._read(self._kubeconfig)
+        if before is not None and replace(before[0], authorization=facts.authorization) == facts:
+            is_same = before[0] == facts
+            return before if is_same else (facts, dataclasses.replace(before[1], authorization=facts.authorization))
+        return facts, access_of(facts, self._keep, where=source_of(self._kubeconfig))
 
 
-def load(kubeconfig: Path | None) -> tuple[Any, Access]:
-    """Blocking. The package's configuration and our view of it; ConfigError says what to do."""
-    configuration = _from_file(kubeconfig) if kubeconfig else _from_cluster()
+class PrivateFiles:
+    """Certificates and keys that a kubeconfig holds, as files for OpenSSL: gone with this object, or at the end."""
+
+    def __init__(self) -> None:
+        self._directory: Path | None = None
+
+    def path(self, part: Part) -> Path:
+        if part.path:
+            return Path(part.path)
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="vcuda-"))
+            weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
+        path = self._directory / hashlib.sha256(part.data).hexdigest()
+        if not path.exists():
+            fresh = path.with_suffix(".new")
+            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "wb") as file:
+                file.write(part.data)
+            fresh.replace(path)
+        return path
+
+
+def access_of(facts: Facts, keep: PrivateFiles, *, where: str) -> Access:
+    """Blocking; raises ConfigError where a certificate cannot be used."""
     try:
-        return configuration, _access(configuration)
+        authority = keep.path(facts.authority) if facts.authority else None
+        pair = (
+            (keep.path(facts.certificate), keep.path(facts.key) if facts.key else None) if facts.certificate else None
+        )
+        return Access(
+            server=facts.server,
+            authorization=facts.authorization,
+            tls=_tls(facts, authority, pair) if facts.server.startswith("https://") else None,
+            tls_server_name=facts.tls_server_name,
+            proxy=facts.proxy,
+            authority=authority,
+            client_certificate=pair,
+        )
     except (OSError, ssl.SSLError, ValueError) as error:
-        where = f"kubeconfig {kubeconfig}" if kubeconfig else "the pod's service account"
         raise ConfigError(f"the certificates of {where} cannot be used: {one_line(str(error))}") from None
 
 
-def _from_file(kubeconfig: Path) -> Any:  # noqa: ANN401 - the package's generated Configuration
-    try:
-        kubeconfig.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"kubeconfig {kubeconfig} cannot be read: {error.strerror}; check --kubeconfig") from None
-    from kubernetes import client, config
-
-    configuration = client.Configuration()
-    configuration.host = ""
-    try:
-        config.load_kube_config(config_file=str(kubeconfig), client_configuration=configuration, persist_config=False)
-    except Exception as error:  # its reader lets TypeError, AttributeError and yaml's errors through
-        raise ConfigError(
-            f"kubeconfig {kubeconfig} cannot be used: {one_line(str(error)) or type(error).__name__}; "
-            "check it with kubectl --kubeconfig"
-        ) from None
-    if not str(configuration.host).startswith(("http://", "https://")):
-        raise ConfigError(f"kubeconfig {kubeconfig} names no server of the form https://HOST:PORT")
-    if not configuration.api_key and not configuration.cert_file:
-        # An exec plugin that failed is only logged by the package; the 401 that follows would not say why.
-        log.warning("no usable credentials in kubeconfig, asking as an anonymous client", kubeconfig=str(kubeconfig))
-    return configuration
-
-
-def _from_cluster() -> Any:  # noqa: ANN401
-    if not os.environ.get("KUBERNETES_SERVICE_HOST"):
-        raise ConfigError(
-            "no kubeconfig was given and this is no pod of a cluster (KUBERNETES_SERVICE_HOST is not set); "
-            "pass --kubeconfig FILE"
-        )
-    from kubernetes import client, config
-
-    configuration = client.Configuration()
-    try:
-        config.load_incluster_config(client_configuration=configuration)
-    except (config.ConfigException, OSError) as error:
-        raise ConfigError(
-            f"the pod's service account cannot be used: {one_line(str(error))}; "
-            "set automountServiceAccountToken or pass --kubeconfig FILE"
-        ) from None
-    return configuration
-
-
-def _access(configuration: Any) -> Access:  # noqa: ANN401
-    server = str(configuration.host).rstrip("/")
-    return Access(
-        server=server,
-        authorization=_authorization(configuration),
-        tls=_tls(configuration) if server.startswith("https://") else None,
-        tls_server_name=configuration.tls_server_name or None,
-        proxy=_proxy(configuration),
-        authority=Path(configuration.ssl_ca_cert) if configuration.ssl_ca_cert else None,
-        client_certificate=(configuration.cert_file, configuration.key_file) if configuration.cert_file else None,
-    )
-
-
-def _authorization(configuration: Any) -> str:  # noqa: ANN401
-    """The header; the package's hook runs inside, which may read a file or run an exec plugin."""
-    header = str(configuration.get_api_key_with_prefix(_HEADER) or "").strip()
-    if not (header.isascii() and header.isprintable()):
-        raise ConfigError("the token for the API server holds characters that no HTTP header may hold; check its file")
-    return header
-
-
-def _tls(configuration: Any) -> ssl.SSLContext:  # noqa: ANN401
-    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert, cadata=configuration.ca_cert_data)
+def _tls(facts: Facts, authority: Path | None, pair: tuple[Path, Path | None] | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=authority)
     # Python 3.13 demands extensions that the private authorities of many clusters do not write.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    if configuration.cert_file:
-        context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
-    if not configuration.verify_ssl:
+    if pair is not None:
+        context.load_cert_chain(*pair)
+    if not facts.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
-
-
-def _proxy(configuration: Any) -> str | None:  # noqa: ANN401
-    from kubernetes.client.rest import is_socks_proxy_url, should_bypass_proxies
-
-    proxy = configuration.proxy
-    if not proxy or should_bypass_proxies(configuration.host, configuration.no_proxy or ""):
-        return None
-    if is_socks_proxy_url(proxy):
-        raise ConfigError(f"the proxy {one_line(proxy)} to the API server is a SOCKS proxy; use an HTTP proxy")
-    return str(proxy)

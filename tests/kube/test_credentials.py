@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from deviceplugin.errors import ConfigError, KubeError
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.credentials import Credentials, load
+from deviceplugin.kube.credentials import Access, Credentials, PrivateFiles, access_of
+from deviceplugin.kube.reading import Facts, read, read_apart
 from deviceplugin.kube.transport import Timeouts
 from tests.e2e.cluster.certificates import Authority
 from tests.fakes.apiserver import ApiServer
@@ -38,6 +39,11 @@ async def secure(authority: Authority) -> AsyncIterator[ApiServer]:
     context.load_cert_chain(pair.certificate, pair.key)
     async with ApiServer(tls=context) as server:
         yield server
+
+
+def load(kubeconfig: Path | None) -> Access:
+    """In this process, for speed."""
+    return access_of(read(kubeconfig), PrivateFiles(), where="it")
 
 
 async def ask(kubeconfig: Path | None) -> None:
@@ -73,7 +79,7 @@ def plugin(tmp_path: Path, status: dict[str, str]) -> dict[str, Any]:
     ],
 )
 def test_a_user_of_a_kubeconfig_becomes_a_header(tmp_path: Path, token: str, user: dict[str, Any]) -> None:
-    _, access = load(config(ApiServer(port=1), tmp_path / "kc", user))
+    access = load(config(ApiServer(port=1), tmp_path / "kc", user))
     assert access.authorization == token
     assert access.server == "http://127.0.0.1:1"
 
@@ -198,11 +204,18 @@ async def test_a_pod_uses_its_service_account_and_reads_a_rotated_token(
     monkeypatch.setattr("kubernetes.config.incluster_config.SERVICE_TOKEN_FILENAME", str(token))
     monkeypatch.setattr("kubernetes.config.incluster_config.SERVICE_CERT_FILENAME", str(authority.certificate))
     secure.token = "first"
-    async with await KubeClient.connect(None, timeouts=TIMEOUTS) as client:
+    now = 0.0
+    credentials = Credentials(None, clock=lambda: now, read=read)
+    async with await KubeClient.connect(None, timeouts=TIMEOUTS, credentials=credentials) as client:
         await client.list_pods(node="n1")
         token.write_text("second")
         secure.token = "second"
         await client.list_pods(node="n1")
+        connections = (await credentials.access()).tls
+        token.write_text("third")
+        now = 300.0
+        await until_header(credentials, "bearer third")
+        assert (await credentials.access()).tls is connections
 
 
 async def test_a_header_is_refreshed_before_anyone_refuses_it(server: ApiServer, tmp_path: Path) -> None:
@@ -211,23 +224,100 @@ async def test_a_header_is_refreshed_before_anyone_refuses_it(server: ApiServer,
     credentials = Credentials(config(server, tmp_path / "kc", plugin(tmp_path, expired)), clock=lambda: now)
     assert (await credentials.access()).authorization == "Bearer first"
     plugin(tmp_path, {"token": "second"})
-    assert (await credentials.access()).authorization == "Bearer first"
     now = 60.0
-    assert (await credentials.access()).authorization == "Bearer second"
+    assert (await credentials.access()).authorization == "Bearer first"
+    now = 300.0
+    assert (await credentials.access()).authorization == "Bearer first", "nobody waits for the new one"
+    await until_header(credentials, "Bearer second")
 
 
-async def test_a_header_that_cannot_be_refreshed_is_kept(
-    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unreadable(*_: object, **__: object) -> str:
-        raise PermissionError("token")
+async def test_a_header_that_cannot_be_refreshed_is_kept_and_tried_again_later() -> None:
+    now, readings = 0.0, ["first", "", "", "second"]
+
+    def reading(_: Path | None) -> Facts:
+        token = readings.pop(0)
+        if not token:
+            raise ConfigError("the token cannot be read")
+        return Facts("http://127.0.0.1:1", f"Bearer {token}", expires=True)
+
+    credentials = Credentials(None, clock=lambda: now, read=reading)
+    before = await credentials.access()
+    async with asyncio.timeout(20):
+        while len(readings) > 1:
+            now += 300.0
+            assert await credentials.access() is before
+            await asyncio.sleep(0.001)
+        while readings:
+            now += 300.0
+            await credentials.access()
+            await asyncio.sleep(0.001)
+    await until_header(credentials, "Bearer second")
+
+
+async def test_credentials_that_never_expire_are_read_once() -> None:
+    readings = []
+
+    def reading(kubeconfig: Path | None) -> Facts:
+        readings.append(kubeconfig)
+        return Facts("http://127.0.0.1:1", "Bearer first")
 
     now = 0.0
-    credentials = Credentials(config(server, tmp_path / "kc", {"token": "first"}), clock=lambda: now)
-    before = await credentials.access()
-    monkeypatch.setattr("kubernetes.client.Configuration.get_api_key_with_prefix", unreadable)
-    now = 60.0
-    assert await credentials.access() is before
+    credentials = Credentials(None, clock=lambda: now, read=reading)
+    await credentials.access()
+    now = 1e9
+    for _ in range(3):
+        await credentials.access()
+        await asyncio.sleep(0.01)
+    assert readings == [None]
+
+
+def test_the_process_that_reads_says_what_reading_in_place_says(authority: Authority, tmp_path: Path) -> None:
+    pair = authority.issue("agent", common_name="agent")
+    status = {"clientCertificateData": pair.certificate.read_text(), "clientKeyData": pair.key.read_text()}
+    for user in (plugin(tmp_path, status), {"token": "first"}, {"client-certificate": "pki/agent.crt"}, {}):
+        path = config(ApiServer(port=1), tmp_path / "kc", user, cluster=trusting(authority))
+        assert read_apart(path) == read(path)
+    path.write_text("nonsense")
+    with pytest.raises(ConfigError) as apart:
+        read_apart(path)
+    with pytest.raises(ConfigError) as in_place:
+        read(path)
+    assert apart.value.message == in_place.value.message
+
+
+def test_what_an_exec_plugin_prints_on_the_way_does_no_harm(tmp_path: Path) -> None:
+    path = config(ApiServer(port=1), tmp_path / "kc", plugin(tmp_path, {"token": "first"}))
+    script = tmp_path / "plugin"
+    script.write_text(script.read_text() + "echo noise >&2\n")
+    assert read_apart(path).authorization == "Bearer first"
+
+
+def test_a_process_that_dies_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'no such\nmodule' >&2\nkill -9 $$\n")
+    python.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(python))
+    with pytest.raises(ConfigError, match=r"kubeconfig kc could not be read: .* said: no such module"):
+        read_apart(Path("kc"))
+    python.unlink()
+    with pytest.raises(ConfigError, match=r"kubeconfig kc cannot be read: No such file or directory"):
+        read_apart(Path("kc"))
+
+
+def test_keys_of_a_kubeconfig_are_private_files_that_go_with_the_credentials(
+    authority: Authority, tmp_path: Path
+) -> None:
+    pair = authority.issue("agent", common_name="agent")
+    status = {"clientCertificateData": pair.certificate.read_text(), "clientKeyData": pair.key.read_text()}
+    keep = PrivateFiles()
+    access = access_of(read(config(ApiServer(port=1), tmp_path / "kc", plugin(tmp_path, status))), keep, where="it")
+    assert access.client_certificate is not None
+    certificate, key = access.client_certificate
+    assert key is not None
+    assert key.read_bytes() == pair.key.read_bytes()
+    assert (key.stat().st_mode & 0o777, key.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    del keep
+    assert not certificate.parent.exists()
 
 
 async def test_a_proxy_of_the_kubeconfig_is_used(server: ApiServer, tmp_path: Path) -> None:
@@ -309,6 +399,12 @@ def test_any_bytes_are_a_config_error(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(ConfigError):
         load(path)
+
+
+async def until_header(credentials: Credentials, header: str) -> None:
+    async with asyncio.timeout(20):
+        while (await credentials.access()).authorization != header:
+            await asyncio.sleep(0.01)
 
 
 def trusting(authority: Authority) -> dict[str, str]:
