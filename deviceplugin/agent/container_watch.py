@@ -168,8 +168,13 @@ class ContainerWatch:
 
     async def _find(self, grant: Grant, watched: _Watched) -> None:
         watched.asked_at = time.monotonic()
+        try:
+            found = await self.finder.find(grant.allocation.owner.key)
+        except Exception:  # what a runtime may answer must not end the agent
+            log.exception("looking for a container failed; please report this line")
+            return
         # A place that was left is kept until there is another: what was in it is gone for sure.
-        watched.place = await self.finder.find(grant.allocation.owner.key) or watched.place
+        watched.place = found or watched.place
 
     def _show(self, grant: Grant, watched: _Watched, members: Members | None, *, always: bool = False) -> None:
         pids = members.pids if members is not None else ()

@@ -67,6 +67,10 @@ class Mirroring:
         except GuestError as error:
             self._complain(error.message)
             return
+        except Exception as error:  # what foreign hands put among the driver's files must not end the agent
+            log.exception("looking at the driver failed; please report this line")
+            self._complaint = repr(error)
+            return
         self._complaint = ""
         if found is not None:
             self._tell(found)

@@ -68,7 +68,7 @@ class GrantDirectories:
     def remove_all_but(self, keep: Collection[GrantId]) -> tuple[GrantId, ...]:
         """Removes the directories of grants that are no more; other files under the base are not ours and stay."""
         gone: list[GrantId] = []
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             for entry in os.scandir(self._base):
                 if entry.name.startswith(_PREFIX) and entry.name not in keep and entry.is_dir(follow_symlinks=False):
                     self.remove(GrantId(entry.name))

@@ -123,7 +123,7 @@ class CgroupTree:
 
     def members(self, directory: Path) -> Members | None:
         """Sorted; None where the group is no more, and with it every process that was in it."""
-        if not directory.is_dir():
+        if not _is_directory(directory):
             return None
         found: set[int] = set()
         for each in _groups(directory):
@@ -137,7 +137,7 @@ class CgroupTree:
         for hierarchy in self._hierarchies():
             for path in paths:
                 directory = hierarchy / path.lstrip("/")
-                if ".." not in path and directory.is_dir():
+                if ".." not in path and _is_directory(directory):
                     return directory
         return None
 
@@ -164,6 +164,14 @@ def start_time(stat: bytes) -> int:
     if len(fields) < 20:
         raise ValueError("no field 22")
     return int(fields[19])
+
+
+def _is_directory(path: Path) -> bool:
+    """False also for a name that is too long for one."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
 
 
 def _groups(directory: Path) -> Iterator[Path]:

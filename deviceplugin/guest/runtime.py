@@ -80,7 +80,7 @@ class ContainerRuntime:
             options = [("grpc.max_receive_message_length", _MAX_MESSAGE), ("grpc.max_reconnect_backoff_ms", 1000)]
             self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=options)
         try:
-            return await call(rpc.RuntimeServiceStub(self._channel))
+            answer = await call(rpc.RuntimeServiceStub(self._channel))
         except grpc.aio.AioRpcError as error:
             if missing is not None and error.code() is grpc.StatusCode.NOT_FOUND:
                 return missing
@@ -88,3 +88,9 @@ class ContainerRuntime:
                 f"the container runtime at {self._socket} answered {error.code().name.lower()}: "
                 f"{(error.details() or 'no reason')[:200]}; check --container-runtime-endpoint"
             ) from None
+        if answer is None:  # what grpc makes of bytes that are no such message
+            raise RuntimeApiError(
+                f"the container runtime at {self._socket} answered what is no answer of CRI v1; "
+                "check --container-runtime-endpoint"
+            )
+        return answer

@@ -76,7 +76,7 @@ class SharedState:
         """After a reboot every row is as new: the node's clock began again, and old times would lie in the future."""
         mark = self._base / GPUS / _BOOT
         with contextlib.suppress(OSError):
-            if not boot_id or mark.read_text() == boot_id:
+            if not boot_id or mark.read_bytes() == boot_id.encode():
                 return
         for path in self._base.glob(f"{GPUS}/*/g-*"):
             with contextlib.suppress(GuestError):
@@ -91,15 +91,18 @@ class SharedState:
         """The grant's files; GPUs without any row lose their directory."""
         shutil.rmtree(self._base / grant / STATE, ignore_errors=True)
         for row in self._base.glob(f"{GPUS}/*/{grant}"):
-            row.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(
+                OSError
+            ):  # a disk that takes no writes: the sweep after the next start tries again
+                row.unlink(missing_ok=True)
                 row.parent.rmdir()
 
     def remove_all_but(self, keep: Collection[GrantId]) -> None:
         """Rows of grants that are no more, and GPUs' directories that nobody needs."""
         for row in self._base.glob(f"{GPUS}/*/g-*"):
             if row.name not in keep:
-                row.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    row.unlink(missing_ok=True)
         for directory in self._base.glob(f"{GPUS}/*"):
             with contextlib.suppress(OSError):  # not empty, or no directory
                 directory.rmdir()

@@ -105,6 +105,25 @@ async def test_where_the_mirror_cannot_be_changed_that_is_said_once_and_tried_ag
     assert enforceable(made.metrics)
 
 
+async def test_a_look_that_fails_in_a_way_that_nobody_thought_of_is_logged_and_tried_again(tmp_path: Path) -> None:
+    made = scene(tmp_path)
+    answers = iter([RuntimeError("what is this?")])
+
+    def version() -> str:
+        for error in answers:
+            raise error
+        return VERSION
+
+    made.driver.version_file.unlink()
+    mirror = driver_mirror(made.settings, driver_version=version)
+    mirror.open()
+    mirroring = Mirroring(mirror, made.metrics, living=lambda: None, period_s=0.01)
+    with capture_logs() as said:
+        async with kept(mirroring):
+            await until(lambda: enforceable(made.metrics))
+    assert [entry["log_level"] for entry in said] == ["error", "info"]
+
+
 async def test_old_trees_stay_while_it_is_not_known_who_lives_and_while_those_live(tmp_path: Path) -> None:
     living: list[Collection[str] | None] = [None]
     made = scene(tmp_path, living=lambda: living[0])

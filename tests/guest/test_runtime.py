@@ -69,4 +69,7 @@ async def test_without_a_runtime_or_its_protocol_there_is_one_sentence(short_tmp
         fake.manner = Manner.REFUSING
         with pytest.raises(RuntimeApiError, match="answered unimplemented: unknown service"):
             await runtime.running(UID)
+        fake.manner = Manner.BABBLING
+        with pytest.raises(RuntimeApiError, match="answered what is no answer of CRI v1"):
+            await runtime.running(UID)
         await runtime.close()

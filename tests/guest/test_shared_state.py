@@ -106,6 +106,28 @@ def test_what_was_spoilt_is_made_anew_at_the_next_start(shared: SharedState, har
     assert shared.row(ONE, GPU).samefile(shared.own_row(ONE, GPU))
 
 
+@pytest.mark.parametrize("mark", [b"\xff\xfe", b"", b"\0" * 36, b"one "])
+def test_a_boot_mark_that_says_nothing_is_as_good_as_none(shared: SharedState, tmp_path: Path, mark: bytes) -> None:
+    shared.prepare(ONE, {GPU})
+    put(shared.row(ONE, GPU), 4096, b"old")
+    (tmp_path / "gpus" / ".boot").write_bytes(mark)
+    shared.booted("one")
+    assert shared.row(ONE, GPU).read_bytes()[4096:4099] == bytes(3)
+    assert (tmp_path / "gpus" / ".boot").read_text() == "one"
+
+
+def test_a_row_that_cannot_be_removed_keeps_nothing_else(shared: SharedState) -> None:
+    shared.prepare(ONE, {GPU})
+    shared.prepare(TWO, {GPU})
+    for grant in (ONE, TWO):
+        shared.row(grant, GPU).unlink()
+    (shared.row(ONE, GPU) / "below").mkdir(parents=True)
+    shared.remove(ONE)
+    shared.remove_all_but({TWO})
+    assert not shared.region(ONE).exists()
+    assert shared.region(TWO).exists()
+
+
 def test_what_a_container_wrote_behind_the_end_is_cut_off(shared: SharedState) -> None:
     shared.prepare(ONE, {GPU})
     assert not shared_file.restore_size(shared.region(ONE), region.form(ONE))

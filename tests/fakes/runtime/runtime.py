@@ -28,6 +28,7 @@ class Manner(enum.Enum):
     DOCKERD = "cri-dockerd"
     HANGING = "hanging"
     REFUSING = "refusing"
+    BABBLING = "babbling"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +59,12 @@ class FakeRuntime:
             "ListContainers": grpc.unary_unary_rpc_method_handler(
                 self._list,
                 request_deserializer=pb.ListContainersRequest.FromString,
-                response_serializer=pb.ListContainersResponse.SerializeToString,
+                response_serializer=self._spoken,
             ),
             "ContainerStatus": grpc.unary_unary_rpc_method_handler(
                 self._status,
                 request_deserializer=pb.ContainerStatusRequest.FromString,
-                response_serializer=pb.ContainerStatusResponse.SerializeToString,
+                response_serializer=self._spoken,
             ),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
@@ -95,6 +96,9 @@ class FakeRuntime:
                 return pb.ContainerStatusResponse(status=status, info=self._info(each) if request.verbose else {})
         await context.abort(grpc.StatusCode.NOT_FOUND, f"container {request.container_id!r}: not found")
         raise AssertionError("abort always raises")
+
+    def _spoken(self, message: pb.ListContainersResponse | pb.ContainerStatusResponse) -> bytes:
+        return b"\xff\xff" if self.manner is Manner.BABBLING else bytes(message.SerializeToString())
 
     async def _behave(self, name: str, context: Context) -> None:
         self.calls.append(name)
