@@ -119,7 +119,7 @@ async def test_a_look_that_fails_in_a_way_that_nobody_thought_of_is_logged_and_t
     mirror.open()
     mirroring = Mirroring(mirror, made.metrics, living=lambda: None, period_s=0.01)
     with capture_logs() as said:
-        async with kept(mirroring):
+        async with in_background(mirroring.run()):
             await until(lambda: enforceable(made.metrics))
     assert [entry["log_level"] for entry in said] == ["error", "info"]
 
