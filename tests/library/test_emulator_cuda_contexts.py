@@ -214,3 +214,22 @@ def test_contexts_of_one_process_have_ids_of_their_own(machine: Machine) -> None
     other = process.get("cuCtxCreate_v2", 0, 0)
     ids = [process("cuCtxGetId", context, room(8))[0] for context in (process.context, other)]
     assert ids[0] != ids[1]
+
+
+def test_a_context_that_is_attached_ends_at_its_last_detaching(machine: Machine) -> None:
+    """cuCtxAttach, cuCtxDetach: of the current context of the calling thread."""
+    process = _process(machine)
+    context = process.get("cuCtxCreate_v2", 0, 0)
+    assert process.get("cuCtxAttach", 0) == context
+    assert process.code("cuCtxAttach", room(8), 1) == INVALID_VALUE
+    process("cuCtxDetach", context)
+    assert process.code("cuCtxDetach", context, thread="other") == INVALID_CONTEXT
+    process("cuCtxDetach", context)
+    assert process.code("cuCtxPushCurrent_v2", context) == INVALID_CONTEXT
+    assert _used(machine) == 0
+
+
+def test_the_primary_context_is_not_detached(machine: Machine) -> None:
+    process = start(machine)
+    assert process.code("cuCtxDetach", process.context) == INVALID_CONTEXT
+    assert _state(process)[1] == 1

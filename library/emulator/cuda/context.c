@@ -162,6 +162,7 @@ CUresult context_make(struct gpu *gpu, unsigned flags, unsigned api_version, boo
     context->id = atomic_fetch_add(&last_id, 1) + 1;
     context->api_version = api_version;
     context->primary = primary;
+    context->references = 1;
     CUresult error = context_begin(context, flags);
     if (error == CUDA_SUCCESS)
         *out = context;
@@ -278,6 +279,36 @@ ENTRY(cuCtxDestroy_v2)(CUcontext context)
 ENTRY(cuCtxDestroy)(CUcontext context)
 {
     return destroy(context);
+}
+
+ENTRY(cuCtxAttach)(CUcontext *out, unsigned int flags)
+{
+    struct context *context;
+    CUresult error = out == NULL || flags != 0 ? CUDA_ERROR_INVALID_VALUE : context_require(&context);
+    if (error != CUDA_SUCCESS)
+        return error;
+    driver_lock();
+    context->references++;
+    driver_unlock();
+    *out = context_handle(context);
+    return CUDA_SUCCESS;
+}
+
+/* Only the calling thread's current one. */
+ENTRY(cuCtxDetach)(CUcontext handle)
+{
+    struct context *context;
+    CUresult error = context_require(&context);
+    if (error != CUDA_SUCCESS)
+        return error;
+    if (context_handle(context) != handle || context->primary)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    driver_lock();
+    bool last = context->references == 1;
+    if (!last)
+        context->references--;
+    driver_unlock();
+    return last ? destroy(handle) : CUDA_SUCCESS;
 }
 
 ENTRY(cuCtxPushCurrent_v2)(CUcontext handle)

@@ -17,6 +17,7 @@ struct context {
     uint64_t id;
     unsigned flags, api_version;
     bool primary;
+    unsigned references;        /* of one that is not primary: cuCtxAttach, cuCtxDetach */
     bool alive;                 /* a primary context ends and begins again under the same handle */
     struct stream *legacy;      /* the default stream */
     struct stream *streams;     /* all, the default ones included */
