@@ -491,6 +491,9 @@ CUDA(cuGreenCtxCreate, cuGreenCtxCreate, 12040, L, (CUgreenCtx *ctx, CUdevResour
      flags), (ctx, desc, device, flags))
 CUDA(cuGreenCtxDestroy, cuGreenCtxDestroy, 12040, L, (CUgreenCtx ctx), (ctx))
 CUDA(cuCtxFromGreenCtx, cuCtxFromGreenCtx, 12040, L, (CUcontext *context, CUgreenCtx ctx), (context, ctx))
+CUDA(cuGreenCtxStreamCreate, cuGreenCtxStreamCreate, 12050, L, (CUstream *stream, CUgreenCtx green, unsigned int flags, int
+     priority), (stream, green, flags, priority))
+CUDA(cuStreamGetGreenCtx, cuStreamGetGreenCtx, 12040, L, (CUstream stream, CUgreenCtx *ctx), (stream, ctx))
 CUDA(cuImportExternalMemory, cuImportExternalMemory, 10000, L, (CUexternalMemory *ext_mem_out, const
      CUDA_EXTERNAL_MEMORY_HANDLE_DESC *mem_handle_desc), (ext_mem_out, mem_handle_desc))
 CUDA(cuDestroyExternalMemory, cuDestroyExternalMemory, 10000, L, (CUexternalMemory ext_mem), (ext_mem))

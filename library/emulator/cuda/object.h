@@ -22,6 +22,7 @@ enum object_kind {
     OBJECT_GRAPH,
     OBJECT_NODE,
     OBJECT_EXEC,
+    OBJECT_GREEN,
     OBJECT_KINDS,
 };
 
