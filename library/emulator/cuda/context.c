@@ -8,6 +8,7 @@
 #include "green.h"
 #include "lock.h"
 #include "memory.h"
+#include "memory/failure.h"
 #include "module.h"
 #include "session.h"
 #include "stream_state.h"
@@ -68,7 +69,9 @@ CUresult context_of(CUcontext handle, struct context **out)
     if (handle == NULL)
         return context_require(out);
     *out = (struct context *)handle;
-    if (!object_is(handle, OBJECT_CONTEXT))
+    bool is = object_is(handle, OBJECT_CONTEXT);
+    stale_handles += !is || !(*out)->alive;
+    if (!is)
         return CUDA_ERROR_INVALID_CONTEXT;
     return (*out)->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
@@ -352,7 +355,7 @@ ENTRY(cuCtxPushCurrent_v2)(CUcontext handle)
     struct context *context;
     if (handle == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult error = context_of(handle, &context);
+    CUresult error = failure_due("cuCtxPushCurrent_v2") ? CUDA_ERROR_OUT_OF_MEMORY : context_of(handle, &context);
     return error == CUDA_SUCCESS ? push(context) : error;
 }
 

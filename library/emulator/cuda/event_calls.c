@@ -60,6 +60,7 @@ static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags, b
         if (error == CUDA_SUCCESS)
             error = capture_record(stream, event, flags);
     } else {
+        stream_hold_up(stream);
         error = flags != 0 ? CUDA_ERROR_INVALID_VALUE : event_record(event, stream);
     }
     driver_unlock();

@@ -34,6 +34,10 @@ struct object {
 
 #define OBJECT_MARK UINT32_C(0x56435544)
 
+/* A call came with the handle of a stream, event or context that has ended, which a driver may not survive: counted, for tests
+ * (vcuda_emulator_stale_handles). */
+extern _Atomic uint64_t stale_handles;
+
 /* NULL: no memory. Every kind has one size. */
 void *object_begin(enum object_kind kind, size_t size);
 void object_end(void *object);

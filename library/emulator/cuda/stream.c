@@ -194,7 +194,10 @@ CUresult stream_of(CUstream handle, bool per_thread, struct stream **out)
     if (handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD)
         return default_stream(handle == CU_STREAM_PER_THREAD, out);
     *out = (struct stream *)handle;
-    if (!object_is(handle, OBJECT_STREAM) || (*out)->ended)
+    bool is = object_is(handle, OBJECT_STREAM) && !(*out)->ended;
+    if (!is || !(*out)->context->alive)
+        stale_handles++;
+    if (!is)
         return CUDA_ERROR_INVALID_HANDLE;
     if (!(*out)->context->alive)
         return (*out)->context->root != (*out)->context ? CUDA_ERROR_STREAM_DETACHED : CUDA_ERROR_INVALID_HANDLE;

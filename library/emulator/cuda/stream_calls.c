@@ -5,6 +5,7 @@
 #include "green.h"
 #include "lock.h"
 #include "memory.h"
+#include "memory/failure.h"
 #include "stream_state.h"
 
 enum { LEAST_PRIORITY = 0, GREATEST_PRIORITY = -5 };
@@ -109,6 +110,8 @@ ENTRY(cuStreamQuery_ptsz)(CUstream stream)
     {                                                                                                                            \
         struct stream *stream;                                                                                                   \
         CUresult error = out == NULL ? CUDA_ERROR_INVALID_VALUE : stream_of(handle, per_thread, &stream);                        \
+        if (error == CUDA_SUCCESS && failure_due(#name))                                                                         \
+            error = CUDA_ERROR_OUT_OF_MEMORY;                                                                                    \
         if (error == CUDA_SUCCESS)                                                                                               \
             *out = (expression);                                                                                                 \
         return error;                                                                                                            \
@@ -132,6 +135,8 @@ static CUresult get_contexts(CUstream handle, CUcontext *context, CUgreenCtx *gr
 {
     struct stream *stream;
     CUresult error = context == NULL ? CUDA_ERROR_INVALID_VALUE : stream_of(handle, per_thread, &stream);
+    if (error == CUDA_SUCCESS && failure_due("cuStreamGetCtx_v2"))
+        error = CUDA_ERROR_OUT_OF_MEMORY;
     if (error != CUDA_SUCCESS)
         return error;
     *context = context_handle(context_root(stream->context));
