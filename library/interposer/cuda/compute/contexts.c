@@ -38,10 +38,11 @@ void contexts_forget(void)
 /* Who measures says where first, and looks then whether it is still there (harvest.c). */
 static void wait_for_harvests(const struct timebase *timebase)
 {
+    uint64_t began = 0;
     for (int i = 0; i < LIMITS_MAX_DEVICES; i++) {
         struct limiter *limiter = atomic_load_explicit(&compute_limiters[i], memory_order_acquire);
-        while (limiter != NULL && atomic_load(&limiter->inside) == timebase)
-            rest(REST_SHORT_NS);
+        while (limiter != NULL && atomic_load(&limiter->inside) == timebase && rest_again(&began))
+            ;
     }
 }
 

@@ -37,17 +37,19 @@ void unpin(struct pin *pin)
 
 void pins_wait_stream(CUstream stream)
 {
-    for (unsigned i = 0; i < PINS; i++) {
-        while (atomic_load(&pins[i].stream) == (uintptr_t)stream && stream != NULL)
-            rest(REST_SHORT_NS);
+    uint64_t began = 0;
+    for (unsigned i = 0; i < PINS && stream != NULL; i++) {
+        while (atomic_load(&pins[i].stream) == (uintptr_t)stream && rest_again(&began))
+            ;
     }
 }
 
 void pins_wait_context(const struct timebase *timebase)
 {
+    uint64_t began = 0;
     for (unsigned i = 0; i < PINS; i++) {
-        while (atomic_load(&pins[i].timebase) == timebase)
-            rest(REST_SHORT_NS);
+        while (atomic_load(&pins[i].timebase) == timebase && rest_again(&began))
+            ;
     }
 }
 

@@ -7,12 +7,18 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "interposer/state/state.h"
+
 #define REST_SHORT_NS UINT64_C(20000)
+/* For whoever waits until another thread of ours is out of the driver: after that it is not our race any more but inside of the driver, which is asked to end
+ * what it waits in. */
+#define REST_MOST_NS UINT64_C(10000000000)
 
 static inline void rest_until(uint64_t ns)
 {
@@ -28,6 +34,15 @@ static inline void rest(uint64_t ns)
     int before = errno;
     syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &span, NULL);
     errno = before;
+}
+
+/* False: long enough. `began` 0 at first. */
+static inline bool rest_again(uint64_t *began)
+{
+    uint64_t now = vcuda_now_ns();
+    *began = *began == 0 ? now : *began;
+    rest(REST_SHORT_NS);
+    return now < *began + REST_MOST_NS;
 }
 
 static inline int cancel_off(void)
