@@ -6,8 +6,8 @@ on. With `"later": true` the answer comes at once and the outcome at `{"join": T
 pointers to these, as kernel parameters are given), `{"value": HEX}` (64 bytes by value), `{"note": N}` (the address of
 a host function that notes its argument; N milliseconds long) or `{"asks": NAME}` (one that calls NAME). Further:
 `{"fork": [[NAME, args], ...]}` makes calls in a child, `{"symbol": NAME}` gives dlsym's address, `{"count": NAME}` the
-emulator's counter, `{"violations": 0}` that of capture, `{"green_violations": 0}` of green contexts, `{"notes": 0}` what
-was noted.
+emulator's counter, `{"violations": 0}` that of capture, `{"green_violations": 0}` of green contexts, `{"notes": 0}` the
+notes.
 Out: `{"code": CODE, "outs": [HEX, ...]}`. The library is the one at argv[1].
 """
 
