@@ -4,29 +4,24 @@ The emulated driver counts what a real one might not survive: a green context th
 what has ended.
 """
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deviceplugin.guest import region
-from tests.library.cuda_declarations import OURS as HEADERS
+from tests.library.compiler import compiled, runtime
 from tests.library.interposed import GRANT, Container, device
 from tests.library.shared_gpu import SharedGpu
 
 _SOURCE = Path(__file__).parent / "native/interposer_programs/lives.c"
-_FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-pthread", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]
 _LIMIT = 30
 
 
 @pytest.fixture(scope="session")
 def lives(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("lives") / "lives"
-    libraries = [str(build / "libcuda.so.1"), "-ldl"]
-    command = ["gcc", *_FLAGS, f"-I{HEADERS}", "-o", str(output), str(_SOURCE), *libraries]
-    subprocess.run(command, check=True, timeout=55)
-    return output
+    return compiled(output, _SOURCE, build / "libcuda.so.1", "-ldl")
 
 
 @pytest.fixture
@@ -94,11 +89,6 @@ def test_a_stream_handle_that_comes_back_on_another_device_is_that_device_s(emul
     assert [one.launches for one in counters[:2]] == [1, 1]
 
 
-def _runtime(name: str) -> str:
-    found = subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True)
-    return found.stdout.strip()
-
-
 _CHECKED = ("green", "last", "detached", "captures", "cancelled", "crowded")
 
 
@@ -108,7 +98,7 @@ def test_with_addresses_checked(
     sanitized_interposers: Path, build: Path, lives: Path, short_tmp: Path, name: str
 ) -> None:
     gpu = SharedGpu(short_tmp, sanitized_interposers, build / "libcuda.so.1")
-    told = case(gpu, lives, name, LD_PRELOAD=_runtime("libasan.so"), ASAN_OPTIONS="detect_leaks=0")
+    told = case(gpu, lives, name, LD_PRELOAD=runtime("libasan.so"), ASAN_OPTIONS="detect_leaks=0")
     assert told.get("stale", 0) == 0
 
 
@@ -116,5 +106,5 @@ def test_with_addresses_checked(
 @pytest.mark.parametrize("name", _CHECKED)
 def test_with_threads_checked(thread_checked_build: Path, build: Path, lives: Path, short_tmp: Path, name: str) -> None:
     gpu = SharedGpu(short_tmp, thread_checked_build / "interposer", build / "libcuda.so.1")
-    told = case(gpu, lives, name, LD_PRELOAD=_runtime("libtsan.so"), TSAN_OPTIONS="exitcode=66")
+    told = case(gpu, lives, name, LD_PRELOAD=runtime("libtsan.so"), TSAN_OPTIONS="exitcode=66")
     assert told.get("stale", 0) == 0

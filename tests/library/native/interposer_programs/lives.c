@@ -13,33 +13,14 @@
 #include <time.h>
 
 #include "cuda.h"
+#include "programs/program.h"
 
 #define MS UINT64_C(1000000)
 
-static const char kernels[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
-                              ".visible .entry work(.param .u64 ns)\n{\n// vcuda-emulator: ns = 1 * param 0 wide\nret;\n}\n";
+static const char kernels[] = MODULE_HEAD ".visible .entry work(.param .u64 ns)\n{\n// vcuda-emulator: ns = 1 * param 0 wide\nret;\n}\n";
 
 static CUcontext primary;
 static CUfunction work;
-
-static void check(CUresult error, const char *what)
-{
-    const char *name = "unknown error";
-    if (error == CUDA_SUCCESS)
-        return;
-    cuGetErrorName(error, &name);
-    fprintf(stderr, "lives: %s failed: %s\n", what, name);
-    exit(1);
-}
-
-#define CHECK(call) check(call, #call)
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
 
 static void pause_ms(unsigned ms)
 {
@@ -74,11 +55,7 @@ static unsigned long long calls(const char *symbol)
 
 static CUfunction load(void)
 {
-    CUmodule module;
-    CUfunction function;
-    CHECK(cuModuleLoadData(&module, kernels));
-    CHECK(cuModuleGetFunction(&function, module, "work"));
-    return function;
+    return load_kernel(kernels, "work");
 }
 
 static void begin(void)
