@@ -12,6 +12,7 @@
 
 #include "captures.h"
 #include "interposer/cuda/hooks.h"
+#include "launch.h"
 #include "pins.h"
 #include "process.h"
 #include "rest.h"
@@ -70,6 +71,8 @@ void contexts_end(CUdevice device, CUcontext context, enum context_fate fate)
             turn(known, fate);
     }
     pthread_mutex_unlock(&lock);
+    if (fate == CONTEXT_ENDING)
+        atomic_fetch_add(&compute_streams_ended, 1);    /* those of a green context, too, which the primary one outlives */
     for (struct known *known = first; known != NULL && fate == CONTEXT_ENDING; known = known->next) {
         if (is_meant(known, device, context)) {
             wait_for_harvests(&known->timebase);

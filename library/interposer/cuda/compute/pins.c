@@ -1,8 +1,6 @@
 /* See pins.h. */
 #include "pins.h"
 
-#include <stdlib.h>
-
 #include "rest.h"
 
 enum { PINS = 64 };
@@ -40,6 +38,15 @@ void pins_wait_stream(CUstream stream)
     uint64_t began = 0;
     for (unsigned i = 0; i < PINS && stream != NULL; i++) {
         while (atomic_load(&pins[i].stream) == (uintptr_t)stream && rest_again(&began))
+            ;
+    }
+}
+
+void pins_wait(void)
+{
+    uint64_t began = 0;
+    for (unsigned i = 0; i < PINS; i++) {
+        while (atomic_load(&pins[i].stream) != 0 && rest_again(&began))
             ;
     }
 }

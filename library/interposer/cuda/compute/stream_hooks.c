@@ -12,7 +12,7 @@ static CUresult begun(CUstream stream, CUresult error)
     if (compute_free() || hook_nested())                                                                               \
         return real.symbol(__VA_ARGS__);                                                                               \
     captures_begin();                                                                                                  \
-    pins_wait_stream(of);                                                                                              \
+    pins_wait();                                                                                                       \
     return begun(of, DRIVER(symbol, __VA_ARGS__));
 
 CUresult cuStreamBeginCapture(CUstream stream)

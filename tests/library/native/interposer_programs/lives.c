@@ -123,6 +123,21 @@ static void green(void)
            counted("vcuda_emulator_green_violations"), counted("vcuda_emulator_stale_handles"));
 }
 
+/* And one that is not the last ends while a thread, that launched into a stream of it, waits for credit beside it. */
+static void ended_beside(void)
+{
+    CUcontext context;
+    CUstream stream, own = new_stream();
+    CUgreenCtx made = make_green(&context);
+    CHECK(cuGreenCtxStreamCreate(&stream, made, CU_STREAM_NON_BLOCKING, 0));
+    for (int k = 0; k < 3; k++)
+        CHECK(launch(work, MS / 50, stream));
+    CHECK(cuGreenCtxDestroy(made));
+    for (int k = 0; k < 60; k++)
+        CHECK(launch(work, MS / 2, own));
+    CHECK(cuStreamDestroy_v2(stream));
+}
+
 /* The green context is the last that holds the primary one, which is at work when it ends, and used in another thread's pause. */
 static void last(void)
 {
@@ -139,8 +154,11 @@ static void last(void)
         CHECK(cuGreenCtxDestroy(made));
     }
     begin();
+    for (int i = 0; i < 5; i++)
+        ended_beside();
     CUstream stream = new_stream();
-    printf("{\"share\": %.2f, \"stale\": %llu}\n", share_of(work, &stream, 1, 1500), counted("vcuda_emulator_stale_handles"));
+    unsigned long long stale = counted("vcuda_emulator_stale_handles") - 5;    /* the streams that the program destroyed after their context */
+    printf("{\"share\": %.2f, \"stale\": %llu}\n", share_of(work, &stream, 1, 1500), stale);
 }
 
 /* ---- contexts ---- */
