@@ -53,17 +53,12 @@ static unsigned long long calls(const char *symbol)
     return count(symbol);
 }
 
-static CUfunction load(void)
-{
-    return load_kernel(kernels, "work");
-}
-
 static void begin(void)
 {
     CHECK(cuInit(0));
     CHECK(cuDevicePrimaryCtxRetain(&primary, 0));
     CHECK(cuCtxSetCurrent(primary));
-    work = load();
+    work = load_kernel(kernels, "work");
 }
 
 static CUresult launch(CUfunction function, uint64_t ns, CUstream stream)
@@ -163,24 +158,19 @@ static void last(void)
 
 /* ---- contexts ---- */
 
-static void end_context(CUcontext context, bool detach)
-{
-    CHECK(detach ? cuCtxDetach(context) : cuCtxDestroy_v2(context));
-}
-
 /* One after the other, at the same address; launches of each are of unknown cost, once. */
-static double share_in_turn(bool detach, unsigned ms)
+static double share_in_turn(unsigned ms)
 {
     CUcontext context;
     uint64_t from = now_ns(), launched = 0;
     while (now_ns() < from + ms * MS) {
         CHECK(cuCtxCreate_v2(&context, 0, 0));
-        CUfunction function = load();
+        CUfunction function = load_kernel(kernels, "work");
         CUstream stream = new_stream();
         for (int i = 0; i < 20; i++, launched++)
             CHECK(launch(function, MS, stream));
         CHECK(cuStreamSynchronize(stream));
-        end_context(context, detach);
+        CHECK(cuCtxDetach(context));
     }
     return 100.0 * (double)(launched * MS) / (double)(now_ns() - from);
 }
@@ -188,8 +178,8 @@ static double share_in_turn(bool detach, unsigned ms)
 static void detached(void)
 {
     CHECK(cuInit(0));
-    share_in_turn(true, 300);
-    double share = share_in_turn(true, 2000);
+    share_in_turn(300);
+    double share = share_in_turn(2000);
     printf("{\"share\": %.2f, \"stale\": %llu}\n", share, counted("vcuda_emulator_stale_handles"));
 }
 
@@ -216,7 +206,7 @@ static void handles(void)
     CHECK(cuStreamSynchronize(stream));
     CHECK(cuDevicePrimaryCtxRetain(&other, 1));
     CHECK(cuCtxSetCurrent(other));
-    CUfunction function = load();
+    CUfunction function = load_kernel(kernels, "work");
     CHECK(cuStreamDestroy_v2(stream));
     CUstream again = new_stream();
     CHECK(launch(function, MS, again));
@@ -376,7 +366,7 @@ static void crowded(void)
     full.own = new_stream();
     CHECK(cuCtxCreate_v2(&full.context, 0, 0));
     full.crowded = new_stream();
-    full.function = load();
+    full.function = load_kernel(kernels, "work");
     CHECK(cuCtxSetCurrent(primary));
     pthread_create(&threads[0], NULL, fill, &full);
     pthread_create(&threads[1], NULL, wait_beside, &full);
