@@ -60,6 +60,8 @@ CUDA(cuCtxCreate_v4, cuCtxCreate, 12050, L, (CUcontext *context, CUctxCreatePara
      CUdevice device), (context, ctx_create_params, flags, device))
 CUDA(cuCtxDestroy, cuCtxDestroy, 2000, L, (CUcontext context), (context))
 CUDA(cuCtxDestroy_v2, cuCtxDestroy, 4000, L, (CUcontext context), (context))
+CUDA(cuCtxAttach, cuCtxAttach, 2000, L, (CUcontext *context, unsigned int flags), (context, flags))
+CUDA(cuCtxDetach, cuCtxDetach, 2000, L, (CUcontext context), (context))
 CUDA(cuCtxPushCurrent, cuCtxPushCurrent, 2000, L, (CUcontext context), (context))
 CUDA(cuCtxPushCurrent_v2, cuCtxPushCurrent, 4000, L, (CUcontext context), (context))
 CUDA(cuCtxPopCurrent, cuCtxPopCurrent, 2000, L, (CUcontext *context), (context))
@@ -437,6 +439,14 @@ CUDA(cuGraphAddMemAllocNode, cuGraphAddMemAllocNode, 11040, L, (CUgraphNode *nod
      num_dependencies, node_params))
 CUDA(cuGraphAddMemFreeNode, cuGraphAddMemFreeNode, 11040, L, (CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
      size_t num_dependencies, CUdeviceptr pointer), (node, graph, dependencies, num_dependencies, pointer))
+CUDA(cuGraphAddNode, cuGraphAddNode, 12020, L, (CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t
+     num_dependencies, CUgraphNodeParams *node_params), (node, graph, dependencies, num_dependencies, node_params))
+CUDA(cuGraphAddNode_v2, cuGraphAddNode, 12030, L, (CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, const
+     CUgraphEdgeData *dependency_data, size_t num_dependencies, CUgraphNodeParams *node_params), (node, graph, dependencies,
+     dependency_data, num_dependencies, node_params))
+CUDA(cuGraphAddNode_v3, cuGraphAddNode, 13040, L, (CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, const
+     CUgraphEdgeData *dependency_data, size_t num_dependencies, CUgraphNodeParams *node_params), (node, graph, dependencies,
+     dependency_data, num_dependencies, node_params))
 CUDA(cuGraphAddDependencies, cuGraphAddDependencies, 10000, L, (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
      size_t num_dependencies), (graph, from, to, num_dependencies))
 CUDA(cuGraphAddDependencies_v2, cuGraphAddDependencies, 12030, L, (CUgraph graph, const CUgraphNode *from, const CUgraphNode
@@ -481,6 +491,9 @@ CUDA(cuGreenCtxCreate, cuGreenCtxCreate, 12040, L, (CUgreenCtx *ctx, CUdevResour
      flags), (ctx, desc, device, flags))
 CUDA(cuGreenCtxDestroy, cuGreenCtxDestroy, 12040, L, (CUgreenCtx ctx), (ctx))
 CUDA(cuCtxFromGreenCtx, cuCtxFromGreenCtx, 12040, L, (CUcontext *context, CUgreenCtx ctx), (context, ctx))
+CUDA(cuGreenCtxStreamCreate, cuGreenCtxStreamCreate, 12050, L, (CUstream *stream, CUgreenCtx green, unsigned int flags, int
+     priority), (stream, green, flags, priority))
+CUDA(cuStreamGetGreenCtx, cuStreamGetGreenCtx, 12040, L, (CUstream stream, CUgreenCtx *ctx), (stream, ctx))
 CUDA(cuImportExternalMemory, cuImportExternalMemory, 10000, L, (CUexternalMemory *ext_mem_out, const
      CUDA_EXTERNAL_MEMORY_HANDLE_DESC *mem_handle_desc), (ext_mem_out, mem_handle_desc))
 CUDA(cuDestroyExternalMemory, cuDestroyExternalMemory, 10000, L, (CUexternalMemory ext_mem), (ext_mem))

@@ -91,6 +91,7 @@ def _second_names(text: str) -> int:
 
 
 def _members(body: str) -> Iterator[str]:
+    body = re.sub(r"union \{([^{}]*)\};", r"\1", body)  # one without a name: its members are the outer type's
     nested = r"struct \{([^{}]*)\} ([\w, ]+);"
     for inner, names in re.findall(nested, body):
         for name in names.split(", "):

@@ -6,7 +6,8 @@ on. With `"later": true` the answer comes at once and the outcome at `{"join": T
 pointers to these, as kernel parameters are given), `{"value": HEX}` (64 bytes by value), `{"note": N}` (the address of
 a host function that notes its argument; N milliseconds long) or `{"asks": NAME}` (one that calls NAME). Further:
 `{"fork": [[NAME, args], ...]}` makes calls in a child, `{"symbol": NAME}` gives dlsym's address, `{"count": NAME}` the
-emulator's counter, `{"violations": 0}` that of capture, `{"notes": 0}` what was noted.
+emulator's counter, `{"violations": 0}` that of capture, `{"green_violations": 0}` of green contexts, `{"notes": 0}` the
+notes.
 Out: `{"code": CODE, "outs": [HEX, ...]}`. The library is the one at argv[1].
 """
 
@@ -133,6 +134,8 @@ def answer(request: dict[str, Value]) -> dict[str, Value]:
         return {"value": address}
     if "count" in request:
         return counter("vcuda_emulator_calls", request["count"].encode())
+    if "green_violations" in request:
+        return counter("vcuda_emulator_green_violations")
     if "violations" in request:
         return counter("vcuda_emulator_capture_violations")
     return {"value": list(notes)}

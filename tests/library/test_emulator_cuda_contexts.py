@@ -9,8 +9,10 @@ from tests.library.cuda_client import (
     INVALID_HANDLE,
     INVALID_VALUE,
     MIB,
+    NON_BLOCKING,
     NOT_SUPPORTED,
     OUT_OF_MEMORY,
+    PER_THREAD,
     SUCCESS,
     Process,
     room,
@@ -18,7 +20,7 @@ from tests.library.cuda_client import (
 )
 from tests.library.machine import Machine
 
-_UNAVAILABLE, _ACTIVE = 46, 708
+_UNAVAILABLE, _ACTIVE, _DETACHED = 46, 708, 917
 _PEER_ON, _PEER_OFF = 704, 705
 
 
@@ -214,3 +216,83 @@ def test_contexts_of_one_process_have_ids_of_their_own(machine: Machine) -> None
     other = process.get("cuCtxCreate_v2", 0, 0)
     ids = [process("cuCtxGetId", context, room(8))[0] for context in (process.context, other)]
     assert ids[0] != ids[1]
+
+
+def test_a_context_that_is_attached_ends_at_its_last_detaching(machine: Machine) -> None:
+    """cuCtxAttach, cuCtxDetach: of the current context of the calling thread."""
+    process = _process(machine)
+    context = process.get("cuCtxCreate_v2", 0, 0)
+    assert process.get("cuCtxAttach", 0) == context
+    assert process.code("cuCtxAttach", room(8), 1) == INVALID_VALUE
+    process("cuCtxDetach", context)
+    assert process.code("cuCtxDetach", context, thread="other") == INVALID_CONTEXT
+    process("cuCtxDetach", context)
+    assert process.code("cuCtxPushCurrent_v2", context) == INVALID_CONTEXT
+    assert _used(machine) == 0
+
+
+def test_the_primary_context_is_not_detached(machine: Machine) -> None:
+    process = start(machine)
+    assert process.code("cuCtxDetach", process.context) == INVALID_CONTEXT
+    assert _state(process)[1] == 1
+
+
+def _green(process: Process) -> tuple[int, int]:
+    """A green context, and the CUcontext that stands for it."""
+    green = process.get("cuGreenCtxCreate", None, 0, 1)
+    return green, process.get("cuCtxFromGreenCtx", green)
+
+
+def _context_of(process: Process, stream: int, getter: str = "cuStreamGetCtx") -> int:
+    return int.from_bytes(process(getter, stream, room(8))[0], "little")
+
+
+def test_a_green_context_has_streams_of_its_own_in_the_primary_one(machine: Machine) -> None:
+    process = start(machine)
+    green, context = _green(process)
+    assert context not in (green, process.context)
+    made = process.get("cuGreenCtxStreamCreate", green, NON_BLOCKING, 0)
+    assert process.code("cuGreenCtxStreamCreate", room(8), green, 0, 0) == INVALID_VALUE
+    assert _context_of(process, made) == context
+    both = [int.from_bytes(one, "little") for one in process("cuStreamGetCtx_v2", made, room(8), room(8))]
+    assert both == [process.context, green]
+    process("cuCtxSetCurrent", context)
+    assert process.get("cuCtxGetCurrent") == context
+    assert _context_of(process, process.stream()) == context
+    assert _context_of(process, 0) == context
+    event = process.event()
+    for stream in (made, 0):  # the module is the primary context's, and so is the event
+        process.launch(stream, 1000)
+        process("cuEventRecord", event, stream)
+    assert process.code("cuStreamGetCtx", PER_THREAD, room(8)) == INVALID_HANDLE
+    process("cuCtxSetCurrent", process.context)
+    assert _context_of(process, process.stream(), "cuStreamGetGreenCtx") == 0
+
+
+def test_a_green_context_holds_the_primary_one_and_leaves_its_streams_detached(machine: Machine) -> None:
+    process = start(machine)
+    green, _ = _green(process)
+    stream = process.get("cuGreenCtxStreamCreate", green, NON_BLOCKING, 0)
+    process("cuDevicePrimaryCtxRelease_v2", 0)
+    assert _state(process)[1] == 1
+    process.launch(stream, 1000)
+    process("cuGreenCtxDestroy", green)
+    assert _state(process)[1] == 0
+    assert process.code("cuGreenCtxDestroy", green) == DESTROYED
+    process("cuCtxSetCurrent", process.get("cuDevicePrimaryCtxRetain", 0))
+    assert process.code("cuStreamSynchronize", stream) == _DETACHED
+    process("cuStreamDestroy_v2", stream)
+
+
+def test_a_green_context_in_two_threads_is_counted(machine: Machine) -> None:
+    process = start(machine)
+    _, context = _green(process)
+
+    def violations() -> int:
+        return int(process.ask(green_violations=0)["value"])
+
+    process("cuCtxSetCurrent", context, thread="one")
+    process("cuCtxPushCurrent_v2", context, thread="one")
+    assert violations() == 0
+    process("cuCtxPushCurrent_v2", context, thread="two")
+    assert violations() == 1

@@ -7,6 +7,7 @@ import pytest
 from tests.library.cuda_client import (
     FULL,
     INVALID_VALUE,
+    NOT_PERMITTED,
     NOT_READY,
     NOT_SUPPORTED,
     SMALL,
@@ -345,3 +346,67 @@ def test_what_was_instantiated_keeps_the_memory_of_a_graph_that_is_gone(machine:
     process("cuStreamSynchronize", stream)
     process("cuDeviceGraphMemTrim", 0)
     assert process.code("cuGraphLaunch", executable, stream) == INVALID_VALUE
+
+
+_ADD_NODE = ["cuGraphAddNode", "cuGraphAddNode_v2", "cuGraphAddNode_v3"]
+_KERNEL, _CHILD, _EMPTY, _HOST = 0, 4, 5, 3  # CUgraphNodeType
+
+
+def _add(process: Process, name: str, graph: int, kind: int, payload: bytes, *after: int) -> tuple[int, int]:
+    """Code and node. The payload fills the union of CUgraphNodeParams."""
+    params = pointer_to(struct.pack("i12x", kind) + payload.ljust(232, b"\0") + bytes(8))
+    edges: list[None] = [] if name == "cuGraphAddNode" else [None]
+    answer = process.ask(call=name, args=[room(8), graph, _pack(*after), *edges, len(after), params])
+    return answer["code"], int.from_bytes(bytes.fromhex(answer["outs"][0]), "little")
+
+
+@pytest.mark.parametrize("name", _ADD_NODE)
+def test_nodes_of_any_type_are_those_of_their_own_functions(machine: Machine, name: str) -> None:
+    """cuGraphAddNode: kernels, empty nodes, child graphs."""
+    process = start(machine)
+    graph, child = Graph(process), Graph(process)
+    child.kernel(30 * _MS)
+    payload = bytes.fromhex(str(graph.params(20 * _MS)["bytes"]))
+    code, first = _add(process, name, graph.handle, _KERNEL, payload)
+    assert code == SUCCESS
+    code, middle = _add(process, name, graph.handle, _EMPTY, b"", first)
+    assert code == SUCCESS
+    code, last = _add(process, name, graph.handle, _CHILD, struct.pack("Qi", child.handle, 0), middle)
+    assert code == SUCCESS
+    assert process.nodes(graph.handle) == [first, middle, last]
+    kinds = [
+        int.from_bytes(process("cuGraphNodeGetType", node, room(4))[0], "little") for node in (first, middle, last)
+    ]
+    assert kinds == [_KERNEL, _EMPTY, _CHILD]
+    assert graph.milliseconds() == _about(50.0)
+
+
+def test_what_a_node_of_any_type_does_not_use_is_zero(machine: Machine) -> None:
+    process = start(machine)
+    graph = Graph(process)
+    assert _add(process, "cuGraphAddNode", graph.handle, _EMPTY, bytes(100) + b"\1")[0] == INVALID_VALUE
+    assert process.code("cuGraphAddNode", room(8), graph.handle, None, 0, None) == INVALID_VALUE
+    for reserved in (8, 250):
+        params = bytearray(struct.pack("i", _EMPTY).ljust(256, b"\0"))
+        params[reserved] = 1
+        code = process.code("cuGraphAddNode", room(8), graph.handle, None, 0, pointer_to(bytes(params)))
+        assert code == INVALID_VALUE
+    assert _add(process, "cuGraphAddNode", graph.handle, _HOST, b"")[0] == NOT_SUPPORTED
+    assert process.nodes(graph.handle) == []
+
+
+def test_a_child_graph_that_is_moved_belongs_to_its_node(machine: Machine) -> None:
+    process = start(machine)
+    graph, child = Graph(process), Graph(process)
+    child.kernel(30 * _MS)
+    moved = struct.pack("Qi", child.handle, 1)
+    assert _add(process, "cuGraphAddNode_v2", graph.handle, _CHILD, moved)[0] == SUCCESS
+    child.kernel(20 * _MS)  # it is the node's own, not a copy
+    assert graph.milliseconds() == _about(30.0)
+    assert process.code("cuGraphDestroy", child.handle) == NOT_PERMITTED
+    assert _add(process, "cuGraphAddNode_v2", Graph(process).handle, _CHILD, moved)[0] == INVALID_VALUE
+    assert (
+        _add(process, "cuGraphAddNode_v2", graph.handle, _CHILD, struct.pack("Qi", graph.handle, 1))[0] == INVALID_VALUE
+    )
+    process("cuGraphDestroy", graph.handle)
+    assert process.code("cuGraphDestroy", child.handle) == INVALID_VALUE

@@ -11,10 +11,12 @@ from tests.library.memory_client import (
     INVALID_DEVICE,
     INVALID_VALUE,
     MIB,
+    NOT_SUPPORTED,
     OUT_OF_MEMORY,
     POSIX_FD,
     UNIT,
     Cuda,
+    CudaError,
     pointer_to,
     pool_properties,
     room,
@@ -311,3 +313,47 @@ def test_devices_that_are_not_there_have_no_graph_memory(machine: Machine) -> No
     assert cuda.code("cuDeviceGraphMemTrim", 3) == INVALID_DEVICE
     assert cuda.code("cuDeviceSetGraphMemAttribute", 0, _USED, pointer_to(bytes(8))) == INVALID_VALUE
     assert cuda.code("cuDeviceSetGraphMemAttribute", 0, _USED_HIGH, pointer_to(b"\1" + bytes(7))) == INVALID_VALUE
+
+
+_ADD_NODE = ["cuGraphAddNode", "cuGraphAddNode_v2", "cuGraphAddNode_v3"]
+_COPY, _FILL, _CHILD, _ALLOC, _FREE = 1, 2, 4, 10, 11  # CUgraphNodeType
+
+
+def _add(cuda: Cuda, name: str, graph: int, kind: int, payload: bytes, *after: int) -> tuple[int, bytes]:
+    """The node, and the union of CUgraphNodeParams as the call left it."""
+    before = pointer_to(struct.pack(f"{len(after)}Q", *after)) if after else None
+    params = pointer_to(struct.pack("i12x", kind) + payload.ljust(232, b"\0") + bytes(8))
+    edges: list[None] = [] if name == "cuGraphAddNode" else [None]
+    answer = cuda(name, room(8), graph, before, *edges, len(after), params)
+    return int.from_bytes(answer[0], "little"), answer[-1][16:]
+
+
+@pytest.mark.parametrize("name", _ADD_NODE)
+def test_nodes_of_any_type_allocate_fill_copy_and_free(machine: Machine, name: str) -> None:
+    cuda = start(machine)
+    graph, target, context = _graph(cuda), cuda.alloc(64), cuda.get("cuCtxGetCurrent")
+    node, filled = _add(cuda, name, graph, _ALLOC, pool_properties() + struct.pack("QQQQ", 0, 0, 1000, 0))
+    pointer = int.from_bytes(filled[_POINTER_AT : _POINTER_AT + 8], "little")
+    assert pointer != 0
+    fill = struct.pack("QQIIQQQ", pointer, 0, 0x5A, 1, 64, 1, context)
+    node, _ = _add(cuda, name, graph, _FILL, fill, node)
+    copy = _copy3d((_DEVICE_MEMORY, pointer, 64, 1), (_DEVICE_MEMORY, target, 64, 1), (64, 1, 1))
+    node, _ = _add(cuda, name, graph, _COPY, struct.pack("iiQ", 0, 0, context) + copy, node)
+    _add(cuda, name, graph, _FREE, struct.pack("Q", pointer), node)
+    _run(cuda, graph)
+    assert cuda.read(target, 64) == b"\x5a" * 64
+    assert _levels(cuda) == [0, 1024, _STEP, _STEP]
+
+
+def test_a_child_graph_that_is_moved_may_allocate(machine: Machine) -> None:
+    """CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE; a child that is cloned may not."""
+    cuda = start(machine)
+    graph, child = _graph(cuda), _graph(cuda)
+    node, pointer = _add_alloc(cuda, child, 10 * MIB)
+    _add_free(cuda, child, pointer, node)
+    with pytest.raises(CudaError) as refused:
+        _add(cuda, "cuGraphAddNode", graph, _CHILD, struct.pack("Qi", child, 0))
+    assert refused.value.code == NOT_SUPPORTED
+    _add(cuda, "cuGraphAddNode", graph, _CHILD, struct.pack("Qi", child, 1))
+    _run(cuda, graph)
+    assert _levels(cuda) == [0, 10 * MIB, _STEP, _STEP]

@@ -2,10 +2,13 @@
 #include "context_state.h"
 
 #include "capture.h"
+#include "capture_internal.h"
 #include "entry.h"
 #include "event.h"
+#include "green.h"
 #include "lock.h"
 #include "memory.h"
+#include "memory/failure.h"
 #include "module.h"
 #include "session.h"
 #include "stream_state.h"
@@ -23,17 +26,27 @@ static _Atomic uint64_t last_id;
 static __thread struct place stack[STACK];
 static __thread unsigned depth;
 
+uint64_t context_number(void)
+{
+    return atomic_fetch_add(&last_id, 1) + 1;
+}
+
 static bool is_alive(const struct place *place)
 {
     return object_is(place->context, OBJECT_CONTEXT) && place->context->id == place->id && place->context->alive;
 }
 
-struct context *context_current(void)
+struct context *context_root(struct context *context)
 {
-    return depth > 0 && is_alive(&stack[depth - 1]) ? stack[depth - 1].context : NULL;
+    return context->root;
 }
 
-CUresult context_require(struct context **out)
+struct context *context_current(void)
+{
+    return depth > 0 && is_alive(&stack[depth - 1]) ? stack[depth - 1].context->root : NULL;
+}
+
+CUresult context_require_own(struct context **out)
 {
     if (depth == 0 || stack[depth - 1].context == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
@@ -43,12 +56,22 @@ CUresult context_require(struct context **out)
     return gpu_is_lost((*out)->gpu) ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
 }
 
+CUresult context_require(struct context **out)
+{
+    CUresult error = context_require_own(out);
+    if (error == CUDA_SUCCESS)
+        *out = (*out)->root;
+    return error;
+}
+
 CUresult context_of(CUcontext handle, struct context **out)
 {
     if (handle == NULL)
         return context_require(out);
     *out = (struct context *)handle;
-    if (!object_is(handle, OBJECT_CONTEXT))
+    bool is = object_is(handle, OBJECT_CONTEXT);
+    stale_handles += !is || !(*out)->alive;
+    if (!is)
         return CUDA_ERROR_INVALID_CONTEXT;
     return (*out)->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
@@ -63,12 +86,17 @@ int context_device(const struct context *context)
     return context->gpu->ordinal;
 }
 
+/* The primary one is done when its green ones are. */
 CUresult context_wait(struct context *context)
 {
     driver_lock();
-    for (struct stream *stream = context->streams; stream != NULL; stream = stream->next)
-        stream_drain(stream, stream_ticket());
-    gpu_wait(context->gpu, context->tail);
+    for (struct context *at = contexts; at != NULL; at = at->next) {
+        if (at != context && at->root != context)
+            continue;
+        for (struct stream *stream = at->streams; stream != NULL; stream = stream->next)
+            stream_drain(stream, stream_ticket());
+        gpu_wait(at->gpu, at->tail);
+    }
     driver_unlock();
     return gpu_is_lost(context->gpu) ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
 }
@@ -159,9 +187,11 @@ CUresult context_make(struct gpu *gpu, unsigned flags, unsigned api_version, boo
     if (context == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     context->gpu = gpu;
-    context->id = atomic_fetch_add(&last_id, 1) + 1;
+    context->id = context_number();
     context->api_version = api_version;
     context->primary = primary;
+    context->root = context;
+    context->references = 1;
     CUresult error = context_begin(context, flags);
     if (error == CUDA_SUCCESS)
         *out = context;
@@ -170,7 +200,7 @@ CUresult context_make(struct gpu *gpu, unsigned flags, unsigned api_version, boo
     return error;
 }
 
-static void unlink_context(struct context *context)
+void context_unlink(struct context *context)
 {
     for (struct context **at = &contexts; *at != NULL; at = &(*at)->next) {
         for (unsigned i = 0; i < MAX_PEERS; i++) {
@@ -197,15 +227,25 @@ void context_end(struct context *context)
     while (context->streams != NULL)
         stream_end(context->streams);
     context->legacy = NULL;
-    unlink_context(context);
+    context_unlink(context);
     driver_unlock();
     uncharge(context->gpu);
+}
+
+/* Off the thread's stack: a green context may be on another's then. */
+static void pop(void)
+{
+    struct context *context = stack[--depth].context;
+    if (context != NULL && is_alive(&stack[depth]) && context->held > 0 && context->holder == thread_number())
+        context->held--;
 }
 
 static CUresult push(struct context *context)
 {
     if (depth == STACK)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    if (context->root != context)
+        green_enter(context);
     stack[depth++] = (struct place){context, context->id};
     return CUDA_SUCCESS;
 }
@@ -258,14 +298,14 @@ static CUresult destroy(CUcontext handle)
     CUresult error = context_of(handle, &context);
     if (error != CUDA_SUCCESS)
         return error == CUDA_ERROR_CONTEXT_IS_DESTROYED ? CUDA_ERROR_INVALID_CONTEXT : error;
-    if (context->primary)
+    if (context->primary || context->root != context)
         return CUDA_ERROR_INVALID_CONTEXT;
     error = unsafe_call();
     if (error != CUDA_SUCCESS)
         return error;
     context_end(context);
     if (depth > 0 && stack[depth - 1].context == context)
-        depth--;
+        pop();
     object_end(context);
     return CUDA_SUCCESS;
 }
@@ -280,12 +320,42 @@ ENTRY(cuCtxDestroy)(CUcontext context)
     return destroy(context);
 }
 
+ENTRY(cuCtxAttach)(CUcontext *out, unsigned int flags)
+{
+    struct context *context;
+    CUresult error = out == NULL || flags != 0 ? CUDA_ERROR_INVALID_VALUE : context_require(&context);
+    if (error != CUDA_SUCCESS)
+        return error;
+    driver_lock();
+    context->references++;
+    driver_unlock();
+    *out = context_handle(context);
+    return CUDA_SUCCESS;
+}
+
+/* Only the calling thread's current one. */
+ENTRY(cuCtxDetach)(CUcontext handle)
+{
+    struct context *context;
+    CUresult error = context_require(&context);
+    if (error != CUDA_SUCCESS)
+        return error;
+    if (context_handle(context) != handle || context->primary)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    driver_lock();
+    bool last = context->references == 1;
+    if (!last)
+        context->references--;
+    driver_unlock();
+    return last ? destroy(handle) : CUDA_SUCCESS;
+}
+
 ENTRY(cuCtxPushCurrent_v2)(CUcontext handle)
 {
     struct context *context;
     if (handle == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult error = context_of(handle, &context);
+    CUresult error = failure_due("cuCtxPushCurrent_v2") ? CUDA_ERROR_OUT_OF_MEMORY : context_of(handle, &context);
     return error == CUDA_SUCCESS ? push(context) : error;
 }
 
@@ -298,7 +368,7 @@ ENTRY(cuCtxPopCurrent_v2)(CUcontext *context)
 {
     if (depth == 0 || stack[depth - 1].context == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
-    depth--;
+    pop();
     if (context != NULL)
         *context = context_handle(stack[depth].context);
     return CUDA_SUCCESS;
@@ -312,15 +382,12 @@ ENTRY(cuCtxPopCurrent)(CUcontext *context)
 ENTRY(cuCtxSetCurrent)(CUcontext handle)
 {
     struct context *context;
-    if (handle == NULL) {
-        depth -= depth > 0;
-        return CUDA_SUCCESS;
-    }
-    CUresult error = context_of(handle, &context);
+    CUresult error = handle == NULL ? CUDA_SUCCESS : context_of(handle, &context);
     if (error != CUDA_SUCCESS)
         return error;
-    depth -= depth > 0;
-    return push(context);
+    if (depth > 0)
+        pop();
+    return handle == NULL ? CUDA_SUCCESS : push(context);
 }
 
 ENTRY(cuCtxGetCurrent)(CUcontext *context)

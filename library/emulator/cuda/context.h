@@ -14,6 +14,9 @@ struct context;
 
 /* NULL: the calling thread has none current. */
 struct context *context_current(void);
+/* The primary context where that is a green one, as for all that is not about streams; context_require_own: the green one. */
+CUresult context_require_own(struct context **out);
+struct context *context_root(struct context *context);
 /* CUDA_ERROR_INVALID_CONTEXT where there is none, CUDA_ERROR_CONTEXT_IS_DESTROYED where it ended under the thread. */
 CUresult context_require(struct context **out);
 /* As context_require for a handle that may be NULL: the current one. */

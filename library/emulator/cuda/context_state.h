@@ -17,6 +17,10 @@ struct context {
     uint64_t id;
     unsigned flags, api_version;
     bool primary;
+    struct context *root;       /* of a green context the primary one, which has all but streams; of any other itself */
+    uint64_t holder;            /* of a green context: the thread that has it on its stack, so often */
+    unsigned held;
+    unsigned references;        /* of one that is not primary: cuCtxAttach, cuCtxDetach */
     bool alive;                 /* a primary context ends and begins again under the same handle */
     struct stream *legacy;      /* the default stream */
     struct stream *streams;     /* all, the default ones included */
@@ -34,6 +38,10 @@ extern struct context *contexts;
 CUresult context_make(struct gpu *gpu, unsigned flags, unsigned api_version, bool primary, struct context **out);
 /* Begins an ended primary context again. */
 CUresult context_begin(struct context *context, unsigned flags);
+/* Out of the list; under the lock. */
+void context_unlink(struct context *context);
+/* For its id; never used again. */
+uint64_t context_number(void);
 /* Waits for its work and ends everything in it. Without the lock. */
 void context_end(struct context *context);
 

@@ -12,7 +12,9 @@ static struct event *all;
 struct event *event_of(CUevent handle)
 {
     struct event *event = (struct event *)handle;
-    return object_is(handle, OBJECT_EVENT) && !event->ended ? event : NULL;
+    bool is = object_is(handle, OBJECT_EVENT) && !event->ended;
+    stale_handles += !is;
+    return is ? event : NULL;
 }
 
 struct event *event_make(struct context *context, unsigned flags)

@@ -2,6 +2,7 @@
 #include "capture_state.h"
 #include "capture.h"
 #include "entry.h"
+#include "green.h"
 #include "event.h"
 #include "lock.h"
 #include "memory.h"
@@ -50,7 +51,7 @@ static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags, b
     CUresult error = stream_of(stream_handle, per_thread, &stream);
     if (error != CUDA_SUCCESS)
         return error;
-    if (event == NULL || event->context != stream->context)
+    if (event == NULL || event->context != context_root(stream->context) || green_refuses(stream->context))
         return CUDA_ERROR_INVALID_HANDLE;
     if ((flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL) != 0)
         return CUDA_ERROR_INVALID_VALUE;
@@ -59,6 +60,7 @@ static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags, b
         if (error == CUDA_SUCCESS)
             error = capture_record(stream, event, flags);
     } else {
+        stream_hold_up(stream);
         error = flags != 0 ? CUDA_ERROR_INVALID_VALUE : event_record(event, stream);
     }
     driver_unlock();

@@ -1,12 +1,10 @@
-/* The entry points that make graphs and look at them ("CUDA Driver API, Graph Management"). Launching is in exec_calls.c. */
+/* The entry points that make graphs and look at them ("CUDA Driver API, Graph Management"). Nodes are made in graph_node_calls.c, launching is in exec_calls.c. */
 #include <string.h>
 
 #include "entry.h"
 #include "graph.h"
 #include "graph_address.h"
-#include "graph_kernel.h"
 #include "lock.h"
-#include "memory.h"
 
 ENTRY(cuGraphCreate)(CUgraph *graph, unsigned int flags)
 {
@@ -39,156 +37,6 @@ ENTRY(cuGraphClone)(CUgraph *graph_clone_out, CUgraph original_graph)
     *graph_clone_out = (CUgraph)graph_clone(graph);
     driver_unlock();
     return *graph_clone_out == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
-}
-
-/* A new node; the lock is held from here until finish(). NULL: `error` says why, and the lock is not held. */
-static struct node *start(CUgraph handle, CUgraphNodeType type, CUgraphNode *out, const CUgraphNode *dependencies, size_t count, CUresult *error)
-{
-    struct graph *graph = graph_of(handle);
-    struct node *node = NULL;
-    *error = CUDA_ERROR_INVALID_VALUE;
-    if (out == NULL || graph == NULL)
-        return NULL;
-    driver_lock();
-    if (nodes_valid(graph, (struct node *const *)dependencies, count)) {
-        node = node_make(graph, type, (struct node *const *)dependencies, count);
-        *error = node == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
-    }
-    if (node == NULL)
-        driver_unlock();
-    return node;
-}
-
-static CUresult finish(struct node *node, CUresult error, CUgraphNode *out)
-{
-    if (error == CUDA_SUCCESS)
-        *out = (CUgraphNode)node;
-    else
-        node_end(node);
-    driver_unlock();
-    return error;
-}
-
-ENTRY(cuGraphAddKernelNode_v2)(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, size_t num_dependencies,
-                               const CUDA_KERNEL_NODE_PARAMS *node_params)
-{
-    struct launch launch;
-    struct work work;
-    CUresult error = graph_check_kernel(node_params, &launch, &work);
-    if (error != CUDA_SUCCESS)
-        return error;
-    struct node *node = start(graph, CU_GRAPH_NODE_TYPE_KERNEL, out, dependencies, num_dependencies, &error);
-    if (node == NULL)
-        return error;
-    return finish(node, node_set_kernel(node, &launch, &work) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY, out);
-}
-
-ENTRY(cuGraphAddKernelNode)(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t num_dependencies,
-                            const CUDA_KERNEL_NODE_PARAMS_v1 *node_params)
-{
-    if (node_params == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUDA_KERNEL_NODE_PARAMS wide = graph_widen(node_params);
-    return entry_cuGraphAddKernelNode_v2(node, graph, dependencies, num_dependencies, &wide);
-}
-
-ENTRY(cuGraphAddMemcpyNode)(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, size_t num_dependencies,
-                            const CUDA_MEMCPY3D *copy_params, CUcontext context)
-{
-    struct graph_action action = {.type = CU_GRAPH_NODE_TYPE_MEMCPY};
-    CUresult error = copy_params == NULL ? CUDA_ERROR_INVALID_VALUE : graph_copy_action(copy_params, context, &action);
-    if (error != CUDA_SUCCESS)
-        return error;
-    struct node *node = start(graph, CU_GRAPH_NODE_TYPE_MEMCPY, out, dependencies, num_dependencies, &error);
-    if (node == NULL)
-        return error;
-    node->action = action;
-    return finish(node, CUDA_SUCCESS, out);
-}
-
-ENTRY(cuGraphAddMemsetNode)(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, size_t num_dependencies,
-                            const CUDA_MEMSET_NODE_PARAMS *memset_params, CUcontext context)
-{
-    struct graph_action action = {.type = CU_GRAPH_NODE_TYPE_MEMSET};
-    CUresult error = memset_params == NULL ? CUDA_ERROR_INVALID_VALUE : graph_memset_action(memset_params, context, &action);
-    if (error != CUDA_SUCCESS)
-        return error;
-    struct node *node = start(graph, CU_GRAPH_NODE_TYPE_MEMSET, out, dependencies, num_dependencies, &error);
-    if (node == NULL)
-        return error;
-    node->action = action;
-    return finish(node, CUDA_SUCCESS, out);
-}
-
-ENTRY(cuGraphAddEmptyNode)(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, size_t num_dependencies)
-{
-    CUresult error;
-    struct node *node = start(graph, CU_GRAPH_NODE_TYPE_EMPTY, out, dependencies, num_dependencies, &error);
-    return node == NULL ? error : finish(node, CUDA_SUCCESS, out);
-}
-
-static bool has_memory(const struct graph *graph)
-{
-    for (const struct node *node = graph->first; node != NULL; node = node->next) {
-        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->type == CU_GRAPH_NODE_TYPE_MEM_FREE)
-            return true;
-    }
-    return false;
-}
-
-ENTRY(cuGraphAddChildGraphNode)(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, size_t num_dependencies, CUgraph child_graph)
-{
-    CUresult error;
-    const struct graph *child = graph_of(child_graph);
-    if (child == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (has_memory(child))
-        return CUDA_ERROR_NOT_SUPPORTED;
-    struct node *node = start(graph, CU_GRAPH_NODE_TYPE_GRAPH, out, dependencies, num_dependencies, &error);
-    if (node == NULL)
-        return error;
-    node->child = graph_clone(child);
-    if (node->child != NULL)
-        node->child->is_child = true;
-    return finish(node, node->child != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY, out);
-}
-
-ENTRY(cuGraphAddMemAllocNode)(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, size_t num_dependencies,
-                              CUDA_MEM_ALLOC_NODE_PARAMS *node_params)
-{
-    CUresult error = node_params == NULL ? CUDA_ERROR_INVALID_VALUE : graph_memory_reserve(node_params);
-    if (error != CUDA_SUCCESS)
-        return error;
-    struct node *node = start(graph, CU_GRAPH_NODE_TYPE_MEM_ALLOC, out, dependencies, num_dependencies, &error);
-    if (node == NULL) {
-        graph_memory_forget(node_params->dptr);
-        return error;
-    }
-    error = finish(node, node_set_memory(node, node_params->dptr) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY, out);
-    if (error != CUDA_SUCCESS)
-        graph_memory_forget(node_params->dptr);
-    return error;
-}
-
-static bool frees_already(const struct node *node, CUdeviceptr pointer)
-{
-    for (const struct node *at = node->graph->first; at != NULL; at = at->next) {
-        if (at != node && at->type == CU_GRAPH_NODE_TYPE_MEM_FREE && at->memory == pointer)
-            return true;
-    }
-    return false;
-}
-
-ENTRY(cuGraphAddMemFreeNode)(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, size_t num_dependencies, CUdeviceptr pointer)
-{
-    CUresult error;
-    if (!graph_memory_is(pointer))
-        return CUDA_ERROR_INVALID_VALUE;
-    struct node *node = start(graph, CU_GRAPH_NODE_TYPE_MEM_FREE, out, dependencies, num_dependencies, &error);
-    if (node == NULL)
-        return error;
-    node->memory = pointer;
-    return finish(node, frees_already(node, pointer) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS, out);
 }
 
 static bool is_followed(const struct node *node, const struct node *after)

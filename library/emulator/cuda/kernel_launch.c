@@ -96,6 +96,7 @@ static CUresult check_cooperative(const struct launch *launch, const struct gpu 
 
 CUresult launch_check(struct launch *launch, struct context *context, struct work *out)
 {
+    context = context_root(context);
     CUresult error = function_of(launch->handle, context, &launch->function);
     if (error != CUDA_SUCCESS)
         return error;

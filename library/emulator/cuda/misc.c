@@ -1,5 +1,5 @@
 /*
- * What exists in the driver and is not emulated: green contexts, multicast, external memory, and the tables that NVIDIA's own libraries
+ * What exists in the driver and is not emulated: multicast, external memory, and the tables that NVIDIA's own libraries
  * exchange by UUID (there is none of them, as for a UUID that the driver does not know).
  */
 #include "entry.h"
@@ -15,27 +15,6 @@ ENTRY(cuGetExportTable)(const void **export_table, const CUuuid *export_table_id
 ENTRY(cuMulticastCreate)(CUmemGenericAllocationHandle *mc_handle, const CUmulticastObjectProp *prop)
 {
     return mc_handle == NULL || prop == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
-}
-
-ENTRY(cuGreenCtxCreate)(CUgreenCtx *ctx, CUdevResourceDesc desc, CUdevice device, unsigned int flags)
-{
-    (void)desc;
-    (void)device;
-    (void)flags;
-    return ctx == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
-}
-
-/* None was ever made. */
-ENTRY(cuGreenCtxDestroy)(CUgreenCtx ctx)
-{
-    (void)ctx;
-    return CUDA_ERROR_INVALID_HANDLE;
-}
-
-ENTRY(cuCtxFromGreenCtx)(CUcontext *context, CUgreenCtx ctx)
-{
-    (void)ctx;
-    return context == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 ENTRY(cuImportExternalMemory)(CUexternalMemory *ext_mem_out, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *mem_handle_desc)

@@ -7,6 +7,14 @@
 
 static pthread_mutex_t lists = PTHREAD_MUTEX_INITIALIZER;
 static struct object *ended[OBJECT_KINDS];
+_Atomic uint64_t stale_handles;
+
+__attribute__((visibility("default"))) uint64_t vcuda_emulator_stale_handles(void);
+
+uint64_t vcuda_emulator_stale_handles(void)
+{
+    return stale_handles;
+}
 
 void *object_begin(enum object_kind kind, size_t size)
 {

@@ -22,6 +22,7 @@ enum object_kind {
     OBJECT_GRAPH,
     OBJECT_NODE,
     OBJECT_EXEC,
+    OBJECT_GREEN,
     OBJECT_KINDS,
 };
 
@@ -32,6 +33,10 @@ struct object {
 };
 
 #define OBJECT_MARK UINT32_C(0x56435544)
+
+/* A call came with the handle of a stream, event or context that has ended, which a driver may not survive: counted, for tests
+ * (vcuda_emulator_stale_handles). */
+extern _Atomic uint64_t stale_handles;
 
 /* NULL: no memory. Every kind has one size. */
 void *object_begin(enum object_kind kind, size_t size);

@@ -173,7 +173,9 @@ static struct stream *find_own(struct context *context)
 static CUresult default_stream(bool per_thread, struct stream **out)
 {
     struct context *context;
-    CUresult error = context_require(&context);
+    CUresult error = context_require_own(&context);
+    if (error == CUDA_SUCCESS && per_thread && context->root != context)
+        error = CUDA_ERROR_INVALID_HANDLE;
     if (error != CUDA_SUCCESS)
         return error;
     *out = context->legacy;
@@ -192,8 +194,13 @@ CUresult stream_of(CUstream handle, bool per_thread, struct stream **out)
     if (handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD)
         return default_stream(handle == CU_STREAM_PER_THREAD, out);
     *out = (struct stream *)handle;
-    if (!object_is(handle, OBJECT_STREAM) || (*out)->ended || !(*out)->context->alive)
+    bool is = object_is(handle, OBJECT_STREAM) && !(*out)->ended;
+    if (!is || !(*out)->context->alive)
+        stale_handles++;
+    if (!is)
         return CUDA_ERROR_INVALID_HANDLE;
+    if (!(*out)->context->alive)
+        return (*out)->context->root != (*out)->context ? CUDA_ERROR_STREAM_DETACHED : CUDA_ERROR_INVALID_HANDLE;
     return gpu_is_lost((*out)->gpu) ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
 }
 

@@ -2,8 +2,10 @@
 #include "capture.h"
 #include "capture_state.h"
 #include "entry.h"
+#include "green.h"
 #include "lock.h"
 #include "memory.h"
+#include "memory/failure.h"
 #include "stream_state.h"
 
 enum { LEAST_PRIORITY = 0, GREATEST_PRIORITY = -5 };
@@ -11,7 +13,7 @@ enum { LEAST_PRIORITY = 0, GREATEST_PRIORITY = -5 };
 ENTRY(cuStreamCreateWithPriority)(CUstream *stream, unsigned int flags, int priority)
 {
     struct context *context;
-    CUresult error = context_require(&context);
+    CUresult error = context_require_own(&context);
     if (error == CUDA_SUCCESS && (stream == NULL || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING) != 0))
         error = CUDA_ERROR_INVALID_VALUE;
     if (error != CUDA_SUCCESS)
@@ -32,7 +34,7 @@ ENTRY(cuStreamDestroy_v2)(CUstream handle)
 {
     struct stream *stream;
     CUresult error = stream_of(handle, false, &stream);
-    if (error != CUDA_SUCCESS)
+    if (error != CUDA_SUCCESS && error != CUDA_ERROR_STREAM_DETACHED)
         return error;
     if (stream->role != STREAM_EXPLICIT)
         return CUDA_ERROR_INVALID_HANDLE;
@@ -108,6 +110,8 @@ ENTRY(cuStreamQuery_ptsz)(CUstream stream)
     {                                                                                                                            \
         struct stream *stream;                                                                                                   \
         CUresult error = out == NULL ? CUDA_ERROR_INVALID_VALUE : stream_of(handle, per_thread, &stream);                        \
+        if (error == CUDA_SUCCESS && failure_due(#name))                                                                         \
+            error = CUDA_ERROR_OUT_OF_MEMORY;                                                                                    \
         if (error == CUDA_SUCCESS)                                                                                               \
             *out = (expression);                                                                                                 \
         return error;                                                                                                            \
@@ -127,16 +131,32 @@ STREAM_GETTER(cuStreamGetFlags, unsigned int, stream->flags)
 STREAM_GETTER(cuStreamGetPriority, int, stream->priority)
 STREAM_GETTER(cuStreamGetId, unsigned long long, stream->role == STREAM_LEGACY ? 1 : stream->id)
 
+static CUresult get_contexts(CUstream handle, CUcontext *context, CUgreenCtx *green, bool per_thread)
+{
+    struct stream *stream;
+    CUresult error = context == NULL ? CUDA_ERROR_INVALID_VALUE : stream_of(handle, per_thread, &stream);
+    if (error == CUDA_SUCCESS && failure_due("cuStreamGetCtx_v2"))
+        error = CUDA_ERROR_OUT_OF_MEMORY;
+    if (error != CUDA_SUCCESS)
+        return error;
+    *context = context_handle(context_root(stream->context));
+    if (green != NULL)
+        *green = green_handle(stream->context);
+    return CUDA_SUCCESS;
+}
+
 ENTRY(cuStreamGetCtx_v2)(CUstream stream, CUcontext *context, CUgreenCtx *green)
 {
-    if (green != NULL)
-        *green = NULL;
-    return entry_cuStreamGetCtx(stream, context);
+    return get_contexts(stream, context, green, false);
 }
 
 ENTRY(cuStreamGetCtx_v2_ptsz)(CUstream stream, CUcontext *context, CUgreenCtx *green)
 {
-    if (green != NULL)
-        *green = NULL;
-    return entry_cuStreamGetCtx_ptsz(stream, context);
+    return get_contexts(stream, context, green, true);
+}
+
+ENTRY(cuStreamGetGreenCtx)(CUstream handle, CUgreenCtx *ctx)
+{
+    CUcontext root;
+    return ctx == NULL ? CUDA_ERROR_INVALID_VALUE : get_contexts(handle, &root, ctx, false);
 }

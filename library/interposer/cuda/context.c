@@ -1,8 +1,13 @@
 /*
  * Contexts come and go: passed through as they are, and told to whoever follows their overhead. The variants of cuCtxCreate differ in their
- * arguments and are never put in each other's place.
+ * arguments and are never put in each other's place. A green context holds the primary one of its device: made, it retains that, and destroyed, it
+ * releases it. Its own end is nothing to anybody: what we keep lies in the primary one.
  */
+#include "handles.h"
 #include "hooks.h"
+
+static struct handles attached;         /* contexts: cuCtxAttach without its cuCtxDetach */
+static struct handles greens;           /* green contexts: their devices */
 
 enum { MAX_CALLBACKS = 4 };
 static context_callback *_Atomic callbacks[MAX_CALLBACKS];
@@ -81,14 +86,21 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
     ENDS(device, NULL, cuDevicePrimaryCtxRelease_v2, device)
 }
 
+/* Whoever holds it, it is gone, and another may be there already. */
+#define ENDS_FOR_GOOD(device, context, symbol, argument)                                                               \
+    tell(device, context, CONTEXT_ENDING);                                                                             \
+    CUresult error = DRIVER(symbol, argument);                                                                         \
+    tell(device, context, error == CUDA_SUCCESS ? CONTEXT_GONE : CONTEXT_KEPT);                                        \
+    return changed(error, device, false);
+
 CUresult cuDevicePrimaryCtxReset(CUdevice device)
 {
-    ENDS(device, NULL, cuDevicePrimaryCtxReset, device)
+    ENDS_FOR_GOOD(device, NULL, cuDevicePrimaryCtxReset, device)
 }
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
-    ENDS(device, NULL, cuDevicePrimaryCtxReset_v2, device)
+    ENDS_FOR_GOOD(device, NULL, cuDevicePrimaryCtxReset_v2, device)
 }
 
 CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
@@ -127,21 +139,69 @@ static CUdevice device_of(CUcontext context)
 CUresult cuCtxDestroy(CUcontext context)
 {
     CUdevice device = hook_nested() ? CU_DEVICE_INVALID : device_of(context);
+    handles_forget(&attached, context);
     ENDS(device, context, cuCtxDestroy, context)
 }
 
 CUresult cuCtxDestroy_v2(CUcontext context)
 {
     CUdevice device = hook_nested() ? CU_DEVICE_INVALID : device_of(context);
+    handles_forget(&attached, context);
     ENDS(device, context, cuCtxDestroy_v2, context)
 }
 
-/* A green context ends with the context that stands for it, if one was ever asked for. */
+/* ---- from before CUDA 4: a context that is counted ---- */
+
+CUresult cuCtxAttach(CUcontext *context, unsigned int flags)
+{
+    CUresult error = DRIVER(cuCtxAttach, context, flags);
+    if (error == CUDA_SUCCESS && !hook_nested())
+        handles_set(&attached, *context, handles_get(&attached, *context, 0) + 1);
+    return error;
+}
+
+CUresult cuCtxDetach(CUcontext context)
+{
+    int more = handles_get(&attached, context, 0);
+    if (hook_nested() || more > 0) {
+        CUresult error = DRIVER(cuCtxDetach, context);
+        if (error == CUDA_SUCCESS && more > 0)
+            handles_set(&attached, context, more - 1);
+        return error;
+    }
+    CUdevice device = device_of(context);
+    ENDS(device, context, cuCtxDetach, context)
+}
+
+/* ---- green contexts ---- */
+
+CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc desc, CUdevice device, unsigned int flags)
+{
+    CUresult error = DRIVER(cuGreenCtxCreate, green, desc, device, flags);
+    if (error == CUDA_SUCCESS && !hook_nested())
+        handles_set(&greens, *green, device);
+    return changed(error, device, true);
+}
+
+CUdevice context_green_device(CUgreenCtx green)
+{
+    return (CUdevice)handles_get(&greens, green, CU_DEVICE_INVALID);
+}
+
+/* It may be the last that holds the primary context. */
+static CUresult destroy_green(CUgreenCtx green, CUdevice device)
+{
+    ENDS(device, NULL, cuGreenCtxDestroy, green)
+}
+
 CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
-    CUcontext context = NULL;
-    if (hook_nested() || DRIVER(cuCtxFromGreenCtx, &context, green) != CUDA_SUCCESS || context == NULL)
+    CUdevice device = hook_nested() ? CU_DEVICE_INVALID : context_green_device(green);
+    if (device == CU_DEVICE_INVALID)
         return DRIVER(cuGreenCtxDestroy, green);
-    CUdevice device = device_of(context);
-    ENDS(device, context, cuGreenCtxDestroy, green)
+    handles_forget(&greens, green);     /* before: the handle may come back at once */
+    CUresult error = destroy_green(green, device);
+    if (error != CUDA_SUCCESS)
+        handles_set(&greens, green, device);
+    return error;
 }

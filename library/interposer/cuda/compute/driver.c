@@ -1,6 +1,7 @@
 /* The driver and the clock, as measuring sees them (timebase.h). Every call has the guard up: what it launches or allocates is not the application's. */
 #include "interposer/cuda/hooks.h"
 #include "process.h"
+#include "rest.h"
 
 static CUresult create(CUevent *event, unsigned int flags)
 {
@@ -44,4 +45,9 @@ static CUresult exchange(CUstreamCaptureMode *mode)
     return DRIVER(cuThreadExchangeStreamCaptureMode, mode);
 }
 
-const struct measuring compute_driver = {create, record, query, elapsed, push, pop, exchange, vcuda_now_ns, compute_wake};
+static CUresult query_stream(CUstream stream)
+{
+    return DRIVER(cuStreamQuery, stream);
+}
+
+const struct measuring compute_driver = {create, record, query, elapsed, push, pop, exchange, vcuda_now_ns, compute_wake, query_stream, rest};

@@ -51,11 +51,11 @@ static uint64_t stretched(const struct limiter *limiter, uint64_t ns)
     return ns * atomic_load_explicit(&limiter->stretch, memory_order_relaxed) >> 8;
 }
 
-/* Without an end: from where it began until now, to be shortened to what is expected of it. */
-static struct measured until_now(struct limiter *limiter, const struct batch *batch, uint64_t now)
+/* Without an end: from where it began until its thread saw it done, or until now, to be shortened to what is expected of it. */
+static struct measured on_the_host(struct limiter *limiter, const struct batch *batch, uint64_t now)
 {
-    struct measured measured = {.stretch = {batch->first_ns, now}};
-    if (batch->start != NULL && mark_look(batch->start) == MARK_REACHED && mark_time(batch->start) > batch->first_ns)
+    struct measured measured = {.stretch = {batch->first_ns, batch->watched ? batch->closed_ns : now}, .exact = batch->watched};
+    if (batch->start != NULL && mark_is_reached(batch->start) && mark_time(batch->start) > batch->first_ns)
         measured.stretch.start = mark_time(batch->start);
     if (measured.stretch.end <= measured.stretch.start)
         measured.stretch.start = measured.stretch.end - 1;
@@ -63,10 +63,13 @@ static struct measured until_now(struct limiter *limiter, const struct batch *ba
     return measured;
 }
 
-/* In a stream that runs empty between launches the stretch is more than the work: then the estimates count, and now and then a launch is measured alone. */
+/*
+ * In a stream that runs empty between launches the stretch is more than the work: then the estimates count, and now and then a launch is measured alone.
+ * Where there is no estimate the stretch stands: a launch is never free.
+ */
 static void shorten(struct limiter *limiter, const struct batch *batch, struct measured *measured, uint64_t now)
 {
-    if (measured->own_ns > batch->estimated_ns) {
+    if (measured->own_ns > batch->estimated_ns && batch->estimated_ns != 0) {
         uint64_t end = measured->stretch.start + batch->estimated_ns;
         if (limiter->divided)
             end = presence_reach(&limiter->presence, measured->stretch, batch->estimated_ns, now, &limiter->scratch);
@@ -82,7 +85,7 @@ static void shorten(struct limiter *limiter, const struct batch *batch, struct m
 
 static void finish(struct limiter *limiter, struct batch *batch, bool marked, uint64_t now)
 {
-    struct measured measured = marked ? between_marks(limiter, batch, now) : until_now(limiter, batch, now);
+    struct measured measured = marked ? between_marks(limiter, batch, now) : on_the_host(limiter, batch, now);
     uint64_t reserved = batch->reserved_ns;
     bool unknown = batch->unknown;
     if (!measured.exact)
@@ -143,6 +146,8 @@ static enum outcome later(const struct limiter *limiter, const struct batch *bat
 
 static enum outcome look(struct limiter *limiter, const struct batch *batch, uint64_t now)
 {
+    if (batch->watched)
+        return UNMARKED;
     if (batch->start == NULL || batch->end == NULL)
         return now < batch->closed_ns + stretched(limiter, batch->estimated_ns) ? AHEAD : later(limiter, batch, now, UNMARKED);
     enum mark_state end = mark_look(batch->end);
@@ -153,19 +158,31 @@ static enum outcome look(struct limiter *limiter, const struct batch *batch, uin
     return is_exact(batch, mark_time(batch->end), UINT64_MAX) ? MARKED : later(limiter, batch, now, MARKED);
 }
 
-/* The context that the next question needs, current on this thread. */
-static void enter(struct limiter *limiter, const struct timebase **inside, const struct batch *batch)
+static void leave(struct limiter *limiter, const struct timebase **inside)
 {
-    const struct timebase *wanted = batch == NULL || batch->start == NULL ? NULL : batch->start->timebase;
     CUcontext before;
-    if (wanted == *inside || (batch != NULL && wanted == NULL))
-        return;
     if (*inside != NULL)
         limiter->driver->context_pop(&before);
-    *inside = wanted;
-    if (wanted != NULL && (atomic_load_explicit(&wanted->gone, memory_order_acquire) ||
-                           limiter->driver->context_push(wanted->context) != CUDA_SUCCESS))
-        *inside = NULL;
+    *inside = NULL;
+    atomic_store(&limiter->inside, NULL);
+}
+
+/*
+ * The context that the next question needs, current on this thread. False: it is gone. Who ends it says so and looks for us then, we say where we are and
+ * look whether it is gone then (contexts.c): one of the two sees the other.
+ */
+static bool enter(struct limiter *limiter, const struct timebase **inside, const struct batch *batch)
+{
+    const struct timebase *wanted = batch->start == NULL ? NULL : batch->start->timebase;
+    if (wanted == NULL || wanted == *inside)
+        return true;
+    leave(limiter, inside);
+    atomic_store(&limiter->inside, wanted);
+    if (!atomic_load(&wanted->gone) && limiter->driver->context_push(wanted->context) == CUDA_SUCCESS)
+        *inside = wanted;
+    else
+        atomic_store(&limiter->inside, NULL);
+    return *inside == wanted;
 }
 
 static void collect(struct limiter *limiter)
@@ -208,10 +225,8 @@ static void measure(struct limiter *limiter, uint64_t now)
         struct batch *batch = *link;
         bool behind = is_behind(slow, batch);
         enum outcome outcome = AHEAD;
-        if (!behind) {
-            enter(limiter, &inside, batch);
-            outcome = look(limiter, batch, now);
-        }
+        if (!behind)
+            outcome = enter(limiter, &inside, batch) ? look(limiter, batch, now) : UNMARKED;
         if (outcome == MARKED || outcome == UNMARKED) {
             *link = batch->next;
             finish(limiter, batch, outcome == MARKED, now);
@@ -225,7 +240,7 @@ static void measure(struct limiter *limiter, uint64_t now)
         link = &batch->next;
     }
     limiter->pending_end = link;
-    enter(limiter, &inside, NULL);
+    leave(limiter, &inside);
     measuring_restore(limiter->driver, mode);
 }
 

@@ -5,6 +5,11 @@
 /* Beyond what is expected of the open batch, before it counts as over. */
 #define BUSY_MARGIN_NS UINT64_C(1000000)
 
+/* A stream that is watched is asked again at once for so long, then ever less often. */
+#define KEEN_NS UINT64_C(100000)
+#define LOOK_NS UINT64_C(20000)
+#define LOOK_MOST_NS UINT64_C(1000000)
+
 static _Atomic uint64_t numbers;
 
 void lane_init(struct lane *lane, struct limiter *limiter, struct timebase *timebase, CUstream stream)
@@ -56,6 +61,19 @@ static uint64_t alone_lag(const struct lane *lane, const struct batch *batch, ui
     return ahead < last ? ahead : last;
 }
 
+/* Until the stream is empty, or for as long as patience goes. Only where it is about to be launched into, or just was: it exists. */
+static void watch(struct lane *lane)
+{
+    const struct measuring *driver = lane->limiter->driver;
+    CUstreamCaptureMode mode = measuring_relax(driver);
+    uint64_t began = driver->now(), waited = 0;
+    while (driver->stream_query(lane->stream) == CUDA_ERROR_NOT_READY && (waited = driver->now() - began) < PATIENCE_NS) {
+        if (waited > KEEN_NS)
+            driver->rest(LOOK_NS + waited / 16 < LOOK_MOST_NS ? LOOK_NS + waited / 16 : LOOK_MOST_NS);
+    }
+    measuring_restore(driver, mode);
+}
+
 /* `end` is the lane's from here on. */
 static void submit(struct lane *lane, struct mark *end)
 {
@@ -74,12 +92,16 @@ void lane_close(struct lane *lane, bool prompt)
         discard(lane);
         return;
     }
+    bool refused;
+    batch->watched = batch->watch && prompt;
+    if (batch->watched)
+        watch(lane);
     uint64_t now = lane->limiter->driver->now();
     batch->closed_ns = now;
     batch->prompt = prompt;
     batch->blurred = lane->unseen != 0 && now >= lane->tail_ns + LANE_GAP_NS;
     batch->alone_lag_ns = alone_lag(lane, batch, now);
-    submit(lane, batch->start == NULL ? NULL : mark_record(lane->timebase, lane->stream));
+    submit(lane, batch->start == NULL ? NULL : mark_record(lane->timebase, lane->stream, &refused));
 }
 
 void lane_pause(struct lane *lane)
@@ -111,7 +133,7 @@ static struct mark *first_mark(struct lane *lane, uint64_t now)
 {
     if (lane->last != NULL && lane->tail_ns > now + MARGIN_NS)
         return mark_hold(lane->last);
-    return mark_record(lane->timebase, lane->stream);
+    return mark_record(lane->timebase, lane->stream, &lane->blind);
 }
 
 /* Sequentially consistent, as the helper's way to sleep (harvest.c). */
@@ -124,7 +146,7 @@ static void extend_busy(struct limiter *limiter, uint64_t until)
         limiter->driver->wake();
 }
 
-static bool begin(struct lane *lane, bool unknown)
+static bool begin(struct lane *lane, bool unknown, bool learn)
 {
     struct limiter *limiter = lane->limiter;
     struct batch *batch = limiter_new_batch(limiter);
@@ -134,6 +156,9 @@ static bool begin(struct lane *lane, bool unknown)
     batch->lane = lane->number;
     batch->start = first_mark(lane, now);
     lane->lost = batch->start == NULL;
+    batch->watch = lane->lost && lane->blind && learn;
+    if (batch->watch)
+        watch(lane);
     batch->first_ns = limiter->driver->now();
     batch->unknown = unknown;
     if (unknown)
@@ -158,7 +183,7 @@ uint64_t lane_ask(struct lane *lane, struct estimate *estimate, uint64_t now)
         return until;
     if (sample)
         atomic_store_explicit(&limiter->sample, false, memory_order_relaxed);
-    if (lane->open == NULL && !begin(lane, ns == 0)) {
+    if (lane->open == NULL && !begin(lane, ns == 0, ns == 0 || sample)) {
         budget_release(&limiter->budget, grant.reserved_ns);
         return 0;
     }

@@ -6,7 +6,8 @@
  *
  * A batch begins with a mark, or with the end of the one before where the stream never ran empty, and is closed by a mark after BATCH_LAUNCHES launches,
  * BATCH_NS of estimated work, a launch of unknown cost, before a wait, or, late, when the next launch finds that the stream ran empty. Marks are recorded
- * only next to a launch of the application in the same stream.
+ * only next to a launch of the application in the same stream. In a stream where the driver makes no marks, a launch whose cost is to be learned is waited
+ * for, PATIENCE_NS at most: the host's clock measures it.
  */
 #ifndef VCUDA_COMPUTE_LANE_H
 #define VCUDA_COMPUTE_LANE_H
@@ -30,8 +31,9 @@ struct lane {
     uint64_t tail_ns;                   /* when everything launched so far should have ended */
     bool alone;                         /* the open batch takes one launch */
     bool lost;                          /* the last mark could not be recorded: the stream may be another one by now */
+    bool blind;                         /* and never will be: no marks are to be had in this stream */
     uint64_t number;
-    uint64_t streams_ended;             /* of the process, when something was last launched here: the stream is there if none ended since */
+    uint64_t streams_ended;             /* of the process, when this was last known to be that stream: it is there if none ended since */
     struct limiter *limiter;
     struct timebase *timebase;
     CUstream stream;

@@ -1,25 +1,10 @@
 /* See launch.h. */
 #include "launch.h"
 
-#include <errno.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-
+#include "rest.h"
 #include "thread.h"
 
-_Atomic uint32_t compute_captures;
 _Atomic uint64_t compute_streams_ended;
-pthread_mutex_t compute_streams_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* No cancellation point: a thread that were cancelled here would leave its lane half done. */
-static void sleep_until(uint64_t ns)
-{
-    struct timespec until = {.tv_sec = (time_t)(ns / UINT64_C(1000000000)), .tv_nsec = (long)(ns % UINT64_C(1000000000))};
-    int before = errno;
-    syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
-    errno = before;
-}
 
 static bool is_captured(CUstream stream)
 {
@@ -39,14 +24,22 @@ static enum answer ask(struct passage *passage, struct thread *thread)
     passage->now = clock_look(&thread->clock);
     while ((until = lane_ask(passage->lane, passage->estimate, passage->now)) != 0) {
         thread_pause(thread, passage->lane);
-        sleep_until(until);
+        rest_until(until);
         passage->now = clock_look(&thread->clock);
         if (atomic_load_explicit(&compute_generation, memory_order_relaxed) != thread->generation)
             return AGAIN;
     }
     passage->ns = estimate_ns(passage->estimate);
-    passage->lane->streams_ended = atomic_load_explicit(&compute_streams_ended, memory_order_relaxed);
     return passage->lane->open != NULL ? GO : UNCOUNTED;
+}
+
+/* A thread that were cancelled on the way would leave its lane, a reservation or a lock half done. */
+static enum answer ask_whole(struct passage *passage, struct thread *thread)
+{
+    int cancellation = cancel_off();
+    enum answer answer = ask(passage, thread);
+    cancel_back(cancellation);
+    return answer;
 }
 
 static struct thread *begin(void)
@@ -70,7 +63,7 @@ bool compute_enter(struct passage *passage, const struct launch_key *key, CUstre
         passage->now = lane_needs_time(passage->lane, passage->ns) ? clock_now(&thread->clock) : passage->lane->now_ns;
         if (lane_goes(passage->lane, passage->ns, passage->now))
             return true;
-        enum answer answer = ask(passage, thread);
+        enum answer answer = ask_whole(passage, thread);
         if (answer != AGAIN)
             return answer == GO;
     }

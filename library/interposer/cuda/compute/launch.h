@@ -11,11 +11,11 @@
 #ifndef VCUDA_COMPUTE_LAUNCH_H
 #define VCUDA_COMPUTE_LAUNCH_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "captures.h"
 #include "estimates.h"
 #include "interposer/cuda/hooks.h"
 #include "process.h"
@@ -28,15 +28,18 @@ struct passage {
     uint64_t ns, now;
 };
 
-/* Captures begun and not ended in this process: while there are some, each launch asks whether its stream is in one. */
-extern _Atomic uint32_t compute_captures;
-/* Streams destroyed, ever. Both are raised with this lock held, before the driver hears of it: who holds it may mark streams of its lanes. */
+/* Streams destroyed, ever: raised before the driver hears of it. Lanes that were not used since look whether their stream is still the same. */
 extern _Atomic uint64_t compute_streams_ended;
-extern pthread_mutex_t compute_streams_lock;
 
 static inline bool compute_free(void)
 {
     return __builtin_expect(!atomic_load_explicit(&compute_limited, memory_order_relaxed), 1);
+}
+
+/* What a _ptsz function means. */
+static inline CUstream own_stream(CUstream stream)
+{
+    return stream == NULL ? CU_STREAM_PER_THREAD : stream;
 }
 
 /* Waits as long as it must. False: nobody wants to hear of this launch. */

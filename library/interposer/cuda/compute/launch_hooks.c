@@ -8,11 +8,6 @@
 
 enum { MOST_DEVICES = 64 };
 
-static inline CUstream own_stream(CUstream stream)
-{
-    return stream == NULL ? CU_STREAM_PER_THREAD : stream;
-}
-
 /* How a limited launch goes, whatever it is. */
 #define PASS(key, stream, symbol, ...)                                                                                 \
     struct passage passage;                                                                                            \

@@ -39,13 +39,14 @@ enum { UNKNOWN_LAUNCHES = 2, BATCH_LAUNCHES = 128, CORRECTIONS = 2048 };
 struct batch {
     struct batch *next;
     uint64_t lane;                      /* batches of a lane end in order */
-    struct mark *start, *end;           /* NULL: could not be marked; its estimates stand for it */
+    struct mark *start, *end;           /* NULL: could not be marked; its estimates stand for it, or the time until it was looked at */
     uint64_t first_ns, closed_ns;       /* host: before the first launch; when the end was marked */
     uint64_t alone_lag_ns;              /* how late the end is reached if only the last launch was on the GPU when it was asked for */
     uint64_t reserved_ns, estimated_ns;
     bool unknown;
     bool blurred;                       /* the stream ran empty, somewhere in between */
     bool prompt;                        /* closed right behind its last launch */
+    bool watch, watched;                /* if the driver makes no marks: to be, was waited for by its thread, from first_ns until closed_ns */
     unsigned count;
     struct estimate *launches[BATCH_LAUNCHES];
     struct interval stretch;            /* once measured */
@@ -71,6 +72,7 @@ struct limiter {
     _Atomic uint64_t busy_until_ns;     /* no launch of an open batch is expected to end later */
     _Atomic bool sample;                /* somebody should measure a launch alone */
     _Atomic bool asleep;                /* no tick is due */
+    const struct timebase *_Atomic inside;  /* whose context whoever harvests asks about */
     struct estimates *estimates;
 
     pthread_mutex_t inbox_lock;

@@ -7,8 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "captures.h"
 #include "interposer/cuda/hooks.h"
 #include "launch.h"
+#include "pins.h"
 #include "thread.h"
 
 _Atomic bool compute_limited = true;
@@ -64,8 +66,8 @@ static void forget(void)
 {
     pthread_mutex_init(&lock, NULL);
     thread_forget();
-    atomic_store(&compute_captures, 0);
-    pthread_mutex_init(&compute_streams_lock, NULL);
+    captures_forget();
+    pins_forget();
     for (int i = 0; i < LIMITS_MAX_DEVICES; i++)
         atomic_store(&compute_limiters[i], NULL);
     contexts_forget();
@@ -131,7 +133,7 @@ static void be_present(struct limiter *limiter, const struct limits_view *view, 
     memcpy(limiter->neighbours.grant, view->grant, sizeof limiter->neighbours.grant);
 }
 
-static struct limiter *make_limiter(int index, CUdevice device)
+static struct limiter *make_limiter(int index, bool divided)
 {
     struct region *region = vcuda_region();
     const struct limits_view *view = vcuda_limits();
@@ -143,24 +145,36 @@ static struct limiter *make_limiter(int index, CUdevice device)
     }
     struct region_slot *slot = vcuda_slot();
     limiter_init(limiter, &compute_driver, estimates, (struct budget){.region = region, .own = &slot->use[index], .device = (unsigned)index});
-    limiter->divided = is_divided(device);
+    limiter->divided = divided;
     be_present(limiter, view, index);
     limiter_set(limiter, view->devices[index].cores, view->devices[index].soft_cores);
     return limiter;
 }
 
-struct limiter *compute_limiter(CUdevice device)
+/* The driver is asked before the lock is taken. */
+static struct limiter *make_once(int index, CUdevice device)
 {
-    int index = device_index(device);
-    if (!is_limited(vcuda_device(index)))
-        return NULL;
+    bool divided = is_divided(device);
     pthread_mutex_lock(&lock);
     struct limiter *limiter = atomic_load_explicit(&compute_limiters[index], memory_order_acquire);
-    bool made = limiter == NULL && (limiter = make_limiter(index, device)) != NULL;
+    bool made = limiter == NULL && (limiter = make_limiter(index, divided)) != NULL;
     atomic_store_explicit(&compute_limiters[index], limiter, memory_order_release);
     pthread_mutex_unlock(&lock);
     if (made)
         compute_wake();
+    return limiter;
+}
+
+struct limiter *compute_limiter(CUdevice device, bool *known)
+{
+    int index = device_index(device);
+    *known = true;
+    if (!is_limited(vcuda_device(index)))
+        return NULL;
+    struct limiter *limiter = atomic_load_explicit(&compute_limiters[index], memory_order_acquire);
+    if (limiter == NULL)
+        limiter = make_once(index, device);
+    *known = limiter != NULL;
     return limiter;
 }
 

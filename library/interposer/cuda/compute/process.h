@@ -24,16 +24,25 @@ bool compute_begin(void);
 
 /* By position in the limits; NULL: nothing was launched on it. */
 extern struct limiter *_Atomic compute_limiters[LIMITS_MAX_DEVICES];
-/* Of a device, made where there is none; NULL: not limited. */
-struct limiter *compute_limiter(CUdevice device);
+/* Of a device, made where there is none; NULL: not limited, or, not `known`, it cannot be told or made now. */
+struct limiter *compute_limiter(CUdevice device, bool *known);
 
 extern const struct measuring compute_driver;
 void compute_wake(void);            /* the helper's tick is due */
 
 /* ---- contexts.c ---- */
 
+/* The regular context that a stream is in, also where it is in a green one. */
+struct place {
+    CUcontext context;
+    CUdevice device;
+};
+/* False: the driver does not say. */
+bool contexts_place(CUstream stream, struct place *place);
+
 /* What a stream belongs to. */
 struct belonging {
+    bool known;                         /* else nobody could say; it may be asked again */
     struct limiter *limiter;            /* NULL: not limited */
     struct timebase *timebase;
 };

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 
 #include "interposer/cuda/hooks.h"
-#include "launch.h"
+#include "pins.h"
+#include "rest.h"
 
 _Thread_local struct thread *thread_self;
 
@@ -38,37 +39,52 @@ static void end(void *ended)
     free(thread);
 }
 
+/* Nothing that would forbid a mark began since something was last launched here. */
+static bool is_there(const struct lane *lane)
+{
+    return atomic_load(&compute_captures) == 0 && lane->streams_ended == atomic_load(&compute_streams_ended) && !atomic_load(&lane->timebase->gone);
+}
+
+/* A default stream is the current context's. */
+static bool is_current(const struct thread_lane *place)
+{
+    CUcontext current = NULL;
+    return !thread_is_default(place->lane.stream) || (DRIVER(cuCtxGetCurrent, &current) == CUDA_SUCCESS && current == place->context);
+}
+
 /*
  * A stream that may be gone, or in a capture, is not marked. Neither is one that is behind: its queue may be full, and the mark would wait. Nor is the legacy
  * one, away from a launch into it: a mark there orders all blocking streams of the context, which the program did not ask for and may not survive.
  */
-static bool may_be_marked(const struct lane *lane)
+static bool may_be_marked(const struct thread_lane *place)
 {
-    return lane->stream != NULL && lane->stream != CU_STREAM_LEGACY && (lane->last == NULL || mark_is_reached(lane->last)) &&
-           atomic_load(&compute_captures) == 0 && lane->streams_ended == atomic_load(&compute_streams_ended);
+    const struct lane *lane = &place->lane;
+    return lane->stream != NULL && lane->stream != CU_STREAM_LEGACY && (lane->last == NULL || mark_is_reached(lane->last)) && is_there(lane) &&
+           is_current(place);
 }
 
-static void pause_lane(struct lane *lane)
+static void pause_lane(struct thread_lane *place)
 {
+    struct lane *lane = &place->lane;
     if (lane->open == NULL)
         return;
-    if (may_be_marked(lane))
+    struct pin *pin = may_be_marked(place) ? pin_stream(lane->timebase, lane->stream) : NULL;
+    if (pin != NULL && is_there(lane))
         lane_close(lane, false);
     else
         lane_pause(lane);
+    unpin(pin);
 }
 
 void thread_pause(struct thread *thread, const struct lane *asleep)
 {
-    pthread_mutex_lock(&compute_streams_lock);
     for (unsigned set = 0; set < THREAD_SETS; set++) {
         for (unsigned way = 0; way < THREAD_WAYS; way++) {
-            struct thread_lane *lane = &thread->lanes[set][way];
-            if (lane->used && lane->lane.limiter != NULL && &lane->lane != asleep)
-                pause_lane(&lane->lane);
+            struct thread_lane *place = &thread->lanes[set][way];
+            if (place->used && place->lane.limiter != NULL && &place->lane != asleep)
+                pause_lane(place);
         }
     }
-    pthread_mutex_unlock(&compute_streams_lock);
 }
 
 static void make_key(void)
@@ -110,27 +126,51 @@ static struct thread_lane *place_of(struct thread *thread, CUcontext context, CU
     return &set[thread->turn++ % THREAD_WAYS];
 }
 
-static void fill(struct thread_lane *place, CUcontext context, CUstream stream)
+static unsigned long long id_of(CUstream stream)
 {
+    unsigned long long id = 0;
+    bool told = !thread_is_default(stream) && HAS(cuStreamGetId) && DRIVER(cuStreamGetId, stream, &id) == CUDA_SUCCESS;
+    return told ? id : 0;
+}
+
+/* What could not be found out is not kept. */
+static bool fill(struct thread_lane *place, CUcontext context, CUstream stream)
+{
+    int cancellation = cancel_off();
     end_lane(place);
     struct belonging belonging = compute_belonging(stream);
     place->context = context;
-    place->used = true;
+    place->id = id_of(stream);
+    place->used = belonging.known;
     lane_init(&place->lane, belonging.limiter, belonging.timebase, stream);
+    cancel_back(cancellation);
+    return place->used;
+}
+
+/* Since it was last used no stream ended, or this one did not: a handle comes back, on any device. */
+static bool is_same_stream(const struct thread_lane *place, uint64_t ended)
+{
+    return place->lane.streams_ended == ended || thread_is_default(place->lane.stream) ||
+           (place->id != 0 && place->id == id_of(place->lane.stream));
 }
 
 struct lane *thread_find_lane(struct thread *thread, CUstream stream)
 {
     CUcontext context = NULL;
     uint64_t generation = atomic_load_explicit(&compute_generation, memory_order_acquire);
+    uint64_t ended = atomic_load_explicit(&compute_streams_ended, memory_order_acquire);
     if (thread->generation != generation)
         end_lanes(thread);
     thread->generation = generation;
     if (thread_is_default(stream) && DRIVER(cuCtxGetCurrent, &context) != CUDA_SUCCESS)
         return NULL;
     struct thread_lane *place = place_of(thread, context, stream);
-    if (!place->used || place->lane.stream != stream || place->context != context || place->lane.lost)
-        fill(place, context, stream);
+    bool kept = place->used && place->lane.stream == stream && place->context == context && !place->lane.lost && is_same_stream(place, ended);
+    if (thread->recent == &place->lane)
+        thread->recent = NULL;
+    if (!kept && !fill(place, context, stream))
+        return NULL;
+    place->lane.streams_ended = ended;
     if (!thread_is_default(stream))
         thread->recent = &place->lane;
     return place->lane.limiter == NULL ? NULL : &place->lane;

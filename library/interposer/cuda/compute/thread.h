@@ -13,12 +13,14 @@
 
 #include "clock.h"
 #include "lane.h"
+#include "launch.h"
 #include "process.h"
 
 enum { THREAD_SETS = 16, THREAD_WAYS = 4, THREAD_ESTIMATES = 256 };
 
 struct thread_lane {
     CUcontext context;                  /* of a default stream; NULL for others, whose handle is enough */
+    unsigned long long id;              /* of another stream, never used again; 0: this driver has none */
     bool used;
     struct lane lane;                   /* without a limiter: not limited */
 };
@@ -61,6 +63,7 @@ static inline struct lane *thread_lane(struct thread *thread, CUstream stream)
 {
     struct lane *recent = thread->recent;
     if (recent != NULL && recent->stream == stream &&
+        recent->streams_ended == atomic_load_explicit(&compute_streams_ended, memory_order_relaxed) &&
         thread->generation == atomic_load_explicit(&compute_generation, memory_order_relaxed))
         return recent;
     return thread_find_lane(thread, stream);

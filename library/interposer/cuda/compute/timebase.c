@@ -74,18 +74,27 @@ void mark_drop(struct mark *mark)
     pthread_mutex_unlock(&timebase->lock);
 }
 
-struct mark *mark_record(struct timebase *timebase, CUstream stream)
+static bool is_of_capture(CUresult error)
 {
-    if (atomic_load_explicit(&timebase->gone, memory_order_acquire))
+    return error >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && error <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+}
+
+struct mark *mark_record(struct timebase *timebase, CUstream stream, bool *refused)
+{
+    *refused = false;
+    if (atomic_load(&timebase->gone))
         return NULL;
     struct mark *mark = take(timebase);
+    *refused = mark == NULL && !atomic_load(&timebase->gone);
     if (mark == NULL)
         return NULL;
     atomic_store_explicit(&mark->holders, 1, memory_order_relaxed);
     atomic_store_explicit(&mark->reached, false, memory_order_relaxed);
     mark->asked_ns = timebase->driver->now();
-    if (timebase->driver->event_record(mark->event, stream) == CUDA_SUCCESS)
+    CUresult error = timebase->driver->event_record(mark->event, stream);
+    if (error == CUDA_SUCCESS)
         return mark;
+    *refused = !is_of_capture(error) && !atomic_load(&timebase->gone);
     mark_drop(mark);
     return NULL;
 }

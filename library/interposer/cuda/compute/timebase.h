@@ -29,6 +29,8 @@ struct measuring {
     CUresult (*exchange_capture_mode)(CUstreamCaptureMode *mode);
     uint64_t (*now)(void);
     void (*wake)(void);                 /* the helper has slept since it had nothing to do */
+    CUresult (*stream_query)(CUstream stream);
+    void (*rest)(uint64_t ns);
 };
 
 struct mark {
@@ -54,8 +56,8 @@ struct timebase {
 
 void timebase_init(struct timebase *timebase, const struct measuring *driver, CUcontext context);
 
-/* Records a mark, held once; NULL where the driver does not want to. */
-struct mark *mark_record(struct timebase *timebase, CUstream stream);
+/* Records a mark, held once; NULL where the driver does not want to. `refused`: it never will, as far as can be told; no capture or ending context is why. */
+struct mark *mark_record(struct timebase *timebase, CUstream stream, bool *refused);
 struct mark *mark_hold(struct mark *mark);
 void mark_drop(struct mark *mark);      /* NULL is fine */
 

@@ -1,0 +1,60 @@
+/*
+ * Sleeping and cancellation: neither of the two may leave a lane, a lock or a reservation half done.
+ * A sleep of ours is no cancellation point, and what holds something over a call that is one (the driver's may be) is done with cancellation off.
+ */
+#ifndef VCUDA_COMPUTE_REST_H
+#define VCUDA_COMPUTE_REST_H
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "interposer/state/state.h"
+
+#define REST_SHORT_NS UINT64_C(20000)
+/* For whoever waits until another thread of ours is out of the driver: after that it is not our race any more but inside of the driver, which is asked to end
+ * what it waits in. */
+#define REST_MOST_NS UINT64_C(10000000000)
+
+static inline void rest_until(uint64_t ns)
+{
+    struct timespec until = {.tv_sec = (time_t)(ns / UINT64_C(1000000000)), .tv_nsec = (long)(ns % UINT64_C(1000000000))};
+    int before = errno;
+    syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+    errno = before;
+}
+
+static inline void rest(uint64_t ns)
+{
+    struct timespec span = {.tv_nsec = (long)ns};
+    int before = errno;
+    syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &span, NULL);
+    errno = before;
+}
+
+/* False: long enough. `began` 0 at first. */
+static inline bool rest_again(uint64_t *began)
+{
+    uint64_t now = vcuda_now_ns();
+    *began = *began == 0 ? now : *began;
+    rest(REST_SHORT_NS);
+    return now < *began + REST_MOST_NS;
+}
+
+static inline int cancel_off(void)
+{
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    return before;
+}
+
+static inline void cancel_back(int before)
+{
+    pthread_setcancelstate(before, NULL);
+}
+
+#endif
