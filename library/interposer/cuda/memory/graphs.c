@@ -1,13 +1,11 @@
 /*
  * Executable graphs; see graphs.h.
  *
- * A graph may be running from its launch until the event behind it. A launch that needs more than is charged while others are running waits a
+ * A launch that needs more than is charged while others are running waits a
  * while for them before it is refused: on a full GPU the driver would let it follow them.
  */
-#include "graphs.h"
+#include "graph_list.h"
 
-#include <pthread.h>
-#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -21,147 +19,7 @@
 #define GRAPHS_PATIENCE_NS UINT64_C(2000000000)
 #define PAUSE_NS 2000000
 
-struct executable {
-    CUgraphExec handle;         /* NULL: destroyed, and may be running */
-    struct graph_memory *memory;
-    uint64_t stream;            /* of its last launch */
-    CUcontext context;          /* of the event */
-    CUevent event;              /* NULL: none */
-    uint32_t devices;           /* that the launch under way holds, see settle() */
-    bool launching, running;
-    bool ending;                /* its event's context may be about to end: no question is asked of it */
-    struct executable *next;
-};
-
-_Atomic uint32_t graphs_known;
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct executable *executables;
-static uint64_t asked[LIMITS_MAX_DEVICES];      /* of the ledger at present, not charged yet */
-static _Atomic uint64_t allocated[LIMITS_MAX_DEVICES];
-
-/* ---- the list; with the lock held ---- */
-
-static struct executable *find(CUgraphExec handle)
-{
-    struct executable *at = executables;
-
-    while (at != NULL && (at->handle == NULL || at->handle != handle))
-        at = at->next;
-    return at;
-}
-
-static void drop(struct executable *executable)
-{
-    struct executable **at = &executables;
-
-    while (*at != executable)
-        at = &(*at)->next;
-    *at = executable->next;
-    if (executable->event != NULL && !executable->ending)
-        DRIVER(cuEventDestroy_v2, executable->event);
-    free(executable->memory);
-    free(executable);
-    atomic_fetch_sub(&graphs_known, 1);
-}
-
-static void look_who_runs(void)
-{
-    CUstreamCaptureMode mode = relief_begin();
-    struct executable *next;
-
-    for (struct executable *at = executables; at != NULL; at = next) {
-        next = at->next;
-        if (at->ending)
-            continue;
-        at->running = at->running && at->event != NULL && DRIVER(cuEventQuery, at->event) == CUDA_ERROR_NOT_READY;
-        if (!at->running && at->handle == NULL)
-            drop(at);
-    }
-    relief_end(mode);
-}
-
-static bool is_active(const struct executable *executable)
-{
-    return executable->launching || executable->running;
-}
-
-static uint64_t transient_on(const struct executable *executable, int device)
-{
-    for (unsigned i = 0; i < executable->memory->part_count; i++)
-        if (executable->memory->parts[i].device == device)
-            return executable->memory->parts[i].transient;
-    return 0;
-}
-
-/* Whether it is the first among those that need most in its stream, where `besides` does not count. */
-static bool is_greatest(const struct executable *executable, const struct executable *besides, int device)
-{
-    uint64_t own = transient_on(executable, device);
-    bool passed = false;
-
-    for (const struct executable *at = executables; at != NULL; at = at->next) {
-        passed |= at == executable;
-        if (at == executable || at == besides || !is_active(at) || at->stream != executable->stream)
-            continue;
-        if (transient_on(at, device) > own || (!passed && transient_on(at, device) == own))
-            return false;
-    }
-    return true;
-}
-
-/* What an earlier launch of it left, and nobody freed. */
-static uint64_t left_before(const struct executable *executable, int device)
-{
-    uint64_t bytes = 0;
-
-    for (size_t i = 0; i < executable->memory->range_count; i++) {
-        const struct graph_range *range = &executable->memory->ranges[i];
-        if (range->device == device && range->left != 0 && charges_has(&taking_pointers, range->address))
-            bytes += range->left;
-    }
-    return bytes;
-}
-
-/* What it is about to leave. */
-static uint64_t leaves(const struct executable *executable, int device)
-{
-    uint64_t before = executable->launching ? left_before(executable, device) : 0;
-
-    for (unsigned i = 0; i < executable->memory->part_count && executable->launching; i++)
-        if (executable->memory->parts[i].device == device && executable->memory->parts[i].left > before)
-            return executable->memory->parts[i].left - before;
-    return 0;
-}
-
-/* What those that run in other streams need. */
-static uint64_t needed_beside(const struct executable *executable, uint64_t *in_stream, int device)
-{
-    uint64_t bytes = 0;
-
-    *in_stream = transient_on(executable, device);
-    for (const struct executable *at = executables; at != NULL; at = at->next) {
-        if (at == executable || !is_active(at))
-            continue;
-        uint64_t own = transient_on(at, device);
-        bytes += leaves(at, device);
-        if (at->stream == executable->stream)
-            *in_stream = own > *in_stream ? own : *in_stream;
-        else if (is_greatest(at, executable, device))
-            bytes += own;
-    }
-    return bytes;
-}
-
-/* All that graphs need on the device when this one is launched in its stream. */
-static uint64_t needed(const struct executable *executable, const struct graph_part *part, unsigned index, bool *beside)
-{
-    uint64_t in_stream, others = needed_beside(executable, &in_stream, part->device), before = left_before(executable, part->device);
-    uint64_t all = atomic_load(&allocated[index]);
-
-    *beside = others != 0;
-    return (all > before ? all - before : 0) + part->left + in_stream + others;
-}
+static uint64_t asked[LIMITS_MAX_DEVICES];      /* of the ledger at present, not charged yet; with the list's lock */
 
 /* ---- one device's admission ---- */
 
@@ -175,7 +33,7 @@ struct admission {
 
 static uint64_t growth_of(struct admission *admission)
 {
-    uint64_t all = needed(admission->executable, admission->part, admission->index, &admission->beside);
+    uint64_t all = graph_list_needed(admission->executable, admission->part, admission->index, &admission->beside);
     uint64_t charged = pools_charged(admission->pool) + asked[admission->index];
 
     return all > charged ? all - charged : 0;
@@ -184,24 +42,24 @@ static uint64_t growth_of(struct admission *admission)
 /* How much more it needs, which is asked for from then on. Who runs is looked at only where that matters. */
 static uint64_t ask(struct admission *admission)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&graph_list_lock);
     uint64_t growth = growth_of(admission);
     if (growth != 0 && admission->beside) {
-        look_who_runs();
+        graph_list_look();
         growth = growth_of(admission);
     }
     asked[admission->index] += growth;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&graph_list_lock);
     return growth;
 }
 
 static void answer(struct admission *admission, uint64_t growth, bool taken)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&graph_list_lock);
     asked[admission->index] -= growth;
     if (taken)
         pools_raise(admission->pool, growth);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&graph_list_lock);
 }
 
 static uint64_t monotonic_ns(void)
@@ -336,29 +194,29 @@ static struct executable *enter(CUgraphExec exec, CUstream stream, bool per_thre
 {
     if (hook_nested() || !account_needed())
         return NULL;
-    pthread_mutex_lock(&lock);
-    bool known = find(exec) != NULL;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&graph_list_lock);
+    bool known = graph_list_find(exec) != NULL;
+    pthread_mutex_unlock(&graph_list_lock);
     if (!known || stream_captures(stream, per_thread))
         return NULL;
     uint64_t number = stream_number(stream, per_thread);
-    pthread_mutex_lock(&lock);
-    struct executable *executable = find(exec);
+    pthread_mutex_lock(&graph_list_lock);
+    struct executable *executable = graph_list_find(exec);
     if (executable != NULL) {
         executable->stream = number;
         executable->launching = true;
         executable->devices = 0;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&graph_list_lock);
     return executable;
 }
 
 static void leave(struct executable *executable, bool running)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&graph_list_lock);
     executable->launching = false;
     executable->running |= running;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&graph_list_lock);
 }
 
 /* Charges what it needs and lets the driver take it: what that is, is known then. CUDA_SUCCESS: it may be launched. */
@@ -429,11 +287,11 @@ static CUevent event_in(struct executable *executable, CUcontext context)
     if (executable->event != NULL && executable->context == context)
         return executable->event;
     CUevent event = make_event(context);
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&graph_list_lock);
     unused = executable->event;
     executable->event = event;
     executable->context = context;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&graph_list_lock);
     if (unused != NULL)
         DRIVER(cuEventDestroy_v2, unused);
     return event;
@@ -469,7 +327,7 @@ static void record_left(const struct graph_memory *memory)
         if (range->left == 0 || account_verdict(range->device, &index) != VERDICT_COUNT)
             continue;
         if (taking_record(&taking_pointers, range->address, (struct charge){range->left, NULL, index, CHARGE_GRAPH}))
-            atomic_fetch_add(&allocated[index], range->left);
+            graph_list_left(index, range->left);
     }
 }
 
@@ -491,71 +349,9 @@ CUresult graphs_end(struct graph_launch *launch, CUresult error)
     return error;
 }
 
-void graphs_freed(unsigned index, uint64_t bytes)
-{
-    atomic_fetch_sub(&allocated[index], bytes);
-}
-
-/* ---- made and destroyed ---- */
-
-bool graphs_made(CUgraphExec exec, struct graph_memory *memory)
-{
-    bool done = true;
-
-    pthread_mutex_lock(&lock);
-    struct executable *executable = find(exec);
-    if (executable != NULL && memory != NULL) {
-        free(executable->memory);
-        executable->memory = memory;
-    } else if (memory != NULL) {
-        executable = calloc(1, sizeof *executable);
-        done = executable != NULL;
-        if (done) {
-            *executable = (struct executable){.handle = exec, .memory = memory, .next = executables};
-            executables = executable;
-            atomic_fetch_add(&graphs_known, 1);
-        }
-    } else if (executable != NULL) {
-        drop(executable);
-    }
-    pthread_mutex_unlock(&lock);
-    return done;
-}
-
-void graphs_gone(CUgraphExec exec)
-{
-    pthread_mutex_lock(&lock);
-    struct executable *executable = find(exec);
-    if (executable != NULL && executable->running)
-        executable->handle = NULL;
-    else if (executable != NULL)
-        drop(executable);
-    pthread_mutex_unlock(&lock);
-}
-
-void graphs_context_ends(CUcontext context, enum context_fate fate)
-{
-    pthread_mutex_lock(&lock);
-    for (struct executable *at = executables; at != NULL; at = at->next) {
-        if (at->context != context)
-            continue;
-        at->ending = fate == CONTEXT_ENDING;
-        if (fate != CONTEXT_GONE)
-            continue;
-        at->context = NULL;
-        at->event = NULL;
-        at->running = false;
-    }
-    pthread_mutex_unlock(&lock);
-}
-
 void graphs_forget(void)
 {
-    lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    executables = NULL;
-    atomic_store(&graphs_known, 0);
-    for (int i = 0; i < LIMITS_MAX_DEVICES; i++) {
+    for (int i = 0; i < LIMITS_MAX_DEVICES; i++)
         asked[i] = 0;
-        atomic_store(&allocated[i], 0);
-    }
+    graph_list_forget();
 }
