@@ -51,7 +51,8 @@ struct region_device {
     _Atomic uint64_t throttled_launches;
     _Atomic uint64_t launches;          /* counted only while cores are limited */
     _Atomic uint64_t effective_cores;   /* thousandths of a percent in force now: above `cores` while borrowing */
-    uint64_t spares[7];
+    _Atomic uint64_t context_bytes;     /* the least that a context took, right after it was made; 0: not known yet */
+    uint64_t spares[6];
 };
 
 struct region {

@@ -482,6 +482,28 @@ typedef struct CUgraphNodeParams_st {
     long long reserved2;
 } CUgraphNodeParams;
 
+/*
+ * Memory that the application puts behind parts of a sparse array. Three members are unions: `resource` of the two kinds of array, `memHandle` of handles,
+ * `subresource` of a level's level, layer, three offsets and three extents (unsigned int each) and a mip tail's layer (unsigned int), offset and size.
+ */
+typedef enum CUresourcetype_enum {
+    CU_RESOURCE_TYPE_ARRAY = 0, CU_RESOURCE_TYPE_MIPMAPPED_ARRAY = 1, CU_RESOURCE_TYPE_LINEAR = 2, CU_RESOURCE_TYPE_PITCH2D = 3
+} CUresourcetype;
+typedef enum CUarraySparseSubresourceType_enum {
+    CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL = 0, CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL = 1
+} CUarraySparseSubresourceType;
+typedef enum CUmemOperationType_enum { CU_MEM_OPERATION_TYPE_MAP = 1, CU_MEM_OPERATION_TYPE_UNMAP = 2 } CUmemOperationType;
+typedef enum CUmemHandleType_enum { CU_MEM_HANDLE_TYPE_GENERIC = 0 } CUmemHandleType;
+typedef struct CUarrayMapInfo_st {
+    CUresourcetype resourceType;
+    CUarray resource;
+    CUarraySparseSubresourceType subresourceType;
+    unsigned long long subresource[4];
+    CUmemOperationType memOperationType; CUmemHandleType memHandleType;
+    CUmemGenericAllocationHandle memHandle;
+    unsigned long long offset; unsigned int deviceBitMask, flags, reserved[2];
+} CUarrayMapInfo_v1, CUarrayMapInfo;
+
 /* ---- functions: what is declared here is exported, and nothing else is; a pointer to one is `__typeof__(symbol) *` ---- */
 
 #pragma GCC visibility push(default)

@@ -237,6 +237,10 @@ CUDA(cuMemCreate, cuMemCreate, 10020, L, (CUmemGenericAllocationHandle *handle, 
 CUDA(cuMemRelease, cuMemRelease, 10020, L, (CUmemGenericAllocationHandle handle), (handle))
 CUDA(cuMemMap, cuMemMap, 10020, L, (CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
      unsigned long long flags), (pointer, size, offset, handle, flags))
+CUDA(cuMemMapArrayAsync, cuMemMapArrayAsync, 11010, L, (CUarrayMapInfo *map_info_list, unsigned int count, CUstream stream),
+     (map_info_list, count, stream))
+CUDA(cuMemMapArrayAsync_ptsz, cuMemMapArrayAsync, 11010, T, (CUarrayMapInfo *map_info_list, unsigned int count, CUstream stream),
+     (map_info_list, count, stream))
 CUDA(cuMemUnmap, cuMemUnmap, 10020, L, (CUdeviceptr pointer, size_t size), (pointer, size))
 CUDA(cuMemSetAccess, cuMemSetAccess, 10020, L, (CUdeviceptr pointer, size_t size, const CUmemAccessDesc *desc, size_t count),
      (pointer, size, desc, count))
@@ -439,6 +443,11 @@ CUDA(cuGraphAddMemAllocNode, cuGraphAddMemAllocNode, 11040, L, (CUgraphNode *nod
      num_dependencies, node_params))
 CUDA(cuGraphAddMemFreeNode, cuGraphAddMemFreeNode, 11040, L, (CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
      size_t num_dependencies, CUdeviceptr pointer), (node, graph, dependencies, num_dependencies, pointer))
+CUDA(cuGraphMemAllocNodeGetParams, cuGraphMemAllocNodeGetParams, 11040, L, (CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS
+     *params_out), (node, params_out))
+CUDA(cuGraphMemFreeNodeGetParams, cuGraphMemFreeNodeGetParams, 11040, L, (CUgraphNode node, CUdeviceptr *dptr_out), (node,
+     dptr_out))
+CUDA(cuGraphChildGraphNodeGetGraph, cuGraphChildGraphNodeGetGraph, 10000, L, (CUgraphNode node, CUgraph *graph), (node, graph))
 CUDA(cuGraphAddNode, cuGraphAddNode, 12020, L, (CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t
      num_dependencies, CUgraphNodeParams *node_params), (node, graph, dependencies, num_dependencies, node_params))
 CUDA(cuGraphAddNode_v2, cuGraphAddNode, 12030, L, (CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, const

@@ -123,6 +123,33 @@ def test_many_pools_come_and_go(gpu_slice: GpuSlice) -> None:
     assert gpu_slice.used() == 0
 
 
+@pytest.mark.parametrize(
+    "reset", ["cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxRelease_v2"]
+)
+def test_pools_outlive_the_primary_context(gpu_slice: GpuSlice, reset: str) -> None:
+    """They are the device's: what is in them stays charged and can be used, freed and trimmed afterwards."""
+    cuda = gpu_slice.start()
+    mine = cuda.get("cuMemPoolCreate", pointer_to(pool_properties()))
+    for pool in (mine, cuda.pool()):
+        cuda.set_attribute(pool, RELEASE_THRESHOLD, EVERYTHING)
+    kept = cuda.get("cuMemAllocFromPoolAsync", 2 * STEP, mine, 0)
+    cuda.alloc_async(STEP)
+    cuda.alloc(STEP)
+    cuda(reset, 0)
+    assert gpu_slice.used() == 3 * STEP
+    assert not eventually(lambda: gpu_slice.used() != 3 * STEP, within=0.3)  # several rounds of the helper thread
+    cuda("cuCtxSetCurrent", cuda.get("cuDevicePrimaryCtxRetain", 0))
+    assert cuda.attribute(mine, RESERVED) == 2 * STEP
+    assert cuda.code("cuMemAllocFromPoolAsync", room(8), gpu_slice.room - 2 * STEP, mine, 0) == OUT_OF_MEMORY
+    cuda.free_async(kept)
+    cuda.synchronize()
+    cuda("cuMemPoolTrimTo", mine, 0)
+    assert gpu_slice.used() == STEP
+    cuda.get("cuMemAllocFromPoolAsync", 2 * STEP, mine, 0)
+    cuda("cuMemPoolDestroy", mine)
+    assert gpu_slice.used() == 3 * STEP
+
+
 def test_an_allocation_waits_for_nothing(gpu_slice: GpuSlice) -> None:
     """No stream is synchronised, not even where memory is short."""
     cuda = gpu_slice.start()

@@ -80,13 +80,13 @@ def test_eight_processes_race_for_one_limit(
     held.write_bytes(bytes(8))
     racers = [gpu_slice.container.start_program(storm, "race", 2500, held, gpu_slice.limit) for _ in range(8)]
     running.extend(racers)
-    assert eventually(lambda: gpu_slice.total() == 8 * CONTEXT)  # contexts are made whether they fit or not
+    assert eventually(lambda: gpu_slice.total() == 8 * CONTEXT)
     for racer in racers:
         assert racer.stdin is not None
         racer.stdin.write("\n")
         racer.stdin.flush()
     assert _watch(gpu_slice, racers) > 0
-    assert [(*racer.communicate(), racer.returncode) for racer in racers] == [("never more\n", "", 0)] * 8
+    assert [(*racer.communicate(), racer.returncode) for racer in racers] == [("never more than there is\n", "", 0)] * 8
     counters = gpu_slice.counters()
     assert counters.refusals > 0
     assert 8 * CONTEXT < counters.peak <= gpu_slice.limit

@@ -9,10 +9,12 @@ import pytest
 from tests.library.compiler import runtime
 from tests.library.gpu_slice import CONTEXT, GpuSlice, eventually
 from tests.library.interposed import Container, two_gpus
-from tests.library.memory_client import MIB, OUT_OF_MEMORY, UNIT, pointer_to, pool_properties
+from tests.library.memory_client import MIB, OUT_OF_MEMORY, UNIT, Cuda, pointer_to, pool_properties, room
 from tests.library.test_interposer_memory_families import FAMILIES, STEP
+from tests.library.test_interposer_memory_graphs import captured, executable
 from tests.library.test_interposer_memory_pools import capture
 from tests.library.test_interposer_memory_processes import build_storm
+from tests.library.test_interposer_memory_virtual import MAP, map_parts, part, sparse
 
 pytestmark = pytest.mark.timeout(180)  # the first one compiles everything once more
 
@@ -65,12 +67,39 @@ def _pools_and_graphs(checked: GpuSlice) -> None:
         cuda.free_async(cuda.alloc_async(STEP, stream), stream)
     cuda("cuGraphLaunch", cuda.get("cuGraphInstantiateWithFlags", graph[0], 0), stream)
     assert eventually(lambda: checked.use(cuda).used == STEP)
+    _executables(cuda, checked)
     cuda.__exit__()
     assert cuda.process.returncode == 0
 
 
+def _executables(cuda: Cuda, checked: GpuSlice) -> None:
+    """Made, updated, run in several streams, refused, destroyed while they run and after their context."""
+    made = [executable(cuda, size, milliseconds=20) for size in (STEP, 2 * STEP, 4 * STEP)]
+    left = executable(cuda, STEP, kept=True, flags=1)
+    streams = [cuda.stream() for _ in made]
+    for _ in range(2):
+        for one, stream in zip(made, streams, strict=True):
+            cuda("cuGraphLaunch", one, stream)
+            cuda("cuGraphLaunch", left, stream)
+    other, _ = captured(cuda, 2 * STEP, milliseconds=20)
+    cuda("cuGraphExecUpdate_v2", made[0], other, room(24))
+    assert cuda.code("cuGraphUpload", executable(cuda, checked.limit), 0) == OUT_OF_MEMORY
+    cuda("cuGraphLaunch", made[0], streams[0])
+    cuda("cuGraphExecDestroy", made[0])
+    cuda("cuGraphLaunch", made[1], streams[0])
+    cuda("cuDevicePrimaryCtxReset_v2", 0)
+    for one in (left, *made[1:]):
+        cuda("cuGraphExecDestroy", one)
+
+
 def _handles(checked: GpuSlice) -> None:
     cuda = checked.start()
+    array = sparse(cuda)
+    handle = cuda.create(UNIT)
+    for at in range(200):
+        assert map_parts(cuda, part(array, MAP, handle, at)) == 0
+    cuda("cuMemRelease", handle)
+    cuda("cuArrayDestroy", array)
     address = cuda.reserve(190 * UNIT)
     for i in range(190):
         handle = cuda.create(UNIT)

@@ -1,6 +1,9 @@
 """cuMemCreate and those who hold what it made: memory counts until its last handle and its last mapping are gone."""
 
+import struct
 from pathlib import Path
+
+import pytest
 
 from tests.library.gpu_slice import CONTEXT, GpuSlice
 from tests.library.memory_client import (
@@ -154,4 +157,71 @@ def test_a_context_ends_and_the_memory_of_handles_stays(gpu_slice: GpuSlice) -> 
     cuda("cuDevicePrimaryCtxReset_v2", 0)
     assert gpu_slice.used() == UNIT
     cuda("cuMemRelease", handle)
+    assert gpu_slice.used() == 0
+
+
+# ---- memory behind parts of sparse arrays ----
+
+SPARSE = 0x40
+MAP, UNMAP = 1, 2
+
+
+def sparse(cuda: Cuda) -> int:
+    return cuda.get("cuArray3DCreate_v2", pointer_to(struct.pack("QQQIII4x", 4096, 4096, 0, 0x20, 1, SPARSE)))
+
+
+def part(array: int, operation: int, handle: int = 0, x: int = 0, width: int = 512, height: int = 512) -> bytes:
+    """A CUarrayMapInfo for a rectangle at the upper edge."""
+    level = struct.pack("8I", 0, 0, x, 0, 0, width, height, 1)
+    return struct.pack("i4xQi4x", 0, array, 0) + level + struct.pack("iiQQIIII", operation, 0, handle, 0, 1, 0, 0, 0)
+
+
+def map_parts(cuda: Cuda, *parts: bytes, name: str = "cuMemMapArrayAsync") -> int:
+    return cuda.code(name, pointer_to(b"".join(parts)), len(parts), 0)
+
+
+@pytest.mark.parametrize("name", ["cuMemMapArrayAsync", "cuMemMapArrayAsync_ptsz"])
+def test_memory_behind_an_array_counts_until_it_is_unmapped(gpu_slice: GpuSlice, name: str) -> None:
+    cuda = gpu_slice.start()
+    array, handles = sparse(cuda), [cuda.create(UNIT) for _ in range(3)]
+    assert map_parts(cuda, *(part(array, MAP, one, 512 * at) for at, one in enumerate(handles)), name=name) == 0
+    for handle in handles:
+        cuda("cuMemRelease", handle)
+    assert gpu_slice.used() == 3 * UNIT
+    assert map_parts(cuda, part(array, UNMAP, x=512), name=name) == 0
+    assert gpu_slice.used() == 2 * UNIT
+    cuda("cuArrayDestroy", array)
+    assert gpu_slice.used() == 0
+    assert gpu_slice.total() == CONTEXT
+
+
+def test_other_memory_in_the_same_place_of_an_array_takes_its_turn(gpu_slice: GpuSlice) -> None:
+    cuda = gpu_slice.start()
+    array, first, second = sparse(cuda), cuda.create(UNIT), cuda.create(2 * UNIT)
+    for handle in (first, second):
+        assert map_parts(cuda, part(array, MAP, handle)) == 0
+        cuda("cuMemRelease", handle)
+    assert gpu_slice.used() == 2 * UNIT
+    assert map_parts(cuda, part(array, UNMAP), part(array, UNMAP)) == 0
+    assert gpu_slice.used() == 0
+
+
+def test_a_mapping_that_the_driver_refuses_changes_nothing(gpu_slice: GpuSlice) -> None:
+    cuda = gpu_slice.start()
+    array, handle = sparse(cuda), cuda.create(UNIT)
+    plain = cuda.get("cuArray3DCreate_v2", pointer_to(struct.pack("QQQIII4x", 16, 16, 0, 0x20, 1, 0)))
+    before = gpu_slice.used()
+    assert map_parts(cuda, part(array, MAP, handle), part(plain, MAP, handle)) == INVALID_VALUE
+    cuda("cuMemRelease", handle)
+    assert gpu_slice.used() == before - UNIT
+
+
+@pytest.mark.parametrize("end", ["cuCtxDestroy_v2", "cuDevicePrimaryCtxReset_v2"])
+def test_what_lies_behind_an_array_ends_with_its_context(gpu_slice: GpuSlice, end: str) -> None:
+    cuda = gpu_slice.start()
+    argument = cuda.get("cuCtxCreate_v2", 0, 0) if end == "cuCtxDestroy_v2" else 0
+    array, handle = sparse(cuda), cuda.create(UNIT)
+    assert map_parts(cuda, part(array, MAP, handle)) == 0
+    cuda("cuMemRelease", handle)
+    cuda(end, argument)
     assert gpu_slice.used() == 0

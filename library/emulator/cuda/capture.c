@@ -205,14 +205,14 @@ CUresult capture_child(struct stream *stream, const struct graph *graph)
     return node != NULL && (node->child = graph_clone(graph)) != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult add_memory_node(struct stream *stream, CUgraphNodeType type, CUdeviceptr pointer)
+static CUresult add_memory_node(struct stream *stream, CUgraphNodeType type, const CUDA_MEM_ALLOC_NODE_PARAMS *params)
 {
     CUresult error;
     driver_lock();
     if (!capture_takes(stream, &error))
         error = CUDA_ERROR_ILLEGAL_STATE;
     struct node *node = error == CUDA_SUCCESS ? add_node(stream, type) : NULL;
-    if (node != NULL && !node_set_memory(node, pointer))
+    if (node != NULL && !(type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? node_set_allocation(node, params) : node_set_memory(node, params->dptr)))
         error = CUDA_ERROR_OUT_OF_MEMORY;
     driver_unlock();
     return error == CUDA_SUCCESS && node == NULL ? CUDA_ERROR_OUT_OF_MEMORY : error;
@@ -220,18 +220,25 @@ static CUresult add_memory_node(struct stream *stream, CUgraphNodeType type, CUd
 
 CUresult capture_memory_alloc(struct stream *stream, CUDA_MEM_ALLOC_NODE_PARAMS *params)
 {
-    CUresult error = graph_memory_reserve(params);
+    CUdeviceptr again[GRAPH_ADDRESSES];
+    bool is_new = true;
+    driver_lock();
+    size_t count = stream->capture == NULL ? 0
+                                           : graph_free_addresses(stream->capture->graph, stream->follows, stream->follow_count, again,
+                                                                  GRAPH_ADDRESSES);
+    driver_unlock();
+    CUresult error = graph_memory_reserve(params, again, count, &is_new);
     if (error != CUDA_SUCCESS)
         return error;
-    error = add_memory_node(stream, CU_GRAPH_NODE_TYPE_MEM_ALLOC, params->dptr);
-    if (error != CUDA_SUCCESS)
+    error = add_memory_node(stream, CU_GRAPH_NODE_TYPE_MEM_ALLOC, params);
+    if (error != CUDA_SUCCESS && is_new)
         graph_memory_forget(params->dptr);
     return error;
 }
 
 CUresult capture_memory_free(struct stream *stream, CUdeviceptr pointer)
 {
-    return add_memory_node(stream, CU_GRAPH_NODE_TYPE_MEM_FREE, pointer);
+    return add_memory_node(stream, CU_GRAPH_NODE_TYPE_MEM_FREE, &(CUDA_MEM_ALLOC_NODE_PARAMS){.dptr = pointer});
 }
 
 CUresult capture_action(struct stream *stream, const struct graph_action *action)

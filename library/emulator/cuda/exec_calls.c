@@ -46,6 +46,8 @@ ENTRY(cuGraphInstantiateWithFlags)(CUgraphExec *exec, CUgraph graph, unsigned lo
     return instantiate(exec, graph, flags, NULL);
 }
 
+static CUresult upload(CUgraphExec handle, CUstream stream_handle, bool per_thread);
+
 static CUresult instantiate_with(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params, bool per_thread)
 {
     struct stream *stream;
@@ -57,6 +59,11 @@ static CUresult instantiate_with(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_IN
         error = stream_of(params->hUploadStream, per_thread, &stream);
     if (error == CUDA_SUCCESS)
         error = instantiate(exec, graph, params->flags, &params->hErrNode_out);
+    if (error == CUDA_SUCCESS && (params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0) {
+        error = upload(*exec, params->hUploadStream, per_thread);
+        if (error != CUDA_SUCCESS)
+            entry_cuGraphExecDestroy(*exec);
+    }
     params->result_out = error == CUDA_SUCCESS              ? CUDA_GRAPH_INSTANTIATE_SUCCESS
                          : params->hErrNode_out != NULL ? CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE
                                                         : CUDA_GRAPH_INSTANTIATE_ERROR;
@@ -156,32 +163,14 @@ ENTRY(cuGraphExecKernelNodeSetParams)(CUgraphExec exec, CUgraphNode node, const 
     return entry_cuGraphExecKernelNodeSetParams_v2(exec, node, &wide);
 }
 
-static CUresult upload(CUgraphExec exec, CUstream handle, bool per_thread)
-{
-    struct stream *stream;
-    if (exec_of(exec) == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult error = stream_of(handle, per_thread, &stream);
-    return error == CUDA_SUCCESS ? capture_forbids(stream) : error;
-}
-
-ENTRY(cuGraphUpload)(CUgraphExec graph, CUstream stream)
-{
-    return upload(graph, stream, false);
-}
-
-ENTRY(cuGraphUpload_ptsz)(CUgraphExec exec, CUstream stream)
-{
-    return upload(exec, stream, true);
-}
-
 static bool is_freed(const struct exec *exec, CUdeviceptr memory)
 {
+    int unfreed = 0;
     for (unsigned i = 0; i < exec->count; i++) {
-        if (exec->steps[i].type == CU_GRAPH_NODE_TYPE_MEM_FREE && exec->steps[i].memory == memory)
-            return true;
+        if (exec->steps[i].memory == memory)
+            unfreed += exec->steps[i].type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? 1 : -1;
     }
-    return false;
+    return unfreed <= 0;
 }
 
 static void free_earlier(const struct exec *exec, struct stream *stream)
@@ -220,6 +209,71 @@ static CUresult perform(const struct exec *exec, struct stream *stream)
             take_back(exec, i, stream);
     }
     return error;
+}
+
+static bool has_memory(const struct exec *exec)
+{
+    for (unsigned i = 0; i < exec->count; i++) {
+        if (exec->steps[i].memory != 0)
+            return true;
+    }
+    return false;
+}
+
+static bool is_allocated(const struct exec *exec, CUdeviceptr memory)
+{
+    for (unsigned i = 0; i < exec->count; i++) {
+        if (exec->steps[i].type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && exec->steps[i].memory == memory)
+            return true;
+    }
+    return false;
+}
+
+/* The memory that a launch will need is taken from the GPU now, and stays with the device's graph memory. */
+static CUresult upload_memory(const struct exec *exec, struct stream *stream)
+{
+    CUresult error = CUDA_SUCCESS;
+    unsigned at = 0;
+    for (; at < exec->count && error == CUDA_SUCCESS; at++) {
+        if (exec->steps[at].type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+            error = graph_memory_back(exec->steps[at].memory, stream);
+        else if (exec->steps[at].type == CU_GRAPH_NODE_TYPE_MEM_FREE && is_allocated(exec, exec->steps[at].memory))
+            graph_memory_unback(exec->steps[at].memory, stream);
+    }
+    take_back(exec, at, stream);
+    return error;
+}
+
+/* What an earlier launch left allocated is there already. */
+static bool has_memory_in_use(const struct exec *exec)
+{
+    for (unsigned i = 0; i < exec->count; i++) {
+        if (exec->steps[i].type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && graph_memory_is_backed(exec->steps[i].memory))
+            return true;
+    }
+    return false;
+}
+
+static CUresult upload(CUgraphExec handle, CUstream stream_handle, bool per_thread)
+{
+    struct exec *exec = exec_of(handle);
+    struct stream *stream;
+    if (exec == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult error = stream_of(stream_handle, per_thread, &stream);
+    if (error == CUDA_SUCCESS)
+        error = capture_forbids(stream);
+    return error == CUDA_SUCCESS && !has_memory_in_use(exec) ? upload_memory(exec, stream) : error;
+}
+
+ENTRY(cuGraphUpload)(CUgraphExec graph, CUstream stream)
+{
+    return upload(graph, stream, false);
+}
+
+ENTRY(cuGraphUpload_ptsz)(CUgraphExec exec, CUstream stream)
+{
+    return upload(exec, stream, true);
 }
 
 /* Stretches between host functions, each placed as one. */
@@ -263,6 +317,8 @@ static CUresult launch(CUgraphExec handle, CUstream stream_handle, bool per_thre
     else if (!queue_holds(stream))
         stream_count_launch(stream, stream->tail);
     driver_unlock();
+    if (has_memory(exec))
+        graph_memory_launched(stream);
     return error;
 }
 

@@ -79,6 +79,47 @@ bool node_set_memory(struct node *node, CUdeviceptr address)
     return true;
 }
 
+bool node_set_allocation(struct node *node, const CUDA_MEM_ALLOC_NODE_PARAMS *params)
+{
+    node->memory_bytes = params->bytesize;
+    node->memory_device = params->poolProps.location.id;
+    return node_set_memory(node, params->dptr);
+}
+
+int graph_unfreed(const struct graph *graph, CUdeviceptr address)
+{
+    int unfreed = 0;
+    for (const struct node *at = graph->first; at != NULL; at = at->next) {
+        if (at->memory == address)
+            unfreed += at->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? 1 : -1;
+    }
+    return unfreed;
+}
+
+static bool is_allocated(const struct graph *graph, CUdeviceptr address)
+{
+    for (const struct node *at = graph->first; at != NULL; at = at->next) {
+        if (at->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && at->memory == address)
+            return true;
+    }
+    return false;
+}
+
+size_t graph_free_addresses(const struct graph *graph, struct node *const *follows, size_t count, CUdeviceptr *out, size_t room)
+{
+    size_t found = 0;
+    for (const struct node *at = graph->first; at != NULL && found < room; at = at->next) {
+        bool before = false;
+        if (at->type != CU_GRAPH_NODE_TYPE_MEM_FREE || graph_unfreed(graph, at->memory) != 0 || !is_allocated(graph, at->memory))
+            continue;
+        for (size_t i = 0; i < count && !before; i++)
+            before = node_is_before(at, follows[i]);
+        if (before)
+            out[found++] = at->memory;
+    }
+    return found;
+}
+
 static void drop_kernel(struct kernel_call *kernel)
 {
     free(kernel->buffer);
@@ -173,6 +214,8 @@ static bool copy_content(struct node *to, const struct node *from)
     to->event = from->event;
     if (to->event != NULL)
         event_hold(to->event);
+    to->memory_bytes = from->memory_bytes;
+    to->memory_device = from->memory_device;
     if (from->memory != 0 && !node_set_memory(to, from->memory))
         return false;
     if (from->child != NULL && (to->child = graph_clone(from->child)) == NULL)

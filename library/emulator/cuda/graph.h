@@ -29,6 +29,8 @@ struct node {
     struct graph *child;
     struct event *event;
     CUdeviceptr memory;         /* of allocation and free nodes */
+    size_t memory_bytes;        /* of allocation nodes */
+    int memory_device;
     struct node **follows;
     size_t follow_count;
     unsigned number;            /* in topological order, while that is being made use of */
@@ -52,6 +54,11 @@ bool node_follow(struct node *node, struct node *after);    /* false: no memory 
 bool node_set_kernel(struct node *node, const struct launch *launch, const struct work *work);
 /* `address` of an allocation node, which it holds, or of a free node. False: no memory. */
 bool node_set_memory(struct node *node, CUdeviceptr address);
+bool node_set_allocation(struct node *node, const CUDA_MEM_ALLOC_NODE_PARAMS *params);
+/* Addresses that a node which follows those may use again: allocated in the graph, and freed before it. How many. */
+size_t graph_free_addresses(const struct graph *graph, struct node *const *follows, size_t count, CUdeviceptr *out, size_t room);
+/* How often nodes of the graph allocate an address more than they free it. */
+int graph_unfreed(const struct graph *graph, CUdeviceptr address);
 bool nodes_valid(const struct graph *graph, struct node *const *nodes, size_t count);
 /* Numbers the nodes so that each comes behind what it follows. NULL: done; else a node on a cycle. */
 struct node *graph_number(struct graph *graph);

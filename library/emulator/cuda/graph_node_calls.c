@@ -136,30 +136,74 @@ static CUresult add_moved(CUgraphNode *out, CUgraph graph, const CUgraphNode *de
     return finish(node, CUDA_SUCCESS, out);
 }
 
+static size_t free_addresses(CUgraph handle, const CUgraphNode *dependencies, size_t count, CUdeviceptr *out)
+{
+    struct graph *graph = graph_of(handle);
+    size_t found = 0;
+    driver_lock();
+    if (graph != NULL && nodes_valid(graph, (struct node *const *)dependencies, count))
+        found = graph_free_addresses(graph, (struct node *const *)dependencies, count, out, GRAPH_ADDRESSES);
+    driver_unlock();
+    return found;
+}
+
 ENTRY(cuGraphAddMemAllocNode)(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, size_t num_dependencies,
                               CUDA_MEM_ALLOC_NODE_PARAMS *node_params)
 {
-    CUresult error = node_params == NULL ? CUDA_ERROR_INVALID_VALUE : graph_memory_reserve(node_params);
+    CUdeviceptr again[GRAPH_ADDRESSES];
+    bool is_new = true;
+    size_t count = free_addresses(graph, dependencies, num_dependencies, again);
+    CUresult error = node_params == NULL ? CUDA_ERROR_INVALID_VALUE : graph_memory_reserve(node_params, again, count, &is_new);
     if (error != CUDA_SUCCESS)
         return error;
     struct node *node = start(graph, CU_GRAPH_NODE_TYPE_MEM_ALLOC, out, dependencies, num_dependencies, &error);
-    if (node == NULL) {
-        graph_memory_forget(node_params->dptr);
-        return error;
-    }
-    error = finish(node, node_set_memory(node, node_params->dptr) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY, out);
-    if (error != CUDA_SUCCESS)
+    if (node != NULL)
+        error = finish(node, node_set_allocation(node, node_params) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY, out);
+    if (error != CUDA_SUCCESS && is_new)
         graph_memory_forget(node_params->dptr);
     return error;
 }
 
+/* Also what another graph allocates is freed once. */
 static bool frees_already(const struct node *node, CUdeviceptr pointer)
 {
+    bool allocates = false, frees = false;
     for (const struct node *at = node->graph->first; at != NULL; at = at->next) {
-        if (at != node && at->type == CU_GRAPH_NODE_TYPE_MEM_FREE && at->memory == pointer)
-            return true;
+        allocates |= at->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && at->memory == pointer;
+        frees |= at != node && at->type == CU_GRAPH_NODE_TYPE_MEM_FREE && at->memory == pointer;
     }
-    return false;
+    return allocates ? graph_unfreed(node->graph, pointer) < 0 : frees;
+}
+
+ENTRY(cuGraphMemAllocNodeGetParams)(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS *params_out)
+{
+    const struct node *node = node_of(handle);
+    if (node == NULL || params_out == NULL || node->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+        return CUDA_ERROR_INVALID_VALUE;
+    *params_out = (CUDA_MEM_ALLOC_NODE_PARAMS){
+        .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, node->memory_device}},
+        .bytesize = node->memory_bytes,
+        .dptr = node->memory,
+    };
+    return CUDA_SUCCESS;
+}
+
+ENTRY(cuGraphMemFreeNodeGetParams)(CUgraphNode handle, CUdeviceptr *dptr_out)
+{
+    const struct node *node = node_of(handle);
+    if (node == NULL || dptr_out == NULL || node->type != CU_GRAPH_NODE_TYPE_MEM_FREE)
+        return CUDA_ERROR_INVALID_VALUE;
+    *dptr_out = node->memory;
+    return CUDA_SUCCESS;
+}
+
+ENTRY(cuGraphChildGraphNodeGetGraph)(CUgraphNode handle, CUgraph *graph)
+{
+    const struct node *node = node_of(handle);
+    if (node == NULL || graph == NULL || node->type != CU_GRAPH_NODE_TYPE_GRAPH)
+        return CUDA_ERROR_INVALID_VALUE;
+    *graph = (CUgraph)node->child;
+    return CUDA_SUCCESS;
 }
 
 ENTRY(cuGraphAddMemFreeNode)(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, size_t num_dependencies, CUdeviceptr pointer)

@@ -24,11 +24,18 @@ void memory_synchronised(struct context *context);
 CUresult memory_global_make(struct context *context, uint64_t bytes, CUdeviceptr *out);
 void memory_global_drop(CUdeviceptr pointer);
 
-/* A graph's allocation node. Reserve: checks the parameters and gives `dptr` an address of its own, nothing behind it. */
-CUresult graph_memory_reserve(CUDA_MEM_ALLOC_NODE_PARAMS *params);
+/*
+ * A graph's allocation node. Reserve: checks the parameters and gives `dptr` an address, nothing behind it: one of `again` that is large enough,
+ * as allocations of one graph share an address where one ends before the other begins, or one of its own.
+ */
+enum { GRAPH_ADDRESSES = 64 };
+CUresult graph_memory_reserve(CUDA_MEM_ALLOC_NODE_PARAMS *params, const CUdeviceptr *again, size_t count, bool *is_new);
 /* At a launch: memory behind it (CUDA_ERROR_OUT_OF_MEMORY), and at the free node that memory back to the device's graph pool. */
 CUresult graph_memory_back(CUdeviceptr pointer, struct stream *stream);
 CUresult graph_memory_unback(CUdeviceptr pointer, struct stream *stream);
+bool graph_memory_is_backed(CUdeviceptr pointer);
+/* The launch that did this is queued in the stream: what it freed is anybody's when it has ended. */
+void graph_memory_launched(struct stream *stream);
 /* Whether an allocation node has that address. */
 bool graph_memory_is(CUdeviceptr pointer);
 /* No graph refers to it any more; what is behind it stays the application's until it frees it. */

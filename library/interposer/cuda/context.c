@@ -5,6 +5,7 @@
  */
 #include "handles.h"
 #include "hooks.h"
+#include "memory/memory.h"
 
 static struct handles attached;         /* contexts: cuCtxAttach without its cuCtxDetach */
 static struct handles greens;           /* green contexts: their devices */
@@ -64,9 +65,20 @@ static CUresult changed(CUresult error, CUdevice device, bool created)
     return error;
 }
 
+/* What may make a process's first context on a device, with room for it. */
+#define BEGINS(device, symbol, ...)                                                                                    \
+    struct memory_context_room room;                                                                                   \
+    if (!memory_context_begin(&room, device))                                                                          \
+        return CUDA_ERROR_OUT_OF_MEMORY;                                                                               \
+    CUresult error = changed(DRIVER(symbol, __VA_ARGS__), device, true);                                               \
+    memory_context_end(&room, error == CUDA_SUCCESS);
+
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
-    return changed(DRIVER(cuDevicePrimaryCtxRetain, context, device), device, true);
+    BEGINS(device, cuDevicePrimaryCtxRetain, context, device)
+    if (error == CUDA_SUCCESS && !hook_nested())
+        memory_primary(device, *context);
+    return error;
 }
 
 /* What may end a context, between telling those who keep something in it. */
@@ -105,22 +117,26 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 
 CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
 {
-    return changed(DRIVER(cuCtxCreate, context, flags, device), device, true);
+    BEGINS(device, cuCtxCreate, context, flags, device)
+    return error;
 }
 
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
 {
-    return changed(DRIVER(cuCtxCreate_v2, context, flags, device), device, true);
+    BEGINS(device, cuCtxCreate_v2, context, flags, device)
+    return error;
 }
 
 CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *params_array, int num_params, unsigned int flags, CUdevice device)
 {
-    return changed(DRIVER(cuCtxCreate_v3, context, params_array, num_params, flags, device), device, true);
+    BEGINS(device, cuCtxCreate_v3, context, params_array, num_params, flags, device)
+    return error;
 }
 
 CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *ctx_create_params, unsigned int flags, CUdevice device)
 {
-    return changed(DRIVER(cuCtxCreate_v4, context, ctx_create_params, flags, device), device, true);
+    BEGINS(device, cuCtxCreate_v4, context, ctx_create_params, flags, device)
+    return error;
 }
 
 /* The device of a context can be asked only while the context is current; it need not be. */
@@ -177,10 +193,15 @@ CUresult cuCtxDetach(CUcontext context)
 
 CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc desc, CUdevice device, unsigned int flags)
 {
+    struct memory_context_room room;
+    if (!memory_context_begin(&room, device))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult error = DRIVER(cuGreenCtxCreate, green, desc, device, flags);
     if (error == CUDA_SUCCESS && !hook_nested())
         handles_set(&greens, *green, device);
-    return changed(error, device, true);
+    changed(error, device, true);
+    memory_context_end(&room, error == CUDA_SUCCESS);
+    return error;
 }
 
 CUdevice context_green_device(CUgreenCtx green)
@@ -199,6 +220,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
     CUdevice device = hook_nested() ? CU_DEVICE_INVALID : context_green_device(green);
     if (device == CU_DEVICE_INVALID)
         return DRIVER(cuGreenCtxDestroy, green);
+    memory_green_ends(green);
     handles_forget(&greens, green);     /* before: the handle may come back at once */
     CUresult error = destroy_green(green, device);
     if (error != CUDA_SUCCESS)

@@ -27,48 +27,42 @@ static uint64_t free_of(int index, uint64_t real_free)
     return used >= device->memory_bytes ? 0 : smaller(device->memory_bytes - used, real_free);
 }
 
-CUresult cuMemGetInfo(unsigned int *free, unsigned int *total)
+/* Whether the driver's answer is to be changed, and for which device: the current one, whose account is brought up to date. */
+static bool is_answered(CUresult error, int *index)
 {
-    CUresult error = DRIVER(cuMemGetInfo, free, total);
     if (error != CUDA_SUCCESS || hook_nested())
-        return error;
+        return false;
     vcuda_helper_poll();
     memory_settle();
-    int index = device_index_current();
-    if (free != NULL)
-        *free = (unsigned int)free_of(index, *free);
-    if (total != NULL)
-        *total = (unsigned int)total_of(index, *total);
-    return error;
+    *index = device_index_current();
+    return true;
 }
 
-CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
-{
-    CUresult error = DRIVER(cuMemGetInfo_v2, free, total);
-    if (error != CUDA_SUCCESS || hook_nested())
-        return error;
-    vcuda_helper_poll();
-    memory_settle();
-    int index = device_index_current();
-    if (free != NULL)
-        *free = free_of(index, *free);
-    if (total != NULL)
-        *total = total_of(index, *total);
-    return error;
-}
+/* The oldest versions have numbers of 32 bits; nothing else sets them apart. */
+#define MEM_GET_INFO(symbol, number)                                                                                   \
+    CUresult symbol(number *free, number *total)                                                                       \
+    {                                                                                                                  \
+        int index;                                                                                                     \
+        CUresult error = DRIVER(symbol, free, total);                                                                  \
+        bool answered = is_answered(error, &index);                                                                    \
+        if (answered && free != NULL)                                                                                  \
+            *free = (number)free_of(index, *free);                                                                     \
+        if (answered && total != NULL)                                                                                 \
+            *total = (number)total_of(index, *total);                                                                  \
+        return error;                                                                                                  \
+    }
 
-CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device)
-{
-    CUresult error = DRIVER(cuDeviceTotalMem, bytes, device);
-    if (error == CUDA_SUCCESS && bytes != NULL && !hook_nested())
-        *bytes = (unsigned int)total_of(device_index(device), *bytes);
-    return error;
-}
+MEM_GET_INFO(cuMemGetInfo, unsigned int)
+MEM_GET_INFO(cuMemGetInfo_v2, size_t)
 
-CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
-{
-    CUresult error = DRIVER(cuDeviceTotalMem_v2, bytes, device);
-    if (error == CUDA_SUCCESS && bytes != NULL && !hook_nested())
-        *bytes = total_of(device_index(device), *bytes);
-    return error;
-}
+#define DEVICE_TOTAL_MEM(symbol, number)                                                                               \
+    CUresult symbol(number *bytes, CUdevice device)                                                                    \
+    {                                                                                                                  \
+        CUresult error = DRIVER(symbol, bytes, device);                                                                \
+        if (error == CUDA_SUCCESS && bytes != NULL && !hook_nested())                                                  \
+            *bytes = (number)total_of(device_index(device), *bytes);                                                   \
+        return error;                                                                                                  \
+    }
+
+DEVICE_TOTAL_MEM(cuDeviceTotalMem, unsigned int)
+DEVICE_TOTAL_MEM(cuDeviceTotalMem_v2, size_t)

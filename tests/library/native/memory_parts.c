@@ -169,16 +169,25 @@ static void one_backing_step(unsigned *seed)
         break;
     case 1:
         if (piece->references > 0) {
-            piece->references--;
-            backing_released(piece->handle, freed);
+            bool released = (unsigned)rand_r(seed) % 8 != 0;
+            struct memory *memory = backing_release_begin(piece->handle);
+            expect(memory != NULL, "unknown");
+            if (released)
+                piece->references--;
+            backing_release_end(memory, piece->handle, released, freed);
             settle(piece);
         }
         break;
     case 2:
         if (piece->references > 0 && mapped[at] == 0) {
-            mapped[at] = which + 1;
-            piece->mappings++;
-            expect(backing_mapped((uint64_t)at * UNIT, UNIT, piece->handle), "no memory");
+            bool agreed = (unsigned)rand_r(seed) % 8 != 0;
+            struct memory *memory = backing_map_begin(piece->handle);
+            expect(memory != NULL, "unknown");
+            if (agreed) {
+                mapped[at] = which + 1;
+                piece->mappings++;
+            }
+            expect(backing_map_end(memory, (uint64_t)at * UNIT, UNIT, agreed, freed), "no memory");
         }
         break;
     case 3:

@@ -16,15 +16,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "threads.h"
+#include "memory_race.h"
 
 enum { LIVE = 24, MARK = 64 };
 
 static const uint64_t unit = UINT64_C(2) << 20;
 static CUcontext context;
 static long rounds;
-static uint64_t deadline, most;
-static _Atomic uint64_t *held;
 
 static size_t left(void)
 {
@@ -149,29 +147,6 @@ static void *hammer_one(void *number)
     return NULL;
 }
 
-static void *race_one(void *number)
-{
-    unsigned seed = (unsigned)(uintptr_t)number + (unsigned)getpid() * 31;
-    check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
-    while (now_ns() < deadline) {
-        CUdeviceptr pointers[4];
-        uint64_t size = (1 + (unsigned)rand_r(&seed) % 200) * unit;
-        int count = 0;
-        while (count < 4 && cuMemAlloc_v2(&pointers[count], size) == CUDA_SUCCESS) {
-            count++;
-            if (atomic_fetch_add(held, size) + size > most) {
-                printf("more than there is\n");
-                exit(1);
-            }
-        }
-        for (int i = 0; i < count; i++) {
-            atomic_fetch_sub(held, size);
-            check(cuMemFree_v2(pointers[i]), "cuMemFree_v2");
-        }
-    }
-    return NULL;
-}
-
 static int hammer(int threads)
 {
     size_t before = left();
@@ -182,14 +157,15 @@ static int hammer(int threads)
     return after != before;
 }
 
-/* Counted after it is taken and uncounted before it is given back, so that the count is never too high. */
 static int race(int threads, const char *path, uint64_t own)
 {
-    held = shared_count(path);
-    atomic_fetch_add(held, own);
-    in_threads(threads, race_one);
-    atomic_fetch_sub(held, own);
-    puts("never more than there is");
+    race_of.held = shared_count(path);
+    race_of.context = context;
+    race_of.blocks = 4;
+    race_of.units = 200;
+    atomic_fetch_add(race_of.held, own);
+    race_in(threads);
+    atomic_fetch_sub(race_of.held, own);
     return 0;
 }
 
@@ -225,8 +201,8 @@ int main(int count, char **words)
         return hammer(atoi(words[2]));
     }
     if (count == 7 && strcmp(words[1], "race") == 0) {
-        deadline = now_ns() + strtoull(words[3], NULL, 10) * 1000000;
-        most = strtoull(words[5], NULL, 10);
+        race_of.deadline_ns = now_ns() + strtoull(words[3], NULL, 10) * 1000000;
+        race_of.most = strtoull(words[5], NULL, 10);
         return race(atoi(words[2]), words[4], strtoull(words[6], NULL, 10));
     }
     if (count == 3 && strcmp(words[1], "hold") == 0)

@@ -39,8 +39,7 @@ static bool add_chunk(struct arena *arena, uint64_t size)
     return true;
 }
 
-/* In whole steps; where the GPU has not that much left, what is needed and no more. */
-static bool grow(struct arena *arena, uint64_t size)
+bool arena_grow(struct arena *arena, uint64_t size)
 {
     uint64_t step = arena->wish.size, steps = (size + step - 1) / step * step;
     if (add_chunk(arena, steps))
@@ -66,10 +65,10 @@ struct chunk *arena_take(struct arena *arena, uint64_t size, uint64_t *at)
     struct chunk *chunk = arena_take_free(arena, size, at);
     if (chunk != NULL)
         return chunk;
-    if (!grow(arena, rounded(size))) {
+    if (!arena_grow(arena, rounded(size))) {
         uint64_t before = arena->reserved;
         arena_trim(arena, 0); /* what lies idle in pieces that are too small may make room for one that is not */
-        if (arena->reserved == before || !grow(arena, rounded(size)))
+        if (arena->reserved == before || !arena_grow(arena, rounded(size)))
             return NULL;
     }
     return arena_take_free(arena, size, at);

@@ -36,6 +36,8 @@ struct chunk *arena_chunk(const struct arena *arena, uint64_t address);
 /* The chunk that is empty after it; NULL: something is still in it. */
 struct chunk *arena_give(struct arena *arena, uint64_t address, uint64_t size);
 void arena_drop(struct arena *arena, struct chunk *empty);
+/* Another chunk, in whole steps; where the GPU has not that much left, of what is needed and no more. False: not even that. */
+bool arena_grow(struct arena *arena, uint64_t size);
 /* Gives empty chunks back while at least `keep` bytes stay reserved. */
 void arena_trim(struct arena *arena, uint64_t keep);
 /* Gives empty chunks back while more than `threshold` bytes are reserved. */

@@ -25,5 +25,6 @@ struct array {
 
 struct array *array_find(const void *handle, bool mipmap);  /* NULL: none such */
 void array_release(struct allocation *allocation);          /* with everything that refers to it */
+void sparse_array_gone(const struct array *array);           /* what was put behind it is not there any more */
 
 #endif

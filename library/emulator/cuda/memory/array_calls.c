@@ -53,6 +53,7 @@ static void release(struct array *array)
 {
     if (array->allocation != NULL)
         linear_release(array->allocation);
+    sparse_array_gone(array);
     drop(array);
 }
 
@@ -68,7 +69,7 @@ static CUresult back(struct array *array, struct context *context)
     array->allocation = linear_make(ALLOCATION_ARRAY, context_device(context), ZONE_HIGH, array->layout.bytes);
     if (array->allocation == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    array->allocation->context = context_handle(context);
+    array->allocation->context = context_handle(context_root(context));
     array->allocation->owner = array;
     array->start = array->allocation->span.start;
     return CUDA_SUCCESS;

@@ -1,6 +1,6 @@
 /*
  * Memory of graphs: an address for each allocation node, memory behind it from launch to free, and the attributes of a device's
- * graph memory.
+ * graph memory. The pages behind a graph are its own: nothing smaller than SPACE_UNIT is shared.
  *
  * In: what cuda/graph does to its nodes, and cuGraph-related calls of memory. Out: addresses that stay the same over launches. What
  * is behind them comes from a pool of the driver's own that keeps what it has until cuDeviceGraphMemTrim. Invariant: an address is
@@ -38,6 +38,24 @@ static CUresult check(const CUDA_MEM_ALLOC_NODE_PARAMS *params)
     return params->bytesize > UINT64_MAX / 2 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
+static struct allocation *find(CUdeviceptr pointer)
+{
+    struct allocation *found = allocation_at(pointer);
+    return found != NULL && found->kind == ALLOCATION_GRAPH ? found : NULL;
+}
+
+static bool reuse(CUDA_MEM_ALLOC_NODE_PARAMS *params, const CUdeviceptr *again, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const struct allocation *found = find(again[i]);
+        if (found == NULL || found->device != params->poolProps.location.id || in_units(found->span.size) < in_units(params->bytesize))
+            continue;
+        params->dptr = again[i];
+        return true;
+    }
+    return false;
+}
+
 static CUresult reserve(CUDA_MEM_ALLOC_NODE_PARAMS *params)
 {
     struct graph_memory *memory = calloc(1, sizeof *memory);
@@ -55,21 +73,17 @@ static CUresult reserve(CUDA_MEM_ALLOC_NODE_PARAMS *params)
     return CUDA_SUCCESS;
 }
 
-CUresult graph_memory_reserve(CUDA_MEM_ALLOC_NODE_PARAMS *params)
+CUresult graph_memory_reserve(CUDA_MEM_ALLOC_NODE_PARAMS *params, const CUdeviceptr *again, size_t count, bool *is_new)
 {
     CUresult result = params == NULL ? CUDA_ERROR_INVALID_VALUE : check(params);
     if (result != CUDA_SUCCESS)
         return result;
     memory_lock();
-    result = reserve(params);
+    *is_new = !reuse(params, again, count);
+    if (*is_new)
+        result = reserve(params);
     memory_unlock();
     return result;
-}
-
-static struct allocation *find(CUdeviceptr pointer)
-{
-    struct allocation *found = allocation_at(pointer);
-    return found != NULL && found->kind == ALLOCATION_GRAPH ? found : NULL;
 }
 
 static CUresult back(struct allocation *found, struct stream *stream)
@@ -78,7 +92,7 @@ static CUresult back(struct allocation *found, struct stream *stream)
     struct pool *pool = pool_of_graphs(found->device);
     if (memory->backing != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    struct physical *physical = pool == NULL ? NULL : pool_take(pool, found->span.size, stream, &memory->backing);
+    struct physical *physical = pool == NULL ? NULL : pool_take(pool, in_units(found->span.size), stream, &memory->backing);
     if (physical == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     found->physical = physical;
@@ -99,7 +113,7 @@ CUresult graph_memory_free_in(struct allocation *found, struct stream *stream)
     struct graph_memory *memory = found->owner;
     if (memory->backing == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    pool_give(pool_of_graphs(found->device), memory->backing, found->span.size, stream);
+    pool_give(pool_of_graphs(found->device), memory->backing, in_units(found->span.size), stream);
     memory->backing = 0;
     found->physical = NULL;
     found->content = NULL;
@@ -129,6 +143,26 @@ CUresult graph_memory_unback(CUdeviceptr pointer, struct stream *stream)
     CUresult result = found == NULL ? CUDA_ERROR_INVALID_VALUE : graph_memory_free_in(found, stream);
     memory_unlock();
     return result;
+}
+
+bool graph_memory_is_backed(CUdeviceptr pointer)
+{
+    memory_lock();
+    const struct allocation *found = find(pointer);
+    bool backed = found != NULL && ((const struct graph_memory *)found->owner)->backing != 0;
+    memory_unlock();
+    return backed;
+}
+
+void graph_memory_launched(struct stream *stream)
+{
+    memory_lock();
+    for (int device = 0; device_valid(device); device++) {
+        struct pool *pool = pool_of_graphs(device);
+        if (pool != NULL)
+            pool_freed_later(pool, stream);
+    }
+    memory_unlock();
 }
 
 bool graph_memory_is(CUdeviceptr pointer)

@@ -44,7 +44,7 @@ static CUresult record(enum allocation_kind kind, const void *at, uint64_t size,
     else if ((made = allocation_make(kind, start, size)) == NULL)
         result = CUDA_ERROR_OUT_OF_MEMORY;
     if (made != NULL) {
-        made->context = context_handle(context);
+        made->context = context_handle(context_root(context));
         made->flags = flags;
         made->content = (char *)(uintptr_t)start;
     }

@@ -64,7 +64,7 @@ static CUresult open_handle(CUdeviceptr *pointer, const CUipcMemHandle *from, un
     memory_lock();
     struct allocation *opened = foreign_open(ALLOCATION_OPENED, &handle.place);
     if (opened != NULL) {
-        opened->context = context_handle(context);
+        opened->context = context_handle(context_root(context));
         *pointer = opened->span.start;
     }
     memory_unlock();

@@ -30,7 +30,7 @@ static CUresult allocate(struct context *context, enum allocation_kind kind, enu
     memory_lock();
     struct allocation *made = linear_make(kind, context_device(context), zone, bytes);
     if (made != NULL) {
-        made->context = context_handle(context);
+        made->context = context_handle(context_root(context));
         *pointer = made->span.start;
     }
     memory_unlock();

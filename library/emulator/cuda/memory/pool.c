@@ -116,14 +116,36 @@ static void follow_all(struct pool *pool, struct stream *stream)
     }
 }
 
+/*
+ * The pages behind a graph need not lie side by side, and change with every launch: pieces that are too small alone serve together, those
+ * among them that the stream itself freed. Here they are given back and taken again as one.
+ */
+static bool gather(struct pool *pool, uint64_t size, const struct stream *stream, uint64_t *start)
+{
+    uint64_t before = pool->arena.reserved;
+    for (struct freed **at = &pool->waiting; *at != NULL;) {
+        struct freed *freed = *at;
+        if (freed->point.stream != stream) {
+            at = &freed->next;
+            continue;
+        }
+        arena_give(&pool->arena, freed->start, freed->size);
+        unlink_freed(pool, at);
+    }
+    arena_trim(&pool->arena, 0);
+    uint64_t gathered = before - pool->arena.reserved;
+    return ((gathered > size && arena_grow(&pool->arena, gathered)) || arena_grow(&pool->arena, size)) &&
+           arena_take_free(&pool->arena, size, start) != NULL;
+}
+
 static bool find_memory(struct pool *pool, uint64_t size, struct stream *stream, uint64_t *start)
 {
     if (reuse_own(pool, size, stream, start))
         return true;
     if (pool->reuse[1])
         settle(pool);
-    if (arena_take_free(&pool->arena, size, start) != NULL || reuse_followed(pool, size, stream, start) ||
-        arena_take(&pool->arena, size, start) != NULL)
+    if (arena_take_free(&pool->arena, size, start) != NULL || (pool->of_graphs && gather(pool, size, stream, start)) ||
+        reuse_followed(pool, size, stream, start) || arena_take(&pool->arena, size, start) != NULL)
         return true;
     if (!pool->reuse[2] || pool->waiting == NULL)
         return false;
@@ -192,6 +214,14 @@ void pool_trim(struct pool *pool, uint64_t keep)
     arena_trim(&pool->arena, keep);
 }
 
+void pool_freed_later(struct pool *pool, struct stream *stream)
+{
+    for (struct freed *at = pool->waiting; at != NULL; at = at->next) {
+        if (at->point.stream == stream)
+            at->point = stream_point(stream);
+    }
+}
+
 void pool_destroy(struct pool *pool)
 {
     pool->destroyed = true;
@@ -238,7 +268,10 @@ struct pool *pool_default_host(void)
 struct pool *pool_of_graphs(int device)
 {
     CUmemPoolProps properties = plain(CU_MEM_LOCATION_TYPE_DEVICE, device);
-    return permanent(&graphs[device], &properties, UINT64_MAX);
+    struct pool *pool = permanent(&graphs[device], &properties, UINT64_MAX);
+    if (pool != NULL)
+        pool->of_graphs = true;
+    return pool;
 }
 
 /* True: there will be something to do at a later synchronisation. */

@@ -35,6 +35,7 @@ struct pool {
     int32_t reuse[3];           /* FOLLOW_EVENT_DEPENDENCIES, ALLOW_OPPORTUNISTIC, ALLOW_INTERNAL_DEPENDENCIES */
     uint8_t access[MAX_GPUS];
     bool permanent;             /* a device's default, or its graph memory */
+    bool of_graphs;             /* takes memory of the GPU before it lets one stream wait for another */
     bool imported;
     bool destroyed;             /* ends with its last allocation */
     bool shareable_made;
@@ -51,6 +52,8 @@ struct physical *pool_take(struct pool *pool, uint64_t size, struct stream *stre
 /* `stream` NULL: everything is done with it. */
 void pool_give(struct pool *pool, uint64_t start, uint64_t size, struct stream *stream);
 void pool_trim(struct pool *pool, uint64_t keep);
+/* What was freed in the stream waits for what is queued there now as well. */
+void pool_freed_later(struct pool *pool, struct stream *stream);
 void pool_free_now(struct allocation *allocation);
 void pool_free_in(struct allocation *allocation, struct stream *stream);
 

@@ -82,7 +82,7 @@ struct object *object_find(CUmemGenericAllocationHandle handle)
     return found != NULL && found->handles > 0 ? found : NULL;
 }
 
-static void drop_unused(struct object *object)
+void object_drop_unused(struct object *object)
 {
     if (object->handles > 0 || object->mappings > 0)
         return;
@@ -96,7 +96,7 @@ static void drop_unused(struct object *object)
 void object_release(struct object *object)
 {
     object->handles--;
-    drop_unused(object);
+    object_drop_unused(object);
 }
 
 CUresult object_import(int fd, struct object **out)
@@ -154,7 +154,7 @@ static void remove_one(struct allocation *allocation)
     if (mapping->exposed)
         space_hide(allocation->span.start, allocation->span.size);
     mapping->object->mappings--;
-    drop_unused(mapping->object);
+    object_drop_unused(mapping->object);
     free(mapping);
     allocation_drop(allocation);
 }

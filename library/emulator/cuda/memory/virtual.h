@@ -36,6 +36,7 @@ struct reservation *reservation_holding(uint64_t address);
 CUresult object_make(uint64_t size, const CUmemAllocationProp *properties, struct object **out);
 struct object *object_find(CUmemGenericAllocationHandle handle);     /* NULL: no such handle */
 void object_release(struct object *object);
+void object_drop_unused(struct object *object);
 CUresult object_import(int fd, struct object **out);
 
 CUresult mapping_make(uint64_t start, uint64_t size, struct object *object);

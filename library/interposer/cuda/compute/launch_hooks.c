@@ -5,6 +5,7 @@
  */
 #include "lane.h"
 #include "launch.h"
+#include "interposer/cuda/memory/graphs.h"
 
 enum { MOST_DEVICES = 64 };
 
@@ -64,22 +65,34 @@ KERNEL_EX(cuLaunchKernelEx_ptsz, own_stream(config->hStream))
 COOPERATIVE(cuLaunchCooperativeKernel, stream)
 COOPERATIVE(cuLaunchCooperativeKernel_ptsz, own_stream(stream))
 
-#define GRAPH(symbol, wanted_stream)                                                                                   \
-    CUresult symbol(CUgraphExec graph, CUstream stream)                                                                \
+/* Graphs that take memory are charged for it first. */
+#define GRAPH(symbol, wanted_stream, per_thread)                                                                       \
+    static CUresult launched_##symbol(CUgraphExec graph, CUstream stream)                                              \
     {                                                                                                                  \
         if (compute_free())                                                                                            \
             return real.symbol(graph, stream);                                                                         \
         PASS(launch_key(graph, 0, 0, 0, 0, 0, 0), wanted_stream, symbol, graph, stream)                                       \
+    }                                                                                                                  \
+    CUresult symbol(CUgraphExec graph, CUstream stream)                                                                \
+    {                                                                                                                  \
+        struct graph_launch launch;                                                                                    \
+        if (!graphs_any())                                                                                             \
+            return launched_##symbol(graph, stream);                                                                   \
+        if (!graphs_begin(&launch, graph, stream, per_thread))                                                         \
+            return CUDA_ERROR_OUT_OF_MEMORY;                                                                           \
+        return graphs_end(&launch, launched_##symbol(graph, stream));                                                  \
     }
 
-GRAPH(cuGraphLaunch, stream)
-GRAPH(cuGraphLaunch_ptsz, own_stream(stream))
+GRAPH(cuGraphLaunch, stream, false)
+GRAPH(cuGraphLaunch_ptsz, own_stream(stream), true)
 
 /* The handle may come back for another graph. One that is updated keeps its estimate: most updates change no cost, and measurements follow. */
 CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
     if (!compute_free() && !hook_nested())
         compute_forget(exec);
+    if (graphs_any() && !hook_nested())
+        graphs_gone(exec);
     return DRIVER(cuGraphExecDestroy, exec);
 }
 

@@ -52,8 +52,12 @@ static bool take_once(struct region *region, unsigned index, uint64_t bytes)
 }
 
 /* Each step may have freed something; the dearer ones come later. */
-static bool take_after_relief(struct region *region, unsigned index, uint64_t bytes)
+static bool take_after_relief(unsigned index, uint64_t bytes)
 {
+    struct region *region = vcuda_region();
+
+    if (region == NULL)
+        return false;
     vcuda_refresh();
     if (bytes > limit_of(index))
         return false;
@@ -69,7 +73,7 @@ static void count_refusal(struct region *region, unsigned index)
     atomic_fetch_add_explicit(&region->devices[index].refusals, 1, memory_order_relaxed);
 }
 
-bool account_take(unsigned index, uint64_t bytes)
+bool account_try(unsigned index, uint64_t bytes)
 {
     struct region *region = vcuda_region();
 
@@ -77,11 +81,51 @@ bool account_take(unsigned index, uint64_t bytes)
         return false;
     vcuda_helper_poll();
     overhead_settle();
-    if (take_once(region, index, bytes) || take_after_relief(region, index, bytes))
-        return true;
-    count_refusal(region, index);
+    return take_once(region, index, bytes);
+}
+
+void account_relieve(unsigned index)
+{
+    vcuda_refresh();
+    vcuda_reap();
+    relief_read(index);
+    relief_trim(index);
+}
+
+void account_refused(unsigned index)
+{
+    struct region *region = vcuda_region();
+
+    if (region != NULL)
+        count_refusal(region, index);
     overhead_changed();     /* it may have fallen since it was last looked at */
+}
+
+bool account_take(unsigned index, uint64_t bytes)
+{
+    if (account_try(index, bytes) || take_after_relief(index, bytes))
+        return true;
+    account_refused(index);
     return false;
+}
+
+static bool reserve_once(unsigned index, uint64_t bytes)
+{
+    return ledger_reserve(vcuda_region(), vcuda_slot(), index, bytes, limit_of(index), vcuda_reap);
+}
+
+bool account_reserve(unsigned index, uint64_t bytes)
+{
+    vcuda_helper_poll();
+    if (reserve_once(index, bytes))
+        return true;
+    account_relieve(index);
+    return reserve_once(index, bytes);
+}
+
+void account_unreserve(unsigned index, uint64_t bytes)
+{
+    ledger_unreserve(vcuda_slot(), index, bytes);
 }
 
 bool account_overrun(unsigned index)

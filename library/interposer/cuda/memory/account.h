@@ -32,6 +32,18 @@ bool account_needed(void);
 bool account_take(unsigned index, uint64_t bytes);
 void account_give(unsigned index, uint64_t bytes);
 
+/* Its steps, for who does something between them: once, without relief; whatever may make room; a refusal in the end. */
+bool account_try(unsigned index, uint64_t bytes);
+void account_relieve(unsigned index);
+void account_refused(unsigned index);
+
+/*
+ * The same for what will count as overhead once it is there: it stands in the way of others until it is given back, and is granted whatever
+ * the limit to who is alone on the device. Before a refusal the same is done as before that of an allocation.
+ */
+bool account_reserve(unsigned index, uint64_t bytes);
+void account_unreserve(unsigned index, uint64_t bytes);
+
 /* Whether the container has more of a device than it may: what the driver took went beyond what was asked for. Counts a refusal. */
 bool account_overrun(unsigned index);
 

@@ -7,6 +7,7 @@
  */
 #include "sizes.h"
 #include "taking.h"
+#include "virtual_hooks.h"
 
 static struct array_shape shape_of(const CUDA_ARRAY3D_DESCRIPTOR *asked, unsigned levels)
 {
@@ -111,11 +112,13 @@ CUresult cuArrayDestroy(CUarray array)
 {
     struct giving giving;
 
-    if (hook_nested() || !charges_any(&taking_arrays))
+    if (hook_nested())
         return real.cuArrayDestroy(array);
     giving_begin(&giving, &taking_arrays, (uintptr_t)array);
     CUresult error = DRIVER(cuArrayDestroy, array);
     giving_end(&giving, error);
+    if (error == CUDA_SUCCESS)
+        virtual_array_gone(array);
     return error;
 }
 
@@ -123,10 +126,12 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
 {
     struct giving giving;
 
-    if (hook_nested() || !charges_any(&taking_arrays))
+    if (hook_nested())
         return real.cuMipmappedArrayDestroy(array);
     giving_begin(&giving, &taking_arrays, (uintptr_t)array);
     CUresult error = DRIVER(cuMipmappedArrayDestroy, array);
     giving_end(&giving, error);
+    if (error == CUDA_SUCCESS)
+        virtual_array_gone(array);
     return error;
 }

@@ -13,6 +13,7 @@ struct memory {
     uint64_t bytes;         /* 0: imported, not ours to count */
     unsigned device;
     unsigned handles, mappings;
+    unsigned calls;         /* of the driver under way */
     struct memory *next_free;
 };
 
@@ -127,7 +128,7 @@ static struct memory *new_memory(unsigned device, uint64_t bytes)
 
 static void drop_unheld(struct memory *memory, backing_freed *freed)
 {
-    if (memory->handles != 0 || memory->mappings != 0)
+    if (memory->handles != 0 || memory->mappings != 0 || memory->calls != 0)
         return;
     if (memory->bytes != 0 && freed != NULL)
         freed(memory->device, memory->bytes);
@@ -170,30 +171,65 @@ bool backing_retained(uint64_t handle, uint64_t address)
     return hold(handle, known != NULL ? known->memory : mapping->memory);
 }
 
-void backing_released(uint64_t handle, backing_freed *freed)
+/* Out of the table first: as soon as the driver has released it, another thread may be given the same number. */
+struct memory *backing_release_begin(uint64_t handle)
 {
     struct held *known = lookup(&handles, handle);
 
     if (known == NULL)
-        return;
+        return NULL;
     struct memory *memory = known->memory;
+    memory->calls++;
     memory->handles--;
     if (--known->extent == 0)
         cut(&handles, (size_t)(known - handles.items), (size_t)(known - handles.items) + 1);
+    return memory;
+}
+
+/* What could not be released and not be remembered counts for ever. */
+void backing_release_end(struct memory *memory, uint64_t handle, bool released, backing_freed *freed)
+{
+    if (!released && !hold(handle, memory))
+        memory->handles++;
+    memory->calls--;
     drop_unheld(memory, freed);
 }
 
-bool backing_mapped(uint64_t address, uint64_t size, uint64_t handle)
+struct memory *backing_map_begin(uint64_t handle)
 {
     struct held *known = lookup(&handles, handle);
 
-    if (known == NULL || size == 0)
-        return true;
-    if (!make_room(&mappings))
-        return false;
-    known->memory->mappings++;
-    insert(&mappings, (struct held){address, size, known->memory});
-    return true;
+    if (known == NULL)
+        return NULL;
+    known->memory->calls++;
+    return known->memory;
+}
+
+bool backing_map_end(struct memory *memory, uint64_t address, uint64_t size, bool mapped, backing_freed *freed)
+{
+    bool remembered = !mapped || size == 0 || make_room(&mappings);
+
+    if (mapped && size != 0 && remembered) {
+        memory->mappings++;
+        insert(&mappings, (struct held){address, size, memory});
+    }
+    memory->calls--;
+    drop_unheld(memory, freed);
+    return remembered;
+}
+
+uint32_t backing_devices_of(const struct memory *memory)
+{
+    return memory == NULL || memory->bytes == 0 ? 0 : UINT32_C(1) << memory->device;
+}
+
+uint32_t backing_devices_in(uint64_t address, uint64_t size)
+{
+    uint32_t devices = 0;
+
+    for (size_t at = find(&mappings, address); at < mappings.count && mappings.items[at].key - address < size; at++)
+        devices |= backing_devices_of(mappings.items[at].memory);
+    return devices;
 }
 
 void backing_unmapped(uint64_t address, uint64_t size, backing_freed *freed)
@@ -207,8 +243,103 @@ void backing_unmapped(uint64_t address, uint64_t size, backing_freed *freed)
     cut(&mappings, from, to);
 }
 
+/* ---- parts of sparse arrays ---- */
+
+static struct tile {
+    struct backing_part part;
+    const void *owner;
+    struct memory *memory;
+} *tiles;
+static size_t tile_count, tile_room;
+
+uint32_t backing_devices_in_arrays(void)
+{
+    uint32_t devices = 0;
+
+    for (size_t i = 0; i < tile_count; i++)
+        devices |= backing_devices_of(tiles[i].memory);
+    return devices;
+}
+
+static bool make_tile_room(void)
+{
+    size_t room = tile_room ? 2 * tile_room : FIRST_CAPACITY;
+
+    if (tile_count < tile_room)
+        return true;
+    struct tile *bigger = pages(room * sizeof *bigger);
+    if (bigger == NULL)
+        return false;
+    if (tile_count != 0)
+        memcpy(bigger, tiles, tile_count * sizeof *bigger);
+    if (tile_room != 0)
+        munmap(tiles, tile_room * sizeof *bigger);
+    tiles = bigger;
+    tile_room = room;
+    return true;
+}
+
+bool backing_part_mapped(struct memory *memory, const struct backing_part *part, const void *owner)
+{
+    bool remembered = make_tile_room();
+
+    if (remembered)
+        tiles[tile_count++] = (struct tile){*part, owner, memory};
+    memory->mappings++;     /* what could not be remembered counts for ever */
+    memory->calls--;
+    return remembered;
+}
+
+static bool lies_within(const struct backing_part *inner, const struct backing_part *outer)
+{
+    bool within = inner->array == outer->array && inner->kind == outer->kind && inner->level == outer->level && inner->layer == outer->layer;
+
+    for (int i = 0; i < 3 && within; i++)
+        within = inner->at[i] >= outer->at[i] && inner->at[i] + inner->extent[i] <= outer->at[i] + outer->extent[i];
+    return within;
+}
+
+static bool is_meant(const struct tile *tile, const struct backing_part *part, const void *array, const void *owner)
+{
+    return part != NULL ? lies_within(&tile->part, part) : array != NULL ? tile->part.array == array : tile->owner == owner;
+}
+
+static void drop_tiles(const struct backing_part *part, const void *array, const void *owner, backing_freed *freed)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < tile_count; i++) {
+        if (!is_meant(&tiles[i], part, array, owner)) {
+            tiles[kept++] = tiles[i];
+            continue;
+        }
+        tiles[i].memory->mappings--;
+        drop_unheld(tiles[i].memory, freed);
+    }
+    tile_count = kept;
+}
+
+void backing_part_unmapped(const struct backing_part *part, backing_freed *freed)
+{
+    drop_tiles(part, NULL, NULL, freed);
+}
+
+void backing_array_gone(const void *array, backing_freed *freed)
+{
+    drop_tiles(NULL, array, NULL, freed);
+}
+
+void backing_owner_gone(const void *owner, backing_freed *freed)
+{
+    drop_tiles(NULL, NULL, owner, freed);
+}
+
 void backing_forget(void)
 {
+    if (tile_room != 0)
+        munmap(tiles, tile_room * sizeof *tiles);
+    tiles = NULL;
+    tile_count = tile_room = 0;
     if (handles.capacity != 0)
         munmap(handles.items, handles.capacity * sizeof(*handles.items));
     if (mappings.capacity != 0)

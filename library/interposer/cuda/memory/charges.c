@@ -86,6 +86,16 @@ bool charges_put(struct charges *charges, uint64_t key, struct charge charge, st
     return stored;
 }
 
+bool charges_has(struct charges *charges, uint64_t key)
+{
+    struct charges_shard *shard = shard_of(charges, key);
+
+    pthread_mutex_lock(&shard->lock);
+    bool found = shard->count != 0 && key != 0 && shard->entries[place(shard, key)].key == key;
+    pthread_mutex_unlock(&shard->lock);
+    return found;
+}
+
 static void remove_at(struct charges *charges, struct charges_shard *shard, uint64_t at)
 {
     close_hole(shard, at);

@@ -19,6 +19,7 @@ enum charge_kind {
     CHARGE_LINEAR = 1,      /* gone with its context */
     CHARGE_MANAGED,         /* the same; not among what NVML counts for the process */
     CHARGE_POOLED,          /* charged with its pool */
+    CHARGE_GRAPH,           /* left by a graph's launch, charged with what the driver keeps for graphs */
 };
 
 struct charge {
@@ -49,6 +50,7 @@ struct charges {
 /* False where there is no host memory for it: nothing changed. `replaced->bytes` says what the key stood for before, 0 for nothing. */
 bool charges_put(struct charges *charges, uint64_t key, struct charge charge, struct charge *replaced);
 
+bool charges_has(struct charges *charges, uint64_t key);
 bool charges_take(struct charges *charges, uint64_t key, struct charge *taken);
 
 /* Takes all of one owner and hands each out. The visitor is called with a lock held and may not come back here. */

@@ -59,6 +59,14 @@ static void raise_peak(struct region *region, unsigned device, uint64_t bytes)
         ;
 }
 
+static enum outcome why_not(const struct region *region, const struct region_slot *own, unsigned device, const struct reading *now, uint64_t bytes,
+                            uint64_t limit)
+{
+    if (fits(now->settled, bytes, limit))
+        return CONTENDED;
+    return read_all(region, own, device).mark == now->mark ? FULL : TORN;
+}
+
 static enum outcome try_once(struct region *region, struct region_slot *own, unsigned device, uint64_t bytes, uint64_t limit)
 {
     struct region_use *use = &own->use[device];
@@ -72,9 +80,22 @@ static enum outcome try_once(struct region *region, struct region_slot *own, uns
         return TAKEN;
     }
     atomic_fetch_sub(&use->pending, bytes);
-    if (fits(now.settled, bytes, limit))
-        return CONTENDED;
-    return read_all(region, own, device).mark == now.mark ? FULL : TORN;
+    return why_not(region, own, device, &now, bytes, limit);
+}
+
+/* Nobody has anything but this process; who reserves at the same time may be the first as well. */
+static enum outcome try_to_reserve(struct region *region, struct region_slot *own, unsigned device, uint64_t bytes, uint64_t limit)
+{
+    struct region_use *use = &own->use[device];
+
+    atomic_fetch_add(&use->pending, bytes);
+    struct reading now = read_all(region, own, device);
+    bool others_have = now.settled > atomic_load(&use->used) + atomic_load(&use->overhead);
+    bool others_reserve = now.pending > atomic_load(&use->pending);
+    if (fits(now.settled, now.pending, limit) || (!others_have && !others_reserve))
+        return TAKEN;
+    atomic_fetch_sub(&use->pending, bytes);
+    return others_have ? why_not(region, own, device, &now, bytes, limit) : CONTENDED;
 }
 
 static uint64_t monotonic_ns(void)
@@ -97,26 +118,53 @@ static void step_back(unsigned attempt, uint64_t now_ns)
     nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
 }
 
+/* Decides what `outcome` means to who waits since `*since_ns`, 0 at first. False: that is the answer. */
+static bool again(enum outcome outcome, unsigned count, uint64_t patience_ns, uint64_t *since_ns, ledger_reaper *reap)
+{
+    uint64_t now_ns;
+
+    if (outcome == TAKEN || outcome == FULL)
+        return false;
+    now_ns = monotonic_ns();
+    if (*since_ns == 0)
+        *since_ns = now_ns;
+    if (now_ns - *since_ns >= patience_ns)
+        return false;
+    if (reap != NULL && outcome == CONTENDED && count % 16 == 15)
+        reap();
+    step_back(count, now_ns);
+    return true;
+}
+
 bool ledger_take(struct region *region, struct region_slot *own, unsigned device, uint64_t bytes, uint64_t limit, ledger_reaper *reap)
 {
-    uint64_t deadline_ns = 0;
+    uint64_t since_ns = 0;
+    enum outcome outcome;
+    unsigned count = 0;
 
     if (bytes > limit)
         return false;
-    for (unsigned attempt = 0;; attempt++) {
-        enum outcome outcome = try_once(region, own, device, bytes, limit);
+    do
+        outcome = try_once(region, own, device, bytes, limit);
+    while (again(outcome, count++, LEDGER_PATIENCE_NS, &since_ns, reap));
+    return outcome == TAKEN;
+}
 
-        if (outcome == TAKEN || outcome == FULL)
-            return outcome == TAKEN;
-        uint64_t now_ns = monotonic_ns();
-        if (deadline_ns == 0)
-            deadline_ns = now_ns + LEDGER_PATIENCE_NS;
-        if (now_ns >= deadline_ns)
-            return false;
-        if (reap != NULL && outcome == CONTENDED && attempt % 16 == 15)
-            reap();
-        step_back(attempt, now_ns);
-    }
+bool ledger_reserve(struct region *region, struct region_slot *own, unsigned device, uint64_t bytes, uint64_t limit, ledger_reaper *reap)
+{
+    uint64_t since_ns = 0;
+    enum outcome outcome;
+    unsigned count = 0;
+
+    do
+        outcome = try_to_reserve(region, own, device, bytes, limit);
+    while (again(outcome, count++, LEDGER_CONTEXT_PATIENCE_NS, &since_ns, reap));
+    return outcome == TAKEN;
+}
+
+void ledger_unreserve(struct region_slot *own, unsigned device, uint64_t bytes)
+{
+    atomic_fetch_sub(&own->use[device].pending, bytes);
 }
 
 void ledger_record(struct region *region, struct region_slot *own, unsigned device, uint64_t bytes)

@@ -17,11 +17,19 @@
 #include "abi/region.h"
 
 #define LEDGER_PATIENCE_NS UINT64_C(500000000)
+#define LEDGER_CONTEXT_PATIENCE_NS UINT64_C(10000000000)
 
 /* Called while somebody else's reservation is in the way, now and then: it may be a dead process's. */
 typedef unsigned ledger_reaper(void);
 
 bool ledger_take(struct region *region, struct region_slot *own, unsigned device, uint64_t bytes, uint64_t limit, ledger_reaper *reap);
+
+/*
+ * For what will be in `overhead` afterwards, such as a context: the bytes stay in `pending` until ledger_unreserve. Granted also where they do not
+ * fit if nobody else has or reserves anything there. Waits longer for others: who has reserved is making a context.
+ */
+bool ledger_reserve(struct region *region, struct region_slot *own, unsigned device, uint64_t bytes, uint64_t limit, ledger_reaper *reap);
+void ledger_unreserve(struct region_slot *own, unsigned device, uint64_t bytes);
 
 /* Counts what the driver has handed out already, over the limit or not. */
 void ledger_record(struct region *region, struct region_slot *own, unsigned device, uint64_t bytes);

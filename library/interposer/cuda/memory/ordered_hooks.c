@@ -1,8 +1,8 @@
 /*
  * cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemFreeAsync, each for both meanings of the null stream.
  *
- * In: the application's calls. Out: the driver's answer, or CUDA_ERROR_OUT_OF_MEMORY. What is allocated in a capture is the graph's: it is
- * followed by the helper thread (relief.h) and never refused here.
+ * In: the application's calls. Out: the driver's answer, or CUDA_ERROR_OUT_OF_MEMORY. What is allocated in a capture is the graph's, which is
+ * charged for it when it is launched (graphs.h); nothing is refused here.
  */
 #include "ordered.h"
 #include "relief.h"

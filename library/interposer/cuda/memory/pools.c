@@ -1,6 +1,7 @@
 /*
- * Pools; see pools.h. Records lie in pages that are never given back, so a pointer to one stays good; one lock over all of them, held while
- * a pool is read so that no allocation can begin or end between the reading and the correction.
+ * Pools; see pools.h. Records lie in pages that are never given back, so a pointer to one stays good; one lock over all of them, for some
+ * instructions at a time. What began or was under way while the driver was asked may or may not be in its answer: the correction allows for it.
+ * Of two readings at once the one that began later counts.
  */
 #include "pools.h"
 
@@ -25,10 +26,22 @@ struct pool {
     uint64_t unread;        /* charged since, as asked */
     uint64_t in_flight;     /* of which the driver has not answered */
     uint64_t live;          /* allocated and not freed */
+    uint64_t begun;         /* ever */
+    uint64_t readings, applied;     /* numbers of the last one that began, and that counted */
+    unsigned users;         /* threads in the driver with the handle */
+    unsigned holders;
+    bool watched;
     struct pool *next;
 };
 
+/* What was known of a pool when the driver was asked. */
+struct reading {
+    const void *handle;
+    uint64_t number, begun, in_flight;
+};
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t unused_again = PTHREAD_COND_INITIALIZER;
 static struct pool *pools;
 static _Atomic bool any;
 
@@ -107,6 +120,7 @@ void pools_begin(struct pool *pool, uint64_t bytes)
     pool->charged += bytes;
     pool->unread += bytes;
     pool->in_flight += bytes;
+    pool->begun += bytes;
     pthread_mutex_unlock(&lock);
 }
 
@@ -151,6 +165,8 @@ struct pool *pools_destroy_begin(const void *handle)
     struct pool *pool = find(handle);
     if (pool != NULL)
         pool->handle = NULL;
+    while (pool != NULL && pool->users != 0)
+        pthread_cond_wait(&unused_again, &lock);
     pthread_mutex_unlock(&lock);
     return pool;
 }
@@ -165,25 +181,53 @@ void pools_destroy_end(struct pool *pool, const void *handle, bool destroyed)
     pthread_mutex_unlock(&lock);
 }
 
-/* Whether the reading contains what is under way nobody knows: the charge does, so it falls to the most that can be and no further. */
-static void read_locked(struct pool *pool, pools_reader *reader)
+static void begin_using(struct pool *pool)
 {
-    uint64_t reserved;
+    pool->users++;
+}
 
-    if (pool->handle == NULL || !reader(pool->handle, &reserved))
-        return;
-    uint64_t most = reserved + pool->in_flight;
+static void end_using(struct pool *pool)
+{
+    if (--pool->users == 0)
+        pthread_cond_broadcast(&unused_again);
+}
+
+/* Whether the reading contains what was under way nobody knows: the charge does, so it falls to the most that can be and no further. */
+static void apply(struct pool *pool, const struct reading *reading, uint64_t reserved)
+{
+    uint64_t uncertain = reading->in_flight + (pool->begun - reading->begun), most = reserved + uncertain;
+
     if (most > pool->charged)
         most = pool->charged > reserved ? pool->charged : reserved;
+    if (pool->holders != 0 && most < pool->charged)
+        most = pool->charged;
     pool->reserved = reserved;
-    pool->unread = pool->in_flight;
+    pool->unread = uncertain;
+    pool->applied = reading->number;
     charge_as(pool, most);
+}
+
+/* With the lock held, which is not while the driver is asked. */
+static void read_unlocked(struct pool *pool, pools_reader *reader)
+{
+    struct reading reading = {pool->handle, ++pool->readings, pool->begun, pool->in_flight};
+    uint64_t reserved;
+
+    if (reading.handle == NULL)
+        return;
+    begin_using(pool);
+    pthread_mutex_unlock(&lock);
+    bool known = reader(reading.handle, &reserved);
+    pthread_mutex_lock(&lock);
+    end_using(pool);
+    if (known && pool->handle == reading.handle && reading.number > pool->applied)
+        apply(pool, &reading, reserved);
 }
 
 void pools_read(struct pool *pool, pools_reader *reader)
 {
     pthread_mutex_lock(&lock);
-    read_locked(pool, reader);
+    read_unlocked(pool, reader);
     pthread_mutex_unlock(&lock);
 }
 
@@ -191,17 +235,64 @@ void pools_read_device(int device, pools_reader *reader)
 {
     pthread_mutex_lock(&lock);
     for (struct pool *pool = pools; pool != NULL; pool = pool->next)
-        if (pool->in_use && pool->charged != 0 && (device < 0 || pool->device == (unsigned)device))
-            read_locked(pool, reader);
+        if (pool->in_use && (pool->charged != 0 || pool->watched) && (device < 0 || pool->device == (unsigned)device))
+            read_unlocked(pool, reader);
     pthread_mutex_unlock(&lock);
+}
+
+static void visit_unlocked(struct pool *pool, pools_visitor *visit)
+{
+    const void *handle = pool->handle;
+
+    begin_using(pool);
+    pthread_mutex_unlock(&lock);
+    visit(handle);
+    pthread_mutex_lock(&lock);
+    end_using(pool);
 }
 
 void pools_visit(unsigned device, pools_visitor *visit)
 {
     pthread_mutex_lock(&lock);
     for (struct pool *pool = pools; pool != NULL; pool = pool->next)
-        if (pool->in_use && pool->handle != NULL && pool->charged != 0 && pool->device == device)
-            visit(pool->handle);
+        if (pool->in_use && pool->handle != NULL && pool->charged != 0 && pool->device == device && pool->holders == 0)
+            visit_unlocked(pool, visit);
+    pthread_mutex_unlock(&lock);
+}
+
+void pools_watch(struct pool *pool)
+{
+    pthread_mutex_lock(&lock);
+    pool->watched = true;
+    pthread_mutex_unlock(&lock);
+}
+
+void pools_hold(struct pool *pool)
+{
+    pthread_mutex_lock(&lock);
+    pool->holders++;
+    pthread_mutex_unlock(&lock);
+}
+
+void pools_let_go(struct pool *pool)
+{
+    pthread_mutex_lock(&lock);
+    pool->holders--;
+    pthread_mutex_unlock(&lock);
+}
+
+uint64_t pools_charged(struct pool *pool)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t charged = pool->charged;
+    pthread_mutex_unlock(&lock);
+    return charged;
+}
+
+void pools_raise(struct pool *pool, uint64_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    pool->charged += bytes;
     pthread_mutex_unlock(&lock);
 }
 
@@ -215,5 +306,6 @@ void pools_forget(void)
     for (struct pool *pool = pools; pool != NULL; pool = pool->next)
         *pool = (struct pool){.next = pool->next};
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    unused_again = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     atomic_store(&any, false);
 }

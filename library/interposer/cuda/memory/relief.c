@@ -1,7 +1,7 @@
 /* Relief; see relief.h. */
 #include "relief.h"
 
-#include <pthread.h>
+#include <stdatomic.h>
 
 #include "account.h"
 #include "interposer/cuda/hooks.h"
@@ -10,16 +10,12 @@
 
 enum { ACTIVE_MS = 50 };
 
-struct graphs {
-    uint64_t charged;
-};
-
-static struct graphs graphs[LIMITS_MAX_DEVICES];
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic bool graphs_possible;
+/* What the driver keeps for graphs is a pool of each device without a handle: these stand for it. */
+static const char graph_pools[LIMITS_MAX_DEVICES];
+static _Atomic uint32_t graphs_noted;  /* a bit for each device */
 
 /* What a thread may do while any other one captures: only so are these calls no danger to a capture. */
-static CUstreamCaptureMode begin_relaxed(void)
+CUstreamCaptureMode relief_begin(void)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 
@@ -28,79 +24,81 @@ static CUstreamCaptureMode begin_relaxed(void)
     return mode;
 }
 
-static void end_relaxed(CUstreamCaptureMode mode)
+void relief_end(CUstreamCaptureMode mode)
 {
     DRIVER(cuThreadExchangeStreamCaptureMode, &mode);
+}
+
+/* The device whose graphs' memory it stands for; -1: it is a pool. */
+static int graphs_of(const void *handle)
+{
+    uintptr_t at = (uintptr_t)handle - (uintptr_t)graph_pools;
+
+    return at < LIMITS_MAX_DEVICES ? ordinals_get((unsigned)at) : -1;
+}
+
+static bool is_graphs(const void *handle)
+{
+    return (uintptr_t)handle - (uintptr_t)graph_pools < LIMITS_MAX_DEVICES;
 }
 
 bool relief_read_pool(const void *handle, uint64_t *reserved)
 {
     uint64_t bytes = 0;
+    int device = graphs_of(handle);
+    CUresult error;
 
-    if (DRIVER(cuMemPoolGetAttribute, (CUmemoryPool)(uintptr_t)handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes) != CUDA_SUCCESS)
+    if (is_graphs(handle) && device < 0)
         return false;
+    if (is_graphs(handle))
+        error = DRIVER(cuDeviceGetGraphMemAttribute, device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes);
+    else
+        error = DRIVER(cuMemPoolGetAttribute, (CUmemoryPool)(uintptr_t)handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes);
     *reserved = bytes;
-    return true;
+    return error == CUDA_SUCCESS;
 }
 
 static void trim_pool(const void *handle)
 {
-    DRIVER(cuMemPoolTrimTo, (CUmemoryPool)(uintptr_t)handle, 0);
+    if (!is_graphs(handle))
+        DRIVER(cuMemPoolTrimTo, (CUmemoryPool)(uintptr_t)handle, 0);
+    else if (graphs_of(handle) >= 0)
+        DRIVER(cuDeviceGraphMemTrim, graphs_of(handle));
 }
 
-static void charge_graphs(unsigned index, uint64_t bytes)
+struct pool *relief_graphs(unsigned index)
 {
-    struct graphs *known = &graphs[index];
+    struct pool *pool = pools_of(&graph_pools[index], index);
 
-    pthread_mutex_lock(&lock);
-    if (bytes > known->charged)
-        account_record(index, bytes - known->charged);
-    else
-        account_give(index, known->charged - bytes);
-    known->charged = bytes;
-    pthread_mutex_unlock(&lock);
-}
-
-static void read_graphs(unsigned index)
-{
-    uint64_t bytes = 0;
-    int device = ordinals_get(index);
-
-    if (device >= 0 && atomic_load_explicit(&graphs_possible, memory_order_relaxed) &&
-        DRIVER(cuDeviceGetGraphMemAttribute, device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes) == CUDA_SUCCESS)
-        charge_graphs(index, bytes);
+    if (pool != NULL)
+        pools_watch(pool);
+    return pool;
 }
 
 void relief_read(unsigned index)
 {
     if (pools_any())
         pools_read_device((int)index, relief_read_pool);
-    read_graphs(index);
 }
 
 bool relief_trim(unsigned index)
 {
-    int device = ordinals_get(index);
-    bool has_graphs = atomic_load(&graphs_possible);
-
-    if (!pools_any() && !has_graphs)
+    if (!pools_any())
         return false;
-    CUstreamCaptureMode mode = begin_relaxed();
+    CUstreamCaptureMode mode = relief_begin();
     pools_visit(index, trim_pool);
-    if (has_graphs && device >= 0)
-        DRIVER(cuDeviceGraphMemTrim, device);
-    end_relaxed(mode);
+    relief_end(mode);
     relief_read(index);
     return true;
 }
 
 static uint64_t follow(uint64_t now_ns)
 {
-    CUstreamCaptureMode mode = begin_relaxed();
+    CUstreamCaptureMode mode = relief_begin();
 
     for (unsigned index = 0; index < vcuda_limits()->device_count; index++)
         relief_read(index);
-    end_relaxed(mode);
+    relief_end(mode);
     return now_ns + ACTIVE_MS * UINT64_C(1000000);
 }
 
@@ -111,14 +109,15 @@ void relief_follow(void)
 
 void relief_note_graphs(void)
 {
-    atomic_store_explicit(&graphs_possible, true, memory_order_relaxed);
+    for (unsigned index = 0; index < vcuda_limits()->device_count; index++) {
+        uint32_t bit = UINT32_C(1) << index;
+        if ((atomic_load_explicit(&graphs_noted, memory_order_relaxed) & bit) == 0 && relief_graphs(index) != NULL)
+            atomic_fetch_or(&graphs_noted, bit);
+    }
     relief_follow();
 }
 
 void relief_forget(void)
 {
-    for (unsigned i = 0; i < LIMITS_MAX_DEVICES; i++)
-        graphs[i].charged = 0;
-    lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    atomic_store(&graphs_possible, false);
+    atomic_store(&graphs_noted, 0);
 }

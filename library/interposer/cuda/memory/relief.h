@@ -10,6 +10,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "cuda.h"
+
+struct pool;
+
 /* Charges every pool and the graphs' memory as the driver says now. */
 void relief_read(unsigned index);
 
@@ -19,8 +23,15 @@ bool relief_trim(unsigned index);
 /* What the driver says that a pool has reserved: a pools_reader. */
 bool relief_read_pool(const void *handle, uint64_t *reserved);
 
-/* Graph memory may appear on a device from now on. */
+/* Graph memory may appear on any device from now on. */
 void relief_note_graphs(void);
+
+/* The pool that stands for what the driver keeps for graphs on a device. NULL: no host memory. */
+struct pool *relief_graphs(unsigned index);
+
+/* Calls in between disturb no other thread's capture. */
+CUstreamCaptureMode relief_begin(void);
+void relief_end(CUstreamCaptureMode mode);
 
 /* Follows pools and graph memory from the helper thread; cheap to call again. */
 void relief_follow(void);

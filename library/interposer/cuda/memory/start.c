@@ -1,20 +1,26 @@
 /*
  * The accounting's start, contexts that come and go, and forgetting all in a forked child. See memory.h.
  *
- * What was allocated in a context ends with it; memory of handles and pools belongs to the device and stays. Invariant: which context the
- * primary one is is asked before it ends, of the thread that ends it.
+ * What was allocated in a context ends with it; memory of handles, pools and graphs belongs to the device and stays, also where the primary
+ * context is reset (seen on drivers: github.com/JuliaGPU/CUDA.jl/issues/1579). Which context the primary one is is heard from those who retain it
+ * and never asked: to retain it for that could make it, and our release could be its end.
  */
 #include "account.h"
 #include "interposer/cuda/hooks.h"
+#include "graphs.h"
 #include "memory.h"
 #include "ordinals.h"
 #include "overhead.h"
+#include "owners.h"
 #include "pools.h"
 #include "relief.h"
 #include "taking.h"
 #include "virtual_hooks.h"
 
+enum { MOST_DEVICES = 256 };
+
 static _Thread_local CUcontext ending;
+static CUcontext _Atomic primaries[MOST_DEVICES];
 
 static void forget(void)
 {
@@ -22,9 +28,12 @@ static void forget(void)
     virtual_forget();
     pools_forget();
     relief_forget();
+    graphs_forget();
     overhead_forget();
     ordinals_forget();
     account_forget();
+    for (int i = 0; i < MOST_DEVICES; i++)
+        atomic_store(&primaries[i], NULL);
 }
 
 static void context_changed(CUdevice device, bool created)
@@ -41,29 +50,34 @@ static void context_changed(CUdevice device, bool created)
     overhead_context_created(index);
 }
 
-/* Retained and released at once: NULL where it is not there. */
+void memory_primary(int device, CUcontext primary)
+{
+    if (device >= 0 && device < MOST_DEVICES)
+        atomic_store(&primaries[device], primary);
+}
+
+/* Where nobody retained it, nobody can have had it current. */
 static CUcontext primary_of(CUdevice device)
 {
-    unsigned flags;
-    int active = 0;
-    CUcontext primary;
+    return device >= 0 && device < MOST_DEVICES ? atomic_load(&primaries[device]) : NULL;
+}
 
-    if (DRIVER(cuDevicePrimaryCtxGetState, device, &flags, &active) != CUDA_SUCCESS || !active ||
-        DRIVER(cuDevicePrimaryCtxRetain, &primary, device) != CUDA_SUCCESS)
-        return NULL;
-    if (HAS(cuDevicePrimaryCtxRelease_v2))
-        DRIVER(cuDevicePrimaryCtxRelease_v2, device);
-    else
-        DRIVER(cuDevicePrimaryCtxRelease, device);
-    return primary;
+static void owner_gone(const void *owner)
+{
+    taking_context_gone(owner);
+    virtual_owner_gone(owner);
 }
 
 static void context_ends(CUdevice device, CUcontext context, enum context_fate fate)
 {
     if (fate == CONTEXT_ENDING)
-        ending = context != NULL ? context : account_needed() ? primary_of(device) : NULL;
-    else if (fate == CONTEXT_GONE && ending != NULL)
-        taking_context_gone(ending);
+        ending = context != NULL ? context : primary_of(device);
+    if (ending != NULL && graphs_any())
+        graphs_context_ends(ending, fate);
+    if (fate == CONTEXT_GONE && ending != NULL)
+        owner_gone(ending);
+    if (fate == CONTEXT_GONE && context == NULL && owners_green(device) != NULL)
+        owner_gone(owners_green(device));
 }
 
 void memory_settle(void)

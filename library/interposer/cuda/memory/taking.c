@@ -1,6 +1,8 @@
 /* Taking and giving; see taking.h. */
 #include "taking.h"
 
+#include "graphs.h"
+#include "owners.h"
 #include "pools.h"
 
 struct charges taking_pointers = CHARGES_EMPTY, taking_arrays = CHARGES_EMPTY;
@@ -14,7 +16,7 @@ bool taking_begin(struct taking *taking, uint64_t bytes)
         taking->verdict = VERDICT_PASS;
         return allowed;
     }
-    DRIVER(cuCtxGetCurrent, &taking->context);
+    taking->owner = owners_current();
     account_begin(taking->index);
     if (account_take(taking->index, bytes))
         return true;
@@ -48,6 +50,10 @@ static void give(const struct charge *charge)
         pools_freed((struct pool *)(uintptr_t)charge->owner, charge->bytes);
         return;
     }
+    if (charge->kind == CHARGE_GRAPH) {
+        graphs_freed(charge->device, charge->bytes);
+        return;
+    }
     if (charge->kind == CHARGE_MANAGED)
         account_managed(charge->device, -(int64_t)charge->bytes);
     account_give(charge->device, charge->bytes);
@@ -68,7 +74,7 @@ bool taking_end(struct taking *taking, struct charges *table, uint64_t key, enum
 {
     if (taking->verdict == VERDICT_PASS)
         return true;
-    if (!taking_record(table, key, (struct charge){taking->bytes, taking->context, taking->index, kind}))
+    if (!taking_record(table, key, (struct charge){taking->bytes, taking->owner, taking->index, kind}))
         return false;
     if (kind == CHARGE_MANAGED)
         account_managed(taking->index, (int64_t)taking->bytes);

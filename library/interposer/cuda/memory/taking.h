@@ -19,7 +19,7 @@ struct taking {
     enum verdict verdict;
     unsigned index;
     uint64_t bytes;
-    CUcontext context;
+    const void *owner;
 };
 
 /* False: to be refused, CUDA_ERROR_OUT_OF_MEMORY. In the current context's device. */

@@ -2,14 +2,17 @@
  * cuMemCreate and whoever holds what it made: release, retain, import, map, unmap.
  *
  * In: the application's calls. Out: the driver's answer, or CUDA_ERROR_OUT_OF_MEMORY for memory of a device that has no room. Memory of the host, of
- * devices without a limit and of other processes is not counted. Invariant: one lock around the driver's answer and its record, so
- * that a number that the driver gives out again is not taken for the old one; cuMemCreate alone may wait for the GPU and takes it after.
+ * devices without a limit and of other processes is not counted. Invariant: no lock is held while the driver is called, which may wait for the GPU;
+ * what it takes back is out of our tables before, what it gives is in them after.
  */
 #include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "account.h"
 #include "backing.h"
 #include "interposer/cuda/hooks.h"
+#include "owners.h"
 #include "virtual_hooks.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -18,6 +21,21 @@ static _Atomic bool counted;    /* something was created or imported */
 static bool not_ours(void)
 {
     return hook_nested() || !atomic_load_explicit(&counted, memory_order_relaxed);
+}
+
+/* Around a call of the driver that may free, until that is given back. */
+static void begin_freeing(uint32_t devices)
+{
+    for (unsigned index = 0; devices >> index != 0; index++)
+        if (devices >> index & 1)
+            account_begin(index);
+}
+
+static void end_freeing(uint32_t devices)
+{
+    for (unsigned index = 0; devices >> index != 0; index++)
+        if (devices >> index & 1)
+            account_end(index);
 }
 
 static bool record_created(CUmemGenericAllocationHandle handle, unsigned index, size_t size)
@@ -62,24 +80,24 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle, CUmemAllocationHandleType handle_type)
 {
-    if (not_ours())
-        return real.cuMemImportFromShareableHandle(handle, os_handle, handle_type);
-    pthread_mutex_lock(&lock);
     CUresult error = DRIVER(cuMemImportFromShareableHandle, handle, os_handle, handle_type);
-    if (error == CUDA_SUCCESS)
-        backing_imported(*handle);
+
+    if (error != CUDA_SUCCESS || not_ours())
+        return error;
+    pthread_mutex_lock(&lock);
+    backing_imported(*handle);
     pthread_mutex_unlock(&lock);
     return error;
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
-    if (not_ours())
-        return real.cuMemRetainAllocationHandle(handle, addr);
-    pthread_mutex_lock(&lock);
     CUresult error = DRIVER(cuMemRetainAllocationHandle, handle, addr);
-    if (error == CUDA_SUCCESS)
-        backing_retained(*handle, (uintptr_t)addr);
+
+    if (error != CUDA_SUCCESS || not_ours())
+        return error;
+    pthread_mutex_lock(&lock);
+    backing_retained(*handle, (uintptr_t)addr);
     pthread_mutex_unlock(&lock);
     return error;
 }
@@ -89,10 +107,17 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     if (not_ours())
         return real.cuMemRelease(handle);
     pthread_mutex_lock(&lock);
-    CUresult error = DRIVER(cuMemRelease, handle);
-    if (error == CUDA_SUCCESS)
-        backing_released(handle, account_give);
+    struct memory *memory = backing_release_begin(handle);
+    uint32_t devices = backing_devices_of(memory);
     pthread_mutex_unlock(&lock);
+    begin_freeing(devices);
+    CUresult error = DRIVER(cuMemRelease, handle);
+    if (memory == NULL)
+        return error;
+    pthread_mutex_lock(&lock);
+    backing_release_end(memory, handle, error == CUDA_SUCCESS, account_give);
+    pthread_mutex_unlock(&lock);
+    end_freeing(devices);
     return error;
 }
 
@@ -101,25 +126,132 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericA
     if (not_ours())
         return real.cuMemMap(pointer, size, offset, handle, flags);
     pthread_mutex_lock(&lock);
-    CUresult error = DRIVER(cuMemMap, pointer, size, offset, handle, flags);
-    if (error == CUDA_SUCCESS && !backing_mapped(pointer, size, handle)) {
-        DRIVER(cuMemUnmap, pointer, size);
-        error = CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    struct memory *memory = backing_map_begin(handle);
     pthread_mutex_unlock(&lock);
-    return error;
+    CUresult error = DRIVER(cuMemMap, pointer, size, offset, handle, flags);
+    if (memory == NULL)
+        return error;
+    pthread_mutex_lock(&lock);
+    bool remembered = backing_map_end(memory, pointer, size, error == CUDA_SUCCESS, account_give);
+    pthread_mutex_unlock(&lock);
+    if (remembered)
+        return error;
+    DRIVER(cuMemUnmap, pointer, size);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* Nobody maps anything there again before this has returned. */
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 {
     if (not_ours())
         return real.cuMemUnmap(pointer, size);
     pthread_mutex_lock(&lock);
+    uint32_t devices = backing_devices_in(pointer, size);
+    pthread_mutex_unlock(&lock);
+    begin_freeing(devices);
     CUresult error = DRIVER(cuMemUnmap, pointer, size);
+    pthread_mutex_lock(&lock);
     if (error == CUDA_SUCCESS)
         backing_unmapped(pointer, size, account_give);
     pthread_mutex_unlock(&lock);
+    end_freeing(devices);
     return error;
+}
+
+/* ---- sparse arrays ---- */
+
+enum { LEVEL, LAYER, OFFSETS, EXTENTS = OFFSETS + 3 };
+
+static struct backing_part part_of(const CUarrayMapInfo *info)
+{
+    struct backing_part part = {.array = info->resource, .kind = (unsigned)info->subresourceType};
+    unsigned numbers[8];
+
+    memcpy(numbers, info->subresource, sizeof numbers);
+    if (info->subresourceType == CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL) {
+        part.layer = numbers[0];
+        part.at[0] = info->subresource[1];
+        part.extent[0] = info->subresource[2];
+        return part;
+    }
+    part.level = numbers[LEVEL];
+    part.layer = numbers[LAYER];
+    for (int i = 0; i < 3; i++) {
+        part.at[i] = numbers[OFFSETS + i];
+        part.extent[i] = numbers[EXTENTS + i];
+    }
+    return part;
+}
+
+static uint32_t begin_parts(const CUarrayMapInfo *list, unsigned count, struct memory **memories)
+{
+    pthread_mutex_lock(&lock);
+    uint32_t devices = backing_devices_in_arrays();
+    for (unsigned i = 0; i < count; i++)
+        if (list[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP)
+            memories[i] = backing_map_begin(list[i].memHandle);
+    pthread_mutex_unlock(&lock);
+    return devices;
+}
+
+/* The memory is there as long as the handle or the part: which of them ends first is the application's affair. */
+static void end_part(const CUarrayMapInfo *info, struct memory *memory, bool agreed, const void *owner)
+{
+    struct backing_part part = part_of(info);
+
+    if (agreed && (memory != NULL || info->memOperationType == CU_MEM_OPERATION_TYPE_UNMAP))
+        backing_part_unmapped(&part, account_give);
+    if (memory != NULL && agreed)
+        backing_part_mapped(memory, &part, owner);
+    else if (memory != NULL)
+        backing_map_end(memory, 0, 0, false, account_give);
+}
+
+static CUresult map_arrays(CUarrayMapInfo *list, unsigned count, CUstream stream, bool per_thread)
+{
+    struct memory **memories = not_ours() || list == NULL || count == 0 ? NULL : calloc(count, sizeof *memories);
+
+    uint32_t devices = memories == NULL ? 0 : begin_parts(list, count, memories);
+    begin_freeing(devices);
+    CUresult error = per_thread ? DRIVER(cuMemMapArrayAsync_ptsz, list, count, stream) : DRIVER(cuMemMapArrayAsync, list, count, stream);
+    if (memories == NULL)
+        return error;
+    const void *owner = owners_current();
+    pthread_mutex_lock(&lock);
+    for (unsigned i = 0; i < count; i++)
+        end_part(&list[i], memories[i], error == CUDA_SUCCESS, owner);
+    pthread_mutex_unlock(&lock);
+    end_freeing(devices);
+    free(memories);
+    return error;
+}
+
+CUresult cuMemMapArrayAsync(CUarrayMapInfo *map_info_list, unsigned int count, CUstream stream)
+{
+    return map_arrays(map_info_list, count, stream, false);
+}
+
+CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *map_info_list, unsigned int count, CUstream stream)
+{
+    return map_arrays(map_info_list, count, stream, true);
+}
+
+void virtual_array_gone(const void *array)
+{
+    if (not_ours() || array == NULL)
+        return;
+    pthread_mutex_lock(&lock);
+    backing_array_gone(array, account_give);
+    pthread_mutex_unlock(&lock);
+}
+
+void virtual_owner_gone(const void *owner)
+{
+    if (not_ours() || owner == NULL)
+        return;
+    pthread_mutex_lock(&lock);
+    backing_owner_gone(owner, account_give);
+    pthread_mutex_unlock(&lock);
 }
 
 void virtual_forget(void)

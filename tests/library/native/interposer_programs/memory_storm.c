@@ -19,15 +19,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../threads.h"
+#include "../memory_race.h"
 
-enum { LIVE = 16, FAMILIES = 5 };
+enum { LIVE = 16, FAMILIES = 6 };
 
 static const size_t unit = (size_t)2 << 20;
 static CUcontext context;
 static long rounds;
-static uint64_t deadline, most;
-static _Atomic uint64_t *held;
 
 static void begin(void)
 {
@@ -83,39 +81,17 @@ static int fit(size_t bytes)
     return 0;
 }
 
-/* Counted after it is taken and uncounted before it is given back, so that the count is never too high. */
-static void *race_one(void *number)
+static int race(const char *path, uint64_t duration_ns)
 {
-    unsigned seed = (unsigned)(uintptr_t)number + (unsigned)getpid() * 31;
-    check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
-    while (now_ns() < deadline) {
-        CUdeviceptr live[LIVE];
-        size_t size = unit * (1 + (unsigned)rand_r(&seed) % 24);
-        int count = 0;
-        while (count < LIVE && cuMemAlloc_v2(&live[count], size) == CUDA_SUCCESS) {
-            count++;
-            if (atomic_fetch_add(held, size) + size > most) {
-                puts("more than the limit");
-                exit(1);
-            }
-        }
-        if ((unsigned)rand_r(&seed) % 8 == 0)   /* others look */
-            nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-        atomic_fetch_sub(held, size * (size_t)count);
-        while (count > 0)
-            check(cuMemFree_v2(live[--count]), "cuMemFree_v2");
-    }
-    return NULL;
-}
-
-static int race(const char *path)
-{
-    held = shared_count(path);
+    race_of.held = shared_count(path);
     begin();
+    race_of.context = context;
+    race_of.blocks = LIVE;
+    race_of.units = 24;
+    race_of.pauses = true;
     getchar();
-    deadline += now_ns();
-    in_threads(2, race_one);
-    puts("never more");
+    race_of.deadline_ns = now_ns() + duration_ns;
+    race_in(2);
     return 0;
 }
 
@@ -160,6 +136,27 @@ static void churn_virtual(size_t size)
     check(cuMemAddressFree(at, size), "cuMemAddressFree");
 }
 
+/* A graph that allocates and frees, launched while others are. */
+static void churn_graph(size_t size)
+{
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}}};
+    CUgraph graph;
+    CUgraphExec executable;
+    CUgraphNode allocated, freed;
+    params.bytesize = size;
+    CHECK(cuGraphCreate(&graph, 0));
+    CHECK(cuGraphAddMemAllocNode(&allocated, graph, NULL, 0, &params));
+    CHECK(cuGraphAddMemFreeNode(&freed, graph, &allocated, 1, params.dptr));
+    CHECK(cuGraphInstantiateWithFlags(&executable, graph, 0));
+    for (int i = 0; i < 3; i++) {
+        CUresult result = cuGraphLaunch(executable, CU_STREAM_PER_THREAD);
+        if (result != CUDA_ERROR_OUT_OF_MEMORY)
+            check(result, "cuGraphLaunch");
+    }
+    CHECK(cuGraphExecDestroy(executable));
+    CHECK(cuGraphDestroy(graph));
+}
+
 static void *churn_one(void *number)
 {
     unsigned seed = (unsigned)(uintptr_t)number + (unsigned)getpid();
@@ -180,6 +177,9 @@ static void *churn_one(void *number)
             break;
         case 2:
             churn_virtual(size);
+            break;
+        case 4:
+            churn_graph(size);
             break;
         case 3:
             if (cuMemAllocPitch_v2(&pointer, &pitch, 1000, 1000, 4) == CUDA_SUCCESS)
@@ -204,9 +204,8 @@ int main(int count, char **words)
         return fit(strtoull(words[2], NULL, 10));
     }
     if (count == 5 && strcmp(words[1], "race") == 0) {
-        deadline = strtoull(words[2], NULL, 10) * 1000000;
-        most = strtoull(words[4], NULL, 10);
-        return race(words[3]);
+        race_of.most = strtoull(words[4], NULL, 10);
+        return race(words[3], strtoull(words[2], NULL, 10) * 1000000);
     }
     if (count == 3 && strcmp(words[1], "fork") == 0)
         return forked(strtoull(words[2], NULL, 10));

@@ -1,0 +1,59 @@
+/*
+ * Room for a context; see memory.h. How much one takes is learned: the least that any took, right after it was made, is kept in the region.
+ *
+ * Not here: what it takes in the end (overhead.h), which counts from its creation on. Until then the reservation stands for it, so that of two
+ * processes that begin at once in a container that is nearly full the second one knows of the first.
+ */
+#include "account.h"
+#include "interposer/cuda/hooks.h"
+#include "memory.h"
+
+/* Before anything was learned: what overhead.c takes a context for that cannot be measured. */
+static const uint64_t UNKNOWN_BYTES = UINT64_C(256) << 20;
+
+static uint64_t overhead_of(unsigned index)
+{
+    return atomic_load(&vcuda_slot()->use[index].overhead);
+}
+
+static uint64_t expected(const struct region *region, unsigned index)
+{
+    uint64_t learned = atomic_load_explicit(&region->devices[index].context_bytes, memory_order_relaxed);
+
+    return learned != 0 ? learned : UNKNOWN_BYTES;
+}
+
+bool memory_context_begin(struct memory_context_room *room, int device)
+{
+    const struct region *region;
+
+    *room = (struct memory_context_room){0};
+    if (hook_nested() || !account_needed() || account_verdict(device, &room->index) != VERDICT_COUNT)
+        return true;
+    region = vcuda_region();
+    if (region == NULL || overhead_of(room->index) != 0)
+        return true;
+    room->bytes = expected(region, room->index);
+    if (account_reserve(room->index, room->bytes))
+        return true;
+    account_refused(room->index);
+    return false;
+}
+
+static void learn(unsigned index, uint64_t bytes)
+{
+    _Atomic uint64_t *learned = &vcuda_region()->devices[index].context_bytes;
+    uint64_t known = atomic_load_explicit(learned, memory_order_relaxed);
+
+    while (bytes != 0 && (known == 0 || bytes < known) && !atomic_compare_exchange_weak(learned, &known, bytes))
+        ;
+}
+
+void memory_context_end(const struct memory_context_room *room, bool made)
+{
+    if (room->bytes == 0)
+        return;
+    account_unreserve(room->index, room->bytes);
+    if (made)
+        learn(room->index, overhead_of(room->index));
+}

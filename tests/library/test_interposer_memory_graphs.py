@@ -1,0 +1,323 @@
+"""Memory of graphs through the interposer: charged before a launch or an upload takes it, by the most it can need."""
+
+import struct
+import time
+
+import pytest
+
+from tests.library.gpu_slice import CONTEXT, GpuSlice, eventually
+from tests.library.interposed import device
+from tests.library.memory_client import MIB, OUT_OF_MEMORY, Cuda, pointer_to, pool_properties, room
+
+STEP = 32 * MIB
+RELAXED = 2
+UPLOAD, AUTO_FREE = 2, 1
+RESERVED = 2  # CUgraphMem_attribute
+NODE_GRAPH, NODE_ALLOC = 4, 10
+MOVE = 1
+POINTER_AT = 88 + 24  # of CUDA_MEM_ALLOC_NODE_PARAMS
+
+
+@pytest.fixture(autouse=True)
+def all_the_time(gpu_slice: GpuSlice) -> None:
+    """Memory alone is limited: nobody waits for his share of the time."""
+    gpu_slice.container.grant(device(0, memory=gpu_slice.limit, cores=100), generation=2)
+
+
+def captured(cuda: Cuda, *sizes: int, milliseconds: int = 0, kept: bool = False) -> tuple[int, list[int]]:
+    """A graph that allocates, works and frees, one after the other; and the addresses."""
+    stream, pointers = cuda.stream(), []
+    cuda("cuStreamBeginCapture_v2", stream, RELAXED)
+    for size in sizes:
+        pointers.append(cuda.alloc_async(size, stream))
+        if milliseconds:
+            cuda.occupy(stream, milliseconds)
+        if not kept:
+            cuda.free_async(pointers[-1], stream)
+    return int.from_bytes(cuda("cuStreamEndCapture", stream, room(8))[0], "little"), pointers
+
+
+def executable(cuda: Cuda, *sizes: int, milliseconds: int = 0, kept: bool = False, flags: int = 0) -> int:
+    graph, _ = captured(cuda, *sizes, milliseconds=milliseconds, kept=kept)
+    return cuda.get("cuGraphInstantiateWithFlags", graph, flags)
+
+
+def reserved(cuda: Cuda, device: int = 0) -> int:
+    return int.from_bytes(cuda("cuDeviceGetGraphMemAttribute", device, RESERVED, room(8))[0], "little")
+
+
+def alloc_params(size: int, device: int = 0) -> bytes:
+    return pool_properties(number=device) + struct.pack("QQQQ", 0, 0, size, 0)
+
+
+def full(gpu_slice: GpuSlice, cuda: Cuda) -> int:
+    """The largest multiple of a step that is left, now that modules are loaded."""
+    return cuda.left() // STEP * STEP
+
+
+@pytest.mark.parametrize("launch", ["cuGraphLaunch", "cuGraphLaunch_ptsz", "cuGraphUpload", "cuGraphUpload_ptsz"])
+def test_what_does_not_fit_is_refused_before_it_is_taken(gpu_slice: GpuSlice, launch: str) -> None:
+    cuda = gpu_slice.start()
+    launched = executable(cuda, gpu_slice.room + STEP)
+    assert (gpu_slice.used(), gpu_slice.counters().refusals) == (0, 0)
+    for number in (1, 2):
+        assert cuda.code(launch, launched, 0) == OUT_OF_MEMORY
+        assert (reserved(cuda), gpu_slice.used(), gpu_slice.counters().refusals) == (0, 0, number)
+    assert gpu_slice.counters().peak <= gpu_slice.limit
+
+
+def test_a_graph_may_use_all_there_is(gpu_slice: GpuSlice) -> None:
+    cuda = gpu_slice.start()
+    launched = executable(cuda, gpu_slice.room)
+    for _ in range(3):
+        cuda("cuGraphLaunch", launched, 0)
+        assert (reserved(cuda), gpu_slice.total()) == (gpu_slice.room, gpu_slice.limit)
+    assert gpu_slice.counters().refusals == 0
+
+
+def test_what_a_graph_frees_it_may_use_again(gpu_slice: GpuSlice) -> None:
+    """The peak counts, not the sum."""
+    cuda = gpu_slice.start()
+    launched = executable(cuda, *[gpu_slice.room] * 5)
+    cuda("cuGraphLaunch", launched, 0)
+    assert gpu_slice.total() == gpu_slice.limit
+
+
+def test_a_charge_is_there_when_a_launch_returns_and_gone_after_a_trim(gpu_slice: GpuSlice) -> None:
+    cuda = gpu_slice.start()
+    launched = executable(cuda, 4 * STEP)
+    cuda("cuGraphLaunch", launched, 0)
+    assert gpu_slice.used() == 4 * STEP
+    cuda("cuGraphExecDestroy", launched)
+    assert gpu_slice.used() == reserved(cuda) == 4 * STEP  # the driver keeps it for the next graph
+    cuda.synchronize()
+    cuda("cuDeviceGraphMemTrim", 0)
+    assert gpu_slice.used() == 0
+
+
+def test_graphs_in_one_stream_share_what_they_need(gpu_slice: GpuSlice) -> None:
+    cuda = gpu_slice.start()
+    graphs = [executable(cuda, size, milliseconds=100) for size in (10 * STEP, 12 * STEP, 8 * STEP)]
+    begin = time.monotonic()
+    for launched in graphs:
+        cuda("cuGraphLaunch", launched, 0)
+    assert time.monotonic() - begin < 0.25  # nobody waited
+    assert gpu_slice.used() == reserved(cuda) == 12 * STEP
+
+
+def test_graphs_of_several_streams_wait_for_each_other_where_they_do_not_all_fit(gpu_slice: GpuSlice) -> None:
+    cuda = gpu_slice.start()
+    graphs = [executable(cuda, 8 * STEP, milliseconds=300) for _ in range(3)]
+    for launched in graphs:
+        cuda("cuGraphLaunch", launched, cuda.stream())
+        assert reserved(cuda) <= gpu_slice.room
+        assert gpu_slice.total() <= gpu_slice.limit
+    assert gpu_slice.counters().refusals == 0
+    assert gpu_slice.counters().peak <= gpu_slice.limit
+
+
+def test_graphs_of_several_streams_run_at_once_where_they_fit(gpu_slice: GpuSlice) -> None:
+    cuda = gpu_slice.start()
+    graphs, streams = (
+        [executable(cuda, 4 * STEP, milliseconds=400) for _ in range(3)],
+        [cuda.stream() for _ in range(3)],
+    )
+    begin = time.monotonic()
+    for launched, stream in zip(graphs, streams, strict=True):
+        cuda("cuGraphLaunch", launched, stream)
+    assert time.monotonic() - begin < 0.3
+    assert gpu_slice.used() == reserved(cuda) == 12 * STEP
+
+
+def test_nobody_waits_for_ever(gpu_slice: GpuSlice) -> None:
+    cuda = gpu_slice.start()
+    cuda("cuGraphLaunch", executable(cuda, 8 * STEP, milliseconds=6000), cuda.stream())
+    begin = time.monotonic()
+    assert cuda.code("cuGraphLaunch", executable(cuda, 8 * STEP), cuda.stream()) == OUT_OF_MEMORY
+    assert 1.5 < time.monotonic() - begin < 4
+    assert reserved(cuda) == 8 * STEP
+
+
+def test_a_destroyed_graph_counts_while_it_runs(gpu_slice: GpuSlice) -> None:
+    cuda = gpu_slice.start()
+    first, second = executable(cuda, 8 * STEP, milliseconds=400), executable(cuda, 8 * STEP)
+    begin = time.monotonic()
+    cuda("cuGraphLaunch", first, cuda.stream())
+    cuda("cuGraphExecDestroy", first)
+    cuda("cuGraphLaunch", second, cuda.stream())
+    assert time.monotonic() - begin > 0.35
+    assert gpu_slice.counters().peak <= gpu_slice.limit
+
+
+def test_what_a_launch_leaves_is_not_shared(gpu_slice: GpuSlice) -> None:
+    cuda = gpu_slice.start()
+    graphs = [captured(cuda, 5 * STEP, kept=True) for _ in range(3)]
+    launched = [cuda.get("cuGraphInstantiateWithFlags", graph, 0) for graph, _ in graphs]
+    for one in launched[:2]:
+        cuda("cuGraphLaunch", one, 0)
+    assert gpu_slice.used() == 10 * STEP
+    assert cuda.code("cuGraphLaunch", launched[2], 0) == OUT_OF_MEMORY
+    cuda.free_async(graphs[0][1][0])
+    cuda("cuGraphLaunch", launched[2], 0)
+    assert gpu_slice.used() == reserved(cuda) == 10 * STEP
+    cuda.free(graphs[1][1][0])
+    cuda("cuGraphLaunch", launched[0], 0)
+    assert gpu_slice.used() == reserved(cuda) == 10 * STEP
+
+
+def test_what_a_launch_leaves_another_graph_may_free(gpu_slice: GpuSlice) -> None:
+    cuda = gpu_slice.start()
+    graph, (pointer,) = captured(cuda, 8 * STEP, kept=True)
+    frees = cuda.get("cuGraphCreate", 0)
+    cuda("cuGraphAddMemFreeNode", room(8), frees, None, 0, pointer)
+    allocates, frees = (cuda.get("cuGraphInstantiateWithFlags", one, 0) for one in (graph, frees))
+    other = executable(cuda, 8 * STEP)
+    cuda("cuGraphLaunch", allocates, 0)
+    assert cuda.code("cuGraphLaunch", other, 0) == OUT_OF_MEMORY
+    cuda("cuGraphLaunch", frees, 0)
+    cuda("cuGraphLaunch", other, 0)
+    assert gpu_slice.used() == reserved(cuda) == 8 * STEP
+
+
+def test_a_launch_that_frees_what_the_one_before_left_needs_no_more(gpu_slice: GpuSlice) -> None:
+    cuda = gpu_slice.start()
+    launched = executable(cuda, gpu_slice.room, kept=True, flags=AUTO_FREE)
+    for _ in range(4):
+        cuda("cuGraphLaunch", launched, 0)
+        assert gpu_slice.total() == gpu_slice.limit
+    assert gpu_slice.counters().refusals == 0
+
+
+def test_what_the_driver_rounds_up_is_taken_back(gpu_slice: GpuSlice) -> None:
+    """It takes steps: a graph that fits may need one that does not."""
+    cuda = gpu_slice.start()
+    kept = cuda.alloc(gpu_slice.room - 10 * MIB)
+    launched = executable(cuda, 4 * MIB)
+    assert cuda.code("cuGraphLaunch", launched, 0) == OUT_OF_MEMORY
+    assert (reserved(cuda), gpu_slice.total()) == (0, gpu_slice.limit - 10 * MIB)
+    cuda.free(kept)
+    cuda("cuGraphLaunch", launched, 0)
+    assert gpu_slice.used() == reserved(cuda) == STEP
+
+
+def test_pools_are_trimmed_for_graphs_and_graphs_for_allocations(gpu_slice: GpuSlice) -> None:
+    cuda = gpu_slice.start()
+    cuda.set_attribute(cuda.pool(), 4, (1 << 64) - 1)
+    cuda.free_async(cuda.alloc_async(gpu_slice.room))
+    cuda.synchronize()
+    assert gpu_slice.total() == gpu_slice.limit
+    cuda("cuGraphLaunch", executable(cuda, gpu_slice.room), 0)
+    cuda.synchronize()
+    cuda.free(cuda.alloc(gpu_slice.room))
+    cuda("cuGraphLaunch", executable(cuda, gpu_slice.room), 0)
+    assert gpu_slice.counters().refusals == 0
+
+
+def test_processes_share_one_limit(gpu_slice: GpuSlice) -> None:
+    first, second = gpu_slice.start(), gpu_slice.start()
+    size = (gpu_slice.limit - 2 * CONTEXT) // STEP * STEP
+    graphs = [executable(cuda, size) for cuda in (first, second)]
+    first("cuGraphLaunch", graphs[0], 0)
+    assert second.code("cuGraphLaunch", graphs[1], 0) == OUT_OF_MEMORY
+    assert second.code("cuMemAlloc_v2", room(8), size) == OUT_OF_MEMORY
+    first.synchronize()
+    first("cuDeviceGraphMemTrim", 0)
+    second("cuGraphLaunch", graphs[1], 0)
+    assert first.code("cuGraphLaunch", graphs[0], 0) == OUT_OF_MEMORY
+    second.kill()
+    first("cuGraphLaunch", graphs[0], 0)
+    assert eventually(lambda: gpu_slice.total() == CONTEXT + size)
+
+
+@pytest.mark.parametrize("per_thread", ["", "_ptsz"])
+def test_an_instantiation_that_uploads_is_refused_and_leaves_nothing(gpu_slice: GpuSlice, per_thread: str) -> None:
+    cuda = gpu_slice.start()
+    graph, _ = captured(cuda, gpu_slice.room + STEP)
+    name = "cuGraphInstantiateWithParams" + per_thread
+    answer = cuda.ask(call=name, args=[room(8), graph, pointer_to(struct.pack("QQQi4x", UPLOAD, 0, 0, 0))])
+    assert answer["code"] == OUT_OF_MEMORY
+    assert struct.unpack_from("QQQi", bytes.fromhex(answer["outs"][1])) == (UPLOAD, 0, 0, 1)
+    assert (reserved(cuda), gpu_slice.used()) == (0, 0)
+    small, _ = captured(cuda, 2 * STEP)
+    launched, params = cuda(name, room(8), small, pointer_to(struct.pack("QQQi4x", UPLOAD, 0, 0, 0)))
+    assert struct.unpack_from("QQQi", params) == (UPLOAD, 0, 0, 0)
+    assert gpu_slice.used() == reserved(cuda) == 2 * STEP
+    cuda("cuGraphLaunch", int.from_bytes(launched, "little"), 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "rest"), [("cuGraphInstantiate", [None, None, 0]), ("cuGraphInstantiate_v2", [None, None, 0])]
+)
+def test_older_ways_to_instantiate_count(gpu_slice: GpuSlice, name: str, rest: list[int | None]) -> None:
+    cuda = gpu_slice.start()
+    graph, _ = captured(cuda, gpu_slice.room + STEP)
+    assert cuda.code("cuGraphLaunch", cuda.get(name, graph, *rest), 0) == OUT_OF_MEMORY
+
+
+def test_nodes_in_clones_and_children_count(gpu_slice: GpuSlice) -> None:
+    cuda = gpu_slice.start()
+    graph = cuda.get("cuGraphCreate", 0)
+    node = (
+        struct.pack("iiii", NODE_ALLOC, 0, 0, 0) + alloc_params(gpu_slice.room + STEP).ljust(29 * 8, b"\0") + bytes(8)
+    )
+    cuda("cuGraphAddNode", room(8), graph, None, 0, pointer_to(node))
+    parent = cuda.get("cuGraphCreate", 0)
+    clone = cuda.get("cuGraphClone", graph)
+    child = struct.pack("iiiiQi", NODE_GRAPH, 0, 0, 0, graph, MOVE).ljust(16 + 29 * 8 + 8, b"\0")
+    cuda("cuGraphAddNode_v2", room(8), parent, None, None, 0, pointer_to(child))
+    for one in (clone, parent):
+        assert cuda.code("cuGraphLaunch", cuda.get("cuGraphInstantiateWithFlags", one, 0), 0) == OUT_OF_MEMORY
+
+
+def test_an_updated_graph_needs_what_it_has_now(gpu_slice: GpuSlice) -> None:
+    cuda = gpu_slice.start()
+    launched = executable(cuda, STEP)
+    larger, _ = captured(cuda, gpu_slice.room + STEP)
+    cuda("cuGraphExecUpdate_v2", launched, larger, room(24))
+    assert cuda.code("cuGraphLaunch", launched, 0) == OUT_OF_MEMORY
+    small, _ = captured(cuda, 2 * STEP)
+    cuda("cuGraphExecUpdate", launched, small, room(8), room(8))
+    cuda("cuGraphLaunch", launched, 0)
+    assert gpu_slice.used() == 2 * STEP
+
+
+def test_a_launch_into_a_capture_takes_nothing(gpu_slice: GpuSlice) -> None:
+    cuda = gpu_slice.start()
+    inner, stream = executable(cuda, gpu_slice.room + STEP), cuda.stream()
+    cuda("cuStreamBeginCapture_v2", stream, 0)
+    cuda("cuGraphLaunch", inner, stream)
+    graph = int.from_bytes(cuda("cuStreamEndCapture", stream, room(8))[0], "little")
+    assert gpu_slice.counters().refusals == 0
+    assert cuda.code("cuGraphLaunch", cuda.get("cuGraphInstantiateWithFlags", graph, 0), 0) == OUT_OF_MEMORY
+
+
+def test_a_capture_beside_it_survives(gpu_slice: GpuSlice) -> None:
+    cuda = gpu_slice.start()
+    graphs = [executable(cuda, 8 * STEP, milliseconds=100) for _ in range(2)]
+    streams, recorded = [cuda.stream() for _ in range(2)], cuda.stream()
+    cuda("cuStreamBeginCapture_v2", recorded, 0)
+    for launched, stream in zip(graphs, streams, strict=True):
+        cuda("cuGraphLaunch", launched, stream)
+    cuda("cuStreamEndCapture", recorded, room(8))
+    assert gpu_slice.counters().refusals == 0
+
+
+def test_memory_of_a_device_without_a_limit_is_free(gpu_slice: GpuSlice) -> None:
+    cuda = gpu_slice.start()
+    cuda.begin(1)
+    graph = cuda.get("cuGraphCreate", 0)
+    cuda("cuGraphAddMemAllocNode", room(8), graph, None, 0, pointer_to(alloc_params(gpu_slice.limit, 1)))
+    launched = cuda.get("cuGraphInstantiateWithFlags", graph, 0)
+    cuda("cuGraphLaunch", launched, 0)
+    assert (reserved(cuda, 1), gpu_slice.used()) == (gpu_slice.limit, 0)
+
+
+def test_a_context_may_end_with_graphs_that_ran_in_it(gpu_slice: GpuSlice) -> None:
+    cuda = gpu_slice.start()
+    launched = executable(cuda, 8 * STEP)
+    own = cuda.get("cuCtxCreate_v2", 0, 0)
+    cuda("cuGraphLaunch", launched, cuda.stream())
+    cuda("cuCtxDestroy_v2", own)
+    cuda("cuGraphLaunch", launched, cuda.stream())
+    cuda("cuGraphExecDestroy", launched)
+    assert gpu_slice.used() == reserved(cuda) == 8 * STEP
