@@ -8,6 +8,7 @@
 
 #include "../shared/derive.h"
 #include "../shared/occupants.h"
+#include "delay.h"
 
 static struct nvmlDevice_st handles[MAX_GPUS];
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
@@ -162,6 +163,7 @@ nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
     if ((flags & ~(unsigned)(NVML_INIT_FLAG_NO_GPUS | NVML_INIT_FLAG_NO_ATTACH)) != 0)
         return NVML_ERROR_INVALID_ARGUMENT;
     nvmlReturn_t result = NVML_SUCCESS;
+    half_delay();
     pthread_mutex_lock(&opening);
     const struct session *session;
     if (references == 0 || session_current(&session) != NVML_SUCCESS)
@@ -169,6 +171,7 @@ nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
     if (result == NVML_SUCCESS)
         references++;
     pthread_mutex_unlock(&opening);
+    half_delay();
     return result;
 }
 
