@@ -108,17 +108,18 @@ def test_a_process_whose_first_thread_ended_lives(limited: Container, short_tmp:
 
 
 @needs_root
-def test_slots_of_another_pid_namespace_are_left_alone(limited: Container) -> None:
-    """Nobody in there can judge a pid of ours, nor we one of theirs: the agent does."""
+def test_slots_of_another_pid_namespace_are_judged_by_their_lock_alone(limited: Container) -> None:
+    """Nobody in there can judge a pid of ours, nor we one of theirs; 7 is of a process that could not take its lock."""
     limited.occupy(7, os.getpid(), start_time(os.getpid()), used=GIB)
-    command = ("unshare", "--pid", "--fork", "--mount-proc", *INSIDE, "claim", "[]")
+    command = ("unshare", "--pid", "--fork", "--mount-proc", *INSIDE, "claim_and_wait", "[]")
     with limited.start_program(*command) as process:
-        out, errors = process.communicate(timeout=20)
-    assert (process.returncode, errors) == (0, "")
-    slot, pid = json.loads(out)
-    assert pid < 10
-    assert limited.run("claim").value[0] != slot
-    assert {7, slot} <= set(limited.slots())
+        slot, pid = claimed(process)
+        assert pid < 10
+        assert limited.run("claim").value[0] != slot
+        assert {7, slot} <= set(limited.slots())
+        process.communicate(timeout=20)
+    assert limited.run("claim").value[0] == slot
+    assert 7 in limited.slots()
 
 
 def test_with_every_slot_taken_a_process_goes_on_by_itself_with_one_line(limited: Container) -> None:
