@@ -3,6 +3,7 @@
  * arguments and are never put in each other's place.
  */
 #include "hooks.h"
+#include "memory/memory.h"
 
 enum { MAX_CALLBACKS = 4 };
 static context_callback *_Atomic callbacks[MAX_CALLBACKS];
@@ -61,6 +62,7 @@ static CUresult changed(CUresult error, CUdevice device, bool created)
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
+    memory_expect_context(device);
     return changed(DRIVER(cuDevicePrimaryCtxRetain, context, device), device, true);
 }
 
@@ -93,21 +95,25 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 
 CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
 {
+    memory_expect_context(device);
     return changed(DRIVER(cuCtxCreate, context, flags, device), device, true);
 }
 
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
 {
+    memory_expect_context(device);
     return changed(DRIVER(cuCtxCreate_v2, context, flags, device), device, true);
 }
 
 CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *params_array, int num_params, unsigned int flags, CUdevice device)
 {
+    memory_expect_context(device);
     return changed(DRIVER(cuCtxCreate_v3, context, params_array, num_params, flags, device), device, true);
 }
 
 CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *ctx_create_params, unsigned int flags, CUdevice device)
 {
+    memory_expect_context(device);
     return changed(DRIVER(cuCtxCreate_v4, context, ctx_create_params, flags, device), device, true);
 }
 

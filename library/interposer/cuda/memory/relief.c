@@ -18,8 +18,7 @@ static struct graphs graphs[LIMITS_MAX_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool graphs_possible;
 
-/* What a thread may do while any other one captures: only so are these calls no danger to a capture. */
-static CUstreamCaptureMode begin_relaxed(void)
+CUstreamCaptureMode relief_begin_relaxed(void)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 
@@ -28,7 +27,7 @@ static CUstreamCaptureMode begin_relaxed(void)
     return mode;
 }
 
-static void end_relaxed(CUstreamCaptureMode mode)
+void relief_end_relaxed(CUstreamCaptureMode mode)
 {
     DRIVER(cuThreadExchangeStreamCaptureMode, &mode);
 }
@@ -85,22 +84,22 @@ bool relief_trim(unsigned index)
 
     if (!pools_any() && !has_graphs)
         return false;
-    CUstreamCaptureMode mode = begin_relaxed();
+    CUstreamCaptureMode mode = relief_begin_relaxed();
     pools_visit(index, trim_pool);
     if (has_graphs && device >= 0)
         DRIVER(cuDeviceGraphMemTrim, device);
-    end_relaxed(mode);
+    relief_end_relaxed(mode);
     relief_read(index);
     return true;
 }
 
 static uint64_t follow(uint64_t now_ns)
 {
-    CUstreamCaptureMode mode = begin_relaxed();
+    CUstreamCaptureMode mode = relief_begin_relaxed();
 
     for (unsigned index = 0; index < vcuda_limits()->device_count; index++)
         relief_read(index);
-    end_relaxed(mode);
+    relief_end_relaxed(mode);
     return now_ns + ACTIVE_MS * UINT64_C(1000000);
 }
 

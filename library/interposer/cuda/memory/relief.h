@@ -10,6 +10,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "cuda.h"
+
+/* Around calls of the driver by a thread of ours: only so are they no danger to what any other thread captures. */
+CUstreamCaptureMode relief_begin_relaxed(void);
+void relief_end_relaxed(CUstreamCaptureMode mode);
+
 /* Charges every pool and the graphs' memory as the driver says now. */
 void relief_read(unsigned index);
 

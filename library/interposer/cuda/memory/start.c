@@ -15,6 +15,7 @@
 #include "virtual_hooks.h"
 
 static _Thread_local CUcontext ending;
+static _Thread_local struct account_span span;
 
 static void forget(void)
 {
@@ -38,7 +39,7 @@ static void context_changed(CUdevice device, bool created)
         return;
     }
     ordinals_note(index, device);
-    overhead_context_created(index);
+    overhead_grew();
 }
 
 /* Retained and released at once: NULL where it is not there. */
@@ -60,10 +61,22 @@ static CUcontext primary_of(CUdevice device)
 
 static void context_ends(CUdevice device, CUcontext context, enum context_fate fate)
 {
-    if (fate == CONTEXT_ENDING)
+    if (fate == CONTEXT_ENDING) {
         ending = context != NULL ? context : account_needed() ? primary_of(device) : NULL;
-    else if (fate == CONTEXT_GONE && ending != NULL)
+        account_begin(&span, ACCOUNT_ANY);
+        return;
+    }
+    if (fate == CONTEXT_GONE && ending != NULL)
         taking_context_gone(ending);
+    account_end(&span);
+}
+
+void memory_expect_context(CUdevice device)
+{
+    unsigned index;
+
+    if (!hook_nested() && account_needed() && account_verdict(device, &index) == VERDICT_COUNT)
+        overhead_expect();
 }
 
 void memory_settle(void)

@@ -20,6 +20,19 @@ static bool not_ours(void)
     return hook_nested() || !atomic_load_explicit(&counted, memory_order_relaxed);
 }
 
+/* What the driver frees is given back a moment later: nobody takes the difference for overhead, and no thread is cancelled with the lock. */
+static void enter(struct account_span *span)
+{
+    account_begin(span, ACCOUNT_ANY);
+    pthread_mutex_lock(&lock);
+}
+
+static void leave(const struct account_span *span)
+{
+    pthread_mutex_unlock(&lock);
+    account_end(span);
+}
+
 static bool record_created(CUmemGenericAllocationHandle handle, unsigned index, size_t size)
 {
     pthread_mutex_lock(&lock);
@@ -54,9 +67,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (verdict == VERDICT_PASS)
         return DRIVER(cuMemCreate, handle, size, prop, flags);
-    account_begin(index);
+    struct account_span span;
+    account_begin(&span, index);
     CUresult error = create(handle, size, prop, flags, index);
-    account_end(index);
+    account_end(&span);
     return error;
 }
 
@@ -64,11 +78,12 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 {
     if (not_ours())
         return real.cuMemImportFromShareableHandle(handle, os_handle, handle_type);
-    pthread_mutex_lock(&lock);
+    struct account_span span;
+    enter(&span);
     CUresult error = DRIVER(cuMemImportFromShareableHandle, handle, os_handle, handle_type);
     if (error == CUDA_SUCCESS)
         backing_imported(*handle);
-    pthread_mutex_unlock(&lock);
+    leave(&span);
     return error;
 }
 
@@ -76,11 +91,12 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 {
     if (not_ours())
         return real.cuMemRetainAllocationHandle(handle, addr);
-    pthread_mutex_lock(&lock);
+    struct account_span span;
+    enter(&span);
     CUresult error = DRIVER(cuMemRetainAllocationHandle, handle, addr);
     if (error == CUDA_SUCCESS)
         backing_retained(*handle, (uintptr_t)addr);
-    pthread_mutex_unlock(&lock);
+    leave(&span);
     return error;
 }
 
@@ -88,11 +104,12 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     if (not_ours())
         return real.cuMemRelease(handle);
-    pthread_mutex_lock(&lock);
+    struct account_span span;
+    enter(&span);
     CUresult error = DRIVER(cuMemRelease, handle);
     if (error == CUDA_SUCCESS)
         backing_released(handle, account_give);
-    pthread_mutex_unlock(&lock);
+    leave(&span);
     return error;
 }
 
@@ -100,13 +117,14 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericA
 {
     if (not_ours())
         return real.cuMemMap(pointer, size, offset, handle, flags);
-    pthread_mutex_lock(&lock);
+    struct account_span span;
+    enter(&span);
     CUresult error = DRIVER(cuMemMap, pointer, size, offset, handle, flags);
     if (error == CUDA_SUCCESS && !backing_mapped(pointer, size, handle)) {
         DRIVER(cuMemUnmap, pointer, size);
         error = CUDA_ERROR_OUT_OF_MEMORY;
     }
-    pthread_mutex_unlock(&lock);
+    leave(&span);
     return error;
 }
 
@@ -114,11 +132,12 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 {
     if (not_ours())
         return real.cuMemUnmap(pointer, size);
-    pthread_mutex_lock(&lock);
+    struct account_span span;
+    enter(&span);
     CUresult error = DRIVER(cuMemUnmap, pointer, size);
     if (error == CUDA_SUCCESS)
         backing_unmapped(pointer, size, account_give);
-    pthread_mutex_unlock(&lock);
+    leave(&span);
     return error;
 }
 
