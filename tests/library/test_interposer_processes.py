@@ -180,10 +180,12 @@ def test_a_region_that_may_not_be_written_likewise(limited: Container) -> None:
 # ---- the helper thread ----
 
 
-def test_there_is_no_thread_without_limits_and_one_with_them(container: Container) -> None:
+def test_there_is_no_thread_without_limits_and_none_that_asks_nvml_without_one_of_memory(container: Container) -> None:
     assert container.run("threads").value == ["python"]
-    container.grant(device(0))
+    container.grant(device(0, memory=0))
     assert container.run("threads").value == ["python", "vcuda-helper"]
+    container.grant(device(0), generation=2)
+    assert container.run("threads").value == ["python", "vcuda-asker", "vcuda-helper"]
 
 
 def test_the_helper_takes_no_signals(limited: Container) -> None:
@@ -192,7 +194,7 @@ def test_the_helper_takes_no_signals(limited: Container) -> None:
 
 def test_a_child_has_a_helper_of_its_own(limited: Container) -> None:
     parent, child = limited.run("threads_after_fork").value
-    assert parent == child == ["python", "vcuda-helper"]
+    assert parent == child == ["python", "vcuda-asker", "vcuda-helper"]
 
 
 def test_where_no_thread_can_be_made_the_process_lives_and_is_told_once(limited: Container, short_tmp: Path) -> None:

@@ -163,15 +163,15 @@ nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
     if ((flags & ~(unsigned)(NVML_INIT_FLAG_NO_GPUS | NVML_INIT_FLAG_NO_ATTACH)) != 0)
         return NVML_ERROR_INVALID_ARGUMENT;
     nvmlReturn_t result = NVML_SUCCESS;
-    half_delay();
     pthread_mutex_lock(&opening);
+    half_delay();
     const struct session *session;
     if (references == 0 || session_current(&session) != NVML_SUCCESS)
         result = begin_session();
     if (result == NVML_SUCCESS)
         references++;
-    pthread_mutex_unlock(&opening);
     half_delay();
+    pthread_mutex_unlock(&opening);
     return result;
 }
 
