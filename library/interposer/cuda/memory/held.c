@@ -1,38 +1,24 @@
 /*
- * See held.h. A process is looked for by its own pid, and a driver may mean another one by that number: it may report the pids of the host.
- *
- * - In the initial pid namespace the numbers are the host's, and every driver is right.
- * - In another one, as in a container: the open kernel modules translate since 535.113.01 and hide who is not visible; they report the memory by
- *   the wrong namespace (0, or a stranger's) before 565.57.01, and by the right one since. Proprietary modules report the host's. So what
- *   /proc/driver/nvidia/version says decides, where it is there: open and 565.57.01 or newer.
- * - Where it is not (a sandboxed kernel, another driver): a driver that does not translate must list this very process under its number on the host, and
- *   its neighbours under theirs. So while this process holds something there, a list of nothing but processes that live in our namespace,
- *   among them this one, is a translated one; a single stranger in it says that it is not. Once known, that stays.
- * What is not certain is not used: HELD_UNKNOWN.
+ * See held.h. A process is looked for by its own pid; translation.h says whether a driver can mean another process by that number.
  */
 #include "held.h"
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "interposer/cuda/hooks.h"
 #include "nvml.h"
+#include "translation.h"
 
 #define OURS "libnvidia-ml.so.1"
 #define DRIVER_ALIAS "libnvidia-ml-real.so.1"
 
-#define VERSION_FILE "/proc/driver/nvidia/version"
-
 enum { FIRST_ROOM = 64, MOST_ROOM = 4096 };
-enum pids { PIDS_UNCERTAIN, PIDS_OURS, PIDS_OTHERS };
-static const ino_t initial_namespace = 0xEFFFFFFC;
 
 static struct nvml {
     uint32_t tried_by;      /* pid */
@@ -73,43 +59,12 @@ static void load(void)
         nvml.processes = NULL;
 }
 
-/* "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build ...": the first number with a point in it. */
-static enum pids by_version(const char *text)
-{
-    const char *at = strstr(text, "NVRM version:");
-    int major = 0, minor = 0, read = 0;
-
-    for (at = at == NULL ? "" : at; *at != '\0' && read != 2; at += strcspn(at, " \t\n"), at += strspn(at, " \t\n"))
-        read = sscanf(at, "%d.%d", &major, &minor);
-    if (read != 2)
-        return PIDS_UNCERTAIN;
-    bool open_module = strstr(text, "Open Kernel Module") != NULL;
-    return open_module && (major > 565 || (major == 565 && minor >= 57)) ? PIDS_OURS : PIDS_OTHERS;
-}
-
-static enum pids whose_pids(void)
-{
-    char text[512];
-    struct stat own;
-
-    if (stat("/proc/self/ns/pid", &own) == 0 && own.st_ino == initial_namespace)
-        return PIDS_OURS;
-    int file = open(VERSION_FILE, O_RDONLY | O_CLOEXEC);
-    ssize_t length = file < 0 ? -1 : read(file, text, sizeof text - 1);
-    if (file >= 0)
-        close(file);
-    if (length < 0)
-        return PIDS_UNCERTAIN;
-    text[length] = '\0';
-    return by_version(text);
-}
-
 /* Once a process; a child after fork begins anew. */
 void held_load(void)
 {
     if (nvml.tried_by == (uint32_t)getpid())
         return;
-    nvml = (struct nvml){.tried_by = (uint32_t)getpid(), .pids = whose_pids()};
+    nvml = (struct nvml){.tried_by = (uint32_t)getpid(), .pids = translation_known()};
     if (nvml.pids != PIDS_OTHERS)
         load();
 }

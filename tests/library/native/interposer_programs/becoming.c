@@ -4,7 +4,7 @@
  *   becoming BYTES TIMES WAY
  *
  * Makes a context, takes BYTES, and execs itself, TIMES times in all; the last one does as WAY says: `sleep` becomes sleep; `leave` does so too, with
- * a child of fork left behind that never calls the driver; `close` closes every descriptor above 2 and stays. Out: "done" before that, or what
+ * a child of fork left behind that never calls the driver; `stay` stays; `close` closes every descriptor above 2 and stays. Out: "done" before that, or what
  * was refused, and 1.
  */
 #include <stdio.h>
@@ -23,8 +23,9 @@ static void end(const char *way)
     if (strcmp(way, "close") == 0) {
         for (int file = 3; file < 1024; file++)
             close(file);
-        pause();
     }
+    if (strcmp(way, "close") == 0 || strcmp(way, "stay") == 0)
+        pause();
     execlp("sleep", "sleep", "60", NULL);
 }
 
