@@ -7,6 +7,15 @@
 enum { GPUS = 2 };
 static const size_t gib = (size_t)1 << 30, total = (size_t)80 << 30, taken = (size_t)1 << 30;
 
+void *driver_got;
+
+CUresult body_cuInit(unsigned int flags)
+{
+    (void)flags;
+    cuGetProcAddress("cuMemGetInfo", &driver_got, 3020, 0);
+    return CUDA_SUCCESS;
+}
+
 CUresult body_cuDriverGetVersion(int *driver_version)
 {
     *driver_version = DRIVER_VERSION;
@@ -124,7 +133,11 @@ CUresult body_cuGetProcAddress(const char *symbol, void **entry, int version, ui
 /* Says what is missing in the status, and succeeds. */
 CUresult body_cuGetProcAddress_v2(const char *symbol, void **entry, int version, uint64_t flags, CUdriverProcAddressQueryResult *status)
 {
+#ifdef CHAINED
+    CUresult error = cuGetProcAddress(symbol, entry, version, flags);
+#else
     CUresult error = body_cuGetProcAddress(symbol, entry, version, flags);
+#endif
     if (error == CUDA_ERROR_INVALID_VALUE)
         return error;
     if (status != NULL)
