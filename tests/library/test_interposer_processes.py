@@ -248,6 +248,13 @@ def test_a_program_that_ends_in_the_middle_ends_at_once(limited: Container, shor
     assert min(took) < 0.2
 
 
+def test_a_cancelled_thread_leaves_no_charge_and_no_lock(limited: Container, short_tmp: Path) -> None:
+    cancelled = program(short_tmp, "cancelled.c", "-ldl")
+    with limited.start_program(cancelled, 150, 2 * GIB) as process:
+        out, errors = process.communicate(timeout=50)
+    assert (process.returncode, out, errors) == (0, "nothing is left\n", "")
+
+
 def test_a_program_started_by_vfork_from_a_process_with_a_helper(limited: Container) -> None:
     assert limited.run("spawned").value == 0
 
