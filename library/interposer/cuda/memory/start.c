@@ -14,6 +14,7 @@
 #include "taking.h"
 #include "virtual_hooks.h"
 
+static _Atomic bool started;
 static _Thread_local CUcontext ending;
 static _Thread_local struct account_span span;
 
@@ -75,7 +76,7 @@ void memory_expect_context(CUdevice device)
 {
     unsigned index;
 
-    if (!hook_nested() && account_needed() && account_verdict(device, &index) == VERDICT_COUNT)
+    if (atomic_load(&started) && !hook_nested() && account_needed() && account_verdict(device, &index) == VERDICT_COUNT)
         overhead_expect();
 }
 
@@ -90,4 +91,5 @@ void memory_start(void)
     vcuda_on_fork(forget);
     context_on_change(context_changed);
     context_on_end(context_ends);
+    atomic_store(&started, true);
 }
