@@ -90,7 +90,9 @@ def test_a_slot_of_another_pid_namespace_is_cleared_when_its_process_is_gone(
 ) -> None:
     gpu_slice.start()
     last = "stay" if way == "killed" else "sleep"
-    process = start(gpu_slice, running, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc", becoming, TAKEN, 1, last)
+    process = start(
+        gpu_slice, running, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc", becoming, TAKEN, 1, last
+    )
     if way == "killed":
         assert gpu_slice.total() >= CONTEXT + TAKEN
         process.kill()

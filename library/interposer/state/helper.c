@@ -44,6 +44,7 @@ static struct lane helper = {.name = "vcuda-helper", .stack = 512 * 1024}, asker
 static _Atomic bool leaving, farewell_registered;
 static _Atomic uint32_t forking;        /* threads in fork: the asker begins nothing */
 static _Atomic uint32_t hung;           /* the stay of the asker that a fork has waited for in vain */
+static _Atomic long asker_thread;       /* its number, while it works */
 
 static void ring(struct lane *lane)
 {
@@ -90,6 +91,8 @@ static uint64_t run_due(struct lane *lane)
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     if (atomic_compare_exchange_strong(&lane->working, &idle, 1)) {
         atomic_fetch_add(&lane->stays, 1);
+        if (lane == &asker)
+            atomic_store(&asker_thread, syscall(SYS_gettid));
         if (!must_wait(lane))
             next = run_each(lane);
         atomic_store(&lane->working, 0);
@@ -137,12 +140,12 @@ static void say_farewell(void)
     wait_idle(&asker, deadline_ns);
 }
 
-/* An asker that hangs in NVML is waited for once, not at each fork. */
+/* An asker that hangs in NVML is waited for once, not at each fork. NVML itself may fork (nvidia-modprobe): that is the asker's own. */
 void helper_before_fork(void)
 {
     atomic_fetch_add(&forking, 1);
     uint32_t stay = atomic_load(&asker.stays);
-    if (atomic_load(&asker.working) == 0 || atomic_load(&hung) == stay)
+    if (atomic_load(&asker.working) == 0 || atomic_load(&hung) == stay || atomic_load(&asker_thread) == syscall(SYS_gettid))
         return;
     wait_idle(&asker, vcuda_now_ns() + fork_patience_ns);
     if (atomic_load(&asker.working) != 0)

@@ -46,7 +46,8 @@ void slot_lock_close(int file)
 
 static int change(int file, uint32_t slot, short type)
 {
-    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)(offsetof(struct region, slots) + slot * sizeof(struct region_slot)), .l_len = 1};
+    size_t at = offsetof(struct region, slots) + slot * sizeof(struct region_slot);
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)at, .l_len = 1};
     return fcntl(file, F_OFD_SETLK, &lock) == 0 ? 0 : errno;
 }
 
