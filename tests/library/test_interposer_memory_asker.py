@@ -2,19 +2,18 @@
 
 import json
 import struct
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.library.compiler import compiled
 from tests.library.gpu_slice import CONTEXT, GpuSlice, eventually
 from tests.library.interposed import GIB, device
-from tests.library.machine import LIBRARY
+from tests.library.machine import REPOSITORY
 from tests.library.memory_client import MIB, UNIT, Cuda, pointer_to, room
 from tests.library.test_interposer_memory_overhead import GUESS, module
-from tests.library.test_interposer_memory_processes import _FLAGS
 
 PATIENCE = 0.1  # OVERHEAD_PATIENCE_MS
 SLACK = 0.15  # for a machine that is busy
@@ -118,27 +117,9 @@ def test_a_program_whose_nvml_hangs_forks_and_ends_at_once(gpu_slice: GpuSlice) 
     assert clock.seconds < 2 * SLACK
 
 
-_FORKS_WHILE_NVML_IS_ASKED = """
-import ctypes, os, signal, time
-cuda, nvml = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1")
-context = ctypes.c_void_p()
-cuda.cuInit(0)
-ends = []
-for delay in range(12):
-    cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
-    time.sleep(delay * 0.003)
-    child = os.fork()
-    if child == 0:
-        signal.alarm(5)
-        os._exit(nvml.nvmlInit_v2())
-    ends.append(os.waitpid(child, 0)[1])
-print(ends)
-"""
-
-
 def test_a_child_finds_no_lock_of_nvml_taken(gpu_slice: GpuSlice) -> None:
     process = gpu_slice.container.start_program(
-        sys.executable, "-c", _FORKS_WHILE_NVML_IS_ASKED, VCUDA_EMULATOR_NVML_MS="30"
+        sys.executable, "-m", "tests.library.children.forking_beside_nvml", VCUDA_EMULATOR_NVML_MS="30"
     )
     with process:
         out, errors = process.communicate(timeout=50)
@@ -147,10 +128,8 @@ def test_a_child_finds_no_lock_of_nvml_taken(gpu_slice: GpuSlice) -> None:
 
 @pytest.fixture
 def allocate(build: Path, tmp_path: Path) -> Path:
-    source = LIBRARY.parent / "benchmarks/gpu/native/allocate.c"
-    command = ["gcc", *_FLAGS, "-o", str(tmp_path / "allocate"), str(source), str(build / "libcuda.so.1")]
-    subprocess.run(command, check=True, timeout=55)
-    return tmp_path / "allocate"
+    source = REPOSITORY / "benchmarks/gpu/native/allocate.c"
+    return compiled(tmp_path / "allocate", source, build / "libcuda.so.1")
 
 
 @pytest.mark.parametrize("way", ["vmm", "malloc"])

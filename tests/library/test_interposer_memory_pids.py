@@ -2,14 +2,14 @@
 
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.library.compiler import compiled
 from tests.library.gpu_slice import CONTEXT, GpuSlice, eventually
 from tests.library.interposed import GIB
-from tests.library.machine import LIBRARY
+from tests.library.machine import REPOSITORY
 from tests.library.memory_client import MIB, Cuda
 from tests.library.test_interposer_loading import program
 from tests.library.test_interposer_memory_overhead import GUESS
@@ -34,10 +34,8 @@ def test_what_a_drivers_version_says(short_tmp: Path) -> None:
         "": UNCERTAIN,
         "NVRM version: something new\n": UNCERTAIN,
     }
-    versions = short_tmp / "versions"
     sources = ("tests/library/native/translation_versions.c", "library/interposer/cuda/memory/translation.c")
-    command = ["gcc", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", f"-I{LIBRARY}", "-o", str(versions)]
-    subprocess.run([*command, *(str(LIBRARY.parent / source) for source in sources)], check=True, timeout=55)
+    versions = compiled(short_tmp / "versions", *(REPOSITORY / source for source in sources))
     said = subprocess.run([versions, *texts], capture_output=True, text=True, timeout=10, check=True).stdout
     assert list(map(int, said.split())) == list(texts.values())
 
@@ -45,15 +43,6 @@ def test_what_a_drivers_version_says(short_tmp: Path) -> None:
 @pytest.fixture
 def becoming(build: Path, short_tmp: Path) -> Path:
     return program(short_tmp, "becoming.c", str(build / "libcuda.so.1"))
-
-
-@pytest.fixture
-def running() -> Iterator[list[subprocess.Popen[str]]]:
-    processes: list[subprocess.Popen[str]] = []
-    yield processes
-    for process in processes:
-        process.kill()
-        process.communicate(timeout=10)
 
 
 def start(gpu_slice: GpuSlice, becoming: Path, *, pid: int, **environment: str) -> subprocess.Popen[str]:

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,15 +20,6 @@ TAKEN = 256 * MIB  # with a context, more than half of the limit: two of them do
 @pytest.fixture(scope="module")
 def becoming(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program(tmp_path_factory.mktemp("native"), "becoming.c", str(build / "libcuda.so.1"))
-
-
-@pytest.fixture
-def running() -> Iterator[list[subprocess.Popen[str]]]:
-    processes: list[subprocess.Popen[str]] = []
-    yield processes
-    for process in processes:
-        process.kill()
-        process.communicate(timeout=10)
 
 
 def start(gpu_slice: GpuSlice, running: list[subprocess.Popen[str]], *command: object) -> subprocess.Popen[str]:
