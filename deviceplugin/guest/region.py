@@ -6,6 +6,7 @@ with pread, because a mapping would fault where the container has cut the file. 
 """
 
 import contextlib
+import fcntl
 import os
 import struct
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ RESERVED_SLOTS = 64
 HEAD = struct.Struct("<8sII32s")  # magic version size grant
 HEADER_SIZE = 128
 DEVICE = struct.Struct("<QQqQQQQQQ56x")  # see Counters, in this order
-SLOT = struct.Struct("<IIQQQ32x")  # pid spare start_time pid_namespace claimed_ns
+SLOT = struct.Struct("<IIQQQ32x")  # pid locked start_time pid_namespace claimed_ns
 USE = struct.Struct("<QQQQ")  # used pending overhead inflight_ns
 SLOT_SIZE = SLOT.size + USE.size * MAX_DEVICES
 SLOTS_AT = HEADER_SIZE + DEVICE.size * MAX_DEVICES
@@ -34,6 +35,7 @@ SIZE = SLOTS_AT + SLOT_SIZE * SLOTS
 CLEARING = 1 << 31
 _UNKNOWN = (1 << 64) - 1
 _HIGH = struct.Struct("<I")
+_FLOCK = struct.Struct("@hhqqi4x")  # struct flock
 MOST = 1 << 60
 """No byte count and no sum of nanoseconds of a node's life reaches this; a word above it says nothing."""
 
@@ -105,12 +107,25 @@ def clear(path: Path, slot: Slot) -> None:
     """Frees a slot of which nobody can be in the way, its `pid` last: from then on it may be claimed.
 
     Only for a slot whose pid namespace has no process any more: within a namespace the library does it itself, and
-    Python has no compare-and-swap to win against it.
+    Python has no compare-and-swap to win against it. Not where somebody holds the slot's lock: it was claimed anew, or
+    is being cleared.
     """
+    at = SLOTS_AT + SLOT_SIZE * slot.index
     with contextlib.suppress(OSError), opened(path, writable=True) as fd:
-        at = SLOTS_AT + SLOT_SIZE * slot.index
-        os.pwrite(fd, bytes(SLOT_SIZE - 4), at + 4)
-        os.pwrite(fd, bytes(4), at)
+        if _lock(fd, at) and SLOT.unpack(os.pread(fd, SLOT.size, at))[0] & ~CLEARING == slot.pid:
+            os.pwrite(fd, bytes(SLOT_SIZE - 4), at + 4)
+            os.pwrite(fd, bytes(4), at)
+
+
+def _lock(fd: int, at: int) -> bool:
+    """Until `fd` is closed; False where somebody else has it. A file system without locks does not keep us."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0))
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def parse(data: bytes, *, grant: GrantId, devices: int) -> Region:

@@ -3,8 +3,11 @@
  * by all of them and read by the agent. The agent makes it with its final size; it is never cut, so a mapping cannot fault.
  *
  * Memory has no total that could be left wrong: what a device has given out is the sum over the slots, and a slot is written by its own process
- * alone (a dead one's is cleared by whoever wins `pid` by compare-and-swap, which holds the clearer's pid with REGION_CLEARING meanwhile). To reserve, a process adds to `pending`, sums all slots, and
- * moves the bytes to `used` or takes them back. Whatever kills it, clearing its slot returns all of it.
+ * alone. To reserve, a process adds to `pending`, sums all slots, and moves the bytes to `used` or takes them back. Whatever kills it, clearing
+ * its slot returns all of it.
+ * A process holds an open file description's lock (F_OFD_SETLK) on the first byte of its slot in this file, and says so in `locked`: where it says so
+ * and the lock is free, the process is dead or has become another program by exec. `pid` is written by compare-and-swap; with REGION_CLEARING
+ * it is that of the process that claims or clears the slot, which holds the lock too. Who clears a slot writes `pid` last.
  * All words are lock-free atomics, little endian, zero until written. Readers look at slots below `slot_high`.
  * deviceplugin/guest/region.py reads the same layout.
  */
@@ -20,7 +23,7 @@
 
 enum { REGION_VERSION = 1, REGION_SLOTS = 1024 };
 
-#define REGION_CLEARING UINT32_C(0x80000000)        /* in `pid`: this process clears the slot of a dead one */
+#define REGION_CLEARING UINT32_C(0x80000000)        /* in `pid`: this process claims the slot or clears a dead one's */
 
 /* One process on one device. Bytes, and nanoseconds of GPU time. */
 struct region_use {
@@ -32,8 +35,8 @@ struct region_use {
 
 struct region_slot {
     _Atomic uint32_t pid;               /* in the process's own pid namespace; 0: free */
-    _Atomic uint32_t spare;
-    _Atomic uint64_t start_time;        /* field 22 of /proc/PID/stat; 0: being claimed; all ones: /proc does not tell */
+    _Atomic uint32_t locked;            /* 1: while it lives it holds the slot's lock */
+    _Atomic uint64_t start_time;        /* field 22 of /proc/PID/stat; all ones: /proc does not tell */
     _Atomic uint64_t pid_namespace;     /* inode of /proc/self/ns/pid */
     _Atomic uint64_t claimed_ns;        /* CLOCK_MONOTONIC */
     uint64_t spares[4];

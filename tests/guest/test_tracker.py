@@ -1,6 +1,8 @@
 """One share watched: living and dead processes, strangers, spoilt files; only what is sure counts as dead."""
 
+import fcntl
 import os
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -105,6 +107,18 @@ def test_slots_of_a_namespace_without_processes_are_freed(scene: Scene) -> None:
     data = scene.region.read_bytes()
     at = region.SLOTS_AT + region.SLOT_SIZE * 5
     assert data[at : at + region.SLOT_SIZE] == bytes(region.SLOT_SIZE)
+
+
+def test_a_slot_that_somebody_claims_or_clears_is_left_alone(scene: Scene) -> None:
+    put_slot(scene.region, 5, pid=8, used=GIB, start_time=3, pid_namespace=scene.node.namespace("gone"))
+    at = region.SLOTS_AT + region.SLOT_SIZE * 5
+    with scene.region.open("r+b") as holder:
+        lock = struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0)
+        fcntl.fcntl(holder, fcntl.F_OFD_SETLK, lock)
+        scene.look()
+        assert scene.slots() == [1, 2, 8]
+    scene.look()
+    assert scene.slots() == [1, 2]
 
 
 @pytest.mark.parametrize("start_time", [0, 2**64 - 1])

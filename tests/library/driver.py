@@ -14,10 +14,14 @@ _SOURCES = Path(__file__).parent / "native/interposer"
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """`version`: newer functions do not exist. `distinct`: cuGetProcAddress gives other addresses than dlsym."""
+    """`version`: newer functions do not exist. `distinct`: cuGetProcAddress gives other addresses than dlsym.
+
+    `chained`: its cuGetProcAddress_v2 asks its own exported cuGetProcAddress.
+    """
 
     version: int = 13990
     distinct: bool = False
+    chained: bool = False
     without: frozenset[str] = field(default_factory=frozenset)
 
     @property
@@ -26,9 +30,10 @@ class Driver:
 
     def build(self, directory: Path) -> Path:
         names = directory / "names.map"
-        names.write_text("{ global: driver_calls; " + "; ".join(self.symbols) + "; local: *; };")
+        names.write_text("{ global: driver_calls; driver_got; " + "; ".join(self.symbols) + "; local: *; };")
         output = directory / f"libcuda.so.{self.version}"
         defines = [f"-DDRIVER_VERSION={self.version}", f'-DWITHOUT="{" ".join(sorted(self.without))} "']
         defines += ["-DDISTINCT"] if self.distinct else []
+        defines += ["-DCHAINED"] if self.chained else []
         linking = ["-Wl,-soname,libcuda.so.1", f"-Wl,--version-script={names}"]
         return compiled(output, *SHARED, "-O0", *linking, *defines, *_SOURCES.glob("*.c"))

@@ -1,6 +1,7 @@
 """cuGetProcAddress through ours: the driver chooses, and of what it chose the hooked functions become ours."""
 
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tests.library.cuda_declarations import Row, rows
 from tests.library.driver import Driver
 from tests.library.interposed import GIB, Container, device
 from tests.library.machine import LIBRARY
+from tests.library.test_interposer_loading import program
 
 VERSIONS = (2000, 3020, 7000, 11000, 11030, 12000, 12080, 13000)
 FLAGS = (0, 1, 2)
@@ -18,6 +20,7 @@ FULL = Driver()
 OTHER_ADDRESSES = Driver(distinct=True)
 CUDA_11_4 = Driver(version=11040)
 CUDA_11_2 = Driver(version=11020)
+CHAINED = Driver(chained=True)
 LOST = Driver(without=frozenset({"cuMemGetInfo_v2", "cuCtxCreate_v3", "cuGetProcAddress_v2"}))
 MakeContainer = Callable[[Driver], Container]
 
@@ -104,7 +107,9 @@ def test_a_hook_of_a_function_that_the_driver_lacks_says_not_found(on: MakeConta
     assert set(answers.values()) == {500}
 
 
-@pytest.mark.parametrize("driver", [FULL, OTHER_ADDRESSES], ids=["one address", "other addresses"])
+@pytest.mark.parametrize(
+    "driver", [FULL, OTHER_ADDRESSES, CHAINED], ids=["one address", "other addresses", "through its own export"]
+)
 def test_asking_for_itself_gives_the_function_with_the_right_number_of_arguments(
     on: MakeContainer, driver: Driver
 ) -> None:
@@ -116,6 +121,17 @@ def test_questions_with_null_are_answered_by_the_driver(on: MakeContainer) -> No
     answers = on(FULL).run("getproc_nulls").value
     assert [ours for ours, _ in answers] == [real for _, real in answers]
     assert [ours for ours, _ in answers] == [1, 1, 1, 1, 0, 0]
+
+
+def test_what_is_asked_for_inside_the_start_of_the_driver_is_ours_too(on: MakeContainer) -> None:
+    """An injected library has its pointers from there and keeps them."""
+    assert on(FULL).run("got_by_the_driver").value == [OURS, "cuMemGetInfo_v2"]
+
+
+def test_of_two_functions_at_one_address_the_hooked_one_answers(short_tmp: Path) -> None:
+    routing = program(short_tmp, "../route_folded.c")
+    done = subprocess.run([routing], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (0, "right\n")
 
 
 def test_a_driver_that_calls_its_own_exports_does_not_meet_our_hooks(on: MakeContainer) -> None:

@@ -108,17 +108,18 @@ def test_a_process_whose_first_thread_ended_lives(limited: Container, short_tmp:
 
 
 @needs_root
-def test_slots_of_another_pid_namespace_are_left_alone(limited: Container) -> None:
-    """Nobody in there can judge a pid of ours, nor we one of theirs: the agent does."""
+def test_slots_of_another_pid_namespace_are_judged_by_their_lock_alone(limited: Container) -> None:
+    """Nobody in there can judge a pid of ours, nor we one of theirs; 7 is of a process that could not take its lock."""
     limited.occupy(7, os.getpid(), start_time(os.getpid()), used=GIB)
-    command = ("unshare", "--pid", "--fork", "--mount-proc", *INSIDE, "claim", "[]")
+    command = ("unshare", "--pid", "--fork", "--mount-proc", *INSIDE, "claim_and_wait", "[]")
     with limited.start_program(*command) as process:
-        out, errors = process.communicate(timeout=20)
-    assert (process.returncode, errors) == (0, "")
-    slot, pid = json.loads(out)
-    assert pid < 10
-    assert limited.run("claim").value[0] != slot
-    assert {7, slot} <= set(limited.slots())
+        slot, pid = claimed(process)
+        assert pid < 10
+        assert limited.run("claim").value[0] != slot
+        assert {7, slot} <= set(limited.slots())
+        process.communicate(timeout=20)
+    assert limited.run("claim").value[0] == slot
+    assert 7 in limited.slots()
 
 
 def test_with_every_slot_taken_a_process_goes_on_by_itself_with_one_line(limited: Container) -> None:
@@ -179,10 +180,12 @@ def test_a_region_that_may_not_be_written_likewise(limited: Container) -> None:
 # ---- the helper thread ----
 
 
-def test_there_is_no_thread_without_limits_and_one_with_them(container: Container) -> None:
+def test_there_is_no_thread_without_limits_and_none_that_asks_nvml_without_one_of_memory(container: Container) -> None:
     assert container.run("threads").value == ["python"]
-    container.grant(device(0))
+    container.grant(device(0, memory=0))
     assert container.run("threads").value == ["python", "vcuda-helper"]
+    container.grant(device(0), generation=2)
+    assert container.run("threads").value == ["python", "vcuda-asker", "vcuda-helper"]
 
 
 def test_the_helper_takes_no_signals(limited: Container) -> None:
@@ -191,7 +194,7 @@ def test_the_helper_takes_no_signals(limited: Container) -> None:
 
 def test_a_child_has_a_helper_of_its_own(limited: Container) -> None:
     parent, child = limited.run("threads_after_fork").value
-    assert parent == child == ["python", "vcuda-helper"]
+    assert parent == child == ["python", "vcuda-asker", "vcuda-helper"]
 
 
 def test_where_no_thread_can_be_made_the_process_lives_and_is_told_once(limited: Container, short_tmp: Path) -> None:
@@ -243,6 +246,13 @@ def test_a_program_that_ends_in_the_middle_ends_at_once(limited: Container, shor
         took.append(time.monotonic() - before)
         assert (process.returncode, out, errors) == (7, "", "")
     assert min(took) < 0.2
+
+
+def test_a_cancelled_thread_leaves_no_charge_and_no_lock(limited: Container, short_tmp: Path) -> None:
+    cancelled = program(short_tmp, "cancelled.c", "-ldl")
+    with limited.start_program(cancelled, 150, 2 * GIB) as process:
+        out, errors = process.communicate(timeout=50)
+    assert (process.returncode, out, errors) == (0, "nothing is left\n", "")
 
 
 def test_a_program_started_by_vfork_from_a_process_with_a_helper(limited: Container) -> None:

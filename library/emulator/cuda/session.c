@@ -143,10 +143,10 @@ static bool lock_byte(unsigned slot)
 }
 
 /* The same process through another copy of this library: record locks do not exclude it. */
-static bool is_ours_already(const struct cuda_process *process, uint64_t start_time)
+static bool is_ours_already(const struct cuda_process *process)
 {
     return atomic_load(&process->pid) == (uint32_t)getpid() && atomic_load(&process->pid_namespace) == own_pid_namespace() &&
-           atomic_load(&process->start_time) == start_time;
+           atomic_load(&process->image) == own_image();
 }
 
 static void read_name(char *name, size_t size)
@@ -155,7 +155,7 @@ static void read_name(char *name, size_t size)
     name[length < 0 ? 0 : length] = '\0';
 }
 
-static void move_in(unsigned slot, uint64_t start_time)
+static void move_in(unsigned slot)
 {
     struct cuda_process *process = &driver.section->processes[slot];
     atomic_store(&process->pid_namespace, 0);
@@ -171,21 +171,20 @@ static void move_in(unsigned slot, uint64_t start_time)
     }
     atomic_store(&process->pid, (uint32_t)getpid());
     atomic_store(&process->outer_pid, 0);
-    atomic_store(&process->start_time, start_time);
+    atomic_store(&process->image, own_image());
     read_name(process->name, sizeof process->name);
     atomic_store(&process->pid_namespace, own_pid_namespace());
 }
 
 static bool claim(void)
 {
-    uint64_t start_time = process_start_time((uint32_t)getpid());
     for (unsigned slot = 0; slot < CUDA_SLOTS; slot++) {
-        if (is_ours_already(&driver.section->processes[slot], start_time) || !lock_byte(slot))
+        if (is_ours_already(&driver.section->processes[slot]) || !lock_byte(slot))
             continue;
         uint32_t high = atomic_load(&driver.section->slot_high);
         while (high <= slot && !atomic_compare_exchange_weak(&driver.section->slot_high, &high, slot + 1))
             ;
-        move_in(slot, start_time);
+        move_in(slot);
         return true;
     }
     return false;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../shared/derive.h"
+#include "delay.h"
 #include "session.h"
 
 enum { SAMPLE_US = 1000000 / 6, MIB = 1 << 20, NO_INSTANCE = -1 };
@@ -20,7 +21,9 @@ static void put_process(void *list, unsigned index, size_t size, const struct gp
 
 static nvmlReturn_t list_processes(nvmlDevice_t device, unsigned int *count, void *list, size_t size, enum process_kind kind)
 {
+    half_delay();
     OPEN(v, device, count);
+    half_delay();
     if (list == NULL && *count != 0)
         return NVML_ERROR_INVALID_ARGUMENT;
     unsigned found = 0, room = *count;

@@ -8,6 +8,7 @@
 
 #include "../shared/derive.h"
 #include "../shared/occupants.h"
+#include "delay.h"
 
 static struct nvmlDevice_st handles[MAX_GPUS];
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
@@ -163,11 +164,13 @@ nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
         return NVML_ERROR_INVALID_ARGUMENT;
     nvmlReturn_t result = NVML_SUCCESS;
     pthread_mutex_lock(&opening);
+    half_delay();
     const struct session *session;
     if (references == 0 || session_current(&session) != NVML_SUCCESS)
         result = begin_session();
     if (result == NVML_SUCCESS)
         references++;
+    half_delay();
     pthread_mutex_unlock(&opening);
     return result;
 }

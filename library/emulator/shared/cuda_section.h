@@ -15,7 +15,7 @@ enum { CUDA_SLOTS = TIMELINE_SLOTS, CUDA_PLACES = 256 };
 
 struct cuda_process {
     _Atomic uint64_t pid_namespace;     /* inode; 0: free */
-    _Atomic uint64_t start_time;        /* in the kernel's ticks */
+    _Atomic uint64_t image;             /* the program that it is: another one after exec, under the same pid */
     _Atomic uint32_t pid;               /* as it calls itself */
     _Atomic uint32_t outer_pid;         /* as the outermost namespace that ever looked calls it; 0: as `pid` */
     char name[64];

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,6 +17,16 @@ uint64_t own_pid_namespace(void)
 {
     struct stat found;
     return stat("/proc/self/ns/pid", &found) == 0 ? found.st_ino : 0;
+}
+
+/* Random bytes that the kernel gives each program at exec. */
+uint64_t own_image(void)
+{
+    const void *random = (const void *)(uintptr_t)getauxval(AT_RANDOM);
+    uint64_t image = 0;
+    if (random != NULL)
+        memcpy(&image, random, sizeof image);
+    return image;
 }
 
 uint64_t process_start_time(uint32_t pid)

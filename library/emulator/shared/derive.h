@@ -8,6 +8,7 @@
 void forget_dead(struct gpu_status *status);
 uint64_t process_start_time(uint32_t pid);      /* 0: no such process */
 uint64_t own_pid_namespace(void);
+uint64_t own_image(void);                       /* a number of this program's own, which exec changes */
 
 uint32_t gpu_utilisation(const struct gpu_status *status);
 uint32_t scripted_utilisation(const struct gpu_status *status);     /* without CUDA processes */

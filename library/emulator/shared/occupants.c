@@ -52,18 +52,11 @@ int pids_open(const char *state_path, bool make)
     return fd;
 }
 
-/* A process never sees its own lock, wherever in it the lock was taken. */
+/* A process never sees its own lock, wherever in it the lock was taken; what the program before exec left has none. */
 static bool is_own(const struct cuda_process *process)
 {
-    static _Atomic uint64_t started, of_pid;
-    uint32_t pid = (uint32_t)getpid();
-    if (atomic_load(&process->pid) != pid || atomic_load(&process->pid_namespace) != own_pid_namespace())
-        return false;
-    if (atomic_load(&of_pid) != pid) {
-        atomic_store(&started, process_start_time(pid));
-        atomic_store(&of_pid, pid);
-    }
-    return atomic_load(&process->start_time) == atomic_load(&started);
+    return atomic_load(&process->pid) == (uint32_t)getpid() && atomic_load(&process->pid_namespace) == own_pid_namespace() &&
+           atomic_load(&process->image) == own_image();
 }
 
 static void learn_outer_pid(struct cuda_process *process, uint32_t pid, bool writable)

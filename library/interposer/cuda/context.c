@@ -67,6 +67,7 @@ static CUresult changed(CUresult error, CUdevice device, bool created)
 
 /* What may make a process's first context on a device, with room for it. */
 #define BEGINS(device, symbol, ...)                                                                                    \
+    memory_expect_context(device);                                                                                     \
     struct memory_context_room room;                                                                                   \
     if (!memory_context_begin(&room, device))                                                                          \
         return CUDA_ERROR_OUT_OF_MEMORY;                                                                               \

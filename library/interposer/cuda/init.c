@@ -2,7 +2,8 @@
  * The driver's start and its entry points. Each of these may be a program's first call, in any order; setting up is cheap on repeat.
  *
  * cuGetProcAddress asks the driver first and bends only what it answered (route.c); what the driver refuses, or a question with NULL in it, stays as
- * the driver answers it.
+ * the driver answers it. It bends for whoever asks, in the middle of a call of the driver too: what cuInit loads (CUDA_INJECTION64_PATH) keeps
+ * the pointers that it gets there.
  */
 #include <string.h>
 
@@ -39,7 +40,7 @@ static void *bend(const char *symbol, void *entry, int version)
 CUresult cuGetProcAddress(const char *symbol, void **entry, int version, uint64_t flags)
 {
     CUresult error = DRIVER(cuGetProcAddress, symbol, entry, version, flags);
-    if (hook_depth == 0 && error == CUDA_SUCCESS && symbol != NULL && entry != NULL && *entry != NULL)
+    if (!route_is_asking() && error == CUDA_SUCCESS && symbol != NULL && entry != NULL && *entry != NULL)
         *entry = bend(symbol, *entry, version);
     return error;
 }
@@ -47,7 +48,7 @@ CUresult cuGetProcAddress(const char *symbol, void **entry, int version, uint64_
 CUresult cuGetProcAddress_v2(const char *symbol, void **entry, int version, uint64_t flags, CUdriverProcAddressQueryResult *symbol_status)
 {
     CUresult error = DRIVER(cuGetProcAddress_v2, symbol, entry, version, flags, symbol_status);
-    if (hook_depth == 0 && error == CUDA_SUCCESS && symbol != NULL && entry != NULL && *entry != NULL)
+    if (!route_is_asking() && error == CUDA_SUCCESS && symbol != NULL && entry != NULL && *entry != NULL)
         *entry = bend(symbol, *entry, version);
     return error;
 }

@@ -4,6 +4,7 @@
  *
  * In: the hook table, the driver's symbols, and its cuGetProcAddress asked for exactly the version that brought each row (should it hand out other
  * addresses than its symbol table). Out: route(). The table is built by whoever needs it first, aside, and published whole: no lock.
+ * Where a driver has one function under two names, of which we hook one, that one's hook answers for both: the code is the same.
  */
 #include "route.h"
 
@@ -42,6 +43,7 @@ static void *const hooks[FUNCTION_COUNT] = {
 };
 
 static struct table *_Atomic published;
+static _Thread_local bool asking;   /* a driver that answers through its own export would have us begin again */
 
 _Static_assert(FUNCTION_COUNT * 3 < CAPACITY, "two answers and a symbol for each row leave room");
 
@@ -86,14 +88,21 @@ static int by_version(const void *one, const void *other)
     return rows[*(const enum function *)one].version - rows[*(const enum function *)other].version;
 }
 
-/* Rows that are not hooked claim their addresses too, and older ones first: a driver without a variant answers with an older one, whose signature is
- * another. */
+/* What is surely a hooked function's comes first. Rows that are not hooked claim their addresses too, and of what the driver's symbols do not show older
+ * ones first: a driver without a variant answers with an older one, whose signature is another. */
 static void fill(struct table *table)
 {
     enum function order[FUNCTION_COUNT];
+    for (int hooked = 1; hooked >= 0; hooked--) {
+        for (int i = 0; i < FUNCTION_COUNT; i++) {
+            if ((hooks[i] != NULL) == hooked)
+                add(table, real_address((enum function)i), (enum function)i);
+        }
+    }
     for (int i = 0; i < FUNCTION_COUNT; i++) {
         order[i] = (enum function)i;
-        add(table, real_address(order[i]), order[i]);
+        if (hooks[i] != NULL && real_has(order[i]))
+            add_answers(table, order[i]);
     }
     qsort(order, FUNCTION_COUNT, sizeof order[0], by_version);
     for (int i = 0; i < FUNCTION_COUNT; i++)
@@ -106,13 +115,20 @@ static struct table *routes(void)
     if (table != NULL)
         return table;
     table = calloc(1, sizeof *table);
+    asking = true;
     if (table != NULL)
         fill(table);
+    asking = false;
     if (table != NULL && !atomic_compare_exchange_strong(&published, &none, table)) {
         free(table);
         table = none;
     }
     return table;
+}
+
+bool route_is_asking(void)
+{
+    return asking;
 }
 
 void *route(void *pointer)

@@ -2,7 +2,10 @@
 #ifndef VCUDA_ROUTE_H
 #define VCUDA_ROUTE_H
 
-/* Our function for one of the driver's, or the pointer itself. */
+#include <stdbool.h>
+
+/* Our function for one of the driver's, or the pointer itself, also while the calling thread asks the driver for all of them. */
 void *route(void *pointer);
+bool route_is_asking(void);
 
 #endif

@@ -19,6 +19,7 @@ static void forget(void)
     limits_forget();
     region_forget();
     slot_forget();
+    reap_forget();
     helper_forget();
     for (int i = 0; i < MAX_CALLBACKS; i++) {
         void (*child)(void) = atomic_load(&children[i]);
@@ -37,7 +38,7 @@ void vcuda_attach_now(void)
     if (!once_enter(&attaching, is_attached))
         return;
     if (!atomic_exchange(&handled, true))
-        pthread_atfork(NULL, NULL, forget);
+        pthread_atfork(helper_before_fork, helper_after_fork, forget);
     paths_find();
     limits_load();
     atomic_store(&vcuda_attached, 1);

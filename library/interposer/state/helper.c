@@ -1,9 +1,11 @@
 /*
- * The helper thread: one per process, made when the first tick is registered, gone after fork and made anew by the child's first registration.
+ * The threads of ours: the helper, which must be prompt, and the asker, which asks what may be slow to answer (NVML) and so delays nothing but itself.
+ * Each is made when its first tick is registered, is gone after fork and made anew by the child's first registration.
  *
- * All signals are blocked in it, it is detached and never waited for: a process that ends does not hear of it. On exit ticks stop touching the
- * driver (vcuda_leaving), and a tick at work gets a moment to end, because the driver takes itself apart next. Where no thread can be made,
- * ticks run on threads that call vcuda_helper_poll.
+ * All signals are blocked in them, they are detached and never waited for: a process that ends does not hear of them. On exit ticks stop touching
+ * the driver (vcuda_leaving), and a tick at work gets a moment to end, because the driver takes itself apart next. A fork waits a moment for the
+ * asker's tick too: a lock that it holds inside NVML would be held for ever in the child. Where no helper can be made, its ticks run on threads
+ * that call vcuda_helper_poll; the asker's run on no thread of the application.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -17,7 +19,8 @@
 
 #include "internal.h"
 
-enum { MAX_TICKS = 8, STACK = 512 * 1024, RETRY_S = 10, FAREWELL_NS = 20000000, BUSY_NS = 10000000 };
+enum { MAX_TICKS = 8, RETRY_S = 10, FAREWELL_NS = 20000000, BUSY_NS = 10000000 };
+static const uint64_t fork_patience_ns = UINT64_C(100000000);
 enum thread_state { THREAD_NONE, THREAD_RUNS, THREAD_REFUSED };
 
 struct slot {
@@ -25,81 +28,138 @@ struct slot {
     _Atomic uint64_t due_ns;
 };
 
-static struct slot ticks[MAX_TICKS];
-static _Atomic uint32_t thread;         /* enum thread_state */
-static _Atomic uint64_t refused_ns;
-static _Atomic uint32_t bell;           /* counts wakes; the thread sleeps on it */
-static _Atomic bool sleeping;
-static _Atomic uint32_t working;        /* a thread runs ticks */
-static _Atomic bool leaving, farewell_registered;
+struct lane {
+    const char *name;
+    size_t stack;
+    struct slot ticks[MAX_TICKS];
+    _Atomic uint32_t thread;        /* enum thread_state */
+    _Atomic uint64_t refused_ns;
+    _Atomic uint32_t bell;          /* counts wakes; the thread sleeps on it */
+    _Atomic bool sleeping;
+    _Atomic uint32_t working;       /* a thread runs ticks */
+    _Atomic uint32_t stays;         /* how often one began to */
+};
 
-static void ring(void)
+static struct lane helper = {.name = "vcuda-helper", .stack = 512 * 1024}, asker = {.name = "vcuda-asker", .stack = 1024 * 1024};
+static _Atomic bool leaving, farewell_registered;
+static _Atomic uint32_t forking;        /* threads in fork: the asker begins nothing */
+static _Atomic uint32_t hung;           /* the stay of the asker that a fork has waited for in vain */
+static _Atomic long asker_thread;       /* its number, while it works */
+
+static void ring(struct lane *lane)
 {
-    atomic_fetch_add(&bell, 1);
-    if (atomic_load(&sleeping))
-        syscall(SYS_futex, &bell, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    atomic_fetch_add(&lane->bell, 1);
+    if (atomic_load(&lane->sleeping))
+        syscall(SYS_futex, &lane->bell, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-/* Runs what is due; returns when the next is. Where another thread is at it, in a moment. */
-static uint64_t run_due(void)
+/* A wake that comes while it runs sets due_ns to 0 and must not be lost. */
+static uint64_t run_tick(struct slot *slot, vcuda_tick *run, uint64_t now)
 {
-    uint32_t idle = 0;
+    uint64_t untouched = UINT64_MAX;
+    atomic_store(&slot->due_ns, UINT64_MAX);
+    uint64_t wanted = run(now);
+    atomic_compare_exchange_strong(&slot->due_ns, &untouched, wanted);
+    return atomic_load(&slot->due_ns);
+}
+
+static uint64_t run_each(struct lane *lane)
+{
     uint64_t next = UINT64_MAX;
-    int cancel_state;
-    if (!atomic_compare_exchange_strong(&working, &idle, 1))
-        return vcuda_now_ns() + BUSY_NS;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     for (int i = 0; i < MAX_TICKS && !atomic_load(&leaving); i++) {
-        vcuda_tick *run = atomic_load(&ticks[i].run);
-        uint64_t now = vcuda_now_ns(), due = atomic_load(&ticks[i].due_ns);
-        if (run != NULL && due <= now) {
-            /* A wake that comes while it runs sets due_ns to 0 and must not be lost. */
-            atomic_store(&ticks[i].due_ns, UINT64_MAX);
-            uint64_t wanted = run(now), untouched = UINT64_MAX;
-            atomic_compare_exchange_strong(&ticks[i].due_ns, &untouched, wanted);
-            due = atomic_load(&ticks[i].due_ns);
-        }
+        vcuda_tick *run = atomic_load(&lane->ticks[i].run);
+        uint64_t now = vcuda_now_ns(), due = atomic_load(&lane->ticks[i].due_ns);
+        if (run != NULL && due <= now)
+            due = run_tick(&lane->ticks[i], run, now);
         if (run != NULL && due < next)
             next = due;
     }
-    atomic_store(&working, 0);
-    if (atomic_load(&leaving))
-        syscall(SYS_futex, &working, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    return next;
+}
+
+static bool must_wait(const struct lane *lane)
+{
+    return lane == &asker && atomic_load(&forking) != 0;
+}
+
+/* Runs what is due; returns when the next is. Where another thread is at it, in a moment. */
+static uint64_t run_due(struct lane *lane)
+{
+    uint32_t idle = 0;
+    uint64_t next = vcuda_now_ns() + BUSY_NS;
+    int cancel_state;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+    if (atomic_compare_exchange_strong(&lane->working, &idle, 1)) {
+        atomic_fetch_add(&lane->stays, 1);
+        if (lane == &asker)
+            atomic_store(&asker_thread, syscall(SYS_gettid));
+        if (!must_wait(lane))
+            next = run_each(lane);
+        atomic_store(&lane->working, 0);
+        if (atomic_load(&leaving) || must_wait(lane))
+            syscall(SYS_futex, &lane->working, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+    }
     pthread_setcancelstate(cancel_state, NULL);
     return next;
 }
 
-static void sleep_until(uint32_t heard, uint64_t next)
+static void sleep_until(struct lane *lane, uint32_t heard, uint64_t next)
 {
     uint64_t now = vcuda_now_ns(), wait = next > now ? next - now : 0;
     struct timespec span = {.tv_sec = (time_t)(wait / UINT64_C(1000000000)), .tv_nsec = (long)(wait % UINT64_C(1000000000))};
-    atomic_store(&sleeping, true);
+    atomic_store(&lane->sleeping, true);
     if (wait != 0)
-        syscall(SYS_futex, &bell, FUTEX_WAIT_PRIVATE, heard, next == UINT64_MAX ? NULL : &span, NULL, 0);
-    atomic_store(&sleeping, false);
+        syscall(SYS_futex, &lane->bell, FUTEX_WAIT_PRIVATE, heard, next == UINT64_MAX ? NULL : &span, NULL, 0);
+    atomic_store(&lane->sleeping, false);
 }
 
-static void *work(void *unused)
+static void *work(void *given)
 {
-    (void)unused;
-    prctl(PR_SET_NAME, "vcuda-helper");
+    struct lane *lane = given;
+    prctl(PR_SET_NAME, lane->name);
     while (!atomic_load(&leaving)) {
-        uint32_t heard = atomic_load(&bell);
-        sleep_until(heard, run_due());
+        uint32_t heard = atomic_load(&lane->bell);
+        sleep_until(lane, heard, run_due(lane));
     }
     return NULL;
 }
 
+static void wait_idle(struct lane *lane, uint64_t deadline_ns)
+{
+    for (uint64_t now = vcuda_now_ns(); now < deadline_ns && atomic_load(&lane->working) != 0; now = vcuda_now_ns()) {
+        struct timespec bound = {.tv_nsec = (long)(deadline_ns - now)};
+        syscall(SYS_futex, &lane->working, FUTEX_WAIT_PRIVATE, 1, &bound, NULL, 0);
+    }
+}
+
 static void say_farewell(void)
 {
-    struct timespec bound = {.tv_nsec = FAREWELL_NS};
+    uint64_t deadline_ns = vcuda_now_ns() + FAREWELL_NS;
     atomic_store(&leaving, true);
-    if (atomic_load(&working) != 0)
-        syscall(SYS_futex, &working, FUTEX_WAIT_PRIVATE, 1, &bound, NULL, 0);
+    wait_idle(&helper, deadline_ns);
+    wait_idle(&asker, deadline_ns);
+}
+
+/* An asker that hangs in NVML is waited for once, not at each fork. NVML itself may fork (nvidia-modprobe): that is the asker's own. */
+void helper_before_fork(void)
+{
+    atomic_fetch_add(&forking, 1);
+    uint32_t stay = atomic_load(&asker.stays);
+    if (atomic_load(&asker.working) == 0 || atomic_load(&hung) == stay || atomic_load(&asker_thread) == syscall(SYS_gettid))
+        return;
+    wait_idle(&asker, vcuda_now_ns() + fork_patience_ns);
+    if (atomic_load(&asker.working) != 0)
+        atomic_store(&hung, atomic_load(&asker.stays));
+}
+
+void helper_after_fork(void)
+{
+    atomic_fetch_sub(&forking, 1);
+    ring(&asker);
 }
 
 /* 0 or an error. A thread's stack also holds its thread-local storage, which may be large: the system's size is tried next. */
-static int make_thread(size_t stack)
+static int make_thread(struct lane *lane, size_t stack)
 {
     pthread_t made;
     pthread_attr_t attributes;
@@ -107,74 +167,95 @@ static int make_thread(size_t stack)
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     if (stack != 0)
         pthread_attr_setstacksize(&attributes, stack);
-    int error = pthread_create(&made, &attributes, work, NULL);
+    int error = pthread_create(&made, &attributes, work, lane);
     pthread_attr_destroy(&attributes);
     return error;
 }
 
-static void start(void)
+static void start(struct lane *lane)
 {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = make_thread(STACK);
+    int error = make_thread(lane, lane->stack);
     if (error == EINVAL)
-        error = make_thread(0);
+        error = make_thread(lane, 0);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!atomic_exchange(&farewell_registered, true))
         atexit(say_farewell);
     if (error != 0) {
-        atomic_store(&refused_ns, vcuda_now_ns());
-        atomic_store(&thread, THREAD_REFUSED);
+        atomic_store(&lane->refused_ns, vcuda_now_ns());
+        atomic_store(&lane->thread, THREAD_REFUSED);
         vcuda_warn(TOPIC_HELPER, "no helper thread can be made (error %d): its work is done by the program's calls", error);
     }
 }
 
-static void ensure_thread(void)
+static void ensure_thread(struct lane *lane)
 {
-    uint32_t state = atomic_load_explicit(&thread, memory_order_relaxed);
+    uint32_t state = atomic_load_explicit(&lane->thread, memory_order_relaxed);
     if (state == THREAD_RUNS)
         return;
-    if (state == THREAD_REFUSED && vcuda_now_ns() - atomic_load(&refused_ns) < RETRY_S * UINT64_C(1000000000))
+    if (state == THREAD_REFUSED && vcuda_now_ns() - atomic_load(&lane->refused_ns) < RETRY_S * UINT64_C(1000000000))
         return;
-    if (!atomic_load(&leaving) && atomic_compare_exchange_strong(&thread, &state, THREAD_RUNS))
-        start();
+    if (!atomic_load(&leaving) && atomic_compare_exchange_strong(&lane->thread, &state, THREAD_RUNS))
+        start(lane);
 }
 
-static bool add(vcuda_tick *tick)
+static bool add(struct lane *lane, vcuda_tick *tick)
 {
     for (int i = 0; i < MAX_TICKS; i++) {
         vcuda_tick *held = NULL;
-        if (atomic_load_explicit(&ticks[i].run, memory_order_relaxed) == tick)
+        if (atomic_load_explicit(&lane->ticks[i].run, memory_order_relaxed) == tick)
             return false;
-        if (atomic_compare_exchange_strong(&ticks[i].run, &held, tick) || held == tick)
+        if (atomic_compare_exchange_strong(&lane->ticks[i].run, &held, tick) || held == tick)
             return held == NULL;
     }
     return false;
 }
 
-void vcuda_helper_add(vcuda_tick *tick)
+static void add_and_start(struct lane *lane, vcuda_tick *tick)
 {
     vcuda_attach();
-    if (add(tick))
-        ring();
-    ensure_thread();
+    if (add(lane, tick))
+        ring(lane);
+    ensure_thread(lane);
 }
 
-void vcuda_helper_wake(vcuda_tick *tick)
+void vcuda_helper_add(vcuda_tick *tick)
+{
+    add_and_start(&helper, tick);
+}
+
+bool vcuda_asker_add(vcuda_tick *tick)
+{
+    add_and_start(&asker, tick);
+    return atomic_load(&asker.thread) == THREAD_RUNS && !atomic_load(&leaving);
+}
+
+static void wake(struct lane *lane, vcuda_tick *tick)
 {
     for (int i = 0; i < MAX_TICKS; i++) {
-        if (atomic_load(&ticks[i].run) == tick) {
-            atomic_store(&ticks[i].due_ns, 0);
-            ring();
+        if (atomic_load(&lane->ticks[i].run) == tick) {
+            atomic_store(&lane->ticks[i].due_ns, 0);
+            ring(lane);
         }
     }
 }
 
+void vcuda_helper_wake(vcuda_tick *tick)
+{
+    wake(&helper, tick);
+}
+
+void vcuda_asker_wake(vcuda_tick *tick)
+{
+    wake(&asker, tick);
+}
+
 void vcuda_helper_poll(void)
 {
-    if (atomic_load_explicit(&thread, memory_order_relaxed) == THREAD_REFUSED)
-        run_due();
+    if (atomic_load_explicit(&helper.thread, memory_order_relaxed) == THREAD_REFUSED)
+        run_due(&helper);
 }
 
 bool vcuda_leaving(void)
@@ -182,15 +263,22 @@ bool vcuda_leaving(void)
     return atomic_load(&leaving);
 }
 
-void helper_forget(void)
+static void forget(struct lane *lane)
 {
     for (int i = 0; i < MAX_TICKS; i++) {
-        atomic_store(&ticks[i].run, NULL);
-        atomic_store(&ticks[i].due_ns, 0);
+        atomic_store(&lane->ticks[i].run, NULL);
+        atomic_store(&lane->ticks[i].due_ns, 0);
     }
-    atomic_store(&thread, THREAD_NONE);
-    atomic_store(&working, 0);
-    atomic_store(&sleeping, false);
+    atomic_store(&lane->thread, THREAD_NONE);
+    atomic_store(&lane->working, 0);
+    atomic_store(&lane->sleeping, false);
+}
+
+void helper_forget(void)
+{
+    forget(&helper);
+    forget(&asker);
+    atomic_store(&forking, 0);
 }
 
 static uint64_t watch(uint64_t now_ns)

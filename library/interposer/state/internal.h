@@ -25,15 +25,38 @@ void limits_load(void);
 void limits_announce(void);         /* tells those who registered */
 void limits_forget(void);           /* in a forked child */
 
-/* region.c, slot.c */
+/* region.c: a descriptor of the file that is mapped, or -1. */
+int region_open(void);
 void region_forget(void);
+
+/* slot.c */
+void slot_clear(struct region_slot *slot);              /* what it counts, not whose it is */
+uint64_t slot_namespace(void);                          /* our pid namespace */
+uint32_t slot_high(const struct region *region);
 void slot_forget(void);
+
+/* reap.c */
 void slot_reap_now_and_then(void);
+void reap_forget(void);
+
+/* slot_lock.c: a descriptor to lock with, which holds what it locks until it is closed, or longer where it is kept: until exec or the end. */
+enum slot_lock { SLOT_LOCK_TAKEN, SLOT_LOCK_HELD, SLOT_LOCK_NONE };
+int slot_lock_open(void);
+void slot_lock_close(int file);
+enum slot_lock slot_lock_try(int file, uint32_t slot);
+void slot_lock_release(int file, uint32_t slot);
+bool slot_lock_keep(int file);
+void slot_lock_forget(void);
+
+/* process.c: ending is a process that has begun to and is not dead yet. */
 uint64_t process_namespace(void);
 uint64_t process_start_time(uint32_t pid);
 bool process_is_dead(uint32_t pid, uint64_t start_time);
+bool process_is_ending(uint32_t pid, uint64_t start_time);
 
-/* helper.c */
+/* helper.c: around a fork; in the child. */
+void helper_before_fork(void);
+void helper_after_fork(void);
 void helper_forget(void);
 
 #endif

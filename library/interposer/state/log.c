@@ -1,6 +1,6 @@
 /*
  * The one way this library speaks: a line on stderr, at most once a minute for each topic, in one write so that lines do not mix.
- * Takes no lock; errno is kept. A stderr that nobody reads neither holds the program up nor ends it.
+ * Takes no lock; errno is kept; no thread is cancelled in it. A stderr that nobody reads neither holds the program up nor ends it.
  */
 #include <errno.h>
 #include <poll.h>
@@ -50,7 +50,8 @@ static void write_quietly(const char *line, size_t length)
 
 void vcuda_warn(enum vcuda_topic topic, const char *format, ...)
 {
-    int kept = errno;
+    int kept = errno, cancel_state;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     if (may_speak(topic)) {
         char line[LINE] = "vcuda: ";
         size_t length = strlen(line);
@@ -64,5 +65,6 @@ void vcuda_warn(enum vcuda_topic topic, const char *format, ...)
         line[length] = '\n';
         write_quietly(line, length + 1);
     }
+    pthread_setcancelstate(cancel_state, NULL);
     errno = kept;
 }

@@ -10,11 +10,11 @@
 
 #include "internal.h"
 
-enum { STATE = 3, THREADS = 20, START = 22 };   /* fields of /proc/PID/stat, counted from 1 */
+enum { STATE = 3, FLAGS = 9, THREADS = 20, START = 22, PF_EXITING = 4 };   /* fields of /proc/PID/stat, counted from 1 */
 
 struct process {
     char state;
-    unsigned long long threads, start_time;
+    unsigned long long flags, threads, start_time;
 };
 
 uint64_t process_namespace(void)
@@ -48,10 +48,10 @@ static int read_process(uint32_t pid, struct process *process)
     if (length < 0)
         return error == ESRCH ? ENOENT : error;
     line[length] = '\0';
-    const char *state = field(line, STATE), *threads = field(line, THREADS), *start = field(line, START);
+    const char *state = field(line, STATE), *flags = field(line, FLAGS), *threads = field(line, THREADS), *start = field(line, START);
     if (start == NULL)
         return EIO;
-    *process = (struct process){*state, strtoull(threads, NULL, 10), strtoull(start, NULL, 10)};
+    *process = (struct process){*state, strtoull(flags, NULL, 10), strtoull(threads, NULL, 10), strtoull(start, NULL, 10)};
     return 0;
 }
 
@@ -61,15 +61,29 @@ uint64_t process_start_time(uint32_t pid)
     return read_process(pid, &process) == 0 ? process.start_time : 0;
 }
 
-/* Unknown counts as alive. A zombie whose other threads still run is one whose first thread ended: alive. `start_time` 0: not known. */
+/* A zombie whose other threads still run is one whose first thread ended. */
+static bool has_ended(const struct process *process)
+{
+    return (process->state == 'Z' || process->state == 'X') && process->threads <= 1;
+}
+
+static bool is_it(const struct process *process, uint64_t start_time)
+{
+    return start_time == 0 || process->start_time == start_time;
+}
+
+/* Unknown counts as alive. `start_time` 0: not known. */
 bool process_is_dead(uint32_t pid, uint64_t start_time)
 {
     struct process process;
     if (kill((pid_t)pid, 0) != 0 && errno == ESRCH)
         return true;
     int error = read_process(pid, &process);
-    if (error != 0)
-        return false;
-    bool ended = (process.state == 'Z' || process.state == 'X') && process.threads <= 1;
-    return ended || (start_time != 0 && process.start_time != start_time);
+    return error == 0 && (has_ended(&process) || !is_it(&process, start_time));
+}
+
+bool process_is_ending(uint32_t pid, uint64_t start_time)
+{
+    struct process process;
+    return read_process(pid, &process) == 0 && is_it(&process, start_time) && !has_ended(&process) && (process.flags & PF_EXITING) != 0;
 }

@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -16,6 +17,7 @@
 
 static struct region *_Atomic mapped;
 static struct region *_Atomic shared;   /* `mapped` where it is the file */
+static _Atomic uint64_t shared_device, shared_inode;
 
 static struct region *map(int file, int flags)
 {
@@ -49,6 +51,8 @@ static struct region *map_file(int file, const char **wrong)
         munmap(region, sizeof *region);
         region = NULL;
     }
+    atomic_store(&shared_device, status.st_dev);
+    atomic_store(&shared_inode, status.st_ino);
     return region;
 }
 
@@ -89,11 +93,8 @@ static bool is_wanted(void)
 }
 
 /* Two threads may both map; one of the mappings stays, the other goes. Once mapped it stays, whatever becomes of the limits. */
-struct region *vcuda_region(void)
+static struct region *map_now(void)
 {
-    struct region *region = atomic_load_explicit(&mapped, memory_order_acquire);
-    if (region != NULL || !is_wanted())
-        return region;
     struct region *fresh = open_shared(), *file = fresh, *none = NULL;
     if (fresh == NULL)
         fresh = open_private();
@@ -106,6 +107,31 @@ struct region *vcuda_region(void)
     }
     munmap(fresh, sizeof *fresh);
     return none;
+}
+
+struct region *vcuda_region(void)
+{
+    struct region *region = atomic_load_explicit(&mapped, memory_order_acquire);
+    int cancel_state;
+    if (region != NULL || !is_wanted())
+        return region;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+    region = map_now();
+    pthread_setcancelstate(cancel_state, NULL);
+    return region;
+}
+
+/* Another file may have been put in its place: its locks are not ours. */
+int region_open(void)
+{
+    char path[VCUDA_PATH];
+    struct stat status;
+    int file = vcuda_region_shared() && vcuda_path(path, "state/region") ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    if (file >= 0 && fstat(file, &status) == 0 && status.st_dev == atomic_load(&shared_device) && status.st_ino == atomic_load(&shared_inode))
+        return file;
+    if (file >= 0)
+        close(file);
+    return -1;
 }
 
 bool vcuda_region_shared(void)

@@ -120,7 +120,7 @@ bool vcuda_path(char path[static VCUDA_PATH], const char *format, ...) __attribu
 bool vcuda_activity_row(char path[static VCUDA_PATH], const char *uuid);          /* own row, writable */
 bool vcuda_activity_directory(char path[static VCUDA_PATH], const char *uuid);    /* all rows, read-only */
 
-/* ---- the helper thread ---- */
+/* ---- the helper thread, and the asker ---- */
 
 /* A tick returns when (CLOCK_MONOTONIC, ns) it wants to run again, at the latest; UINT64_MAX: only when woken. It runs on the helper, or where
  * no thread can be made on any thread that calls vcuda_helper_poll; never twice at once. */
@@ -135,6 +135,10 @@ void vcuda_helper_watch(void);
 
 void vcuda_helper_wake(vcuda_tick *tick);       /* makes it due now */
 void vcuda_helper_poll(void);                   /* where there is no thread: runs what is due */
+
+/* The same on a thread of its own, for what may be slow or hang: nothing waits for it. False: there is no such thread, and then nothing runs it. */
+bool vcuda_asker_add(vcuda_tick *tick);
+void vcuda_asker_wake(vcuda_tick *tick);
 
 /* True from the moment the process exits: ticks must not touch the driver any more. */
 bool vcuda_leaving(void);

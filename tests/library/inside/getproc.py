@@ -49,6 +49,12 @@ def getproc_nulls() -> Answer:
     ]
 
 
+def got_by_the_driver() -> list[str]:
+    """Where a function is that was asked for inside cuInit."""
+    ctypes.CDLL("libcuda.so.1").cuInit(0)
+    return place(c_void_p.in_dll(ctypes.CDLL("libcuda-real.so.1"), "driver_got").value)
+
+
 def chained_getproc() -> list[list[str]]:
     """As a runtime does: asks for cuGetProcAddress itself, then goes on with what it was given."""
     cuda = ctypes.CDLL("libcuda.so.1")

@@ -1,6 +1,8 @@
 /* Accounting; see account.h. */
 #include "account.h"
 
+#include <pthread.h>
+
 #include "interposer/cuda/hooks.h"
 #include "ledger.h"
 #include "overhead.h"
@@ -9,10 +11,11 @@
 struct traffic {
     _Alignas(64) _Atomic uint64_t begun;
     _Atomic uint64_t ended;
+    _Atomic uint64_t taken;
     _Atomic int64_t managed;
 };
 
-static struct traffic traffic[LIMITS_MAX_DEVICES];
+static struct traffic traffic[LIMITS_MAX_DEVICES + 1];  /* the last: ACCOUNT_ANY */
 
 static enum verdict verdict_at(int index, unsigned *out)
 {
@@ -51,6 +54,21 @@ static bool take_once(struct region *region, unsigned index, uint64_t bytes)
     return ledger_take(region, vcuda_slot(), index, bytes, limit_of(index), vcuda_reap);
 }
 
+/* After it is charged and before the driver is asked: whoever reads `taken` first and `used` then misses nothing. */
+static void count_taken(unsigned index, uint64_t bytes)
+{
+    atomic_fetch_add(&traffic[index].taken, bytes);
+}
+
+static bool take_counted(struct region *region, unsigned index, uint64_t bytes)
+{
+    bool taken = take_once(region, index, bytes);
+
+    if (taken)
+        count_taken(index, bytes);
+    return taken;
+}
+
 /* Each step may have freed something; the dearer ones come later. */
 static bool take_after_relief(unsigned index, uint64_t bytes)
 {
@@ -63,9 +81,9 @@ static bool take_after_relief(unsigned index, uint64_t bytes)
         return false;
     vcuda_reap();
     relief_read(index);
-    if (take_once(region, index, bytes))
+    if (take_counted(region, index, bytes))
         return true;
-    return relief_trim(index) && take_once(region, index, bytes);
+    return relief_trim(index) && take_counted(region, index, bytes);
 }
 
 static void count_refusal(struct region *region, unsigned index)
@@ -81,7 +99,7 @@ bool account_try(unsigned index, uint64_t bytes)
         return false;
     vcuda_helper_poll();
     overhead_settle();
-    return take_once(region, index, bytes);
+    return take_counted(region, index, bytes);
 }
 
 void account_relieve(unsigned index)
@@ -147,26 +165,32 @@ void account_record(unsigned index, uint64_t bytes)
 {
     struct region *region = vcuda_region();
 
-    if (region != NULL && bytes != 0)
-        ledger_record(region, vcuda_slot(), index, bytes);
+    if (region == NULL || bytes == 0)
+        return;
+    ledger_record(region, vcuda_slot(), index, bytes);
+    count_taken(index, bytes);
 }
 
-void account_begin(unsigned index)
+void account_begin(struct account_span *span, unsigned index)
 {
+    span->index = index;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &span->cancel_state);
     atomic_fetch_add(&traffic[index].begun, 1);
 }
 
-void account_end(unsigned index)
+void account_end(const struct account_span *span)
 {
-    atomic_fetch_add(&traffic[index].ended, 1);
+    atomic_fetch_add(&traffic[span->index].ended, 1);
+    pthread_setcancelstate(span->cancel_state, NULL);
 }
 
 struct account_instant account_look(unsigned index)
 {
     struct account_instant now;
 
-    now.ended = atomic_load(&traffic[index].ended);
-    now.begun = atomic_load(&traffic[index].begun);
+    now.ended = atomic_load(&traffic[index].ended) + atomic_load(&traffic[ACCOUNT_ANY].ended);
+    now.begun = atomic_load(&traffic[index].begun) + atomic_load(&traffic[ACCOUNT_ANY].begun);
+    now.taken = atomic_load(&traffic[index].taken);
     now.used = atomic_load(&vcuda_slot()->use[index].used);
     return now;
 }
@@ -174,6 +198,11 @@ struct account_instant account_look(unsigned index)
 bool account_still(const struct account_instant *first, const struct account_instant *second)
 {
     return first->begun == first->ended && first->begun == second->begun && first->used == second->used;
+}
+
+uint64_t account_most(const struct account_instant *first, const struct account_instant *second)
+{
+    return first->used + (second->taken - first->taken);
 }
 
 void account_managed(unsigned index, int64_t bytes)
@@ -188,9 +217,10 @@ bool account_has_managed(unsigned index)
 
 void account_forget(void)
 {
-    for (unsigned i = 0; i < LIMITS_MAX_DEVICES; i++) {
+    for (unsigned i = 0; i <= ACCOUNT_ANY; i++) {
         atomic_store(&traffic[i].begun, 0);
         atomic_store(&traffic[i].ended, 0);
+        atomic_store(&traffic[i].taken, 0);
         atomic_store(&traffic[i].managed, 0);
     }
 }

@@ -50,19 +50,29 @@ bool account_overrun(unsigned index);
 /* Counts what the driver has handed out already, over the limit or not. */
 void account_record(unsigned index, uint64_t bytes);
 
-/* Between begin and end the driver's figures and ours may differ. Allocation: before taking, after the driver answered; free: around both. */
-void account_begin(unsigned index);
-void account_end(unsigned index);
+/*
+ * Between begin and end the driver's figures and ours may differ. Allocation: before taking, after the driver answered; free: around both. The
+ * thread is not cancelled in between: it would leave what it reserved, or a lock. ACCOUNT_ANY: which device is not known beforehand.
+ */
+enum { ACCOUNT_ANY = LIMITS_MAX_DEVICES };
+struct account_span {
+    unsigned index;
+    int cancel_state;
+};
+void account_begin(struct account_span *span, unsigned index);
+void account_end(const struct account_span *span);
 
 /*
  * What the ledger said of this process at an instant. `still` of two of them: nothing was under way at the first, and nothing began before
- * the second.
+ * the second. `most`: at no instant between them had the driver given out more than that of what is charged, whatever came and went.
  */
 struct account_instant {
     uint64_t begun, ended, used;
+    uint64_t taken;     /* all that was ever charged, given back or not */
 };
 struct account_instant account_look(unsigned index);
 bool account_still(const struct account_instant *first, const struct account_instant *second);
+uint64_t account_most(const struct account_instant *first, const struct account_instant *second);
 
 /* Managed memory is charged in full, wherever it lies at present. */
 void account_managed(unsigned index, int64_t bytes);

@@ -218,20 +218,6 @@ bool backing_map_end(struct memory *memory, uint64_t address, uint64_t size, boo
     return remembered;
 }
 
-uint32_t backing_devices_of(const struct memory *memory)
-{
-    return memory == NULL || memory->bytes == 0 ? 0 : UINT32_C(1) << memory->device;
-}
-
-uint32_t backing_devices_in(uint64_t address, uint64_t size)
-{
-    uint32_t devices = 0;
-
-    for (size_t at = find(&mappings, address); at < mappings.count && mappings.items[at].key - address < size; at++)
-        devices |= backing_devices_of(mappings.items[at].memory);
-    return devices;
-}
-
 void backing_unmapped(uint64_t address, uint64_t size, backing_freed *freed)
 {
     size_t from = find(&mappings, address), to = from;
@@ -251,15 +237,6 @@ static struct tile {
     struct memory *memory;
 } *tiles;
 static size_t tile_count, tile_room;
-
-uint32_t backing_devices_in_arrays(void)
-{
-    uint32_t devices = 0;
-
-    for (size_t i = 0; i < tile_count; i++)
-        devices |= backing_devices_of(tiles[i].memory);
-    return devices;
-}
 
 static bool make_tile_room(void)
 {

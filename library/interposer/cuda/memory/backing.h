@@ -30,11 +30,6 @@ struct memory *backing_map_begin(uint64_t handle);
 bool backing_map_end(struct memory *memory, uint64_t address, uint64_t size, bool mapped, backing_freed *freed);
 void backing_unmapped(uint64_t address, uint64_t size, backing_freed *freed);
 
-/* Whose memory a call of the driver may free, a bit for each device: of what a `begin` gave; of what is mapped in a range; of all arrays. */
-uint32_t backing_devices_of(const struct memory *memory);
-uint32_t backing_devices_in(uint64_t address, uint64_t size);
-uint32_t backing_devices_in_arrays(void);
-
 /* Parts of a sparse array: where, and how far. `kind` tells mip tails and levels apart. */
 struct backing_part {
     const void *array;

@@ -7,6 +7,7 @@
 #include "account.h"
 #include "interposer/cuda/hooks.h"
 #include "memory.h"
+#include "overhead.h"
 
 /* Before anything was learned: what overhead.c takes a context for that cannot be measured. */
 static const uint64_t UNKNOWN_BYTES = UINT64_C(256) << 20;
@@ -53,6 +54,8 @@ void memory_context_end(const struct memory_context_room *room, bool made)
 {
     if (room->bytes == 0)
         return;
+    if (made)
+        overhead_settle();
     account_unreserve(room->index, room->bytes);
     if (made)
         learn(room->index, overhead_of(room->index));

@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 
+#include "account.h"
 #include "graphs.h"
 
 struct executable {
@@ -16,6 +17,7 @@ struct executable {
     CUcontext context;          /* of the event */
     CUevent event;              /* NULL: none */
     uint32_t devices;           /* that the launch under way holds, see settle() */
+    struct account_span span;   /* of that launch */
     bool launching, running;
     bool ending;                /* its event's context may be about to end: no question is asked of it */
     struct executable *next;

@@ -110,7 +110,7 @@ static bool admit(struct admission *admission, bool *grown)
 /* ---- all devices of a launch ---- */
 
 /* The devices of which a launch holds what the driver keeps for graphs; a bit for each. */
-static void settle(uint32_t devices, bool read)
+static void settle(struct account_span span, uint32_t devices, bool read)
 {
     for (unsigned index = 0; devices >> index != 0; index++) {
         if ((devices >> index & 1) == 0)
@@ -119,8 +119,8 @@ static void settle(uint32_t devices, bool read)
         pools_let_go(pool);
         if (read)
             pools_read(pool, relief_read_pool);
-        account_end(index);
     }
+    account_end(&span);
 }
 
 static bool admit_all(struct executable *executable, bool *grown)
@@ -135,7 +135,6 @@ static bool admit_all(struct executable *executable, bool *grown)
         admission.pool = verdict == VERDICT_COUNT ? relief_graphs(admission.index) : NULL;
         if (admission.pool == NULL)
             return false;
-        account_begin(admission.index);
         pools_hold(admission.pool);
         executable->devices |= UINT32_C(1) << admission.index;
         admitted = admit(&admission, grown);
@@ -223,6 +222,7 @@ static void leave(struct executable *executable, bool running)
 static CUresult prepare(struct executable *executable, CUstream stream, bool per_thread, bool always, bool *was_grown)
 {
     bool grown = false;
+    account_begin(&executable->span, ACCOUNT_ANY);
     CUresult error = admit_all(executable, &grown) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 
     if (error == CUDA_SUCCESS && (grown || always)) {
@@ -236,8 +236,9 @@ static CUresult prepare(struct executable *executable, CUstream stream, bool per
     if (error == CUDA_SUCCESS)
         return error;
     uint32_t devices = executable->devices;
+    struct account_span span = executable->span;
     leave(executable, false);
-    settle(devices, false);
+    settle(span, devices, false);
     relieve(devices);
     return error;
 }
@@ -258,8 +259,9 @@ CUresult graphs_upload(CUgraphExec exec, CUstream stream, bool per_thread)
     CUresult error = prepare(executable, stream, per_thread, true, &grown);
     if (error == CUDA_SUCCESS) {
         uint32_t devices = executable->devices;
+        struct account_span span = executable->span;
         leave(executable, false);
-        settle(devices, true);
+        settle(span, devices, true);
     }
     return error;
 }
@@ -344,8 +346,9 @@ CUresult graphs_end(struct graph_launch *launch, CUresult error)
         record_left(executable->memory);
     }
     uint32_t devices = executable->devices;
+    struct account_span span = executable->span;
     leave(executable, running);
-    settle(devices, launch->grown);
+    settle(span, devices, launch->grown);
     return error;
 }
 

@@ -1,7 +1,11 @@
-/* See held.h. The process is looked for by its pid in its own pid namespace, which is what the open kernel modules report. */
+/*
+ * See held.h. A process is looked for by its own pid; translation.h says whether a driver can mean another process by that number.
+ */
 #include "held.h"
 
 #include <dlfcn.h>
+#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +13,7 @@
 
 #include "interposer/cuda/hooks.h"
 #include "nvml.h"
+#include "translation.h"
 
 #define OURS "libnvidia-ml.so.1"
 #define DRIVER_ALIAS "libnvidia-ml-real.so.1"
@@ -17,6 +22,7 @@ enum { FIRST_ROOM = 64, MOST_ROOM = 4096 };
 
 static struct nvml {
     uint32_t tried_by;      /* pid */
+    enum pids pids;
     nvmlReturn_t (*by_uuid)(const char *, nvmlDevice_t *);
     nvmlReturn_t (*by_bus_id)(const char *, nvmlDevice_t *);
     nvmlReturn_t (*processes)(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *);
@@ -54,13 +60,13 @@ static void load(void)
 }
 
 /* Once a process; a child after fork begins anew. */
-static bool usable(void)
+void held_load(void)
 {
-    if (nvml.tried_by != (uint32_t)getpid()) {
-        nvml = (struct nvml){.tried_by = (uint32_t)getpid()};
+    if (nvml.tried_by == (uint32_t)getpid())
+        return;
+    nvml = (struct nvml){.tried_by = (uint32_t)getpid(), .pids = translation_known()};
+    if (nvml.pids != PIDS_OTHERS)
         load();
-    }
-    return nvml.processes != NULL;
 }
 
 static bool find_device(unsigned index, int device, nvmlDevice_t *found)
@@ -73,13 +79,20 @@ static bool find_device(unsigned index, int device, nvmlDevice_t *found)
     return DRIVER(cuDeviceGetPCIBusId, bus_id, sizeof bus_id, device) == CUDA_SUCCESS && nvml.by_bus_id(bus_id, found) == NVML_SUCCESS;
 }
 
+static bool lives_here(unsigned pid)
+{
+    return pid != 0 && pid <= INT32_MAX && (kill((pid_t)pid, 0) == 0 || errno == EPERM);
+}
+
 /* The process's line; more than one (compute instances) are one process. */
-static enum held own_line(const nvmlProcessInfo_t *list, unsigned count, uint64_t *bytes)
+static enum held own_line(const nvmlProcessInfo_t *list, unsigned count, uint64_t *bytes, bool *strangers)
 {
     enum held held = HELD_NOTHING;
 
     *bytes = 0;
+    *strangers = false;
     for (unsigned i = 0; i < count; i++) {
+        *strangers = *strangers || !lives_here(list[i].pid);
         if (list[i].pid != (unsigned)getpid())
             continue;
         if (list[i].usedGpuMemory == (unsigned long long)NVML_VALUE_NOT_AVAILABLE)
@@ -87,16 +100,26 @@ static enum held own_line(const nvmlProcessInfo_t *list, unsigned count, uint64_
         *bytes += list[i].usedGpuMemory;
         held = HELD_KNOWN;
     }
-    /* Open kernel modules before 565.57 say 0 inside a pid namespace, because they look the process up in the wrong one. */
     return held == HELD_KNOWN && *bytes == 0 ? HELD_UNKNOWN : held;
 }
 
-enum held held_ask(unsigned index, int device, uint64_t *bytes)
+static enum held judge(const nvmlProcessInfo_t *list, unsigned count, bool there, uint64_t *bytes)
+{
+    bool strangers;
+    enum held held = own_line(list, count, bytes, &strangers);
+
+    if (nvml.pids == PIDS_UNCERTAIN && held == HELD_KNOWN && there && !strangers)
+        nvml.pids = PIDS_OURS;
+    return nvml.pids == PIDS_OURS ? held : HELD_UNKNOWN;
+}
+
+enum held held_ask(unsigned index, int device, bool there, uint64_t *bytes)
 {
     nvmlDevice_t handle;
     enum held held = HELD_UNKNOWN;
 
-    if (!usable() || !find_device(index, device, &handle))
+    held_load();
+    if (nvml.processes == NULL || !find_device(index, device, &handle))
         return HELD_UNKNOWN;
     for (unsigned room = FIRST_ROOM; room <= MOST_ROOM; room *= 4) {
         unsigned count = room;
@@ -105,7 +128,7 @@ enum held held_ask(unsigned index, int device, uint64_t *bytes)
             return HELD_UNKNOWN;
         nvmlReturn_t error = nvml.processes(handle, &count, list);
         if (error == NVML_SUCCESS)
-            held = own_line(list, count, bytes);
+            held = judge(list, count, there, bytes);
         free(list);
         if (error != NVML_ERROR_INSUFFICIENT_SIZE)
             break;

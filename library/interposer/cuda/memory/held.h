@@ -1,9 +1,9 @@
 /*
  * How much of a GPU the driver holds for this process, all told, as NVML reports it.
  *
- * In: a device's position in the limits and its ordinal. Out: bytes. For the helper thread alone: it loads NVML and may take milliseconds.
- * Invariant: NVML enters the process through our own libnvidia-ml.so.1, from our own directory, so that an application that opens it later
- * by its name gets ours and not the real one behind it.
+ * In: a device's position in the limits and its ordinal. Out: bytes. For the asker thread alone: it loads NVML, which may be slow or hang.
+ * Invariants: NVML enters the process through our own libnvidia-ml.so.1, from our own directory, so that an application that opens it later
+ * by its name gets ours and not the real one behind it. What may be another process's is never given out (held.c says how that is known).
  */
 #ifndef VCUDA_MEMORY_HELD_H
 #define VCUDA_MEMORY_HELD_H
@@ -13,9 +13,14 @@
 
 enum held {
     HELD_KNOWN,
-    HELD_NOTHING,       /* NVML works and does not list this process: it holds nothing, or goes by another pid there */
-    HELD_UNKNOWN,       /* no NVML, or it cannot say */
+    HELD_NOTHING,       /* NVML works and does not list this process: it holds nothing, or is known elsewhere (MPS) */
+    HELD_UNKNOWN,       /* no NVML, or it cannot say for certain */
 };
-enum held held_ask(unsigned index, int device, uint64_t *bytes);
+
+/* Loads NVML where that has not been tried. */
+void held_load(void);
+
+/* `there`: the driver holds something for this process on the device at present. */
+enum held held_ask(unsigned index, int device, bool there, uint64_t *bytes);
 
 #endif

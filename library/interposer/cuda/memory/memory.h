@@ -28,6 +28,8 @@ void memory_primary(int device, CUcontext primary);
 
 /* A green context is about to be destroyed. */
 void memory_green_ends(CUgreenCtx green);
+/* The driver is about to be asked for a context. */
+void memory_expect_context(CUdevice device);
 
 /* What modules took since it was last measured counts from here on. */
 void memory_settle(void);

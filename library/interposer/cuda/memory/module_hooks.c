@@ -9,7 +9,7 @@
 static CUresult changed(CUresult error)
 {
     if (error == CUDA_SUCCESS && !hook_nested() && account_needed())
-        overhead_module_changed();
+        overhead_grew();
     return error;
 }
 

@@ -62,12 +62,12 @@ bool ordered_begin(struct ordered *ordered, uint64_t bytes)
     if (ordered->verdict != VERDICT_COUNT)
         return ordered->verdict == VERDICT_PASS;
     relief_follow();
-    account_begin(ordered->index);
+    account_begin(&ordered->span, ordered->index);
     if (account_take(ordered->index, ordered->bytes)) {
         pools_begin(ordered->pool, ordered->bytes);
         return true;
     }
-    account_end(ordered->index);
+    account_end(&ordered->span);
     return false;
 }
 
@@ -76,7 +76,7 @@ void ordered_fail(struct ordered *ordered)
     if (ordered->verdict == VERDICT_PASS)
         return;
     pools_fail(ordered->pool, ordered->bytes);
-    account_end(ordered->index);
+    account_end(&ordered->span);
 }
 
 static bool record(const struct ordered *ordered, CUdeviceptr pointer)
@@ -95,7 +95,7 @@ bool ordered_end(struct ordered *ordered, CUdeviceptr pointer)
         pools_read(ordered->pool, relief_read_pool);
     kept = !(due && account_overrun(ordered->index)) && record(ordered, pointer);
     if (kept)
-        account_end(ordered->index);
+        account_end(&ordered->span);
     return kept;
 }
 
@@ -103,7 +103,7 @@ void ordered_undone(struct ordered *ordered)
 {
     pools_freed(ordered->pool, ordered->bytes);
     relief_trim(ordered->index);
-    account_end(ordered->index);
+    account_end(&ordered->span);
 }
 
 void ordered_meet(CUmemoryPool pool, CUmemLocation location)

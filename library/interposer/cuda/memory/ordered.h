@@ -17,6 +17,7 @@ struct ordered {
     unsigned index;
     uint64_t bytes;
     struct pool *pool;
+    struct account_span span;
 };
 
 /* From the current pool of the stream's device; from a given one. */

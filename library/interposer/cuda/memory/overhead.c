@@ -1,9 +1,14 @@
 /*
- * Overhead; see overhead.h. Where NVML is missing, or never lists this process (a driver that does not translate pids between namespaces), a
- * context is taken for CONTEXT_GUESS: what the small ones have, so that nobody is refused for memory that he does not use.
+ * Overhead; see overhead.h. Where NVML is missing, or cannot tell this process from others (held.h), a context is taken for CONTEXT_GUESS: what the
+ * small ones have, so that nobody is refused for memory that he does not use.
+ *
+ * What NVML says is of one instant between two looks at the account, and nobody stops meanwhile. What is beyond the most that can have been given out in
+ * between is overhead for certain: that may be published at any time. Where nothing moved it is the overhead, and the figure may fall to it.
  */
 #include "overhead.h"
 
+#include <linux/futex.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,33 +20,41 @@
 
 #define CONTEXT_GUESS (UINT64_C(256) << 20)
 
-enum { ATTEMPTS = 4, PATIENCE_MS = 200 };
-static const uint64_t every_ns = UINT64_C(1000000000), soonest_ns = UINT64_C(50000000);
+enum { ATTEMPTS = 4 };
+static const uint64_t every_ns = UINT64_C(1000000000), soonest_ns = UINT64_C(50000000), patience_ns = OVERHEAD_PATIENCE_MS * UINT64_C(1000000);
 
 _Atomic uint32_t overhead_changes, overhead_measured;
-static _Atomic uint64_t last_ns;
-static _Atomic uint32_t measuring;  /* pid of the process whose thread is at it, or 0 */
-static _Atomic bool listed[LIMITS_MAX_DEVICES];    /* by NVML, once */
+static _Atomic uint32_t waiting;                    /* threads in overhead_settle_now */
+static _Atomic bool slow;                           /* NVML took longer than our patience when it was last asked: nobody waits for it */
+static _Atomic bool listed[LIMITS_MAX_DEVICES];     /* by NVML, once */
+static uint64_t last_ns;                            /* the asker's own */
 
-static void publish(unsigned index, uint64_t bytes, bool may_fall)
+static void raise(unsigned index, uint64_t bytes)
 {
     _Atomic uint64_t *overhead = &vcuda_slot()->use[index].overhead;
+    uint64_t known = atomic_load(overhead);
 
-    if (may_fall || bytes > atomic_load(overhead))
-        atomic_store(overhead, bytes);
+    while (known < bytes && !atomic_compare_exchange_weak(overhead, &known, bytes))
+        ;
+}
+
+static void publish(unsigned index, uint64_t bytes)
+{
+    atomic_store(&vcuda_slot()->use[index].overhead, bytes);
+}
+
+/* Only where nothing is known: a figure that was measured meanwhile stays. */
+static void guess(unsigned index)
+{
+    uint64_t none = 0;
+
+    if (!atomic_load(&listed[index]))
+        atomic_compare_exchange_strong(&vcuda_slot()->use[index].overhead, &none, CONTEXT_GUESS);
 }
 
 static uint64_t beyond(uint64_t held, uint64_t charged)
 {
     return held > charged ? held - charged : 0;
-}
-
-static void publish_unlisted(unsigned index, enum held answer)
-{
-    if (!atomic_load(&listed[index]))
-        publish(index, CONTEXT_GUESS, false);
-    else if (answer == HELD_NOTHING)
-        publish(index, 0, true);
 }
 
 /* With the pools as they are now: one may have given memory back since it was last read. */
@@ -51,121 +64,144 @@ static struct account_instant look(unsigned index)
     return account_look(index);
 }
 
-/* One reading. True: it was taken at rest and is published, or there is nothing to wait for. False: `least` may have become less. */
-static bool measure(unsigned index, int device, uint64_t *least)
+/* Whether the driver must know of us on this device. A context of one's own that holds nothing does not show. */
+static bool is_there(int device, uint64_t used)
+{
+    unsigned flags;
+    int active = 0;
+
+    return used != 0 || (DRIVER(cuDevicePrimaryCtxGetState, device, &flags, &active) == CUDA_SUCCESS && active != 0);
+}
+
+static void publish_unlisted(unsigned index, enum held answer, bool there)
+{
+    if (answer == HELD_NOTHING && (!there || atomic_load(&listed[index])))
+        publish(index, 0);
+    else if (there)
+        guess(index);
+}
+
+/* One reading. True: there is nothing to be gained by another. */
+static bool measure(unsigned index, int device)
 {
     uint64_t held;
     struct account_instant before = look(index);
-    enum held answer = held_ask(index, device, &held);
+    bool there = is_there(device, before.used);
+    enum held answer = held_ask(index, device, there, &held);
     struct account_instant after = look(index);
+    bool still = account_still(&before, &after), managed = account_has_managed(index);
 
+    there = there && is_there(device, after.used);
     if (answer != HELD_KNOWN) {
-        publish_unlisted(index, answer);
+        publish_unlisted(index, answer, there);
         return true;
     }
-    uint64_t bytes = beyond(held, before.used > after.used ? before.used : after.used);
     atomic_store(&listed[index], true);
-    if (account_still(&before, &after)) {
-        publish(index, bytes, !account_has_managed(index));
-        return true;
-    }
-    *least = bytes < *least ? bytes : *least;
-    return false;
+    uint64_t certain = beyond(held, account_most(&before, &after));
+    if (still && !managed)
+        publish(index, certain);
+    else
+        raise(index, certain);
+    return still || after.taken == before.taken;
 }
 
-/*
- * Where allocations never rest, a reading may hold blocks that neither account saw: taken for overhead, they would be refused to the
- * application for a second. The least of several is not; a single one counts only where nothing is known yet.
- */
-static void measure_device(unsigned index, int device, int attempts)
+static void measure_all(void)
 {
-    uint64_t least = UINT64_MAX;
+    CUstreamCaptureMode mode = relief_begin();
 
-    for (int attempt = 0; attempt < attempts; attempt++) {
-        if (measure(index, device, &least))
-            return;
-    }
-    if (attempts >= ATTEMPTS || atomic_load(&vcuda_slot()->use[index].overhead) == 0)
-        publish(index, least, false);
-}
-
-/* One thread at a time, for NVML's session is the process's; a holder of another pid was left behind by a fork. */
-static bool enter(void)
-{
-    uint32_t self = (uint32_t)getpid(), holder;
-
-    for (int wait = 0; wait < PATIENCE_MS; wait++) {
-        holder = 0;
-        if (atomic_compare_exchange_strong(&measuring, &holder, self) ||
-            (holder != self && atomic_compare_exchange_strong(&measuring, &holder, self)))
-            return true;
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    }
-    return false;
-}
-
-/* Where NVML hangs, the thread that is in it is the only one to wait: everybody else goes on after his patience, with what is known. */
-static void measure_all(int attempts)
-{
-    uint32_t changes = atomic_load(&overhead_changes);
-
-    if (!enter()) {
-        atomic_store(&overhead_measured, changes);
-        return;
-    }
-    changes = atomic_load(&overhead_changes);
     for (unsigned index = 0; index < vcuda_limits()->device_count; index++) {
         int device = ordinals_get(index);
-        if (device >= 0)
-            measure_device(index, device, attempts);
+        for (int attempt = 0; device >= 0 && attempt < ATTEMPTS && !vcuda_leaving(); attempt++) {
+            if (measure(index, device))
+                break;
+        }
     }
+    relief_end(mode);
+}
+
+static void announce(uint32_t changes)
+{
     atomic_store(&overhead_measured, changes);
-    atomic_store(&measuring, 0);
+    syscall(SYS_futex, &overhead_measured, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
 static uint64_t follow(uint64_t now_ns)
 {
-    uint64_t last = atomic_load(&last_ns);
+    if (atomic_load(&waiting) == 0 && last_ns != 0 && now_ns - last_ns < soonest_ns)
+        return last_ns + soonest_ns;
+    held_load();
+    uint32_t changes = atomic_load(&overhead_changes);
+    last_ns = vcuda_now_ns();
+    measure_all();
+    atomic_store(&slow, vcuda_now_ns() - last_ns > patience_ns);
+    announce(changes);
+    return vcuda_now_ns() + every_ns;
+}
 
-    if (last != 0 && now_ns - last < soonest_ns)
-        return last + soonest_ns;
-    atomic_store(&last_ns, now_ns);
-    measure_all(ATTEMPTS);
-    return now_ns + every_ns;
+void overhead_expect(void)
+{
+    vcuda_asker_add(follow);
 }
 
 void overhead_changed(void)
 {
-    vcuda_helper_add(follow);
-    vcuda_helper_wake(follow);
+    if (vcuda_asker_add(follow))
+        vcuda_asker_wake(follow);
 }
 
-/* Primary contexts are retained again and again: what is counted already is looked at again by whoever allocates next. */
-void overhead_context_created(unsigned index)
-{
-    if (atomic_load(&vcuda_slot()->use[index].overhead) != 0) {
-        overhead_module_changed();
-        return;
-    }
-    measure_all(ATTEMPTS);
-    overhead_changed();
-}
-
-void overhead_module_changed(void)
+void overhead_grew(void)
 {
     atomic_fetch_add(&overhead_changes, 1);
     overhead_changed();
 }
 
-/* Once: it is called with an allocation under way, so that the figure can only rise. */
+static bool is_measured(uint32_t changes)
+{
+    return (int32_t)(atomic_load(&overhead_measured) - changes) >= 0;
+}
+
+/* By futex calls, which are no cancellation points. */
+static void wait_until_measured(uint32_t changes)
+{
+    uint64_t deadline_ns = vcuda_now_ns() + patience_ns;
+    uint32_t seen = atomic_load(&overhead_measured);
+
+    for (uint64_t now = vcuda_now_ns(); now < deadline_ns && !is_measured(changes) && !vcuda_leaving(); now = vcuda_now_ns()) {
+        struct timespec bound = {.tv_nsec = (long)(deadline_ns - now)};
+        syscall(SYS_futex, &overhead_measured, FUTEX_WAIT_PRIVATE, seen, &bound, NULL, 0);
+        seen = atomic_load(&overhead_measured);
+    }
+}
+
+/* Without an asker there is nothing to wait for. */
 void overhead_settle_now(void)
 {
-    measure_all(1);
+    uint32_t changes = atomic_load(&overhead_changes);
+    bool asker = vcuda_asker_add(follow);
+
+    if (asker && !atomic_load(&slow)) {
+        atomic_fetch_add(&waiting, 1);
+        vcuda_asker_wake(follow);
+        wait_until_measured(changes);
+        atomic_fetch_sub(&waiting, 1);
+    }
+    if (is_measured(changes))
+        return;
+    atomic_store(&slow, true);
+    if (!asker)
+        atomic_store(&overhead_measured, changes);
+    for (unsigned index = 0; index < vcuda_limits()->device_count; index++) {
+        if (ordinals_get(index) >= 0)
+            guess(index);
+    }
 }
 
 void overhead_forget(void)
 {
-    atomic_store(&last_ns, 0);
+    last_ns = 0;
+    atomic_store(&waiting, 0);
+    atomic_store(&slow, false);
+    atomic_store(&overhead_measured, atomic_load(&overhead_changes));
     for (int i = 0; i < LIMITS_MAX_DEVICES; i++)
         atomic_store(&listed[i], false);
 }

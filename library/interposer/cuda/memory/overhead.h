@@ -1,9 +1,13 @@
 /*
  * What the driver holds for this process beyond what it was asked for: contexts, modules, local memory, the padding of allocations.
  *
- * In: contexts and modules that come and go. Out: this process's `overhead` in the region. Right after a context was made; then on the helper
- * thread, once a second and soon after a module appeared, and by the first allocation after it, if that comes sooner. Not here: NVML (held.h).
- * Invariant: while allocations are under way the figure may rise and does not fall.
+ * In: contexts and modules that come and go. Out: this process's `overhead` in the region. NVML is asked by the asker thread (state.h) alone: soon after
+ * a context or a module appeared, and once a second. Not here: NVML (held.h).
+ * Bounds: NVML is loaded while the driver makes the first context. Whoever allocates, or asks what is free, after a context or a module appeared waits
+ * until it is counted, OVERHEAD_PATIENCE_MS at most; if it is not by then, a context counts as CONTEXT_GUESS, and nobody waits again until
+ * NVML answers in that time. The figure is right as soon as NVML has answered, and other processes of the container see it then.
+ * Invariants: nothing that is charged is ever taken for overhead, whatever comes and goes while NVML is asked; while allocations are under way the figure
+ * may rise and does not fall.
  */
 #ifndef VCUDA_MEMORY_OVERHEAD_H
 #define VCUDA_MEMORY_OVERHEAD_H
@@ -11,10 +15,16 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+enum { OVERHEAD_PATIENCE_MS = 100 };
+
+/* A context is about to be made on a limited device. */
+void overhead_expect(void);
+
+/* It may have become less: measured when there is time. */
 void overhead_changed(void);
 
-/* A module or the like came or went: whoever allocates before the helper thread has measured it measures it himself (overhead_settle). */
-void overhead_module_changed(void);
+/* A context, a module or the like appeared: whoever allocates before it is measured waits for it (overhead_settle). */
+void overhead_grew(void);
 void overhead_settle_now(void);
 
 extern _Atomic uint32_t overhead_changes, overhead_measured;
@@ -24,9 +34,6 @@ static inline void overhead_settle(void)
     if (atomic_load_explicit(&overhead_changes, memory_order_relaxed) != atomic_load_explicit(&overhead_measured, memory_order_relaxed))
         overhead_settle_now();
 }
-
-/* Measured before it returns: whoever allocates at once after it has made a context must not find the context's memory uncounted. */
-void overhead_context_created(unsigned index);
 
 /* In a child after fork. */
 void overhead_forget(void);

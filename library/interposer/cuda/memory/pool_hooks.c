@@ -32,22 +32,31 @@ CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAlloc
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t min_bytes_to_keep)
 {
+    struct account_span span;
     unsigned index;
-    CUresult error = DRIVER(cuMemPoolTrimTo, pool, min_bytes_to_keep);
-    struct pool *known = error == CUDA_SUCCESS && !hook_nested() && pools_any() ? pools_known(pool, &index) : NULL;
 
+    if (hook_nested() || !pools_any())
+        return real.cuMemPoolTrimTo(pool, min_bytes_to_keep);
+    account_begin(&span, ACCOUNT_ANY);
+    CUresult error = DRIVER(cuMemPoolTrimTo, pool, min_bytes_to_keep);
+    struct pool *known = error == CUDA_SUCCESS ? pools_known(pool, &index) : NULL;
     if (known != NULL)
         pools_read(known, relief_read_pool);
+    account_end(&span);
     return error;
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
+    struct account_span span;
+
     if (hook_nested() || !pools_any())
         return real.cuMemPoolDestroy(pool);
+    account_begin(&span, ACCOUNT_ANY);
     struct pool *known = pools_destroy_begin(pool);
     CUresult error = DRIVER(cuMemPoolDestroy, pool);
     if (known != NULL)
         pools_destroy_end(known, pool, error == CUDA_SUCCESS);
+    account_end(&span);
     return error;
 }

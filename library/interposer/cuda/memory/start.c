@@ -19,8 +19,10 @@
 
 enum { MOST_DEVICES = 256 };
 
-static _Thread_local CUcontext ending;
+static _Atomic bool started;
 static CUcontext _Atomic primaries[MOST_DEVICES];
+static _Thread_local CUcontext ending;
+static _Thread_local struct account_span span;
 
 static void forget(void)
 {
@@ -47,7 +49,7 @@ static void context_changed(CUdevice device, bool created)
         return;
     }
     ordinals_note(index, device);
-    overhead_context_created(index);
+    overhead_grew();
 }
 
 void memory_primary(int device, CUcontext primary)
@@ -70,14 +72,27 @@ static void owner_gone(const void *owner)
 
 static void context_ends(CUdevice device, CUcontext context, enum context_fate fate)
 {
-    if (fate == CONTEXT_ENDING)
+    if (fate == CONTEXT_ENDING) {
         ending = context != NULL ? context : primary_of(device);
+        account_begin(&span, ACCOUNT_ANY);
+    }
     if (ending != NULL && graphs_any())
         graphs_context_ends(ending, fate);
+    if (fate == CONTEXT_ENDING)
+        return;
     if (fate == CONTEXT_GONE && ending != NULL)
         owner_gone(ending);
     if (fate == CONTEXT_GONE && context == NULL && owners_green(device) != NULL)
         owner_gone(owners_green(device));
+    account_end(&span);
+}
+
+void memory_expect_context(CUdevice device)
+{
+    unsigned index;
+
+    if (atomic_load(&started) && !hook_nested() && account_needed() && account_verdict(device, &index) == VERDICT_COUNT)
+        overhead_expect();
 }
 
 void memory_settle(void)
@@ -91,4 +106,5 @@ void memory_start(void)
     vcuda_on_fork(forget);
     context_on_change(context_changed);
     context_on_end(context_ends);
+    atomic_store(&started, true);
 }

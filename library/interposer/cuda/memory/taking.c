@@ -17,10 +17,10 @@ bool taking_begin(struct taking *taking, uint64_t bytes)
         return allowed;
     }
     taking->owner = owners_current();
-    account_begin(taking->index);
+    account_begin(&taking->span, taking->index);
     if (account_take(taking->index, bytes))
         return true;
-    account_end(taking->index);
+    account_end(&taking->span);
     return false;
 }
 
@@ -41,7 +41,7 @@ void taking_fail(struct taking *taking)
     if (taking->verdict == VERDICT_PASS)
         return;
     account_give(taking->index, taking->bytes);
-    account_end(taking->index);
+    account_end(&taking->span);
 }
 
 static void give(const struct charge *charge)
@@ -78,7 +78,7 @@ bool taking_end(struct taking *taking, struct charges *table, uint64_t key, enum
         return false;
     if (kind == CHARGE_MANAGED)
         account_managed(taking->index, (int64_t)taking->bytes);
-    account_end(taking->index);
+    account_end(&taking->span);
     return true;
 }
 
@@ -89,7 +89,7 @@ void giving_begin(struct giving *giving, struct charges *table, uint64_t key)
     giving->key = key;
     giving->known = charges_any(table) && charges_take(table, key, &giving->charge);
     if (giving->known)
-        account_begin(giving->charge.device);
+        account_begin(&giving->span, giving->charge.device);
 }
 
 void giving_end(struct giving *giving, CUresult error)
@@ -100,7 +100,7 @@ void giving_end(struct giving *giving, CUresult error)
         give(&giving->charge);
     else
         taking_record(giving->table, giving->key, giving->charge);
-    account_end(giving->charge.device);
+    account_end(&giving->span);
 }
 
 static void gone(const struct charge *charge, void *unused)

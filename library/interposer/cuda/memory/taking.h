@@ -20,6 +20,7 @@ struct taking {
     unsigned index;
     uint64_t bytes;
     const void *owner;
+    struct account_span span;
 };
 
 /* False: to be refused, CUDA_ERROR_OUT_OF_MEMORY. In the current context's device. */
@@ -43,6 +44,7 @@ struct giving {
     uint64_t key;
     struct charge charge;
     struct charges *table;
+    struct account_span span;
 };
 void giving_begin(struct giving *giving, struct charges *table, uint64_t key);
 void giving_end(struct giving *giving, CUresult error);

@@ -3,7 +3,8 @@
  *
  * In: the application's calls. Out: the driver's answer, or CUDA_ERROR_OUT_OF_MEMORY for memory of a device that has no room. Memory of the host, of
  * devices without a limit and of other processes is not counted. Invariant: no lock is held while the driver is called, which may wait for the GPU;
- * what it takes back is out of our tables before, what it gives is in them after.
+ * what it takes back is out of our tables before, what it gives is in them after. In between nobody takes the difference for overhead, and the
+ * thread is not cancelled (account_span).
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -21,21 +22,6 @@ static _Atomic bool counted;    /* something was created or imported */
 static bool not_ours(void)
 {
     return hook_nested() || !atomic_load_explicit(&counted, memory_order_relaxed);
-}
-
-/* Around a call of the driver that may free, until that is given back. */
-static void begin_freeing(uint32_t devices)
-{
-    for (unsigned index = 0; devices >> index != 0; index++)
-        if (devices >> index & 1)
-            account_begin(index);
-}
-
-static void end_freeing(uint32_t devices)
-{
-    for (unsigned index = 0; devices >> index != 0; index++)
-        if (devices >> index & 1)
-            account_end(index);
 }
 
 static bool record_created(CUmemGenericAllocationHandle handle, unsigned index, size_t size)
@@ -72,33 +58,40 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (verdict == VERDICT_PASS)
         return DRIVER(cuMemCreate, handle, size, prop, flags);
-    account_begin(index);
+    struct account_span span;
+    account_begin(&span, index);
     CUresult error = create(handle, size, prop, flags, index);
-    account_end(index);
+    account_end(&span);
     return error;
 }
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle, CUmemAllocationHandleType handle_type)
 {
+    if (not_ours())
+        return real.cuMemImportFromShareableHandle(handle, os_handle, handle_type);
+    struct account_span span;
+    account_begin(&span, ACCOUNT_ANY);
     CUresult error = DRIVER(cuMemImportFromShareableHandle, handle, os_handle, handle_type);
-
-    if (error != CUDA_SUCCESS || not_ours())
-        return error;
     pthread_mutex_lock(&lock);
-    backing_imported(*handle);
+    if (error == CUDA_SUCCESS)
+        backing_imported(*handle);
     pthread_mutex_unlock(&lock);
+    account_end(&span);
     return error;
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
+    if (not_ours())
+        return real.cuMemRetainAllocationHandle(handle, addr);
+    struct account_span span;
+    account_begin(&span, ACCOUNT_ANY);
     CUresult error = DRIVER(cuMemRetainAllocationHandle, handle, addr);
-
-    if (error != CUDA_SUCCESS || not_ours())
-        return error;
     pthread_mutex_lock(&lock);
-    backing_retained(*handle, (uintptr_t)addr);
+    if (error == CUDA_SUCCESS)
+        backing_retained(*handle, (uintptr_t)addr);
     pthread_mutex_unlock(&lock);
+    account_end(&span);
     return error;
 }
 
@@ -106,38 +99,45 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     if (not_ours())
         return real.cuMemRelease(handle);
+    struct account_span span;
+    account_begin(&span, ACCOUNT_ANY);
     pthread_mutex_lock(&lock);
     struct memory *memory = backing_release_begin(handle);
-    uint32_t devices = backing_devices_of(memory);
     pthread_mutex_unlock(&lock);
-    begin_freeing(devices);
     CUresult error = DRIVER(cuMemRelease, handle);
-    if (memory == NULL)
-        return error;
-    pthread_mutex_lock(&lock);
-    backing_release_end(memory, handle, error == CUDA_SUCCESS, account_give);
-    pthread_mutex_unlock(&lock);
-    end_freeing(devices);
+    if (memory != NULL) {
+        pthread_mutex_lock(&lock);
+        backing_release_end(memory, handle, error == CUDA_SUCCESS, account_give);
+        pthread_mutex_unlock(&lock);
+    }
+    account_end(&span);
     return error;
+}
+
+static bool remember(struct memory *memory, CUdeviceptr pointer, size_t size, bool mapped)
+{
+    pthread_mutex_lock(&lock);
+    bool remembered = backing_map_end(memory, pointer, size, mapped, account_give);
+    pthread_mutex_unlock(&lock);
+    return remembered;
 }
 
 CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
     if (not_ours())
         return real.cuMemMap(pointer, size, offset, handle, flags);
+    struct account_span span;
+    account_begin(&span, ACCOUNT_ANY);
     pthread_mutex_lock(&lock);
     struct memory *memory = backing_map_begin(handle);
     pthread_mutex_unlock(&lock);
     CUresult error = DRIVER(cuMemMap, pointer, size, offset, handle, flags);
-    if (memory == NULL)
-        return error;
-    pthread_mutex_lock(&lock);
-    bool remembered = backing_map_end(memory, pointer, size, error == CUDA_SUCCESS, account_give);
-    pthread_mutex_unlock(&lock);
-    if (remembered)
-        return error;
-    DRIVER(cuMemUnmap, pointer, size);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    if (memory != NULL && !remember(memory, pointer, size, error == CUDA_SUCCESS)) {
+        DRIVER(cuMemUnmap, pointer, size);
+        error = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    account_end(&span);
+    return error;
 }
 
 /* Nobody maps anything there again before this has returned. */
@@ -145,16 +145,14 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 {
     if (not_ours())
         return real.cuMemUnmap(pointer, size);
-    pthread_mutex_lock(&lock);
-    uint32_t devices = backing_devices_in(pointer, size);
-    pthread_mutex_unlock(&lock);
-    begin_freeing(devices);
+    struct account_span span;
+    account_begin(&span, ACCOUNT_ANY);
     CUresult error = DRIVER(cuMemUnmap, pointer, size);
     pthread_mutex_lock(&lock);
     if (error == CUDA_SUCCESS)
         backing_unmapped(pointer, size, account_give);
     pthread_mutex_unlock(&lock);
-    end_freeing(devices);
+    account_end(&span);
     return error;
 }
 
@@ -183,15 +181,13 @@ static struct backing_part part_of(const CUarrayMapInfo *info)
     return part;
 }
 
-static uint32_t begin_parts(const CUarrayMapInfo *list, unsigned count, struct memory **memories)
+static void begin_parts(const CUarrayMapInfo *list, unsigned count, struct memory **memories)
 {
     pthread_mutex_lock(&lock);
-    uint32_t devices = backing_devices_in_arrays();
     for (unsigned i = 0; i < count; i++)
         if (list[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP)
             memories[i] = backing_map_begin(list[i].memHandle);
     pthread_mutex_unlock(&lock);
-    return devices;
 }
 
 /* The memory is there as long as the handle or the part: which of them ends first is the application's affair. */
@@ -207,21 +203,27 @@ static void end_part(const CUarrayMapInfo *info, struct memory *memory, bool agr
         backing_map_end(memory, 0, 0, false, account_give);
 }
 
+static CUresult ask_to_map(CUarrayMapInfo *list, unsigned count, CUstream stream, bool per_thread)
+{
+    return per_thread ? DRIVER(cuMemMapArrayAsync_ptsz, list, count, stream) : DRIVER(cuMemMapArrayAsync, list, count, stream);
+}
+
 static CUresult map_arrays(CUarrayMapInfo *list, unsigned count, CUstream stream, bool per_thread)
 {
     struct memory **memories = not_ours() || list == NULL || count == 0 ? NULL : calloc(count, sizeof *memories);
+    struct account_span span;
 
-    uint32_t devices = memories == NULL ? 0 : begin_parts(list, count, memories);
-    begin_freeing(devices);
-    CUresult error = per_thread ? DRIVER(cuMemMapArrayAsync_ptsz, list, count, stream) : DRIVER(cuMemMapArrayAsync, list, count, stream);
     if (memories == NULL)
-        return error;
+        return ask_to_map(list, count, stream, per_thread);
+    account_begin(&span, ACCOUNT_ANY);
+    begin_parts(list, count, memories);
+    CUresult error = ask_to_map(list, count, stream, per_thread);
     const void *owner = owners_current();
     pthread_mutex_lock(&lock);
     for (unsigned i = 0; i < count; i++)
         end_part(&list[i], memories[i], error == CUDA_SUCCESS, owner);
     pthread_mutex_unlock(&lock);
-    end_freeing(devices);
+    account_end(&span);
     free(memories);
     return error;
 }

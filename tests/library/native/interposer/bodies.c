@@ -1,11 +1,22 @@
 /* What the test driver's functions do, where they do anything: two GPUs of 80 GiB, the first is current for every thread. */
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "driver.h"
 
 enum { GPUS = 2 };
 static const size_t gib = (size_t)1 << 30, total = (size_t)80 << 30, taken = (size_t)1 << 30;
+
+void *driver_got;
+
+CUresult body_cuInit(unsigned int flags)
+{
+    (void)flags;
+    cuGetProcAddress("cuMemGetInfo", &driver_got, 3020, 0);
+    return CUDA_SUCCESS;
+}
 
 CUresult body_cuDriverGetVersion(int *driver_version)
 {
@@ -124,7 +135,11 @@ CUresult body_cuGetProcAddress(const char *symbol, void **entry, int version, ui
 /* Says what is missing in the status, and succeeds. */
 CUresult body_cuGetProcAddress_v2(const char *symbol, void **entry, int version, uint64_t flags, CUdriverProcAddressQueryResult *status)
 {
+#ifdef CHAINED
+    CUresult error = cuGetProcAddress(symbol, entry, version, flags);
+#else
     CUresult error = body_cuGetProcAddress(symbol, entry, version, flags);
+#endif
     if (error == CUDA_ERROR_INVALID_VALUE)
         return error;
     if (status != NULL)
@@ -132,4 +147,49 @@ CUresult body_cuGetProcAddress_v2(const char *symbol, void **entry, int version,
                   : newest(symbol, DRIVER_VERSION, true) != NULL ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
                                                                  : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     return CUDA_SUCCESS;
+}
+
+/* ---- memory: numbers, and a place in each call where a thread can be cancelled ---- */
+
+static CUresult give_out(uint64_t *number, size_t bytes)
+{
+    static _Atomic uint64_t next = UINT64_C(1) << 30;
+    *number = atomic_fetch_add(&next, (bytes + 511) / 512 * 512 + 512);
+    usleep(20);
+    return CUDA_SUCCESS;
+}
+
+static CUresult take_back(void)
+{
+    usleep(20);
+    return CUDA_SUCCESS;
+}
+
+CUresult body_cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
+{
+    uint64_t number;
+    CUresult error = give_out(&number, bytes);
+    *pointer = number;
+    return error;
+}
+
+CUresult body_cuMemFree_v2(CUdeviceptr pointer)
+{
+    (void)pointer;
+    return take_back();
+}
+
+CUresult body_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags)
+{
+    uint64_t number;
+    (void)prop, (void)flags;
+    CUresult error = give_out(&number, size);
+    *handle = number;
+    return error;
+}
+
+CUresult body_cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+    (void)handle;
+    return take_back();
 }

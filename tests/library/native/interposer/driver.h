@@ -24,6 +24,9 @@ extern const unsigned row_count;
 
 #pragma GCC visibility push(default)
 unsigned driver_calls(const char *symbol);
+
+/* What cuGetProcAddress said of cuMemGetInfo when cuInit asked it, as what cuInit loads does. */
+extern void *driver_got;
 #pragma GCC visibility pop
 
 #endif

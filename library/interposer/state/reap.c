@@ -1,0 +1,138 @@
+/*
+ * Clearing the slots of the dead, and of programs that are gone by exec.
+ *
+ * A slot whose owner held its lock is nobody's when the lock is free, whichever pid namespace it was in. Where its owner had none, or the lock has
+ * leaked into another process, it is judged by pid and start time, in our own pid namespace only; the agent judges the others.
+ *
+ * Invariants: clearing may be broken off at any store and begun again by anybody: the words by which a slot is judged stay until `pid` is 0, which is
+ * the last store, and while it is REGION_CLEARING its clearer holds the lock, or is judged by the pid there. Two never clear one: `pid` is
+ * won by compare-and-swap. What was claimed anew meanwhile under the same pid is left alone: it has another start time or is locked.
+ */
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+enum { REAP_WAITS = 100 };
+static const uint64_t reap_ns = UINT64_C(200000000);
+static _Atomic uint32_t reaping;
+
+struct tenant {                 /* what a slot says */
+    uint32_t pid;
+    uint64_t start_time, claimed_ns;
+};
+
+static struct tenant tenant_of(const struct region_slot *slot)
+{
+    return (struct tenant){atomic_load(&slot->pid), atomic_load(&slot->start_time), atomic_load(&slot->claimed_ns)};
+}
+
+static uint64_t known_start(const struct tenant *tenant)
+{
+    return tenant->start_time == UINT64_MAX ? 0 : tenant->start_time;
+}
+
+/* Clearing that we began ourselves is over where nobody holds the lock: only one thread of a process clears at a time. */
+static bool is_dead_by_pid(const struct region_slot *slot, const struct tenant *tenant, enum slot_lock lock, uint32_t self)
+{
+    uint32_t holder = tenant->pid & ~(uint32_t)REGION_CLEARING;
+    if (atomic_load(&slot->pid_namespace) != slot_namespace())
+        return false;
+    if ((tenant->pid & REGION_CLEARING) != 0)
+        return (holder == self && lock != SLOT_LOCK_HELD) || process_is_dead(holder, 0);
+    return process_is_dead(holder, known_start(tenant));
+}
+
+/* A process that is ending has let go of the lock, but its memory may still be the driver's to free: it is dead a moment later. */
+static bool is_dead(const struct region_slot *slot, const struct tenant *tenant, enum slot_lock lock, uint32_t self)
+{
+    if (lock != SLOT_LOCK_TAKEN)
+        return is_dead_by_pid(slot, tenant, lock, self);
+    if ((tenant->pid & REGION_CLEARING) != 0)
+        return true;
+    if (atomic_load(&slot->locked) == 0)
+        return is_dead_by_pid(slot, tenant, lock, self);
+    return atomic_load(&slot->pid_namespace) != slot_namespace() || !process_is_ending(tenant->pid, known_start(tenant));
+}
+
+/* Wins the right to clear it; what it says may have changed since it was judged. */
+static bool win(struct region_slot *slot, const struct tenant *judged, uint32_t self)
+{
+    uint32_t pid = judged->pid;
+    if (!atomic_compare_exchange_strong(&slot->pid, &pid, self | REGION_CLEARING))
+        return false;
+    if (atomic_load(&slot->start_time) == judged->start_time && atomic_load(&slot->claimed_ns) == judged->claimed_ns)
+        return true;
+    atomic_store(&slot->pid, judged->pid);
+    return false;
+}
+
+static bool reap_one(struct region_slot *slot, uint32_t number, int file, uint32_t self)
+{
+    if (atomic_load(&slot->pid) == 0 || slot == atomic_load(&vcuda_own_slot))
+        return false;
+    enum slot_lock lock = slot_lock_try(file, number);
+    struct tenant tenant = tenant_of(slot);
+    bool won = tenant.pid != 0 && is_dead(slot, &tenant, lock, self) && win(slot, &tenant, self);
+    if (won) {
+        slot_clear(slot);
+        atomic_store(&slot->pid, 0);
+    }
+    if (lock == SLOT_LOCK_TAKEN)
+        slot_lock_release(file, number);
+    return won;
+}
+
+/* Without a descriptor nobody is cleared: who cannot look at a lock must not take it for free. */
+static unsigned reap(struct region *region, uint32_t self)
+{
+    unsigned count = 0;
+    int file = slot_lock_open();
+    for (uint32_t i = 0, high = file < 0 ? 0 : slot_high(region); i < high; i++)
+        count += reap_one(&region->slots[i], i, file, self);
+    slot_lock_close(file);
+    return count;
+}
+
+/* Another thread may be at it: who asks because memory is short wants to know what that one finds. */
+static bool reap_begin(void)
+{
+    const struct timespec pause = {.tv_nsec = 200000};
+    uint32_t free = 0;
+    for (int i = 0; i < REAP_WAITS && !atomic_compare_exchange_strong(&reaping, &free, 1); i++, free = 0)
+        nanosleep(&pause, NULL);
+    return free == 0;
+}
+
+unsigned vcuda_reap(void)
+{
+    int cancel_state;
+    unsigned count = 0;
+    if (!vcuda_region_shared())
+        return 0;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+    if (reap_begin()) {
+        atomic_store(&vcuda_region()->reaped_ns, vcuda_now_ns());
+        count = reap(vcuda_region(), (uint32_t)getpid());
+        atomic_store(&reaping, 0);
+    }
+    pthread_setcancelstate(cancel_state, NULL);
+    return count;
+}
+
+/* A look costs microseconds for each living process, so one of them looks for all. A time in the future is of a clock before a reboot. */
+void slot_reap_now_and_then(void)
+{
+    if (!vcuda_region_shared())
+        return;
+    _Atomic uint64_t *last = &vcuda_region()->reaped_ns;
+    uint64_t now = vcuda_now_ns(), seen = atomic_load(last);
+    if ((now < seen || now - seen > reap_ns) && atomic_compare_exchange_strong(last, &seen, now))
+        vcuda_reap();
+}
+
+void reap_forget(void)
+{
+    atomic_store(&reaping, 0);
+}
