@@ -24,8 +24,8 @@ from tests.library.memory_client import (
 )
 
 _STEP = 32 * MIB
-_USED, _USED_HIGH, _RESERVED, _RESERVED_HIGH = range(4)  # CUgraphMem_attribute
-_GLOBAL, _THREAD_LOCAL, _RELAXED = range(3)  # CUstreamCaptureMode
+USED, _USED_HIGH, RESERVED_MEMORY, _RESERVED_HIGH = range(4)  # CUgraphMem_attribute
+_GLOBAL, _THREAD_LOCAL, RELAXED = range(3)  # CUstreamCaptureMode
 _UNSUPPORTED, _INVALIDATED = 900, 901
 _AUTO_FREE = 1
 _HOST_MEMORY, _DEVICE_MEMORY, _ARRAY_MEMORY = 1, 2, 3
@@ -36,19 +36,19 @@ def _params(size: int, properties: bytes | None = None) -> dict[str, str]:
     return pointer_to((properties or pool_properties()) + struct.pack("QQQQ", 0, 0, size, 0))
 
 
-def _level(cuda: Cuda, which: int) -> int:
+def level(cuda: Cuda, which: int) -> int:
     return int.from_bytes(cuda("cuDeviceGetGraphMemAttribute", 0, which, room(8))[0], "little")
 
 
-def _levels(cuda: Cuda) -> list[int]:
-    return [_level(cuda, which) for which in (_USED, _USED_HIGH, _RESERVED, _RESERVED_HIGH)]
+def levels(cuda: Cuda) -> list[int]:
+    return [level(cuda, which) for which in (USED, _USED_HIGH, RESERVED_MEMORY, _RESERVED_HIGH)]
 
 
-def _graph(cuda: Cuda) -> int:
+def new_graph(cuda: Cuda) -> int:
     return cuda.get("cuGraphCreate", 0)
 
 
-def _add_alloc(cuda: Cuda, graph: int, size: int, *after: int) -> tuple[int, int]:
+def add_alloc(cuda: Cuda, graph: int, size: int, *after: int) -> tuple[int, int]:
     """Node and address."""
     before = pointer_to(struct.pack(f"{len(after)}Q", *after)) if after else None
     answer = cuda("cuGraphAddMemAllocNode", room(8), graph, before, len(after), _params(size))
@@ -56,34 +56,34 @@ def _add_alloc(cuda: Cuda, graph: int, size: int, *after: int) -> tuple[int, int
     return int.from_bytes(node, "little"), int.from_bytes(params[_POINTER_AT : _POINTER_AT + 8], "little")
 
 
-def _add_free(cuda: Cuda, graph: int, pointer: int, after: int) -> int:
+def add_free(cuda: Cuda, graph: int, pointer: int, after: int) -> int:
     return cuda.get("cuGraphAddMemFreeNode", graph, pointer_to(struct.pack("Q", after)), 1, pointer)
 
 
-def _instantiate(cuda: Cuda, graph: int, flags: int = 0) -> int:
+def instantiate(cuda: Cuda, graph: int, flags: int = 0) -> int:
     return cuda.get("cuGraphInstantiateWithFlags", graph, flags)
 
 
 def test_an_address_costs_nothing_until_its_graph_is_launched(machine: Machine) -> None:
     cuda = start(machine)
-    graph = _graph(cuda)
-    node, pointer = _add_alloc(cuda, graph, 10 * MIB)
+    graph = new_graph(cuda)
+    node, pointer = add_alloc(cuda, graph, 10 * MIB)
     assert pointer != 0
-    _add_free(cuda, graph, pointer, node)
-    launched = _instantiate(cuda, graph)
+    add_free(cuda, graph, pointer, node)
+    launched = instantiate(cuda, graph)
     assert cuda.left() == CAPACITY
     assert cuda.code("cuMemcpyHtoD_v2", pointer, pointer_to(b"x"), 1) == INVALID_VALUE
     assert cuda.code("cuMemFree_v2", pointer) == INVALID_VALUE
     cuda("cuGraphLaunch", launched, 0)
-    assert _levels(cuda) == [0, 10 * MIB, _STEP, _STEP]
+    assert levels(cuda) == [0, 10 * MIB, _STEP, _STEP]
     assert CAPACITY - cuda.left() == _STEP
 
 
 def test_what_a_launch_left_behind_is_the_applications_to_free(machine: Machine) -> None:
     cuda = start(machine)
-    graph = _graph(cuda)
-    _, pointer = _add_alloc(cuda, graph, 1000)
-    launched = _instantiate(cuda, graph)
+    graph = new_graph(cuda)
+    _, pointer = add_alloc(cuda, graph, 1000)
+    launched = instantiate(cuda, graph)
     cuda("cuGraphLaunch", launched, 0)
     cuda.write(pointer, b"graph memory")
     assert cuda.read(pointer, 12) == b"graph memory"
@@ -92,53 +92,53 @@ def test_what_a_launch_left_behind_is_the_applications_to_free(machine: Machine)
     assert cuda.code("cuMemFreeAsync", pointer, 0) == INVALID_VALUE
     cuda("cuGraphLaunch", launched, 0)
     cuda.free(pointer)
-    assert _level(cuda, _USED) == 0
+    assert level(cuda, USED) == 0
 
 
 def test_launches_free_what_earlier_ones_left_where_that_was_asked_for(machine: Machine) -> None:
     cuda = start(machine)
-    graph = _graph(cuda)
-    _, pointer = _add_alloc(cuda, graph, 1000)
-    launched = _instantiate(cuda, graph, _AUTO_FREE)
+    graph = new_graph(cuda)
+    _, pointer = add_alloc(cuda, graph, 1000)
+    launched = instantiate(cuda, graph, _AUTO_FREE)
     for _ in range(3):
         cuda("cuGraphLaunch", launched, 0)
         cuda.write(pointer, b"there")
-    assert _level(cuda, _USED) == UNIT
+    assert level(cuda, USED) == UNIT
 
 
 def test_graph_memory_is_kept_until_it_is_trimmed(machine: Machine) -> None:
     cuda = start(machine)
-    graph = _graph(cuda)
-    node, pointer = _add_alloc(cuda, graph, 100 * MIB)
-    _add_free(cuda, graph, pointer, node)
-    launched = _instantiate(cuda, graph)
+    graph = new_graph(cuda)
+    node, pointer = add_alloc(cuda, graph, 100 * MIB)
+    add_free(cuda, graph, pointer, node)
+    launched = instantiate(cuda, graph)
     for _ in range(3):
         cuda("cuGraphLaunch", launched, 0)
         cuda.synchronize()
-        assert _level(cuda, _RESERVED) == 4 * _STEP
+        assert level(cuda, RESERVED_MEMORY) == 4 * _STEP
     cuda("cuDeviceGraphMemTrim", 0)
-    assert _levels(cuda) == [0, 100 * MIB, 0, 4 * _STEP]
+    assert levels(cuda) == [0, 100 * MIB, 0, 4 * _STEP]
     assert cuda.left() == CAPACITY
     for which in (_USED_HIGH, _RESERVED_HIGH):
         cuda("cuDeviceSetGraphMemAttribute", 0, which, pointer_to(bytes(8)))
-    assert _levels(cuda) == [0, 0, 0, 0]
+    assert levels(cuda) == [0, 0, 0, 0]
 
 
 def test_a_trim_takes_nothing_that_is_in_use(machine: Machine) -> None:
     cuda = start(machine)
-    graph = _graph(cuda)
-    _, pointer = _add_alloc(cuda, graph, 1000)
-    cuda("cuGraphLaunch", _instantiate(cuda, graph), 0)
+    graph = new_graph(cuda)
+    _, pointer = add_alloc(cuda, graph, 1000)
+    cuda("cuGraphLaunch", instantiate(cuda, graph), 0)
     cuda("cuDeviceGraphMemTrim", 0)
     cuda.write(pointer, b"kept")
-    assert _level(cuda, _RESERVED) == _STEP
+    assert level(cuda, RESERVED_MEMORY) == _STEP
 
 
 def test_memory_outlives_its_graph(machine: Machine) -> None:
     cuda = start(machine)
-    graph = _graph(cuda)
-    _, pointer = _add_alloc(cuda, graph, 1000)
-    launched = _instantiate(cuda, graph)
+    graph = new_graph(cuda)
+    _, pointer = add_alloc(cuda, graph, 1000)
+    launched = instantiate(cuda, graph)
     cuda("cuGraphLaunch", launched, 0)
     cuda("cuGraphExecDestroy", launched)
     cuda("cuGraphDestroy", graph)
@@ -149,12 +149,12 @@ def test_memory_outlives_its_graph(machine: Machine) -> None:
 
 def test_a_launch_without_room_is_out_of_memory_and_takes_nothing(machine: Machine) -> None:
     cuda = start(machine)
-    graph = _graph(cuda)
-    first, _ = _add_alloc(cuda, graph, 100 * MIB)
-    _add_alloc(cuda, graph, CAPACITY, first)
-    launched = _instantiate(cuda, graph)
+    graph = new_graph(cuda)
+    first, _ = add_alloc(cuda, graph, 100 * MIB)
+    add_alloc(cuda, graph, CAPACITY, first)
+    launched = instantiate(cuda, graph)
     assert cuda.code("cuGraphLaunch", launched, 0) == OUT_OF_MEMORY
-    assert _level(cuda, _USED) == 0
+    assert level(cuda, USED) == 0
     cuda("cuDeviceGraphMemTrim", 0)
     assert cuda.left() == CAPACITY
 
@@ -170,19 +170,19 @@ def test_a_launch_without_room_is_out_of_memory_and_takes_nothing(machine: Machi
 )
 def test_a_node_wants_a_size_and_memory_of_a_device(machine: Machine, size: int, properties: bytes) -> None:
     cuda = start(machine)
-    graph = _graph(cuda)
+    graph = new_graph(cuda)
     params = _params(size, properties)
     assert cuda.code("cuGraphAddMemAllocNode", room(8), graph, None, 0, params) == INVALID_VALUE
 
 
 def test_only_what_a_graph_allocated_is_freed_by_one_and_once(machine: Machine) -> None:
     cuda = start(machine)
-    graph = _graph(cuda)
-    node, pointer = _add_alloc(cuda, graph, 1000)
+    graph = new_graph(cuda)
+    node, pointer = add_alloc(cuda, graph, 1000)
     plain, pooled = cuda.alloc(1000), cuda.alloc_async(1000)
     for wrong in (plain, pooled, 0, pointer + 512):
         assert cuda.code("cuGraphAddMemFreeNode", room(8), graph, None, 0, wrong) == INVALID_VALUE
-    _add_free(cuda, graph, pointer, node)
+    add_free(cuda, graph, pointer, node)
     after = pointer_to(struct.pack("Q", node))
     assert cuda.code("cuGraphAddMemFreeNode", room(8), graph, after, 1, pointer) == INVALID_VALUE
 
@@ -199,23 +199,23 @@ def test_captured_allocations_become_the_graphs(machine: Machine) -> None:
     graph = int.from_bytes(cuda("cuStreamEndCapture", stream, room(8))[0], "little")
     assert cuda.attribute(cuda.pool(), 5) == 0  # CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
     assert cuda.left() == CAPACITY
-    launched = _instantiate(cuda, graph)
+    launched = instantiate(cuda, graph)
     for _ in range(2):
         cuda("cuGraphLaunch", launched, stream)
         cuda("cuStreamSynchronize", stream)
         assert cuda.read(kept, 1000) == b"\x5a" * 1000
-        assert _level(cuda, _USED) == UNIT
+        assert level(cuda, USED) == UNIT
         cuda.free_async(kept, stream)
 
 
 def test_a_captured_free_is_of_graph_memory_alone(machine: Machine) -> None:
     cuda = start(machine)
     stream, pooled = cuda.stream(), cuda.alloc_async(1000)
-    cuda("cuStreamBeginCapture_v2", stream, _RELAXED)
+    cuda("cuStreamBeginCapture_v2", stream, RELAXED)
     assert cuda.code("cuMemFreeAsync", pooled, stream) == INVALID_VALUE
 
 
-@pytest.mark.parametrize(("mode", "code"), [(_GLOBAL, _UNSUPPORTED), (_THREAD_LOCAL, _UNSUPPORTED), (_RELAXED, 0)])
+@pytest.mark.parametrize(("mode", "code"), [(_GLOBAL, _UNSUPPORTED), (_THREAD_LOCAL, _UNSUPPORTED), (RELAXED, 0)])
 @pytest.mark.parametrize("call", ["alloc", "free", "host", "array"])
 def test_calls_that_may_synchronise_end_strict_captures(machine: Machine, mode: int, code: int, call: str) -> None:
     cuda = start(machine)
@@ -254,7 +254,7 @@ def _copy3d(
 
 
 def _run(cuda: Cuda, graph: int) -> None:
-    cuda("cuGraphLaunch", _instantiate(cuda, graph), 0)
+    cuda("cuGraphLaunch", instantiate(cuda, graph), 0)
     cuda.synchronize()
 
 
@@ -267,7 +267,7 @@ def test_a_copy_node_moves_a_box_through_an_array(machine: Machine) -> None:
     cuda("cuMemsetD8_v2", target, 0, pitch * height * depth)
     array = cuda.get("cuArray3DCreate_v2", pointer_to(struct.pack("QQQIII4x", width, height, depth, 1, 1, 0)))
     context = cuda.get("cuCtxGetCurrent")
-    graph, extents = _graph(cuda), (width, height, depth)
+    graph, extents = new_graph(cuda), (width, height, depth)
     there = _copy3d((_DEVICE_MEMORY, source, pitch, height), (_ARRAY_MEMORY, array, 0, 0), extents)
     back = _copy3d((_ARRAY_MEMORY, array, 0, 0), (_DEVICE_MEMORY, target, pitch, height), extents)
     first = cuda.get("cuGraphAddMemcpyNode", graph, None, 0, pointer_to(there), context)
@@ -282,14 +282,14 @@ def test_a_copy_node_stays_inside_of_memory(machine: Machine) -> None:
     source, target, context = cuda.alloc(1000), cuda.alloc(1000), cuda.get("cuCtxGetCurrent")
     for extents, pitch in [((1001, 1, 1), 1001), ((100, 11, 1), 100), ((100, 2, 1), 99), ((10, 10, 11), 10)]:
         params = _copy3d((_DEVICE_MEMORY, source, pitch, 10), (_DEVICE_MEMORY, target, pitch, 10), extents)
-        code = cuda.code("cuGraphAddMemcpyNode", room(8), _graph(cuda), None, 0, pointer_to(params), context)
+        code = cuda.code("cuGraphAddMemcpyNode", room(8), new_graph(cuda), None, 0, pointer_to(params), context)
         assert code == INVALID_VALUE, extents
 
 
 @pytest.mark.parametrize(("element", "value"), [(1, 0xAB), (2, 0xABCD), (4, 0x01020304)])
 def test_a_fill_node_fills_rows(machine: Machine, element: int, value: int) -> None:
     cuda = start(machine)
-    pointer, context, graph = cuda.alloc(4 * 64), cuda.get("cuCtxGetCurrent"), _graph(cuda)
+    pointer, context, graph = cuda.alloc(4 * 64), cuda.get("cuCtxGetCurrent"), new_graph(cuda)
     cuda("cuMemsetD8_v2", pointer, 0, 4 * 64)
     params = struct.pack("QQIIQQ", pointer, 64, value, element, 5, 3)
     cuda("cuGraphAddMemsetNode", room(8), graph, None, 0, pointer_to(params), context)
@@ -303,15 +303,15 @@ def test_a_fill_node_is_checked(machine: Machine) -> None:
     pointer, context = cuda.alloc(256), cuda.get("cuCtxGetCurrent")
     for pitch, element, width, height in [(64, 3, 1, 1), (64, 1, 65, 2), (64, 1, 64, 5), (0, 1, 257, 1), (64, 1, 0, 1)]:
         params = pointer_to(struct.pack("QQIIQQ", pointer, pitch, 0, element, width, height))
-        code = cuda.code("cuGraphAddMemsetNode", room(8), _graph(cuda), None, 0, params, context)
+        code = cuda.code("cuGraphAddMemsetNode", room(8), new_graph(cuda), None, 0, params, context)
         assert code == INVALID_VALUE, (pitch, element, width, height)
 
 
 def test_devices_that_are_not_there_have_no_graph_memory(machine: Machine) -> None:
     cuda = start(machine)
-    assert cuda.code("cuDeviceGetGraphMemAttribute", 3, _USED, room(8)) == INVALID_DEVICE
+    assert cuda.code("cuDeviceGetGraphMemAttribute", 3, USED, room(8)) == INVALID_DEVICE
     assert cuda.code("cuDeviceGraphMemTrim", 3) == INVALID_DEVICE
-    assert cuda.code("cuDeviceSetGraphMemAttribute", 0, _USED, pointer_to(bytes(8))) == INVALID_VALUE
+    assert cuda.code("cuDeviceSetGraphMemAttribute", 0, USED, pointer_to(bytes(8))) == INVALID_VALUE
     assert cuda.code("cuDeviceSetGraphMemAttribute", 0, _USED_HIGH, pointer_to(b"\1" + bytes(7))) == INVALID_VALUE
 
 
@@ -331,7 +331,7 @@ def _add(cuda: Cuda, name: str, graph: int, kind: int, payload: bytes, *after: i
 @pytest.mark.parametrize("name", _ADD_NODE)
 def test_nodes_of_any_type_allocate_fill_copy_and_free(machine: Machine, name: str) -> None:
     cuda = start(machine)
-    graph, target, context = _graph(cuda), cuda.alloc(64), cuda.get("cuCtxGetCurrent")
+    graph, target, context = new_graph(cuda), cuda.alloc(64), cuda.get("cuCtxGetCurrent")
     node, filled = _add(cuda, name, graph, _ALLOC, pool_properties() + struct.pack("QQQQ", 0, 0, 1000, 0))
     pointer = int.from_bytes(filled[_POINTER_AT : _POINTER_AT + 8], "little")
     assert pointer != 0
@@ -342,128 +342,18 @@ def test_nodes_of_any_type_allocate_fill_copy_and_free(machine: Machine, name: s
     _add(cuda, name, graph, _FREE, struct.pack("Q", pointer), node)
     _run(cuda, graph)
     assert cuda.read(target, 64) == b"\x5a" * 64
-    assert _levels(cuda) == [0, UNIT, _STEP, _STEP]
+    assert levels(cuda) == [0, UNIT, _STEP, _STEP]
 
 
 def test_a_child_graph_that_is_moved_may_allocate(machine: Machine) -> None:
     """CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE; a child that is cloned may not."""
     cuda = start(machine)
-    graph, child = _graph(cuda), _graph(cuda)
-    node, pointer = _add_alloc(cuda, child, 10 * MIB)
-    _add_free(cuda, child, pointer, node)
+    graph, child = new_graph(cuda), new_graph(cuda)
+    node, pointer = add_alloc(cuda, child, 10 * MIB)
+    add_free(cuda, child, pointer, node)
     with pytest.raises(CudaError) as refused:
         _add(cuda, "cuGraphAddNode", graph, _CHILD, struct.pack("Qi", child, 0))
     assert refused.value.code == NOT_SUPPORTED
     _add(cuda, "cuGraphAddNode", graph, _CHILD, struct.pack("Qi", child, 1))
     _run(cuda, graph)
-    assert _levels(cuda) == [0, 10 * MIB, _STEP, _STEP]
-
-
-# ---- how much memory graphs need together: what the sample graphMemoryFootprint of CUDA prints ----
-
-
-def _busy_graph(cuda: Cuda, size: int, milliseconds: int) -> tuple[int, int]:
-    """A graph that allocates, works and frees: captured. With the address of its memory."""
-    stream = cuda.stream()
-    cuda("cuStreamBeginCapture_v2", stream, _RELAXED)
-    pointer = cuda.alloc_async(size, stream)
-    cuda.occupy(stream, milliseconds)
-    cuda.free_async(pointer, stream)
-    graph = int.from_bytes(cuda("cuStreamEndCapture", stream, room(8))[0], "little")
-    return _instantiate(cuda, graph), pointer
-
-
-def test_allocations_of_a_graph_share_an_address_where_one_ends_before_the_other(machine: Machine) -> None:
-    cuda = start(machine)
-    graph = _graph(cuda)
-    node, first = _add_alloc(cuda, graph, 64 * MIB)
-    freed = _add_free(cuda, graph, first, node)
-    after, second = _add_alloc(cuda, graph, 60 * MIB, freed)
-    _, beside = _add_alloc(cuda, graph, 60 * MIB, node)
-    _, larger = _add_alloc(cuda, graph, 65 * MIB, freed)
-    assert second == first
-    assert len({first, beside, larger}) == 3
-    freed = _add_free(cuda, graph, second, after)
-    assert _add_alloc(cuda, graph, 1, freed)[1] == first
-
-
-def test_captured_allocations_share_an_address_too(machine: Machine) -> None:
-    cuda = start(machine)
-    stream = cuda.stream()
-    cuda("cuStreamBeginCapture_v2", stream, _RELAXED)
-    first = cuda.alloc_async(64 * MIB, stream)
-    cuda.free_async(first, stream)
-    second = cuda.alloc_async(64 * MIB, stream)
-    cuda.free_async(second, stream)
-    graph = int.from_bytes(cuda("cuStreamEndCapture", stream, room(8))[0], "little")
-    assert first == second
-    launched = _instantiate(cuda, graph)
-    for _ in range(2):
-        cuda("cuGraphLaunch", launched, stream)
-    assert _levels(cuda) == [0, 64 * MIB, 64 * MIB, 64 * MIB]
-
-
-def test_graphs_in_one_stream_share_memory(machine: Machine) -> None:
-    cuda = start(machine)
-    (one, here), (other, there) = (_busy_graph(cuda, 64 * MIB, 300) for _ in range(2))
-    assert here != there
-    assert _level(cuda, _RESERVED) == 0
-    for launched in (one, other, one):
-        cuda("cuGraphLaunch", launched, 0)
-        assert _level(cuda, _RESERVED) == 64 * MIB
-
-
-def test_graphs_in_several_streams_need_memory_each_until_they_are_done(machine: Machine) -> None:
-    cuda = start(machine)
-    graphs = [_busy_graph(cuda, 64 * MIB, 300)[0] for _ in range(3)]
-    for number, launched in enumerate(graphs, 1):
-        cuda("cuGraphLaunch", launched, cuda.stream())
-        assert _level(cuda, _RESERVED) == number * 64 * MIB
-    cuda.synchronize()
-    for launched in graphs:
-        cuda("cuGraphLaunch", launched, cuda.stream())
-    assert _level(cuda, _RESERVED) == 3 * 64 * MIB
-
-
-def test_an_upload_takes_the_memory_and_a_trim_gives_it_back(machine: Machine) -> None:
-    cuda = start(machine)
-    launched, pointer = _busy_graph(cuda, 64 * MIB, 1)
-    cuda("cuGraphUpload", launched, 0)
-    assert _levels(cuda)[2] == 64 * MIB
-    assert cuda.code("cuMemcpyHtoD_v2", pointer, pointer_to(b"x"), 1) == INVALID_VALUE
-    cuda("cuGraphLaunch", launched, 0)
-    cuda.synchronize()
-    cuda("cuDeviceGraphMemTrim", 0)
-    assert _level(cuda, _RESERVED) == 0
-    huge, _ = _busy_graph(cuda, 2 * CAPACITY, 1)
-    assert cuda.code("cuGraphUpload", huge, 0) == OUT_OF_MEMORY
-    assert (_level(cuda, _USED), cuda.left()) == (0, CAPACITY - 2 * UNIT)  # the modules of two kernels
-
-
-def test_an_instantiation_may_upload(machine: Machine) -> None:
-    cuda = start(machine)
-    graph = _graph(cuda)
-    _add_alloc(cuda, graph, 64 * MIB)
-    params = pointer_to(struct.pack("QQQQ", 2, 0, 0, 0))
-    cuda.get("cuGraphInstantiateWithParams", graph, params)
-    assert _level(cuda, _RESERVED) == 64 * MIB
-
-
-def test_memory_nodes_say_what_they_are(machine: Machine) -> None:
-    cuda = start(machine)
-    graph = _graph(cuda)
-    node, pointer = _add_alloc(cuda, graph, 10 * MIB)
-    freed = _add_free(cuda, graph, pointer, node)
-    params = cuda("cuGraphMemAllocNodeGetParams", node, room(120))[0]
-    assert struct.unpack_from("QQ", params, 88 + 16) == (10 * MIB, pointer)
-    assert cuda("cuGraphMemFreeNodeGetParams", freed, room(8))[0] == struct.pack("Q", pointer)
-    for name, wrong in (("cuGraphMemAllocNodeGetParams", freed), ("cuGraphMemFreeNodeGetParams", node)):
-        assert cuda.code(name, wrong, room(120)) == INVALID_VALUE
-    assert cuda.code("cuGraphChildGraphNodeGetGraph", node, room(8)) == INVALID_VALUE
-
-
-def test_pieces_that_are_too_small_alone_serve_a_larger_graph_together(machine: Machine) -> None:
-    cuda = start(machine)
-    for size, expected in ((64, 64), (128, 128), (96, 128), (160, 160)):
-        cuda("cuGraphLaunch", _busy_graph(cuda, size * MIB, 300)[0], 0)
-        assert _level(cuda, _RESERVED) == expected * MIB
+    assert levels(cuda) == [0, 10 * MIB, _STEP, _STEP]
