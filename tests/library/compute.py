@@ -1,7 +1,7 @@
 """The pure half of library/interposer/cuda/compute, without a clock or a GPU: in parts, and as a whole in a simulation.
 
 In: times and amounts that a test chose. Out: what the library's own code says. Not here: hooks and threads.
-native/compute_sim.c describes the words of a simulation.
+native/compute_sim/main.c describes the words of a simulation.
 """
 
 import ctypes
@@ -52,7 +52,8 @@ def build_parts(directory: Path) -> ctypes.CDLL:
 
 
 def build_simulation(directory: Path) -> Path:
-    return _build(directory / "compute_sim", *MEMORY_ERRORS_FATAL, _NATIVE / "compute_sim.c")
+    sources = sorted((_NATIVE / "compute_sim").glob("*.c"))
+    return _build(directory / "compute_sim", *MEMORY_ERRORS_FATAL, *sources)
 
 
 @dataclass(frozen=True, slots=True)
