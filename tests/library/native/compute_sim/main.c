@@ -7,8 +7,10 @@
  *   c:CORES[:SOFT]                   a container
  *   l:SECOND:CORES                   its cores change
  *   p:WORKLOAD[:START[:STOP]]        a process of it, in seconds
+ *   h:LIE[:CORES[:SOFT]]             a container that lies (hostile.c) and has so many cores, else none
+ *   untold                           neighbours' limits are what their rows say, there is no agent that tells them
  * Out: JSON: for each container its share of the GPU in percent between warmup and the end, by process too; the most GPU time above the limit in any
- * window; the longest time a launch waited without any launch or payment; shares in every tenth of a second.
+ * window; the longest time a launch waited without any launch or payment, and each process's longest wait and launches; shares in every tenth of a second.
  * One thread a process. Everything is the library's own code but the GPU, the clock and the sleeping.
  */
 #include "sim.h"
@@ -19,7 +21,7 @@ unsigned process_count, container_count;
 uint64_t now_ns = SECOND;
 double now_virtual;
 double bias = 1;
-bool rows = true;
+bool rows = true, told = true;
 
 static uint64_t parse_seconds(const char *text)
 {
@@ -48,6 +50,13 @@ static void add_container(const char *word)
     atomic_store(&container->row->cores, container->cores);
 }
 
+static void add_liar(const char *word)
+{
+    struct container *container = &containers[container_count];
+    add_container("c:0");
+    sscanf(word, "h:%15[^:]:%u:%u", container->lies, &container->cores, &container->soft);
+}
+
 static void apply_changes(void)
 {
     for (unsigned i = 0; i < container_count; i++) {
@@ -65,6 +74,10 @@ static void apply_changes(void)
 static void turn(uint64_t jitter)
 {
     apply_changes();
+    for (unsigned i = 0; i < container_count; i++) {
+        if (containers[i].lies[0] != '\0' && containers[i].lies_again <= now_ns)
+            lie(&containers[i]);
+    }
     for (unsigned i = 0; i < process_count; i++) {
         struct process *process = &processes[i];
         if (process->tick <= now_ns) {
@@ -80,6 +93,8 @@ static void turn(uint64_t jitter)
             bool held = process->doing == DO_ASK;
             process->waiting_since = !held ? 0 : process->waiting_since == 0 ? now_ns : process->waiting_since;
             uint64_t since = process->container->moved > process->waiting_since ? process->container->moved : process->waiting_since;
+            if (held && now_ns - process->waiting_since > process->longest_wait)
+                process->longest_wait = now_ns - process->waiting_since;
             if (held && now_ns - since > process->container->longest_stall)
                 process->container->longest_stall = now_ns - since;
         }
@@ -89,6 +104,10 @@ static void turn(uint64_t jitter)
 static uint64_t next_time(uint64_t end)
 {
     uint64_t next = end;
+    for (unsigned i = 0; i < container_count; i++) {
+        if (containers[i].lies[0] != '\0')
+            next = containers[i].lies_again < next ? containers[i].lies_again : next;
+    }
     for (unsigned i = 0; i < process_count; i++) {
         next = processes[i].wake < next ? processes[i].wake : next;
         next = processes[i].tick < next ? processes[i].tick : next;
@@ -128,6 +147,16 @@ static void print(uint64_t warm, uint64_t end)
             printf("%s%.3f", n++ ? ", " : "", 100 * used / (double)(end - warm));
         }
         const struct region_device *device = &container->region->devices[0];
+        printf("], \"waits_ns\": [");
+        for (unsigned i = 0, n = 0; i < process_count; i++) {
+            if (processes[i].container == container)
+                printf("%s%" PRIu64, n++ ? ", " : "", processes[i].longest_wait);
+        }
+        printf("], \"launched\": [");
+        for (unsigned i = 0, n = 0; i < process_count; i++) {
+            if (processes[i].container == container)
+                printf("%s%" PRIu64, n++ ? ", " : "", processes[i].launches);
+        }
         printf("], \"share\": %.3f, \"charged\": %.3f, \"throttled_ns\": %" PRIu64 ", \"launches\": %" PRIu64
                ", \"longest_stall_ns\": %" PRIu64 ", \"balance_ns\": %" PRId64 ", \"tenths\": [",
                100 * sum / (double)(end - warm), (double)atomic_load(&device->charged_ns) / 1e9, atomic_load(&device->throttled_ns),
@@ -156,8 +185,12 @@ int main(int count, char **words)
             bias = strtod(value + 1, NULL);
         else if (strcmp(word, "no-rows") == 0)
             rows = false;
+        else if (strcmp(word, "untold") == 0)
+            told = false;
         else if (word[0] == 'c' && container_count < CONTAINERS)
             add_container(word);
+        else if (word[0] == 'h' && container_count < CONTAINERS)
+            add_liar(word);
         else if (word[0] == 'p' && process_count < PROCESSES && container_count > 0)
             parse_process(word, end);
         else if (word[0] == 'l' && container_count > 0) {

@@ -12,6 +12,7 @@ static const struct workload workloads[] = {
     {"step", 100000, 0, 300, 5000, 20000, 1, 6, true},
     {"graph", 20000000, 0, 0, 10000, 0, 1, 1, true},
     {"long", 2000000000, 0, 1, 10000, 0, 1, 1, true},
+    {"endless", 1000000000000, 0, 1, 10000, 0, 1, 1, true},
     {"longasync", 500000000, 0, 0, 10000, 0, 1, 1, true},
     {"eager", 10000, 0, 0, 30000, 0, 1, 20, true},
     {"tinysync", 10000, 0, 1, 5000, 0, 1, 1, true},
@@ -62,8 +63,13 @@ void find_neighbours(struct process *process)
     neighbours->count = 0;
     neighbours->readable = true;
     for (unsigned i = 0; i < container_count && rows; i++) {
-        if (&containers[i] != process->container)
-            neighbours->found[neighbours->count++].row = containers[i].row;
+        if (&containers[i] == process->container)
+            continue;
+        struct neighbour *neighbour = &neighbours->found[neighbours->count++];
+        neighbour->row = containers[i].row;
+        neighbour->told = told;
+        if (told)
+            neighbour->share = (struct share){containers[i].cores, containers[i].soft, 0};
     }
 }
 

@@ -50,7 +50,7 @@ struct process {
     uint64_t cost;
     uint64_t estimate_ns;
     double synced;
-    uint64_t waiting_since;
+    uint64_t waiting_since, longest_wait;
 };
 
 struct change {
@@ -67,6 +67,8 @@ struct container {
     double tenths[TENTHS];
     uint64_t moved;             /* last launch, or payment seen */
     uint64_t longest_stall;
+    char lies[16];              /* "": it is honest */
+    uint64_t lies_again;
 };
 
 extern struct process processes[PROCESSES];
@@ -76,6 +78,7 @@ extern uint64_t seed, now_ns;
 extern double now_virtual;
 extern double bias;                 /* of estimates, at the beginning */
 extern bool rows;                   /* there are activity rows */
+extern bool told;                   /* what neighbours' limits are, by the agent */
 
 /* ---- gpu.c ---- */
 
@@ -95,5 +98,9 @@ uint64_t late(uint64_t at, uint64_t jitter);
 void find_neighbours(struct process *process);
 /* What its thread does next. */
 void act(struct process *process, uint64_t jitter);
+
+/* ---- hostile.c ---- */
+
+void lie(struct container *container);
 
 #endif
