@@ -32,6 +32,17 @@ def form(grant: GrantId) -> Form:
     return Form(head, SIZE, HEADER_SIZE + SLOT_SIZE * RESERVED_SLOTS)
 
 
+def tell_limits(path: Path, *, cores: int, soft_cores: int) -> None:
+    """In a file of the agent's own: what a row says of them its container may have written. Raises GuestError."""
+    fresh = path.with_name(f"{path.name}.new")
+    try:
+        fresh.write_bytes(LIMITS.pack(cores, soft_cores))
+        fresh.chmod(0o644)  # whatever the agent's umask
+        fresh.replace(path)
+    except OSError as error:
+        raise GuestError(f"limits {path} could not be written: {error.strerror}; check the disk") from error
+
+
 def write_limits(path: Path, *, cores: int, soft_cores: int) -> None:
     """So that neighbours know the limit before the container's first process has said so. Raises GuestError."""
     try:

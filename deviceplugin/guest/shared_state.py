@@ -3,6 +3,7 @@
     <base>/<grant>/state/region                the container's own, writable
     <base>/<grant>/state/<uuid>.activity       the container's own row, writable
     <base>/gpus/<uuid>/<grant>                 the same row by another name; the directory is mounted read-only
+    <base>/gpus/<uuid>/.<grant>                its limits, which neighbours believe: no container can write there
     <base>/<grant>/gpus/<uuid>/                where that directory is mounted: /etc/vcuda itself is read-only
 
 In: grants that share a GPU, and the GPU's UUID. Out: these files, complete before Allocate answers, because the runtime
@@ -43,6 +44,9 @@ class SharedState:
     def row(self, grant: GrantId, uuid: GpuUuid) -> Path:
         return self._base / GPUS / uuid / grant
 
+    def told(self, grant: GrantId, uuid: GpuUuid) -> Path:
+        return self._base / GPUS / uuid / f".{grant}"
+
     def prepare(self, grant: GrantId, uuids: Collection[GpuUuid]) -> None:
         """Everything exists; what is there and whole stays as it is. Raises GuestError."""
         self._make_directories(grant, uuids)
@@ -70,6 +74,7 @@ class SharedState:
     def show_limits(self, grant: GrantId, uuid: GpuUuid, *, cores: int, soft_cores: int) -> None:
         """A container of before this file was made has none, and nobody looks for it."""
         if self.own_row(grant, uuid).exists():
+            activity.tell_limits(self.told(grant, uuid), cores=cores, soft_cores=soft_cores)
             activity.write_limits(self.own_row(grant, uuid), cores=cores, soft_cores=soft_cores)
 
     def booted(self, boot_id: str) -> None:
@@ -94,15 +99,17 @@ class SharedState:
             with contextlib.suppress(
                 OSError
             ):  # a disk that takes no writes: the sweep after the next start tries again
+                row.with_name(f".{grant}").unlink(missing_ok=True)
                 row.unlink(missing_ok=True)
                 row.parent.rmdir()
 
     def remove_all_but(self, keep: Collection[GrantId]) -> None:
         """Rows of grants that are no more, and GPUs' directories that nobody needs."""
-        for row in self._base.glob(f"{GPUS}/*/g-*"):
-            if row.name not in keep:
-                with contextlib.suppress(OSError):
-                    row.unlink(missing_ok=True)
+        for pattern in (f"{GPUS}/*/g-*", f"{GPUS}/*/.g-*"):
+            for path in self._base.glob(pattern):
+                if path.name.removeprefix(".") not in keep:
+                    with contextlib.suppress(OSError):
+                        path.unlink(missing_ok=True)
         for directory in self._base.glob(f"{GPUS}/*"):
             with contextlib.suppress(OSError):  # not empty, or no directory
                 directory.rmdir()

@@ -158,9 +158,33 @@ def test_limits_are_shown_to_neighbours(shared: SharedState) -> None:
     assert shared.row(ONE, GPU).read_bytes()[52:60] == b"\x14\0\0\0\x3c\0\0\0"
 
 
+def test_neighbours_are_told_limits_by_a_file_that_no_container_writes(shared: SharedState) -> None:
+    shared.prepare(ONE, {GPU})
+    before = os.umask(0o077)
+    try:
+        shared.show_limits(ONE, GPU, cores=20, soft_cores=60)
+    finally:
+        os.umask(before)
+    shared.show_limits(ONE, GPU, cores=30, soft_cores=0)
+    told = shared.told(ONE, GPU)
+    assert told.parent == shared.row(ONE, GPU).parent
+    assert told.read_bytes() == b"\x1e\0\0\0\0\0\0\0"
+    assert stat.S_IMODE(told.stat().st_mode) == 0o644
+    assert told.stat().st_nlink == 1
+
+
+def test_limits_that_cannot_be_told_are_one_sentence(shared: SharedState) -> None:
+    shared.prepare(ONE, {GPU})
+    shared.told(ONE, GPU).mkdir()
+    with pytest.raises(GuestError, match=r"limits .*\.g-0001 could not be written: Is a directory"):
+        shared.show_limits(ONE, GPU, cores=20, soft_cores=60)
+
+
 def test_nothing_is_left_of_a_grant_that_ended(shared: SharedState, tmp_path: Path) -> None:
     shared.prepare(ONE, {GPU})
     shared.prepare(TWO, {GPU, OTHER})
+    for uuid in (GPU, OTHER):
+        shared.show_limits(TWO, uuid, cores=20, soft_cores=60)
     shared.remove(TWO)
     assert {path.name for path in (tmp_path / "gpus").iterdir()} == {"GPU-a"}
     assert files(tmp_path) == {"g-0001/state/region", "g-0001/state/GPU-a.activity", "gpus/GPU-a/g-0001"}
@@ -170,6 +194,7 @@ def test_the_sweep_takes_rows_without_a_grant(shared: SharedState, tmp_path: Pat
     shared.booted("boot")
     shared.prepare(ONE, {GPU})
     shared.prepare(TWO, {OTHER})
+    shared.show_limits(TWO, OTHER, cores=20, soft_cores=60)
     shared.remove_all_but({ONE})
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.glob("gpus/*/*")} == {"gpus/GPU-a/g-0001"}
     assert not (tmp_path / "gpus/GPU-b").exists()

@@ -1,7 +1,7 @@
 """The pure half of library/interposer/cuda/compute, without a clock or a GPU: in parts, and as a whole in a simulation.
 
 In: times and amounts that a test chose. Out: what the library's own code says. Not here: hooks and threads.
-native/compute_sim.c describes the words of a simulation.
+native/compute_sim/main.c describes the words of a simulation.
 """
 
 import ctypes
@@ -17,7 +17,9 @@ PURE = (
     "admission",
     "borrow",
     "budget",
+    "claim",
     "cover",
+    "edges",
     "estimates",
     "harvest",
     "lane",
@@ -45,19 +47,28 @@ def build_parts(directory: Path) -> ctypes.CDLL:
         getattr(library, name).restype = ctypes.c_int64
     for name in ("budget_wait", "access_share", "access_reach", "access_estimate"):
         getattr(library, name).restype = ctypes.c_uint64
-    for name in ("access_budget", "access_presence", "access_estimates", "access_cover"):
-        getattr(library, name).restype = ctypes.c_void_p
+    for made in ("budget", "presence", "estimates", "cover", "claim", "neighbours"):
+        getattr(library, f"access_{made}").restype = ctypes.c_void_p
+    library.access_taken.restype = ctypes.c_double
     library.budget_cap.restype = ctypes.c_int64
     return library
 
 
 def build_simulation(directory: Path) -> Path:
-    return _build(directory / "compute_sim", *MEMORY_ERRORS_FATAL, _NATIVE / "compute_sim.c")
+    sources = sorted((_NATIVE / "compute_sim").glob("*.c"))
+    return _build(directory / "compute_sim", *MEMORY_ERRORS_FATAL, *sources)
+
+
+def build_rows(directory: Path) -> Path:
+    return _build(directory / "compute_rows", *MEMORY_ERRORS_FATAL, _NATIVE / "compute_rows.c")
 
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """One container after a simulation. Shares are percent of the GPU between the end of the warm-up and the end."""
+    """One container after a simulation. Shares are percent of the GPU between the end of the warm-up and the end.
+
+    `waits_ns` and `launched`: of each process, the longest time that a launch was held back, and how many went.
+    """
 
     share: float
     processes: tuple[float, ...]
@@ -66,6 +77,8 @@ class Simulated:
     charged: float
     throttled_ns: int
     launches: int
+    waits_ns: tuple[int, ...]
+    launched: tuple[int, ...]
 
     def most_above(self, limit: float) -> float:
         """The most GPU time above the limit in any window of whole tenths, in seconds."""
@@ -92,6 +105,8 @@ class Simulation:
                 charged=told["charged"],
                 throttled_ns=told["throttled_ns"],
                 launches=told["launches"],
+                waits_ns=tuple(told["waits_ns"]),
+                launched=tuple(told["launched"]),
             )
             for told in json.loads(done.stdout)["containers"]
         ]

@@ -75,6 +75,11 @@ class Container:
         fresh = self.base / ".limits.new"
         fresh.write_bytes(encode(GrantLimits(self.grant, devices, self.generation)))
         fresh.replace(self.base / "limits")
+        self.tell(cores, soft_cores)
+
+    def tell(self, cores: int, soft_cores: int = 0) -> None:
+        """What neighbours hear of its limits."""
+        SharedState(self.base.parent).show_limits(self.grant, self.uuid, cores=cores, soft_cores=soft_cores)
 
     def start(self, *command: object, **environment: str) -> Running:
         return Running(

@@ -93,6 +93,18 @@ def test_a_kernel_far_longer_than_the_patience_is_paid_for(simulation: Simulatio
     assert container.share == pytest.approx(25, abs=1.5)
 
 
+@pytest.mark.parametrize("others", [1, 2, 4, 7])
+@pytest.mark.parametrize("workload", ["small", "medium", "tinysync", "step"])
+def test_where_nothing_moves_processes_take_turns(simulation: Simulation, workload: str, others: int) -> None:
+    """Beside a kernel that never ends the debt only grows. Every 250 ms a launch goes, and nobody is passed over."""
+    words = [f"p:{workload}:0.5"] * others
+    (container,) = simulation.run("seconds=8", "c:25", "p:endless", *words)
+    assert container.longest_stall_ns <= 262_000_000
+    assert max(container.waits_ns) <= (others + 1) * 262_000_000
+    assert min(container.launched[1:]) >= 7.5 / 0.262 / others - 1
+    assert sum(container.launched[1:]) <= 7.5 / 0.23 + 3 * others, "patience is not a way round the limit"
+
+
 def test_limits_change_while_it_runs(simulation: Simulation) -> None:
     (container,) = simulation.run("seconds=6", "c:20", "l:2:60", "l:4:10", "p:medium")
     for limit, tenths in ((20, (10, 20)), (60, (21, 40)), (10, (42, 60))):

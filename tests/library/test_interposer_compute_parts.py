@@ -241,7 +241,9 @@ def test_streams_that_are_measured_out_of_order_count_once(parts: ctypes.CDLL) -
         (20, 100, 100, 60),  # at work since 20
         (100, 100, 100, 100),  # since later
         (20, 10, 100, 80),  # believed until 50 ms after its heartbeat
-        (20, 500, 60, 80),  # not beyond now
+        (20, 100, 60, 80),  # not beyond now
+        (20, 500, 60, 100),  # nobody's heart beats in the future
+        (500, 60, 60, 100),  # nor does work begin there
     ],
 )
 def test_an_open_stretch_is_believed_as_far_as_its_heart_beats(

@@ -3,13 +3,19 @@
 Tolerances are wider than the product's: this machine may be busy with other things, and three seconds are short.
 """
 
+import json
+import mmap
 import os
+import struct
+import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from deviceplugin.guest import activity
 from tests.library.compiler import compiled, made, runtime
 from tests.library.interposed import Container as Interposed
 from tests.library.interposed import device
@@ -162,6 +168,59 @@ def test_who_cuts_his_row_ends_no_neighbour(gpu: SharedGpu, workload: Path) -> N
         (share,) = shares([running])
         cutting.kill()
     assert share == pytest.approx(30, abs=8)  # for a while a neighbour's slices look like its own time
+
+
+@contextmanager
+def always_busy(row: Path, slots: int) -> Iterator[None]:
+    """A row that says that so many processes have been on the GPU since ever, and still are."""
+    over = threading.Event()
+
+    def say(view: mmap.mmap) -> None:
+        struct.pack_into("<III", view, activity.LIMITS_AT - 4, slots, 100, 100)
+        while not over.wait(0.01):
+            now = time.monotonic_ns()
+            struct.pack_into("<Q", view, activity.LIMITS_AT + 12, now)
+            for slot in range(slots):
+                struct.pack_into("<QQ", view, activity.HEADER_SIZE + slot * activity.SLOT_SIZE, now, 1)
+
+    with row.open("r+b") as file, mmap.mmap(file.fileno(), activity.SIZE) as view:
+        saying = threading.Thread(target=say, args=(view,))
+        saying.start()
+        try:
+            yield
+        finally:
+            over.set()
+            saying.join()
+
+
+@pytest.mark.parametrize("slots", [1, 128])
+def test_a_row_that_lies_takes_nothing_from_those_whose_gpu_it_is(gpu: SharedGpu, workload: Path, slots: int) -> None:
+    liar = gpu.container(1)
+    liar.tell(0)  # the other two have all of it
+    with ExitStack() as stack:
+        stack.enter_context(always_busy(liar.base / f"state/{gpu.uuid}.activity", slots))
+        running = [
+            stack.enter_context(gpu.container(limit).start(workload, kind, "--seconds", 3))
+            for limit, kind in ((30, "gemm"), (70, "medium"))
+        ]
+        assert shares(running) == [pytest.approx(30, abs=3), pytest.approx(70, abs=3)]
+
+
+@pytest.mark.parametrize(("put", "says"), [("link", "is a symbolic link"), ("rubbish", "is no activity row")])
+def test_an_own_row_that_cannot_be_used_is_told_of(gpu: SharedGpu, workload: Path, put: str, says: str) -> None:
+    """Once, with the file's name; the limit holds all the same."""
+    container = gpu.container(40)
+    row = container.base / f"state/{gpu.uuid}.activity"
+    if put == "link":
+        row.rename(row.with_suffix(".moved"))
+        row.symlink_to(row.with_suffix(".moved"))
+    else:
+        row.write_bytes(bytes(activity.SIZE))
+    with container.start(workload, "medium", "--seconds", 1.5) as running:
+        out, errors = running.process.communicate(timeout=50)
+    assert errors.startswith(f"vcuda: {row}: {says}: other containers do not see this process's turns on the GPU")
+    assert errors.count("\n") == 1
+    assert json.loads(out.splitlines()[-1])["share_percent"] == pytest.approx(40, abs=3)
 
 
 def test_every_way_of_launching_is_limited(gpu: SharedGpu, launching: Path) -> None:

@@ -1,4 +1,5 @@
 /* What a test in Python needs of the limiter's pure parts beyond their own functions: memory of the right size, and words in it. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,6 +7,7 @@
 #include "interposer/cuda/compute/budget.h"
 #include "interposer/cuda/compute/cover.h"
 #include "interposer/cuda/compute/estimates.h"
+#include "interposer/cuda/compute/neighbours.h"
 #include "interposer/cuda/compute/presence.h"
 
 #define SHOWN __attribute__((visibility("default")))
@@ -96,7 +98,7 @@ unsigned access_add(struct cover *cover, uint64_t start, uint64_t end, uint64_t 
 
 struct access_presence {
     struct presence presence;
-    struct presence_scratch scratch;
+    struct edges edges;
     struct activity_row rows[4];
 };
 
@@ -105,6 +107,8 @@ SHOWN void access_publish(struct access_presence *made, unsigned row, unsigned s
 SHOWN void access_busy(struct access_presence *made, unsigned row, unsigned slot, uint64_t since, uint64_t heartbeat);
 SHOWN uint64_t access_share(struct access_presence *made, uint64_t start, uint64_t end, uint64_t now);
 SHOWN uint64_t access_reach(struct access_presence *made, uint64_t start, uint64_t end, uint64_t own, uint64_t now);
+SHOWN void access_write(struct access_presence *made, unsigned row, unsigned slots, const uint64_t *ring);
+SHOWN double access_taken(const struct access_presence *made, unsigned row);
 
 struct access_presence *access_presence(void)
 {
@@ -115,7 +119,7 @@ struct access_presence *access_presence(void)
     for (unsigned i = 0; i < 4; i++)
         made->rows[i].slot_high = 2;
     for (unsigned i = 0; i < 3; i++)
-        made->presence.others[i] = &made->rows[i + 1];
+        made->presence.others[i].row = &made->rows[i + 1];
     return made;
 }
 
@@ -131,12 +135,78 @@ void access_busy(struct access_presence *made, unsigned row, unsigned slot, uint
 
 uint64_t access_share(struct access_presence *made, uint64_t start, uint64_t end, uint64_t now)
 {
-    return presence_share(&made->presence, (struct interval){start, end}, now, &made->scratch);
+    return presence_share(&made->presence, (struct interval){start, end}, now, &made->edges);
 }
 
 uint64_t access_reach(struct access_presence *made, uint64_t start, uint64_t end, uint64_t own, uint64_t now)
 {
-    return presence_reach(&made->presence, (struct interval){start, end}, own, now, &made->scratch);
+    return presence_reach(&made->presence, (struct interval){start, end}, own, now, &made->edges);
+}
+
+/* So many slots with the same ring: ACTIVITY_RING pairs of start and end. */
+void access_write(struct access_presence *made, unsigned row, unsigned slots, const uint64_t *ring)
+{
+    made->rows[row].slot_high = slots;
+    for (unsigned i = 0; i < slots; i++) {
+        made->rows[row].slots[i].head = ACTIVITY_RING;
+        memcpy(made->rows[row].slots[i].ring, ring, sizeof made->rows[row].slots[i].ring);
+    }
+}
+
+double access_taken(const struct access_presence *made, unsigned row)
+{
+    return made->edges.owners[row - 1].taken_ns;
+}
+
+/* ---- claims ---- */
+
+SHOWN struct claim *access_claim(uint32_t rate);
+SHOWN int access_spent(const struct claim *made);
+
+struct claim *access_claim(uint32_t rate)
+{
+    struct claim *made = calloc(1, sizeof *made);
+    made->rate = rate;
+    return made;
+}
+
+int access_spent(const struct claim *made)
+{
+    return made->spent;
+}
+
+/* ---- neighbours, as files show them ---- */
+
+SHOWN struct neighbours *access_neighbours(const char *directory, const char *grant);
+SHOWN void access_look(struct neighbours *made, uint64_t now, uint32_t cores, uint32_t soft_cores);
+SHOWN unsigned access_neighbour(const struct neighbours *made, const char *name, uint64_t *found);
+
+struct neighbours *access_neighbours(const char *directory, const char *grant)
+{
+    struct neighbours *made = calloc(1, sizeof *made);
+    snprintf(made->directory, sizeof made->directory, "%s", directory);
+    snprintf(made->grant, sizeof made->grant, "%s", grant);
+    return made;
+}
+
+void access_look(struct neighbours *made, uint64_t now, uint32_t cores, uint32_t soft_cores)
+{
+    struct presence presence = {0};
+    neighbours_look(made, now, &presence);
+    neighbours_judge(made, (struct share){cores, soft_cores, now}, now);
+}
+
+/* Cores, soft cores, when it wanted the GPU, the rate that it may claim. 0: there is none of that name. */
+unsigned access_neighbour(const struct neighbours *made, const char *name, uint64_t *found)
+{
+    for (unsigned i = 0; i < made->count; i++) {
+        const struct neighbour *one = &made->found[i];
+        if (strcmp(one->name, name) != 0)
+            continue;
+        memcpy(found, (uint64_t[]){one->share.cores, one->share.soft_cores, one->share.wanted_ns, one->claim.rate}, 4 * sizeof found[0]);
+        return 1;
+    }
+    return 0;
 }
 
 /* ---- estimates ---- */

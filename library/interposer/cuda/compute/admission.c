@@ -8,6 +8,10 @@
 #define AGE_PART INT64_C(16)
 #define AGE_MOST_NS INT64_C(10000000)
 
+/* Patience lessens with what was waited: 1.5 ms for each turn of somebody else, over 64 turns. */
+#define PATIENCE_PART 160
+#define PATIENCE_LESS_NS UINT64_C(100000000)
+
 #define SLICE_NS UINT64_C(50000000)         /* the limits may change */
 #define SLICE_MEASURING_NS UINT64_C(3000000) /* estimates may turn out too high */
 #define SLICE_LEAST_NS UINT64_C(50000)
@@ -26,7 +30,7 @@ static struct region_device *device_of(const struct limiter *limiter)
     return &limiter->budget.region->devices[limiter->budget.device];
 }
 
-/* Something else moved: a launch of the container, a measurement of this process. */
+/* A launch of the container, a measurement of this process. */
 static uint64_t movement(const struct limiter *limiter)
 {
     return atomic_load_explicit(&device_of(limiter)->launches, memory_order_relaxed) +
@@ -38,16 +42,38 @@ static void remember(const struct limiter *limiter, struct waiting *waiting, int
     waiting->checked_ns = now;
     waiting->checked_available = available;
     waiting->checked_count = movement(limiter);
+    waiting->checked_unknown = atomic_load_explicit(&limiter->measured_unknown, memory_order_relaxed);
 }
 
-/* `needed`: how far the debt must have been paid since the last check. */
-static bool stuck(const struct limiter *limiter, struct waiting *waiting, int64_t available, int64_t needed, uint64_t now)
+/* When a launch goes if nothing moves until then. Of several that saw the same last movement the one that has waited longest is first. */
+static uint64_t patience_until(const struct waiting *waiting, uint64_t now)
 {
-    if (waiting->since_ns == 0 || now < waiting->checked_ns + PATIENCE_NS)
+    uint64_t waited = now - waiting->since_ns, less = waited < PATIENCE_NS ? 0 : (waited - PATIENCE_NS) / PATIENCE_PART;
+    return waiting->checked_ns + PATIENCE_NS - (less < PATIENCE_LESS_NS ? less : PATIENCE_LESS_NS);
+}
+
+static bool stuck(const struct limiter *limiter, struct waiting *waiting, int64_t available, bool moved, uint64_t now)
+{
+    if (waiting->since_ns == 0)
         return false;
-    bool moved = movement(limiter) != waiting->checked_count || (needed > 0 && available >= waiting->checked_available + needed);
-    remember(limiter, waiting, available, now);
-    return !moved;
+    if (moved)
+        remember(limiter, waiting, available, now);
+    return !moved && now >= patience_until(waiting, now);
+}
+
+/* In debt: progress is that a good part of what the limit pays was paid, or that anything moved. */
+static bool stuck_in_debt(const struct limiter *limiter, struct waiting *waiting, int64_t available, uint64_t now)
+{
+    int64_t paid = available - waiting->checked_available;
+    bool moved = movement(limiter) != waiting->checked_count || paid >= credit(limiter, (int64_t)PATIENCE_NS) / 4;
+    return stuck(limiter, waiting, available, moved, now);
+}
+
+/* Behind launches of unknown cost only a measurement of such a one helps: what else the container launches may go on for ever. */
+static bool stuck_unknown(const struct limiter *limiter, struct waiting *waiting, int64_t available, uint64_t now)
+{
+    bool moved = atomic_load_explicit(&limiter->measured_unknown, memory_order_relaxed) != waiting->checked_unknown;
+    return stuck(limiter, waiting, available, moved, now);
 }
 
 static void account(struct limiter *limiter, struct waiting *waiting, uint64_t now)
@@ -67,7 +93,8 @@ static uint64_t wait_for(struct limiter *limiter, struct waiting *waiting, int64
         waiting->since_ns = now;
         remember(limiter, waiting, available, now);
     }
-    return now + (wall_ns < SLICE_LEAST_NS ? SLICE_LEAST_NS : wall_ns);
+    uint64_t until = now + (wall_ns < SLICE_LEAST_NS ? SLICE_LEAST_NS : wall_ns), patience = patience_until(waiting, now);
+    return until > patience && patience > now ? patience : until;
 }
 
 static int64_t bar(const struct limiter *limiter, const struct waiting *waiting, uint64_t now)
@@ -126,11 +153,11 @@ uint64_t limiter_admit(struct limiter *limiter, struct waiting *waiting, uint64_
     if (expected_ns == 0 && atomic_load_explicit(&limiter->unknown, memory_order_relaxed) >= UNKNOWN_LAUNCHES) {
         limiter_harvest(limiter, false);
         if (atomic_load_explicit(&limiter->unknown, memory_order_relaxed) >= UNKNOWN_LAUNCHES &&
-            !stuck(limiter, waiting, available, 0, now))
+            !stuck_unknown(limiter, waiting, available, now))
             return poll_until(limiter, waiting, available, now);
     } else {
         int64_t needed = bar(limiter, waiting, now);
-        if (available < needed && !stuck(limiter, waiting, available, credit(limiter, (int64_t)PATIENCE_NS) / 4, now))
+        if (available < needed && !stuck_in_debt(limiter, waiting, available, now))
             return debt_until(limiter, waiting, available, needed, now);
     }
     go(limiter, waiting, now);

@@ -71,8 +71,10 @@ static void shorten(struct limiter *limiter, const struct batch *batch, struct m
 {
     if (measured->own_ns > batch->estimated_ns && batch->estimated_ns != 0) {
         uint64_t end = measured->stretch.start + batch->estimated_ns;
-        if (limiter->divided)
-            end = presence_reach(&limiter->presence, measured->stretch, batch->estimated_ns, now, &limiter->scratch);
+        if (limiter->divided) {
+            end = presence_reach(&limiter->presence, measured->stretch, batch->estimated_ns, now, &limiter->edges);
+            presence_draw(&limiter->presence, &limiter->edges);
+        }
         measured->stretch.end = end > measured->stretch.start ? end : measured->stretch.start + 1;
         measured->own_ns = batch->estimated_ns;
         measured->estimated = true;
@@ -99,6 +101,7 @@ static void finish(struct limiter *limiter, struct batch *batch, bool marked, ui
     if (unknown)
         atomic_fetch_sub_explicit(&limiter->unknown, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&limiter->measured, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&limiter->measured_unknown, unknown, memory_order_relaxed);
 }
 
 static void reserve_more(struct limiter *limiter, struct batch *batch, uint64_t wanted)
@@ -124,7 +127,8 @@ static void reserve_overrun(struct limiter *limiter, struct batch *batch, uint64
     if (most <= batch->reserved_ns || mark_look(batch->start) != MARK_REACHED)
         return;
     uint64_t start = mark_time(batch->start) > batch->first_ns ? mark_time(batch->start) : batch->first_ns;
-    reserve_more(limiter, batch, now > start ? limiter_reservation(limiter, (now - start) * 256 / stretch) : 0);
+    if (now > start)
+        reserve_more(limiter, batch, limiter_reservation(limiter, settle_share(limiter, (struct interval){start, now}, now)));
 }
 
 /* ---- all of them ---- */
@@ -279,17 +283,15 @@ void limiter_harvest(struct limiter *limiter, bool wait)
 /* ---- the helper's turn ---- */
 
 /* Who cannot see the others borrows nothing. */
-static uint32_t rate_now(const struct limiter *limiter, uint64_t now)
+static uint32_t rate_now(struct limiter *limiter, uint64_t now)
 {
-    struct share others[PRESENCE_ROWS], own = {.cores = atomic_load_explicit(&limiter->cores, memory_order_relaxed)};
+    struct share others[PRESENCE_ROWS], own = {.cores = atomic_load_explicit(&limiter->cores, memory_order_relaxed), .wanted_ns = now};
     if (limiter->neighbours.readable)
         own.soft_cores = atomic_load_explicit(&limiter->soft_cores, memory_order_relaxed);
-    for (unsigned i = 0; i < limiter->presence.other_count; i++) {
-        const struct activity_row *row = limiter->presence.others[i];
-        others[i] = (struct share){atomic_load_explicit(&row->cores, memory_order_relaxed), atomic_load_explicit(&row->soft_cores, memory_order_relaxed),
-                                   atomic_load_explicit(&row->wanted_ns, memory_order_relaxed)};
-    }
-    return borrow_rate(own, others, limiter->presence.other_count, now);
+    neighbours_judge(&limiter->neighbours, own, now);
+    for (unsigned i = 0; i < limiter->neighbours.count; i++)
+        others[i] = limiter->neighbours.found[i].share;
+    return borrow_rate(own, others, limiter->neighbours.count, now);
 }
 
 uint64_t limiter_tick(struct limiter *limiter)
@@ -297,7 +299,7 @@ uint64_t limiter_tick(struct limiter *limiter)
     pthread_mutex_lock(&limiter->harvest_lock);
     uint64_t now = limiter->driver->now();
     neighbours_look(&limiter->neighbours, now, &limiter->presence);
-    uint32_t rate = rate_now(limiter, now);
+    uint32_t rate = rate_now(limiter, limiter->driver->now());
     atomic_store_explicit(&limiter->budget.rate, rate, memory_order_relaxed);
     atomic_store_explicit(&device_of(limiter)->effective_cores, rate, memory_order_relaxed);
     harvest(limiter, now);

@@ -8,8 +8,9 @@
  * The rule. A launch goes when the container's available GPU time is not negative; what it is expected to cost is reserved at once, and when it is
  * measured the measured time takes the reservation's place. Debt of any size is paid by waiting, at the rate of the limit: that is progress, and so is
  * any other launch of the container. Without progress for PATIENCE_NS a launch goes, whatever is owed, and the debt stays: an estimate that grows while
- * a kernel waits for the very launch that is held back, a clock that stands. A launch of which nothing is known goes when fewer than UNKNOWN_LAUNCHES
- * such are on the GPU, or nothing was measured for PATIENCE_NS.
+ * a kernel waits for the very launch that is held back, a clock that stands. Where several wait so, they take turns: who has waited longer is the less
+ * patient, else one could be passed over for ever. A launch of which nothing is known goes when fewer than UNKNOWN_LAUNCHES such are on the GPU, or none
+ * of them was measured for PATIENCE_NS.
  */
 #ifndef VCUDA_COMPUTE_LIMITER_H
 #define VCUDA_COMPUTE_LIMITER_H
@@ -67,7 +68,7 @@ struct limiter {
     _Atomic uint32_t unknown;           /* launches of unknown cost on the GPU */
     _Atomic uint32_t stretch;           /* 256ths: how much longer than alone things take now */
     _Atomic uint32_t overlap;           /* 256ths: what of a launch's time is not another stream's too */
-    _Atomic uint64_t measured;          /* batches, ever */
+    _Atomic uint64_t measured, measured_unknown; /* batches, ever; those of unknown cost */
     _Atomic uint64_t harvested_ns;
     _Atomic uint64_t busy_until_ns;     /* no launch of an open batch is expected to end later */
     _Atomic bool sample;                /* somebody should measure a launch alone */
@@ -92,13 +93,13 @@ struct limiter {
     unsigned correction_first, correction_count;
     struct correction corrections[CORRECTIONS];
     struct interval parts[COVER_INTERVALS + 1];
-    struct presence_scratch scratch;
+    struct edges edges;
 };
 
 /* What a waiting launch remembers. Zero: not waiting. */
 struct waiting {
     uint64_t since_ns, accounted_ns;
-    uint64_t checked_ns, checked_count;
+    uint64_t checked_ns, checked_count, checked_unknown;
     int64_t checked_available;
 };
 

@@ -2,6 +2,7 @@
 #include "neighbours.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #define LIST_NS UINT64_C(100000000)
+#define JUDGE_NS UINT64_C(100000000)
 /* What a neighbour measured counts some tens of milliseconds later (settle.h): no need to read rows at each tick. */
 #define READ_NS UINT64_C(5000000)
 
@@ -35,13 +37,20 @@ static struct activity_row *map_file(int file)
     return NULL;
 }
 
-struct activity_row *neighbours_map_own(const char *path)
+static const char *why_not_open(int error, char reason[static NEIGHBOURS_REASON])
 {
+    return error == ELOOP ? "is a symbolic link" : strerror_r(error, reason, NEIGHBOURS_REASON);
+}
+
+struct activity_row *neighbours_map_own(const char *path, char reason[static NEIGHBOURS_REASON])
+{
+    char text[NEIGHBOURS_REASON];
     int file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (file < 0)
-        return NULL;
-    struct activity_row *row = map_file(file);
-    close(file);
+    struct activity_row *row = file < 0 ? NULL : map_file(file);
+    if (row == NULL)
+        snprintf(reason, NEIGHBOURS_REASON, "%s", file < 0 ? why_not_open(errno, text) : "is no activity row");
+    if (file >= 0)
+        close(file);
     return row;
 }
 
@@ -61,18 +70,26 @@ static bool read_slot(int file, struct activity_slot *slot, size_t offset)
     return read_at(file, slot->ring, sizeof slot->ring, offset + offsetof(struct activity_slot, ring));
 }
 
-static bool read_row(int file, struct activity_row *row)
+/* Of one that is not believed, not the slots. */
+static bool read_row(int file, struct activity_row *row, bool believed)
 {
     struct stat status;
     if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode) || !read_at(file, row, offsetof(struct activity_row, slots), 0) || !is_row(row))
         return false;
     if (atomic_load(&row->slot_high) > SLOTS_READ)
         atomic_store(&row->slot_high, SLOTS_READ);
-    for (uint32_t i = 0; i < atomic_load(&row->slot_high); i++) {
+    for (uint32_t i = 0; believed && i < atomic_load(&row->slot_high); i++) {
         if (!read_slot(file, &row->slots[i], offsetof(struct activity_row, slots) + i * sizeof row->slots[i]))
             return false;
     }
     return true;
+}
+
+static int open_beside(const struct neighbours *neighbours, const char *prefix, const char *name)
+{
+    char path[sizeof neighbours->directory + sizeof neighbours->found[0].name + 2];
+    snprintf(path, sizeof path, "%s/%s%s", neighbours->directory, prefix, name);
+    return open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 }
 
 /*
@@ -81,15 +98,25 @@ static bool read_row(int file, struct activity_row *row)
  */
 static bool refresh(const struct neighbours *neighbours, struct neighbour *neighbour)
 {
-    char path[sizeof neighbours->directory + sizeof neighbour->name + 1];
-    snprintf(path, sizeof path, "%s/%s", neighbours->directory, neighbour->name);
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    bool done = file >= 0 && read_row(file, neighbour->row);
+    int file = open_beside(neighbours, "", neighbour->name);
+    bool done = file >= 0 && read_row(file, neighbour->row, !neighbour->claim.spent);
     if (file >= 0)
         close(file);
     if (!done)
         atomic_store(&neighbour->row->slot_high, 0);
     return done;
+}
+
+/* Its limits, from the agent. */
+static void hear(const struct neighbours *neighbours, struct neighbour *neighbour)
+{
+    uint32_t told[2];
+    int file = open_beside(neighbours, ".", neighbour->name);
+    neighbour->told = file >= 0 && read_at(file, told, sizeof told, 0);
+    if (neighbour->told)
+        neighbour->share = (struct share){told[0], told[1], 0};
+    if (file >= 0)
+        close(file);
 }
 
 static void let_go(struct neighbours *neighbours, unsigned place)
@@ -143,6 +170,9 @@ static void list(struct neighbours *neighbours)
         if (!neighbours->found[i].listed)
             let_go(neighbours, i);
     }
+    for (unsigned i = 0; i < neighbours->count; i++)
+        hear(neighbours, &neighbours->found[i]);
+    neighbours->judged_ns = 0;
 }
 
 static void read_all(struct neighbours *neighbours)
@@ -164,5 +194,52 @@ void neighbours_look(struct neighbours *neighbours, uint64_t now, struct presenc
     }
     presence->other_count = neighbours->count;
     for (unsigned i = 0; i < neighbours->count; i++)
-        presence->others[i] = neighbours->found[i].row;
+        presence->others[i] = (struct presence_other){neighbours->found[i].row, &neighbours->found[i].claim};
+}
+
+/* ---- what is believed of them ---- */
+
+static uint32_t at_most(uint32_t value, uint32_t most)
+{
+    return value < most ? value : most;
+}
+
+/* A wish of the future is none: it would hold back what others may borrow until then. */
+static void see_share(struct neighbour *neighbour, struct share own, uint64_t now)
+{
+    uint32_t whole = LIMITS_NO_CORES, room = own.cores < whole ? whole - own.cores : 0;
+    uint64_t wanted = atomic_load_explicit(&neighbour->row->wanted_ns, memory_order_relaxed);
+    struct share *share = &neighbour->share;
+    if (!neighbour->told) {
+        share->cores = at_most(atomic_load_explicit(&neighbour->row->cores, memory_order_relaxed), room);
+        share->soft_cores = atomic_load_explicit(&neighbour->row->soft_cores, memory_order_relaxed);
+    }
+    share->cores = at_most(share->cores, whole);
+    share->soft_cores = at_most(share->soft_cores, whole);
+    share->wanted_ns = wanted > now ? 0 : wanted;
+}
+
+/* Each may have what it would reckon itself. */
+static void see_rates(struct neighbours *neighbours, struct share own, uint64_t now)
+{
+    struct share shares[PRESENCE_ROWS];
+    for (unsigned i = 0; i < neighbours->count; i++)
+        shares[i] = neighbours->found[i].share;
+    for (unsigned i = 0; i < neighbours->count; i++) {
+        shares[i] = own;
+        neighbours->found[i].claim.rate = borrow_rate(neighbours->found[i].share, shares, neighbours->count, now);
+        shares[i] = neighbours->found[i].share;
+    }
+}
+
+void neighbours_judge(struct neighbours *neighbours, struct share own, uint64_t now)
+{
+    for (unsigned i = 0; i < neighbours->count; i++)
+        see_share(&neighbours->found[i], own, now);
+    if (neighbours->judged_ns == 0 || now >= neighbours->judged_ns + JUDGE_NS) {
+        neighbours->judged_ns = now;
+        see_rates(neighbours, own, now);
+    }
+    for (unsigned i = 0; i < neighbours->count; i++)
+        claim_fill(&neighbours->found[i].claim, now);
 }

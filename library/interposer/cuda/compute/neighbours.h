@@ -2,6 +2,8 @@
  * The other containers' rows of one GPU: found, copied, let go.
  *
  * In: the GPU's activity directory, our own grant. Out: a private copy of each row, some milliseconds old. Not here: what they say (presence.h).
+ * A container's limits are told by the agent in a file beside its row, `.<grant>`, which nobody else can write: two words, cores and soft cores. Where it
+ * is missing, the row's own word counts, as far as there is room beside our share.
  * Invariants: a neighbour's file is read and never mapped, because whoever writes it can also cut it, and a mapping would then fault; the directory
  * is listed at most ten times a second; a file that is no row, or too short, says nothing; a row whose file went away is forgotten by the next
  * listing, so one thread at a time uses what it gets and lists.
@@ -12,6 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "borrow.h"
 #include "presence.h"
 
 struct neighbour {
@@ -19,12 +22,17 @@ struct neighbour {
     uint64_t inode;
     struct activity_row *row;
     bool listed;
+    bool told;                          /* by the agent, what its limits are; else its row has to do */
+    struct share share;
+    struct claim claim;
 };
+
+enum { NEIGHBOURS_REASON = 64 };
 
 struct neighbours {
     char directory[512];                /* "": there is none */
     char grant[33];                     /* our own, which is not among them */
-    uint64_t listed_ns, read_ns;
+    uint64_t listed_ns, read_ns, judged_ns;
     bool readable;                      /* the directory, at the last look */
     unsigned count;
     struct neighbour found[PRESENCE_ROWS];
@@ -33,7 +41,10 @@ struct neighbours {
 /* Lists again where that is due and puts the rows into `presence`. */
 void neighbours_look(struct neighbours *neighbours, uint64_t now, struct presence *presence);
 
-/* Our own row, mapped to be written, or NULL. */
-struct activity_row *neighbours_map_own(const char *path);
+/* What each of them may have and wants, as far as that can be: its `share`, and what it may claim beside us. `now`: after the look. */
+void neighbours_judge(struct neighbours *neighbours, struct share own, uint64_t now);
+
+/* Our own row, mapped to be written, or NULL with the reason. */
+struct activity_row *neighbours_map_own(const char *path, char reason[static NEIGHBOURS_REASON]);
 
 #endif

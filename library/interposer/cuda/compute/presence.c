@@ -3,7 +3,6 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdlib.h>
 
 /* Stretches closer than this are one: what lies between is a launch, not a pause. */
 #define JOIN_NS UINT64_C(20000)
@@ -11,6 +10,9 @@
 #define ENTRY_NS UINT64_C(400000)
 /* Whoever measured nothing for so long has a long kernel. */
 #define LONG_NS UINT64_C(20000000)
+
+/* Entries that are looked at in one look, and of one row: enough for some tens of milliseconds back in 128 slots. */
+enum { LOOKS_MOST = 131072, LOOKS_ROW = 16384 };
 
 static struct activity_stretch *entry_of(struct activity_slot *slot, uint64_t number)
 {
@@ -63,26 +65,20 @@ void presence_busy(struct activity_slot *own, uint64_t since, uint64_t now)
 
 /* ---- reading ---- */
 
+_Static_assert(EDGES_OWNERS == PRESENCE_ROWS + 1, "an owner for each row, and for our own");
+
 struct view {
     struct interval stretch;
     uint64_t now;
     bool long_only;
-    struct presence_scratch *scratch;
+    struct edges *edges;
+    unsigned looks, looks_row;          /* left, and of this row */
 };
 
-static void add_edges(struct presence_scratch *scratch, struct interval part)
+/* Nobody measures what is to come: a time so far ahead is a mistake, or a claim on all times. */
+static bool is_to_come(uint64_t time, const struct view *view)
 {
-    if (scratch->count + 2 > PRESENCE_EDGES || part.end <= part.start)
-        return;
-    scratch->edges[scratch->count].time = part.start;
-    scratch->edges[scratch->count++].change = 1;
-    scratch->edges[scratch->count].time = part.end;
-    scratch->edges[scratch->count++].change = -1;
-}
-
-static struct interval clip(struct interval part, struct interval to)
-{
-    return (struct interval){part.start > to.start ? part.start : to.start, part.end < to.end ? part.end : to.end};
+    return time > view->now + ACTIVITY_STALE_NS;
 }
 
 /* False while it is being written, or when it was overwritten meanwhile. */
@@ -101,112 +97,83 @@ static bool read_entry(const struct activity_slot *slot, uint64_t number, struct
 static struct interval open_stretch(const struct activity_slot *slot, const struct view *view)
 {
     uint64_t since = atomic_load_explicit(&slot->busy_since_ns, memory_order_acquire);
-    uint64_t trusted = atomic_load_explicit(&slot->heartbeat_ns, memory_order_relaxed) + ACTIVITY_STALE_NS;
-    if (since == 0 || (view->long_only && since + LONG_NS > view->now))
+    uint64_t heartbeat = atomic_load_explicit(&slot->heartbeat_ns, memory_order_relaxed);
+    if (since == 0 || is_to_come(since, view) || is_to_come(heartbeat, view) || (view->long_only && since + LONG_NS > view->now))
         return (struct interval){0, 0};
+    uint64_t trusted = heartbeat + ACTIVITY_STALE_NS;
     return (struct interval){since, trusted < view->now ? trusted : view->now};
 }
 
-/* Streams of one process are measured out of order, so this is nearly sorted. */
-static void insert(struct presence_scratch *scratch, struct interval part)
-{
-    unsigned place = scratch->part_count++;
-    for (; place > 0 && scratch->parts[place - 1].start > part.start; place--)
-        scratch->parts[place] = scratch->parts[place - 1];
-    scratch->parts[place] = part;
-}
-
-/* A slot counts once at any instant, whatever it wrote. */
-static void add_slot(struct presence_scratch *scratch)
-{
-    uint64_t reached = 0;
-    for (unsigned i = 0; i < scratch->part_count; i++) {
-        struct interval part = scratch->parts[i];
-        add_edges(scratch, (struct interval){part.start > reached ? part.start : reached, part.end});
-        reached = part.end > reached ? part.end : reached;
-    }
-}
-
-/* From the newest back, until only old ones come. */
-static void see_slot(const struct activity_slot *slot, const struct view *view)
+/* From the newest back, until only old ones come, or what nobody can have written in good faith. */
+static void see_slot(const struct activity_slot *slot, struct view *view)
 {
     enum { MISSES = 16 };
     uint64_t head = atomic_load_explicit(&slot->head, memory_order_acquire);
-    struct interval read = clip(open_stretch(slot, view), view->stretch);
-    view->scratch->part_count = 0;
+    struct interval read = open_stretch(slot, view);
     if (read.end > read.start)
-        insert(view->scratch, read);
+        edges_add(view->edges, read);
     for (uint64_t back = 1, misses = 0; back <= head && back < ACTIVITY_RING && misses < MISSES; back++) {
-        if (!read_entry(slot, head - back, &read))
-            continue;
-        struct interval part = clip(read, view->stretch);
-        if (part.end > part.start)
-            insert(view->scratch, part);
-        else
-            misses += read.end <= view->stretch.start;
+        if (view->looks_row == 0 || edges_full(view->edges))
+            return;
+        view->looks_row--;
+        bool whole = read_entry(slot, head - back, &read);
+        if (whole && is_to_come(read.end, view))
+            return;
+        if (whole)
+            edges_add(view->edges, read);
+        misses += !whole || read.end <= view->stretch.start;
     }
-    add_slot(view->scratch);
 }
 
-static void see_row(const struct presence *presence, const struct activity_row *row, const struct view *view)
+static void see_row(const struct presence *presence, const struct activity_row *row, unsigned owner, struct view *view)
 {
+    unsigned sharers = presence->other_count + 1 - owner, share = view->looks / sharers;
+    unsigned before = view->looks_row = share < LOOKS_ROW ? share : LOOKS_ROW;
     uint32_t high = atomic_load_explicit(&row->slot_high, memory_order_acquire);
+    edges_share(view->edges, sharers);
     for (uint32_t i = 0; i < high && i < REGION_SLOTS; i++) {
-        if (&row->slots[i] != presence->own)
-            see_slot(&row->slots[i], view);
+        if (&row->slots[i] == presence->own)
+            continue;
+        edges_slot(view->edges, owner);
+        see_slot(&row->slots[i], view);
     }
+    view->looks -= before - view->looks_row;
 }
 
-static int earlier(const void *a, const void *b)
+/* The container's own row comes last, and has what the others left. */
+static void see_all(const struct presence *presence, struct view *view)
 {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static void see_all(const struct presence *presence, const struct view *view)
-{
-    view->scratch->count = 0;
+    edges_begin(view->edges, view->stretch, presence->other_count + 1);
+    for (unsigned i = 0; i < presence->other_count; i++) {
+        const struct presence_other *other = &presence->others[i];
+        if (other->claim == NULL || !other->claim->spent)
+            see_row(presence, other->row, i, view);
+    }
     if (presence->row != NULL)
-        see_row(presence, presence->row, view);
-    for (unsigned i = 0; i < presence->other_count; i++)
-        see_row(presence, presence->others[i], view);
-    qsort(view->scratch->edges, view->scratch->count, sizeof view->scratch->edges[0], earlier);
+        see_row(presence, presence->row, presence->other_count, view);
 }
 
-/* Walks through the stretch until `most` is had; where that was, and how much there was by then. */
-struct walk {
-    uint64_t at;
-    double had;
-};
-
-static struct walk walk(const struct presence_scratch *scratch, struct interval stretch, double most)
-{
-    struct walk walk = {stretch.start, 0};
-    int present = 1;
-    for (unsigned i = 0; i <= scratch->count; i++) {
-        uint64_t edge = i < scratch->count ? scratch->edges[i].time : stretch.end;
-        double part = (double)(edge - walk.at) / present;
-        if (walk.had + part >= most)
-            return (struct walk){walk.at + (uint64_t)((most - walk.had) * present), most};
-        walk = (struct walk){edge, walk.had + part};
-        present += i < scratch->count ? scratch->edges[i].change : 0;
-    }
-    return walk;
-}
-
-uint64_t presence_share(const struct presence *presence, struct interval stretch, uint64_t now, struct presence_scratch *scratch)
+uint64_t presence_share(const struct presence *presence, struct interval stretch, uint64_t now, struct edges *edges)
 {
     if (stretch.end <= stretch.start)
         return 0;
-    see_all(presence, &(struct view){stretch, now, false, scratch});
-    return (uint64_t)(walk(scratch, stretch, 1e300).had + 0.5);
+    see_all(presence, &(struct view){stretch, now, false, edges, .looks = LOOKS_MOST});
+    return (uint64_t)(edges_walk(edges, 1e300).had_ns + 0.5);
 }
 
-uint64_t presence_reach(const struct presence *presence, struct interval stretch, uint64_t own_ns, uint64_t now,
-                        struct presence_scratch *scratch)
+uint64_t presence_reach(const struct presence *presence, struct interval stretch, uint64_t own_ns, uint64_t now, struct edges *edges)
 {
     if (stretch.end <= stretch.start)
         return stretch.end;
-    see_all(presence, &(struct view){stretch, now, true, scratch});
-    return walk(scratch, stretch, (double)own_ns).at;
+    see_all(presence, &(struct view){stretch, now, true, edges, .looks = LOOKS_MOST});
+    return edges_walk(edges, (double)own_ns).at;
+}
+
+void presence_draw(const struct presence *presence, const struct edges *edges)
+{
+    uint64_t length = edges->stretch.end - edges->stretch.start;
+    for (unsigned i = 0; i < presence->other_count; i++) {
+        if (presence->others[i].claim != NULL)
+            claim_draw(presence->others[i].claim, length, edges->owners[i].taken_ns);
+    }
 }

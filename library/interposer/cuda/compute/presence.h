@@ -6,7 +6,9 @@
  *
  * A stretch is known to the others only once it is measured; until then `busy_since` speaks for it. What is computed right after a stretch is
  * therefore provisional, and computed again when the neighbours' measurements must be there.
- * Invariants: each slot counts once at any instant; rows are never trusted for more than times; a row that is being written is read without waiting.
+ * Invariants: each slot counts once at any instant; a row that is being written is read without waiting.
+ * A neighbour can write anything into its row: it is trusted for times alone, for none in the future, and for no more GPU time than its limit gives it
+ * (claim.h); what one look reads and keeps is bounded, and shared out evenly between rows.
  */
 #ifndef VCUDA_COMPUTE_PRESENCE_H
 #define VCUDA_COMPUTE_PRESENCE_H
@@ -15,17 +17,23 @@
 #include <stdint.h>
 
 #include "abi/activity.h"
+#include "claim.h"
 #include "cover.h"
+#include "edges.h"
 
 enum {
     PRESENCE_ROWS = 64,                 /* containers on one GPU; a slice is at least one percent, but rows of ended grants may linger */
-    PRESENCE_EDGES = 16384,
+};
+
+struct presence_other {
+    const struct activity_row *row;
+    struct claim *claim;                /* NULL: it is believed */
 };
 
 struct presence {
     struct activity_row *row;           /* the container's own, or NULL */
     struct activity_slot *own;          /* this process's slot in it, or NULL */
-    const struct activity_row *others[PRESENCE_ROWS];
+    struct presence_other others[PRESENCE_ROWS];
     unsigned other_count;
 };
 
@@ -48,22 +56,16 @@ static inline void presence_begin(struct activity_slot *own, uint64_t now)
 
 /* ---- reading ---- */
 
-/* Where the sums are made: too large for a stack. One user at a time. */
-struct presence_scratch {
-    struct { uint64_t time; int change; } edges[PRESENCE_EDGES];
-    unsigned count;
-    struct interval parts[ACTIVITY_RING];
-    unsigned part_count;
-};
-
-/* GPU time of this process in a stretch of its own. */
-uint64_t presence_share(const struct presence *presence, struct interval stretch, uint64_t now, struct presence_scratch *scratch);
+/* GPU time of this process in a stretch of its own. `edges`: where it is worked out, one user at a time. */
+uint64_t presence_share(const struct presence *presence, struct interval stretch, uint64_t now, struct edges *edges);
 
 /*
  * When, in that stretch, this process had had `own_ns` of it; its end if that is not in it. For a time some milliseconds ago: of what the others have not
  * measured yet only long kernels count, because who launches small ones says to be busy between them too.
  */
-uint64_t presence_reach(const struct presence *presence, struct interval stretch, uint64_t own_ns, uint64_t now,
-                        struct presence_scratch *scratch);
+uint64_t presence_reach(const struct presence *presence, struct interval stretch, uint64_t own_ns, uint64_t now, struct edges *edges);
+
+/* What was worked out last is what is charged: each neighbour's part of it is drawn from what it may claim. */
+void presence_draw(const struct presence *presence, const struct edges *edges);
 
 #endif

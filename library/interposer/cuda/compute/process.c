@@ -121,8 +121,10 @@ static void be_present(struct limiter *limiter, const struct limits_view *view, 
     int slot = vcuda_slot_number();
     if (uuid[0] == '\0')
         return;
-    if (vcuda_activity_row(path, uuid))
-        limiter->presence.row = neighbours_map_own(path);
+    char reason[NEIGHBOURS_REASON];
+    if (vcuda_activity_row(path, uuid) && (limiter->presence.row = neighbours_map_own(path, reason)) == NULL)
+        vcuda_warn(TOPIC_ACTIVITY, "%s: %s: other containers do not see this process's turns on the GPU, and it pays for those of its own siblings", path,
+                   reason);
     if (limiter->presence.row != NULL && slot >= 0) {
         limiter->presence.own = &limiter->presence.row->slots[slot];
         presence_busy(limiter->presence.own, 0, 0);

@@ -10,7 +10,7 @@ uint64_t settle_share(struct limiter *limiter, struct interval part, uint64_t no
 {
     if (!limiter->divided)
         return part.end - part.start;
-    return presence_share(&limiter->presence, part, now, &limiter->scratch);
+    return presence_share(&limiter->presence, part, now, &limiter->edges);
 }
 
 /* ---- charges ---- */
@@ -20,6 +20,8 @@ static void correct(struct limiter *limiter, uint64_t now)
     const struct correction *correction = &limiter->corrections[limiter->correction_first];
     struct region_device *device = &limiter->budget.region->devices[limiter->budget.device];
     uint64_t used = correction->final ? correction->charged_ns : settle_share(limiter, correction->part, now);
+    if (!correction->final && limiter->divided)
+        presence_draw(&limiter->presence, &limiter->edges);
     budget_charge(&limiter->budget, (int64_t)used - (int64_t)correction->charged_ns);
     atomic_fetch_add_explicit(&device->charged_ns, used, memory_order_relaxed);
     if (limiter->presence.row != NULL)

@@ -1,0 +1,144 @@
+/*
+ * A process: one thread that launches, asks, waits and synchronises as its workload says, through the library's own lanes.
+ *
+ * In: the time. Out: launches. Not here: the GPU, the order in which things happen.
+ */
+#include "sim.h"
+
+static const struct workload workloads[] = {
+    {"small", 10000, 0, 0, 2500, 0, 1, 1, true},
+    {"medium", 1000000, 0, 0, 4000, 0, 1, 1, true},
+    {"gemm", 20000000, 0, 1, 5000, 0, 1, 1, true},
+    {"step", 100000, 0, 300, 5000, 20000, 1, 6, true},
+    {"graph", 20000000, 0, 0, 10000, 0, 1, 1, true},
+    {"long", 2000000000, 0, 1, 10000, 0, 1, 1, true},
+    {"endless", 1000000000000, 0, 1, 10000, 0, 1, 1, true},
+    {"longasync", 500000000, 0, 0, 10000, 0, 1, 1, true},
+    {"eager", 10000, 0, 0, 30000, 0, 1, 20, true},
+    {"tinysync", 10000, 0, 1, 5000, 0, 1, 1, true},
+    {"varied", 50000, 950000, 0, 4000, 0, 1, 1, true},
+    {"streams", 400000, 0, 0, 4000, 0, 4, 2, false},
+    {"burst", 20000, 0, 25, 4000, 5000000, 1, 3, true},
+    {"model", 40000, 200000, 120, 6000, 100000, 1, 40, true},
+};
+
+const struct workload *workload_named(const char *name)
+{
+    for (unsigned i = 0; i < sizeof workloads / sizeof workloads[0]; i++) {
+        if (strcmp(workloads[i].name, name) == 0)
+            return &workloads[i];
+    }
+    exit(2);
+}
+
+uint64_t late(uint64_t at, uint64_t jitter)
+{
+    return at + jitter / 4 + random_below(jitter);
+}
+
+static void begin(struct process *process)
+{
+    struct container *container = process->container;
+    unsigned place = container->processes++;
+    atomic_store(&container->region->slots[place].pid, place + 1);
+    atomic_store(&container->region->slot_high, container->processes);
+    atomic_store(&container->row->slot_high, container->processes);
+    struct budget budget = {container->region, &container->region->slots[place].use[0], 0, 0};
+    process->limiter = malloc(sizeof *process->limiter);
+    limiter_init(process->limiter, &driver, calloc(1, sizeof(struct estimates)), budget);
+    process->limiter->presence.row = rows ? container->row : NULL;
+    process->limiter->presence.own = rows ? &container->row->slots[place] : NULL;
+    limiter_set(process->limiter, container->cores, container->soft);
+    timebase_init(&process->timebase, &driver, NULL);
+    for (unsigned i = 0; i < STREAMS; i++)
+        lane_init(&process->lanes[i], process->limiter, &process->timebase, (CUstream)(void *)&process->streams[i]);
+    process->tick = now_ns;
+    process->doing = DO_LAUNCH;
+}
+
+/* Neighbours are what neighbours.c would have found. */
+void find_neighbours(struct process *process)
+{
+    struct neighbours *neighbours = &process->limiter->neighbours;
+    neighbours->count = 0;
+    neighbours->readable = true;
+    for (unsigned i = 0; i < container_count && rows; i++) {
+        if (&containers[i] == process->container)
+            continue;
+        struct neighbour *neighbour = &neighbours->found[neighbours->count++];
+        neighbour->row = containers[i].row;
+        neighbour->told = told;
+        if (told)
+            neighbour->share = (struct share){containers[i].cores, containers[i].soft, 0};
+    }
+}
+
+static void choose(struct process *process)
+{
+    const struct workload *load = process->workload;
+    struct launch_key key = launch_key(load, (uint32_t)(process->launches % load->kinds) + 1, 1, 1, 1, 1, 1);
+    uint64_t kind_cost = load->cost * (2 * (process->launches % load->kinds) + 1) / load->kinds;
+    process->stream = (unsigned)(process->launches % load->streams);
+    process->cost = kind_cost + random_below(load->spread);
+    process->estimate = estimates_find(process->limiter->estimates, &key);
+    if (bias != 1 && estimate_ns(process->estimate) == 0)
+        estimate_learn(process->estimate, (uint64_t)((double)process->cost * bias));
+}
+
+static void launched(struct process *process, struct lane *lane, uint64_t at)
+{
+    const struct workload *load = process->workload;
+    double end = enqueue(process, &process->streams[process->stream], process->cost, load->wide);
+    process->launch_ends[process->launches++ % QUEUE] = end;
+    lane_took(lane, process->estimate, process->estimate_ns, at);
+    process->container->moved = now_ns;
+    process->wake = now_ns + load->host;
+    process->doing = DO_LAUNCH;
+    if (load->per_step != 0 && process->launches % load->per_step == 0) {
+        process->doing = DO_SYNC;
+        process->synced = end;
+    } else if (process->launches > QUEUE && process->launch_ends[process->launches % QUEUE] > now_virtual) {
+        process->doing = DO_SYNC;
+        process->synced = process->launch_ends[process->launches % QUEUE];
+    }
+}
+
+void act(struct process *process, uint64_t jitter)
+{
+    if (process->doing == DO_BEGIN) {
+        begin(process);
+        return;
+    }
+    if (now_ns >= process->stop) {
+        process->doing = DO_OVER;
+        process->wake = UINT64_MAX;
+        return;
+    }
+    if (process->doing == DO_SYNC) {
+        if (process->synced > now_virtual + 1e-6) {
+            process->wake = UINT64_MAX;
+            return;
+        }
+        process->doing = DO_LAUNCH;
+        process->wake = late(now_ns, jitter) + process->workload->pause;
+        return;
+    }
+    if (process->doing == DO_LAUNCH)
+        choose(process);
+    struct lane *lane = &process->lanes[process->stream];
+    process->estimate_ns = estimate_ns(process->estimate);
+    uint64_t at = lane_needs_time(lane, process->estimate_ns) ? now_ns : lane->now_ns;
+    if (!lane_goes(lane, process->estimate_ns, at)) {
+        uint64_t until = lane_ask(lane, process->estimate, at = now_ns);
+        if (until != 0) {
+            for (unsigned i = 0; i < STREAMS; i++) {
+                if (&process->lanes[i] != lane && process->lanes[i].open != NULL)
+                    lane_close(&process->lanes[i], false);
+            }
+            process->doing = DO_ASK;
+            process->wake = late(until, jitter);
+            return;
+        }
+    }
+    launched(process, lane, at);
+}

@@ -1,0 +1,255 @@
+"""What a container can do to its neighbours by what it writes into its activity row: claim no more than its share."""
+
+import ctypes
+import struct
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deviceplugin.guest import activity
+from deviceplugin.guest.shared_state import SharedState
+from deviceplugin.ledger.grant import GrantId
+from deviceplugin.model.gpu import GpuUuid
+from tests.library.compute import MS, SECOND, Simulation, build_parts, build_rows, build_simulation
+
+pytestmark = pytest.mark.timeout(170)  # the first test builds with sanitizers
+
+NOW = 100 * SECOND
+RING = 256
+LIES = ("one", "many", "flapping", "rings", "forever", "overflowing", "random")
+GPU, OWN, OTHER = GpuUuid("GPU-a"), GrantId("g-0001"), GrantId("g-0002")
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    return build_parts(tmp_path_factory.mktemp("compute"))
+
+
+@pytest.fixture(scope="module")
+def simulation(tmp_path_factory: pytest.TempPathFactory) -> Simulation:
+    return Simulation(build_simulation(tmp_path_factory.mktemp("compute")))
+
+
+def number(value: int) -> ctypes.c_uint64:
+    return ctypes.c_uint64(value)
+
+
+# ---- one look ----
+
+
+def full_ring(order: str) -> list[tuple[int, int]]:
+    starts = [NOW - 200 * MS + 300_000 * i for i in range(RING)]
+    if order == "falling":
+        starts.reverse()
+    if order == "mixed":
+        starts = [starts[i * 97 % RING] for i in range(RING)]
+    return [(start, start + 250_000) for start in starts]
+
+
+@pytest.mark.parametrize("order", ["rising", "falling", "mixed"])
+def test_a_full_row_does_not_hold_up_who_reads_it(parts: ctypes.CDLL, order: str) -> None:
+    """128 slots with full rings, in whatever order: less than half a millisecond, and a few for a slow machine."""
+    made = ctypes.c_void_p(parts.access_presence())
+    ring = [time_ns for entry in full_ring(order) for time_ns in entry]
+    parts.access_write(made, 2, 128, (ctypes.c_uint64 * len(ring))(*ring))
+    for i in range(200):
+        at = NOW - 200 * MS + 420_000 * i
+        parts.access_publish(made, 1, 0, number(at), number(at + 300_000))
+    took = []
+    for _ in range(20):
+        begin = time.thread_time_ns()
+        parts.access_share(made, number(NOW - 200 * MS), number(NOW - 100 * MS), number(NOW))
+        took.append(time.thread_time_ns() - begin)
+    parts.access_free(made)
+    assert min(took) < 1 * MS
+
+
+def test_full_rows_take_no_room_from_an_ordinary_one(parts: ctypes.CDLL) -> None:
+    """Neither does the order matter in which they are read: the ordinary one is between them."""
+    made = ctypes.c_void_p(parts.access_presence())
+    ring = [time_ns for i in range(RING) for time_ns in (NOW - 200 * MS + i, NOW - 150 * MS - i)]
+    for row in (1, 3):
+        parts.access_write(made, row, 128, (ctypes.c_uint64 * len(ring))(*ring))
+    for i in range(100):
+        at = NOW - 150 * MS + 420_000 * i
+        parts.access_publish(made, 2, 0, number(at), number(at + 300_000))
+    parts.access_share(made, number(NOW - 200 * MS), number(NOW - 100 * MS), number(NOW))
+    assert parts.access_taken(made, 2) == pytest.approx(100 * 300_000 / 2, abs=1)
+    parts.access_free(made)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "kept"),
+    [
+        (0, 2**64 - 1, 100),  # all times, the end of time included
+        (0, 2**63, 100),
+        (NOW - 100 * MS, NOW + SECOND, 100),
+        (NOW - 100 * MS, NOW, 50),
+        (0, NOW, 50),  # a long kernel, measured now
+        (NOW, NOW - 100 * MS, 100),  # runs backwards
+        (2**64 - 1, 0, 100),
+    ],
+)
+def test_a_stretch_is_believed_if_it_can_have_been_measured(
+    parts: ctypes.CDLL, start: int, end: int, kept: int
+) -> None:
+    made = ctypes.c_void_p(parts.access_presence())
+    parts.access_write(made, 1, 1, (ctypes.c_uint64 * (2 * RING))(*([start, end] * RING)))
+    assert parts.access_share(made, number(NOW - 100 * MS), number(NOW), number(NOW)) == kept * MS
+    parts.access_free(made)
+
+
+# ---- what a row may claim ----
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    rate=st.integers(0, 100_000),
+    stretches=st.lists(st.tuples(st.integers(1, 3 * SECOND), st.integers(1, 10), st.floats(0, 1)), max_size=150),
+)
+def test_claims_no_more_than_its_rate_and_a_long_kernel(
+    parts: ctypes.CDLL, rate: int, stretches: list[tuple[int, int, float]]
+) -> None:
+    """Whatever it says, in stretches with pauses between them that earn it nothing it could save up."""
+    claim = ctypes.c_void_p(parts.access_claim(rate))
+    now, present, taken, longest = NOW, 0, 0.0, 0
+    parts.claim_fill(claim, number(now))
+    for length, pause, part in stretches:
+        now += length
+        parts.claim_fill(claim, number(now))
+        if not parts.access_spent(claim):
+            parts.claim_draw(claim, number(length), ctypes.c_double(length * part))
+            taken += length * part
+        longest = max(longest, length)
+        now += length * (pause - 1)
+        present += length * pause
+    eased = rate + rate // 16 + 500 if rate else 0
+    assert taken <= present * eased / 100_000 + (2 * SECOND + longest if rate else 0) + 1
+    parts.access_free(claim)
+
+
+@pytest.mark.parametrize(("percent", "kernel_s", "shared"), [(25, 2.0, 1), (50, 3.0, 1), (10, 2.0, 0), (75, 10.0, 1)])
+def test_a_long_kernel_that_is_paid_for_is_believed(
+    parts: ctypes.CDLL, percent: int, kernel_s: float, shared: int
+) -> None:
+    """Again and again, with the pauses that the limit makes; `shared`: with us, so that it takes twice as long."""
+    claim = ctypes.c_void_p(parts.access_claim(percent * 1000))
+    now = NOW
+    for _ in range(20):
+        wall = int(kernel_s * (1 + shared) * 1000)
+        for _ in range(wall):
+            now += MS
+            parts.claim_fill(claim, number(now))
+            parts.claim_draw(claim, number(MS), ctypes.c_double(MS / 2 if shared else MS))
+            assert not parts.access_spent(claim)
+        now += int(kernel_s * 100 / percent * SECOND) - wall * MS
+    parts.access_free(claim)
+
+
+# ---- what is read ----
+
+
+class Table:
+    """A GPU's rows as the agent makes them, and a container that reads them: 30 percent, up to 80."""
+
+    def __init__(self, parts: ctypes.CDLL, base: Path) -> None:
+        self.state = SharedState(base)
+        for grant in (OWN, OTHER):
+            self.state.prepare(grant, [GPU])
+        self._parts = parts
+        directory = str(base / "gpus" / GPU).encode()
+        self._reader = ctypes.c_void_p(parts.access_neighbours(directory, OWN.encode()))
+
+    def write(self, *, cores: int, soft: int, wanted: int) -> None:
+        with self.state.own_row(OTHER, GPU).open("r+b") as file:
+            file.seek(activity.LIMITS_AT - 4)
+            file.write(struct.pack("<IIIIQ", 1, cores, soft, 0, wanted))
+
+    def told(self, now: int) -> list[int]:
+        found = (ctypes.c_uint64 * 4)()
+        self._parts.access_look(self._reader, number(now), 30, 80)
+        assert self._parts.access_neighbour(self._reader, OTHER.encode(), found) == 1
+        return list(found)
+
+
+@pytest.fixture
+def table(parts: ctypes.CDLL, tmp_path: Path) -> Table:
+    return Table(parts, tmp_path)
+
+
+@pytest.mark.parametrize("says", [(100, 100), (2**32 - 1, 2**32 - 1), (0, 0), (1, 0)])
+def test_what_the_agent_tells_counts_and_not_what_the_row_says(table: Table, says: tuple[int, int]) -> None:
+    table.state.show_limits(OTHER, GPU, cores=20, soft_cores=60)
+    table.write(cores=says[0], soft=says[1], wanted=NOW - 10 * MS)
+    assert table.told(NOW) == [20, 60, NOW - 10 * MS, 45_000]
+    table.state.show_limits(OTHER, GPU, cores=40, soft_cores=0)
+    assert table.told(NOW + 200 * MS)[:2] == [40, 0]
+
+
+@pytest.mark.parametrize(
+    ("says", "counts"), [((20, 60), [20, 60]), ((2**32 - 1, 2**32 - 1), [70, 100]), ((0, 0), [0, 0])]
+)
+def test_untold_a_row_is_believed_as_far_as_there_is_room(
+    table: Table, says: tuple[int, int], counts: list[int]
+) -> None:
+    table.write(cores=says[0], soft=says[1], wanted=NOW)
+    assert table.told(NOW)[:2] == counts
+
+
+@pytest.mark.parametrize(("wanted", "counts"), [(NOW + 1, 0), (2**63, 0), (2**64 - 1, 0), (NOW, NOW), (5, 5), (0, 0)])
+def test_nobody_wants_the_gpu_in_the_future(table: Table, wanted: int, counts: int) -> None:
+    table.state.show_limits(OTHER, GPU, cores=20, soft_cores=0)
+    table.write(cores=20, soft=0, wanted=wanted)
+    assert table.told(NOW)[2] == counts
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_rows_that_say_anything(rows_program: Path, tmp_path: Path, seed: int) -> None:
+    """From files, with addresses and arithmetic checked."""
+    command = [str(rows_program), str(tmp_path), str(seed), "1500"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
+@pytest.fixture(scope="module")
+def rows_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_rows(tmp_path_factory.mktemp("rows"))
+
+
+# ---- all of it, on a simulated GPU ----
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("workloads", [("medium", "gemm"), ("gemm", "medium"), ("step", "graph")])
+def test_two_containers_get_theirs_beside_a_liar(simulation: Simulation, workloads: tuple[str, str], lie: str) -> None:
+    """The GPU is theirs, whatever a third row says."""
+    first, second, _ = simulation.run("seconds=4", "c:30", f"p:{workloads[0]}", "c:70", f"p:{workloads[1]}", f"h:{lie}")
+    assert first.share == pytest.approx(30, abs=3)
+    assert second.share == pytest.approx(70, abs=3)
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_liar_with_a_share_claims_that_and_no_more(simulation: Simulation, lie: str) -> None:
+    """Once what one long kernel may take is claimed."""
+    words = ["c:30", "p:medium", "c:69", "p:gemm", f"h:{lie}:1"]
+    first, second, _ = simulation.run("seconds=16", "warmup=10", *words)
+    assert first.share == pytest.approx(30, abs=3)
+    assert second.share == pytest.approx(69, abs=3)
+
+
+@pytest.mark.parametrize("agent", ["told", "untold"])
+@pytest.mark.parametrize("lie", LIES)
+def test_nobody_gets_less_for_what_a_liar_says(simulation: Simulation, lie: str, agent: str) -> None:
+    words = ["c:40", "p:medium", f"h:{lie}:40", *(["untold"] if agent == "untold" else [])]
+    own, _ = simulation.run("seconds=6", "warmup=1", *words)
+    assert own.share >= 39
+
+
+@pytest.mark.parametrize("lie", ["forever", "overflowing"])
+def test_wishes_for_all_the_future_hold_back_nothing(simulation: Simulation, lie: str) -> None:
+    borrower, _ = simulation.run("seconds=3", "c:30:90", "p:medium", f"h:{lie}:50")
+    assert borrower.share == pytest.approx(90, abs=2)
