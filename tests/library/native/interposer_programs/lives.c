@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cuda.h"
 #include "programs/program.h"
@@ -161,9 +160,9 @@ static void last(void)
 /* One after the other, at the same address; launches of each are of unknown cost, once. */
 static double share_in_turn(unsigned ms)
 {
-    CUcontext context;
     uint64_t from = now_ns(), launched = 0;
     while (now_ns() < from + ms * MS) {
+        CUcontext context;
         CHECK(cuCtxCreate_v2(&context, 0, 0));
         CUfunction function = load_kernel(kernels, "work");
         CUstream stream = new_stream();
@@ -178,8 +177,7 @@ static double share_in_turn(unsigned ms)
 static void detached(void)
 {
     CHECK(cuInit(0));
-    share_in_turn(300);
-    double share = share_in_turn(2000);
+    double share = (share_in_turn(300), share_in_turn(2000));
     printf("{\"share\": %.2f, \"stale\": %llu}\n", share, counted("vcuda_emulator_stale_handles"));
 }
 
@@ -339,6 +337,7 @@ static void *wait_beside(void *argument)
     pause_ms(100);
     CHECK(launch(full->function, 1000, full->crowded));
     CHECK(cuCtxSetCurrent(primary));
+    pause_ms(100);                      /* the helper sees that what was before this launch is done: the stream is not behind */
     atomic_store(&full->primed, true);
     while (!atomic_load(&full->filled))
         pause_ms(1);
@@ -350,10 +349,9 @@ static void *wait_beside(void *argument)
     return NULL;
 }
 
-static void *end_crowded(void *argument)
+static void *end_context(void *context)
 {
-    struct full *full = argument;
-    CHECK(cuCtxDestroy_v2(full->context));
+    CHECK(cuCtxDestroy_v2(context));
     return NULL;
 }
 
@@ -377,7 +375,7 @@ static void crowded(void)
     uint64_t begun = now_ns();
     CHECK(cuStreamDestroy_v2(other));
     double other_ms = (double)(now_ns() - begun) / 1e6;
-    pthread_create(&threads[2], NULL, end_crowded, &full);
+    pthread_create(&threads[2], NULL, end_context, full.context);
     pause_ms(200);
     unsigned long long early = calls("cuCtxDestroy_v2");
     for (int i = 0; i < 3; i++)
