@@ -138,6 +138,9 @@ def test_up_to_the_threshold_memory_is_held(machine: Machine) -> None:
         cuda.free_async(pointer)
     cuda.synchronize()
     assert cuda.attribute(pool, RESERVED) == 4 * _STEP
+    cuda.set_attribute(pool, RELEASE_THRESHOLD, _STEP)
+    cuda.synchronize()
+    assert cuda.attribute(pool, RESERVED) == _STEP
 
 
 def test_a_chunk_that_is_larger_than_the_threshold_goes_back_whole(machine: Machine) -> None:

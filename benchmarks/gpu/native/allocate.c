@@ -1,12 +1,14 @@
 /*
  * Takes device memory in blocks until it is refused, in one of the ways that there are. Linked against nothing but libcuda.so.1.
  *
- *   allocate malloc|async|managed|vmm [--block-mib N] [--cycles N] [--hold 1]
+ *   allocate malloc|async|managed|vmm [--block-mib N] [--cycles N] [--hold 1|2]
  *
  * Out: one line of JSON: what was there, what it got, the refusal, and after --cycles rounds of giving blocks back and taking them again: how many
  * of these were refused, what is free when all is given back, and whether a kernel still runs. With --hold 1 it prints a line with what it has and
- * waits: each line of stdin makes it try for more and print again; the end of stdin ends it. Errors: one sentence on stderr, status 1.
+ * waits: each line of stdin makes it try for more and print again; the end of stdin ends it. With --hold 2 the first line comes before it has taken
+ * anything but its context. Errors: one sentence on stderr, status 1.
  */
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -130,11 +132,12 @@ static int kernel_runs(void)
            cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL) == CUDA_SUCCESS && cuStreamSynchronize(stream) == CUDA_SUCCESS;
 }
 
-static void hold(const struct way *way, size_t size)
+static void hold(const struct way *way, size_t size, bool at_once)
 {
     int letter;
     do {
-        CUresult refusal = fill(way, size);
+        CUresult refusal = at_once ? fill(way, size) : CUDA_SUCCESS;
+        at_once = true;
         printf("{\"pid\": %d, \"got\": %zu, \"refusal\": %d}\n", (int)getpid(), size * count, (int)refusal);
         fflush(stdout);
         while ((letter = getchar()) != '\n' && letter != EOF)
@@ -184,7 +187,7 @@ int main(int words, char **word)
     }
     start();
     if (wait != 0)
-        hold(way, (size_t)block_mib << 20);
+        hold(way, (size_t)block_mib << 20, wait == 1);
     else
         once(way, (size_t)block_mib << 20, (unsigned)cycles);
     return 0;

@@ -222,6 +222,12 @@ void pool_freed_later(struct pool *pool, struct stream *stream)
     }
 }
 
+void pool_set_threshold(struct pool *pool, uint64_t threshold)
+{
+    pool->threshold = threshold;
+    atomic_store_explicit(&worth_looking, true, memory_order_relaxed);
+}
+
 void pool_destroy(struct pool *pool)
 {
     pool->destroyed = true;

@@ -52,6 +52,9 @@ struct physical *pool_take(struct pool *pool, uint64_t size, struct stream *stre
 /* `stream` NULL: everything is done with it. */
 void pool_give(struct pool *pool, uint64_t start, uint64_t size, struct stream *stream);
 void pool_trim(struct pool *pool, uint64_t keep);
+
+/* Obeyed at the next synchronisation. */
+void pool_set_threshold(struct pool *pool, uint64_t threshold);
 /* What was freed in the stream waits for what is queued there now as well. */
 void pool_freed_later(struct pool *pool, struct stream *stream);
 void pool_free_now(struct allocation *allocation);

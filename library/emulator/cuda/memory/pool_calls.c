@@ -91,7 +91,7 @@ static CUresult set(struct pool *pool, CUmemPool_attribute attribute, const void
         pool->reuse[attribute - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES] = *(const int32_t *)value != 0;
         return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-        pool->threshold = *(const uint64_t *)value;
+        pool_set_threshold(pool, *(const uint64_t *)value);
         return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
         if (*(const uint64_t *)value == 0)
