@@ -56,12 +56,31 @@ class Usage(msgspec.Struct, frozen=True):
     gpus: tuple[GpuUsage, ...]
     containers: tuple[ContainerUsage, ...]
 
+    def held(self) -> "Usage":
+        """Without what is measured, which changes from one look to the next and is unknown right after a start."""
+        return msgspec.structs.replace(self, containers=tuple(_held(each) for each in self.containers))
+
     def pods(self) -> set[str]:
         return {container.uid for container in self.containers}
 
     def __str__(self) -> str:
         holders = [f"{each.pod}/{each.container} {each.cores}c {each.blocks}b" for each in self.containers]
         return f"{len(holders)} holders: {', '.join(holders)}"
+
+
+def _held(container: ContainerUsage) -> ContainerUsage:
+    shares = (
+        msgspec.structs.replace(
+            share,
+            memory_used_bytes=None,
+            memory_overhead_bytes=None,
+            memory_refusals=None,
+            cores_used=None,
+            throttled_seconds=None,
+        )
+        for share in container.gpus
+    )
+    return msgspec.structs.replace(container, gpus=tuple(shares), processes=None, over_limit=())
 
 
 def parse_usage(document: str) -> Usage:
