@@ -14,13 +14,14 @@ from deviceplugin.kube.client import KubeClient
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model import annotations as text
 from deviceplugin.model.allocation import ContainerRole, PodUid
+from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import Pod
 
 log = structlog.get_logger("vcuda.agent")
 
 
-def wanted(pod: Pod, grants: Sequence[Grant], inventory: Inventory, names: text.AnnotationNames) -> dict[str, str]:
+def wanted(pod: Pod, grants: Sequence[Grant], inventory: Inventory, names: AnnotationNames) -> dict[str, str]:
     """The annotations that a pod should carry; none before every GPU container of it has a proved grant."""
     held = {grant.allocation.owner.name: grant for grant in grants if grant.proved}
     apps = [each for each in pod.containers if each.is_gpu and each.role is ContainerRole.APP]
@@ -44,7 +45,7 @@ async def correct(
     pods: Iterable[Pod],
     grants: Mapping[PodUid, Sequence[Grant]],
     inventory: Inventory,
-    names: text.AnnotationNames,
+    names: AnnotationNames,
 ) -> int:
     """Patches what disagrees; one pod's failure does not keep the others back. Returns how many were patched."""
     patched = 0

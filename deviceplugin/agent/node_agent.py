@@ -52,7 +52,7 @@ from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import PodUid
-from deviceplugin.model.annotations import AnnotationNames
+from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod import ContainerState, Pod
 from deviceplugin.model.units import Resource

@@ -29,7 +29,7 @@ from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.ledger.reconcile import Decisions, Disproved, Evidence, PodsView, reconcile
 from deviceplugin.ledger.repair import Claimant
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
-from deviceplugin.model.annotations import AnnotationNames
+from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.request import Request

@@ -12,6 +12,7 @@ import structlog
 from deviceplugin.errors import ParseError
 from deviceplugin.model import annotations as text
 from deviceplugin.model.allocation import ContainerRole
+from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod import Pod, PodContainer
 
@@ -21,7 +22,7 @@ log = structlog.get_logger("vcuda.agent")
 class Wishes:
     """Reads the annotations of one domain against the inventory of the moment."""
 
-    def __init__(self, names: text.AnnotationNames, inventory: Callable[[], Inventory]) -> None:
+    def __init__(self, names: AnnotationNames, inventory: Callable[[], Inventory]) -> None:
         self._names = names
         self._inventory = inventory
 

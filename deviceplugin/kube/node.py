@@ -16,7 +16,7 @@ from deviceplugin.errors import VcudaError
 from deviceplugin.kube.backoff import Backoff
 from deviceplugin.kube.client import KubeClient, Node
 from deviceplugin.kube.node_labels import gpu_labels
-from deviceplugin.model.annotations import AnnotationNames
+from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.inventory_annotation import format_inventory
 from deviceplugin.model.units import ResourceNames

@@ -11,7 +11,8 @@ from pathlib import PurePosixPath
 
 from deviceplugin.errors import HardwareError
 from deviceplugin.ledger.grant import Grant
-from deviceplugin.model.annotations import AnnotationNames, ContainerGrant, container_annotations
+from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotations import ContainerGrant, container_annotations
 from deviceplugin.model.gpu import Gpu
 from deviceplugin.model.mount import Mount
 from deviceplugin.model.pod import PodContainer

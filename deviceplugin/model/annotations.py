@@ -15,8 +15,9 @@ import msgspec
 
 from deviceplugin.errors import ParseError
 from deviceplugin.model.allocation import GpuShare, PodUid
+from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import GpuUuid
-from deviceplugin.model.units import CORES_PER_GPU, DEFAULT_DOMAIN
+from deviceplugin.model.units import CORES_PER_GPU
 
 VERSION = 1
 MAX_TEXT = 256 * 1024  # the API server takes no more than this for all annotations of an object together
@@ -25,58 +26,6 @@ _MAX_MINOR = 4095
 _MAX_BLOCKS = 36**3
 Decoded = TypeVar("Decoded")
 _DEVICE = re.compile(r"/dev/nvidia([0-9]{1,4})")
-
-
-@dataclass(frozen=True, slots=True)
-class AnnotationNames:
-    """Full names under one domain; `--resource-domain` changes the domain everywhere."""
-
-    domain: str = DEFAULT_DOMAIN
-
-    @property
-    def predicate_time(self) -> str:
-        return f"{self.domain}/predicate-time"
-
-    @property
-    def predicate_node(self) -> str:
-        return f"{self.domain}/predicate-node"
-
-    @property
-    def gpu_assigned(self) -> str:
-        return f"{self.domain}/gpu-assigned"
-
-    @property
-    def core_limit(self) -> str:
-        return f"{self.domain}/vcuda-core-limit"
-
-    @property
-    def allocation(self) -> str:
-        return f"{self.domain}/vcuda-allocation"
-
-    @property
-    def inventory(self) -> str:
-        return f"{self.domain}/vcuda-inventory"
-
-    @property
-    def node_labels(self) -> str:
-        """On a node: the keys of the labels that the agent set, so that it removes only its own."""
-        return f"{self.domain}/vcuda-node-labels"
-
-    @property
-    def container_core(self) -> str:
-        return f"{self.domain}/vcuda-core"
-
-    @property
-    def container_memory(self) -> str:
-        return f"{self.domain}/vcuda-memory"
-
-    @property
-    def container_device(self) -> str:
-        return f"{self.domain}/vcuda-device"
-
-    def gpu_indices(self, container: int) -> str:
-        """`container` counts the app containers of the pod, in spec order."""
-        return f"{self.domain}/predicate-gpu-idx-{container}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """What one container asks for, after the rules of the contract have been applied.
 
 Below 100 cores: a share of one GPU, cores and memory both required. 100: one whole GPU. More: a multiple of 100 on
-linked GPUs. Whole GPUs need no memory count; where one is given, each GPU must have at least its even part.
+linked GPUs. Whole GPUs need no memory count; where one is given, each GPU must have at least its even part. A share may
+go over several GPUs in equal parts (annotation `vcuda-gpus`): then cores and memory are those of all parts together.
 Everything else is a `RequestError` with one sentence.
 """
 
@@ -9,6 +10,7 @@ import enum
 from dataclasses import dataclass
 
 from deviceplugin.errors import RequestError
+from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.units import CORES_PER_GPU, ResourceNames
 
 
@@ -22,20 +24,28 @@ class RequestKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Cores (100 = one GPU) and memory blocks (256 MiB each) of one container, known to be servable."""
+    """Cores (100 = one GPU) and memory blocks (256 MiB each) of one container, known to be servable.
+
+    `parts` is above one only for a share that goes over several GPUs, each giving `cores_per_gpu`.
+    """
 
     cores: int
     blocks: int
+    parts: int = 1
 
     @property
     def kind(self) -> RequestKind:
-        if self.cores < CORES_PER_GPU:
+        if self.cores < CORES_PER_GPU * self.parts:
             return RequestKind.SHARE
         return RequestKind.WHOLE if self.cores == CORES_PER_GPU else RequestKind.LINKED
 
     @property
     def gpus(self) -> int:
-        return max(1, self.cores // CORES_PER_GPU)
+        return self.parts if self.parts > 1 else max(1, self.cores // CORES_PER_GPU)
+
+    @property
+    def cores_per_gpu(self) -> int:
+        return self.cores // self.gpus
 
     @property
     def blocks_per_gpu(self) -> int:
@@ -44,7 +54,7 @@ class Request:
 
 
 def parse_request(
-    cores: int, blocks: int, *, share_mode: bool = True, names: ResourceNames = ResourceNames()
+    cores: int, blocks: int, *, parts: int = 1, share_mode: bool = True, names: ResourceNames = ResourceNames()
 ) -> Request:
     """Applies the contract; raises RequestError with the sentence that the user reads."""
     if cores < 0 or blocks < 0:
@@ -54,14 +64,32 @@ def parse_request(
             f"{names.memory}: {blocks} was asked without {names.core}; "
             f"add {names.core} (1-99 for a share, 100 for a whole GPU)"
         )
-    if cores > CORES_PER_GPU and cores % CORES_PER_GPU:
+    if cores == CORES_PER_GPU * parts:
+        return Request(cores, blocks)
+    if parts > 1:
+        _check_parts(cores, blocks, parts, names)
+    elif cores > CORES_PER_GPU and cores % CORES_PER_GPU:
         raise RequestError(
             f"{names.core}: {cores} is not possible; more than one GPU is asked in whole GPUs, so write "
             f"{cores // CORES_PER_GPU * CORES_PER_GPU} or {-(-cores // CORES_PER_GPU) * CORES_PER_GPU}"
         )
-    if cores < CORES_PER_GPU:
+    if cores < CORES_PER_GPU * parts:
         _check_share(cores, blocks, share_mode, names)
-    return Request(cores=cores, blocks=blocks)
+    return Request(cores, blocks, parts)
+
+
+def _check_parts(cores: int, blocks: int, parts: int, names: ResourceNames) -> None:
+    if cores > CORES_PER_GPU * parts:
+        raise RequestError(
+            f"{names.core}: {cores} over {parts} GPUs is more than {parts} GPUs have; ask for at most "
+            f"{CORES_PER_GPU * parts}, or whole GPUs without {AnnotationNames(names.domain).gpus}"
+        )
+    for name, count in ((names.core, cores), (names.memory, blocks)):
+        if count % parts:
+            raise RequestError(
+                f"{name}: {count} cannot be divided evenly over {parts} GPUs; write {count // parts * parts} or "
+                f"{-(-count // parts) * parts}"
+            )
 
 
 def _check_share(cores: int, blocks: int, share_mode: bool, names: ResourceNames) -> None:

@@ -9,7 +9,8 @@ import pytest
 from deviceplugin.agent.annotating import correct, wanted
 from deviceplugin.agent.refused_pods import delete_refused
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.model.annotations import AnnotationNames, parse_allocation
+from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotations import parse_allocation
 from deviceplugin.model.pod import Pod
 from tests.fakes.apiserver import ApiServer
 from tests.kubelet.makers import grant, inventory

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from deviceplugin.model.annotations import AnnotationNames, parse_allocation
+from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotations import parse_allocation
 from deviceplugin.model.inventory_annotation import parse_inventory
 from tests.agent.harness import (
     PATIENCE_S,

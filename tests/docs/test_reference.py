@@ -15,7 +15,7 @@ from deviceplugin.guest.mirror.components import SHARED, WHOLE, Components
 from deviceplugin.guest.mirror.plan import FLAVOURS, SHARED_FLAVOUR, WHOLE_FLAVOUR
 from deviceplugin.kube.event_object import EventReason
 from deviceplugin.kube.node_labels import gpu_labels
-from deviceplugin.model.annotations import AnnotationNames
+from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.topology import Topology
 from deviceplugin.observe.usage import Usage
@@ -33,7 +33,9 @@ def test_the_generated_pages_are_current() -> None:
 def test_every_annotation_and_label_is_explained_and_every_explained_one_exists() -> None:
     names = AnnotationNames()
     properties = [name for name in vars(AnnotationNames) if isinstance(vars(AnnotationNames)[name], property)]
-    known = {getattr(names, name) for name in properties} | {f"{names.domain}/predicate-gpu-idx-<i>"}
+    values = {getattr(names, name) for name in properties}
+    known = {value for value in values if isinstance(value, str)} - {names.gpu_index_prefix}
+    known.add(f"{names.gpu_index_prefix}<i>")
     labels = gpu_labels(
         Inventory((Gpu(GpuUuid("u"), 0, 0, "NVIDIA T4", 1),), Topology((0,)), Driver("1", (1, 0))),
         domain=names.domain,

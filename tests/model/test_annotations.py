@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from deviceplugin.errors import ParseError
 from deviceplugin.model.allocation import GpuShare, PodUid
+from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import (
     MAX_TEXT,
-    AnnotationNames,
     ContainerGrant,
     PodAllocation,
     container_annotations,
@@ -73,9 +73,17 @@ def test_names_are_those_of_the_lineage_under_the_default_domain() -> None:
 
 def test_another_domain_changes_every_name() -> None:
     names = AnnotationNames("gpu.example")
-    found = [getattr(names, name) for name in dir(names) if isinstance(getattr(AnnotationNames, name, None), property)]
-    assert len(found) == 10
+    values = [getattr(names, name) for name in dir(names) if isinstance(getattr(AnnotationNames, name, None), property)]
+    found = [each for value in values for each in ((value,) if isinstance(value, str) else value)]
+    assert len(set(found)) == 20
     assert all(name.startswith("gpu.example/") for name in [*found, names.gpu_indices(0)])
+
+
+def test_what_users_write_is_never_taken_for_what_a_machine_wrote() -> None:
+    names = AnnotationNames()
+    assert not any(map(names.is_machine_written, (*names.preferences, names.gpus, names.core_limit)))
+    assert all(map(names.is_machine_written, (*names.machine_written, names.gpu_indices(0), names.gpu_indices(17))))
+    assert not names.is_machine_written("other.example/predicate-time")
 
 
 @pytest.mark.parametrize(

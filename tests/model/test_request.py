@@ -76,3 +76,48 @@ def test_a_request_is_servable_or_refused_with_one_sentence(cores: int, blocks: 
     assert request.cores < 100 or request.cores == request.gpus * 100
     assert request.kind is not SHARE or (request.blocks > 0 and share_mode)
     assert request.blocks_per_gpu * request.gpus >= request.blocks > (request.blocks_per_gpu - 1) * request.gpus
+
+
+@pytest.mark.parametrize(
+    ("cores", "blocks", "parts", "kind", "gpus", "each"),
+    [
+        (60, 32, 2, SHARE, 2, (30, 16)),
+        (120, 32, 2, SHARE, 2, (60, 16)),
+        (64, 64, 64, SHARE, 64, (1, 1)),
+        (200, 8, 2, LINKED, 2, (100, 4)),
+        (100, 8, 1, WHOLE, 1, (100, 8)),
+    ],
+)
+def test_a_share_goes_over_several_gpus_in_equal_parts(
+    cores: int, blocks: int, parts: int, kind: RequestKind, gpus: int, each: tuple[int, int]
+) -> None:
+    request = parse_request(cores, blocks, parts=parts)
+    assert (request.kind, request.gpus, (request.cores_per_gpu, request.blocks_per_gpu)) == (kind, gpus, each)
+
+
+@pytest.mark.parametrize(
+    ("cores", "blocks", "parts", "words"),
+    [
+        (61, 32, 2, ["vcuda-core: 61", "evenly over 2 GPUs", "60 or 62"]),
+        (60, 31, 2, ["vcuda-memory: 31", "evenly over 2 GPUs", "30 or 32"]),
+        (300, 32, 2, ["300 over 2 GPUs", "at most 200"]),
+        (60, 0, 2, ["without tencent.com/vcuda-memory"]),
+    ],
+)
+def test_parts_that_are_none_are_refused(cores: int, blocks: int, parts: int, words: list[str]) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_request(cores, blocks, parts=parts)
+    assert all(word in caught.value.message for word in words), caught.value.message
+
+
+@given(st.integers(1, 6400), st.integers(0, 4000), st.integers(1, 64))
+def test_the_parts_of_what_is_accepted_make_the_whole(cores: int, blocks: int, parts: int) -> None:
+    try:
+        request = parse_request(cores, blocks, parts=parts)
+    except RequestError:
+        return
+    assert request.cores_per_gpu * request.gpus == cores
+    assert request.blocks_per_gpu * request.gpus >= blocks
+    if request.kind is SHARE:
+        assert request.blocks_per_gpu * request.gpus == blocks
+        assert request.cores_per_gpu < 100

@@ -1,0 +1,102 @@
+"""What a whole pod asks of one node: each of its GPU containers with its request, and the pod's preferences.
+
+In: a pod as `kube` decodes it. Out: `PodRequest`, or the RequestError or ParseError whose sentence the user reads.
+Containers stand in the order in which kubelet admits them. Two pods that ask for the same have equal `shape`, and
+placement may answer both from one calculation.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from deviceplugin.errors import ParseError
+from deviceplugin.model.allocation import ContainerRole, PodRef
+from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.pod import Pod
+from deviceplugin.model.preferences import NO_PREFERENCES, Preferences, parse_preferences
+from deviceplugin.model.request import Request, parse_request
+from deviceplugin.model.units import ResourceNames
+
+MOST_PARTS = 64
+_PARTS = re.compile(r"(?:([a-z0-9]([-a-z0-9]*[a-z0-9])?)=)?([0-9]{1,3})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRequest:
+    """One container that wants GPUs; `index` is its place among the containers of its own list."""
+
+    name: str
+    role: ContainerRole
+    index: int
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class PodRequest:
+    """All of it; a pod that wants no GPU has no containers here."""
+
+    pod: PodRef
+    containers: tuple[ContainerRequest, ...]
+    preferences: Preferences = NO_PREFERENCES
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """Everything that placement looks at, without the names."""
+        asked = tuple((each.role, each.index, each.request) for each in self.containers)
+        return (asked, self.preferences)
+
+
+def pod_request(pod: Pod, names: ResourceNames = ResourceNames()) -> PodRequest:
+    """`share_mode` is the node's and not looked at here."""
+    known = AnnotationNames(names.domain)
+    parts = parse_parts(pod.annotations, known)
+    return PodRequest(
+        pod=pod.ref,
+        containers=tuple(
+            ContainerRequest(
+                each.ref.name,
+                each.role,
+                each.index,
+                parse_request(each.cores, each.blocks, parts=parts.of(each.ref.name), names=names),
+            )
+            for each in pod.containers
+            if each.is_gpu
+        ),
+        preferences=parse_preferences(pod.annotations, known),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Over how many GPUs the share of a container goes: by name, else `every`."""
+
+    every: int
+    by_name: Mapping[str, int]
+
+    def of(self, container: str) -> int:
+        return self.by_name.get(container, self.every)
+
+
+def parse_parts(annotations: Mapping[str, str], names: AnnotationNames) -> Parts:
+    """`2` for each GPU container of the pod, `main=2,side=3` for some of them; ParseError for anything else."""
+    text = annotations.get(names.gpus)
+    if text is None:
+        return Parts(1, {})
+    every, by_name = 1, {}
+    for item in text.split(","):
+        found = _PARTS.fullmatch(item.strip())
+        count = int(found.group(3)) if found else 0
+        if found is None or not 1 <= count <= MOST_PARTS:
+            raise ParseError(
+                f"annotation {names.gpus} holds {text[:60]!r}; write a number of GPUs from 1 to {MOST_PARTS}, "
+                "or container=number for some containers"
+            )
+        if found.group(1):
+            by_name[found.group(1)] = count
+        else:
+            every = count
+    return Parts(every, by_name)
+
+
+def format_parts(by_name: Mapping[str, int]) -> str:
+    return ",".join(f"{name}={by_name[name]}" for name in sorted(by_name))

@@ -1,0 +1,126 @@
+"""What a pod says about where its GPUs shall be: policies, models, UUIDs, NUMA.
+
+In: the pod's annotations, ours or HAMi's names for the same thing (2.10: `hami.io/...`, `nvidia.com/...`); ours win
+where both are there. Out: `Preferences`, or a ParseError that names the annotation. Not here: sizes (`request`), and
+what follows from a preference (`placement`). A word of HAMi's that has no meaning here is left out, as another
+scheduler would leave it out; a wrong word in one of ours is an error, for its author meant us.
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from deviceplugin.errors import ParseError
+from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.gpu import Gpu, GpuUuid
+
+_HAMI_NODE_POLICY = "hami.io/node-scheduler-policy"
+_HAMI_GPU_POLICY = "hami.io/gpu-scheduler-policy"
+_HAMI_USE_MODELS = "nvidia.com/use-gputype"
+_HAMI_AVOID_MODELS = "nvidia.com/nouse-gputype"
+_HAMI_USE_GPUS = "nvidia.com/use-gpuuuid"
+_HAMI_AVOID_GPUS = "nvidia.com/nouse-gpuuuid"
+_HAMI_NUMA = "nvidia.com/numa-bind"
+
+FOREIGN = frozenset({
+    _HAMI_NODE_POLICY, _HAMI_GPU_POLICY, _HAMI_USE_MODELS, _HAMI_AVOID_MODELS, _HAMI_USE_GPUS, _HAMI_AVOID_GPUS,
+    _HAMI_NUMA,
+})  # fmt: skip
+"""Names outside our domain that are read here; whoever keeps only some annotations of a pod keeps these too."""
+
+
+class NodePolicy(enum.Enum):
+    """Which of the nodes that fit is taken."""
+
+    BINPACK = "binpack"
+    SPREAD = "spread"
+    FRAGMENTATION = "fragmentation"
+
+
+class GpuPolicy(enum.Enum):
+    """Which of the node's GPUs that fit are taken."""
+
+    BINPACK = "binpack"
+    SPREAD = "spread"
+    LINK = "link"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFilter:
+    """Which GPUs may be used at all. Models are parts of the name, compared without case; one that fits is enough.
+
+    `one_numa`: all GPUs of a container on one NUMA node.
+    """
+
+    models: tuple[str, ...] = ()
+    not_models: tuple[str, ...] = ()
+    uuids: frozenset[GpuUuid] = frozenset()
+    not_uuids: frozenset[GpuUuid] = frozenset()
+    one_numa: bool = False
+
+    def admits(self, gpu: Gpu) -> bool:
+        """Whether model and UUID of a GPU are as wished; NUMA is about several GPUs and not looked at."""
+        if (self.uuids and gpu.uuid not in self.uuids) or gpu.uuid in self.not_uuids:
+            return False
+        name = gpu.model.lower()
+        if any(model.lower() in name for model in self.not_models):
+            return False
+        return not self.models or any(model.lower() in name for model in self.models)
+
+
+@dataclass(frozen=True, slots=True)
+class Preferences:
+    """None: as the scheduler is set."""
+
+    node: NodePolicy | None = None
+    gpu: GpuPolicy | None = None
+    gpus: GpuFilter = GpuFilter()
+
+
+NO_PREFERENCES = Preferences()
+_Word = TypeVar("_Word", NodePolicy, GpuPolicy)
+
+
+def parse_preferences(annotations: Mapping[str, str], names: AnnotationNames) -> Preferences:
+    """Reads them all; ParseError for a wrong word in an annotation of our own names."""
+    if not any(name in annotations for name in (*names.preferences, *FOREIGN)):
+        return NO_PREFERENCES
+    return Preferences(
+        node=_policy(NodePolicy, annotations, names.node_policy, _HAMI_NODE_POLICY),
+        gpu=_policy(GpuPolicy, annotations, names.gpu_policy, _HAMI_GPU_POLICY),
+        gpus=GpuFilter(
+            models=_words(annotations, names.use_models, _HAMI_USE_MODELS),
+            not_models=_words(annotations, names.avoid_models, _HAMI_AVOID_MODELS),
+            uuids=frozenset(map(GpuUuid, _words(annotations, names.use_gpus, _HAMI_USE_GPUS))),
+            not_uuids=frozenset(map(GpuUuid, _words(annotations, names.avoid_gpus, _HAMI_AVOID_GPUS))),
+            one_numa=_one_numa(annotations, names),
+        ),
+    )
+
+
+def _policy(kind: type[_Word], annotations: Mapping[str, str], ours: str, theirs: str) -> _Word | None:
+    known = {word.value: word for word in kind}
+    written = annotations.get(ours)
+    if written is not None:
+        if (found := known.get(written.strip().lower())) is None:
+            raise ParseError(f"annotation {ours} holds {written[:40]!r}; write {' or '.join(known)}")
+        return found
+    aliases = {**known, "topology-aware": known.get("link")}
+    words = (word.strip().lower() for word in annotations.get(theirs, "").split(","))
+    return next((found for word in words if (found := aliases.get(word)) is not None), None)
+
+
+def _words(annotations: Mapping[str, str], ours: str, theirs: str) -> tuple[str, ...]:
+    text = annotations.get(ours, annotations.get(theirs, ""))
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _one_numa(annotations: Mapping[str, str], names: AnnotationNames) -> bool:
+    written = annotations.get(names.numa)
+    if written is None:
+        return annotations.get(_HAMI_NUMA, "").strip().lower() == "true"
+    found = {"true": True, "false": False}.get(written.strip().lower())
+    if found is None:
+        raise ParseError(f"annotation {names.numa} holds {written[:40]!r}; write true or false")
+    return found

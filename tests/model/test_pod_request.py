@@ -1,0 +1,70 @@
+"""A pod's request is that of its GPU containers, with parts and preferences from its annotations."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.errors import ParseError, RequestError
+from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
+from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.pod import Pod, PodContainer
+from deviceplugin.model.pod_request import format_parts, parse_parts, pod_request
+from deviceplugin.model.preferences import NodePolicy
+from deviceplugin.model.request import Request
+
+NAMES = AnnotationNames()
+REF = PodRef(PodUid("u1"), "default", "train")
+
+
+def _pod(*sizes: tuple[str, int, int], annotations: dict[str, str] | None = None, ref: PodRef = REF) -> Pod:
+    containers = tuple(
+        PodContainer(ContainerRef(ref, name), ContainerRole.APP, at, cores, blocks)
+        for at, (name, cores, blocks) in enumerate(sizes)
+    )
+    return Pod(ref, containers, annotations=annotations or {})
+
+
+def test_containers_without_gpus_are_left_out_and_places_stay() -> None:
+    found = pod_request(_pod(("side", 0, 0), ("main", 20, 8)))
+    assert [(each.name, each.index, each.request) for each in found.containers] == [("main", 1, Request(20, 8))]
+
+
+def test_a_pod_without_gpus_asks_for_nothing() -> None:
+    assert pod_request(_pod(("main", 0, 0))).containers == ()
+
+
+def test_parts_and_preferences_come_from_annotations() -> None:
+    found = pod_request(_pod(("main", 60, 32), annotations={NAMES.gpus: "main=2", NAMES.node_policy: "spread"}))
+    assert found.containers[0].request == Request(60, 32, 2)
+    assert found.preferences.node is NodePolicy.SPREAD
+
+
+def test_pods_that_ask_for_the_same_have_one_shape() -> None:
+    other = PodRef(PodUid("u2"), "default", "other")
+    assert pod_request(_pod(("a", 20, 8))).shape == pod_request(_pod(("b", 20, 8), ref=other)).shape
+    assert pod_request(_pod(("a", 20, 8))).shape != pod_request(_pod(("a", 20, 9))).shape
+
+
+def test_a_request_that_is_none_is_refused() -> None:
+    with pytest.raises(RequestError, match="150 is not possible"):
+        pod_request(_pod(("main", 150, 8)))
+
+
+@pytest.mark.parametrize(
+    ("text", "main", "side"), [("3", 3, 3), ("main=2", 2, 1), ("main=2, side=4", 2, 4), ("2,side=1", 2, 1)]
+)
+def test_parts_are_for_every_container_or_by_name(text: str, main: int, side: int) -> None:
+    parts = parse_parts({NAMES.gpus: text}, NAMES)
+    assert (parts.of("main"), parts.of("side")) == (main, side)
+
+
+@pytest.mark.parametrize("text", ["", "0", "65", "-1", "main=", "=2", "main=x", "main=2;side=1", "9" * 5000, "２"])
+def test_parts_that_cannot_be_read_are_refused(text: str) -> None:
+    with pytest.raises(ParseError, match="vcuda-gpus holds"):
+        parse_parts({NAMES.gpus: text}, NAMES)
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True), st.integers(1, 64)))
+def test_parts_read_back_as_written(by_name: dict[str, int]) -> None:
+    if by_name:
+        assert parse_parts({NAMES.gpus: format_parts(by_name)}, NAMES).by_name == by_name
