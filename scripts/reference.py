@@ -7,12 +7,13 @@ with --check an exit status that says whether what is committed is the same. Run
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from deviceplugin.config.agent import AgentSettings
-from deviceplugin.config.effective import FILE_ENV
-from deviceplugin.config.file import API_VERSION, KIND
-from deviceplugin.config.options import RETIRED
-from deviceplugin.config.setting import ENV_PREFIX, Setting, sections_of
+from deviceplugin.config.agent import AGENT
+from deviceplugin.config.file import API_VERSION
+from deviceplugin.config.program import Program
+from deviceplugin.config.scheduler import SCHEDULER
+from deviceplugin.config.setting import Setting
 from deviceplugin.observe.metrics import FAMILIES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,44 +21,64 @@ GENERATED = "<!-- made by scripts/docs; edit the code instead -->"
 
 
 def agent_flags() -> str:
-    tables = []
-    for section in sections_of(AgentSettings):
-        rows = [_row(setting) for setting in section.settings.values() if not setting.hidden]
-        tables.append(f"## {section.title}\n\n{_table(('flag', 'takes', 'default', 'meaning'), rows)}")
-    retired = "\n".join(f"- `--{flag}`: {why}" for flag, why in RETIRED.items())
-    return f"""# Settings of `vcuda agent`
-
-{GENERATED}
-
-Every setting has one name. `--query-port` on the command line is `{ENV_PREFIX}QUERY_PORT` in the environment and
-`queryPort` under `spec` in the file that `--config` (or `{FILE_ENV}`) names. The flag wins over the variable, the
-variable over the file, the file over the default. An empty variable counts as unset.
-
-```yaml
-apiVersion: {API_VERSION}
-kind: {KIND}
-spec:
-  shareMode: true
-  queryAddr: 0.0.0.0
-  nodeLabels:
-    team: vision
-```
-
-A key that is not in the tables below, a value of the wrong type or one that cannot be used ends the start with a
-sentence that names the flag, the variable, or the file and the key. `vcuda config print` takes the same flags and
-shows what would be in force and where each value came from; its output is itself such a file. The agent logs at start
-what differs from the defaults.
-
+    retired = "\n".join(f"- `--{flag}`: {why}" for flag, why in AGENT.retired.items())
+    return f"""{_flags(AGENT, AGENT_EXAMPLE, printed_by="vcuda config print")}
 Durations are written as in Go (`500ms`, `5s`, `1m30s`) or as seconds (`30`). `--share-mode`, `--share-mode=true` and
 `--share-mode=false` are all understood, as with Go's flags.
 
-{chr(10).join(tables)}
+{_sections(AGENT)}
 ## Accepted without effect
 
 For start scripts of the lineage. The agent says at start that they do nothing.
 
 {retired}
 """
+
+
+def scheduler_flags() -> str:
+    return f"""{_flags(SCHEDULER, SCHEDULER_EXAMPLE, printed_by="vcuda config print-scheduler")}
+Durations are written as in Go (`500ms`, `5s`, `1m30s`) or as seconds (`30`). `--hide-gpus`, `--hide-gpus=true` and
+`--hide-gpus=false` are all understood, as with Go's flags.
+
+{_sections(SCHEDULER)}"""
+
+
+AGENT_EXAMPLE = ("query-port", "  shareMode: true\n  queryAddr: 0.0.0.0\n  nodeLabels:\n    team: vision")
+SCHEDULER_EXAMPLE = ("node-policy", "  nodePolicy: fragmentation\n  gpuPolicy: link\n  leaderElection: kube-scheduler")
+
+
+def _flags(program: Program[Any], example: tuple[str, str], *, printed_by: str) -> str:
+    flag, spec = example
+    setting = next(each for each in program.settings if each.flag == flag)
+    variable = program.variables(setting)[0]
+    return f"""# Settings of `vcuda {program.command}`
+
+{GENERATED}
+
+Every setting has one name. `{setting.option}` on the command line is `{variable}` in the environment and
+`{setting.key}` under `spec` in the file that `--config` (or `{program.file_env}`) names. The flag wins over the variable,
+the variable over the file, the file over the default. An empty variable counts as unset.
+
+```yaml
+apiVersion: {API_VERSION}
+kind: {program.kind}
+spec:
+{spec}
+```
+
+A key that is not in the tables below, a value of the wrong type or one that cannot be used ends the start with a
+sentence that names the flag, the variable, or the file and the key. `{printed_by}` takes the same flags and
+shows what would be in force and where each value came from; its output is itself such a file. What differs from the
+defaults is logged at start.
+"""
+
+
+def _sections(program: Program[Any]) -> str:
+    tables = []
+    for section in program.sections:
+        rows = [_row(setting) for setting in section.settings.values() if not setting.hidden]
+        tables.append(f"## {section.title}\n\n{_table(('flag', 'takes', 'default', 'meaning'), rows)}")
+    return "\n".join(tables)
 
 
 def _row(setting: Setting) -> tuple[str, ...]:
@@ -100,7 +121,11 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
-PAGES = {"docs/reference/agent-flags.md": agent_flags, "docs/reference/metrics.md": metrics}
+PAGES = {
+    "docs/reference/agent-flags.md": agent_flags,
+    "docs/reference/scheduler-flags.md": scheduler_flags,
+    "docs/reference/metrics.md": metrics,
+}
 
 
 def main(*, check: bool) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.config.agent import AgentSettings
+from deviceplugin.config.agent import AGENT, AgentSettings
 from deviceplugin.config.effective import resolve
 from deviceplugin.config.setting import settings_of
 
@@ -131,7 +131,7 @@ def test_the_python_of_the_image_is_the_one_that_is_supported() -> None:
 def test_the_emulated_image_names_its_driver_by_the_agents_variables() -> None:
     (setting,) = [rest for keyword, rest in stages()["emulated"] if keyword == "ENV"]
     given = dict(word.split("=", 1) for word in setting.split())
-    settings = resolve(flags={}, env=given).settings
+    settings = resolve(AGENT, flags={}, env=given).settings
     root = settings.driver.root
     assert settings.driver.nvml_library == str(root / "usr/lib64/libnvidia-ml.so.1")
     copied = [shlex.split(rest)[-1] for keyword, rest in stages()["emulated"] if keyword == "COPY"]

@@ -8,17 +8,17 @@ import click
 import structlog
 
 from deviceplugin import __version__, log
-from deviceplugin.config.agent import AgentSettings
+from deviceplugin.config.agent import AGENT, AgentSettings
 from deviceplugin.config.effective import Effective
-from deviceplugin.config.options import SettingsCommand, with_settings
+from deviceplugin.config.options import command_of, with_settings
 from deviceplugin.errors import VcudaError
 
 _BUG = 70  # EX_SOFTWARE of sysexits.h: supervisors and people can tell a bug from a refusal
 
 
-@click.command("agent", cls=SettingsCommand, short_help="Hand out slices of this node's GPUs through kubelet.")
-@with_settings
-def agent(effective: Effective, retired: tuple[str, ...]) -> None:
+@click.command("agent", cls=command_of(AGENT), short_help="Hand out slices of this node's GPUs through kubelet.")
+@with_settings(AGENT)
+def agent(effective: Effective[AgentSettings], retired: tuple[str, ...]) -> None:
     """Hand out slices of this node's GPUs through kubelet.
 
     A setting is taken from its flag, else from its environment variable, else from the file that --config names, else

@@ -1,8 +1,8 @@
 """The settings of `vcuda agent`: this file is the reference from which flags, environment, file and docs are made.
 
-In: nothing. Out: `AgentSettings`, a frozen tree whose leaves are parsed values. Durations are seconds. Flags that the
-lineage has keep its names, defaults and meaning; where one differs, its help says so. Values that depend on the
-machine (`derive`) are filled by `effective`, so a tree made by hand has them empty.
+In: nothing. Out: `AGENT` and its tree `AgentSettings`, frozen, whose leaves are parsed values. Durations are seconds.
+Flags that the lineage has keep its names, defaults and meaning; where one differs, its help says so. Values that depend
+on the machine (`derive`) are filled by `effective`, so a tree made by hand has them empty.
 """
 
 # ruff: noqa: RUF009 - `setting` and `section` are dataclasses.field with a description
@@ -16,8 +16,13 @@ from typing import Any
 
 from deviceplugin.config import kinds
 from deviceplugin.config.lineage import ExtraConfig, VolumeConfig, read_extra_config, read_volume_config
+from deviceplugin.config.logs import LogSettings
+from deviceplugin.config.program import Program
 from deviceplugin.config.setting import section, setting
+from deviceplugin.errors import ConfigError
 from deviceplugin.model.units import DEFAULT_DOMAIN, ResourceNames
+
+_ANSWER_WITHIN = 2.0  # kubelet's sync loop waits for Allocate without a deadline of its own (design 3.2)
 
 
 class DriverKind(enum.Enum):
@@ -48,23 +53,6 @@ class CgroupDriver(enum.Enum):
     AUTO = "auto"
     CGROUPFS = "cgroupfs"
     SYSTEMD = "systemd"
-
-
-class LogLevel(enum.Enum):
-    """The least severe lines that are written."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-class LogFormat(enum.Enum):
-    """How lines are written; `auto` is `console` on a terminal and `json` elsewhere."""
-
-    AUTO = "auto"
-    JSON = "json"
-    CONSOLE = "console"
 
 
 def _show_file(config: ExtraConfig | VolumeConfig) -> str:
@@ -346,21 +334,6 @@ class QuerySettings:
 
 
 @dataclass(frozen=True, slots=True)
-class LogSettings:
-    """What is written to standard error."""
-
-    level: LogLevel = setting(
-        "log-level", kinds.choice(LogLevel), "Least severe lines to write.", default=LogLevel.INFO
-    )
-    format: LogFormat = setting(
-        "log-format",
-        kinds.choice(LogFormat),
-        "How to write them; auto: for people on a terminal, JSON elsewhere.",
-        default=LogFormat.AUTO,
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class AgentSettings:
     """Everything that `vcuda agent` can be told."""
 
@@ -375,3 +348,27 @@ class AgentSettings:
     @property
     def names(self) -> ResourceNames:
         return ResourceNames(self.node.resource_domain)
+
+
+def _check_together(settings: AgentSettings) -> None:
+    allocation = settings.allocation
+    together = allocation.identity_budget * len(allocation.identity)
+    if together >= _ANSWER_WITHIN:
+        raise ConfigError(
+            f"--identity-budget: {allocation.identity_budget:g}s for each of {len(allocation.identity)} sources is "
+            f"{together:g}s, and Allocate must answer within {_ANSWER_WITHIN:g}s; shorten it or name fewer sources "
+            f"in --identity"
+        )
+
+
+AGENT = Program(
+    command="agent",
+    kind="AgentConfig",
+    tree=AgentSettings,
+    retired={
+        "standalone": "the agent always speaks with a kubelet",
+        "incluster-mode": "without --kubeconfig the agent speaks with the API server as a pod of the cluster does",
+        "docker-endpoint": "the container runtime is reached through CRI, see --container-runtime-endpoint",
+    },
+    check=_check_together,
+)

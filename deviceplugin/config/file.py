@@ -1,4 +1,4 @@
-"""The configuration file: YAML with `apiVersion: vcuda/v1`, `kind: AgentConfig`, and the settings under `spec`.
+"""The configuration file: YAML with `apiVersion: vcuda/v1`, the `kind` of a program, and the settings under `spec`.
 
 In: a path. Out: what YAML made of each key, by key. An unknown key, a key given twice, another version or kind: one
 ConfigError that names the file and the path of the key. The values are checked by `effective`, as those of flags are.
@@ -14,7 +14,6 @@ import yaml
 from deviceplugin.errors import ConfigError
 
 API_VERSION = "vcuda/v1"
-KIND = "AgentConfig"
 _LARGEST = 1 << 20
 
 
@@ -31,12 +30,12 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_file(path: Path, *, keys: Collection[str]) -> Mapping[str, object]:
+def read_file(path: Path, *, kind: str, keys: Collection[str]) -> Mapping[str, object]:
     """Reads the file; `keys` are those that `spec` may have."""
     document = _load(path)
     if not isinstance(document, dict):
-        raise ConfigError(f"{path}: $ is not a mapping; start with apiVersion: {API_VERSION} and kind: {KIND}")
-    for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+        raise ConfigError(f"{path}: $ is not a mapping; start with apiVersion: {API_VERSION} and kind: {kind}")
+    for key, wanted in (("apiVersion", API_VERSION), ("kind", kind)):
         if document.get(key) != wanted:
             found = f"{document[key]!r}" if key in document else "missing"
             raise ConfigError(f"{path}: $.{key} is {found}; this version of vcuda reads {wanted}")

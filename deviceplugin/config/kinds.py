@@ -100,6 +100,15 @@ def _read_port(text: str) -> int:
 PORT = Kind("a port number", "PORT", _read_port, str, (int,))
 
 
+def _read_count(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
+        raise ValueError(f"{text[:40]!r} is not a whole number from 1 to 999999")
+    return int(text)
+
+
+COUNT = Kind("a whole number above zero", "NUMBER", _read_count, str, (int,))
+
+
 def read_path(text: str) -> Path:
     """A path that is safe in a sentence, a log line and a protocol buffer; raises ValueError."""
     if not text:
@@ -209,6 +218,16 @@ def _read_node_name(text: str) -> str:
 NODE_NAME = Kind("the name of a node", "NAME", _read_node_name)
 
 
+def _read_name(text: str) -> str:
+    if len(text) > 253 or not all(_LABEL.fullmatch(part) for part in text.split(".")):
+        raise ValueError(f"{text[:60]!r} is not the name of an object; give lower-case letters, digits and dashes")
+    return text
+
+
+NAME = Kind("the name of an object", "NAME", _read_name)
+OPTIONAL_NAME = Kind("the name of an object", "NAME", lambda text: _read_name(text) if text else "")
+
+
 def _read_host(text: str) -> str:
     try:
         if text.isprintable():  # the zone of an IPv6 address may hold anything
@@ -220,6 +239,13 @@ def _read_host(text: str) -> str:
 
 
 HOST = Kind("an address or a host name", "HOST", _read_host)
+
+
+def _read_names(text: str) -> tuple[str, ...]:
+    return tuple(_read_host(item.strip()) for item in text.split(",") if item.strip())
+
+
+NAMES = Kind("a list of addresses and host names", "HOST,...", _read_names, ",".join, (list, str))
 
 
 def _read_https(text: str) -> str:

@@ -1,8 +1,8 @@
 """One setting: its flag, and what follows from the flag.
 
-The flag's name is the only name that is chosen: `--query-port` is mirrored as `VCUDA_AGENT_QUERY_PORT` and is
-`queryPort` under `spec` in the file. A setting is the metadata of a dataclass field, so the tree of values and its
-reference cannot drift apart.
+The flag's name is the only name that is chosen: `--query-port` of `vcuda agent` is mirrored as `VCUDA_AGENT_QUERY_PORT`
+(`program`) and is `queryPort` under `spec` in the file. A setting is the metadata of a dataclass field, so the tree of
+values and its reference cannot drift apart.
 """
 
 import dataclasses
@@ -12,7 +12,6 @@ from typing import Any, TypeVar, cast
 
 from deviceplugin.config.kinds import Kind
 
-ENV_PREFIX = "VCUDA_AGENT_"
 _METADATA = "setting"
 _BRANCH = "branch"
 
@@ -26,7 +25,7 @@ class Setting:
     """What is known of a field besides its type.
 
     `doc` is the sentence of the reference. `derive` makes the default from the other settings (by flag) and the
-    environment; `derived` says how in words. `more_env` are variables that also set it, after its own.
+    environment; `derived` says how in words. `more_env` are variables that also set it, after the program's own.
     """
 
     flag: str
@@ -41,10 +40,6 @@ class Setting:
     @property
     def option(self) -> str:
         return f"--{self.flag}"
-
-    @property
-    def env(self) -> tuple[str, ...]:
-        return (ENV_PREFIX + self.flag.upper().replace("-", "_"), *self.more_env)
 
     @property
     def key(self) -> str:

@@ -8,7 +8,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from deviceplugin.cli import main
-from deviceplugin.config.agent import AgentSettings
+from deviceplugin.config.agent import AGENT, AgentSettings
 from deviceplugin.config.effective import resolve
 from deviceplugin.config.setting import settings_of
 
@@ -59,7 +59,7 @@ def test_what_is_printed_is_a_file_that_gives_the_same_settings(tmp_path: Path) 
     file.write_text(result.stdout)
     flags = {"node-labels": "a/b=c,d=", "identity": "apiserver,pods", "share-mode": "true", "wait-timeout": "90"}
     env = {"NODE_NAME": "gpu-7"}
-    assert resolve(flags={}, env=env, file=file).settings == resolve(flags=flags, env=env).settings
+    assert resolve(AGENT, flags={}, env=env, file=file).settings == resolve(AGENT, flags=flags, env=env).settings
     assert set(yaml.safe_load(result.stdout)["spec"]) == {setting.key for setting in settings_of(AgentSettings)}
 
 
@@ -90,7 +90,8 @@ def test_the_help_shows_every_setting_with_its_variable_and_hides_the_hidden() -
     text = " ".join(vcuda("agent", "--help").stdout.split())
     for setting in settings_of(AgentSettings):
         assert (setting.option in text) is not setting.hidden, setting.option
-        assert (setting.env[0] in text.replace("- ", "-")) is not setting.hidden, setting.env[0]
+        variable = AGENT.variables(setting)[0]
+        assert (variable in text.replace("- ", "-")) is not setting.hidden, variable
 
 
 def test_the_commands_are_listed_without_importing_them() -> None:

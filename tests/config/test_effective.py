@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.config.agent import AgentSettings, IdentitySource, Registration
+from deviceplugin.config.agent import AGENT, AgentSettings, IdentitySource, Registration
 from deviceplugin.config.effective import Effective, Layer, resolve
 from deviceplugin.config.setting import settings_of
 from deviceplugin.errors import ConfigError
@@ -20,44 +20,44 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def layer_of(effective: Effective, flag: str) -> tuple[Layer, str]:
+def layer_of(effective: Effective[AgentSettings], flag: str) -> tuple[Layer, str]:
     return next((entry.layer, entry.where) for entry in effective.entries if entry.setting.flag == flag)
 
 
 def test_a_flag_beats_the_environment_which_beats_the_file_which_beats_the_default(file: Path) -> None:
     env = {"VCUDA_AGENT_QUERY_PORT": "1002"}
-    everything = resolve(flags={"query-port": "1001"}, env=env, file=file)
+    everything = resolve(AGENT, flags={"query-port": "1001"}, env=env, file=file)
     assert everything.settings.query.port == 1001
     assert layer_of(everything, "query-port") == (Layer.FLAG, "--query-port")
 
-    without_flag = resolve(flags={}, env=env, file=file)
+    without_flag = resolve(AGENT, flags={}, env=env, file=file)
     assert without_flag.settings.query.port == 1002
     assert layer_of(without_flag, "query-port") == (Layer.ENV, "VCUDA_AGENT_QUERY_PORT")
 
-    only_file = resolve(flags={}, env={}, file=file)
+    only_file = resolve(AGENT, flags={}, env={}, file=file)
     assert only_file.settings.query.port == 1003
     assert layer_of(only_file, "query-port") == (Layer.FILE, f"{file}: $.spec.queryPort")
 
-    nothing = resolve(flags={}, env={})
+    nothing = resolve(AGENT, flags={}, env={})
     assert nothing.settings.query.port == 5678
     assert layer_of(nothing, "query-port") == (Layer.DEFAULT, "")
 
 
 def test_the_file_may_be_named_by_the_environment(file: Path) -> None:
-    effective = resolve(flags={}, env={"VCUDA_AGENT_CONFIG": str(file)})
+    effective = resolve(AGENT, flags={}, env={"VCUDA_AGENT_CONFIG": str(file)})
     assert (effective.settings.allocation.share_mode, effective.file) == (True, file)
 
 
 def test_an_empty_variable_is_an_unset_one() -> None:
-    assert resolve(flags={}, env={"VCUDA_AGENT_QUERY_PORT": ""}).settings.query.port == 5678
+    assert resolve(AGENT, flags={}, env={"VCUDA_AGENT_QUERY_PORT": ""}).settings.query.port == 5678
 
 
 def test_an_empty_flag_sets_nothing_where_nothing_is_a_value() -> None:
-    assert resolve(flags={"display-socket": ""}, env={}).settings.query.display_socket is None
+    assert resolve(AGENT, flags={"display-socket": ""}, env={}).settings.query.display_socket is None
 
 
 def test_what_was_set_is_logged_with_its_origin(file: Path) -> None:
-    effective = resolve(flags={"numa": "true"}, env={"NODE_NAME": "gpu-7"}, file=file)
+    effective = resolve(AGENT, flags={"numa": "true"}, env={"NODE_NAME": "gpu-7"}, file=file)
     assert effective.changed() == {
         "hostnameOverride": "gpu-7 (NODE_NAME)",
         "numa": "true (--numa)",
@@ -68,7 +68,7 @@ def test_what_was_set_is_logged_with_its_origin(file: Path) -> None:
 
 
 def test_the_lineage_keeps_its_flags_and_their_defaults() -> None:
-    settings = resolve(flags={}, env={"NODE_NAME": "n"}).settings
+    settings = resolve(AGENT, flags={}, env={"NODE_NAME": "n"}).settings
     assert settings.driver.kind.value == "nvidia"
     assert settings.driver.extra_config.devices == ()
     assert settings.driver.volume_config.volumes == ()
@@ -101,39 +101,44 @@ def test_every_flag_of_the_lineage_is_there() -> None:
 
 def test_kubelets_places_follow_from_its_device_plugin_directory_and_the_nodes_address() -> None:
     kubelet = resolve(
-        flags={"device-plugin-path": "/data/kubelet/device-plugins/"}, env={"NODE_IP": "10.0.0.7"}
+        AGENT, flags={"device-plugin-path": "/data/kubelet/device-plugins/"}, env={"NODE_IP": "10.0.0.7"}
     ).settings.kubelet
     assert kubelet.root == Path("/data/kubelet")
     assert kubelet.pods_endpoint == "https://10.0.0.7:10250/pods"
-    assert resolve(flags={}, env={}).settings.kubelet.pods_endpoint == "https://127.0.0.1:10250/pods"
+    assert resolve(AGENT, flags={}, env={}).settings.kubelet.pods_endpoint == "https://127.0.0.1:10250/pods"
     assert (
-        resolve(flags={}, env={"NODE_IP": "fd00::7"}).settings.kubelet.pods_endpoint == "https://[fd00::7]:10250/pods"
+        resolve(AGENT, flags={}, env={"NODE_IP": "fd00::7"}).settings.kubelet.pods_endpoint
+        == "https://[fd00::7]:10250/pods"
     )
-    assert resolve(flags={"kubelet-root": "/k"}, env={}).settings.kubelet.root == Path("/k")
+    assert resolve(AGENT, flags={"kubelet-root": "/k"}, env={}).settings.kubelet.root == Path("/k")
 
 
 def test_the_node_is_named_by_its_flag_else_by_the_pod_spec_else_the_machine() -> None:
-    assert resolve(flags={"hostname-override": "A"}, env={"NODE_NAME": "b"}).settings.node.name == "a"
-    assert resolve(flags={}, env={"NODE_NAME": "b"}).settings.node.name == "b"
-    assert resolve(flags={}, env={}).settings.node.name
+    assert resolve(AGENT, flags={"hostname-override": "A"}, env={"NODE_NAME": "b"}).settings.node.name == "a"
+    assert resolve(AGENT, flags={}, env={"NODE_NAME": "b"}).settings.node.name == "b"
+    assert resolve(AGENT, flags={}, env={}).settings.node.name
 
 
 def test_the_domain_makes_the_names_of_the_resources() -> None:
-    assert resolve(flags={"resource-domain": "example.org"}, env={}).settings.names == ResourceNames("example.org")
+    assert resolve(AGENT, flags={"resource-domain": "example.org"}, env={}).settings.names == ResourceNames(
+        "example.org"
+    )
 
 
 def test_identity_keeps_the_order_given() -> None:
-    allocation = resolve(flags={"identity": "apiserver, pods"}, env={}).settings.allocation
+    allocation = resolve(AGENT, flags={"identity": "apiserver, pods"}, env={}).settings.allocation
     assert allocation.identity == (IdentitySource.APISERVER, IdentitySource.PODS)
-    assert resolve(flags={}, env={}).settings.allocation.identity == tuple(IdentitySource)
-    assert resolve(flags={}, env={}).settings.kubelet.registration is Registration.AUTO
+    assert resolve(AGENT, flags={}, env={}).settings.allocation.identity == tuple(IdentitySource)
+    assert resolve(AGENT, flags={}, env={}).settings.kubelet.registration is Registration.AUTO
 
 
 def test_budgets_that_together_leave_no_time_to_answer_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"--identity-budget: 0.7s for each of 3 sources is 2.1s, and Allocate must"):
-        resolve(flags={"identity-budget": "700ms"}, env={})
+        resolve(AGENT, flags={"identity-budget": "700ms"}, env={})
     assert (
-        resolve(flags={"identity-budget": "700ms", "identity": "pods"}, env={}).settings.allocation.identity_budget
+        resolve(
+            AGENT, flags={"identity-budget": "700ms", "identity": "pods"}, env={}
+        ).settings.allocation.identity_budget
         == 0.7
     )
 
@@ -166,6 +171,6 @@ def test_a_wrong_value_is_one_sentence_that_names_where_it_stands(
     flags: dict[str, str], env: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        resolve(flags=flags, env=env)
+        resolve(AGENT, flags=flags, env=env)
     assert caught.value.message.startswith(message)
     assert "\n" not in caught.value.message

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from deviceplugin.config.agent import AGENT
 from deviceplugin.config.effective import resolve
 from deviceplugin.errors import ConfigError
 
@@ -44,28 +45,28 @@ def test_a_wrong_file_is_one_sentence_with_file_and_path(tmp_path: Path, text: s
     path = tmp_path / "agent.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
-        resolve(flags={}, env={}, file=path)
+        resolve(AGENT, flags={}, env={}, file=path)
     assert caught.value.message.startswith(f"{path}: {message}")
     assert "\n" not in caught.value.message
 
 
 def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the configuration file cannot be read: No such file or directory"):
-        resolve(flags={}, env={}, file=tmp_path / "none.yaml")
+        resolve(AGENT, flags={}, env={}, file=tmp_path / "none.yaml")
 
 
 def test_a_file_whose_name_cannot_be_printed_is_refused_in_one_line() -> None:
     with pytest.raises(ConfigError, match=r"--config: '/a\\nb' holds characters that cannot be printed"):
-        resolve(flags={}, env={}, file=Path("/a\nb"))
+        resolve(AGENT, flags={}, env={}, file=Path("/a\nb"))
     with pytest.raises(ConfigError, match=r"VCUDA_AGENT_CONFIG: '/a\\nb' holds characters that cannot be printed"):
-        resolve(flags={}, env={"VCUDA_AGENT_CONFIG": "/a\nb"})
+        resolve(AGENT, flags={}, env={"VCUDA_AGENT_CONFIG": "/a\nb"})
 
 
 def test_a_file_without_spec_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "agent.yaml"
     path.write_text(HEAD)
     env = {"NODE_NAME": "n"}
-    assert resolve(flags={}, env=env, file=path).settings == resolve(flags={}, env=env).settings
+    assert resolve(AGENT, flags={}, env=env, file=path).settings == resolve(AGENT, flags={}, env=env).settings
 
 
 def test_lists_labels_and_numbers_may_be_written_the_way_of_yaml(tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ def test_lists_labels_and_numbers_may_be_written_the_way_of_yaml(tmp_path: Path)
         HEAD
         + "spec:\n  identity: [pods, apiserver]\n  nodeLabels: {a/b: c, d: ''}\n  samplePeriod: 3\n  waitTimeout: 1.5\n"
     )
-    found = resolve(flags={}, env={}, file=path).settings
+    found = resolve(AGENT, flags={}, env={}, file=path).settings
     assert [source.value for source in found.allocation.identity] == ["pods", "apiserver"]
     assert found.node.labels == {"a/b": "c", "d": ""}
     assert (found.driver.sample_period, found.driver.wait_timeout) == (3, 1.5)
@@ -86,7 +87,7 @@ def test_any_bytes_are_read_or_refused_with_our_error(tmp_path: Path, raw: bytes
     path = tmp_path / "agent.yaml"
     path.write_bytes(raw)
     try:
-        found = resolve(flags={}, env={"NODE_NAME": "n"}, file=path)
+        found = resolve(AGENT, flags={}, env={"NODE_NAME": "n"}, file=path)
     except ConfigError as error:
         assert error.message.startswith(f"{path}: ")  # noqa: PT017
     else:

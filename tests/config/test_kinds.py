@@ -5,8 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.config import kinds
-from deviceplugin.config.agent import AgentSettings
-from deviceplugin.config.setting import Setting, settings_of
+from deviceplugin.config.agent import AGENT
+from deviceplugin.config.program import Program
+from deviceplugin.config.scheduler import SCHEDULER
+from deviceplugin.config.setting import Setting
 
 
 @pytest.mark.parametrize(
@@ -61,7 +63,7 @@ def test_a_socket_may_be_a_path_or_an_address(text: str) -> None:
     assert str(kinds.OPTIONAL_SOCKET.read(text)) == "/run/x.sock"
 
 
-_ALL = list(settings_of(AgentSettings))
+_ALL = [*AGENT.settings, *SCHEDULER.settings]
 _PIECES = (
     "/",
     "0",
@@ -112,12 +114,13 @@ def test_what_cannot_be_printed_is_refused_in_one_line_by_every_kind(setting: Se
 
 
 def test_every_default_reads_back_from_how_it_is_shown() -> None:
-    for setting in settings_of(AgentSettings):
+    for setting in _ALL:
         if not setting.derive:
             assert setting.kind.read(setting.kind.show(setting.default)) == setting.default, setting.flag
 
 
-def test_flags_keys_and_variables_are_different_for_every_setting() -> None:
-    all_ = list(settings_of(AgentSettings))
-    for names in ([s.flag for s in all_], [s.key for s in all_], [name for s in all_ for name in s.env]):
+@pytest.mark.parametrize("program", [AGENT, SCHEDULER], ids=lambda program: str(program.command))
+def test_flags_keys_and_variables_are_different_for_every_setting(program: Program[object]) -> None:
+    all_ = program.settings
+    for names in ([s.flag for s in all_], [s.key for s in all_], [name for s in all_ for name in program.variables(s)]):
         assert len(set(names)) == len(names)

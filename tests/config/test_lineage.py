@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from deviceplugin.config.agent import AGENT
 from deviceplugin.config.effective import resolve
 from deviceplugin.config.lineage import Volume, VolumeComponents, VolumeConfig
 from deviceplugin.errors import ConfigError
@@ -17,14 +18,14 @@ def write(directory: Path, text: str) -> str:
 
 def test_extra_devices_are_read_in_order(tmp_path: Path) -> None:
     path = write(tmp_path, '{"default": {"devices": ["/dev/nvidia-uvm-tools", "/dev/infiniband/rdma_cm"]}}')
-    extra = resolve(flags={"extra-config": path}, env={}).settings.driver.extra_config
+    extra = resolve(AGENT, flags={"extra-config": path}, env={}).settings.driver.extra_config
     assert extra.devices == ("/dev/nvidia-uvm-tools", "/dev/infiniband/rdma_cm")
     assert extra.path == Path(path)
 
 
 def test_the_lineages_empty_file_means_no_extra_devices(tmp_path: Path) -> None:
     path = write(tmp_path, "{}")
-    assert resolve(flags={"extra-config": path}, env={}).settings.driver.extra_config.devices == ()
+    assert resolve(AGENT, flags={"extra-config": path}, env={}).settings.driver.extra_config.devices == ()
 
 
 @pytest.mark.parametrize(
@@ -43,22 +44,22 @@ def test_the_lineages_empty_file_means_no_extra_devices(tmp_path: Path) -> None:
 def test_a_wrong_file_names_flag_file_and_place(tmp_path: Path, text: str, message: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
-        resolve(flags={"extra-config": path}, env={})
+        resolve(AGENT, flags={"extra-config": path}, env={})
     assert caught.value.message.startswith(f"--extra-config: {path}")
     assert message in caught.value.message
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--volume-config: .*none.json cannot be read: No such file or directory"):
-        resolve(flags={"volume-config": str(tmp_path / "none.json")}, env={})
+        resolve(AGENT, flags={"volume-config": str(tmp_path / "none.json")}, env={})
 
 
 def test_a_volume_config_of_the_lineages_shape_is_read(tmp_path: Path) -> None:
     volume = '{"name": "nvidia", "base": "/x", "mode": "ro", "components": {"binaries": ["a"], "libraries": ["b"]}}'
     path = write(tmp_path, f'{{"volume": [{volume}], "config": {{}}}}')
-    found = resolve(flags={"volume-config": path}, env={}).settings.driver.volume_config
+    found = resolve(AGENT, flags={"volume-config": path}, env={}).settings.driver.volume_config
     assert found == VolumeConfig(Path(path), (Volume("nvidia", "/x", "ro", VolumeComponents(("a",), ("b",))),))
-    assert resolve(flags={}, env={}).settings.driver.volume_config == VolumeConfig()
+    assert resolve(AGENT, flags={}, env={}).settings.driver.volume_config == VolumeConfig()
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "/usr/bin/x", "x/y", "x\\n"])
@@ -68,7 +69,7 @@ def test_a_component_that_is_no_name_of_a_file_is_refused_with_its_place(tmp_pat
         tmp_path, f'{{"volume": [{{"name": "n", "base": "/b", "components": {{"{kind}": ["ok", "{name}"]}}}}]}}'
     )
     with pytest.raises(ConfigError) as caught:
-        resolve(flags={"volume-config": path}, env={})
+        resolve(AGENT, flags={"volume-config": path}, env={})
     assert f"$.volume[0].components.{kind}[1] is " in caught.value.message
     assert caught.value.message.endswith("which is no name of a file")
 
@@ -76,4 +77,4 @@ def test_a_component_that_is_no_name_of_a_file_is_refused_with_its_place(tmp_pat
 def test_a_volume_without_a_name_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, '{"volume": [{"base": "/x"}]}')
     with pytest.raises(ConfigError, match=r"missing required field `name` - at `\$.volume\[0\]`"):
-        resolve(flags={"volume-config": path}, env={})
+        resolve(AGENT, flags={"volume-config": path}, env={})

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from deviceplugin import __version__
 from deviceplugin.cli import main
-from deviceplugin.config.agent import AgentSettings
+from deviceplugin.config.agent import AGENT, AgentSettings
 from deviceplugin.config.effective import resolve
 from deviceplugin.config.setting import settings_of
 from deviceplugin.model.request import parse_request
@@ -57,7 +57,7 @@ def settings_for(container: Object) -> AgentSettings:
         each["name"]: each["value"] if "value" in each else fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
         for each in container["env"]
     }
-    return resolve(flags=given, env=env).settings
+    return resolve(AGENT, flags=given, env=env).settings
 
 
 @pytest.mark.parametrize("components", COMBINATIONS, ids="+".join)

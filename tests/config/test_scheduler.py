@@ -1,0 +1,88 @@
+"""The scheduler's settings: their own variables and file, and values that do not go together."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from deviceplugin.cli import main
+from deviceplugin.config.effective import Layer, resolve
+from deviceplugin.config.scheduler import SCHEDULER, Election, NodeChoice
+from deviceplugin.errors import ConfigError
+from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+
+HEAD = "apiVersion: vcuda/v1\nkind: SchedulerConfig\n"
+
+
+def test_flag_variable_and_file_each_set_it_in_that_order(tmp_path: Path) -> None:
+    file = tmp_path / "scheduler.yaml"
+    file.write_text(HEAD + "spec:\n  nodePolicy: spread\n  gpuPolicy: link\n  listenPort: 1\n")
+    env = {"VCUDA_SCHEDULER_CONFIG": str(file), "VCUDA_SCHEDULER_NODE_POLICY": "binpack"}
+    found = resolve(SCHEDULER, flags={"node-policy": "fragmentation"}, env=env)
+    assert found.settings.placement.node_policy is NodePolicy.FRAGMENTATION
+    assert found.settings.placement.gpu_policy is GpuPolicy.LINK
+    layers = {entry.setting.flag: entry.layer for entry in found.entries if entry.layer is not Layer.DEFAULT}
+    assert layers == {"node-policy": Layer.FLAG, "gpu-policy": Layer.FILE, "listen-port": Layer.FILE}
+    assert resolve(SCHEDULER, flags={}, env=env).settings.placement.node_policy is NodePolicy.BINPACK
+
+
+def test_the_agents_variables_and_file_mean_nothing_to_the_scheduler(tmp_path: Path) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text("apiVersion: vcuda/v1\nkind: AgentConfig\n")
+    assert resolve(SCHEDULER, flags={}, env={"VCUDA_AGENT_CONFIG": str(tmp_path / "none")}).file is None
+    with pytest.raises(ConfigError, match=r"\$\.kind is 'AgentConfig'; this version of vcuda reads SchedulerConfig"):
+        resolve(SCHEDULER, flags={}, env={}, file=file)
+
+
+def test_a_replica_is_called_as_its_pod() -> None:
+    cluster = resolve(
+        SCHEDULER, flags={}, env={"POD_NAME": "vcuda-scheduler-0", "POD_NAMESPACE": "gpu"}
+    ).settings.cluster
+    assert (cluster.identity, cluster.namespace) == ("vcuda-scheduler-0", "gpu")
+    assert resolve(SCHEDULER, flags={}, env={}).settings.cluster.identity
+
+
+def test_words_become_values() -> None:
+    flags = {"leader-election": "kube-scheduler", "node-choice": "scheduler", "certificate-names": "a.example, ::1"}
+    settings = resolve(SCHEDULER, flags=flags, env={}).settings
+    assert settings.leader.election is Election.KUBE_SCHEDULER
+    assert settings.placement.node_choice is NodeChoice.SCHEDULER
+    assert settings.certificates.names == ("a.example", "::1")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"tls-cert-file": "/c"}, "--tls-cert-file and --tls-key-file go together"),
+        ({"certificate-life": "200h", "authority-life": "500h"}, "--certificate-life: 200h is longer than a third of"),
+        ({"lease-retry": "6s"}, "--lease-retry: 6s leaves no room"),
+        ({"kube-api-qps": "0"}, "--kube-api-qps: '0' is not a whole number from 1 to 999999"),
+        ({"certificate-names": "a b"}, "--certificate-names: 'a b' is neither an address nor a host name"),
+        ({"namespace": "A"}, "--namespace: 'A' is not the name of an object"),
+        ({"node-policy": "best"}, "--node-policy: 'best' is unknown; give binpack, spread or fragmentation"),
+        ({"identity": ""}, "--identity is empty"),
+    ],
+)
+def test_a_wrong_value_is_one_sentence_that_names_where_it_stands(flags: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}") as caught:
+        resolve(SCHEDULER, flags=flags, env={})
+    assert "\n" not in caught.value.message
+
+
+def test_what_is_printed_is_a_file_that_gives_the_same_settings(tmp_path: Path) -> None:
+    flags = {
+        "node-policy": "spread",
+        "certificate-names": "a,10.0.0.1",
+        "drain": "1.5",
+        "namespace": "n",
+        "identity": "i",
+    }
+    args = [part for flag, text in flags.items() for part in (f"--{flag}", text)]
+    result = CliRunner().invoke(main, ["config", "print-scheduler", *args])
+    assert result.exit_code == 0, result.output
+    file = tmp_path / "printed.yaml"
+    file.write_text(result.stdout)
+    assert resolve(SCHEDULER, flags={}, env={}, file=file).settings == resolve(SCHEDULER, flags=flags, env={}).settings
+    assert set(yaml.safe_load(result.stdout)["spec"]) == {setting.key for setting in SCHEDULER.settings}
