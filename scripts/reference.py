@@ -56,8 +56,8 @@ def _flags(program: Program[Any], example: tuple[str, str], *, printed_by: str) 
 {GENERATED}
 
 Every setting has one name. `{setting.option}` on the command line is `{variable}` in the environment and
-`{setting.key}` under `spec` in the file that `--config` (or `{program.file_env}`) names. The flag wins over the variable,
-the variable over the file, the file over the default. An empty variable counts as unset.
+`{setting.key}` under `spec` in the file that `--config` (or `{program.file_env}`) names. The flag wins over the
+variable, the variable over the file, the file over the default. An empty variable counts as unset.
 
 ```yaml
 apiVersion: {API_VERSION}

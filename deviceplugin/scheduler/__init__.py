@@ -1,0 +1,1 @@
+"""Composition root of `vcuda scheduler`."""
