@@ -31,7 +31,9 @@ class _Lazy:
 _COMMANDS: Mapping[str, _Lazy] = {
     "agent": _Lazy("deviceplugin.cli.agent:agent", "Hand out slices of this node's GPUs through kubelet."),
     "config": _Lazy("deviceplugin.cli.config:config", "Show the settings in force and where each came from."),
+    "explain": _Lazy("deviceplugin.cli.explain:explain", "Say why a pod is where it is, or why it waits."),
     "place": _Lazy("deviceplugin.cli.place:place", "Show which GPUs a request would get, and why."),
+    "scheduler": _Lazy("deviceplugin.cli.scheduler:scheduler", "Choose node and GPUs for the pods of a cluster."),
 }
 
 

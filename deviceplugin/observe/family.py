@@ -1,16 +1,8 @@
-"""One metric as its reference describes it: metrics are made from these values, and so is docs/reference/metrics.md."""
+"""The labels that the agent's metrics have in common, and the type of their descriptions."""
 
-from dataclasses import dataclass
+from deviceplugin.model.metric import Family
+
+__all__ = ["CONTAINER", "GPU", "Family"]
 
 GPU = ("node", "gpu")
 CONTAINER = (*GPU, "namespace", "pod", "container")
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """Its name as it is scraped, its type, what it means, and its labels."""
-
-    name: str
-    type: str
-    help: str
-    labels: tuple[str, ...] = ()

@@ -1,0 +1,73 @@
+"""The body of a request, read within limits: of its size, of the time it may take, and of all bodies together.
+
+In: a request. Out: its bytes, or a `Refused` with the status and one sentence. Slow, huge or vanished clients cost this
+process a bounded amount of memory and nobody else's time.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+_WITHIN_S = 10.0
+_MOST_TOGETHER = 128 << 20
+
+
+class Refused(Exception):  # noqa: N818 - an answer, no error of ours
+    """What the client is told; `outcome` is a label of the metrics."""
+
+    def __init__(self, status: int, outcome: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.outcome = outcome
+        self.sentence = sentence
+
+
+class Bodies:
+    """Reads bodies; `held` bytes are in memory now."""
+
+    def __init__(self, *, within: float = _WITHIN_S, most_together: int = _MOST_TOGETHER) -> None:
+        self._within = within
+        self._most = most_together
+        self.held = 0
+
+    @contextmanager
+    def _room(self, size: int) -> Iterator[None]:
+        if self.held + size > self._most:
+            raise Refused(503, "busy", "too many large requests at once; try again")
+        self.held += size
+        try:
+            yield
+        finally:
+            self.held -= size
+
+    async def read(self, request: web.Request, limit: int) -> bytes:
+        """Refused with 408, 413, 400 or 503."""
+        declared = request.content_length
+        if declared is not None and declared > limit:
+            raise _too_large(limit)
+        with self._room(declared if declared is not None else limit):
+            try:
+                async with asyncio.timeout(self._within):
+                    return await _all(request, limit)
+            except TimeoutError:
+                raise Refused(
+                    408, "slow", f"the body did not arrive within {self._within:g}s; send it at once"
+                ) from None
+            except (ConnectionError, web.RequestPayloadError, HttpProcessingError):
+                raise Refused(400, "gone", "the body ended before it was whole; send it again") from None
+
+
+async def _all(request: web.Request, limit: int) -> bytes:
+    body = bytearray()
+    async for chunk in request.content.iter_any():
+        body += chunk
+        if len(body) > limit:
+            raise _too_large(limit)
+    return bytes(body)
+
+
+def _too_large(limit: int) -> Refused:
+    return Refused(413, "too_large", f"the body is larger than {limit >> 20} MiB; send names instead of whole nodes")

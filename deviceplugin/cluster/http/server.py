@@ -1,0 +1,118 @@
+"""The listener: TLS, connections that never ask anything, and an end in order.
+
+In: a `Front`, an address, an SSL context that may change its certificate at any time. Out: a server from `start` to
+`stop`. Stopping is: not ready, so that nobody is sent here any more; serve for the time that takes; close the door;
+end what is under way; and only then return.
+"""
+
+import asyncio
+import errno
+import os
+import socket
+import ssl
+import time
+from collections.abc import Callable
+
+from aiohttp import web
+
+from deviceplugin.cluster.http.app import Front
+from deviceplugin.cluster.http.body import Bodies
+from deviceplugin.cluster.http.metrics import SchedulerMetrics
+from deviceplugin.cluster.http.verbs import Service
+from deviceplugin.errors import ConfigError
+
+_IDLE_S = 120.0  # longer than the 90 s after which Go's clients drop a connection themselves
+_SILENT_S = 15.0
+_HANDSHAKE_S = 5.0
+_LINGER_S = 1.0  # for the rest of a body that nobody reads, so that its sender sees the answer and not a reset
+
+
+class SchedulerServer:
+    """`port` is the one that is bound."""
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        context: ssl.SSLContext,
+        version: str,
+        bodies: Bodies | None = None,
+        silent: float = _SILENT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.metrics = SchedulerMetrics(service.figures, version=version)
+        self._front = Front(service, self.metrics, bodies=bodies, seen=self._note)
+        self._context = context
+        self._silent = silent
+        self._clock = clock
+        self._met: dict[object, float] = {}
+        self._asked: set[object] = set()
+        self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+        self.port = 0
+
+    async def start(self, address: str, port: int, *, end_within: float = 10.0) -> None:
+        """ConfigError where it cannot listen."""
+        self._runner = web.AppRunner(
+            self._front.application(),
+            access_log=None,
+            keepalive_timeout=_IDLE_S,
+            lingering_time=_LINGER_S,
+            shutdown_timeout=end_within,
+        )
+        await self._runner.setup()
+        assert self._runner.server is not None
+        try:
+            self._listener = await asyncio.get_running_loop().create_server(
+                self._runner.server,
+                address,
+                port,
+                ssl=self._context,
+                ssl_handshake_timeout=_HANDSHAKE_S,
+                ssl_shutdown_timeout=1.0,
+                reuse_address=True,
+                backlog=256,
+            )
+        except OSError as error:
+            await self._runner.cleanup()
+            raise ConfigError(_refusal(address, port, error)) from None
+        self.port = self._listener.sockets[0].getsockname()[1]
+        self._sweeping = asyncio.create_task(self._sweep(), name="silent connections")
+
+    async def stop(self, *, drain: float = 0.0) -> None:
+        if self._runner is None:
+            return
+        self._front.stopping = True
+        await asyncio.sleep(drain)
+        if self._listener is not None:
+            self._listener.close()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        await self._runner.cleanup()
+        self._runner = None
+
+    def _note(self, request: web.Request) -> None:
+        self._asked.add(request.protocol)
+
+    async def _sweep(self) -> None:
+        """A connection that asks nothing, or only half of something, is closed; aiohttp sees to later requests."""
+        while self._runner is not None and self._runner.server is not None:
+            now, open_ = self._clock(), self._runner.server.connections
+            self._met = {each: self._met.get(each, now) for each in open_}
+            self._asked.intersection_update(open_)
+            for connection in open_:
+                if connection not in self._asked and now - self._met[connection] >= self._silent:
+                    connection.force_close()
+            await asyncio.sleep(self._silent / 3)
+
+
+def _refusal(address: str, port: int, error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return f"--listen-addr: {address} has no address; give one of this machine, or 0.0.0.0 for all"
+    if error.errno == errno.EADDRINUSE:
+        return f"--listen-port: port {port} on {address} is in use; stop what listens there or give another port"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"--listen-addr: {address} is no address of this machine; give one that is, or 0.0.0.0 for all"
+    reason = os.strerror(error.errno).lower() if error.errno else str(error)
+    return f"--listen-port: port {port} on {address} cannot be listened on: {reason}"

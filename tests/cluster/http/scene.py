@@ -1,0 +1,120 @@
+"""The service over real TLS on loopback, with a stand-in behind its routes that answers at once."""
+
+import asyncio
+import datetime as dt
+import io
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import aiohttp
+import msgspec
+
+from deviceplugin.cluster.certificates.pair import Pair, make_authority, make_certificate
+from deviceplugin.cluster.certificates.tls import ServerTls
+from deviceplugin.cluster.http.body import Bodies
+from deviceplugin.cluster.http.server import SchedulerServer
+from deviceplugin.cluster.http.verbs import LARGE, Answer, Explanation, Figures, Verb
+from deviceplugin.errors import KubeError, ParseError
+
+DAY = dt.timedelta(days=1)
+NAMES = ("vcuda-scheduler.gpu.svc", "127.0.0.1")
+
+
+@dataclass
+class StandIn:
+    """Echoes; `held` keeps bind waiting until it is set."""
+
+    missing: tuple[str, ...] = ()
+    held: asyncio.Event = field(default_factory=asyncio.Event)
+    under_way: asyncio.Event = field(default_factory=asyncio.Event)
+    bound: int = 0
+
+    @property
+    def verbs(self) -> tuple[Verb, ...]:
+        return (
+            Verb("webhook", self.webhook),
+            Verb("filter", self.filter),
+            Verb("filter-dryrun", self.filter, LARGE),
+            Verb("bind", self.bind),
+        )
+
+    def not_ready(self) -> tuple[str, ...]:
+        return self.missing
+
+    def figures(self) -> Figures:
+        return Figures(nodes=2, gpus=16, reservations=3, leads=True, days_left={"server": 30.0}, silence={"pods": 1.5})
+
+    def explain(self, namespace: str, name: str) -> Explanation:
+        if name == "elsewhere":
+            return Explanation(status=421, sentence="replica b leads", leader="b")
+        return Explanation(msgspec.json.encode({"pod": f"{namespace}/{name}"}))
+
+    async def webhook(self, body: bytes) -> Answer:
+        return Answer(body, "changed")
+
+    async def filter(self, body: bytes) -> Answer:
+        try:
+            msgspec.json.decode(body)
+        except msgspec.DecodeError:
+            raise ParseError("the filter request cannot be read") from None
+        if body == b'"bug"':
+            raise ZeroDivisionError
+        if body == b'"kube"':
+            raise KubeError("the API server is away")
+        return Answer(b'{"NodeNames":["n1"]}', "chosen", {"insufficient vcuda-memory on any one GPU": 2})
+
+    async def bind(self, body: bytes) -> Answer:
+        self.under_way.set()
+        await self.held.wait()
+        self.bound += 1
+        return Answer(b'{"Error":""}', "bound")
+
+
+@dataclass
+class Scene:
+    service: StandIn
+    server: SchedulerServer
+    tls: ServerTls
+    authority: Pair
+    session: aiohttp.ClientSession
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.server.port}"
+
+    async def post(self, path: str, body: bytes) -> tuple[int, str]:
+        async with self.session.post(f"{self.url}{path}", data=io.BytesIO(body)) as answer:
+            return answer.status, await answer.text()
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with self.session.get(f"{self.url}{path}") as answer:
+            return answer.status, await answer.text()
+
+    async def raw(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection that has shaken hands and said nothing."""
+        return await asyncio.open_connection("127.0.0.1", self.server.port, ssl=trusting(self.authority.chain))
+
+
+def trusting(bundle: bytes) -> ssl.SSLContext:
+    return ssl.create_default_context(cadata=bundle.decode())
+
+
+@asynccontextmanager
+async def serving(
+    *, silent: float = 15.0, end_within: float = 5.0, bodies: Bodies | None = None
+) -> AsyncIterator[Scene]:
+    now = dt.datetime.now(dt.UTC)
+    authority = make_authority(now, 30 * DAY)
+    tls = ServerTls(make_certificate(NAMES, authority, now, 10 * DAY))
+    service = StandIn()
+    server = SchedulerServer(service, context=tls.context, version="1", silent=silent, bodies=bodies)
+    await server.start("127.0.0.1", 0, end_within=end_within)
+    connector = aiohttp.TCPConnector(ssl=trusting(authority.chain))
+    async with aiohttp.ClientSession(connector=connector) as session:
+        try:
+            yield Scene(service, server, tls, authority, session)
+        finally:
+            service.held.set()
+            await server.stop()

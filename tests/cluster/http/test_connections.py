@@ -1,0 +1,245 @@
+"""Clients that are slow, silent, half open or gone; the end in order; another certificate under load."""
+
+import asyncio
+import datetime as dt
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from deviceplugin.cluster.certificates.keeper import Keeper
+from deviceplugin.cluster.certificates.keyring import Rules
+from deviceplugin.cluster.certificates.pair import make_authority, make_certificate
+from deviceplugin.cluster.certificates.tls import ServerTls
+from deviceplugin.cluster.http.body import Bodies
+from deviceplugin.cluster.http.server import SchedulerServer
+from deviceplugin.errors import ConfigError
+from tests.cluster.certificates.stores import SecretInMemory, TrustInMemory
+from tests.cluster.http.scene import DAY, NAMES, Scene, StandIn, serving, trusting
+from tests.cluster.http.test_routes import counted
+
+
+async def until(condition: Callable[[], bool], *, seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_connection_that_asks_nothing_is_closed_and_one_that_has_asked_is_kept() -> None:
+    async with serving(silent=0.6) as scene:
+        silent, _ = await scene.raw()
+        half, writing = await scene.raw()
+        writing.write(b"POST /filter HTTP/1.1\r\nHost:")
+        used, asking = await scene.raw()
+        asking.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        await used.readuntil(b"ok\n")
+        async with asyncio.timeout(10):
+            assert await silent.read() == b""
+            assert await half.read() == b""
+        asking.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert await used.readuntil(b"ok\n")
+
+
+async def test_a_connection_that_never_shakes_hands_holds_nobody_up() -> None:
+    async with serving() as scene:
+        with socket.create_connection(("127.0.0.1", scene.server.port)):
+            assert (await scene.post("/filter", b"{}"))[0] == 200
+
+
+async def test_a_body_that_does_not_come_is_answered_with_408() -> None:
+    async with serving(bodies=Bodies(within=0.2)) as scene:
+        reader, writer = await scene.raw()
+        writer.write(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        async with asyncio.timeout(10):
+            answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert answer.endswith(b"the body did not arrive within 0.2s; send it at once\n")
+        assert await counted(scene, "filter") == {"slow": 1}
+
+
+async def test_a_client_that_goes_away_in_its_body_is_counted_and_forgotten() -> None:
+    async with serving() as scene:
+        _, writer = await scene.raw()
+        writer.write(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        await writer.drain()
+        await asyncio.sleep(0.1)
+        writer.transport.abort()
+        async with asyncio.timeout(10):
+            while await counted(scene, "filter") != {"gone": 1}:
+                await asyncio.sleep(0.02)
+
+
+async def test_a_bind_whose_client_went_away_is_brought_to_its_end() -> None:
+    async with serving() as scene:
+        _, writer = await scene.raw()
+        writer.write(b"POST /bind HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+        await scene.service.under_way.wait()
+        writer.transport.abort()
+        await asyncio.sleep(0.1)
+        scene.service.held.set()
+        await until(lambda: scene.service.bound == 1)
+
+
+async def test_too_many_large_bodies_at_once_are_sent_away_and_room_comes_back() -> None:
+    bodies = Bodies(most_together=10)
+    with bodies._room(8):
+        with pytest.raises(Exception, match="too many large requests at once; try again"), bodies._room(3):
+            pass
+        assert bodies.held == 8
+    assert bodies.held == 0
+
+
+async def test_stopping_is_not_ready_then_drained_then_closed_and_requests_under_way_end() -> None:
+    async with serving() as scene:
+        under_way = asyncio.create_task(scene.post("/bind", b"{}"))
+        await scene.service.under_way.wait()
+        stopping = asyncio.create_task(scene.server.stop(drain=0.5))
+        await asyncio.sleep(0.1)
+        assert await scene.get("/readyz") == (503, "stopping\n")
+        assert (await scene.post("/filter", b"{}"))[0] == 200
+        await asyncio.sleep(0.6)
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await scene.post("/filter", b"{}")
+        assert not stopping.done()
+        scene.service.held.set()
+        assert await under_way == (200, '{"Error":""}')
+        await stopping
+
+
+async def test_what_does_not_end_in_time_is_cut() -> None:
+    async with serving(end_within=0.2) as scene:
+        under_way = asyncio.create_task(scene.post("/bind", b"{}"))
+        await scene.service.under_way.wait()
+        async with asyncio.timeout(5):
+            await scene.server.stop()
+        with pytest.raises(aiohttp.ClientError):
+            await under_way
+
+
+async def test_a_port_that_is_in_use_is_one_sentence() -> None:
+    async with serving() as scene:
+        other = SchedulerServer(StandIn(), context=scene.tls.context, version="1")
+        with pytest.raises(ConfigError, match=r"--listen-port: port \d+ on 127.0.0.1 is in use"):
+            await other.start("127.0.0.1", scene.server.port)
+        with pytest.raises(ConfigError, match=r"--listen-addr: 192.0.2.1 is no address of this machine"):
+            await other.start("192.0.2.1", 0)
+
+
+async def served_certificate(scene: Scene, name: str | None) -> bytes:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    _, writer = await asyncio.open_connection("127.0.0.1", scene.server.port, ssl=context, server_hostname=name or "")
+    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    assert isinstance(shown, bytes)
+    return shown
+
+
+@pytest.mark.parametrize("name", ["vcuda-scheduler.gpu.svc", None])
+async def test_another_certificate_is_shown_with_and_without_a_name_and_open_connections_stay(name: str | None) -> None:
+    async with serving() as scene:
+        reader, writer = await scene.raw()
+        before = await served_certificate(scene, name)
+        now = dt.datetime.now(dt.UTC)
+        scene.tls.show(make_certificate(NAMES, scene.authority, now, DAY))
+        assert await served_certificate(scene, name) != before
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert await reader.readuntil(b"ok\n")
+
+
+async def test_a_certificate_that_cannot_be_used_leaves_the_old_one_shown() -> None:
+    async with serving() as scene:
+        before = await served_certificate(scene, None)
+        other = make_authority(dt.datetime.now(dt.UTC), DAY)
+        broken = type(other)(scene.tls.shown.chain, other.key)
+        with pytest.raises(ConfigError, match="the certificate cannot be shown to clients"):
+            scene.tls.show(broken)
+        assert await served_certificate(scene, None) == before
+        assert (await scene.post("/filter", b"{}"))[0] == 200
+
+
+class Rotation:
+    """A service whose keeper renews by a clock of its own; real clients meanwhile."""
+
+    def __init__(self) -> None:
+        self.secret, self.trust = SecretInMemory(), TrustInMemory()
+        # Ends at the present: every certificate that is made on the way is good now.
+        self.now = dt.datetime.now(dt.UTC) - 80 * DAY
+        self.seconds = 0.0
+        self.rules = Rules(NAMES, 90 * DAY, 110 * DAY)
+        self.tls = ServerTls(make_authority(dt.datetime.now(dt.UTC), DAY))
+        self.keeper = Keeper(
+            self.secret,
+            self.trust,
+            rules=self.rules,
+            settle=60,
+            show=self.tls.show,
+            now=lambda: self.now,
+            clock=lambda: self.seconds,
+        )
+        self.failures: list[str] = []
+        self.requests = 0
+
+    @asynccontextmanager
+    async def under_load(self, clients: int) -> AsyncIterator[None]:
+        server = SchedulerServer(StandIn(), context=self.tls.context, version="1")
+        await server.start("127.0.0.1", 0)
+        assert self.trust.bundles is not None
+        first = self.trust.bundles[0]
+        tasks = [
+            asyncio.create_task(self._ask(server.port, number, first if number % 3 == 0 else None))
+            for number in range(clients)
+        ]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await server.stop()
+
+    async def _ask(self, port: int, number: int, always: bytes | None) -> None:
+        """Each request over a connection of its own; `always` trusts what it read at its start, as kube-scheduler."""
+        name = NAMES[0] if number % 2 else None
+        while True:
+            assert self.trust.bundles is not None
+            context = trusting(always or self.trust.bundles[0])
+            try:
+                await self._once(port, context, name)
+                self.requests += 1
+            except (OSError, aiohttp.ClientError) as error:
+                self.failures.append(f"{number}: {error!r}")
+            await asyncio.sleep(0.005)
+
+    async def _once(self, port: int, context: ssl.SSLContext, name: str | None) -> None:
+        connector = aiohttp.TCPConnector(ssl=context, force_close=True)
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.post(f"https://127.0.0.1:{port}/webhook", data=b"{}", server_hostname=name) as answer,
+        ):
+            assert answer.status == 200
+
+    async def serve_some(self) -> None:
+        goal = self.requests + 20
+        await until(lambda: self.requests >= goal or bool(self.failures), seconds=30)
+
+
+async def test_certificate_and_authority_rotate_under_load_without_a_failed_request() -> None:
+    scene = Rotation()
+    await scene.keeper.round(leads=True)
+    shown = [scene.tls.shown]
+    async with scene.under_load(6):
+        for step in (DAY, 62 * DAY, 12 * DAY, dt.timedelta(0), dt.timedelta(0), 4 * DAY):
+            scene.now += step
+            scene.seconds += 61
+            await scene.keeper.round(leads=True)
+            if scene.tls.shown != shown[-1]:
+                shown.append(scene.tls.shown)
+            await scene.serve_some()
+    assert scene.failures == []
+    assert len(shown) == 3, "one renewed by the same authority, one by the new one"
+    issuers = [pair.certificate.issuer for pair in shown]
+    assert issuers[0] == issuers[1] != issuers[2]

@@ -1,0 +1,111 @@
+"""Good and bad requests over TLS: the right status, one sentence, and a number in the metrics."""
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from deviceplugin.cluster.http.metrics import FAMILIES
+from tests.cluster.http.scene import Scene, serving
+
+
+async def counted(scene: Scene, verb: str) -> dict[str, float]:
+    _, text = await scene.get("/metrics")
+    return {
+        sample.labels["outcome"]: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "vcuda_scheduler_requests_total" and sample.labels["verb"] == verb
+    }
+
+
+async def test_each_verb_is_answered_and_counted() -> None:
+    async with serving() as scene:
+        assert await scene.post("/webhook", b"{}") == (200, "{}")
+        assert await scene.post("/filter", b"{}") == (200, '{"NodeNames":["n1"]}')
+        assert await counted(scene, "webhook") == {"changed": 1}
+        assert await counted(scene, "filter") == {"chosen": 1}
+
+
+async def test_every_family_of_the_reference_is_served_and_no_other() -> None:
+    async with serving() as scene:
+        await scene.post("/filter", b"{}")
+        _, text = await scene.get("/metrics")
+        names = {family.name for family in text_string_to_metric_families(text) if family.name.startswith("vcuda")}
+        assert names == {family.name.removesuffix("_total") for family in FAMILIES}
+        assert 'vcuda_scheduler_rejections_total{reason="insufficient vcuda-memory on any one GPU"} 2.0' in text
+        assert 'vcuda_scheduler_certificate_days_left{certificate="server"} 30.0' in text
+        assert "vcuda_scheduler_leader 1.0" in text
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "sentence", "outcome"),
+    [
+        ("/filter", b"{", 400, "the filter request cannot be read", "malformed"),
+        ("/filter", b"", 400, "the filter request cannot be read", "malformed"),
+        ("/filter", b" " * (8 << 20) + b"1", 413, "the body is larger than 8 MiB; send names instead", "too_large"),
+        ("/filter", b'"bug"', 500, "vcuda failed in a way it should not; its log says more", "failed"),
+        ("/filter", b'"kube"', 500, "the API server is away", "failed"),
+    ],
+)
+async def test_a_bad_request_is_one_sentence_and_the_next_good_one_is_answered(
+    path: str, body: bytes, status: int, sentence: str, outcome: str
+) -> None:
+    async with serving() as scene:
+        answered, text = await scene.post(path, body)
+        assert (answered, text.count("\n")) == (status, 1)
+        assert text.startswith(sentence)
+        assert await counted(scene, "filter") == {outcome: 1}
+        assert (await scene.post("/filter", b"{}"))[0] == 200
+
+
+async def test_a_dry_run_may_be_larger_than_other_requests() -> None:
+    async with serving() as scene:
+        body = b'"' + b"a" * (9 << 20) + b'"'
+        assert (await scene.post("/filter-dryrun", body))[0] == 200
+        assert (await scene.post("/filter-dryrun", body * 4))[0] == 413
+
+
+async def test_a_body_without_a_declared_length_is_limited_too() -> None:
+    async with serving() as scene:
+        reader, writer = await scene.raw()
+        writer.write(b"POST /filter HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        try:
+            for _ in range(9):
+                writer.write(b"100000\r\n" + b"a" * (1 << 20) + b"\r\n")
+                await writer.drain()
+        except ConnectionError:
+            pass
+        assert b"413" in await reader.readline()
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "sentence"),
+    [
+        ("GET", "/nothing", 404, "there is no such path; there are /bind, /explain, /filter, /filter-dryrun, /healthz"),
+        ("GET", "/filter", 405, "GET is not what this path takes; use POST"),
+        ("POST", "/metrics", 405, "POST is not what this path takes; use GET"),
+        ("GET", "/explain", 400, "name a pod as in /explain?pod=NAMESPACE/NAME"),
+        ("GET", "/explain?pod=a/b/c", 400, "name a pod as in /explain?pod=NAMESPACE/NAME"),
+    ],
+)
+async def test_a_wrong_path_or_method_says_what_is_right(method: str, path: str, status: int, sentence: str) -> None:
+    async with serving() as scene, scene.session.request(method, f"{scene.url}{path}") as answer:
+        assert (answer.status, (await answer.text()).startswith(sentence)) == (status, True)
+
+
+async def test_a_pod_is_explained_or_it_is_said_who_can() -> None:
+    async with serving() as scene:
+        assert await scene.get("/explain?pod=d/p") == (200, '{"pod":"d/p"}')
+        assert await scene.get("/explain?pod=d/elsewhere") == (421, '{"error":"replica b leads","leader":"b"}')
+
+
+async def test_nothing_is_answered_before_it_is_ready_but_it_lives() -> None:
+    async with serving() as scene:
+        scene.service.missing = ("pods are not listed yet", "no certificate yet")
+        sentence = "pods are not listed yet; no certificate yet"
+        assert await scene.get("/readyz") == (503, f"{sentence}\n")
+        assert await scene.post("/filter", b"{}") == (503, f"not ready yet: {sentence}\n")
+        assert await scene.get("/healthz") == (200, "ok\n")
+        scene.service.missing = ()
+        assert await scene.get("/readyz") == (200, "ok\n")
+        assert await counted(scene, "filter") == {"not_now": 1}
