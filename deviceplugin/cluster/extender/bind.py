@@ -1,9 +1,9 @@
 """bind: checks again, commits in memory, and writes once.
 
-In: a pod's reference and a node. Out: an empty string, or the sentence that kube-scheduler puts into the pod's condition.
-The Binding carries the allocation, so that node and GPUs become visible together or not at all. Whatever the API server
-answers, a failure is followed by a look at the pod: it may be bound all the same. Where even that leaves it open, what
-was committed is held until no request can still be on its way. The same order twice at once is one order.
+In: a pod's reference and a node. Out: an empty string, or the sentence that kube-scheduler puts into the pod's
+condition. The Binding carries the allocation, so that node and GPUs become visible together or not at all. Whatever the
+API server answers, a failure is followed by a look at the pod: it may be bound all the same. Where even that leaves it
+open, what was committed is held until no request can still be on its way. The same order twice at once is one order.
 """
 
 import asyncio

@@ -2,8 +2,8 @@
 that do not exist yet.
 
 In: a pod and names, or whole nodes. Out: all that fit. Nothing is reserved, no verdict is kept. A node that came along
-and is not in the books counts as empty, with the GPUs that its inventory annotation or its labels describe: the template
-of a node group has the labels of its nodes.
+and is not in the books counts as empty, with the GPUs that its inventory annotation or its labels describe: the
+template of a node group has the labels of its nodes.
 """
 
 from deviceplugin.cluster.extender.books import Books

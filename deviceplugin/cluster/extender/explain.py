@@ -1,8 +1,8 @@
 """Why a pod waits: for each node and GPU what speaks against it, and what would have to change.
 
-In: the last verdict of filter, and the books as they are now. Out: values for `/explain` and `vcuda explain`. Reasons of
-nodes are those of the verdict; GPUs are looked at afresh, so an answer may say that the pod fits by now. The nodes that
-lack least come first, and of a large cluster only those in full.
+In: the last verdict of filter, and the books as they are now. Out: values for `/explain` and `vcuda explain`. Reasons
+of nodes are those of the verdict; GPUs are looked at afresh, so an answer may say that the pod fits by now. The nodes
+that lack least come first, and of a large cluster only those in full.
 """
 
 from collections import Counter

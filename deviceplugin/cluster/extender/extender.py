@@ -15,7 +15,7 @@ from deviceplugin.cluster.extender.explain import Explain, Explanation
 from deviceplugin.cluster.extender.filter import Filter
 from deviceplugin.cluster.extender.preempt import Preempt
 from deviceplugin.cluster.extender.prioritize import Prioritize
-from deviceplugin.cluster.extender.settings import Settings
+from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS, Settings
 from deviceplugin.cluster.extender.verdicts import Verdicts
 from deviceplugin.cluster.extender.wake_up import NodeApi, WakeUp
 from deviceplugin.cluster.extender.wire import BindOrder, Filtered, PreemptQuestion, Question, Victims
@@ -37,7 +37,7 @@ class Extender:
     def __init__(
         self,
         api: ClusterApi,
-        settings: Settings = Settings(),
+        settings: Settings = DEFAULT_SETTINGS,
         *,
         typical: Workload = ASSUMED,
         clock: Callable[[], float] = time.monotonic,

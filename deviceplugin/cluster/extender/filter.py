@@ -54,8 +54,7 @@ class Filter:
         except (RequestError, ParseError) as error:
             return self._refuse_all(question, Refusal(error.message, resolvable=False))
         nodes = self._view.nodes(pod, question.names)
-        answer = self._one(pod, asked, nodes) if self._settings.one_node else self._all(pod, asked, nodes)
-        return answer
+        return self._one(pod, asked, nodes) if self._settings.one_node else self._all(pod, asked, nodes)
 
     def _refuse_all(self, question: Question, why: Refusal) -> Filtered:
         self._verdicts.record(question.pod, None, dict.fromkeys(question.names, why))

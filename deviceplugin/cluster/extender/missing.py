@@ -1,8 +1,8 @@
 """What a node lacks for a pod, GPU by GPU.
 
-In: what the pod asks and the node as the pod sees it. Out: what speaks against each GPU, how much is missing where least
-is, and a sentence that says what would have to change. Of several containers the first that finds no room alone is
-looked at, for its GPUs are the shortest.
+In: what the pod asks and the node as the pod sees it. Out: what speaks against each GPU, how much is missing where
+least is, and a sentence that says what would have to change. Of several containers the first that finds no room alone
+is looked at, for its GPUs are the shortest.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,9 @@
 """preempt: which of the evictions that kube-scheduler proposes would make room on GPUs, and who else must go.
 
-In: a pod, and for each node the pods that kube-scheduler would evict there, which it chose by counts alone. Out: the same
-for the nodes where the pod then fits, with as few further victims as possible; a node where it still does not fit is left
-out. Nothing is changed. What was proposed stays proposed: it may be needed for CPU or memory, which we do not see.
+In: a pod, and for each node the pods that kube-scheduler would evict there, which it chose by counts alone. Out: the
+same for the nodes where the pod then fits, with as few further victims as possible; a node where it still does not fit
+is left out. Nothing is changed. What was proposed stays proposed: it may be needed for CPU or memory, which we do not
+see.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence

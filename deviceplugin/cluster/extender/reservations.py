@@ -27,6 +27,9 @@ class Patience:
         return self.gang if pod.gang is not None and pod.gang.waits else self.reservation
 
 
+DEFAULT_PATIENCE = Patience()
+
+
 class Reservations:
     """An order by time; nothing is ever taken out but from its front."""
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from deviceplugin.cluster.extender.reservations import Patience
+from deviceplugin.cluster.extender.reservations import DEFAULT_PATIENCE, Patience
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.model.units import ResourceNames
 
@@ -14,5 +14,8 @@ class Settings:
     node_policy: NodePolicy = NodePolicy.BINPACK
     gpu_policy: GpuPolicy = GpuPolicy.BINPACK
     one_node: bool = True
-    patience: Patience = Patience()
+    patience: Patience = DEFAULT_PATIENCE
     names: ResourceNames = ResourceNames()
+
+
+DEFAULT_SETTINGS = Settings()

@@ -1,7 +1,8 @@
 """What filter last said about each pod, for whoever asks why it waits.
 
-In: each answer of filter. Out: the last verdict of a pod, and whether anybody waits for room at all. Bounded: the oldest
-are forgotten first. Reasons and names are shared with the books, so that a verdict on 500 nodes is two short rows.
+In: each answer of filter. Out: the last verdict of a pod, and whether anybody waits for room at all. Bounded: the
+oldest are forgotten first. Reasons and names are shared with the books, so that a verdict on 500 nodes is two short
+rows.
 """
 
 import time

@@ -1,8 +1,8 @@
 """Tells kube-scheduler that there is room again.
 
-In: nodes where something was freed. Out: an annotation of such a node changed, at most once in a while, and only while a
-pod waits for room. kube-scheduler sees the end of a pod before we do and may ask while we still count it; nothing would
-make it ask again. Any change of a node does. One is enough for all pods that wait.
+In: nodes where something was freed. Out: an annotation of such a node changed, at most once in a while, and only while
+a pod waits for room. kube-scheduler sees the end of a pod before we do and may ask while we still count it; nothing
+would make it ask again. Any change of a node does. One is enough for all pods that wait.
 """
 
 import asyncio

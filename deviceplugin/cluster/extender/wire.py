@@ -82,11 +82,10 @@ def read_question(body: bytes, names: ResourceNames = ResourceNames()) -> Questi
     """NodeNames are what counts where both are there, as in kube-scheduler."""
     keys = _keys(body, "the filter request")
     pod = cluster_pod(_decode(ClusterPodObject, _needed(keys, "Pod"), "Pod"), names)
-    listed = _decode(list[str] | None, keys.get("nodenames", _NULL), "NodeNames")
-    if listed is not None:
-        return Question(pod, tuple(listed))
-    nodes = _decode(_NodeList | None, keys.get("nodes", _NULL), "Nodes")
-    full = tuple(_full(item, names) for item in (nodes.items or () if nodes else ()))
+    if "nodenames" in keys:
+        return Question(pod, tuple(_decode(list[str], keys["nodenames"], "NodeNames")))
+    nodes = _decode(_NodeList, keys["nodes"], "Nodes") if "nodes" in keys else _NodeList()
+    full = tuple(_full(item, names) for item in nodes.items or ())
     return Question(pod, tuple(each.node.name for each in full), full)
 
 
@@ -105,8 +104,8 @@ def read_preempt(body: bytes, names: ResourceNames = ResourceNames()) -> Preempt
     keys = _keys(body, "the preempt request")
     pod = cluster_pod(_decode(ClusterPodObject, _needed(keys, "Pod"), "Pod"), names)
     for key in ("NodeNameToMetaVictims", "NodeNameToVictims"):
-        found = _decode(dict[str, msgspec.Raw] | None, keys.get(key.lower(), _NULL), key)
-        if found is not None:
+        if key.lower() in keys:
+            found = _decode(dict[str, msgspec.Raw], keys[key.lower()], key)
             return PreemptQuestion(pod, {node: _victims(bytes(raw)) for node, raw in found.items()})
     return PreemptQuestion(pod, {})
 
@@ -148,12 +147,12 @@ _NULL = b"null"
 
 def _keys(body: bytes, what: str) -> dict[str, bytes]:
     found = _decode(dict[str, msgspec.Raw], body, what)
-    return {key.lower(): bytes(raw) for key, raw in found.items()}
+    return {key.lower(): bytes(raw) for key, raw in found.items() if bytes(raw) != _NULL}
 
 
 def _needed(keys: Mapping[str, bytes], key: str) -> bytes:
-    raw = keys.get(key.lower(), _NULL)
-    if raw == _NULL:
+    raw = keys.get(key.lower())
+    if raw is None:
         raise ParseError(f"the request has no {key}")
     return raw
 
@@ -164,8 +163,8 @@ def _full(raw: msgspec.Raw, names: ResourceNames) -> FullNode:
 
 def _victims(raw: bytes) -> Victims:
     keys = _keys(raw, "the victims of a node")
-    pods = _decode(list[msgspec.Raw] | None, keys.get("pods", _NULL), "Pods") or []
-    violations = _decode(int | None, keys.get("numpdbviolations", _NULL), "NumPDBViolations") or 0
+    pods = _decode(list[msgspec.Raw], keys.get("pods", b"[]"), "Pods")
+    violations = _decode(int, keys.get("numpdbviolations", b"0"), "NumPDBViolations")
     return Victims(tuple(_uid(bytes(pod)) for pod in pods), violations)
 
 
