@@ -54,11 +54,9 @@ def policy_variables(names: AnnotationNames) -> Expressions:
 
 def policy_validation() -> tuple[str, str]:
     """The expression, and the one that makes the message."""
-    return (
-        "variables.changed.size() == 0",
-        'variables.changed.join(", ") + (variables.changed.size() == 1 ? " is" : " are")'
-        ' + " written by vcuda alone; leave the annotations of the pod as they are"',
-    )
+    are = '(variables.changed.size() == 1 ? " is" : " are")'
+    rest = '" written by vcuda alone; leave the annotations of the pod as they are"'
+    return "variables.changed.size() == 0", f'variables.changed.join(", ") + {are} + {rest}'
 
 
 def _asks(kind: str, settings: WebhookSettings) -> str:

@@ -50,12 +50,11 @@ def translate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> None:
             _write(container, translated[container.name], settings, known)
     asked = {name: each for name, each in translated.items() if each.gpus}
     shares = [each for each in asked.values() if not each.is_whole]
-    limited = any(share.cores for share in shares) or any(
-        is_gpu(each, settings.names) for each in found if each.name not in asked
-    )
+    others = [each for each in found if each.name not in asked and is_gpu(each, settings.names)]
+    unlimited = bool(shares) and not others and not any(share.cores for share in shares)
     names = AnnotationNames(settings.names.domain)
     _annotate_parts(pod, {name: 1 if each.is_whole else each.gpus for name, each in asked.items()}, names)
-    if hami.unlimited_cores and shares and not limited and names.core_limit not in annotations(pod):
+    if hami.unlimited_cores and unlimited and names.core_limit not in annotations(pod):
         annotate(pod, names.core_limit, str(CORES_PER_GPU))
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from deviceplugin.cluster.webhook.asking import is_gpu, mirror
 from deviceplugin.cluster.webhook.complete import complete
-from deviceplugin.cluster.webhook.environment import hide_gpus, put_our_libraries_first
+from deviceplugin.cluster.webhook.environment import hide_gpus, leave_choice_to_the_agent, put_our_libraries_first
 from deviceplugin.cluster.webhook.hami import translate
 from deviceplugin.cluster.webhook.scheduling import send_to_scheduler
 from deviceplugin.cluster.webhook.settings import KnownGpus, WebhookSettings
@@ -31,7 +31,7 @@ class Mutation:
     warnings: tuple[str, ...] = ()
 
 
-def mutate(pod: Json, settings: WebhookSettings, known: KnownGpus = KnownGpus()) -> Mutation:
+def mutate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> Mutation:
     changed: Json = copy.deepcopy(pod)
     names = AnnotationNames(settings.names.domain)
     _strip(changed, names)
@@ -74,7 +74,9 @@ def _strip(pod: Json, names: AnnotationNames) -> None:
 def _set_environment(found: list[Container], asking: list[Container], settings: WebhookSettings) -> None:
     ours = {id(each) for each in asking}
     for container in found:
-        if id(container) in ours and settings.library_path:
-            put_our_libraries_first(container)
-        if id(container) not in ours and settings.hide_gpus:
+        if id(container) in ours:
+            leave_choice_to_the_agent(container)
+            if settings.library_path:
+                put_our_libraries_first(container)
+        elif settings.hide_gpus:
             hide_gpus(container)

@@ -2,7 +2,7 @@
 
 In: before and after. Out: operations in an order in which they can be applied; none where nothing changed. Only what
 differs is named, so that members unknown to us, and what other webhooks wrote, stay. Parents that are missing are made
-whole with what is in them. Lists are compared by place: what is appended is appended.
+whole with what is in them. Of lists the equal begin and end are left out and the rest is compared by place.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ def difference(before: object, after: object, path: str = "") -> Iterator[Operat
         yield from _members(before, after, path)
     elif isinstance(before, list) and isinstance(after, list):
         yield from _items(before, after, path)
-    elif not _same(before, after):
+    elif not _same_text(before, after):
         yield {"op": "replace", "path": path, "value": after}
 
 
@@ -35,12 +35,27 @@ def _members(before: dict[str, Any], after: dict[str, Any], path: str) -> Iterat
 
 
 def _items(before: list[Any], after: list[Any], path: str) -> Iterator[Operation]:
-    for place, (old, new) in enumerate(zip(before, after, strict=False)):
-        yield from difference(old, new, f"{path}/{place}")
-    for place in range(len(before) - 1, len(after) - 1, -1):
-        yield {"op": "remove", "path": f"{path}/{place}"}
-    for value in after[len(before) :]:
-        yield {"op": "add", "path": f"{path}/-", "value": value}
+    end = _equal_end(before, after)
+    old, new = before[: len(before) - end], after[: len(after) - end]
+    shared = min(len(old), len(new))
+    for place in range(shared):
+        yield from difference(old[place], new[place], f"{path}/{place}")
+    for _ in old[shared:]:
+        yield {"op": "remove", "path": f"{path}/{shared}"}
+    for place, value in enumerate(new[shared:], start=shared):
+        yield {"op": "add", "path": f"{path}/{place}", "value": value}
+
+
+def _equal_end(before: list[Any], after: list[Any]) -> int:
+    """Only where the lengths differ; else places compare better."""
+    if len(before) == len(after):
+        return 0
+    shortest = min(len(before), len(after))
+    begin = next((place for place in range(shortest) if not _same(before[place], after[place])), shortest)
+    end = 0
+    while end < shortest - begin and _same(before[-1 - end], after[-1 - end]):
+        end += 1
+    return end
 
 
 def escaped(key: str) -> str:
@@ -49,5 +64,9 @@ def escaped(key: str) -> str:
 
 
 def _same(before: object, after: object) -> bool:
+    return next(difference(before, after), None) is None
+
+
+def _same_text(before: object, after: object) -> bool:
     """In Python 1 == True == 1.0; in JSON they are different texts."""
     return type(before) is type(after) and before == after

@@ -70,7 +70,7 @@ class Webhook:
 
     settings: WebhookSettings
 
-    def answer(self, body: bytes, known: KnownGpus = KnownGpus()) -> Reply:
+    def answer(self, body: bytes, known: KnownGpus) -> Reply:
         request = _request(body)
         if not self._concerns(request):
             return _allowed(request.uid, (), ())

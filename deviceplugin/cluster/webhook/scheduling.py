@@ -1,7 +1,7 @@
 """By whom and where a GPU pod is scheduled.
 
-In: the pod's JSON. Out: `schedulerName`, where the pod left the default; `nodeName` as a node affinity, where the pod is
-then ours; the runtime class, where one is set and the pod names none.
+In: the pod's JSON. Out: `schedulerName`, where the pod left the default; `nodeName` as a node affinity, where the pod
+is then ours; the runtime class, where one is set and the pod names none.
 
 A pod with `nodeName` never comes to a scheduler, so kubelet would refuse it where its GPUs are taken. It becomes an
 affinity on the field `metadata.name`, as the DaemonSet controller writes it, and no selector of the label

@@ -20,7 +20,7 @@ from deviceplugin.model.request import Request, RequestKind, parse_request
 from deviceplugin.model.units import format_blocks
 
 
-def validate(pod: Json, settings: WebhookSettings, known: KnownGpus = KnownGpus()) -> tuple[str, ...]:
+def validate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[str, ...]:
     if is_left_alone(pod, settings):
         return ()
     asking = [each for each in containers(pod) if is_gpu(each, settings.names)]
@@ -86,17 +86,15 @@ def _beyond(container: Container, request: Request, known: KnownGpus) -> Iterato
     if known.is_empty:
         return
     if request.gpus > known.most:
-        yield (
-            f"{container.what} asks for {request.gpus} GPUs and no node has more than {known.most}; the pod waits for one"
-        )
+        yield f"{container.what} asks for {request.gpus} GPUs and no node has more than {known.most}; the pod waits"
     if request.blocks_per_gpu > known.largest_blocks:
         yield (
             f"{container.what} asks for {format_blocks(request.blocks_per_gpu)} of one GPU and none has more than "
-            f"{format_blocks(known.largest_blocks)}; the pod waits for one"
+            f"{format_blocks(known.largest_blocks)}; the pod waits"
         )
 
 
 def _no_such_model(wanted: GpuFilter, known: KnownGpus) -> Iterator[str]:
     here = [model.lower() for model in known.models]
     if here and wanted.models and not any(word.lower() in model for word in wanted.models for model in here):
-        yield f"no node has a GPU of model {' or '.join(wanted.models)[:100]}; the pod waits for one"
+        yield f"no node has a GPU of model {' or '.join(wanted.models)[:100]}; the pod waits"
