@@ -34,7 +34,8 @@ class Mutation:
 def mutate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> Mutation:
     changed: Json = copy.deepcopy(pod)
     names = AnnotationNames(settings.names.domain)
-    _strip(changed, names)
+    if not is_static(changed):
+        _strip(changed, names)
     if is_left_alone(changed, settings):
         return Mutation(changed)
     translate(changed, settings, known)
@@ -49,12 +50,14 @@ def mutate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> Mutation:
 
 
 def is_left_alone(pod: Json, settings: WebhookSettings) -> bool:
-    """By its own wish; or because it is the image of a static pod, which kubelet has placed already.
-
-    Nobody opts out of losing the annotations that only our programs may write.
-    """
+    """Static, or by its own wish; but nobody opts out of losing the annotations that only our programs may write."""
     labels = texts(metadata(pod), "labels")
-    return MIRROR in annotations(pod) or any(labels.get(name) == "ignore" for name in settings.opt_out_labels)
+    return is_static(pod) or any(labels.get(name) == "ignore" for name in settings.opt_out_labels)
+
+
+def is_static(pod: Json) -> bool:
+    """Kubelet has placed it already, and this is its image at the API server."""
+    return MIRROR in annotations(pod)
 
 
 def parts_of(pod: Json, names: AnnotationNames) -> Parts:
