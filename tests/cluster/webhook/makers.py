@@ -84,7 +84,7 @@ _variables = st.fixed_dictionaries(
     {"name": st.sampled_from(["LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES", "compat32", "PATH"])},
     optional={"value": _values, "valueFrom": st.just({"fieldRef": {"fieldPath": "metadata.name"}})},
 )
-_containers = st.fixed_dictionaries(
+_containers: st.SearchStrategy[Json] = st.fixed_dictionaries(
     {"name": st.sampled_from(["main", "side", "init-1"])},
     optional={
         "resources": st.none() | st.fixed_dictionaries({}, optional={"limits": _lists, "requests": _lists}),
@@ -94,6 +94,12 @@ _containers = st.fixed_dictionaries(
         "unknown~/field": st.integers(),
     },
 )
+
+
+def _name_of(container: Json) -> str:
+    return str(container["name"])
+
+
 _terms = st.fixed_dictionaries(
     {},
     optional={
@@ -133,7 +139,7 @@ odd_pods = st.fixed_dictionaries(
         | st.fixed_dictionaries(
             {},
             optional={
-                "containers": st.none() | st.lists(_containers, max_size=3, unique_by=lambda each: each["name"]),
+                "containers": st.none() | st.lists(_containers, max_size=3, unique_by=_name_of),
                 "initContainers": st.none() | st.lists(_containers, max_size=1),
                 "nodeName": st.sampled_from(["", "n1", "n2", None]),
                 "schedulerName": st.sampled_from(["", "default-scheduler", "volcano", None]),

@@ -110,8 +110,8 @@ def test_annotations_that_our_programs_write_are_stripped_and_no_others() -> Non
         "tencent.com/predicate-gpu-idx-0": "0",
         "tencent.com/predicate-gpu-idx-11": "0",
     }
-    for given in (gpu_pod({CORE: "100"}, {**kept, **stale}), pod(container(), annotations={**kept, **stale})):
-        assert mutated(given)["metadata"]["annotations"] == kept
+    for each in (gpu_pod({CORE: "100"}, {**kept, **stale}), pod(container(), annotations={**kept, **stale})):
+        assert mutated(each)["metadata"]["annotations"] == kept
 
 
 @pytest.mark.parametrize("label", ["hami.io/webhook", "tencent.com/vcuda-webhook"])
@@ -220,8 +220,7 @@ def test_the_runtime_class_is_set_where_the_pod_names_none() -> None:
 def _or_refusal(given: Json, chosen: WebhookSettings, known: KnownGpus) -> Json | None:
     try:
         return mutate(given, chosen, known).pod
-    except (RequestError, ParseError) as error:
-        assert error.message
+    except (RequestError, ParseError):
         return None
 
 
