@@ -84,20 +84,28 @@ _variables = st.fixed_dictionaries(
     {"name": st.sampled_from(["LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES", "compat32", "PATH"])},
     optional={"value": _values, "valueFrom": st.just({"fieldRef": {"fieldPath": "metadata.name"}})},
 )
+_container_fields: dict[str, st.SearchStrategy[Any]] = {
+    "env": st.none() | st.lists(_variables, max_size=3),
+    "restartPolicy": st.sampled_from(["Always", None]),
+    "securityContext": st.none() | st.just({"privileged": True}),
+    "unknown~/field": st.integers(),
+}
+_names = st.sampled_from(["main", "side", "init-1"])
 _containers: st.SearchStrategy[Json] = st.fixed_dictionaries(
-    {"name": st.sampled_from(["main", "side", "init-1"])},
+    {"name": _names},
     optional={
         "resources": st.none() | st.fixed_dictionaries({}, optional={"limits": _lists, "requests": _lists}),
-        "env": st.none() | st.lists(_variables, max_size=3),
-        "restartPolicy": st.sampled_from(["Always", None]),
-        "securityContext": st.none() | st.just({"privileged": True}),
-        "unknown~/field": st.integers(),
+        **_container_fields,
     },
 )
-
-
-def _name_of(container: Json) -> str:
-    return str(container["name"])
+_numbers = st.sampled_from(["1", "2", "30", "100", "200", "4096"])
+_sensible = st.dictionaries(st.sampled_from([CORE, MEMORY]), _numbers, min_size=1) | st.dictionaries(
+    st.sampled_from([GPU, GPUMEM, GPUCORES, PERCENTAGE]), _numbers, min_size=1
+)
+_asking = st.fixed_dictionaries(
+    {"name": _names, "resources": st.fixed_dictionaries({"limits": _sensible}, optional={"requests": _sensible})},
+    optional=_container_fields,
+)
 
 
 _terms = st.fixed_dictionaries(
@@ -123,29 +131,30 @@ _keys = st.sampled_from(
     ]
 )
 _texts = st.sampled_from(["", "2", "main=2", "main=2,side=3", "50", "link", "A100"])
-odd_pods = st.fixed_dictionaries(
+_metadata = st.fixed_dictionaries(
     {},
     optional={
-        "metadata": st.none()
-        | st.fixed_dictionaries(
-            {},
-            optional={
-                "annotations": st.none() | st.dictionaries(_keys, _texts, max_size=3),
-                "labels": st.none() | st.dictionaries(st.sampled_from(["hami.io/webhook", "app"]), st.just("ignore")),
-                "generateName": st.just("p-"),
-            },
-        ),
-        "spec": st.none()
-        | st.fixed_dictionaries(
-            {},
-            optional={
-                "containers": st.none() | st.lists(_containers, max_size=3, unique_by=_name_of),
-                "initContainers": st.none() | st.lists(_containers, max_size=1),
-                "nodeName": st.sampled_from(["", "n1", "n2", None]),
-                "schedulerName": st.sampled_from(["", "default-scheduler", "volcano", None]),
-                "runtimeClassName": st.sampled_from(["", "nvidia", None]),
-                "affinity": _affinity,
-            },
-        ),
+        "annotations": st.none() | st.dictionaries(_keys, _texts, max_size=3),
+        "labels": st.none() | st.dictionaries(st.sampled_from(["hami.io/webhook", "app"]), st.just("ignore")),
+        "generateName": st.just("p-"),
     },
 )
+_optional = {
+    "initContainers": st.none() | st.lists(_containers, max_size=1),
+    "nodeName": st.sampled_from(["n1", "n2", "", None]),
+    "schedulerName": st.sampled_from(["", "default-scheduler", "volcano", None]),
+    "runtimeClassName": st.sampled_from(["", "nvidia", None]),
+    "affinity": _affinity,
+}
+_specs = st.fixed_dictionaries(
+    {
+        "containers": st.lists(
+            st.integers(0, 3).flatmap(lambda kind: _asking if kind else _containers), min_size=1, max_size=3
+        )
+    },
+    optional=_optional,
+)
+_odd_specs = st.none() | st.fixed_dictionaries({}, optional={"containers": st.none(), **_optional})
+_lively = st.fixed_dictionaries({"spec": _specs}, optional={"metadata": st.none() | _metadata})
+_odd = st.fixed_dictionaries({}, optional={"metadata": st.none() | _metadata, "spec": _odd_specs})
+odd_pods: st.SearchStrategy[Json] = st.integers(0, 4).flatmap(lambda kind: _lively if kind else _odd)

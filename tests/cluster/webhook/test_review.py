@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from deviceplugin.cluster.webhook.review import Outcome, Webhook
 from deviceplugin.cluster.webhook.settings import KnownGpus, parse_share_memory
 from deviceplugin.errors import ParseError
+from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
+from deviceplugin.model.topology import Topology
 from tests.cluster.webhook.makers import (
     A100S,
     CORE,
@@ -166,6 +168,15 @@ def test_the_memory_of_a_share_is_set_in_words(text: str, expected: tuple[bool, 
 def test_wrong_words_for_it_are_refused(text: str) -> None:
     with pytest.raises(ParseError, match="proportional, off or a number"):
         parse_share_memory(text)
+
+
+def test_what_is_known_is_said_by_all_inventories_together() -> None:
+    def node(*memory_gib: int) -> Inventory:
+        gpus = tuple(Gpu(GpuUuid(f"GPU-{n}"), n, n, f"T{gib}", gib << 30) for n, gib in enumerate(memory_gib))
+        return Inventory(gpus, Topology(minors=tuple(range(len(gpus))), links={}), Driver("550", (12, 4)))
+
+    known = KnownGpus.of([node(16, 16, 80), node(), node(40)])
+    assert known == KnownGpus(64, 320, 3, frozenset({"T16", "T80", "T40"}))
 
 
 def test_of_an_empty_cluster_nothing_is_known() -> None:
