@@ -14,13 +14,12 @@ from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import ContainerGrant, container_annotations
 from deviceplugin.model.gpu import Gpu
-from deviceplugin.model.mount import Mount
+from deviceplugin.model.mount import DRIVER_MOUNT, Mount, library_directory
 from deviceplugin.model.pod import PodContainer
 from deviceplugin.model.request import RequestKind
 from deviceplugin.model.units import BLOCK_BYTES, DEFAULT_DOMAIN, ResourceNames
 
 GRANT_MOUNT = "/etc/vcuda"
-DRIVER_MOUNT = "/usr/local/nvidia"
 CONTROL_DEVICE = "/dev/nvidiactl"
 UVM_DEVICE = "/dev/nvidia-uvm"
 
@@ -79,7 +78,7 @@ def answer_for(
 
 def library_path(container: PodContainer) -> str:
     """Ours first, then the pod's own; `compat32=true` selects the 32-bit directory, as in the lineage."""
-    ours = f"{DRIVER_MOUNT}/{'lib' if container.env.get('compat32') == 'true' else 'lib64'}"
+    ours = library_directory(compat32=container.env.get("compat32") == "true")
     own = container.env.get("LD_LIBRARY_PATH", "")
     return f"{ours}:{own}" if own else ours
 

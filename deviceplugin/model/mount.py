@@ -1,6 +1,12 @@
-"""One bind mount of a container: the value that the Allocate answer and a CDI file have in common."""
+"""A bind mount of a container, and where the driver's libraries are mounted in every one.
+
+`Mount` is the value that the Allocate answer and a CDI file have in common; the library directory is what the agent and
+the webhook both write into a container's environment.
+"""
 
 from dataclasses import dataclass
+
+DRIVER_MOUNT = "/usr/local/nvidia"
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,3 +16,8 @@ class Mount:
     host: str
     inside: str
     read_only: bool = True
+
+
+def library_directory(*, compat32: bool) -> str:
+    """Inside a container; the lineage's `compat32=true` selects the 32-bit libraries."""
+    return f"{DRIVER_MOUNT}/{'lib' if compat32 else 'lib64'}"

@@ -1,0 +1,59 @@
+"""The two environment variables of a container that decide what it sees of GPUs.
+
+In: a container of the pod's JSON. Out: the same container, changed in place.
+`LD_LIBRARY_PATH`, where the pod sets one, begins with the directory of our libraries, and `NVIDIA_VISIBLE_DEVICES` of a
+GPU container is the agent's: kubelet lets the pod's own value win, so a container could load the driver itself or name
+all GPUs to a container runtime that injects them. For such a runtime a container that did not ask gets `none`.
+Of a variable written twice the last counts. What comes from `envFrom` is not visible here.
+"""
+
+from deviceplugin.cluster.webhook.asking import asks_any_of_vendor
+from deviceplugin.cluster.webhook.shape import Container, Json, objects
+from deviceplugin.model.mount import library_directory
+
+LIBRARY_PATH = "LD_LIBRARY_PATH"
+_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+_COMPAT = "compat32"
+_NVIDIA = "nvidia.com/"
+
+
+def put_our_libraries_first(container: Container) -> None:
+    ours = library_directory(compat32=_value(container, _COMPAT) == "true")
+    for variable in _named(container, LIBRARY_PATH):
+        own = variable.get("value")
+        if own is not None and not isinstance(own, str):
+            continue
+        if "valueFrom" in variable or (own or "").split(":")[0] == ours:
+            continue
+        variable["value"] = f"{ours}:{own}" if own else ours
+
+
+def leave_choice_to_the_agent(container: Container) -> None:
+    if _named(container, _VISIBLE):
+        rest = [each for each in objects(container.json, "env") if each.get("name") != _VISIBLE]
+        container.json["env"] = rest
+
+
+def library_path_is_hidden(container: Container) -> bool:
+    """Whether its `LD_LIBRARY_PATH` comes from somewhere else, so that nobody can put ours first."""
+    return any("valueFrom" in variable for variable in _named(container, LIBRARY_PATH)[-1:])
+
+
+def hide_gpus(container: Container) -> None:
+    """Whoever asks for GPUs by another vendor plugin's names did ask."""
+    if asks_any_of_vendor(container, _NVIDIA):
+        return
+    found = _named(container, _VISIBLE)
+    if not found:
+        container.json["env"] = [*objects(container.json, "env"), {"name": _VISIBLE, "value": "none"}]
+    for variable in found:
+        variable.pop("valueFrom", None)
+        variable["value"] = "none"
+
+
+def _named(container: Container, name: str) -> list[Json]:
+    return [each for each in objects(container.json, "env") if each.get("name") == name]
+
+
+def _value(container: Container, name: str) -> object:
+    return next((each.get("value") for each in reversed(_named(container, name))), None)

@@ -1,0 +1,116 @@
+"""Requests as HAMi writes them, put into our resources, so that such pods run unchanged.
+
+In: a pod whose containers name `nvidia.com/gpu`, `gpumem`, `gpumem-percentage`, `gpucores` (or what they are called
+here). Out: the same pod in our words: the sum of its GPUs' cores and memory, and annotation `vcuda-gpus` where a share
+goes over several. Not here: HAMi's annotations, which `model.preferences` reads as they are.
+
+HAMi counts for each GPU, and what is left out means all of it: no memory is all memory, no cores no limit, neither is a
+whole GPU. All memory of a share is reckoned from the smallest GPU known.
+"""
+
+from dataclasses import dataclass
+
+from deviceplugin.cluster.webhook.asking import count, drop, is_gpu, names_any, put
+from deviceplugin.cluster.webhook.settings import HamiSettings, KnownGpus, WebhookSettings
+from deviceplugin.cluster.webhook.shape import Container, Json, annotate, annotations, containers
+from deviceplugin.errors import ParseError, RequestError
+from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.pod_request import MOST_PARTS, format_parts, parse_parts
+from deviceplugin.model.units import BLOCK_MIB, CORES_PER_GPU
+
+_ALL = 100  # per cent of a GPU's memory
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Of each of `gpus`, of which there may be none; `cores` 0 is no limit, `percent` counts where `mib` is 0."""
+
+    gpus: int
+    cores: int
+    mib: int
+    percent: int
+
+    @property
+    def is_whole(self) -> bool:
+        """All of the time by its word, or all of the memory with no limit of the time."""
+        return self.cores == CORES_PER_GPU or (self.cores == 0 and self.mib == 0 and self.percent == _ALL)
+
+
+def translate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> None:
+    """RequestError for what has no meaning under HAMi either, and for a container that speaks both languages."""
+    hami = settings.hami
+    if hami is None:
+        return
+    ours = (settings.names.core, settings.names.memory)
+    found = list(containers(pod))
+    translated = {each.name: _asked(each, hami, ours) for each in found if names_any(each, hami.resources)}
+    for container in found:
+        if container.name in translated:
+            drop(container, hami.resources)
+            _write(container, translated[container.name], settings, known)
+    asked = {name: each for name, each in translated.items() if each.gpus}
+    shares = [each for each in asked.values() if not each.is_whole]
+    others = [each for each in found if each.name not in asked and is_gpu(each, settings.names)]
+    unlimited = bool(shares) and not others and not any(share.cores for share in shares)
+    names = AnnotationNames(settings.names.domain)
+    _annotate_parts(pod, {name: 1 if each.is_whole else each.gpus for name, each in asked.items()}, names)
+    if hami.unlimited_cores and unlimited and names.core_limit not in annotations(pod):
+        annotate(pod, names.core_limit, str(CORES_PER_GPU))
+
+
+def _asked(container: Container, hami: HamiSettings, ours: tuple[str, str]) -> _Asked:
+    if names_any(container, ours):
+        raise RequestError(
+            f"{container.what} asks for GPUs as {ours[0]} and as {hami.count}; write one of the two and leave the other"
+        )
+    cores = _counted(container, hami.cores, at_most=CORES_PER_GPU)
+    mib = _counted(container, hami.memory)
+    percent = _counted(container, hami.memory_percentage, at_most=_ALL)
+    gpus = count(container, hami.count)
+    if gpus is None:
+        gpus = 1 if cores or mib or percent else 0
+    if not 0 <= gpus <= MOST_PARTS:
+        raise RequestError(f"{container.what}: {hami.count}: {gpus} is not possible; write 1 to {MOST_PARTS}")
+    return _Asked(gpus, cores, mib, percent or _ALL)
+
+
+def _counted(container: Container, name: str, *, at_most: int | None = None) -> int:
+    number = count(container, name) or 0
+    if number < 0 or (at_most is not None and number > at_most):
+        most = f"1 to {at_most}, in per cent of one GPU" if at_most else "the MiB of one GPU"
+        raise RequestError(f"{container.what}: {name}: {number} is not possible; write {most}")
+    return number
+
+
+def _write(container: Container, asked: _Asked, settings: WebhookSettings, known: KnownGpus) -> None:
+    if not asked.gpus:
+        return
+    names = settings.names
+    cores = CORES_PER_GPU if asked.is_whole else asked.cores or settings.default_cores
+    if cores:
+        put(container, names.core, cores * asked.gpus)
+    if asked.mib:
+        put(container, names.memory, -(-asked.mib // BLOCK_MIB) * asked.gpus)
+    elif not asked.is_whole:
+        put(container, names.memory, _part_of_memory(container, asked, settings, known) * asked.gpus)
+
+
+def _part_of_memory(container: Container, asked: _Asked, settings: WebhookSettings, known: KnownGpus) -> int:
+    if not known.smallest_blocks:
+        raise RequestError(
+            f"{container.what} asks for {asked.percent} % of a GPU's memory and no GPU is known yet; write "
+            f"{settings.hami.memory if settings.hami else settings.names.memory}, or try again when a node has its GPUs"
+        )
+    return max(1, known.smallest_blocks * asked.percent // 100)
+
+
+def _annotate_parts(pod: Json, parts: dict[str, int], names: AnnotationNames) -> None:
+    """Later items of the annotation win, so what the user wrote about other containers stays."""
+    try:
+        now = parse_parts(annotations(pod), names)
+    except ParseError:
+        return  # it is the user's, and denied with its own sentence
+    wanted = format_parts({name: number for name, number in parts.items() if now.of(name) != number})
+    if wanted:
+        written = annotations(pod).get(names.gpus)
+        annotate(pod, names.gpus, f"{written},{wanted}" if written else wanted)

@@ -1,0 +1,130 @@
+"""AdmissionReview v1: bytes in, bytes out.
+
+In: the body of a POST from the API server, and what is known of the GPUs. Out: a `Reply`. A body that no answer could
+be matched to (no review, another version, no uid) is a ParseError, for the server to answer as HTTP 400; everything
+else that is wrong is an answer with `allowed: false` and one sentence. What is no new pod passes.
+Invariant: nothing is remembered and nothing written, so a dry run is like any other.
+"""
+
+import base64
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from deviceplugin.cluster.webhook.mutate import mutate
+from deviceplugin.cluster.webhook.patch import Operation, difference
+from deviceplugin.cluster.webhook.settings import KnownGpus, WebhookSettings
+from deviceplugin.cluster.webhook.shape import Json
+from deviceplugin.cluster.webhook.validate import validate
+from deviceplugin.errors import ParseError, VcudaError
+from deviceplugin.kube.structs import decode
+
+API_VERSION = "admission.k8s.io/v1"
+_KIND = "AdmissionReview"
+_MOST_WARNINGS = 8
+_LONGEST_WARNING = 240
+
+
+class _Resource(msgspec.Struct):
+    group: str = ""
+    resource: str = ""
+
+
+class _Request(msgspec.Struct, rename="camel"):
+    uid: str
+    resource: _Resource = msgspec.field(default_factory=_Resource)
+    sub_resource: str | None = None
+    operation: str = ""
+    namespace: str | None = None
+    object: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Review(msgspec.Struct, rename="camel"):
+    api_version: str = ""
+    kind: str = ""
+    request: _Request | None = None
+
+
+class Outcome(enum.Enum):
+    """What became of a review; the values are labels of a metric."""
+
+    PASSED = "passed"
+    CHANGED = "changed"
+    DENIED = "denied"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """`body` is the answer; `sentence` is why it was denied, empty otherwise."""
+
+    body: bytes
+    outcome: Outcome
+    sentence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """The whole of it, for one set of settings."""
+
+    settings: WebhookSettings
+
+    def answer(self, body: bytes, known: KnownGpus) -> Reply:
+        request = _request(body)
+        if not self._concerns(request):
+            return _allowed(request.uid, (), ())
+        try:
+            pod = _pod(request.object)
+            mutation = mutate(pod, self.settings, known)
+            warnings = (*mutation.warnings, *validate(mutation.pod, self.settings, known))
+            return _allowed(request.uid, tuple(difference(pod, mutation.pod)), warnings)
+        except ParseError as error:
+            return _denied(request.uid, 400, error)
+        except VcudaError as error:
+            return _denied(request.uid, 403, error)
+        except RecursionError:
+            return _denied(request.uid, 400, ParseError("the pod is nested too deeply to be read"))
+
+    def _concerns(self, request: _Request) -> bool:
+        resource = request.resource
+        is_new_pod = (resource.group, resource.resource, request.sub_resource or "") == ("", "pods", "")
+        return is_new_pod and request.operation == "CREATE" and self.settings.concerns(request.namespace or "")
+
+
+def _request(body: bytes) -> _Request:
+    review = decode(_Review, body, what="the admission review")
+    if review.kind != _KIND or review.api_version != API_VERSION:
+        raise ParseError(
+            f"the admission review is {ascii(review.api_version)[:60]} {ascii(review.kind)[:60]}; send "
+            f"{API_VERSION} {_KIND} (admissionReviewVersions: [v1])"
+        )
+    if review.request is None or not review.request.uid:
+        raise ParseError("the admission review holds no request with a uid, so there is nothing to answer")
+    return review.request
+
+
+def _pod(raw: msgspec.Raw) -> Json:
+    found = decode(Any, raw, what="the pod")
+    if not isinstance(found, dict):
+        raise ParseError("the admission review holds no pod; expected an object")
+    return found
+
+
+def _allowed(uid: str, patch: tuple[Operation, ...], warnings: tuple[str, ...]) -> Reply:
+    response: Json = {"uid": uid, "allowed": True}
+    if patch:
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(msgspec.json.encode(patch)).decode()
+    if warnings:
+        response["warnings"] = [warning[:_LONGEST_WARNING] for warning in warnings[:_MOST_WARNINGS]]
+    return Reply(_written(response), Outcome.CHANGED if patch else Outcome.PASSED)
+
+
+def _denied(uid: str, code: int, error: VcudaError) -> Reply:
+    status = {"code": code, "reason": "BadRequest" if code == 400 else "Forbidden", "message": error.message}
+    return Reply(_written({"uid": uid, "allowed": False, "status": status}), Outcome.DENIED, error.message)
+
+
+def _written(response: Json) -> bytes:
+    return msgspec.json.encode({"apiVersion": API_VERSION, "kind": _KIND, "response": response})

@@ -1,0 +1,100 @@
+"""Whether a pod can ever run, said before it waits for ever.
+
+In: the pod as `mutate` left it. Out: warnings about what no GPU known today can serve (a node may come, so it is no
+denial); or a RequestError or ParseError of one sentence that says what to write instead.
+"""
+
+from collections.abc import Iterator
+
+from deviceplugin.cluster.webhook.asking import count, differing, is_gpu
+from deviceplugin.cluster.webhook.environment import LIBRARY_PATH, library_path_is_hidden
+from deviceplugin.cluster.webhook.mutate import is_left_alone
+from deviceplugin.cluster.webhook.settings import KnownGpus, WebhookSettings
+from deviceplugin.cluster.webhook.shape import Container, Json, annotations, child, containers
+from deviceplugin.errors import RequestError
+from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotations import parse_core_limit
+from deviceplugin.model.pod_request import Parts, parse_parts
+from deviceplugin.model.preferences import GpuFilter, parse_preferences
+from deviceplugin.model.request import Request, RequestKind, parse_request
+from deviceplugin.model.units import format_blocks
+
+
+def validate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[str, ...]:
+    if is_left_alone(pod, settings):
+        return ()
+    asking = [each for each in containers(pod) if is_gpu(each, settings.names)]
+    if not asking:
+        return ()
+    names = AnnotationNames(settings.names.domain)
+    written = annotations(pod)
+    parts = parse_parts(written, names)
+    _check_part_names(parts, asking, names)
+    preferences = parse_preferences(written, names)
+    if names.core_limit in written:
+        parse_core_limit(written[names.core_limit])
+    asked = [(each, _request(each, parts, settings)) for each in asking]
+    return tuple(
+        warning
+        for container, request in asked
+        for warning in (*_exposed(container, request, settings), *_beyond(container, request, known))
+    ) + tuple(_no_such_model(preferences.gpus, known))
+
+
+def _check_part_names(parts: Parts, asking: list[Container], names: AnnotationNames) -> None:
+    here = sorted(each.name for each in asking)
+    for name in sorted(set(parts.by_name) - set(here)):
+        raise RequestError(
+            f"annotation {names.gpus} names container {name}, which asks for no GPU; the containers that do are "
+            f"{', '.join(here)[:200]}"
+        )
+
+
+def _request(container: Container, parts: Parts, settings: WebhookSettings) -> Request:
+    names = settings.names
+    cores, blocks = count(container, names.core) or 0, count(container, names.memory) or 0
+    unlike = differing(container, (names.core, names.memory))
+    if unlike is not None:
+        raise RequestError(
+            f"{container.what}: {unlike} differs between requests and limits; Kubernetes wants them equal for GPUs, so "
+            "leave it out of requests"
+        )
+    try:
+        request = parse_request(cores, blocks, parts=parts.of(container.name), names=names)
+    except RequestError as error:
+        raise RequestError(f"{container.what}: {error.message}") from None
+    if request.kind is RequestKind.SHARE and _is_privileged(container):
+        raise RequestError(
+            f"{container.what} is privileged and asks for a share of a GPU, which it could leave at will; "
+            f"leave securityContext.privileged out, or write {names.core}: 100 for a whole GPU"
+        )
+    return request
+
+
+def _is_privileged(container: Container) -> bool:
+    return child(container.json, "securityContext").get("privileged") is True
+
+
+def _exposed(container: Container, request: Request, settings: WebhookSettings) -> Iterator[str]:
+    if _is_privileged(container):
+        yield f"{container.what} is privileged and sees every GPU of its node, not only its own"
+    if settings.library_path and request.kind is RequestKind.SHARE and library_path_is_hidden(container):
+        yield f"{container.what}: {LIBRARY_PATH} comes from elsewhere; it must begin with vcuda's directory"
+
+
+def _beyond(container: Container, request: Request, known: KnownGpus) -> Iterator[str]:
+    if known.is_empty:
+        return
+    if request.gpus > known.most:
+        yield f"{container.what} asks for {request.gpus} GPUs and no node has more than {known.most}; the pod waits"
+    if request.blocks_per_gpu > known.largest_blocks:
+        yield (
+            f"{container.what} asks for {format_blocks(request.blocks_per_gpu)} of one GPU and none has more than "
+            f"{format_blocks(known.largest_blocks)}; the pod waits"
+        )
+
+
+def _no_such_model(wanted: GpuFilter, known: KnownGpus) -> Iterator[str]:
+    here = [model.lower() for model in known.models]
+    if here and wanted.models and not any(word.lower() in model for word in wanted.models for model in here):
+        yield f"no node has a GPU of model {' or '.join(wanted.models)[:100]}; the pod waits"

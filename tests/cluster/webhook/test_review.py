@@ -1,0 +1,185 @@
+"""AdmissionReview v1 in and out: what is answered, what is refused, and what is not a review at all."""
+
+import copy
+import json
+from dataclasses import replace
+
+import jsonpatch
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.cluster.webhook.review import Outcome, Webhook
+from deviceplugin.cluster.webhook.settings import KnownGpus, parse_share_memory
+from deviceplugin.errors import ParseError
+from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
+from deviceplugin.model.topology import Topology
+from tests.cluster.webhook.makers import (
+    A100S,
+    CORE,
+    MEMORY,
+    SETTINGS,
+    container,
+    gpu_pod,
+    mutated,
+    odd_pods,
+    pod,
+    response,
+    review,
+)
+
+WEBHOOK = Webhook(SETTINGS)
+SHARE = gpu_pod({CORE: "30"})
+
+
+def test_a_changed_pod_is_answered_with_a_patch_that_makes_it() -> None:
+    answer = response(review(SHARE))
+    assert (answer["uid"], answer["allowed"], answer["patchType"]) == ("review-1", True, "JSONPatch")
+    assert jsonpatch.apply_patch(copy.deepcopy(SHARE), answer["patch"]) == mutated(SHARE)
+    assert WEBHOOK.answer(review(SHARE), A100S).outcome is Outcome.CHANGED
+
+
+def test_fields_that_nobody_knows_survive() -> None:
+    given = {**copy.deepcopy(SHARE), "future": {"a": [1, None]}}
+    given["spec"]["containers"][0]["resources"]["claims"] = [{"name": "x"}]
+    changed = jsonpatch.apply_patch(given, response(review(given))["patch"])
+    assert changed["future"] == {"a": [1, None]}
+    assert changed["spec"]["containers"][0]["resources"]["claims"] == [{"name": "x"}]
+
+
+def test_a_denial_is_one_sentence_and_carries_no_patch() -> None:
+    reply = WEBHOOK.answer(review(gpu_pod({CORE: "150"})), A100S)
+    found = json.loads(reply.body)["response"]
+    assert found.keys() == {"uid", "allowed", "status"}
+    assert (found["allowed"], found["status"]["code"]) == (False, 403)
+    assert found["status"]["message"] == reply.sentence
+    assert reply.outcome is Outcome.DENIED
+
+
+def test_warnings_reach_the_user() -> None:
+    assert "no node has more than 8" in response(review(gpu_pod({CORE: "1600"})))["warnings"][0]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"operation": "UPDATE"},
+        {"operation": "DELETE", "object": None},
+        {"operation": "CONNECT"},
+        {"resource": {"group": "", "version": "v1", "resource": "nodes"}},
+        {"resource": {"group": "metrics.k8s.io", "version": "v1", "resource": "pods"}},
+        {"subResource": "binding"},
+        {"object": pod(container())},
+    ],
+)
+def test_what_is_no_new_gpu_pod_passes(request_: dict[str, object]) -> None:
+    given = request_.pop("object", gpu_pod({CORE: "150"}))
+    assert response(review(given, **request_)) == {"uid": "review-1", "allowed": True}
+
+
+def test_only_the_configured_namespaces_are_looked_at() -> None:
+    only = replace(SETTINGS, namespaces=frozenset({"team-a", "team-b"}), ignored_namespaces=frozenset({"team-b"}))
+    bad = gpu_pod({CORE: "150"})
+    allowed = {name: response(review(bad, namespace=name), only)["allowed"] for name in ("team-a", "team-b", "other")}
+    assert allowed == {"team-a": False, "team-b": True, "other": True}
+
+
+def test_a_pod_of_a_controller_has_neither_name_nor_namespace() -> None:
+    given = gpu_pod({CORE: "30"})
+    given["metadata"] = {"generateName": "job-"}
+    changed = jsonpatch.apply_patch(given, response(review(given, name=""))["patch"])
+    assert changed["metadata"] == {"generateName": "job-"}
+    assert changed["spec"]["schedulerName"] == "vcuda-scheduler"
+
+
+def test_a_dry_run_is_answered_like_any_other() -> None:
+    wet, dry = (WEBHOOK.answer(review(SHARE, dryRun=run), A100S) for run in (False, True))
+    assert wet == dry
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"not json",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}',
+        b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {}}',
+        b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": ""}}',
+        b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": 7}}',
+        b'{"apiVersion": "admission.k8s.io/v1beta1", "kind": "AdmissionReview", "request": {"uid": "u"}}',
+        b'{"apiVersion": "v1", "kind": "Pod"}',
+    ],
+)
+def test_what_no_answer_could_be_matched_to_is_one_sentence_for_the_server(body: bytes) -> None:
+    with pytest.raises(ParseError) as refused:
+        WEBHOOK.answer(body, A100S)
+    assert "admission review" in refused.value.message
+    assert "\n" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        [],
+        "pod",
+        {"spec": {"containers": {}}},
+        {"spec": {"containers": ["main"]}},
+        {"spec": []},
+        {"metadata": {"annotations": {"a": 1}}, "spec": {}},
+        {"metadata": {"labels": []}},
+        {"spec": {"containers": [{"name": "main", "resources": {"limits": [1]}}]}},
+        {"spec": {"containers": [{"name": "main", "resources": {"limits": {CORE: {}}}}]}},
+        {"spec": {"containers": [{"name": "main", "resources": {"limits": {CORE: True}}}]}},
+        {"spec": {"containers": [{"name": "main", "env": 4, "resources": {"limits": {CORE: 100}}}]}},
+    ],
+)
+def test_a_broken_pod_is_denied_in_one_sentence(given: object) -> None:
+    answer = response(review(given))
+    assert (answer["uid"], answer["allowed"], answer["status"]["code"]) == ("review-1", False, 400)
+    assert "\n" not in answer["status"]["message"]
+
+
+def test_a_pod_nested_beyond_reason_is_denied() -> None:
+    deep = json.dumps(gpu_pod({CORE: "100"}))[:-1] + ', "x": ' + "[" * 600 + "]" * 600 + "}"
+    body = review("HERE").replace(b'"HERE"', deep.encode())
+    assert response(body)["allowed"] is False
+
+
+@given(odd_pods | st.recursive(st.none() | st.text(), lambda inner: st.dictionaries(st.text(), inner)))
+def test_every_pod_gets_an_answer(given: object) -> None:
+    assert isinstance(response(review(given))["allowed"], bool)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("proportional", (True, 0)), (" OFF ", (False, 0)), ("16", (False, 16))],
+)
+def test_the_memory_of_a_share_is_set_in_words(text: str, expected: tuple[bool, int]) -> None:
+    found = parse_share_memory(text)
+    assert (found.proportional, found.blocks) == expected
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "some", "99999999", "1.5", "²"])
+def test_wrong_words_for_it_are_refused(text: str) -> None:
+    with pytest.raises(ParseError, match="proportional, off or a number"):
+        parse_share_memory(text)
+
+
+def test_what_is_known_is_said_by_all_inventories_together() -> None:
+    def node(*memory_gib: int) -> Inventory:
+        gpus = tuple(Gpu(GpuUuid(f"GPU-{n}"), n, n, f"T{gib}", gib << 30) for n, gib in enumerate(memory_gib))
+        return Inventory(gpus, Topology(minors=tuple(range(len(gpus))), links={}), Driver("550", (12, 4)))
+
+    known = KnownGpus.of([node(16, 16, 80), node(), node(40)])
+    assert known == KnownGpus(64, 320, 3, frozenset({"T16", "T80", "T40"}))
+
+
+def test_of_an_empty_cluster_nothing_is_known() -> None:
+    assert KnownGpus.of(()) == KnownGpus()
+    assert KnownGpus.of(()).is_empty
+    assert response(review(gpu_pod({CORE: "30", MEMORY: "9999"})), known=KnownGpus.of(()))["allowed"]

@@ -1,0 +1,104 @@
+"""What can never run is refused with what to write instead; what cannot run today is a warning."""
+
+import re
+from typing import Any
+
+import pytest
+
+from deviceplugin.cluster.webhook.settings import KnownGpus
+from deviceplugin.cluster.webhook.shape import Json
+from deviceplugin.cluster.webhook.validate import validate
+from deviceplugin.errors import ParseError, RequestError
+from tests.cluster.webhook.makers import A100S, CORE, MEMORY, SETTINGS, container, gpu_pod, pod
+
+SHARE = {CORE: "30", MEMORY: "8"}
+PRIVILEGED: Json = {"securityContext": {"privileged": True}}
+
+
+def _init(limits: dict[str, str]) -> Json:
+    return pod(container(), initContainers=[container("warm", limits)])
+
+
+def _unlike() -> Json:
+    return pod({"name": "main", "resources": {"limits": SHARE, "requests": {**SHARE, CORE: "20"}}})
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (gpu_pod({CORE: "150"}), ["container main", "150", "write 100 or 200"]),
+        (gpu_pod({CORE: "30"}), ["container main", "a share needs both", f"add {MEMORY}"]),
+        (gpu_pod({MEMORY: "30"}), ["container main", f"add {CORE}"]),
+        (gpu_pod({CORE: "-1"}), ["container main", "cannot be negative"]),
+        (gpu_pod({CORE: "0.5"}), ["container main", CORE, "whole"]),
+        (gpu_pod({CORE: "much"}), ["container main", CORE, "quantity"]),
+        (_init({CORE: "150"}), ["init container warm", "write 100 or 200"]),
+        (gpu_pod(SHARE, **PRIVILEGED), ["container main", "privileged", "leave securityContext.privileged out"]),
+        (gpu_pod(SHARE, {"tencent.com/vcuda-gpus": "4"}), ["30 cannot be divided evenly over 4", "28 or 32"]),
+        (gpu_pod(SHARE, {"tencent.com/vcuda-gpus": "man=2"}), ["man", "asks for no GPU", "main"]),
+        (gpu_pod(SHARE, {"tencent.com/vcuda-gpus": "many"}), ["tencent.com/vcuda-gpus", "write a number"]),
+        (gpu_pod(SHARE, {"tencent.com/vcuda-gpu-policy": "pack"}), ["vcuda-gpu-policy", "binpack or spread or link"]),
+        (gpu_pod(SHARE, {"tencent.com/vcuda-numa": "1"}), ["vcuda-numa", "write true or false"]),
+        (gpu_pod(SHARE, {"tencent.com/vcuda-core-limit": "0"}), ["vcuda-core-limit", "from 1 to 100"]),
+        (_unlike(), ["container main", CORE, "leave it out of requests"]),
+    ],
+)
+def test_what_can_never_run_is_refused_with_what_to_write_instead(given: Json, words: list[str]) -> None:
+    with pytest.raises((RequestError, ParseError)) as refused:
+        validate(given, SETTINGS, A100S)
+    message = refused.value.message
+    assert all(word in message for word in words), message
+    assert "\n" not in message
+    assert not re.search(r"\. [A-Z]", message)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        gpu_pod(SHARE),
+        gpu_pod({CORE: "100"}),
+        gpu_pod({CORE: "800"}),
+        gpu_pod({CORE: "100", MEMORY: "160"}),
+        gpu_pod({CORE: "60", MEMORY: "8"}, {"tencent.com/vcuda-gpus": "2"}),
+        gpu_pod(SHARE, {"tencent.com/vcuda-gpu-policy": "link", "hami.io/gpu-scheduler-policy": "whatever"}),
+        gpu_pod(SHARE, {"nvidia.com/use-gputype": "a100"}),
+        pod(container("root", **PRIVILEGED), container("main", SHARE)),
+        pod(container(), annotations={"tencent.com/vcuda-gpu-policy": "pack"}),
+        _init(SHARE),
+        {},
+        {"metadata": None, "spec": {"containers": None}},
+    ],
+)
+def test_good_pods_pass_without_a_word(given: Json) -> None:
+    assert validate(given, SETTINGS, A100S) == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (gpu_pod({CORE: "30", MEMORY: "400"}), ["400 blocks (100 GiB) of one GPU", "320 blocks (80 GiB)"]),
+        (gpu_pod({CORE: "200", MEMORY: "800"}), ["400 blocks"]),
+        (gpu_pod({CORE: "1600"}), ["16 GPUs", "no node has more than 8"]),
+        (gpu_pod(SHARE, {"tencent.com/vcuda-use-models": "H200,B200"}), ["H200 or B200"]),
+        (gpu_pod({CORE: "100"}, **PRIVILEGED), ["privileged", "sees every GPU"]),
+        (
+            gpu_pod(SHARE, env=[{"name": "LD_LIBRARY_PATH", "valueFrom": {"configMapKeyRef": {}}}]),
+            ["LD_LIBRARY_PATH comes from elsewhere"],
+        ),
+    ],
+)
+def test_what_no_gpu_of_today_can_serve_is_a_warning(given: Json, words: list[str]) -> None:
+    warnings = validate(given, SETTINGS, A100S)
+    assert len(warnings) == 1
+    assert all(word in warnings[0] for word in words), warnings
+
+
+@pytest.mark.parametrize("asked", [{CORE: "30", MEMORY: "4000"}, {CORE: "6400"}])
+def test_nothing_is_too_large_where_no_gpu_is_known(asked: dict[str, Any]) -> None:
+    assert validate(gpu_pod(asked), SETTINGS, KnownGpus()) == ()
+
+
+def test_a_pod_that_opted_out_is_not_judged() -> None:
+    given = gpu_pod({CORE: "150"})
+    given["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
+    assert validate(given, SETTINGS, A100S) == ()

@@ -1,0 +1,264 @@
+"""The webhook's configuration and the annotation policy on a real API server: its CEL, its patches, its accounts.
+
+No scheduler and no agent of ours runs: pods that ask for GPUs wait, and bindings go to a node that does not exist.
+"""
+
+import base64
+import contextlib
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from deviceplugin.cluster.webhook.review import Webhook
+from deviceplugin.cluster.webhook.settings import HamiSettings, KnownGpus, WebhookSettings
+from tests.daemonset.manifests import Object, documents
+from tests.e2e.cluster import pods
+from tests.e2e.cluster.admission import WebhookServer, serving
+from tests.e2e.cluster.client import ApiError, Client
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.waiting import wait_until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300, func_only=True)]
+
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+PATHS = {
+    "MutatingWebhookConfiguration": f"{ADMISSION}/mutatingwebhookconfigurations",
+    "ValidatingAdmissionPolicy": f"{ADMISSION}/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": f"{ADMISSION}/validatingadmissionpolicybindings",
+}
+CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
+ALLOCATION, INDEX = "tencent.com/vcuda-allocation", "tencent.com/predicate-gpu-idx-0"
+KNOWN = KnownGpus(smallest_blocks=160, largest_blocks=320, most=8, models=frozenset({"NVIDIA A100"}))
+# Every one translated and hidden that can be, so that the API server sees all kinds of patches.
+SETTINGS = WebhookSettings(hami=HamiSettings(), hide_gpus=True)
+DRY = f"{pods.PODS}?dryRun=All"
+
+
+def as_account(admin: Client, account: str) -> Client:
+    """One of kube-system's service accounts, and for its rights a cluster administrator."""
+    user = f"system:serviceaccount:kube-system:{account}"
+    return Client(admin.server, admin.pool, {"Impersonate-User": user, "Impersonate-Group": "system:masters"})
+
+
+def gpu_pod(name: str, limits: dict[str, int], *, annotations: dict[str, str] | None = None, **spec: Any) -> Object:
+    made = pods.pod(name, [pods.container("main", "sleep 1", limits)], **spec)
+    made["metadata"]["annotations"] = annotations or {}
+    return made
+
+
+@contextlib.contextmanager
+def applied(admin: Client, *objects: Object) -> Iterator[None]:
+    with contextlib.ExitStack() as undo:
+        for item in objects:
+            path = PATHS[item["kind"]]
+            admin.post(f"{path}?fieldValidation=Strict", item)
+            undo.callback(admin.delete, f"{path}/{item['metadata']['name']}")
+        yield
+
+
+def configuration(file: str, server: WebhookServer, cluster: Cluster) -> Object:
+    """The shipped one, but for the way to the server."""
+    made = copy.deepcopy(documents(f"cluster/{file}")[0])
+    bundle = base64.b64encode(cluster.authority.certificate.read_bytes()).decode()
+    made["webhooks"][0]["clientConfig"] = {"url": server.url, "caBundle": bundle}
+    return made
+
+
+@pytest.fixture(scope="module")
+def server(cluster: Cluster) -> Iterator[WebhookServer]:
+    pair = cluster.authority.issue("webhook", common_name="webhook", names=["127.0.0.1"])
+    with (
+        serving(Webhook(SETTINGS), KNOWN, pair) as running,
+        applied(cluster.admin, configuration("webhook-hami.yaml", running, cluster)),
+    ):
+        probe = gpu_pod("probe", {CORE: 100})
+        wait_until(
+            lambda: cluster.admin.post(DRY, probe)["spec"]["schedulerName"] == "vcuda-scheduler",
+            "the API server asks the webhook",
+            seconds=30,
+            every=0.2,
+        )
+        yield running
+
+
+@pytest.fixture
+def admin(empty_cluster: Cluster, server: WebhookServer) -> Client:
+    server.asked.clear()
+    return empty_cluster.admin
+
+
+def refusal(client: Client, manifest: Object) -> str:
+    with pytest.raises(ApiError) as refused:
+        client.post(DRY, manifest)
+    return str(refused.value)
+
+
+def test_a_share_is_completed_and_sent_to_our_scheduler(admin: Client) -> None:
+    made = admin.post(pods.PODS, gpu_pod("share", {CORE: 30}, annotations={ALLOCATION: "{}", INDEX: "0", "mine": "1"}))
+    assert made["metadata"]["annotations"] == {"mine": "1"}
+    assert made["spec"]["schedulerName"] == "vcuda-scheduler"
+    wanted = {CORE: "30", MEMORY: "48"}
+    assert made["spec"]["containers"][0]["resources"] == {"limits": wanted, "requests": wanted}
+
+
+def test_a_pod_as_hami_writes_it_is_translated(admin: Client) -> None:
+    limits = {"nvidia.com/gpu": 2, "nvidia.com/gpucores": 30, "nvidia.com/gpumem": 4096}
+    manifest = gpu_pod("ours", limits)
+    manifest["metadata"] = {"generateName": "hami-"}
+    manifest["spec"]["containers"].append(pods.container("plain", "sleep 1"))
+    made = admin.post(DRY, manifest)
+    main, plain = made["spec"]["containers"]
+    assert made["metadata"]["annotations"] == {"tencent.com/vcuda-gpus": "main=2"}
+    assert main["resources"] == {"limits": {CORE: "60", MEMORY: "32"}, "requests": {CORE: "60", MEMORY: "32"}}
+    assert plain["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]
+
+
+def test_every_kind_of_change_is_a_patch_that_the_api_server_applies(admin: Client) -> None:
+    env = [{"name": name, "value": "/x"} for name in ("NVIDIA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "OTHER")]
+    init = [{**pods.container("warm", "true"), "resources": {"requests": {"cpu": "1m"}, "limits": {MEMORY: "4"}}}]
+    manifest = gpu_pod("all", {CORE: 100}, init=init, nodeName="n1")
+    manifest["spec"]["containers"][0]["env"] = env
+    made = admin.post(DRY, manifest)["spec"]
+    assert [(each["name"], each["value"]) for each in made["containers"][0]["env"]] == [
+        ("LD_LIBRARY_PATH", "/usr/local/nvidia/lib64:/x"),
+        ("OTHER", "/x"),
+    ]
+    assert made["initContainers"][0]["resources"] == {
+        "limits": {CORE: "10", MEMORY: "4"},
+        "requests": {CORE: "10", MEMORY: "4", "cpu": "1m"},
+    }
+    assert "nodeName" not in made
+    (term,) = made["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term == {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
+
+
+def test_a_user_reads_why_his_pod_is_refused(admin: Client) -> None:
+    assert "container main: tencent.com/vcuda-core: 150 is not possible" in refusal(admin, gpu_pod("no", {CORE: 150}))
+
+
+def test_only_pods_that_concern_us_are_sent(admin: Client, server: WebhookServer) -> None:
+    out = {"labels": {"tencent.com/vcuda-webhook": "ignore"}}
+    manifests = [
+        gpu_pod("plain", {}, annotations={"mine": "1"}),
+        gpu_pod("other-vendor", {"amd.com/gpu": 1}),
+        gpu_pod("stale", {}, annotations={INDEX: "0"}),
+        gpu_pod("core", {CORE: 100}),
+        gpu_pod("hami", {"nvidia.com/gpu": 1}),
+        pods.pod("init", [pods.container("main", "true")], init=[pods.container("warm", "true", {MEMORY: 1})]),
+    ]
+    opted_out, stale_opted_out = gpu_pod("opted-out", {CORE: 150}), gpu_pod("opted-out-stale", {CORE: 100})
+    opted_out["metadata"] |= out
+    stale_opted_out["metadata"] |= {**out, "annotations": {ALLOCATION: "{}"}}
+    for manifest in (*manifests, opted_out, stale_opted_out):
+        admin.post(DRY, manifest)
+    assert sorted(set(server.asked)) == ["core", "hami", "init", "opted-out-stale", "stale"]
+
+
+def test_other_pods_are_created_while_the_webhook_is_away(cluster: Cluster, admin: Client) -> None:
+    nobody = WebhookServer(Webhook(SETTINGS), KNOWN, "https://127.0.0.1:1/webhook")
+    made = configuration("webhook.yaml", nobody, cluster)
+    made["metadata"]["name"] = "vcuda-webhook-away"
+    made["webhooks"][0]["matchConditions"][1:1] = [
+        {"name": "of-this-test", "expression": 'object.metadata.?name.orValue("").startsWith("away-")'}
+    ]
+    with applied(admin, made):
+        wait_until(lambda: _is_refused(admin, gpu_pod("away-gpu", {CORE: 100})), "GPU pods are held", seconds=30)
+        admin.post(DRY, gpu_pod("away-plain", {}))
+
+
+def _is_refused(client: Client, manifest: Object) -> bool:
+    try:
+        client.post(DRY, manifest)
+    except ApiError as error:
+        return "failed calling webhook" in str(error)
+    return False
+
+
+@pytest.fixture(scope="module")
+def policy(cluster: Cluster, server: WebhookServer) -> Iterator[None]:
+    """In force when it refuses for the first time."""
+    with applied(cluster.admin, *documents("cluster/admission-policy.yaml")):
+        cluster.admin.post(pods.PODS, gpu_pod("probe", {CORE: 100}))
+        change = {"metadata": {"annotations": {ALLOCATION: "{}"}}}
+        path = f"{pods.PODS}/probe"
+        wait_until(
+            lambda: _message(cluster.admin, f"{path}?dryRun=All", change), "the policy holds", seconds=60, every=0.5
+        )
+        pods.delete(cluster.admin, ["probe"])
+        yield
+
+
+def _message(client: Client, path: str, change: Object) -> str:
+    try:
+        client.merge(path, change)
+    except ApiError as error:
+        return str(error)
+    return ""
+
+
+SET = {"metadata": {"annotations": {ALLOCATION: "{}", INDEX: "1"}}}
+
+
+@pytest.mark.usefixtures("policy")
+class TestPolicy:
+    """Each test has a pod that waits and carries an allocation, written by the agent's account."""
+
+    @pytest.fixture
+    def path(self, admin: Client) -> Iterator[str]:
+        admin.post(pods.PODS, gpu_pod("held", {CORE: 100}))
+        path = f"{pods.PODS}/held"
+        as_account(admin, "vcuda-agent").merge(path, {"metadata": {"annotations": {ALLOCATION: "{}", INDEX: "0"}}})
+        yield path
+        admin.delete(f"{path}?gracePeriodSeconds=0")  # no kubelet ends the pod of a node that does not exist
+
+    @pytest.mark.parametrize("account", ["vcuda-agent", "vcuda-scheduler"])
+    def test_our_programs_change_them(self, admin: Client, path: str, account: str) -> None:
+        changed = as_account(admin, account).merge(path, SET)
+        assert changed["metadata"]["annotations"][INDEX] == "1"
+
+    @pytest.mark.parametrize("subresource", ["", "/status"])
+    @pytest.mark.parametrize("text", ["2", None])
+    def test_nobody_else_changes_or_removes_them(
+        self, admin: Client, path: str, subresource: str, text: str | None
+    ) -> None:
+        change = {"metadata": {"annotations": {INDEX: text}}}
+        said = _message(as_account(admin, "default"), path + subresource, change)
+        assert f"{INDEX} is written by vcuda alone; leave the annotations of the pod as they are" in said
+
+    def test_the_message_names_all_of_them(self, admin: Client, path: str) -> None:
+        change = {"metadata": {"annotations": {INDEX: "2", ALLOCATION: None}}}
+        assert f"{INDEX}, {ALLOCATION} are written by vcuda alone" in _message(admin, path, change)
+
+    def test_all_other_changes_are_everybodys(self, admin: Client, path: str) -> None:
+        change = {
+            "metadata": {"annotations": {"mine": "1", "tencent.com/vcuda-core-limit": "50"}, "labels": {"a": "b"}}
+        }
+        changed = as_account(admin, "default").merge(path, change)
+        assert changed["metadata"]["annotations"] == {
+            ALLOCATION: "{}",
+            INDEX: "0",
+            "mine": "1",
+            "tencent.com/vcuda-core-limit": "50",
+        }
+
+    @pytest.mark.parametrize("way", ["/held/binding", "bindings"])
+    def test_only_our_scheduler_binds_with_them(self, admin: Client, path: str, way: str) -> None:
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": "held", "annotations": {INDEX: "5"}},
+            "target": {"kind": "Node", "name": "nowhere"},
+        }
+        where = f"{pods.PODS}{way}" if way.startswith("/") else f"/api/v1/namespaces/{pods.NAMESPACE}/{way}"
+        with pytest.raises(ApiError, match="is written by vcuda alone"):
+            as_account(admin, "default").post(where, binding)
+        as_account(admin, "vcuda-scheduler").post(where, binding)
+        bound = admin.get(path)
+        assert (bound["spec"]["nodeName"], bound["metadata"]["annotations"][INDEX]) == ("nowhere", "5")
+
+    def test_another_scheduler_binds_without_them(self, admin: Client, path: str) -> None:
+        binding = {"metadata": {"name": "held", "annotations": {"mine": "1"}}, "target": {"kind": "Node", "name": "x"}}
+        as_account(admin, "volcano").post(f"{path}/binding", {"apiVersion": "v1", "kind": "Binding", **binding})
+        assert admin.get(path)["metadata"]["annotations"] == {ALLOCATION: "{}", INDEX: "0", "mine": "1"}
