@@ -68,7 +68,7 @@ class Api:
                 request[_FAULT] = fault
                 if fault.harm not in WATCH_HARMS and (spoiled := await _suffer(request, fault)):
                     return spoiled
-            return await handler(request)
+            return await _answered(request, handler)
         except ApiError as error:
             return web.json_response(error.status, status=error.code)
         except web.HTTPNotFound:
@@ -159,11 +159,15 @@ class Api:
 
     async def _bind(self, request: web.Request) -> web.StreamResponse:
         body = await _body(request)
-        node = (body.get("target") or {}).get("name") or ""
-        if not node:
-            raise ApiError(422, "Binding is invalid: target.name: Required value")
+        target, meta, name = body.get("target") or {}, body.get("metadata") or {}, request.match_info["name"]
+        if meta.get("name", name) != name:
+            raise ApiError(400, "name in URL does not match name in Binding object")
+        if target.get("kind", "Node") not in ("Node", ""):
+            raise ApiError(422, f'Binding "{name}" is invalid: target.kind: Unsupported value: "{target["kind"]}"')
+        if not target.get("name"):
+            raise ApiError(422, f'Binding "{name}" is invalid: target.name: Required value')
         _, namespace = _where(request)
-        self.store.bind(request.match_info["name"], node, namespace=namespace, meta=body.get("metadata"))
+        self.store.bind(name, target["name"], namespace=namespace, meta=meta)
         return web.json_response({"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}, status=201)
 
 
@@ -201,9 +205,22 @@ async def _suffer(request: web.Request, fault: Fault) -> web.StreamResponse | No
             await asyncio.Event().wait()
         case Harm.SLOW:
             await asyncio.sleep(fault.seconds)
-        case Harm.RESET if request.transport is not None:
-            request.transport.abort()
+        case Harm.RESET:
+            return _hung_up(request)
     return None
+
+
+async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+    answer = await handler(request)
+    fault = request.get(_FAULT)
+    return _hung_up(request) if fault is not None and fault.harm is Harm.LOST else answer
+
+
+def _hung_up(request: web.Request) -> web.StreamResponse:
+    """What is returned here reaches nobody."""
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response()
 
 
 async def _version(_: web.Request) -> web.StreamResponse:
