@@ -109,6 +109,31 @@ def _read_count(text: str) -> int:
 COUNT = Kind("a whole number above zero", "NUMBER", _read_count, str, (int,))
 
 
+def _read_cores(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,3}", text) or int(text) > 100:
+        raise ValueError(f"{text[:40]!r} is not a number of cores from 0 to 100")
+    return int(text)
+
+
+CORES = Kind("a number of cores", "CORES", _read_cores, str, (int,))
+
+
+def _read_share_memory(text: str) -> str:
+    if text not in ("proportional", "off") and not re.fullmatch(r"[1-9][0-9]{0,5}", text):
+        raise ValueError(f"{text[:40]!r} is no memory for a share; give proportional, off or a number of blocks")
+    return text
+
+
+SHARE_MEMORY = Kind("proportional, off or a number of blocks", "BLOCKS", _read_share_memory, str, (int, str))
+
+
+def _read_namespaces(text: str) -> tuple[str, ...]:
+    return tuple(_read_name(item.strip()) for item in text.split(",") if item.strip())
+
+
+NAMESPACES = Kind("a list of namespaces", "NAME,...", _read_namespaces, ",".join, (list, str))
+
+
 def read_path(text: str) -> Path:
     """A path that is safe in a sentence, a log line and a protocol buffer; raises ValueError."""
     if not text:
@@ -155,16 +180,21 @@ _PART = re.compile(rf"({_NUMBER})(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
 _LONGEST = 366 * 24 * 3600
 
 
-def _read_duration(text: str) -> float:
+def _read_seconds(text: str) -> Decimal:
     if re.fullmatch(_NUMBER, text):
         seconds = Decimal(text)
     elif text and not _PART.sub("", text):
         seconds = sum((Decimal(number) * Decimal(_UNITS[unit]) for number, unit in _PART.findall(text)), Decimal())
     else:
         raise ValueError(f"{text[:40]!r} is not a duration; give seconds (30) or units (500ms, 5s, 1m30s)")
+    return round(seconds, 9)
+
+
+def _read_duration(text: str) -> float:
+    seconds = _read_seconds(text)
     if seconds > _LONGEST:
         raise ValueError(f"{text[:40]!r} is longer than a year")
-    return float(round(seconds, 9))
+    return float(seconds)
 
 
 def show_duration(seconds: float) -> str:
@@ -195,6 +225,26 @@ def _read_positive(text: str) -> float:
 
 
 PERIOD = Kind("a duration above zero", "DURATION", _read_positive, show_duration, (int, float, str))
+
+
+def _read_whole_seconds(text: str) -> int:
+    seconds = _read_positive(text)
+    if not seconds.is_integer():
+        raise ValueError(f"{text[:40]!r} is no whole number of seconds")
+    return int(seconds)
+
+
+SECONDS = Kind("a duration of whole seconds", "DURATION", _read_whole_seconds, show_duration, (int, str))
+
+
+def _read_life(text: str) -> float:
+    seconds = _read_seconds(text)
+    if not 60 <= seconds <= 30 * _LONGEST:
+        raise ValueError(f"{text[:40]!r} must be at least a minute and at most 30 years")
+    return float(seconds)
+
+
+LIFE = Kind("a duration from a minute to 30 years", "DURATION", _read_life, show_duration, (int, float, str))
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 

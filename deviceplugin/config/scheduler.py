@@ -147,11 +147,35 @@ class WebhookSettings:
         "What becomes of a GPU pod's schedulerName where it is the default; empty: it stays.",
         default="vcuda-scheduler",
     )
+    default_cores: int = setting(
+        "default-cores",
+        kinds.CORES,
+        "Cores for a container that asks for memory alone; 0: it is refused.",
+        default=10,
+    )
+    share_memory: str = setting(
+        "share-memory",
+        kinds.SHARE_MEMORY,
+        "Memory for a share that names none: its part of the smallest GPU known, or so many blocks; off: refused.",
+        default="proportional",
+    )
     hide_gpus: bool = setting(
         "hide-gpus",
         kinds.BOOLEAN,
         "Set NVIDIA_VISIBLE_DEVICES=none in containers that ask for no GPU, in pods that have one.",
         default=True,
+    )
+    runtime_class: str = setting(
+        "runtime-class",
+        kinds.OPTIONAL_NAME,
+        "RuntimeClass of a GPU pod that names none; empty: it stays.",
+        default="",
+    )
+    namespaces: tuple[str, ...] = setting(
+        "webhook-namespaces", kinds.NAMESPACES, "Only pods of these namespaces; empty: of all.", default=()
+    )
+    ignored_namespaces: tuple[str, ...] = setting(
+        "webhook-ignored-namespaces", kinds.NAMESPACES, "Pods of these namespaces are left alone.", default=()
     )
     translate_hami: bool = setting(
         "translate-hami", kinds.BOOLEAN, "Read HAMi's resources (nvidia.com/gpu and its kind) as ours.", default=True
@@ -180,20 +204,22 @@ class CertificateSettings:
     secret: str = setting(
         "certificate-secret",
         kinds.NAME,
-        "Secret with our authority and certificate; the leader makes and renews it.",
+        "Secret with our authority and certificate, made and renewed by the leader; where the leader is "
+        "kube-scheduler's, by any replica, because kube-scheduler waits for it.",
         default="vcuda-scheduler-tls",
     )
     life: float = setting(
         "certificate-life",
-        kinds.PERIOD,
+        kinds.LIFE,
         "How long a certificate is good; it is replaced after two thirds of that.",
         default=90 * 86400.0,
     )
     authority_life: float = setting(
         "authority-life",
-        kinds.PERIOD,
-        "How long our authority is good; it is replaced after two thirds of that.",
-        default=365 * 86400.0,
+        kinds.LIFE,
+        "How long our authority is good; it is replaced after two thirds of that. Long, because kube-scheduler reads "
+        "it at its start only.",
+        default=3650 * 86400.0,
     )
     settle: float = setting(
         "authority-settle",
@@ -230,8 +256,8 @@ class LeaderSettings:
         "The Lease, ours or kube-scheduler's (its leaderElection.resourceName).",
         default="vcuda-scheduler",
     )
-    duration: float = setting(
-        "lease-duration", kinds.PERIOD, "How long a leader may be silent before another takes over.", default=15.0
+    duration: int = setting(
+        "lease-duration", kinds.SECONDS, "How long a leader may be silent before another takes over.", default=15
     )
     retry: float = setting("lease-retry", kinds.PERIOD, "How often the Lease is renewed or looked at.", default=2.0)
 

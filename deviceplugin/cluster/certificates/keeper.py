@@ -74,6 +74,7 @@ class Keeper:
         show: Callable[[Pair], None],
         now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
         clock: Callable[[], float] = time.monotonic,
+        ready: asyncio.Event | None = None,
     ) -> None:
         self._secret = secret
         self._trust = trust
@@ -84,7 +85,7 @@ class Keeper:
         self._clock = clock
         self._trusted_since: tuple[bytes, float] | None = None
         self.keyring: Keyring | None = None
-        self.ready = asyncio.Event()
+        self.ready = ready or asyncio.Event()
 
     async def run(self, leads: Callable[[], bool], *, period: float) -> None:
         while True:
@@ -155,6 +156,7 @@ class Keeper:
             if keep_others:
                 wanted = wanted.union(*([each for each in one if self._is_good(each)] for one in found))
             if any(one != wanted for one in found):
+                self._trusted_since = None
                 await self._trust.write(b"".join(sorted(wanted)))
                 log.info("the webhooks' caBundle was set", authorities=len(wanted))
         coming = keyring.coming.chain if keyring.coming else b""

@@ -98,7 +98,7 @@ class Front:
         return handle
 
     async def _answer(self, verb: Verb, body: bytes) -> Answer:
-        if missing := self._service.not_ready():
+        if not verb.early and (missing := self._service.not_ready()):
             raise NotNowError(f"not ready yet: {'; '.join(missing)}")
         return await verb.answer(body)
 

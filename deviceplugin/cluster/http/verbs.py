@@ -31,11 +31,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One POST route: its name, the most bytes it reads, and what answers it."""
+    """One POST route; `limit` is the most bytes it reads, `early` that it answers before all is ready."""
 
     name: str
     answer: Callable[[bytes], Awaitable[Answer]]
     limit: int = SMALL
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,99 @@
+"""`vcuda explain POD`: why a pod waits, node by node and GPU by GPU, and what would have to change.
+
+In: a pod's name, and where the scheduler is: its URL, or a kubeconfig, by which it is asked through the API server's
+proxy. Out: text or JSON; one sentence and status 1 where nothing is known. The replica that leads knows; where another
+one answers, it names the leader, and that pod is asked instead.
+"""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from deviceplugin.errors import ConfigError, VcudaError
+from deviceplugin.scheduler.asking import Scheduler, by_proxy, by_url
+
+_MOST_GPUS = 16
+
+
+@click.command("explain", short_help="Say why a pod is where it is, or why it waits.")
+@click.argument("pod")
+@click.option("-n", "--namespace", default="default", show_default=True, help="The pod's namespace.")
+@click.option("--kubeconfig", type=click.Path(dir_okay=False), envvar="KUBECONFIG", help="How to reach the API server.")
+@click.option("--url", help="The scheduler itself, such as https://10.0.0.7:8443; the API server is not asked then.")
+@click.option("--ca-file", type=click.Path(dir_okay=False), help="With --url: the authority of its certificate.")
+@click.option("--insecure", is_flag=True, help="With --url: do not check its certificate.")
+@click.option(
+    "--scheduler-namespace", default="kube-system", show_default=True, help="Namespace of the scheduler's service."
+)
+@click.option("--service", default="vcuda-scheduler", show_default=True, help="The scheduler's service.")
+@click.option("--port", type=int, default=8443, show_default=True, help="Port of the scheduler's pods.")
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print.")
+def explain(
+    pod: str,
+    namespace: str,
+    kubeconfig: str | None,
+    url: str | None,
+    ca_file: str | None,
+    insecure: bool,
+    scheduler_namespace: str,
+    service: str,
+    port: int,
+    output: str,
+) -> None:
+    """Say why a pod is where it is, or why it waits.
+
+    POD is a name, or NAMESPACE/NAME. Shows the last verdict about it for each node and GPU, and what would have to
+    change for it to fit.
+    """
+    if "/" in pod:
+        namespace, _, pod = pod.partition("/")
+    if url:
+        scheduler = by_url(url, ca_file=Path(ca_file) if ca_file else None, insecure=insecure)
+    elif ca_file or insecure:
+        raise ConfigError(
+            "--ca-file and --insecure go with --url; through the API server its kubeconfig says whom to trust"
+        )
+    else:
+        path = Path(kubeconfig.split(":")[0]) if kubeconfig else _default_kubeconfig()
+        scheduler = by_proxy(path, namespace=scheduler_namespace, service=service, port=port)
+    found = asyncio.run(_ask(scheduler, namespace, pod))
+    click.echo(json.dumps(found, indent=2) if output == "json" else _as_text(found))
+
+
+def _default_kubeconfig() -> Path | None:
+    path = Path.home() / ".kube" / "config"
+    return path if path.exists() else None
+
+
+async def _ask(scheduler: Scheduler, namespace: str, pod: str) -> dict[str, Any]:
+    try:
+        return await scheduler.explain(namespace, pod)
+    finally:
+        await scheduler.close()
+
+
+def _as_text(found: dict[str, Any]) -> str:
+    try:
+        lines = [f"{found['pod']}: {found['sentence']}", *(f"  {asked}" for asked in found["asked"])]
+        if found["reasons"]:
+            lines += ["", *(f"{count:>6} nodes: {reason}" for reason, count in found["reasons"].items())]
+        for node in found["nodes"]:
+            lines += ["", *_node_lines(node)]
+        if found["left_out"] and found["nodes"]:
+            lines += ["", f"{found['left_out']} further nodes are not shown"]
+    except (KeyError, TypeError, AttributeError):
+        raise VcudaError("the scheduler's answer is of another version of vcuda; use its own `vcuda explain`") from None
+    return "\n".join(lines)
+
+
+def _node_lines(node: dict[str, Any]) -> list[str]:
+    lines = [f"node {node['node']}: {node['reason']}"]
+    if node["change"]:
+        lines.append(f"  to change: {node['change']}")
+    for gpu in node["gpus"][:_MOST_GPUS]:
+        lines.append(f"  GPU {gpu['minor']} ({gpu['model']}): {gpu['against'] or 'would do'}")
+        lines += [f"    {holder}" for holder in gpu["holders"]]
+    return lines

@@ -1,0 +1,141 @@
+"""Asks a running scheduler, as `vcuda explain` does.
+
+In: its URL, or a kubeconfig and the name of its service. Out: documents, or one of our errors with the scheduler's own
+sentence. Through the API server any replica may answer; one that does not lead names the one that does, whose pod is
+asked then. No right is needed but that of the API server's proxy.
+"""
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+import msgspec
+
+from deviceplugin.errors import ConfigError, KubeError, VcudaError
+from deviceplugin.kube.credentials import Credentials
+
+_WITHIN_S = 15.0
+_ELSEWHERE = 421
+
+
+class Scheduler(Protocol):
+    """`close` at the end."""
+
+    async def explain(self, namespace: str, name: str) -> dict[str, Any]: ...
+    async def close(self) -> None: ...
+
+
+class _Door:
+    """One GET, and what it means."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    async def get(
+        self, url: str, *, tls: ssl.SSLContext | bool, name: str | None = None, authorization: str = ""
+    ) -> tuple[int, bytes]:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
+        headers = {"Authorization": authorization} if authorization else {}
+        try:
+            async with (
+                asyncio.timeout(_WITHIN_S),
+                self._session.get(url, ssl=tls, server_hostname=name, headers=headers, allow_redirects=False) as answer,
+            ):
+                return answer.status, await answer.read()
+        except TimeoutError:
+            raise VcudaError(f"{_host(url)} gave no answer within {_WITHIN_S:g}s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise VcudaError(f"{_host(url)} cannot be asked: {' '.join(str(error).split())[:300]}") from None
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+
+class _ByUrl:
+    def __init__(self, url: str, tls: ssl.SSLContext | bool) -> None:
+        self._url = url.rstrip("/")
+        self._tls = tls
+        self._door = _Door()
+
+    async def explain(self, namespace: str, name: str) -> dict[str, Any]:
+        status, body = await self._door.get(f"{self._url}{_path(namespace, name)}", tls=self._tls)
+        return _document(status, body)
+
+    async def close(self) -> None:
+        await self._door.close()
+
+
+class _ByProxy:
+    def __init__(self, kubeconfig: Path | None, namespace: str, service: str, port: int) -> None:
+        self._credentials = Credentials(kubeconfig)
+        self._namespace = namespace
+        self._service = service
+        self._port = port
+        self._door = _Door()
+
+    async def explain(self, namespace: str, name: str) -> dict[str, Any]:
+        query = _path(namespace, name)
+        status, body = await self._get("services", f"https:{self._service}:https", query)
+        leader = _leader(body) if status == _ELSEWHERE else ""
+        if leader:
+            status, body = await self._get("pods", f"https:{leader}:{self._port}", query)
+        return _document(status, body)
+
+    async def _get(self, kind: str, target: str, query: str) -> tuple[int, bytes]:
+        access = await self._credentials.access()
+        path = f"/api/v1/namespaces/{quote(self._namespace)}/{kind}/{quote(target, safe=':')}/proxy{query}"
+        tls = access.tls if access.tls is not None else True
+        return await self._door.get(
+            access.server + path, tls=tls, name=access.tls_server_name, authorization=access.authorization
+        )
+
+    async def close(self) -> None:
+        await self._door.close()
+
+
+def by_url(url: str, *, ca_file: Path | None, insecure: bool) -> Scheduler:
+    """ConfigError where the URL or the file cannot be used."""
+    parts = urlsplit(url)
+    if parts.scheme != "https" or not parts.hostname:
+        raise ConfigError(f"--url: {url[:80]!r} is not an address such as https://10.0.0.7:8443")
+    if insecure:
+        return _ByUrl(url, False)
+    try:
+        return _ByUrl(url, ssl.create_default_context(cafile=ca_file))
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"--ca-file: {ca_file} cannot be used: {error}") from None
+
+
+def by_proxy(kubeconfig: Path | None, *, namespace: str, service: str, port: int) -> Scheduler:
+    return _ByProxy(kubeconfig, namespace, service, port)
+
+
+def _path(namespace: str, name: str) -> str:
+    return f"/explain?pod={quote(namespace, safe='')}/{quote(name, safe='')}"
+
+
+def _document(status: int, body: bytes) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(body, type=dict[str, Any])
+    except msgspec.DecodeError:
+        said = body[:300].decode(errors="replace").strip()
+        raise KubeError(f"the scheduler could not be asked ({status}): {said}", code=status) from None
+    if status != 200:
+        raise KubeError(str(found.get("error") or found.get("message") or f"it answered {status}"), code=status)
+    return found
+
+
+def _leader(body: bytes) -> str:
+    try:
+        return str(msgspec.json.decode(body, type=dict[str, Any]).get("leader") or "")
+    except msgspec.DecodeError:
+        return ""
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).netloc

@@ -1,0 +1,72 @@
+"""The cluster as the scheduler follows it: every node and GPU pod, told to the extender as it changes.
+
+In: the API server. Out: calls of `Extender.put_*` and `drop_*`, and what the webhook may know of the GPUs. `synced` is
+set when both lists are in the books and each node was calculated once.
+"""
+
+import asyncio
+
+from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.webhook.settings import KnownGpus
+from deviceplugin.kube.cluster_client import ClusterClient
+from deviceplugin.kube.cluster_nodes import cluster_nodes
+from deviceplugin.kube.cluster_pods import cluster_pods
+from deviceplugin.kube.reflector import Change, ChangeKind, Reflector
+from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.cluster_node import ClusterNode
+from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.units import ResourceNames
+
+
+class FollowedCluster:
+    """`run` until it is cancelled."""
+
+    def __init__(self, client: ClusterClient, extender: Extender, *, names: ResourceNames) -> None:
+        self._extender = extender
+        self._nodes: Reflector[str, ClusterNode] = Reflector(client, cluster_nodes(names))
+        self._pods: Reflector[PodUid, ClusterPod] = Reflector(client, cluster_pods(names))
+        self._nodes.subscribe(self._node_changed)
+        self._pods.subscribe(self._pod_changed)
+        self._known: KnownGpus | None = None
+        self.synced = asyncio.Event()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._nodes.run(), name="nodes")
+            group.create_task(self._pods.run(), name="pods")
+            await self._nodes.synced.wait()
+            await self._pods.synced.wait()
+            self._extender.settle()
+            self.synced.set()
+
+    @property
+    def known(self) -> KnownGpus:
+        """Made anew where a node has changed since it was last asked for."""
+        if self._known is None:
+            books = self._extender.books.nodes.values()
+            self._known = KnownGpus.of(book.inventory for book in books if book.inventory is not None)
+        return self._known
+
+    def missing(self) -> tuple[str, ...]:
+        """What has not been listed yet."""
+        waited = (("nodes", self._nodes), ("pods", self._pods))
+        listed = tuple(f"the cluster's {what} are not listed yet" for what, each in waited if not each.synced.is_set())
+        return listed or (() if self.synced.is_set() else ("the books are not complete yet",))
+
+    def silence(self) -> dict[str, float]:
+        """Seconds since the API server last said anything about nodes and pods."""
+        ages = {"nodes": self._nodes.last_event_age, "pods": self._pods.last_event_age}
+        return {what: age for what, age in ages.items() if age is not None}
+
+    def _node_changed(self, change: Change[ClusterNode]) -> None:
+        self._known = None
+        if change.kind is ChangeKind.DELETED:
+            self._extender.drop_node(change.item.name)
+        else:
+            self._extender.put_node(change.item)
+
+    def _pod_changed(self, change: Change[ClusterPod]) -> None:
+        if change.kind is ChangeKind.DELETED:
+            self._extender.drop_pod(change.item.uid)
+        else:
+            self._extender.put_pod(change.item)

@@ -1,0 +1,125 @@
+"""`vcuda scheduler` from start to stop, on one event loop.
+
+In: settings. Out: an exit; VcudaError where it cannot run. The door opens first, so that probes can say what is waited
+for; then nodes and pods are read, certificates made or read, and a leader found. SIGTERM and SIGINT end it in order:
+not ready, drain, requests under way, the Lease given up. SIGKILL costs nothing but time: what counts is in the cluster.
+"""
+
+import asyncio
+import contextlib
+import gc
+import signal
+import time
+
+import structlog
+
+from deviceplugin import __version__
+from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.http.server import SchedulerServer
+from deviceplugin.cluster.webhook.review import Webhook
+from deviceplugin.config.scheduler import SchedulerSettings
+from deviceplugin.errors import VcudaError
+from deviceplugin.kube.cluster_client import ClusterClient
+from deviceplugin.kube.credentials import Credentials
+from deviceplugin.kube.tokens import TokenBucket
+from deviceplugin.kube.transport import Transport
+from deviceplugin.scheduler.certificates import Certificates
+from deviceplugin.scheduler.cluster import FollowedCluster
+from deviceplugin.scheduler.leadership import leadership_of
+from deviceplugin.scheduler.rules import extender_settings, webhook_settings
+from deviceplugin.scheduler.service import SchedulerService
+
+log = structlog.get_logger("vcuda.scheduler")
+_LAPSE_EVERY_S = 1.0
+_CONNECTIONS = 128
+_RESIGN_WITHIN_S = 2.0
+
+
+def run(settings: SchedulerSettings) -> None:
+    """Until a signal; raises the VcudaError that made it impossible to go on."""
+    try:
+        asyncio.run(_serve(settings))
+    except* VcudaError as errors:
+        raise _first(errors) from None
+    log.info("stopped")
+
+
+async def _serve(settings: SchedulerSettings) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    credentials = Credentials(settings.cluster.kubeconfig)
+    await credentials.access()
+    writes = TokenBucket(rate=settings.cluster.requests_per_second, burst=settings.cluster.burst)
+    transport = Transport(credentials, connections=_CONNECTIONS)
+    async with ClusterClient(transport, names=settings.names, writes=writes) as client:
+        await _work(settings, client, stop)
+
+
+async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asyncio.Event) -> None:
+    began = time.monotonic()
+    extender = Extender(client, extender_settings(settings))
+    followed = FollowedCluster(client, extender, names=settings.names)
+    leadership = leadership_of(settings, client)
+    certificates = Certificates(settings, client)
+    service = SchedulerService(
+        extender=extender,
+        webhook=Webhook(webhook_settings(settings)),
+        cluster=followed,
+        leadership=leadership,
+        certificates=certificates,
+        names=settings.names,
+    )
+    server = SchedulerServer(service, context=certificates.tls.context, version=__version__)
+    serving = settings.serving
+    await server.start(serving.address, serving.port, end_within=serving.end_within)
+    log.info("listening", address=serving.address, port=server.port)
+    try:
+        async with asyncio.TaskGroup() as group:
+            parts = (
+                group.create_task(followed.run(), name="cluster"),
+                group.create_task(leadership.run(), name="leadership"),
+                group.create_task(certificates.run(lambda: leadership.leads), name="certificates"),
+                group.create_task(extender.wake_up.run(), name="wake-up"),
+                group.create_task(_lapse(extender), name="reservations"),
+                group.create_task(_tell_when_ready(service, followed, certificates, began), name="ready"),
+            )
+            await stop.wait()
+            log.info("stopping", drain_s=serving.drain)
+            # All parts go on meanwhile: whoever still asks gets the same answers as before.
+            await server.stop(drain=serving.drain)
+            with contextlib.suppress(VcudaError, TimeoutError):
+                async with asyncio.timeout(_RESIGN_WITHIN_S):
+                    await leadership.resign()
+            for part in parts:
+                part.cancel()
+    finally:
+        await server.stop()
+
+
+async def _lapse(extender: Extender) -> None:
+    while True:
+        await asyncio.sleep(_LAPSE_EVERY_S)
+        extender.lapse()
+
+
+async def _tell_when_ready(
+    service: SchedulerService, followed: FollowedCluster, certificates: Certificates, began: float
+) -> None:
+    await followed.synced.wait()
+    _favour_latency()
+    await certificates.ready.wait()
+    figures = service.figures()
+    log.info("ready", seconds=round(time.monotonic() - began, 3), nodes=figures.nodes, gpus=figures.gpus)
+
+
+def _favour_latency() -> None:
+    """What was listed stays: a full garbage collection would look at all of it and find nothing."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
+def _first(errors: BaseExceptionGroup[VcudaError]) -> VcudaError:
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

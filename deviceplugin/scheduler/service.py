@@ -1,0 +1,125 @@
+"""The verbs behind the routes: bytes to extender and webhook and back, who may answer what, and the figures.
+
+In: bodies. Out: answers for `cluster.http`. Filter, prioritize, bind and preempt are answered where kube-scheduler's
+leader is, for reservations are in this replica's memory alone; webhook and dry run everywhere. Not here: any choice.
+"""
+
+from collections import Counter
+
+import msgspec
+
+from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.extender.wire import (
+    read_bind,
+    read_preempt,
+    read_question,
+    write_bound,
+    write_filtered,
+    write_scores,
+    write_victims,
+)
+from deviceplugin.cluster.http.verbs import LARGE, Answer, Explanation, Figures, NotNowError, Verb
+from deviceplugin.cluster.webhook.review import Webhook
+from deviceplugin.model.units import ResourceNames
+from deviceplugin.scheduler.certificates import Certificates
+from deviceplugin.scheduler.cluster import FollowedCluster
+from deviceplugin.scheduler.explaining import bound_pod
+from deviceplugin.scheduler.leadership import Leadership
+
+
+class SchedulerService:
+    """Everything that one replica answers."""
+
+    def __init__(
+        self,
+        *,
+        extender: Extender,
+        webhook: Webhook,
+        cluster: FollowedCluster,
+        leadership: Leadership,
+        certificates: Certificates,
+        names: ResourceNames,
+    ) -> None:
+        self._extender = extender
+        self._webhook = webhook
+        self._cluster = cluster
+        self._leadership = leadership
+        self._certificates = certificates
+        self._names = names
+
+    @property
+    def verbs(self) -> tuple[Verb, ...]:
+        return (
+            Verb("webhook", self._review, early=True),
+            Verb("filter", self._filter),
+            Verb("filter-dryrun", self._filter_dry_run, LARGE),
+            Verb("prioritize", self._prioritize),
+            Verb("bind", self._bind),
+            Verb("preempt", self._preempt),
+        )
+
+    def not_ready(self) -> tuple[str, ...]:
+        return (*self._cluster.missing(), *self._certificates.missing())
+
+    def figures(self) -> Figures:
+        books = self._extender.books.nodes.values()
+        holdings = [held.is_bound for book in books for held in book.holdings.values()]
+        known = [len(book.inventory.gpus) for book in books if book.inventory is not None]
+        return Figures(
+            nodes=len(known),
+            gpus=sum(known),
+            reservations=holdings.count(False),
+            pods=holdings.count(True),
+            leads=self._leadership.leads,
+            days_left=self._certificates.days_left(),
+            silence=self._cluster.silence(),
+        )
+
+    def explain(self, namespace: str, name: str) -> Explanation:
+        found = self._extender.explain(namespace, name) or bound_pod(self._extender.books, namespace, name)
+        if found is not None:
+            return Explanation(msgspec.json.encode(found))
+        leader = self._leadership.leader
+        if not self._leadership.leads:
+            sentence = f"this replica does not answer kube-scheduler; {leader or 'none'} does, ask there"
+            return Explanation(status=421, sentence=sentence, leader=leader)
+        sentence = (
+            f"nothing is known of pod {namespace}/{name}: it asks for no GPU of ours, has ended, or kube-scheduler has "
+            "not asked about it yet"
+        )
+        return Explanation(status=404, sentence=sentence, leader=leader)
+
+    async def _review(self, body: bytes) -> Answer:
+        reply = self._webhook.answer(body, self._cluster.known)
+        return Answer(reply.body, reply.outcome.value)
+
+    async def _filter(self, body: bytes) -> Answer:
+        await self._lead()
+        question = read_question(body, self._names)
+        found = self._extender.filter(question)
+        reasons = Counter([*found.failed.values(), *found.unresolvable.values()])
+        outcome = "failed" if found.error else "chosen" if found.names else "refused"
+        return Answer(write_filtered(found, question), outcome, reasons)
+
+    async def _filter_dry_run(self, body: bytes) -> Answer:
+        question = read_question(body, self._names)
+        return Answer(write_filtered(self._extender.filter_dry_run(question), question))
+
+    async def _prioritize(self, body: bytes) -> Answer:
+        await self._lead()
+        return Answer(write_scores(self._extender.prioritize(read_question(body, self._names))))
+
+    async def _bind(self, body: bytes) -> Answer:
+        await self._lead()
+        error = await self._extender.bind(read_bind(body))
+        return Answer(write_bound(error), "refused" if error else "bound")
+
+    async def _preempt(self, body: bytes) -> Answer:
+        await self._lead()
+        return Answer(write_victims(self._extender.preempt(read_preempt(body, self._names))))
+
+    async def _lead(self) -> None:
+        if not await self._leadership.confirm():
+            raise NotNowError(
+                f"this replica does not answer kube-scheduler; {self._leadership.leader or 'none'} does, by the Lease"
+            )
