@@ -1,0 +1,199 @@
+"""The real `vcuda scheduler` as a process beside the stand-in API server, asked as kube-scheduler asks.
+
+In: nodes and pods as a test says. Out: the process over several lives, its log, answers over TLS that is checked
+against the caBundle in the store. Invariant: after the block no process is left.
+"""
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
+from deviceplugin.model.inventory_annotation import format_inventory
+from deviceplugin.model.topology import Topology
+from deviceplugin.model.units import MIB
+from tests.fakes.apiserver import ApiServer
+from tests.fakes.apiserver.objects import container, node, pod
+
+Json = dict[str, Any]
+CONFIGURATION = "vcuda-scheduler"
+SERVICE_NAME = "vcuda-scheduler.gpu.svc"
+
+
+def gpu_node(name: str, *, gpus: int = 2, mib: int = 16384) -> Json:
+    made = tuple(
+        Gpu(GpuUuid(f"GPU-{name}-{minor}"), index=minor, minor=minor, model="NVIDIA T4", memory_bytes=mib * MIB)
+        for minor in range(gpus)
+    )
+    inventory = Inventory(made, Topology(tuple(range(gpus))), Driver("570.1", (12, 8)))
+    found = node(name)
+    found["metadata"]["annotations"] = {"tencent.com/vcuda-inventory": format_inventory(inventory, share_mode=True)}
+    blocks = gpus * mib // 256
+    found["status"] = {
+        "allocatable": {"tencent.com/vcuda-core": str(100 * gpus), "tencent.com/vcuda-memory": str(blocks)},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+    return found
+
+
+def webhook_configuration() -> Json:
+    hook = {
+        "name": "pods.vcuda.tencent.com",
+        "clientConfig": {"service": {"name": "vcuda-scheduler", "namespace": "gpu", "path": "/webhook"}},
+        "rules": [],
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    return {"metadata": {"name": CONFIGURATION}, "webhooks": [hook]}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
+
+
+class Scheduler:
+    """One replica over several lives."""
+
+    def __init__(self, folder: Path, kubeconfig: Path, *, identity: str, flags: tuple[str, ...] = ()) -> None:
+        self.port = free_port()
+        self.log = folder / f"{identity}.log"
+        self._flags = (
+            *("--kubeconfig", str(kubeconfig), "--identity", identity, "--namespace", "gpu"),
+            *("--listen-addr", "127.0.0.1", "--listen-port", str(self.port), "--log-format", "json"),
+            *("--certificate-check-period", "0.2", "--lease-duration", "3", "--lease-retry", "0.3", "--drain", "0.3"),
+            *flags,
+        )
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "deviceplugin", "scheduler", *self._flags),
+                env={**os.environ, "PYTHONWARNINGS": "ignore"},
+                stdout=log,
+                stderr=log,
+            )
+
+    async def end(self, number: signal.Signals) -> int:
+        assert self._process is not None
+        self._process.send_signal(number)
+        async with asyncio.timeout(20):
+            return await self._process.wait()
+
+    async def destroy(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    def said(self, event: str) -> list[Json]:
+        lines = [line for line in self.log.read_text().splitlines() if line.startswith("{")]
+        return [entry for entry in map(json.loads, lines) if entry.get("msg") == event]
+
+
+class Scene:
+    """The cluster, and whoever asks the replicas."""
+
+    def __init__(self, folder: Path, api: ApiServer) -> None:
+        self.folder = folder
+        self.api = api
+        self.kubeconfig = api.kubeconfig(folder / "kubeconfig")
+        self.replicas: list[Scheduler] = []
+
+    async def replica(self, identity: str = "replica-a", *flags: str) -> Scheduler:
+        made = Scheduler(self.folder, self.kubeconfig, identity=identity, flags=flags)
+        self.replicas.append(made)
+        await made.start()
+        return made
+
+    def bundle(self) -> str:
+        configuration = self.api.store.get("mutatingwebhookconfigurations", CONFIGURATION)
+        return base64.b64decode(configuration["webhooks"][0]["clientConfig"].get("caBundle") or "").decode()
+
+    async def ask(self, replica: Scheduler, path: str, document: object = None) -> tuple[int, Any]:
+        """As the API server does: trusting the caBundle, by the service's name."""
+        context = ssl.create_default_context(cadata=self.bundle()) if self.bundle() else ssl.create_default_context()
+        method = "GET" if document is None else "POST"
+        connector = aiohttp.TCPConnector(ssl=context, force_close=True)
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.request(method, replica.url + path, json=document, server_hostname=SERVICE_NAME) as answer,
+        ):
+            text = await answer.text()
+            is_json = answer.content_type == "application/json"
+            return answer.status, json.loads(text) if is_json else text
+
+    async def until_ready(self, replica: Scheduler, *, seconds: float = 20.0) -> None:
+        async with asyncio.timeout(seconds):
+            while True:
+                assert replica.is_running, replica.log.read_text()
+                try:
+                    status, _ = await self.ask(replica, "/readyz")
+                    if status == 200:
+                        return
+                except (aiohttp.ClientError, OSError):
+                    pass
+                await asyncio.sleep(0.05)
+
+    async def until(
+        self, replica: Scheduler, path: str, wanted: Callable[[int, Any], bool], document: object = None
+    ) -> Any:
+        """Asks until the answer is as wanted, and returns it."""
+        async with asyncio.timeout(20):
+            while True:
+                status, found = await self.ask(replica, path, document)
+                if wanted(status, found):
+                    return found
+                await asyncio.sleep(0.05)
+
+    def create_pod(self, name: str, *, cores: int = 30, blocks: int = 8) -> Json:
+        return self.api.store.create("pods", pod(name, container(cores=cores, blocks=blocks)), namespace="default")
+
+    async def filter(self, replica: Scheduler, wanted: Json, *nodes: str) -> tuple[int, Any]:
+        return await self.ask(replica, "/filter", {"Pod": wanted, "Nodes": None, "NodeNames": list(nodes)})
+
+    async def bind(self, replica: Scheduler, wanted: Json, node_name: str) -> tuple[int, Any]:
+        meta = wanted["metadata"]
+        order = {
+            "PodName": meta["name"],
+            "PodNamespace": meta["namespace"],
+            "PodUID": meta["uid"],
+            "Node": node_name,
+        }
+        return await self.ask(replica, "/bind", order)
+
+    def stored(self, name: str) -> Json:
+        return self.api.store.get("pods", name, namespace="default")
+
+
+@asynccontextmanager
+async def cluster(folder: Path, *nodes: Json) -> AsyncIterator[Scene]:
+    async with ApiServer() as api:
+        for each in nodes or (gpu_node("n1"), gpu_node("n2")):
+            api.store.create("nodes", each)
+        api.store.create("mutatingwebhookconfigurations", webhook_configuration())
+        scene = Scene(folder, api)
+        try:
+            yield scene
+        finally:
+            for replica in scene.replicas:
+                await replica.destroy()

@@ -1,0 +1,216 @@
+"""From a pod at the webhook to a bound one, over the wire and in a process of its own."""
+
+import asyncio
+import base64
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from deviceplugin.cli import main
+from tests.fakes.apiserver.faults import Harm
+from tests.fakes.apiserver.objects import container, pod
+from tests.scheduler.scene import Json, Scene, Scheduler, cluster
+
+
+def review(made: Json) -> Json:
+    request = {
+        "uid": "r1",
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "operation": "CREATE",
+        "namespace": "default",
+        "object": made,
+    }
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+
+async def test_a_pod_is_changed_by_the_webhook_chosen_by_filter_and_bound_with_its_gpus(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as scene:
+        replica = await scene.replica()
+        await scene.until_ready(replica)
+
+        status, answer = await scene.ask(replica, "/webhook", review(pod("p", container(cores=30, blocks=8))))
+        patch = json.loads(base64.b64decode(answer["response"]["patch"]))
+        assert (status, answer["response"]["allowed"]) == (200, True)
+        assert {"op": "add", "path": "/spec/schedulerName", "value": "vcuda-scheduler"} in patch
+
+        made = scene.create_pod("p")
+        status, answer = await scene.filter(replica, made, "n1", "n2", "elsewhere")
+        (chosen,) = answer["NodeNames"]
+        assert answer["FailedAndUnresolvableNodes"] == {"elsewhere": "node is not known to the GPU scheduler yet"}
+        assert await scene.bind(replica, made, chosen) == (200, {"Error": ""})
+        bound = scene.stored("p")
+        assert bound["spec"]["nodeName"] == chosen
+        assert bound["metadata"]["annotations"]["tencent.com/predicate-node"] == chosen
+        assert f"GPU-{chosen}-" in bound["metadata"]["annotations"]["tencent.com/vcuda-allocation"]
+
+        _, text = await scene.ask(replica, "/metrics")
+        assert 'vcuda_scheduler_requests_total{outcome="bound",verb="bind"} 1.0' in text
+        assert 'vcuda_scheduler_requests_total{outcome="changed",verb="webhook"} 1.0' in text
+        assert "vcuda_scheduler_gpus 4.0" in text
+
+
+async def test_a_kill_between_filter_and_bind_loses_nothing(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as scene:
+        replica = await scene.replica()
+        await scene.until_ready(replica)
+        holder = scene.create_pod("holder", cores=100, blocks=0)
+        _, answer = await scene.filter(replica, holder, "n1")
+        assert await scene.bind(replica, holder, "n1") == (200, {"Error": ""})
+        made = scene.create_pod("p", cores=100, blocks=0)
+        _, answer = await scene.filter(replica, made, "n1")
+        assert answer["NodeNames"] == ["n1"]
+
+        await replica.end(signal.SIGKILL)
+        await replica.start()
+        await scene.until_ready(replica)
+        assert await scene.bind(replica, made, "n1") == (200, {"Error": ""})
+        taken = [
+            scene.stored(name)["metadata"]["annotations"]["tencent.com/vcuda-allocation"] for name in ("holder", "p")
+        ]
+        assert len({uuid for text in taken for uuid in ("GPU-n1-0", "GPU-n1-1") if uuid in text}) == 2
+        third = scene.create_pod("third", cores=100, blocks=0)
+        _, answer = await scene.filter(replica, third, "n1")
+        assert answer["NodeNames"] in (None, [])
+        assert list(answer["FailedNodes"]) == ["n1"]
+
+
+async def test_its_certificate_outlives_it_so_that_nobody_notices_a_restart(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as scene:
+        replica = await scene.replica()
+        await scene.until_ready(replica)
+        before = scene.bundle()
+        await replica.end(signal.SIGKILL)
+        await replica.start()
+        await scene.until_ready(replica)
+        assert scene.bundle() == before
+
+
+async def test_a_signal_ends_it_in_order_and_gives_the_lease_up(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as scene:
+        replica = await scene.replica()
+        await scene.until_ready(replica)
+        ended = asyncio.create_task(replica.end(signal.SIGTERM))
+        assert await scene.until(replica, "/readyz", lambda status, _: status == 503) == "stopping\n"
+        assert (await scene.filter(replica, scene.create_pod("p"), "n1"))[0] == 200
+        assert await ended == 0
+        assert replica.said("stopped")
+        lease = scene.api.store.get("leases", "vcuda-scheduler", namespace="gpu")
+        assert lease["spec"]["holderIdentity"] == ""
+        assert "Traceback" not in replica.log.read_text()
+
+
+async def test_without_the_api_server_it_lives_is_not_ready_and_says_why(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as scene:
+        scene.api.faults.add(harm=Harm.STATUS, code=500, times=1000)
+        replica = await scene.replica()
+        async with asyncio.timeout(20):
+            while not replica.said("listening"):
+                await asyncio.sleep(0.05)
+        opened = await insecure(replica, "/readyz")
+        assert opened[0] == 503
+        assert "the cluster's nodes are not listed yet; the cluster's pods are not listed yet" in opened[1]
+        assert (await insecure(replica, "/healthz"))[0] == 200
+        assert (await insecure(replica, "/filter", b"{}"))[0] == 503
+
+
+async def insecure(replica: Scheduler, path: str, body: bytes | None = None) -> tuple[int, str]:
+    import aiohttp
+
+    async with aiohttp.ClientSession() as session:
+        method = "GET" if body is None else "POST"
+        async with session.request(method, replica.url + path, data=body, ssl=False) as answer:
+            return answer.status, await answer.text()
+
+
+async def test_of_two_replicas_one_answers_kube_scheduler_both_serve_the_webhook_and_one_takes_over(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path) as scene:
+        first = await scene.replica("replica-a")
+        await scene.until_ready(first)
+        second = await scene.replica("replica-b")
+        await scene.until_ready(second)
+        made = scene.create_pod("p")
+        for replica in (first, second):
+            assert (await scene.ask(replica, "/webhook", review(made)))[0] == 200
+        assert (await scene.filter(first, made, "n1"))[0] == 200
+        status, text = await scene.filter(second, made, "n1")
+        assert (status, text) == (
+            503,
+            "this replica does not answer kube-scheduler; replica-a does, by the Lease\n",
+        )
+        assert await scene.ask(second, "/explain?pod=default/p") == (
+            421,
+            {"error": "this replica does not answer kube-scheduler; replica-a does, ask there", "leader": "replica-a"},
+        )
+        await first.end(signal.SIGTERM)
+        question = {"Pod": made, "NodeNames": ["n1"]}
+        answer = await scene.until(second, "/filter", lambda status, _: status == 200, question)
+        assert answer["NodeNames"] == ["n1"]
+
+
+async def test_beside_kube_scheduler_the_replica_of_its_leader_answers_at_once(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as scene:
+        flags = ("--leader-election", "kube-scheduler", "--lease-retry", "1")
+        first = await scene.replica("replica-a", *flags)
+        second = await scene.replica("replica-b", *flags)
+        await scene.until_ready(first)
+        await scene.until_ready(second)
+        made = scene.create_pod("p")
+        assert (await scene.filter(first, made, "n1"))[0] == 503
+        spec = {"holderIdentity": "replica-b_5f0c", "leaseDurationSeconds": 15, "leaseTransitions": 1}
+        lease = {"metadata": {"name": "vcuda-scheduler"}, "spec": spec}
+        scene.api.store.create("leases", lease, namespace="gpu")
+        assert (await scene.filter(second, made, "n1"))[0] == 200, "kube-scheduler asks right after it has won"
+        assert (await scene.filter(first, made, "n1"))[0] == 503
+
+
+@pytest.mark.parametrize("path", ["/filter", "/bind", "/preempt", "/prioritize", "/webhook", "/filter-dryrun"])
+async def test_a_malformed_body_is_one_sentence_and_the_server_goes_on(tmp_path: Path, path: str) -> None:
+    async with cluster(tmp_path) as scene:
+        replica = await scene.replica("replica-a", "--leader-election", "none")
+        await scene.until_ready(replica)
+        documents: tuple[object, ...] = ("text", {}, [], {"Pod": 3}, {"Pod": {"metadata": {"name": 5}}, "NodeNames": {}})
+        for document in documents:
+            status, text = await scene.ask(replica, path, document)
+            assert (status, text.count("\n")) == (400, 1), (document, text)
+        assert (await scene.ask(replica, "/readyz"))[0] == 200
+        assert "Traceback" not in replica.log.read_text()
+
+
+async def explained(scene: Scene, replica: Scheduler, name: str, *more: str) -> tuple[int, str]:
+    authority = scene.folder / "authority.crt"
+    authority.write_text(scene.bundle())
+    args = ["explain", name, "--url", replica.url, "--ca-file", str(authority), *more]
+    result = await asyncio.to_thread(CliRunner().invoke, main, args)
+    return result.exit_code, result.stdout + result.stderr
+
+
+async def test_a_waiting_pod_is_explained_by_node_and_gpu(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as scene:
+        replica = await scene.replica()
+        await scene.until_ready(replica)
+        for number in (1, 2):
+            holder = scene.create_pod(f"holder-{number}", cores=100, blocks=0)
+            await scene.filter(replica, holder, "n1")
+            await scene.bind(replica, holder, "n1")
+        made = scene.create_pod("p")
+        await scene.filter(replica, made, "n1", "n2")
+        waiting = scene.create_pod("q", cores=400, blocks=0)
+        await scene.filter(replica, waiting, "n1", "n2")
+
+        code, text = await explained(scene, replica, "q")
+        assert code == 0
+        assert text.startswith("default/q: none of the 2 nodes that kube-scheduler asked about carries the pod")
+        assert "node n1:" in text
+        code, text = await explained(scene, replica, "default/q", "--output", "json")
+        assert (code, json.loads(text)["pod"]) == (0, "default/q")
+        code, text = await explained(scene, replica, "holder-1")
+        assert (code, text.splitlines()[0]) == (0, "default/holder-1: it is bound to node n1")
+        assert "container main: 100 cores" in text
+        code, text = await explained(scene, replica, "nobody")
+        assert (code, text.count("\n")) == (1, 1)
+        assert text.startswith("vcuda: nothing is known of pod default/nobody: it asks for no GPU of ours")
