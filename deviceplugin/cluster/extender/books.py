@@ -134,12 +134,6 @@ class Books:
             if held is not None and held.expires <= self._clock():
                 self.release(uid, node)
 
-    def warm(self) -> None:
-        """Calculates every node once, so that the first question after the start is as quick as the others."""
-        for book in self._nodes.values():
-            if book.problem is None:
-                _ = book.state
-
     def _enter(self, holding: Holding) -> None:
         uid, node = holding.pod.uid, holding.node
         self._book(node).hold(holding)
