@@ -156,6 +156,14 @@ def test_only_pods_that_concern_us_are_sent(admin: Client, server: WebhookServer
     assert sorted(set(server.asked)) == ["core", "hami", "init", "opted-out-stale", "stale"]
 
 
+def test_very_many_annotations_are_within_the_cost_that_cel_may_have(admin: Client, server: WebhookServer) -> None:
+    many = {f"example.com/annotation-{number}": "x" for number in range(8000)}  # of 256 KiB that all may have together
+    admin.post(DRY, gpu_pod("plain", {}, annotations=many))
+    assert not server.asked
+    admin.post(DRY, gpu_pod("stale", {}, annotations={**many, ALLOCATION: "{}"}))
+    assert server.asked[-1] == "stale"
+
+
 def test_other_pods_are_created_while_the_webhook_is_away(cluster: Cluster, admin: Client) -> None:
     nobody = WebhookServer(Webhook(SETTINGS), KNOWN, "https://127.0.0.1:1/webhook")
     made = configuration("webhook.yaml", nobody, cluster)
@@ -242,6 +250,13 @@ class TestPolicy:
             "mine": "1",
             "tencent.com/vcuda-core-limit": "50",
         }
+
+    def test_very_many_other_annotations_may_change_at_once(self, admin: Client, path: str) -> None:
+        many = {f"example.com/annotation-{number}": "x" for number in range(7000)}
+        admin.merge(path, {"metadata": {"annotations": many}})
+        admin.merge(path, {"metadata": {"annotations": dict.fromkeys(many, "y")}})
+        said = _message(admin, path, {"metadata": {"annotations": {**many, INDEX: "7"}}})
+        assert f"{INDEX} is written by vcuda alone" in said
 
     @pytest.mark.parametrize("way", ["/held/binding", "bindings"])
     def test_only_our_scheduler_binds_with_them(self, admin: Client, path: str, way: str) -> None:

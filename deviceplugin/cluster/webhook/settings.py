@@ -8,32 +8,9 @@ given.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from deviceplugin.errors import ParseError
 from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.share_memory import ShareMemory
 from deviceplugin.model.units import ResourceNames, blocks_in
-
-PROPORTIONAL = "proportional"
-OFF = "off"
-
-
-@dataclass(frozen=True, slots=True)
-class ShareMemory:
-    """What a share gets that names no memory: its part of the smallest GPU known, or so many blocks, or nothing."""
-
-    proportional: bool = True
-    blocks: int = 0
-
-
-def parse_share_memory(text: str) -> ShareMemory:
-    """`proportional`, `off`, or a number of blocks for each GPU of the share."""
-    word = text.strip().lower()
-    if word == PROPORTIONAL:
-        return ShareMemory()
-    if word == OFF:
-        return ShareMemory(proportional=False)
-    if not (word.isascii() and word.isdigit() and 1 <= len(word) <= 6 and int(word)):
-        raise ParseError(f"{text[:40]!r} is no memory for a share; write {PROPORTIONAL}, {OFF} or a number of blocks")
-    return ShareMemory(proportional=False, blocks=int(word))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +44,7 @@ class WebhookSettings:
     names: ResourceNames = field(default_factory=ResourceNames)
     scheduler_name: str = "vcuda-scheduler"
     default_cores: int = 10
-    share_memory: ShareMemory = ShareMemory()
+    share_memory: ShareMemory = field(default_factory=ShareMemory)
     hide_gpus: bool = False
     library_path: bool = True
     runtime_class: str = ""

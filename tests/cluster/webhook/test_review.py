@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.webhook.review import Outcome, Webhook
-from deviceplugin.cluster.webhook.settings import KnownGpus, parse_share_memory
+from deviceplugin.cluster.webhook.settings import KnownGpus
 from deviceplugin.errors import ParseError
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.topology import Topology
@@ -153,21 +153,6 @@ def test_a_pod_nested_beyond_reason_is_denied() -> None:
 @given(odd_pods | st.recursive(st.none() | st.text(), lambda inner: st.dictionaries(st.text(), inner)))
 def test_every_pod_gets_an_answer(given: object) -> None:
     assert isinstance(response(review(given))["allowed"], bool)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("proportional", (True, 0)), (" OFF ", (False, 0)), ("16", (False, 16))],
-)
-def test_the_memory_of_a_share_is_set_in_words(text: str, expected: tuple[bool, int]) -> None:
-    found = parse_share_memory(text)
-    assert (found.proportional, found.blocks) == expected
-
-
-@pytest.mark.parametrize("text", ["", "0", "-1", "some", "99999999", "1.5", "²"])
-def test_wrong_words_for_it_are_refused(text: str) -> None:
-    with pytest.raises(ParseError, match="proportional, off or a number"):
-        parse_share_memory(text)
 
 
 def test_what_is_known_is_said_by_all_inventories_together() -> None:

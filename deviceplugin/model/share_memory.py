@@ -1,0 +1,34 @@
+"""What a share gets that names no memory.
+
+In: the operator's word. Out: a frozen value, or a ParseError that lists the words. Not here: the reckoning.
+"""
+
+from dataclasses import dataclass
+
+from deviceplugin.errors import ParseError
+
+PROPORTIONAL = "proportional"
+OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class ShareMemory:
+    """Its part of the smallest GPU known, else so many blocks of each GPU, else (0) nothing."""
+
+    proportional: bool = True
+    blocks: int = 0
+
+    def __str__(self) -> str:
+        return PROPORTIONAL if self.proportional else str(self.blocks or OFF)
+
+
+def parse_share_memory(text: str) -> ShareMemory:
+    """`proportional`, `off`, or a number of blocks for each GPU of the share."""
+    word = text.strip().lower()
+    if word == PROPORTIONAL:
+        return ShareMemory()
+    if word == OFF:
+        return ShareMemory(proportional=False)
+    if not (word.isascii() and word.isdigit() and len(word) <= 6 and int(word)):
+        raise ParseError(f"{text[:40]!r} is no memory for a share; write {PROPORTIONAL}, {OFF} or a number of blocks")
+    return ShareMemory(proportional=False, blocks=int(word))
