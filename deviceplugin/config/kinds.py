@@ -109,31 +109,6 @@ def _read_count(text: str) -> int:
 COUNT = Kind("a whole number above zero", "NUMBER", _read_count, str, (int,))
 
 
-def _read_cores(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,3}", text) or int(text) > 100:
-        raise ValueError(f"{text[:40]!r} is not a number of cores from 0 to 100")
-    return int(text)
-
-
-CORES = Kind("a number of cores", "CORES", _read_cores, str, (int,))
-
-
-def _read_share_memory(text: str) -> str:
-    if text not in ("proportional", "off") and not re.fullmatch(r"[1-9][0-9]{0,5}", text):
-        raise ValueError(f"{text[:40]!r} is no memory for a share; give proportional, off or a number of blocks")
-    return text
-
-
-SHARE_MEMORY = Kind("proportional, off or a number of blocks", "BLOCKS", _read_share_memory, str, (int, str))
-
-
-def _read_namespaces(text: str) -> tuple[str, ...]:
-    return tuple(_read_name(item.strip()) for item in text.split(",") if item.strip())
-
-
-NAMESPACES = Kind("a list of namespaces", "NAME,...", _read_namespaces, ",".join, (list, str))
-
-
 def read_path(text: str) -> Path:
     """A path that is safe in a sentence, a log line and a protocol buffer; raises ValueError."""
     if not text:

@@ -17,6 +17,7 @@ from deviceplugin.config import kinds
 from deviceplugin.config.logs import LogSettings
 from deviceplugin.config.program import Program
 from deviceplugin.config.setting import section, setting
+from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import ConfigError
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.model.units import DEFAULT_DOMAIN, ResourceNames
@@ -134,57 +135,6 @@ class PlacementSettings:
         kinds.PERIOD,
         "The same for a pod of a gang that waits for its other members.",
         default=600.0,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class WebhookSettings:
-    """What is done to pods on their way in."""
-
-    scheduler_name: str = setting(
-        "scheduler-name",
-        kinds.OPTIONAL_NAME,
-        "What becomes of a GPU pod's schedulerName where it is the default; empty: it stays.",
-        default="vcuda-scheduler",
-    )
-    default_cores: int = setting(
-        "default-cores",
-        kinds.CORES,
-        "Cores for a container that asks for memory alone; 0: it is refused.",
-        default=10,
-    )
-    share_memory: str = setting(
-        "share-memory",
-        kinds.SHARE_MEMORY,
-        "Memory for a share that names none: its part of the smallest GPU known, or so many blocks; off: refused.",
-        default="proportional",
-    )
-    hide_gpus: bool = setting(
-        "hide-gpus",
-        kinds.BOOLEAN,
-        "Set NVIDIA_VISIBLE_DEVICES=none in containers that ask for no GPU, in pods that have one.",
-        default=True,
-    )
-    runtime_class: str = setting(
-        "runtime-class",
-        kinds.OPTIONAL_NAME,
-        "RuntimeClass of a GPU pod that names none; empty: it stays.",
-        default="",
-    )
-    namespaces: tuple[str, ...] = setting(
-        "webhook-namespaces", kinds.NAMESPACES, "Only pods of these namespaces; empty: of all.", default=()
-    )
-    ignored_namespaces: tuple[str, ...] = setting(
-        "webhook-ignored-namespaces", kinds.NAMESPACES, "Pods of these namespaces are left alone.", default=()
-    )
-    translate_hami: bool = setting(
-        "translate-hami", kinds.BOOLEAN, "Read HAMi's resources (nvidia.com/gpu and its kind) as ours.", default=True
-    )
-    configuration: str = setting(
-        "webhook-configuration",
-        kinds.OPTIONAL_NAME,
-        "MutatingWebhookConfiguration whose caBundle is kept right; empty: none.",
-        default="vcuda-scheduler",
     )
 
 

@@ -19,7 +19,7 @@ from deviceplugin.kube.paths import core, of_group
 from deviceplugin.kube.secrets import NewSecret, Secret, read_secret
 from deviceplugin.kube.tokens import TokenBucket
 from deviceplugin.kube.transport import CONNECTIONS, DEFAULT_TIMEOUTS, JSON, Timeouts, Transport
-from deviceplugin.kube.webhooks import ADMISSION, STRATEGIC, bundle_change
+from deviceplugin.kube.webhooks import ADMISSION, STRATEGIC, bundle_change, bundles
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.units import ResourceNames
 
@@ -98,6 +98,11 @@ class ClusterClient(KubeClient):
         path, what = lease_path(lease.namespace, lease.name), f"update lease {lease.name}"
         answer = await self._transport.request("PATCH", path, what=what, body=body, content_type=MERGE)
         return read_lease(answer)
+
+    async def get_ca_bundles(self, configuration: str) -> tuple[bytes, ...]:
+        """PEM of every webhook of a MutatingWebhookConfiguration."""
+        path = of_group(ADMISSION, "mutatingwebhookconfigurations", configuration)
+        return bundles(await self._read(path, f"get webhook configuration {configuration}"))
 
     async def set_ca_bundle(self, configuration: str, bundle: bytes) -> bool:
         """PEM for every webhook of a MutatingWebhookConfiguration; whether there was anything to change."""

@@ -6,6 +6,7 @@ counted: another tool may add one or change their order meanwhile.
 """
 
 import base64
+import binascii
 
 import msgspec
 
@@ -32,6 +33,19 @@ class WebhookConfiguration(Object):
     """A configuration; what its rules say is not read."""
 
     webhooks: list[Webhook] | None = None
+
+
+def bundles(body: bytes) -> tuple[bytes, ...]:
+    """What each of the webhooks trusts now; empty where that is nothing, or what is no base64."""
+    found = decode(WebhookConfiguration, body, what="the webhook configuration")
+    return tuple(_decoded(each.client_config.ca_bundle or "") for each in found.webhooks or ())
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return b""
 
 
 def bundle_change(body: bytes, bundle: bytes) -> dict[str, object] | None:

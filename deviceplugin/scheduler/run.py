@@ -15,9 +15,12 @@ import structlog
 
 from deviceplugin import __version__
 from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.extender.reservations import Patience
+from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.http.server import SchedulerServer
+from deviceplugin.cluster.webhook.configured import configured
 from deviceplugin.cluster.webhook.review import Webhook
-from deviceplugin.config.scheduler import SchedulerSettings
+from deviceplugin.config.scheduler import NodeChoice, SchedulerSettings
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.credentials import Credentials
@@ -26,7 +29,6 @@ from deviceplugin.kube.transport import Transport
 from deviceplugin.scheduler.certificates import Certificates
 from deviceplugin.scheduler.cluster import FollowedCluster
 from deviceplugin.scheduler.leadership import leadership_of
-from deviceplugin.scheduler.rules import extender_settings, webhook_settings
 from deviceplugin.scheduler.service import SchedulerService
 
 log = structlog.get_logger("vcuda.scheduler")
@@ -58,13 +60,13 @@ async def _serve(settings: SchedulerSettings) -> None:
 
 async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asyncio.Event) -> None:
     began = time.monotonic()
-    extender = Extender(client, extender_settings(settings))
+    extender = Extender(client, _choosing(settings))
     followed = FollowedCluster(client, extender, names=settings.names)
     leadership = leadership_of(settings, client)
     certificates = Certificates(settings, client)
     service = SchedulerService(
         extender=extender,
-        webhook=Webhook(webhook_settings(settings)),
+        webhook=Webhook(configured(settings.webhook, settings.names)),
         cluster=followed,
         leadership=leadership,
         certificates=certificates,
@@ -95,6 +97,17 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asynci
                 part.cancel()
     finally:
         await server.stop()
+
+
+def _choosing(settings: SchedulerSettings) -> Settings:
+    placement = settings.placement
+    return Settings(
+        node_policy=placement.node_policy,
+        gpu_policy=placement.gpu_policy,
+        one_node=placement.node_choice is NodeChoice.EXTENDER,
+        patience=Patience(reservation=placement.reservation_time, gang=placement.gang_reservation_time),
+        names=settings.names,
+    )
 
 
 async def _lapse(extender: Extender) -> None:

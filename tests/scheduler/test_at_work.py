@@ -173,7 +173,13 @@ async def test_a_malformed_body_is_one_sentence_and_the_server_goes_on(tmp_path:
     async with cluster(tmp_path) as scene:
         replica = await scene.replica("replica-a", "--leader-election", "none")
         await scene.until_ready(replica)
-        documents: tuple[object, ...] = ("text", {}, [], {"Pod": 3}, {"Pod": {"metadata": {"name": 5}}, "NodeNames": {}})
+        documents: tuple[object, ...] = (
+            "text",
+            {},
+            [],
+            {"Pod": 3},
+            {"Pod": {"metadata": {"name": 5}}, "NodeNames": {}},
+        )
         for document in documents:
             status, text = await scene.ask(replica, path, document)
             assert (status, text.count("\n")) == (400, 1), (document, text)
