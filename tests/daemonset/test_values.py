@@ -35,7 +35,11 @@ WRONG = {
     "a quantity that is none": ({"agent": {"resources": {"limits": {"memory": "lots"}}}}, "memory"),
     "a toleration with a wrong word": ({"agent": {"tolerations": [{"operator": "Any"}]}}, "operator"),
     "a feature gate in words": ({"scheduler": {"kubeScheduler": {"featureGates": {"A": "yes"}}}}, "featureGates"),
-    "null where a text is needed": ({"image": {"repository": ""}}, "repository"),
+    "a rule for everything": (
+        {"scheduler": {"kubeScheduler": {"rules": [{"apiGroups": [""], "resources": ["*"], "verbs": ["get"]}]}}},
+        "rules",
+    ),
+    "nothing where a name is needed": ({"image": {"repository": ""}}, "repository"),
 }
 
 

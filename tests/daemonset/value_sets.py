@@ -42,6 +42,13 @@ VALUE_SETS: dict[str, Object] = {
                 "percentageOfNodesToScore": 100,
                 "featureGates": {"GenericWorkload": True, "GangScheduling": True},
                 "plugins": {"score": {"disabled": [{"name": "ImageLocality"}]}},
+                "rules": [
+                    {
+                        "apiGroups": ["scheduling.x-k8s.io"],
+                        "resources": ["podgroups"],
+                        "verbs": ["get", "list", "watch"],
+                    }
+                ],
                 "flags": {"kube-api-content-type": "application/json"},
             },
         },

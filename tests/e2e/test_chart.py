@@ -4,6 +4,7 @@ No program of ours runs here: the node selectors fit no node. What the webhook w
 cannot be created while it is away, and what the accounts may do is tried as those accounts.
 """
 
+import base64
 import contextlib
 import subprocess
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ INSTALLED: Object = {
     "scheduler": {"nodeSelector": NOWHERE},
     "webhook": {"namespaceSelector": [{"key": "chart-test", "operator": "Exists"}]},
 }
+WEBHOOK: Object = {"kind": "MutatingWebhookConfiguration", "metadata": {"name": "vcuda-scheduler"}}
 TRIED = "chart-test"
 PODS = f"/api/v1/namespaces/{TRIED}/pods"
 SERVER_KINDS = {
@@ -193,6 +195,22 @@ def test_the_notes_say_what_to_do_next(installed: str) -> None:
     assert "kubectl label node NODE no-such-node=true" in installed
     assert f"kubectl -n {NAMESPACE} rollout status deployment/vcuda-scheduler" in installed
     assert "WARNING" not in installed
+
+
+def test_an_upgrade_leaves_the_authority_that_the_scheduler_wrote(
+    installed: str, admin: Client, cluster: Cluster, helm: str, tmp_path: Path
+) -> None:
+    path = f"{_path(WEBHOOK)}/{WEBHOOK['metadata']['name']}"
+    bundle = base64.b64encode(cluster.authority.certificate.read_bytes()).decode()
+    (hook,) = admin.get(path)["webhooks"]
+    hook["clientConfig"]["caBundle"] = bundle
+    _as(admin, "vcuda-scheduler").merge(path, {"webhooks": [hook]})
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump(INSTALLED | {"monitoring": {"interval": "30s"}}))
+    call = Helm(helm, cluster.control_plane.admin_kubeconfig)
+    call("upgrade", "vcuda", str(manifests.CHART), f"--values={values}", "--set=webhook.timeoutSeconds=4")
+    (after,) = admin.get(path)["webhooks"]
+    assert (after["clientConfig"]["caBundle"], after["timeoutSeconds"]) == (bundle, 4)
 
 
 def test_kube_scheduler_reads_its_configuration_without_complaint(
