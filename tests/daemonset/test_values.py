@@ -24,6 +24,8 @@ WRONG = {
     "a duration as a number": ({"scheduler": {"httpTimeout": 10}}, "httpTimeout"),
     "a failure policy that is none": ({"webhook": {"failurePolicy": "fail"}}, "failurePolicy"),
     "a webhook that waits too long": ({"webhook": {"timeoutSeconds": 60}}, "timeoutSeconds"),
+    "memory of a share in other words": ({"webhook": {"shareMemory": "half"}}, "shareMemory"),
+    "a whole GPU by default": ({"webhook": {"defaultCores": 100}}, "defaultCores"),
     "certificates from nowhere": ({"webhook": {"certificates": {"from": "certgen"}}}, "from"),
     "a Secret without its CA": ({"webhook": {"certificates": {"from": "secret"}}}, "caBundle"),
     "an issuer without a name": ({"webhook": {"certificates": {"issuerRef": {"kind": "Issuer"}}}}, "issuerRef"),

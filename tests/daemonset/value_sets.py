@@ -54,6 +54,9 @@ VALUE_SETS: dict[str, Object] = {
         },
         "webhook": {
             "excludedNamespaces": ["monitoring"],
+            "defaultCores": 0,
+            "shareMemory": 16,
+            "runtimeClass": "nvidia",
             "namespaceSelector": [{"key": "gpu", "operator": "Exists"}],
             "objectSelector": [{"key": "gpu", "operator": "Exists"}],
         },

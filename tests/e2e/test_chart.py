@@ -320,7 +320,8 @@ GRANTED = [
     Right("create", "leases", LEASES, NAMESPACE),
     Right("update", "leases", LEASES, NAMESPACE, "vcuda-scheduler"),
     Right("create", "secrets", namespace=NAMESPACE),
-    Right("update", "secrets", namespace=NAMESPACE, name="vcuda-scheduler-tls"),
+    Right("get", "secrets", namespace=NAMESPACE, name="vcuda-scheduler-tls"),
+    Right("patch", "secrets", namespace=NAMESPACE, name="vcuda-scheduler-tls"),
     Right("patch", "mutatingwebhookconfigurations", HOOKS, name="vcuda-scheduler"),
     Right("list", "persistentvolumeclaims"),
     Right("get", "configmaps", namespace="kube-system", name="extension-apiserver-authentication"),
@@ -337,6 +338,7 @@ REFUSED = [
     Right("patch", "mutatingwebhookconfigurations", HOOKS, name="another"),
     Right("create", "mutatingwebhookconfigurations", HOOKS),
     Right("delete", "nodes", name="n"),
+    Right("delete", "secrets", namespace=NAMESPACE, name="vcuda-scheduler-tls"),
     Right("get", "nodes", name="n", subresource="proxy"),
     Right("get", "configmaps", namespace=TRIED, name="a"),
 ]
