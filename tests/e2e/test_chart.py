@@ -5,7 +5,6 @@ cannot be created while it is away, and what the accounts may do is tried as tho
 """
 
 import base64
-import contextlib
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,18 +19,11 @@ from tests.daemonset.value_sets import VALUE_SETS
 from tests.e2e.cluster.client import ApiError, Client
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.waiting import wait_until
+from tests.e2e.released import INSTALLED, PODS, TRIED, Helm, namespaces, release
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300, func_only=True)]
 
-NOWHERE = {"no-such-node": "true"}
-INSTALLED: Object = {
-    "agent": {"nodeSelector": NOWHERE},
-    "scheduler": {"nodeSelector": NOWHERE},
-    "webhook": {"namespaceSelector": [{"key": "chart-test", "operator": "Exists"}]},
-}
 WEBHOOK: Object = {"kind": "MutatingWebhookConfiguration", "metadata": {"name": "vcuda-scheduler"}}
-TRIED = "chart-test"
-PODS = f"/api/v1/namespaces/{TRIED}/pods"
 SERVER_KINDS = {
     "ServiceAccount": ("/api/v1", "serviceaccounts"),
     "ConfigMap": ("/api/v1", "configmaps"),
@@ -64,19 +56,8 @@ def helm(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def admin(cluster: Cluster) -> Iterator[Client]:
-    """A cluster with the namespaces of the release and of the pods that are tried."""
-    admin = cluster.admin
-    with contextlib.ExitStack() as undo:
-        for name in (NAMESPACE, TRIED):
-            admin.post("/api/v1/namespaces", {"metadata": {"name": name, "labels": {"chart-test": "yes"}}})
-            undo.callback(admin.delete, f"/api/v1/namespaces/{name}")
-        wait_until(lambda: _accounts(admin) == {NAMESPACE, TRIED}, "the namespaces have their accounts", seconds=60)
-        yield admin
-
-
-def _accounts(admin: Client) -> set[str]:
-    items = admin.get("/api/v1/serviceaccounts")["items"]
-    return {item["metadata"]["namespace"] for item in items} & {NAMESPACE, TRIED}
+    with namespaces(cluster.admin):
+        yield cluster.admin
 
 
 @pytest.mark.parametrize("name", VALUE_SETS)
@@ -95,38 +76,12 @@ def test_the_api_server_takes_every_object_and_knows_every_field(
     assert seen >= 4
 
 
-@dataclass(frozen=True, slots=True)
-class Helm:
-    """Helm with the admin's rights."""
-
-    program: str
-    kubeconfig: Path
-
-    def __call__(self, *words: str) -> str:
-        command = [self.program, "--kubeconfig", str(self.kubeconfig), "--namespace", NAMESPACE, *words]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-        assert done.returncode == 0, done.stdout
-        return done.stdout
-
-
 @pytest.fixture(scope="module")
-def installed(
-    admin: Client,
-    cluster: Cluster,
-    helm: str,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[str]:
+def installed(admin: Client, cluster: Cluster, helm: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The release, and what Helm said about it."""
-    values = tmp_path_factory.mktemp("chart") / "values.yaml"
-    values.write_text(yaml.safe_dump(INSTALLED))
-    call = Helm(helm, cluster.control_plane.admin_kubeconfig)
-    said = call("install", "vcuda", str(manifests.CHART), f"--values={values}")
-    try:
-        call("upgrade", "vcuda", str(manifests.CHART), f"--values={values}")
+    with release(cluster, helm, folder=tmp_path_factory.mktemp("chart")) as said:
         wait_until(lambda: _is_denied(admin), "webhook and policy are in force", seconds=60)
         yield said
-    finally:
-        call("uninstall", "vcuda")
 
 
 def _container(limits: Object | None = None, *, kind: str = "limits") -> Object:
