@@ -1,0 +1,80 @@
+"""Renders the plain manifests from daemonset/chart, so that they need no Helm and cannot say anything else.
+
+In: the chart, and Helm (tests/daemonset/helm/build). Out: the files of FILES below daemonset/, or with --check an exit
+status that says whether what is committed is the same. Run as scripts/manifests.
+Not here: kustomization.yaml files, components of patches and the sample pods, which are written by hand.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CHART = ROOT / "daemonset" / "chart"
+BUILD = ROOT / "tests" / "daemonset" / "helm" / "build"
+NAMESPACE = "kube-system"
+KUBERNETES = "1.36.2"  # decides the image of kube-scheduler; `images` of a kustomization changes it
+GENERATED = "# made by scripts/manifests from daemonset/chart; edit the chart instead\n"
+
+FILES = {
+    "base/serviceaccount.yaml": "agent/serviceaccount.yaml",
+    "base/clusterrole.yaml": "agent/clusterrole.yaml",
+    "base/daemonset.yaml": "agent/daemonset.yaml",
+    "components/confined/policy.yaml": "agent/confined.yaml",
+    "scheduler/serviceaccount.yaml": "scheduler/serviceaccount.yaml",
+    "scheduler/rbac.yaml": "scheduler/rbac.yaml",
+    "scheduler/configmap.yaml": "scheduler/configmap.yaml",
+    "scheduler/deployment.yaml": "scheduler/deployment.yaml",
+    "scheduler/service.yaml": "scheduler/service.yaml",
+    "scheduler/poddisruptionbudget.yaml": "scheduler/poddisruptionbudget.yaml",
+    "scheduler/webhook.yaml": "scheduler/webhook.yaml",
+    "scheduler/policy.yaml": "scheduler/policy.yaml",
+}
+"""Each manifest below daemonset/ and the template that it is rendered from."""
+
+_SOURCE = re.compile(r"^---\n# Source: vcuda/templates/(.*)\n", re.MULTILINE)
+
+
+def helm() -> str:
+    """The path of Helm, built when it is not there yet."""
+    return subprocess.run([BUILD], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+def render(program: str, *flags: str, namespace: str = NAMESPACE) -> str:
+    """What `helm template` says to the chart, with whatever values the flags set."""
+    command = [program, "template", "vcuda", str(CHART), "--namespace", namespace, "--kube-version", KUBERNETES, *flags]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def by_template(rendered: str) -> dict[str, str]:
+    """The text of each template; Helm puts its documents apart when it has several."""
+    _, *parts = _SOURCE.split(rendered)
+    found: dict[str, list[str]] = {}
+    for template, text in zip(parts[::2], parts[1::2], strict=True):
+        found.setdefault(template, []).append(text.strip("\n") + "\n")
+    return {template: "---\n".join(texts) for template, texts in found.items()}
+
+
+def manifests() -> dict[str, str]:
+    """The text of each file of FILES."""
+    texts = by_template(render(helm(), "--set=agent.confined=true"))
+    return {file: GENERATED + texts[template] for file, template in FILES.items()}
+
+
+def main(arguments: list[str]) -> int:
+    stale = []
+    for file, text in manifests().items():
+        path = ROOT / "daemonset" / file
+        if "--check" not in arguments:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            stale.append(file)
+    if stale:
+        print(f"not as the chart renders them: {', '.join(stale)}; run scripts/manifests", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,99 @@
+"""The chart rendered: objects by kind and name, and the sentence with which wrong values are refused.
+
+In: Helm and values. Out: decoded objects. Not here: what they must say.
+Invariant: in CI (`CI=true`) a Helm that cannot be had is a failure; elsewhere it is a skip that says why.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scripts import manifests
+
+Object = dict[str, Any]
+NAMESPACE = "gpu-system"
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """What one set of values gives."""
+
+    objects: Mapping[tuple[str, str], Object]
+
+    def __iter__(self) -> Iterator[Object]:
+        return iter(self.objects.values())
+
+    def get(self, kind: str, name: str) -> Object:
+        return self.objects[kind, name]
+
+    def names(self, kind: str) -> set[str]:
+        return {name for found, name in self.objects if found == kind}
+
+    @property
+    def agent(self) -> Object:
+        pod: Object = self.get("DaemonSet", "vcuda-agent")["spec"]["template"]["spec"]
+        return pod
+
+    @property
+    def scheduler(self) -> Object:
+        pod: Object = self.get("Deployment", "vcuda-scheduler")["spec"]["template"]["spec"]
+        return pod
+
+    @property
+    def configuration(self) -> Object:
+        """KubeSchedulerConfiguration, as kube-scheduler will read it."""
+        text = self.get("ConfigMap", "vcuda-scheduler")["data"]["kube-scheduler.yaml"]
+        decoded: Object = yaml.safe_load(text)
+        return decoded
+
+    @property
+    def webhook(self) -> Object:
+        (hook,) = self.get("MutatingWebhookConfiguration", "vcuda-scheduler")["webhooks"]
+        found: Object = hook
+        return found
+
+
+def helm_program(request: pytest.FixtureRequest) -> str:
+    """The path of Helm; the first time it is built, in plain sight, for it takes minutes."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    try:
+        with capture.global_and_fixture_disabled():
+            return manifests.helm()
+    except subprocess.CalledProcessError:
+        cause = "tests/daemonset/helm/build could not build Helm; its words stand above."
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"CI must test the chart. {cause}", pytrace=False)
+    pytest.skip(f"THE CHART WAS NOT TESTED. {cause}")
+
+
+def render(helm: str, values: Object | None = None, *, folder: Path, namespace: str = NAMESPACE) -> Rendered:
+    file = folder / "values.yaml"
+    file.write_text(yaml.safe_dump(values or {}))
+    decoded = [
+        each for each in yaml.safe_load_all(manifests.render(helm, f"--values={file}", namespace=namespace)) if each
+    ]
+    objects = {(each["kind"], each["metadata"]["name"]): each for each in decoded}
+    assert len(objects) == len(decoded), "two objects of one kind and name"
+    return Rendered(objects)
+
+
+def refusal(helm: str, values: Object, *, folder: Path) -> str:
+    """What Helm says to values that it must not take."""
+    file = folder / "values.yaml"
+    file.write_text(yaml.safe_dump(values))
+    command = [helm, "template", "vcuda", str(manifests.CHART), f"--values={file}", "--kube-version=1.36.2"]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode != 0, f"taken: {values}"
+    return done.stderr
+
+
+def lint(helm: str, *flags: str) -> None:
+    command = [helm, "lint", "--strict", str(manifests.CHART), "--kube-version=1.36.2", *flags]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,273 @@
+"""What the chart renders: one source with the plain manifests, flags that exist, rights with their reasons."""
+
+import itertools
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.config.effective import resolve
+from deviceplugin.config.scheduler import SCHEDULER, Election, SchedulerSettings
+from scripts import manifests
+from tests.daemonset.chart import NAMESPACE, Object, Rendered, lint, render
+from tests.daemonset.manifests import ROOT, base, documents, with_component
+from tests.daemonset.value_sets import VALUE_SETS
+
+AS_VALUES: dict[str, Object] = {
+    "cdi": {"cdi": {"enabled": True}},
+    "nodes-proxy": {"kubelet": {"nodesProxy": True}},
+    "nvidia-runtime": {"driver": {"from": "runtime"}},
+}
+COMBINATIONS = [chosen for size in range(len(AS_VALUES) + 1) for chosen in itertools.combinations(AS_VALUES, size)]
+
+
+@pytest.fixture
+def defaults(helm: str, tmp_path: Path) -> Rendered:
+    return render(helm, folder=tmp_path)
+
+
+def settings(rendered: Rendered) -> SchedulerSettings:
+    """What the extender would be told: its arguments and environment, read by its own readers."""
+    (container,) = rendered.scheduler["initContainers"]
+    command, *flags = container["args"]
+    assert command == "scheduler"
+    given = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
+    assert set(given) <= {setting.flag for setting in SCHEDULER.settings}
+    env = {each["name"]: each.get("value", "vcuda-scheduler-0") for each in container["env"]}
+    return resolve(SCHEDULER, flags=given, env=env).settings
+
+
+def test_the_chart_has_nothing_to_complain_about(helm: str) -> None:
+    lint(helm)
+    lint(helm, "--set=webhook.certificates.from=cert-manager,monitoring.enabled=true,agent.confined=true")
+
+
+def test_the_plain_manifests_are_what_the_chart_renders(helm: str) -> None:
+    stale = [file for file, text in manifests.manifests().items() if (ROOT / file).read_text() != text]
+    assert not stale, "run scripts/manifests"
+
+
+@pytest.mark.parametrize("folder", ["base", "scheduler"])
+def test_a_kustomization_names_every_manifest_of_its_folder(folder: str) -> None:
+    (kustomization,) = documents(f"{folder}/kustomization.yaml")
+    files = {path.name for path in (ROOT / folder).glob("*.yaml")} - {"kustomization.yaml"}
+    assert set(kustomization["resources"]) == files
+
+
+@pytest.mark.parametrize("components", COMBINATIONS, ids="+".join)
+def test_a_component_and_the_value_of_the_same_meaning_give_the_same(
+    helm: str, tmp_path: Path, components: tuple[str, ...]
+) -> None:
+    expected = base()
+    values: Object = {}
+    for name in components:
+        expected = with_component(name, expected)
+        values |= AS_VALUES[name]
+    chosen = {"agent": values, "scheduler": {"enabled": False}}
+    rendered = render(helm, chosen, folder=tmp_path, namespace="kube-system")
+    assert {each["kind"]: each for each in rendered} == expected
+
+
+@pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS.keys())
+def test_every_object_is_in_the_namespace_of_the_release(helm: str, tmp_path: Path, values: Object) -> None:
+    for each in render(helm, values, folder=tmp_path):
+        elsewhere = "kube-system" if each["metadata"]["name"] == "vcuda-scheduler-authentication-reader" else NAMESPACE
+        assert each["metadata"].get("namespace", elsewhere) == elsewhere
+        for subject in each.get("subjects", []):
+            assert subject["namespace"] == NAMESPACE
+
+
+@pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS.keys())
+def test_no_object_grants_everything(helm: str, tmp_path: Path, values: Object) -> None:
+    rendered = render(helm, values, folder=tmp_path)
+    for kind, name in rendered.objects:
+        if kind in ("ClusterRole", "Role"):
+            rules = rendered.get(kind, name)["rules"]
+            assert not any("*" in [*rule["verbs"], *rule["resources"], *rule["apiGroups"]] for rule in rules)
+
+
+@pytest.mark.parametrize(
+    "name", ["defaults", "scheduler alone", "cert-manager", "a Secret of the operator", "everything else"]
+)
+def test_the_extender_is_told_what_the_values_say_in_flags_that_it_has(helm: str, tmp_path: Path, name: str) -> None:
+    values = VALUE_SETS[name]
+    rendered = render(helm, values, folder=tmp_path)
+    told, chosen = settings(rendered), values.get("scheduler", {})
+    assert told.serving.port == chosen.get("port", 8443)
+    assert told.placement.node_policy.value == chosen.get("nodePolicy", "binpack")
+    assert told.placement.node_choice.value == chosen.get("nodeChoice", "extender")
+    assert told.cluster.resource_domain == values.get("resourceDomain", "tencent.com")
+    assert told.webhook.translate_hami is values.get("hami", {}).get("translate", True)
+    assert told.leader.election is Election.KUBE_SCHEDULER
+    ours = values.get("webhook", {}).get("certificates", {}).get("from", "self") == "self"
+    assert (told.certificates.cert_file is None) is ours
+    assert told.webhook.configuration == ("vcuda-scheduler" if ours else "")
+
+
+@pytest.mark.parametrize("name", ["defaults", "cert-manager", "everything else"])
+def test_kube_scheduler_asks_the_extender_where_it_listens_and_trusts_its_authority(
+    helm: str, tmp_path: Path, name: str
+) -> None:
+    rendered = render(helm, VALUE_SETS[name], folder=tmp_path)
+    told = settings(rendered)
+    (extender,) = rendered.configuration["extenders"]
+    assert extender["urlPrefix"] == f"https://127.0.0.1:{told.serving.port}"
+    assert extender["enableHTTPS"] is True
+    assert extender["tlsConfig"]["serverName"] == f"{told.certificates.service}.{NAMESPACE}.svc"
+    (container,) = rendered.scheduler["containers"]
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in rendered.scheduler["volumes"]}
+    authority = volumes[mounts[str(Path(extender["tlsConfig"]["caFile"]).parent)]]["secret"]
+    assert authority["secretName"] == told.certificates.secret
+    assert [item["key"] for item in authority["items"]] == ["ca.crt"], "the key is none of kube-scheduler's business"
+
+
+def test_the_extender_is_asked_for_everything_and_never_passed_over(defaults: Rendered) -> None:
+    (extender,) = defaults.configuration["extenders"]
+    verbs = {verb: extender[verb] for verb in extender if verb.endswith("Verb")}
+    assert verbs == {
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+        "preemptVerb": "preempt",
+        "bindVerb": "bind",
+    }
+    assert (extender["nodeCacheCapable"], extender["ignorable"]) == (True, False)
+    assert extender["managedResources"] == [
+        {"name": "tencent.com/vcuda-core", "ignoredByScheduler": False},
+        {"name": "tencent.com/vcuda-memory", "ignoredByScheduler": False},
+    ]
+
+
+def test_pods_name_the_profile_and_the_extender_follows_its_lease(defaults: Rendered) -> None:
+    told = settings(defaults)
+    (profile,) = defaults.configuration["profiles"]
+    assert profile == {"schedulerName": told.webhook.scheduler_name}
+    election = defaults.configuration["leaderElection"]
+    assert election["resourceName"] == told.leader.lease
+    assert (election["leaderElect"], election["resourceNamespace"]) == (True, NAMESPACE)
+
+
+def test_another_domain_leaves_no_trace_of_the_default(helm: str, tmp_path: Path) -> None:
+    rendered = render(helm, {"resourceDomain": "gpu.example.org"}, folder=tmp_path)
+    assert "tencent" not in str(rendered.objects)
+    assert "gpu.example.org/vcuda-core" in rendered.webhook["matchConditions"][0]["expression"]
+
+
+@pytest.mark.parametrize("cluster", ["v1.34.1", "v1.34.1+k3s1", "v1.34.1-eks-ba24e9c", "v1.34.1-gke.1000"])
+def test_kube_scheduler_is_of_the_clusters_version(helm: str, cluster: str) -> None:
+    text = manifests.render(helm, f"--kube-version={cluster}", "--show-only=templates/scheduler/deployment.yaml")
+    assert "image: registry.k8s.io/kube-scheduler:v1.34.1\n" in text
+
+
+def test_a_cluster_without_match_conditions_is_refused(helm: str) -> None:
+    command = [helm, "template", "vcuda", str(manifests.CHART), "--kube-version=1.29.9"]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode != 0
+    assert "chart requires kubeVersion: >=1.30.0-0" in done.stderr
+
+
+@pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS.keys())
+def test_the_scheduler_has_no_privilege_whatsoever(helm: str, tmp_path: Path, values: Object) -> None:
+    rendered = render(helm, values, folder=tmp_path)
+    if not rendered.names("Deployment"):
+        assert values == VALUE_SETS["agent alone"]
+        return
+    pod = rendered.scheduler
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert not {"hostPID", "hostNetwork", "hostIPC"} & set(pod)
+    assert not [volume for volume in pod["volumes"] if "hostPath" in volume]
+    for container in (*pod["initContainers"], *pod["containers"]):
+        context = container["securityContext"]
+        assert (context["privileged"], context["allowPrivilegeEscalation"]) == (False, False)
+        assert context["readOnlyRootFilesystem"] is True
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert container["resources"]["requests"]
+
+
+def test_kube_scheduler_starts_after_the_extender_and_does_not_make_the_webhook_wait(defaults: Rendered) -> None:
+    (extender,) = defaults.scheduler["initContainers"]
+    (kube_scheduler,) = defaults.scheduler["containers"]
+    assert extender["restartPolicy"] == "Always"
+    assert extender["startupProbe"]["httpGet"] == {"path": "/readyz", "port": "https", "scheme": "HTTPS"}
+    assert extender["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert extender["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert "readinessProbe" not in kube_scheduler
+    assert kube_scheduler["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "scheduler", "scheme": "HTTPS"}
+
+
+def test_a_change_of_the_configuration_restarts_kube_scheduler(helm: str, tmp_path: Path) -> None:
+    def mark(values: Object) -> str:
+        rendered = render(helm, values, folder=tmp_path)
+        return str(rendered.get("Deployment", "vcuda-scheduler")["spec"]["template"]["metadata"]["annotations"])
+
+    assert mark({}) == mark({}) != mark({"scheduler": {"httpTimeout": "5s"}})
+
+
+def test_replicas_are_spread_and_not_evicted_together(defaults: Rendered, helm: str, tmp_path: Path) -> None:
+    deployment = defaults.get("Deployment", "vcuda-scheduler")["spec"]
+    labels = deployment["template"]["metadata"]["labels"]
+    (spread,) = defaults.scheduler["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert spread["podAffinityTerm"]["labelSelector"]["matchLabels"].items() <= labels.items()
+    budget = defaults.get("PodDisruptionBudget", "vcuda-scheduler")["spec"]
+    assert (deployment["replicas"], budget["maxUnavailable"]) == (2, 1)
+    assert budget["selector"] == deployment["selector"]
+    alone = render(helm, {"scheduler": {"replicas": 1}}, folder=tmp_path)
+    assert not alone.names("PodDisruptionBudget"), "with one replica it would stop every drain"
+
+
+def test_the_service_leads_to_the_port_of_the_extender(defaults: Rendered) -> None:
+    service = defaults.get("Service", "vcuda-scheduler")["spec"]
+    (container,) = defaults.scheduler["initContainers"]
+    assert [port["targetPort"] for port in service["ports"]] == [port["name"] for port in container["ports"]]
+    asked = defaults.webhook["clientConfig"]["service"]
+    assert asked == {"namespace": NAMESPACE, "name": "vcuda-scheduler", "path": "/webhook", "port": 443}
+
+
+def test_the_webhook_fails_closed_for_gpu_pods_and_leaves_the_systems_namespaces_alone(defaults: Rendered) -> None:
+    hook = defaults.webhook
+    assert (hook["failurePolicy"], hook["sideEffects"], hook["timeoutSeconds"]) == ("Fail", "None", 5)
+    (namespaces, *opted_out) = hook["namespaceSelector"]["matchExpressions"]
+    assert namespaces["operator"] == "NotIn"
+    assert set(namespaces["values"]) == {NAMESPACE, "kube-system"}
+    assert {each["key"] for each in opted_out} == {"tencent.com/vcuda-webhook", "hami.io/webhook"}
+
+
+def test_cert_manager_makes_what_we_show_and_what_the_api_server_trusts(helm: str, tmp_path: Path) -> None:
+    rendered = render(helm, VALUE_SETS["cert-manager"], folder=tmp_path)
+    certificate = rendered.get("Certificate", "vcuda-scheduler")["spec"]
+    (extender,) = rendered.configuration["extenders"]
+    assert extender["tlsConfig"]["serverName"] in certificate["dnsNames"]
+    assert (
+        rendered.get("Issuer", certificate["issuerRef"]["name"])["spec"]["ca"]["secretName"]
+        == (rendered.get("Certificate", "vcuda-scheduler-authority")["spec"]["secretName"])
+    )
+    hook = rendered.get("MutatingWebhookConfiguration", "vcuda-scheduler")
+    assert hook["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] == f"{NAMESPACE}/vcuda-scheduler"
+    paths = {mount["mountPath"] for mount in rendered.scheduler["initContainers"][0]["volumeMounts"]}
+    assert paths == {str(settings(rendered).certificates.cert_file.parent)}  # type: ignore[union-attr]
+
+
+def test_an_issuer_of_the_cluster_signs_where_one_is_named(helm: str, tmp_path: Path) -> None:
+    rendered = render(helm, VALUE_SETS["an issuer of the cluster"], folder=tmp_path)
+    assert not rendered.names("Issuer")
+    assert rendered.get("Certificate", "vcuda-scheduler")["spec"]["issuerRef"] == {
+        "name": "ours",
+        "kind": "ClusterIssuer",
+    }
+
+
+def test_nothing_is_there_for_prometheus_unless_asked(defaults: Rendered, helm: str, tmp_path: Path) -> None:
+    assert not defaults.names("ServiceMonitor") | defaults.names("PodMonitor")
+    rendered = render(helm, {"monitoring": {"enabled": True, "labels": {"release": "prom"}}}, folder=tmp_path)
+    service, pods = rendered.get("ServiceMonitor", "vcuda-scheduler"), rendered.get("PodMonitor", "vcuda-agent")
+    assert service["metadata"]["labels"]["release"] == pods["metadata"]["labels"]["release"] == "prom"
+    assert service["spec"]["selector"]["matchLabels"].items() <= (
+        rendered.get("Service", "vcuda-scheduler")["metadata"]["labels"].items()
+    )
+
+
+def test_only_our_accounts_are_let_through_by_the_policy(defaults: Rendered) -> None:
+    policy = defaults.get("ValidatingAdmissionPolicy", "vcuda-annotations")["spec"]
+    named = set(re.findall(r"system:serviceaccount:[a-z-]+:[a-z-]+", str(policy["matchConditions"])))
+    assert named == {f"system:serviceaccount:{NAMESPACE}:{name}" for name in ("vcuda-agent", "vcuda-scheduler")}

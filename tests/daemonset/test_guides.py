@@ -1,0 +1,86 @@
+"""What docs/ and README.md say of the chart: values that exist, examples that can be used."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deviceplugin.model.request import parse_request
+from deviceplugin.model.units import ResourceNames
+from scripts import manifests
+from tests.daemonset.chart import Object, render
+from tests.daemonset.manifests import ROOT, documents
+
+DOCS = manifests.ROOT / "docs"
+GUIDES = [DOCS / "install.md", DOCS / "gangs.md", DOCS / "volcano.md", ROOT / "README.md"]
+GROUPS = ("agent", "scheduler", "webhook", "policy", "hami", "monitoring", "image")
+_VALUE = re.compile(rf"(?:`|--set |,)(?!hami[.]io)((?:{'|'.join(GROUPS)})(?:\.[A-Za-z]+)+)")
+_HAMIS = "## Coming from HAMi"
+
+
+def _examples(path: Path) -> Iterator[Object]:
+    for block in re.findall(r"^```yaml\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
+        yield from (each for each in yaml.safe_load_all(block))
+
+
+def _has(values: object, path: list[str]) -> bool:
+    if not path or values == {}:  # what users fill in themselves
+        return True
+    return isinstance(values, dict) and path[0] in values and _has(values[path[0]], path[1:])
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
+def test_every_value_that_a_guide_names_exists(guide: Path) -> None:
+    text = guide.read_text()
+    theirs = text.partition(_HAMIS)[2].partition("\n## ")[0]
+    ours = "\n".join(line.rpartition(" | ")[2] for line in theirs.splitlines() if line.startswith("| `"))
+    named = set(_VALUE.findall(text.replace(theirs, ours)))
+    values = yaml.safe_load((manifests.CHART / "values.yaml").read_text())
+    assert [name for name in named if not _has(values, name.split("."))] == []
+    assert named or guide.name == "volcano.md"
+
+
+def test_the_values_of_the_guide_to_gangs_are_taken(helm: str, tmp_path: Path) -> None:
+    (values,) = (each for each in _examples(DOCS / "gangs.md") if "scheduler" in each)
+    rendered = render(helm, values, folder=tmp_path)
+    (profile,) = rendered.configuration["profiles"]
+    assert profile["plugins"]["multiPoint"] == {"enabled": [{"name": "Coscheduling"}]}
+    assert rendered.scheduler["containers"][0]["image"] == "registry.k8s.io/scheduler-plugins/kube-scheduler:TAG"
+    rules = rendered.get("ClusterRole", "vcuda-scheduler")["rules"]
+    assert rules[-1]["resources"] == ["podgroups", "podgroups/status"]
+
+
+def _pod_specs(value: object) -> Iterator[Object]:
+    if isinstance(value, dict):
+        if "containers" in value:
+            yield value
+        for inner in value.values():
+            yield from _pod_specs(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _pod_specs(inner)
+
+
+@pytest.mark.parametrize("guide", ["gangs.md", "volcano.md"])
+def test_the_examples_ask_for_something_that_can_be_given(guide: str) -> None:
+    names = ResourceNames()
+    asked = [
+        parse_request(limits[names.core], limits.get(names.memory, 0))
+        for example in _examples(DOCS / guide)
+        for spec in _pod_specs(example)
+        for limits in (container["resources"]["limits"] for container in spec["containers"])
+    ]
+    assert [request.gpus for request in asked] == [1]
+
+
+def test_the_sample_for_hami_asks_for_what_the_other_sample_asks_for() -> None:
+    names = ResourceNames()
+    (ours,), (theirs,) = documents("sample-pod.yaml"), documents("sample-pod-hami.yaml")
+    limits, foreign = (each["spec"]["containers"][0]["resources"]["limits"] for each in (ours, theirs))
+    assert foreign == {
+        "nvidia.com/gpu": 1,
+        "nvidia.com/gpucores": limits[names.core],
+        "nvidia.com/gpumem": limits[names.memory] * 256,
+    }

@@ -1,0 +1,97 @@
+"""The chart's values: all of them described, none taken that is wrong."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scripts import manifests
+from tests.daemonset.chart import Object, refusal, render
+
+VALUES = manifests.CHART / "values.yaml"
+
+WRONG = {
+    "a value that does not exist": ({"agent": {"replicas": 2}}, "replicas"),
+    "a group that does not exist": ({"devicePlugin": {}}, "devicePlugin"),
+    "a domain that is none": ({"resourceDomain": "Tencent"}, "resourceDomain"),
+    "an unknown node policy": ({"scheduler": {"nodePolicy": "random"}}, "nodePolicy"),
+    "an unknown GPU policy": ({"scheduler": {"gpuPolicy": "mutex"}}, "gpuPolicy"),
+    "an unknown choice of nodes": ({"scheduler": {"nodeChoice": "both"}}, "nodeChoice"),
+    "no replica": ({"scheduler": {"replicas": 0}}, "replicas"),
+    "replicas in words": ({"scheduler": {"replicas": "2"}}, "replicas"),
+    "a port that needs privilege": ({"scheduler": {"port": 443}}, "port"),
+    "a duration without unit": ({"scheduler": {"reservationTime": "60"}}, "reservationTime"),
+    "a duration as a number": ({"scheduler": {"httpTimeout": 10}}, "httpTimeout"),
+    "a failure policy that is none": ({"webhook": {"failurePolicy": "fail"}}, "failurePolicy"),
+    "a webhook that waits too long": ({"webhook": {"timeoutSeconds": 60}}, "timeoutSeconds"),
+    "memory of a share in other words": ({"webhook": {"shareMemory": "half"}}, "shareMemory"),
+    "a whole GPU by default": ({"webhook": {"defaultCores": 100}}, "defaultCores"),
+    "certificates from nowhere": ({"webhook": {"certificates": {"from": "certgen"}}}, "from"),
+    "a Secret without its CA": ({"webhook": {"certificates": {"from": "secret"}}}, "caBundle"),
+    "an issuer without a name": ({"webhook": {"certificates": {"issuerRef": {"kind": "Issuer"}}}}, "issuerRef"),
+    "a driver from elsewhere": ({"agent": {"driver": {"from": "container"}}}, "from"),
+    "a relative path": ({"agent": {"kubelet": {"root": "var/lib/kubelet"}}}, "root"),
+    "a path that climbs into a flag": ({"agent": {"containerRuntime": {"socket": "/run/a --b"}}}, "socket"),
+    "a flag with dashes": ({"agent": {"flags": {"--cdi": True}}}, "--cdi"),
+    "a digest that is none": ({"image": {"digest": "latest"}}, "digest"),
+    "a quantity that is none": ({"agent": {"resources": {"limits": {"memory": "lots"}}}}, "memory"),
+    "a toleration with a wrong word": ({"agent": {"tolerations": [{"operator": "Any"}]}}, "operator"),
+    "a feature gate in words": ({"scheduler": {"kubeScheduler": {"featureGates": {"A": "yes"}}}}, "featureGates"),
+    "a rule for everything": (
+        {"scheduler": {"kubeScheduler": {"rules": [{"apiGroups": [""], "resources": ["*"], "verbs": ["get"]}]}}},
+        "rules",
+    ),
+    "nothing where a name is needed": ({"image": {"repository": ""}}, "repository"),
+}
+
+
+@pytest.mark.parametrize(("values", "named"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_value_is_refused_by_its_name(helm: str, tmp_path: Path, values: Object, named: str) -> None:
+    said = refusal(helm, values, folder=tmp_path)
+    assert "values don't meet the specifications of the schema" in said
+    assert named in said
+
+
+def test_the_defaults_meet_the_schema(helm: str, tmp_path: Path) -> None:
+    assert render(helm, yaml.safe_load(VALUES.read_text()), folder=tmp_path).names("DaemonSet") == {"vcuda-agent"}
+
+
+def _keys(value: object, path: str = "") -> set[str]:
+    """Every group and leaf; what a user fills in himself (an empty mapping, a list) counts as a leaf."""
+    if not isinstance(value, dict):
+        return {path}
+    return {path}.union(*(_keys(inner, f"{path}.{key}".lstrip(".")) for key, inner in value.items()))
+
+
+def _allowed(schema: Object, root: Object, path: str = "") -> set[str]:
+    while "$ref" in schema:
+        schema = root["definitions"][schema["$ref"].rpartition("/")[2]]
+    inner = schema.get("properties", {})
+    return {path}.union(*(_allowed(each, root, f"{path}.{key}".lstrip(".")) for key, each in inner.items()))
+
+
+def test_values_and_schema_name_the_same(helm: str) -> None:
+    schema = yaml.safe_load((manifests.CHART / "values.schema.json").read_text())
+    written = _keys(yaml.safe_load(VALUES.read_text()))
+    allowed = _allowed(schema, schema)
+    assert not written - allowed - _inside(written, ("nodeSelector", "resources"))
+    free = {path for path in allowed - written if any(path.startswith(f"{leaf}.") for leaf in written if leaf)}
+    assert allowed - written - free == {"global"}  # Helm's own, for charts that contain this one
+
+
+def _inside(paths: set[str], free: tuple[str, ...]) -> set[str]:
+    return {path for path in paths if any(f".{name}." in f".{path}" for name in free)}
+
+
+def test_every_value_is_described_above_it_or_above_its_neighbours() -> None:
+    """A comment stands above each value, or above a block of values of one indentation that it is about."""
+    described: set[int] = set()
+    for line in VALUES.read_text().splitlines():
+        indent = len(line) - len(line.lstrip())
+        if line.lstrip().startswith("#"):
+            described = {each for each in described if each < indent} | {indent}
+        elif line.strip() and not line.lstrip().startswith("- "):
+            covered = indent in described or any(each < indent for each in described)
+            assert covered, f"nothing says what this is: {line}"
+        elif not line.strip():
+            described = set()

@@ -1,0 +1,77 @@
+"""The chart installed by Helm on the e2e cluster, on no node: the tests run what they need of it themselves.
+
+In: the cluster, Helm, values. Out: what Helm said, while it is installed. Invariant: the release, its namespace and the
+namespace of the pods that are tried are gone afterwards.
+"""
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from scripts import manifests
+from tests.daemonset.chart import NAMESPACE, Object
+from tests.e2e.cluster.client import Client
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.waiting import wait_until
+
+TRIED = "chart-test"
+PODS = f"/api/v1/namespaces/{TRIED}/pods"
+NOWHERE = {"no-such-node": "true"}
+INSTALLED: Object = {
+    "agent": {"nodeSelector": NOWHERE},
+    "scheduler": {"nodeSelector": NOWHERE},
+    "webhook": {"namespaceSelector": [{"key": "chart-test", "operator": "Exists"}]},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Helm:
+    """Helm with the admin's rights."""
+
+    program: str
+    kubeconfig: Path
+
+    def __call__(self, *words: str) -> str:
+        command = [self.program, "--kubeconfig", str(self.kubeconfig), "--namespace", NAMESPACE, *words]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+
+@contextlib.contextmanager
+def namespaces(admin: Client) -> Iterator[None]:
+    """Those of the release and of the pods that are tried."""
+    with contextlib.ExitStack() as undo:
+        for name in (NAMESPACE, TRIED):
+            wait_until(lambda name=name: not _exists(admin, name), f"no {name} of before is left", seconds=60)  # type: ignore[misc]
+            admin.post("/api/v1/namespaces", {"metadata": {"name": name, "labels": {"chart-test": "yes"}}})
+            undo.callback(admin.delete, f"/api/v1/namespaces/{name}")
+        wait_until(lambda: _accounts(admin) == {NAMESPACE, TRIED}, "the namespaces have their accounts", seconds=60)
+        yield
+
+
+def _exists(admin: Client, name: str) -> bool:
+    return any(item["metadata"]["name"] == name for item in admin.get("/api/v1/namespaces")["items"])
+
+
+def _accounts(admin: Client) -> set[str]:
+    items = admin.get("/api/v1/serviceaccounts")["items"]
+    return {item["metadata"]["namespace"] for item in items} & {NAMESPACE, TRIED}
+
+
+@contextlib.contextmanager
+def release(cluster: Cluster, helm: str, *, folder: Path) -> Iterator[str]:
+    """Installed and upgraded once, as it will be by users."""
+    values = folder / "values.yaml"
+    values.write_text(yaml.safe_dump(INSTALLED))
+    call = Helm(helm, cluster.control_plane.admin_kubeconfig)
+    said = call("install", "vcuda", str(manifests.CHART), f"--values={values}")
+    try:
+        call("upgrade", "vcuda", str(manifests.CHART), f"--values={values}")
+        yield said
+    finally:
+        call("uninstall", "vcuda")

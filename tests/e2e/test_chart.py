@@ -1,0 +1,317 @@
+"""The chart on a real API server: installed by Helm, every field known, the expressions meaning what they say.
+
+No program of ours runs here: the node selectors fit no node. What the webhook would be asked about shows in which pods
+cannot be created while it is away, and what the accounts may do is tried as those accounts.
+"""
+
+import base64
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scripts import manifests
+from tests.daemonset.chart import NAMESPACE, Object, helm_program, render
+from tests.daemonset.value_sets import VALUE_SETS
+from tests.e2e.cluster.client import ApiError, Client
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.waiting import wait_until
+from tests.e2e.released import INSTALLED, PODS, TRIED, Helm, namespaces, release
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300, func_only=True)]
+
+WEBHOOK: Object = {"kind": "MutatingWebhookConfiguration", "metadata": {"name": "vcuda-scheduler"}}
+SERVER_KINDS = {
+    "ServiceAccount": ("/api/v1", "serviceaccounts"),
+    "ConfigMap": ("/api/v1", "configmaps"),
+    "Service": ("/api/v1", "services"),
+    "DaemonSet": ("/apis/apps/v1", "daemonsets"),
+    "Deployment": ("/apis/apps/v1", "deployments"),
+    "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
+    "ClusterRole": ("/apis/rbac.authorization.k8s.io/v1", "clusterroles"),
+    "ClusterRoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "clusterrolebindings"),
+    "Role": ("/apis/rbac.authorization.k8s.io/v1", "roles"),
+    "RoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "rolebindings"),
+    "MutatingWebhookConfiguration": ("/apis/admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations"),
+    "ValidatingAdmissionPolicy": ("/apis/admissionregistration.k8s.io/v1", "validatingadmissionpolicies"),
+    "ValidatingAdmissionPolicyBinding": ("/apis/admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings"),
+}
+FOREIGN_KINDS = {"Certificate", "Issuer", "ServiceMonitor", "PodMonitor"}
+"""Of cert-manager and the Prometheus operator, whose definitions this API server does not have."""
+
+
+def _path(manifest: Object) -> str:
+    group, plural = SERVER_KINDS[manifest["kind"]]
+    namespace = manifest["metadata"].get("namespace")
+    return f"{group}/namespaces/{namespace}/{plural}" if namespace else f"{group}/{plural}"
+
+
+@pytest.fixture(scope="session")
+def helm(request: pytest.FixtureRequest) -> str:
+    return helm_program(request)
+
+
+@pytest.fixture(scope="module")
+def admin(cluster: Cluster) -> Iterator[Client]:
+    with namespaces(cluster.admin):
+        yield cluster.admin
+
+
+@pytest.mark.parametrize("name", VALUE_SETS)
+def test_the_api_server_takes_every_object_and_knows_every_field(
+    admin: Client,
+    helm: str,
+    tmp_path: Path,
+    name: str,
+) -> None:
+    seen = 0
+    for manifest in render(helm, VALUE_SETS[name], folder=tmp_path):
+        if manifest["kind"] in FOREIGN_KINDS:
+            continue
+        admin.post(f"{_path(manifest)}?dryRun=All&fieldValidation=Strict", manifest)
+        seen += 1
+    assert seen >= 4
+
+
+@pytest.fixture(scope="module")
+def installed(admin: Client, cluster: Cluster, helm: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The release, and what Helm said about it."""
+    with release(cluster, helm, folder=tmp_path_factory.mktemp("chart")) as said:
+        wait_until(lambda: _is_denied(admin), "webhook and policy are in force", seconds=60)
+        yield said
+
+
+def _container(limits: Object | None = None, *, kind: str = "limits") -> Object:
+    container: Object = {"name": "c", "image": "none"}
+    if limits:
+        counts = {"limits": limits, "requests": limits} if kind == "limits" else {kind: limits}
+        container["resources"] = counts
+    return container
+
+
+def _pod(name: str, *containers: Object, init: Object | None = None, **metadata: Object) -> Object:
+    spec: Object = {"automountServiceAccountToken": False, "containers": list(containers) or [_container()]}
+    if init:
+        spec["initContainers"] = [{**init, "name": "i"}]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata}, "spec": spec}
+
+
+SHARE: Object = {"tencent.com/vcuda-core": "20", "tencent.com/vcuda-memory": "16"}
+FORGED: Object = {"tencent.com/vcuda-allocation": "{}"}
+
+
+def _is_denied(admin: Client) -> bool:
+    try:
+        admin.post(f"{PODS}?dryRun=All", _pod("probe", _container(SHARE)))
+    except ApiError as error:
+        return "failed calling webhook" in str(error)
+    return False
+
+
+WAITS = {
+    "a share": _pod("share", _container(SHARE)),
+    "a whole GPU in an init container": _pod("init", init=_container({"tencent.com/vcuda-core": "100"})),
+    "the second container": _pod("second", _container(), {**_container(SHARE), "name": "d"}),
+    "HAMi's words": _pod("hami", _container({"nvidia.com/gpu": "1"})),
+    "annotations of ours without a GPU": _pod("forged", annotations=FORGED),
+    "annotations of ours in spite of the label": _pod(
+        "both", annotations=FORGED, labels={"tencent.com/vcuda-webhook": "ignore"}
+    ),
+}
+PASSES = {
+    "no GPU": _pod("plain"),
+    "CPU and memory": _pod("cpu", _container({"cpu": "1", "memory": "1Gi"})),
+    "somebody else's device": _pod("other", _container({"example.com/fpga": "1"})),
+    "annotations of others": _pod("annotated", annotations={"tencent.com/vcuda-gpu-policy": "link"}),
+    "a GPU with the label to leave it alone": _pod(
+        "ignored", _container(SHARE), labels={"tencent.com/vcuda-webhook": "ignore"}
+    ),
+    "HAMi's label": _pod("hami-ignored", _container(SHARE), labels={"hami.io/webhook": "ignore"}),
+}
+
+
+@pytest.mark.parametrize("pod", WAITS.values(), ids=WAITS.keys())
+def test_while_the_webhook_is_away_a_pod_that_needs_it_is_not_created(
+    installed: str, admin: Client, pod: Object
+) -> None:
+    with pytest.raises(ApiError, match="failed calling webhook"):
+        admin.post(f"{PODS}?dryRun=All", pod)
+
+
+@pytest.mark.parametrize("pod", PASSES.values(), ids=PASSES.keys())
+def test_while_the_webhook_is_away_every_other_pod_is_created(installed: str, admin: Client, pod: Object) -> None:
+    assert admin.post(f"{PODS}?dryRun=All", pod)["metadata"]["name"] == pod["metadata"]["name"]
+
+
+def test_the_notes_say_what_to_do_next(installed: str) -> None:
+    assert "kubectl label node NODE no-such-node=true" in installed
+    assert f"kubectl -n {NAMESPACE} rollout status deployment/vcuda-scheduler" in installed
+    assert "WARNING" not in installed
+
+
+def test_an_upgrade_leaves_the_authority_that_the_scheduler_wrote(
+    installed: str, admin: Client, cluster: Cluster, helm: str, tmp_path: Path
+) -> None:
+    path = f"{_path(WEBHOOK)}/{WEBHOOK['metadata']['name']}"
+    bundle = base64.b64encode(cluster.authority.certificate.read_bytes()).decode()
+    (hook,) = admin.get(path)["webhooks"]
+    hook["clientConfig"]["caBundle"] = bundle
+    _as(admin, "vcuda-scheduler").merge(path, {"webhooks": [hook]})
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump(INSTALLED | {"monitoring": {"interval": "30s"}}))
+    call = Helm(helm, cluster.control_plane.admin_kubeconfig)
+    call("upgrade", "vcuda", str(manifests.CHART), f"--values={values}", "--set=webhook.timeoutSeconds=4")
+    (after,) = admin.get(path)["webhooks"]
+    assert (after["clientConfig"]["caBundle"], after["timeoutSeconds"]) == (bundle, 4)
+
+
+def test_kube_scheduler_reads_its_configuration_without_complaint(
+    installed: str, admin: Client, cluster: Cluster, programs: Path, tmp_path: Path
+) -> None:
+    text = admin.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/vcuda-scheduler")["data"]["kube-scheduler.yaml"]
+    configuration = yaml.safe_load(text)
+    configuration["extenders"][0]["tlsConfig"]["caFile"] = str(cluster.authority.certificate)  # read at once
+    configuration["clientConnection"]["kubeconfig"] = str(cluster.control_plane.admin_kubeconfig)
+    given, written = tmp_path / "given.yaml", tmp_path / "written.yaml"
+    given.write_text(yaml.safe_dump(configuration))
+    command = [str(programs / "kube-scheduler"), f"--config={given}", f"--write-config-to={written}", "--secure-port=0"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout
+    understood = yaml.safe_load(written.read_text())
+    managed = [resource["name"] for resource in understood["extenders"][0]["managedResources"]]
+    assert managed == ["tencent.com/vcuda-core", "tencent.com/vcuda-memory"]
+    assert understood["extenders"][0]["httpTimeout"] == "10s"
+    assert [profile["schedulerName"] for profile in understood["profiles"]] == ["vcuda-scheduler"]
+
+
+def _as(admin: Client, account: str) -> Client:
+    return Client(admin.server, admin.pool, {"Impersonate-User": f"system:serviceaccount:{NAMESPACE}:{account}"})
+
+
+def _as_user(admin: Client) -> Client:
+    """Somebody who may do anything with pods and is none of our programs."""
+    headers = {"Impersonate-User": "somebody", "Impersonate-Group": "system:masters"}
+    return Client(admin.server, admin.pool, headers)
+
+
+@pytest.fixture
+def pod(installed: str, admin: Client) -> Iterator[str]:
+    """A pod that nothing has placed."""
+    plain = _pod("held")
+    plain["spec"]["schedulerName"] = "nobody"
+    admin.post(PODS, plain)
+    yield f"{PODS}/held"
+    admin.delete(f"{PODS}/held?gracePeriodSeconds=0")
+
+
+OWN: Object = {
+    "metadata": {"annotations": {"tencent.com/vcuda-allocation": "{}", "tencent.com/predicate-gpu-idx-0": "1"}}
+}
+BINDING: Object = {
+    "kind": "Binding",
+    "target": {"kind": "Node", "name": "none"},
+    "metadata": {"name": "held", **OWN["metadata"]},
+}
+
+
+def test_nobody_else_writes_changes_or_removes_what_says_which_gpu_a_pod_has(admin: Client, pod: str) -> None:
+    user, agent = _as_user(admin), _as(admin, "vcuda-agent")
+    with pytest.raises(ApiError, match="are written by vcuda alone"):
+        user.merge(pod, OWN)
+    agent.merge(pod, OWN)
+    for change in ("other", None):
+        with pytest.raises(ApiError, match=r"tencent.com/vcuda-allocation is written by vcuda alone"):
+            user.merge(pod, {"metadata": {"annotations": {"tencent.com/vcuda-allocation": change}}})
+    user.merge(pod, {"metadata": {"annotations": {"tencent.com/vcuda-gpu-policy": "link", "note": "mine"}}})
+    user.merge(pod, {"metadata": {"labels": {"a": "b"}}})
+
+
+def test_nobody_else_writes_it_by_a_binding_either(admin: Client, pod: str) -> None:
+    with pytest.raises(ApiError, match="are written by vcuda alone"):
+        _as_user(admin).post(f"{pod}/binding", BINDING)
+    assert "nodeName" not in admin.get(pod)["spec"]
+
+
+def test_the_scheduler_writes_it_with_the_binding(admin: Client, pod: str) -> None:
+    _as(admin, "vcuda-scheduler").post(f"{pod}/binding", BINDING)
+    found = admin.get(pod)
+    assert found["spec"]["nodeName"] == "none"
+    assert found["metadata"]["annotations"].items() >= OWN["metadata"]["annotations"].items()
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """One request, as SelfSubjectAccessReview asks about it."""
+
+    verb: str
+    resource: str
+    group: str = ""
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.verb, self.resource, self.subresource, self.name, self.namespace)))
+
+    def review(self) -> Object:
+        attributes = {
+            "verb": self.verb, "resource": self.resource, "group": self.group, "namespace": self.namespace,
+            "name": self.name, "subresource": self.subresource,
+        }  # fmt: skip
+        return {"kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes}}
+
+
+LEASES, HOOKS = "coordination.k8s.io", "admissionregistration.k8s.io"
+GRANTED = [
+    Right("list", "pods"),
+    Right("watch", "pods"),
+    Right("get", "pods", namespace=TRIED, name="a"),
+    Right("create", "pods", namespace=TRIED, subresource="binding"),
+    Right("patch", "nodes", name="n"),
+    Right("create", "events", namespace=TRIED),
+    Right("create", "leases", LEASES, NAMESPACE),
+    Right("update", "leases", LEASES, NAMESPACE, "vcuda-scheduler"),
+    Right("create", "secrets", namespace=NAMESPACE),
+    Right("get", "secrets", namespace=NAMESPACE, name="vcuda-scheduler-tls"),
+    Right("patch", "secrets", namespace=NAMESPACE, name="vcuda-scheduler-tls"),
+    Right("patch", "mutatingwebhookconfigurations", HOOKS, name="vcuda-scheduler"),
+    Right("list", "persistentvolumeclaims"),
+    Right("get", "configmaps", namespace="kube-system", name="extension-apiserver-authentication"),
+]
+REFUSED = [
+    Right("create", "pods", namespace=TRIED),
+    Right("patch", "pods", namespace=TRIED, name="a"),
+    Right("create", "pods", namespace=TRIED, subresource="exec"),
+    Right("get", "secrets", namespace=NAMESPACE, name="another"),
+    Right("list", "secrets", namespace=NAMESPACE),
+    Right("get", "secrets", namespace=TRIED, name="vcuda-scheduler-tls"),
+    Right("create", "secrets", namespace=TRIED),
+    Right("update", "leases", LEASES, NAMESPACE, "another"),
+    Right("patch", "mutatingwebhookconfigurations", HOOKS, name="another"),
+    Right("create", "mutatingwebhookconfigurations", HOOKS),
+    Right("delete", "nodes", name="n"),
+    Right("delete", "secrets", namespace=NAMESPACE, name="vcuda-scheduler-tls"),
+    Right("get", "nodes", name="n", subresource="proxy"),
+    Right("get", "configmaps", namespace=TRIED, name="a"),
+]
+
+
+@pytest.mark.parametrize("right", GRANTED, ids=str)
+def test_the_scheduler_may_do_what_it_needs(installed: str, admin: Client, right: Right) -> None:
+    assert _allowed(admin, right)
+
+
+@pytest.mark.parametrize("right", REFUSED, ids=str)
+def test_the_scheduler_may_do_nothing_else(installed: str, admin: Client, right: Right) -> None:
+    assert not _allowed(admin, right)
+
+
+def _allowed(admin: Client, right: Right) -> bool:
+    answer = _as(admin, "vcuda-scheduler").post(
+        "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+        {"apiVersion": "authorization.k8s.io/v1", **right.review()},
+    )
+    return bool(answer["status"]["allowed"])
