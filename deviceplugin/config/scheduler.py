@@ -196,8 +196,8 @@ class LeaderSettings:
     election: Election = setting(
         "leader-election",
         kinds.choice(Election),
-        "own: by a Lease of ours; kube-scheduler: whoever is in one pod with the leading kube-scheduler, by its Lease; "
-        "none: this is the only replica.",
+        "own: by a Lease of ours; kube-scheduler: whoever is in one pod with the leading kube-scheduler, by its Lease, "
+        "and only callers in that pod are answered; none: this is the only replica.",
         default=Election.OWN,
     )
     lease: str = setting(

@@ -20,7 +20,7 @@ from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.webhook.configured import configured
 from deviceplugin.cluster.webhook.review import Webhook
-from deviceplugin.config.scheduler import NodeChoice, SchedulerSettings
+from deviceplugin.config.scheduler import Election, NodeChoice, SchedulerSettings
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.credentials import Credentials
@@ -71,6 +71,7 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asynci
         leadership=leadership,
         certificates=certificates,
         names=settings.names,
+        near=settings.leader.election is Election.KUBE_SCHEDULER,  # then it is in our pod, and nobody else may bind
     )
     server = SchedulerServer(service, context=certificates.tls.context, version=__version__)
     serving = settings.serving

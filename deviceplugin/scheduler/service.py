@@ -39,6 +39,7 @@ class SchedulerService:
         leadership: Leadership,
         certificates: Certificates,
         names: ResourceNames,
+        near: bool,
     ) -> None:
         self._extender = extender
         self._webhook = webhook
@@ -46,16 +47,17 @@ class SchedulerService:
         self._leadership = leadership
         self._certificates = certificates
         self._names = names
+        self._near = near
 
     @property
     def verbs(self) -> tuple[Verb, ...]:
         return (
             Verb("webhook", self._review, early=True),
-            Verb("filter", self._filter),
+            Verb("filter", self._filter, near=self._near),
             Verb("filter-dryrun", self._filter_dry_run, LARGE),
-            Verb("prioritize", self._prioritize),
-            Verb("bind", self._bind),
-            Verb("preempt", self._preempt),
+            Verb("prioritize", self._prioritize, near=self._near),
+            Verb("bind", self._bind, near=self._near),
+            Verb("preempt", self._preempt, near=self._near),
         )
 
     def not_ready(self) -> tuple[str, ...]:

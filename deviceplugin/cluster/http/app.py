@@ -5,6 +5,7 @@ every bug one general sentence and a line in the log. Nothing that a client does
 while it is answered is counted and forgotten, and what was begun for it is brought to its end.
 """
 
+import ipaddress
 import time
 from collections.abc import Awaitable, Callable
 
@@ -19,6 +20,16 @@ from deviceplugin.errors import ParseError, VcudaError
 
 log = structlog.get_logger("vcuda.http")
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def is_near(peer: str | None) -> bool:
+    """Whether an address, as a connection has it, is a loopback one; IPv4 may stand in IPv6."""
+    try:
+        address = ipaddress.ip_address((peer or "").partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
 
 
 class Front:
@@ -76,6 +87,7 @@ class Front:
             began = time.perf_counter()
             rejections: dict[str, int] = {}
             try:
+                _check_near(verb, request)
                 body = await self._bodies.read(request, verb.limit)
                 began = time.perf_counter()
                 answer = await self._answer(verb, body)
@@ -124,6 +136,11 @@ class Front:
     async def _readyz(self, request: web.Request) -> web.StreamResponse:
         missing = ("stopping",) if self.stopping else self._service.not_ready()
         return _sentence(503, "; ".join(missing)) if missing else web.Response(text="ok\n")
+
+
+def _check_near(verb: Verb, request: web.Request) -> None:
+    if verb.near and not is_near(request.remote):
+        raise Refused(403, "far_caller", f"/{verb.name} is for the kube-scheduler in this pod alone")
 
 
 def _status(error: VcudaError) -> tuple[int, str]:

@@ -31,12 +31,16 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One POST route; `limit` is the most bytes it reads, `early` that it answers before all is ready."""
+    """One POST route; `limit` is the most bytes it reads, `early` that it answers before all is ready.
+
+    `near`: answered to callers of this machine or pod only, for the protocol of extenders knows no authentication.
+    """
 
     name: str
     answer: Callable[[bytes], Awaitable[Answer]]
     limit: int = SMALL
     early: bool = False
+    near: bool = False
 
 
 @dataclass(frozen=True, slots=True)

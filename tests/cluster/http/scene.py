@@ -35,9 +35,9 @@ class StandIn:
     def verbs(self) -> tuple[Verb, ...]:
         return (
             Verb("webhook", self.webhook),
-            Verb("filter", self.filter),
+            Verb("filter", self.filter, near=True),
             Verb("filter-dryrun", self.filter, LARGE),
-            Verb("bind", self.bind),
+            Verb("bind", self.bind, near=True),
         )
 
     def not_ready(self) -> tuple[str, ...]:

@@ -1,10 +1,15 @@
 """Good and bad requests over TLS: the right status, one sentence, and a number in the metrics."""
 
+from pathlib import Path
+
+import aiohttp
 import pytest
+from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
-from deviceplugin.cluster.http.metrics import FAMILIES
-from tests.cluster.http.scene import Scene, serving
+from deviceplugin.cluster.http.app import Front, is_near
+from deviceplugin.cluster.http.metrics import FAMILIES, SchedulerMetrics
+from tests.cluster.http.scene import Scene, StandIn, serving
 
 
 async def counted(scene: Scene, verb: str) -> dict[str, float]:
@@ -109,3 +114,31 @@ async def test_nothing_is_answered_before_it_is_ready_but_it_lives() -> None:
         scene.service.missing = ()
         assert await scene.get("/readyz") == (200, "ok\n")
         assert await counted(scene, "filter") == {"not_now": 1}
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.0.1", "::1", "::ffff:127.0.0.1"])
+def test_loopback_is_near(peer: str) -> None:
+    assert is_near(peer)
+
+
+@pytest.mark.parametrize("peer", ["10.0.0.7", "169.254.1.1", "::ffff:10.0.0.7", "fe80::1%eth0", "", None, "localhost"])
+def test_nobody_else_is_near(peer: str | None) -> None:
+    assert not is_near(peer)
+
+
+@pytest.mark.parametrize(("path", "status"), [("/filter", 403), ("/bind", 403), ("/webhook", 200)])
+async def test_who_does_not_call_from_loopback_may_not_place_pods(short_tmp: Path, path: str, status: int) -> None:
+    """A caller over a unix socket has no address at all, so it is as far as one of another pod."""
+    service = StandIn()
+    runner = web.AppRunner(Front(service, SchedulerMetrics(service.figures, version="1")).application())
+    await runner.setup()
+    await web.UnixSite(runner, str(short_tmp / "s")).start()
+    try:
+        connector = aiohttp.UnixConnector(str(short_tmp / "s"))
+        async with aiohttp.ClientSession(connector=connector) as session, session.post(f"http://s{path}") as answer:
+            assert answer.status == status
+            if status == 403:
+                assert await answer.text() == f"{path} is for the kube-scheduler in this pod alone\n"
+        assert service.bound == 0
+    finally:
+        await runner.cleanup()
