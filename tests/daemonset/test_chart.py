@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from deviceplugin.cluster.webhook.conditions import match_conditions, policy_conditions, policy_variables
+from deviceplugin.cluster.webhook.settings import HamiSettings, WebhookSettings
 from deviceplugin.config.effective import resolve
 from deviceplugin.config.scheduler import SCHEDULER, Election, SchedulerSettings
+from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.units import ResourceNames
 from scripts import manifests
 from tests.daemonset.chart import NAMESPACE, Object, Rendered, lint, render
 from tests.daemonset.manifests import ROOT, base, documents, with_component
@@ -88,7 +92,15 @@ def test_no_object_grants_everything(helm: str, tmp_path: Path, values: Object) 
 
 
 @pytest.mark.parametrize(
-    "name", ["defaults", "scheduler alone", "cert-manager", "a Secret of the operator", "everything else"]
+    "name",
+    [
+        "defaults",
+        "scheduler alone",
+        "cert-manager",
+        "a Secret of the operator",
+        "HAMi by other names",
+        "everything else",
+    ],
 )
 def test_the_extender_is_told_what_the_values_say_in_flags_that_it_has(helm: str, tmp_path: Path, name: str) -> None:
     values = VALUE_SETS[name]
@@ -99,6 +111,7 @@ def test_the_extender_is_told_what_the_values_say_in_flags_that_it_has(helm: str
     assert told.placement.node_choice.value == chosen.get("nodeChoice", "extender")
     assert told.cluster.resource_domain == values.get("resourceDomain", "tencent.com")
     assert told.webhook.translate_hami is values.get("hami", {}).get("translate", True)
+    assert told.webhook.hami_count == values.get("hami", {}).get("resources", {}).get("count", "nvidia.com/gpu")
     assert told.leader.election is Election.KUBE_SCHEDULER
     ours = values.get("webhook", {}).get("certificates", {}).get("from", "self") == "self"
     assert (told.certificates.cert_file is None) is ours
@@ -271,3 +284,27 @@ def test_only_our_accounts_are_let_through_by_the_policy(defaults: Rendered) -> 
     policy = defaults.get("ValidatingAdmissionPolicy", "vcuda-annotations")["spec"]
     named = set(re.findall(r"system:serviceaccount:[a-z-]+:[a-z-]+", str(policy["matchConditions"])))
     assert named == {f"system:serviceaccount:{NAMESPACE}:{name}" for name in ("vcuda-agent", "vcuda-scheduler")}
+
+
+@pytest.mark.parametrize("domain", ["tencent.com", "gpu.example.org"])
+@pytest.mark.parametrize("translated", [True, False])
+def test_the_expressions_are_those_that_the_code_makes(
+    helm: str, tmp_path: Path, domain: str, translated: bool
+) -> None:
+    rendered = render(helm, {"resourceDomain": domain, "hami": {"translate": translated}}, folder=tmp_path)
+    chosen = WebhookSettings(names=ResourceNames(domain), hami=HamiSettings() if translated else None)
+    assert _expressions(rendered.webhook["matchConditions"]) == match_conditions(chosen)
+    policy = rendered.get("ValidatingAdmissionPolicy", "vcuda-annotations")["spec"]
+    accounts = [f"system:serviceaccount:{NAMESPACE}:{name}" for name in ("vcuda-scheduler", "vcuda-agent")]
+    assert _expressions(policy["matchConditions"]) == policy_conditions(accounts)
+    assert _expressions(policy["variables"]) == policy_variables(AnnotationNames(domain))
+
+
+def test_pods_with_hamis_resources_by_other_names_are_sent_too(helm: str, tmp_path: Path) -> None:
+    rendered = render(helm, VALUE_SETS["HAMi by other names"], folder=tmp_path)
+    chosen = WebhookSettings(hami=HamiSettings(count="example.com/vgpu"))
+    assert _expressions(rendered.webhook["matchConditions"]) == match_conditions(chosen)
+
+
+def _expressions(items: list[Object]) -> dict[str, str]:
+    return {item["name"]: item["expression"] for item in items}

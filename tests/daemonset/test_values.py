@@ -26,6 +26,7 @@ WRONG = {
     "a webhook that waits too long": ({"webhook": {"timeoutSeconds": 60}}, "timeoutSeconds"),
     "memory of a share in other words": ({"webhook": {"shareMemory": "half"}}, "shareMemory"),
     "a whole GPU by default": ({"webhook": {"defaultCores": 100}}, "defaultCores"),
+    "a resource without domain": ({"hami": {"resources": {"count": "gpu"}}}, "count"),
     "certificates from nowhere": ({"webhook": {"certificates": {"from": "certgen"}}}, "from"),
     "a Secret without its CA": ({"webhook": {"certificates": {"from": "secret"}}}, "caBundle"),
     "an issuer without a name": ({"webhook": {"certificates": {"issuerRef": {"kind": "Issuer"}}}}, "issuerRef"),

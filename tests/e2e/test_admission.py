@@ -58,9 +58,9 @@ def applied(admin: Client, *objects: Object) -> Iterator[None]:
         yield
 
 
-def configuration(file: str, server: WebhookServer, cluster: Cluster) -> Object:
+def configuration(server: WebhookServer, cluster: Cluster) -> Object:
     """The shipped one, but for the way to the server."""
-    made = copy.deepcopy(documents(f"cluster/{file}")[0])
+    made = copy.deepcopy(documents("scheduler/webhook.yaml")[0])
     bundle = base64.b64encode(cluster.authority.certificate.read_bytes()).decode()
     made["webhooks"][0]["clientConfig"] = {"url": server.url, "caBundle": bundle}
     return made
@@ -71,7 +71,7 @@ def server(cluster: Cluster) -> Iterator[WebhookServer]:
     pair = cluster.authority.issue("webhook", common_name="webhook", names=["127.0.0.1"])
     with (
         serving(Webhook(SETTINGS), KNOWN, pair) as running,
-        applied(cluster.admin, configuration("webhook-hami.yaml", running, cluster)),
+        applied(cluster.admin, configuration(running, cluster)),
     ):
         probe = gpu_pod("probe", {CORE: 100})
         wait_until(
@@ -166,7 +166,7 @@ def test_very_many_annotations_are_within_the_cost_that_cel_may_have(admin: Clie
 
 def test_other_pods_are_created_while_the_webhook_is_away(cluster: Cluster, admin: Client) -> None:
     nobody = WebhookServer(Webhook(SETTINGS), KNOWN, "https://127.0.0.1:1/webhook")
-    made = configuration("webhook.yaml", nobody, cluster)
+    made = configuration(nobody, cluster)
     made["metadata"]["name"] = "vcuda-webhook-away"
     made["webhooks"][0]["matchConditions"][1:1] = [
         {"name": "of-this-test", "expression": 'object.metadata.?name.orValue("").startsWith("away-")'}
@@ -187,7 +187,7 @@ def _is_refused(client: Client, manifest: Object) -> bool:
 @pytest.fixture(scope="module")
 def policy(cluster: Cluster, server: WebhookServer) -> Iterator[None]:
     """In force when it refuses for the first time."""
-    with applied(cluster.admin, *documents("cluster/admission-policy.yaml")):
+    with applied(cluster.admin, *documents("scheduler/policy.yaml")):
         cluster.admin.post(pods.PODS, gpu_pod("probe", {CORE: 100}))
         change = {"metadata": {"annotations": {ALLOCATION: "{}"}}}
         path = f"{pods.PODS}/probe"

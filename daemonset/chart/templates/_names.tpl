@@ -38,7 +38,9 @@ a in {{ include "vcuda.list" (list (print $domain "/predicate-time") (print $dom
 {{- define "vcuda.resources" -}}
 {{- $names := list (include "vcuda.core" .) (include "vcuda.memory" .) -}}
 {{- if .Values.hami.translate -}}
-{{- $names = concat $names (list "nvidia.com/gpu" "nvidia.com/gpumem" "nvidia.com/gpumem-percentage" "nvidia.com/gpucores" "nvidia.com/priority") -}}
+{{- with .Values.hami.resources -}}
+{{- $names = concat $names (list .count .memory .memoryPercentage .cores .priority) -}}
+{{- end -}}
 {{- end -}}
 {{ include "vcuda.list" $names }}
 {{- end -}}

@@ -1,6 +1,4 @@
-"""The YAML in daemonset/cluster holds the expressions that the code makes, and the rules that they need."""
-
-import pytest
+"""The manifests in daemonset/scheduler hold the expressions that the code makes, and the rules that they need."""
 
 from deviceplugin.cluster.webhook.conditions import (
     Expressions,
@@ -9,7 +7,6 @@ from deviceplugin.cluster.webhook.conditions import (
     policy_validation,
     policy_variables,
 )
-from deviceplugin.cluster.webhook.settings import WebhookSettings
 from deviceplugin.model.annotation_names import AnnotationNames
 from tests.cluster.webhook.makers import HAMI, SETTINGS
 from tests.daemonset.manifests import Object, documents
@@ -21,17 +18,16 @@ def _expressions(items: list[Object]) -> Expressions:
     return {item["name"]: item["expression"] for item in items}
 
 
-@pytest.mark.parametrize(("file", "chosen"), [("webhook.yaml", SETTINGS), ("webhook-hami.yaml", HAMI)])
-def test_the_webhook_is_sent_what_the_code_says(file: str, chosen: WebhookSettings) -> None:
-    (webhook,) = documents(f"cluster/{file}")[0]["webhooks"]
-    assert _expressions(webhook["matchConditions"]) == match_conditions(chosen)
+def test_the_webhook_is_sent_what_the_code_says() -> None:
+    (webhook,) = documents("scheduler/webhook.yaml")[0]["webhooks"]
+    assert _expressions(webhook["matchConditions"]) == match_conditions(HAMI)
     assert (webhook["failurePolicy"], webhook["sideEffects"]) == ("Fail", "None")
     assert webhook["admissionReviewVersions"] == ["v1"]
     assert webhook["rules"][0]["operations"] == ["CREATE"]
 
 
 def test_the_policy_is_what_the_code_says() -> None:
-    policy, binding = documents("cluster/admission-policy.yaml")
+    policy, binding = documents("scheduler/policy.yaml")
     spec = policy["spec"]
     assert _expressions(spec["matchConditions"]) == policy_conditions(ACCOUNTS)
     assert _expressions(spec["variables"]) == policy_variables(AnnotationNames())
