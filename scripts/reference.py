@@ -1,7 +1,7 @@
-"""Makes the reference pages that follow from the code: the agent's settings and its metrics.
+"""Makes the reference pages that follow from the code: settings and metrics of agent and scheduler.
 
-In: `config.agent.AgentSettings` and `observe.metrics.FAMILIES`. Out: docs/reference/agent-flags.md and metrics.md, or
-with --check an exit status that says whether what is committed is the same. Run as scripts/docs.
+In: `AGENT`, `SCHEDULER` and the two `FAMILIES`. Out: `PAGES` under docs/reference, or with --check an exit status that
+says whether what is committed is the same. Run as scripts/docs.
 """
 
 import sys
@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from deviceplugin.cluster.http.metrics import FAMILIES as SCHEDULER_FAMILIES
 from deviceplugin.config.agent import AGENT
 from deviceplugin.config.file import API_VERSION
 from deviceplugin.config.program import Program
@@ -116,6 +117,34 @@ Besides these, `process_*` describes the agent's own process: memory, CPU time, 
 """
 
 
+def scheduler_metrics() -> str:
+    rows = [
+        (f"`{each.name}`", each.type, ", ".join(f"`{label}`" for label in each.labels), each.help)
+        for each in SCHEDULER_FAMILIES
+    ]
+    return f"""# Metrics of `vcuda scheduler`
+
+{GENERATED}
+
+Served over TLS on `--listen-addr`:`--listen-port` at `/metrics`, in Prometheus' text format or, when asked for,
+OpenMetrics. Every replica has its own; what kube-scheduler asks is counted where it is answered, by the leader.
+
+{_table(("name", "type", "labels", "meaning"), rows)}
+Besides these, `process_*` describes the process: memory, CPU time, open files.
+
+## Questions they answer
+
+- Why pods wait: `topk(5, rate(vcuda_scheduler_rejections_total[10m]))`, and for one pod `vcuda explain POD`
+- Filter too slow, as its 99th percentile:
+  `histogram_quantile(0.99, rate(vcuda_scheduler_request_duration_seconds_bucket{{verb="filter"}}[5m])) > 0.01`
+- Binds that failed: `rate(vcuda_scheduler_requests_total{{verb="bind",outcome!="bound"}}[5m])`
+- Pods that were denied: `rate(vcuda_scheduler_requests_total{{verb="webhook",outcome="denied"}}[5m])`
+- A certificate that nobody renews: `vcuda_scheduler_certificate_days_left < 14`
+- A watch that fell silent: `vcuda_scheduler_watch_silence_seconds > 300`
+- No replica or two that answer kube-scheduler: `sum(vcuda_scheduler_leader) != 1`
+"""
+
+
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
@@ -125,6 +154,7 @@ PAGES = {
     "docs/reference/agent-flags.md": agent_flags,
     "docs/reference/scheduler-flags.md": scheduler_flags,
     "docs/reference/metrics.md": metrics,
+    "docs/reference/scheduler-metrics.md": scheduler_metrics,
 }
 
 

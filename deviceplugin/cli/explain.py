@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from deviceplugin import log
 from deviceplugin.errors import ConfigError, VcudaError
 from deviceplugin.scheduler.asking import Scheduler, by_proxy, by_url
 
@@ -48,6 +49,7 @@ def explain(
     POD is a name, or NAMESPACE/NAME. Shows the last verdict about it for each node and GPU, and what would have to
     change for it to fit.
     """
+    log.open_log(level="error", format_="console")  # warnings about credentials are not what was asked for
     if "/" in pod:
         namespace, _, pod = pod.partition("/")
     if url:

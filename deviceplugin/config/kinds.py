@@ -214,12 +214,12 @@ SECONDS = Kind("a duration of whole seconds", "DURATION", _read_whole_seconds, s
 
 def _read_life(text: str) -> float:
     seconds = _read_seconds(text)
-    if not 60 <= seconds <= 30 * _LONGEST:
-        raise ValueError(f"{text[:40]!r} must be at least a minute and at most 30 years")
+    if not 3600 <= seconds <= 30 * _LONGEST:
+        raise ValueError(f"{text[:40]!r} must be at least an hour and at most 30 years")
     return float(seconds)
 
 
-LIFE = Kind("a duration from a minute to 30 years", "DURATION", _read_life, show_duration, (int, float, str))
+LIFE = Kind("a duration from an hour to 30 years", "DURATION", _read_life, show_duration, (int, float, str))
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 

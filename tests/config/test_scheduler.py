@@ -63,7 +63,7 @@ def test_words_become_values() -> None:
         ({"namespace": "A"}, "--namespace: 'A' is not the name of an object"),
         ({"node-policy": "best"}, "--node-policy: 'best' is unknown; give binpack, spread or fragmentation"),
         ({"identity": ""}, "--identity is empty"),
-        ({"authority-life": "30s"}, "--authority-life: '30s' must be at least a minute and at most 30 years"),
+        ({"authority-life": "30s"}, "--authority-life: '30s' must be at least an hour and at most 30 years"),
         ({"default-cores": "101"}, "--default-cores: '101' is not a number of cores"),
         ({"share-memory": "half"}, "--share-memory: 'half' is"),
         ({"lease-duration": "1.5s"}, "--lease-duration: '1.5s' is no whole number of seconds"),

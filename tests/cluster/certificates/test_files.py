@@ -1,0 +1,108 @@
+"""Certificates in files: shown when they change, in whatever way they do, and never when they are broken."""
+
+import asyncio
+import datetime as dt
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.cluster.certificates.files import CertificateFiles
+from deviceplugin.cluster.certificates.pair import Pair, make_authority, make_certificate
+from deviceplugin.errors import ConfigError
+
+DAY = dt.timedelta(days=1)
+NOW = dt.datetime.now(dt.UTC)
+AUTHORITY = make_authority(NOW, 30 * DAY)
+
+
+def certificate() -> Pair:
+    return make_certificate(["vcuda-scheduler"], AUTHORITY, NOW, DAY)
+
+
+class Mounted:
+    """A Secret as kubelet mounts it: links to a directory that is swapped as a whole."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._number = 0
+        for name in ("tls.crt", "tls.key"):
+            (folder / name).symlink_to(Path("..data") / name)
+
+    def put(self, chain: bytes, key: bytes) -> None:
+        self._number += 1
+        fresh = self._folder / f"..{self._number}"
+        fresh.mkdir()
+        (fresh / "tls.crt").write_bytes(chain)
+        (fresh / "tls.key").write_bytes(key)
+        link = self._folder / "..data_tmp"
+        link.symlink_to(fresh.name)
+        link.rename(self._folder / "..data")
+
+    def read(self, show: Callable[[Pair], None]) -> CertificateFiles:
+        return CertificateFiles(self._folder / "tls.crt", self._folder / "tls.key", show=show)
+
+
+@asynccontextmanager
+async def watched(files: CertificateFiles) -> AsyncIterator[None]:
+    files.look()
+    running = asyncio.create_task(files.run(period=0.01))
+    try:
+        yield
+        assert not running.done()
+    finally:
+        running.cancel()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_renewed_certificate_is_shown_once(tmp_path: Path) -> None:
+    mounted, shown = Mounted(tmp_path), list[Pair]()
+    first, second = certificate(), certificate()
+    mounted.put(first.chain, first.key)
+    async with watched(mounted.read(shown.append)):
+        mounted.put(second.chain, second.key)
+        await until(lambda: len(shown) == 2)
+        await asyncio.sleep(0.1)
+    assert shown == [first, second]
+
+
+async def test_what_is_broken_or_gone_leaves_the_old_one_and_what_follows_is_shown(tmp_path: Path) -> None:
+    mounted, shown = Mounted(tmp_path), list[Pair]()
+    first, second = certificate(), certificate()
+    mounted.put(first.chain, first.key)
+    async with watched(mounted.read(shown.append)):
+        mounted.put(first.chain, second.key)
+        await asyncio.sleep(0.05)
+        (tmp_path / "..data").unlink()
+        await asyncio.sleep(0.05)
+        assert shown == [first]
+        mounted.put(second.chain, second.key)
+        await until(lambda: len(shown) == 2)
+    assert shown[-1] == second
+
+
+@pytest.mark.parametrize(
+    ("chain", "key", "message"),
+    [
+        (b"", b"", r"tls.crt and .*tls.key cannot be used: there is no certificate in it"),
+        (AUTHORITY.chain, b"x", r"tls.crt and .*tls.key cannot be used: there is no key without a passphrase in it"),
+    ],
+)
+def test_files_that_cannot_be_used_end_the_start_with_one_sentence(
+    tmp_path: Path, chain: bytes, key: bytes, message: str
+) -> None:
+    mounted = Mounted(tmp_path)
+    mounted.put(chain, key)
+    with pytest.raises(ConfigError, match=message):
+        mounted.read(lambda _: None).look()
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"tls.crt cannot be read: No such file or directory"):
+        CertificateFiles(tmp_path / "tls.crt", tmp_path / "tls.key", show=lambda _: None).look()

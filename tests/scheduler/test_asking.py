@@ -1,0 +1,108 @@
+"""`vcuda explain` through the API server's proxy: any replica may answer, the one that leads is found."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from click.testing import CliRunner
+
+from deviceplugin.cli import main
+from deviceplugin.errors import ConfigError
+from deviceplugin.scheduler.asking import by_url
+from tests.cluster.http.scene import serving
+from tests.fakes.apiserver.kubeconfig import write_kubeconfig
+
+_SERVICE = re.compile(r"/api/v1/namespaces/gpu/services/https:vcuda-scheduler:https/proxy(/.*)")
+_POD = re.compile(r"/api/v1/namespaces/gpu/pods/https:([^:]+):8443/proxy(/.*)")
+
+
+@asynccontextmanager
+async def proxying(port: int, *, leader_answers: bool = True) -> AsyncIterator[tuple[str, list[str]]]:
+    """The proxy of an API server before one replica; a pod named b has a document of its own."""
+    paths: list[str] = []
+
+    async def forward(request: web.Request) -> web.StreamResponse:
+        paths.append(request.path)
+        if (found := _POD.fullmatch(request.path)) and found[1] == "b" and leader_answers:
+            document = {"pod": "d/elsewhere", "sentence": "it waits", "reasons": {"no room": 2}}
+            return web.json_response(document | {"asked": [], "nodes": [], "left_out": 0})
+        if (found := _SERVICE.fullmatch(request.path)) is None:
+            return web.json_response({"kind": "Status", "message": 'pods "b" is forbidden'}, status=403)
+        url = f"https://127.0.0.1:{port}{found[1]}?{request.query_string}"
+        async with aiohttp.ClientSession() as session, session.get(url, ssl=False) as answer:
+            return web.Response(status=answer.status, body=await answer.read(), content_type=answer.content_type)
+
+    app = web.Application()
+    app.router.add_get("/{any:.*}", forward)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}", paths
+    finally:
+        await runner.cleanup()
+
+
+async def explain(folder: Path, url: str, pod: str) -> tuple[int, str]:
+    kubeconfig = write_kubeconfig(folder / "kubeconfig", url)
+    args = ["explain", pod, "--kubeconfig", str(kubeconfig), "--scheduler-namespace", "gpu"]
+    result = await asyncio.to_thread(CliRunner().invoke, main, args)
+    return result.exit_code, result.stdout + result.stderr
+
+
+async def test_the_leader_is_asked_where_another_replica_answers(tmp_path: Path) -> None:
+    async with serving() as scene, proxying(scene.server.port) as (url, paths):
+        code, text = await explain(tmp_path, url, "d/elsewhere")
+        assert (code, text) == (0, "d/elsewhere: it waits\n\n     2 nodes: no room\n")
+        assert [bool(_SERVICE.fullmatch(paths[0])), bool(_POD.fullmatch(paths[1]))] == [True, True]
+
+
+async def test_a_right_that_is_missing_is_said_in_the_api_servers_words(tmp_path: Path) -> None:
+    async with serving() as scene, proxying(scene.server.port, leader_answers=False) as (url, _):
+        code, text = await explain(tmp_path, url, "d/elsewhere")
+        assert (code, text) == (1, 'vcuda: pods "b" is forbidden\n')
+
+
+async def test_an_answer_of_another_version_is_one_sentence(tmp_path: Path) -> None:
+    async with serving() as scene, proxying(scene.server.port) as (url, _):
+        code, text = await explain(tmp_path, url, "d/p")
+        assert (code, text.count("\n")) == (1, 1)
+        assert text.startswith("vcuda: the scheduler's answer is of another version of vcuda")
+
+
+async def test_an_api_server_that_is_away_is_one_sentence(tmp_path: Path) -> None:
+    code, text = await explain(tmp_path, "http://127.0.0.1:9", "p")
+    assert (code, text.count("\n")) == (1, 1)
+    assert text.startswith("vcuda: 127.0.0.1:9 cannot be asked: ")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--url", "http://x"], "--url: 'http://x' is not an address such as https://10.0.0.7:8443"),
+        (["--url", "https://x", "--ca-file", "/none"], "--ca-file: /none cannot be used: "),
+        (["--insecure"], "--ca-file and --insecure go with --url"),
+    ],
+)
+def test_a_wrong_flag_is_one_sentence(args: list[str], message: str) -> None:
+    result = CliRunner().invoke(main, ["explain", "p", *args])
+    assert (result.exit_code, result.stderr.startswith(f"vcuda: {message}")) == (1, True), result.stderr
+
+
+async def test_an_untrusted_certificate_is_one_sentence() -> None:
+    async with serving() as scene:
+        scheduler = by_url(scene.url, ca_file=None, insecure=False)
+        with pytest.raises(Exception, match=r"cannot be asked: .*certificate verify failed"):
+            await scheduler.explain("d", "p")
+        await scheduler.close()
+        trusted = by_url(scene.url, ca_file=None, insecure=True)
+        assert await trusted.explain("d", "p") == {"pod": "d/p"}
+        await trusted.close()
+        with pytest.raises(ConfigError):
+            by_url("https://", ca_file=None, insecure=True)
