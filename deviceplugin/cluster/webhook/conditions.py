@@ -2,8 +2,8 @@
 
 In: the settings and our programs' accounts. Out: the match conditions of the webhook, which let every pod pass that has
 nothing to do with GPUs, so that `failurePolicy: Fail` stops no other; and the policy that lets nobody else change the
-annotations that our programs wrote. Not here: the objects that carry them: the chart in daemonset/chart holds them, and a
-test holds the two together.
+annotations that our programs wrote. Not here: the objects that carry them: the chart in daemonset/chart holds them, and
+a test holds the two together.
 """
 
 import json
