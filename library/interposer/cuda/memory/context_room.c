@@ -4,10 +4,15 @@
  * Not here: what it takes in the end (overhead.h), which counts from its creation on. Until then the reservation stands for it, so that of two
  * processes that begin at once in a container that is nearly full the second one knows of the first.
  */
+#include <time.h>
+
 #include "account.h"
 #include "interposer/cuda/hooks.h"
 #include "memory.h"
 #include "overhead.h"
+
+#define PATIENCE_NS UINT64_C(1000000000)
+#define PAUSE_NS 10000000
 
 /* Before anything was learned: what overhead.c takes a context for that cannot be measured. */
 static const uint64_t UNKNOWN_BYTES = UINT64_C(256) << 20;
@@ -24,6 +29,24 @@ static uint64_t expected(const struct region *region, unsigned index)
     return learned != 0 ? learned : UNKNOWN_BYTES;
 }
 
+/*
+ * What others' contexts take may be a guess until NVML has said it (overhead.h), and what has ended may not be given back yet: within a second both
+ * are known, and only then is a context refused.
+ */
+static bool reserve(const struct region *region, struct memory_context_room *room)
+{
+    uint64_t deadline_ns = vcuda_now_ns() + PATIENCE_NS;
+
+    for (;;) {
+        room->bytes = expected(region, room->index);
+        if (account_reserve(room->index, room->bytes))
+            return true;
+        if (vcuda_now_ns() > deadline_ns)
+            return false;
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+    }
+}
+
 bool memory_context_begin(struct memory_context_room *room, int device)
 {
     const struct region *region;
@@ -34,8 +57,7 @@ bool memory_context_begin(struct memory_context_room *room, int device)
     region = vcuda_region();
     if (region == NULL || overhead_of(room->index) != 0)
         return true;
-    room->bytes = expected(region, room->index);
-    if (account_reserve(room->index, room->bytes))
+    if (reserve(region, room))
         return true;
     account_refused(room->index);
     return false;
