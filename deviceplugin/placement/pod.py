@@ -83,9 +83,11 @@ def _one_by_one(pod: PodRequest, state: NodeState, policy: GpuPolicy, prefer: Co
 
 
 def held_before(own: Collection[Allocation], policy: GpuPolicy) -> frozenset[GpuUuid]:
-    """GPUs of the pod that its next container prefers; to spread, only those that will be free again by then."""
-    kept = (each for each in own if policy is not GpuPolicy.SPREAD or each.role is ContainerRole.INIT)
-    return frozenset(uuid for each in kept for uuid in each.uuids)
+    """GPUs of the pod that its next container prefers; to spread, only those of init containers, once."""
+    held = frozenset(uuid for each in own for uuid in each.uuids)
+    if policy is not GpuPolicy.SPREAD:
+        return held
+    return held.difference(*(each.uuids for each in own if each.role is not ContainerRole.INIT))
 
 
 def _tiers(prefer: frozenset[GpuUuid], held: frozenset[GpuUuid]) -> Iterator[frozenset[GpuUuid]]:
