@@ -39,8 +39,9 @@ def check_parts(node: Station, uid: str, container: str, cores: int, blocks: int
     return grant
 
 
-def parted(name: str, cores: int, blocks: int, gpus: int, **more: str) -> Json:
-    return pod_json(name, ("c", cores, blocks), annotations={GPUS: str(gpus), **more})
+def parted(name: str, cores: int, blocks: int, gpus: int, *, time: int = 1000) -> Json:
+    annotations = {GPUS: str(gpus), "tencent.com/predicate-time": str(time)}
+    return pod_json(name, ("c", cores, blocks), annotations=annotations)
 
 
 async def test_each_gpu_of_a_share_gives_an_even_part_and_holds_it_to_its_own_limit(short_tmp: Path) -> None:
@@ -106,10 +107,7 @@ async def test_a_wrong_guess_between_shares_over_several_gpus_is_put_right(
 ) -> None:
     """Only the API server is asked, and it shows the pods in another order than kubelet admits them."""
     async with station(short_tmp, inventory(4), sources=(Source.APISERVER,)) as node:
-        pods = [
-            parted(f"p{number}", *size, 2, **{"tencent.com/predicate-time": str(2000 - number)})
-            for number, size in enumerate(sizes)
-        ]
+        pods = [parted(f"p{number}", *size, 2, time=2000 - number) for number, size in enumerate(sizes)]
         node.know(*pods)
         uids = [node.kubelet.submit(pod) for pod in pods]
         for uid, (cores, blocks) in zip(uids, sizes, strict=True):
