@@ -7,6 +7,8 @@ import pytest
 
 from deviceplugin.guest import legacy_limits, limits_file
 from deviceplugin.ledger.grant import Grant, Source
+from deviceplugin.model.allocation import GpuShare, PodUid
+from deviceplugin.model.annotations import PodAllocation, format_allocation
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.ids import count_by_gpu, gpu_keys
 from deviceplugin.model.units import Resource
@@ -166,6 +168,18 @@ async def test_the_agent_obeys_the_pod_where_it_chooses_itself(
         verdict = await node.kubelet.admit(pod_json("p", ("c", 20, 4), annotations=annotations))
         assert verdict.admitted, verdict.message
         assert node.minors(verdict.uid, "c") == minors
+
+
+async def test_the_schedulers_choice_of_parts_is_carried_out(short_tmp: Path) -> None:
+    async with station(short_tmp, inventory(4)) as node:
+        pod = parted("p", 60, 16, 2)
+        uid = pod["metadata"]["uid"]
+        shares = tuple(GpuShare(GpuUuid(f"GPU-{minor}"), 30, 8) for minor in (1, 3))
+        chosen = format_allocation(PodAllocation(PodUid(uid), {"c": shares}))
+        pod["metadata"]["annotations"]["tencent.com/vcuda-allocation"] = chosen
+        verdict = await node.kubelet.admit(pod)
+        assert verdict.admitted, verdict.message
+        assert node.grant_of(uid, "c").allocation.shares == shares
 
 
 async def test_a_model_that_the_node_does_not_have_is_refused_and_says_so(short_tmp: Path) -> None:
