@@ -19,7 +19,7 @@ from deviceplugin.placement.place import shares_of
 from deviceplugin.placement.pod import PodChoice, place_pod
 from deviceplugin.placement.snapshot import GpuView, Snapshot
 from tests.placement.nodes import gpu, nvswitch, snapshot, t6
-from tests.placement.pods import APP, INIT, REF, SIDECAR, app, pod, pods, states
+from tests.placement.drawn_pods import APP, INIT, REF, SIDECAR, app, pod, pods, states
 
 NOTHING = Occupancy()
 
