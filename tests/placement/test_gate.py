@@ -14,8 +14,8 @@ from deviceplugin.placement.gate import Gate, Reason, gate
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.pod import place_pod
 from deviceplugin.placement.snapshot import Snapshot
-from tests.placement.nodes import gpu, snapshot, t6
 from tests.placement.drawn_pods import APP, INIT, REF, app, pod, pods, states
+from tests.placement.nodes import gpu, snapshot, t6
 
 
 def fits(asked: PodRequest, state: NodeState) -> bool:

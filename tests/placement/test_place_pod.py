@@ -18,8 +18,8 @@ from deviceplugin.placement.occupancy import Occupancy, occupied
 from deviceplugin.placement.place import shares_of
 from deviceplugin.placement.pod import PodChoice, place_pod
 from deviceplugin.placement.snapshot import GpuView, Snapshot
-from tests.placement.nodes import gpu, nvswitch, snapshot, t6
 from tests.placement.drawn_pods import APP, INIT, REF, SIDECAR, app, pod, pods, states
+from tests.placement.nodes import gpu, nvswitch, snapshot, t6
 
 NOTHING = Occupancy()
 

@@ -14,8 +14,8 @@ from deviceplugin.model.request import Request
 from deviceplugin.placement.candidates import survey
 from deviceplugin.placement.place import place
 from deviceplugin.placement.snapshot import Snapshot
-from tests.placement.nodes import gpu, nvswitch, pcie_tree, snapshot, snapshots, t6
 from tests.placement.drawn_pods import PARTED, REQUESTS
+from tests.placement.nodes import gpu, nvswitch, pcie_tree, snapshot, snapshots, t6
 
 BINPACK, SPREAD, LINK = GpuPolicy.BINPACK, GpuPolicy.SPREAD, GpuPolicy.LINK
 PART = Request(60, 16, parts=2)
