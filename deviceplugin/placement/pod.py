@@ -45,7 +45,7 @@ def place_pod(
     prefer: Collection[GpuUuid] = (),
 ) -> PodChoice:
     """`policy` is for a pod that names none; `prefer`: GPUs to keep where they still serve."""
-    check_share_mode(pod, state)
+    _check_share_mode(pod, state)
     try:
         return _one_by_one(pod, state, pod.preferences.gpu or policy, prefer)
     except CapacityError:
@@ -55,7 +55,7 @@ def place_pod(
         return together
 
 
-def check_share_mode(pod: PodRequest, state: NodeState) -> None:
+def _check_share_mode(pod: PodRequest, state: NodeState) -> None:
     """Raises RequestError where the node gives whole GPUs only and the pod asks for less."""
     share = next((each for each in pod.containers if each.request.kind is RequestKind.SHARE), None)
     if share is not None and not state.share_mode:
