@@ -35,7 +35,7 @@ class Reason(enum.Enum):
     MEMORY = "insufficient vcuda-memory on any one GPU"
     SHARES = "insufficient vcuda-core or vcuda-memory on enough GPUs"
     WHOLE = "insufficient whole GPUs"
-    WHOLE_ON_NUMA = "insufficient free GPUs on any one NUMA node"
+    ON_NUMA = "insufficient free GPUs on any one NUMA node"
     POD = "insufficient free GPUs for all containers of the pod together"
 
     @property
@@ -47,7 +47,7 @@ class Reason(enum.Enum):
 
 
 _RESOLVABLE = frozenset({
-    Reason.CORES, Reason.MEMORY, Reason.SHARES, Reason.WHOLE, Reason.WHOLE_ON_NUMA, Reason.POD,
+    Reason.CORES, Reason.MEMORY, Reason.SHARES, Reason.WHOLE, Reason.ON_NUMA, Reason.POD,
 })  # fmt: skip
 
 
@@ -114,14 +114,21 @@ class Gate:
     def _among(self, state: NodeState, views: Sequence[GpuView], summary: Summary) -> Reason | None:
         for need in self._needs:
             if not need.fits(summary):
-                return _why_not(need, summary)
+                reason = _why_not(need, summary)
+                apart = self._one_numa and reason.resolvable and self._on_numa(state, views, (need,))
+                return Reason.TOO_FEW_ON_NUMA if apart is Reason.TOO_FEW_ON_NUMA else reason
         for load in self._loads:
             if load.whole > len(summary.whole) or load.cores > summary.cores or load.blocks > summary.blocks:
                 return _why_not_all(load, summary)
-        if not self._one_numa:
-            return None
-        same = summary is state.open_gpus.summary
-        return self._on_numa(state.numa_nodes if same else summaries_by_numa(views))
+        return self._on_numa(state, views, self._needs) if self._one_numa else None
+
+    def _on_numa(self, state: NodeState, views: Sequence[GpuView], needs: Sequence[_Need]) -> Reason | None:
+        nodes = state.numa_nodes if views is state.open_gpus.views else summaries_by_numa(views)
+        for need in needs:
+            if need.count > 1 and not any(need.fits(node) for node in nodes):
+                empty = any(need.fits_empty(node) for node in nodes)
+                return Reason.ON_NUMA if empty else Reason.TOO_FEW_ON_NUMA
+        return None
 
     def _admitted(self, gpus: OpenGpus) -> Sequence[GpuView] | Reason:
         wanted = self._filter
@@ -138,13 +145,6 @@ class Gate:
         if known is None:
             known = self._models[model] = self._filter.admits_model(model)
         return known
-
-    def _on_numa(self, summaries: Sequence[Summary]) -> Reason | None:
-        for need in self._needs:
-            if need.count > 1 and not any(need.fits(summary) for summary in summaries):
-                empty = any(need.fits_empty(summary) for summary in summaries)
-                return Reason.WHOLE_ON_NUMA if empty else Reason.TOO_FEW_ON_NUMA
-        return None
 
 
 def _need(request: Request) -> _Need:

@@ -45,7 +45,7 @@ def place_pod(
     prefer: Collection[GpuUuid] = (),
 ) -> PodChoice:
     """`policy` is for a pod that names none; `prefer`: GPUs to keep where they still serve."""
-    check_share_mode(pod, state)
+    _check_share_mode(pod, state)
     try:
         return _one_by_one(pod, state, pod.preferences.gpu or policy, prefer)
     except CapacityError:
@@ -55,7 +55,7 @@ def place_pod(
         return together
 
 
-def check_share_mode(pod: PodRequest, state: NodeState) -> None:
+def _check_share_mode(pod: PodRequest, state: NodeState) -> None:
     """Raises RequestError where the node gives whole GPUs only and the pod asks for less."""
     share = next((each for each in pod.containers if each.request.kind is RequestKind.SHARE), None)
     if share is not None and not state.share_mode:
@@ -83,9 +83,11 @@ def _one_by_one(pod: PodRequest, state: NodeState, policy: GpuPolicy, prefer: Co
 
 
 def held_before(own: Collection[Allocation], policy: GpuPolicy) -> frozenset[GpuUuid]:
-    """GPUs of the pod that its next container prefers; to spread, only those that will be free again by then."""
-    kept = (each for each in own if policy is not GpuPolicy.SPREAD or each.role is ContainerRole.INIT)
-    return frozenset(uuid for each in kept for uuid in each.uuids)
+    """GPUs of the pod that its next container prefers; to spread, only those of init containers, once."""
+    held = frozenset(uuid for each in own for uuid in each.uuids)
+    if policy is not GpuPolicy.SPREAD:
+        return held
+    return held.difference(*(each.uuids for each in own if each.role is not ContainerRole.INIT))
 
 
 def _tiers(prefer: frozenset[GpuUuid], held: frozenset[GpuUuid]) -> Iterator[frozenset[GpuUuid]]:

@@ -1,11 +1,11 @@
 """Whole GPUs from the emptiest parts of the tree, one after the other, so that each has most room around it.
 
 For each GPU it goes down from the root into the branch with the most free GPUs left, those taken before not counted,
-for as long as there are branches. Order of branches: free GPUs descending, then processes and lowest minor number
-ascending.
+for as long as there are branches. Order of branches: free GPUs descending; then those taken before, processes and the
+lowest minor number, ascending.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from deviceplugin.model.topology import TopologyNode
 from deviceplugin.placement.candidates import Candidates
@@ -20,9 +20,11 @@ class _Left:
 
     views: dict[int, GpuView]
     free: set[int]
+    taken: set[int] = field(default_factory=set)
 
     def takes(self, minor: int) -> GpuView:
         self.free.discard(minor)
+        self.taken.add(minor)
         return self.views.pop(minor)
 
     def emptiest(self, node: TopologyNode) -> TopologyNode:
@@ -32,10 +34,11 @@ class _Left:
     def _candidates(self, node: TopologyNode) -> list[GpuView]:
         return [self.views[minor] for minor in node.minors if minor in self.views]
 
-    def _key(self, node: TopologyNode) -> tuple[int, int, int]:
+    def _key(self, node: TopologyNode) -> tuple[int, int, int, int]:
         views = self._candidates(node)
         free = sum(minor in self.free for minor in node.minors)
-        return (-free, sum(view.processes for view in views), views[0].gpu.minor)
+        taken = len(self.taken.intersection(node.minors))
+        return (-free, taken, sum(view.processes for view in views), views[0].gpu.minor)
 
 
 def spread(candidates: Candidates) -> Selection | None:
