@@ -147,9 +147,10 @@ def _admits(task: TaskKind, kind: Kind) -> bool:
 
 
 def by_rate(request: Request) -> int:
-    """Small tasks come first: all of one kind weigh, together, as many cores as they ask for, once per task of a GPU.
+    """Small tasks weigh more, because they can fill what large ones leave.
 
-    A share weighs by the cores that it asks for, inversely; so does a task of several GPUs by the root of their number.
+    A share weighs inversely to the cores that it asks for, a task of several GPUs inversely to the root of their number;
+    benchmarks/results says which other weights were tried, and on what.
     """
     share = _SCALE * CORES_PER_GPU // request.cores_per_gpu
     return share * _SCALE // math.isqrt(request.gpus * _SCALE * _SCALE)
