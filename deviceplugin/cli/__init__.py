@@ -34,6 +34,7 @@ _COMMANDS: Mapping[str, _Lazy] = {
     "explain": _Lazy("deviceplugin.cli.explain:explain", "Say why a pod is where it is, or why it waits."),
     "place": _Lazy("deviceplugin.cli.place:place", "Show which GPUs a request would get, and why."),
     "scheduler": _Lazy("deviceplugin.cli.scheduler:scheduler", "Choose node and GPUs for the pods of a cluster."),
+    "simulate": _Lazy("deviceplugin.cli.simulate:simulate", "Try a policy on a workload before it is turned on."),
 }
 
 

@@ -41,34 +41,38 @@ class Usable:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Kinds of task that want the same of GPUs and may use the same cards; each with CPU, memory and weight."""
+    """Kinds of task that want the same of GPUs and may use the same cards; each with CPU, memory and weight.
 
-    request: Request
+    `cores` and `blocks` are of each of `gpus`; a whole GPU has all its memory free.
+    """
+
+    gpus: int
+    cores: int
+    blocks: int
     open_to: frozenset[Kind]
     members: tuple[tuple[int, int, int], ...]
 
     def room(self, cards: Cards) -> tuple[int, int]:
         """How many such tasks fit on the GPUs side by side, and the free cores of the GPUs that one could go to."""
-        request, alone, fits = self.request, 0, []
-        cores, blocks = request.cores_per_gpu, request.blocks_per_gpu
-        for card in cards:
-            count = card.cores // cores
-            if not count or card.kind not in self.open_to:
+        wanted, blocks, open_to = self.cores, self.blocks, self.open_to
+        is_whole = wanted == CORES_PER_GPU
+        alone, fits = 0, []
+        for kind, cores, free_blocks in cards:
+            count = cores // wanted
+            if not count or kind not in open_to or (is_whole and free_blocks < kind.blocks):
                 continue
-            if blocks and (count := min(count, card.blocks // blocks)) == 0:
-                continue
-            if cores == CORES_PER_GPU and card.blocks < card.kind.blocks:
+            if blocks and (count := min(count, free_blocks // blocks)) == 0:
                 continue
             fits.append(count)
-            alone += card.cores
-        sets = _sets(fits, request.gpus)
+            alone += cores
+        sets = _sets(fits, self.gpus)
         return (sets, alone) if sets else (0, 0)
 
 
 def _sets(fits: list[int], size: int) -> int:
     """How many sets of so many different GPUs there are, where each GPU may be in as many sets as it fits."""
     sets = sum(fits) // size
-    while size > 1 and sum(min(count, sets) for count in fits) < sets * size:
+    while sets and size > 1 and sum(min(count, sets) for count in fits) < sets * size:
         sets -= 1
     return sets
 
@@ -103,18 +107,19 @@ class Fragmentation:
 
     def _count(self, cards: Cards, spare: Spare) -> Usable:
         alone = together = 0
-        cpu_free, memory_free = spare.cpu_milli, spare.memory_mib
+        cpu_free, memory_free = max(0, spare.cpu_milli), max(0, spare.memory_mib)
         for group in self._groups_for(frozenset(card.kind for card in cards)):
             sets, cores = group.room(cards)
             if not sets:
                 continue
+            size = group.gpus * group.cores
             for cpu, memory, weight in group.members:
                 count = sets if cpu * sets <= cpu_free else cpu_free // cpu
                 if memory * count > memory_free:
                     count = memory_free // memory
                 if count > 0:
                     alone += weight * cores
-                    together += weight * count * group.request.cores
+                    together += weight * count * size
         return Usable(alone, together)
 
     def _groups_for(self, kinds: frozenset[Kind]) -> tuple[_Group, ...]:
@@ -129,7 +134,10 @@ class Fragmentation:
             if open_to := frozenset(kind for kind in kinds if _admits(task, kind)):
                 own = (task.needs.cpu_milli, task.needs.memory_mib, weight)
                 members.setdefault((task.request, open_to), []).append(own)
-        return tuple(_Group(request, open_to, tuple(own)) for (request, open_to), own in members.items())
+        return tuple(
+            _Group(request.gpus, request.cores_per_gpu, request.blocks_per_gpu, open_to, tuple(own))
+            for (request, open_to), own in members.items()
+        )
 
 
 def _admits(task: TaskKind, kind: Kind) -> bool:
@@ -139,9 +147,10 @@ def _admits(task: TaskKind, kind: Kind) -> bool:
 
 
 def by_rate(request: Request) -> int:
-    """Small tasks come first: all of one kind weigh, together, as many cores as they ask for, once per task of a GPU.
+    """Small tasks weigh more, because they can fill what large ones leave.
 
-    A share weighs by the cores that it asks for, inversely; so does a task of several GPUs by the root of their number.
+    A share weighs inversely to the cores that it asks for, a task of several GPUs inversely to the root of their number;
+    benchmarks/results says which other weights were tried, and on what.
     """
     share = _SCALE * CORES_PER_GPU // request.cores_per_gpu
     return share * _SCALE // math.isqrt(request.gpus * _SCALE * _SCALE)
@@ -155,4 +164,3 @@ def by_count(_request: Request) -> int:
 def stranded(measure: Fragmentation, cards: Cards, spare: Spare | None) -> int:
     """Free cores that the next task cannot use, as it is to be expected, times `measure.weight`."""
     return measure.weight * free_cores(cards) - measure.usable(cards, spare).alone
-

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from deviceplugin.model.allocation import ContainerRole, PodRef, PodUid
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
-from deviceplugin.model.pod_request import MOST_PARTS, ContainerRequest, PodRequest
+from deviceplugin.model.pod_request import ContainerRequest, PodRequest
 from deviceplugin.model.preferences import GpuFilter, Preferences
 from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Topology
@@ -21,6 +21,7 @@ from deviceplugin.simulate.task import Task, task
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 TASK_COLUMNS = ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+MOST_GPUS = 64
 MILLI_PER_GPU = 1000
 _MILLI_PER_CORE = MILLI_PER_GPU // CORES_PER_GPU
 
@@ -44,12 +45,12 @@ def tasks_of_trace(content: bytes, *, file: str, models: Collection[str]) -> Ite
         request = _request(row)
         ref = PodRef(PodUid(f"{row.line}"), "", row.text("name") or f"line-{row.line}")
         container = ContainerRequest("main", ContainerRole.APP, 0, request) if request else None
-        pod = PodRequest(ref, (container,) if container else (), Preferences(gpus=GpuFilter(models=wanted)))
+        pod = PodRequest(ref, (container,) if container else (), Preferences(gpus=wanted))
         yield task(pod, Spare(row.number("cpu_milli"), row.number("memory_mib")))
 
 
 def _node(name: str, row: Row) -> NodeState:
-    count, model = row.number("gpu", most=MOST_PARTS), row.text("model")
+    count, model = row.number("gpu", most=MOST_GPUS), row.text("model")
     if count and not model:
         raise row.wrong("model", f"the {count} GPUs of node {name[:60]} need a model")
     gpus = tuple(Gpu(GpuUuid(f"{name}/{minor}"), minor, minor, model, 0) for minor in range(count))
@@ -60,7 +61,7 @@ def _node(name: str, row: Row) -> NodeState:
 
 def _request(row: Row) -> Request | None:
     """Part of a core counts as one, as for everyone who asks for a share in whole cores."""
-    count = row.number("num_gpu", most=MOST_PARTS)
+    count = row.number("num_gpu", most=MOST_GPUS)
     milli = row.number("gpu_milli", most=MILLI_PER_GPU)
     if not count:
         return None
@@ -70,11 +71,21 @@ def _request(row: Row) -> Request | None:
     return Request(cores * count, 0, 1 if cores == CORES_PER_GPU else count)
 
 
-def _models(row: Row, known: Collection[str]) -> tuple[str, ...]:
+def _models(row: Row, known: Collection[str]) -> GpuFilter:
     wanted = tuple(sorted({word.strip() for word in row.text("gpu_spec").split("|") if word.strip()}))
     for model in wanted:
         if model not in known:
             raise row.wrong(
                 "gpu_spec", f"no node has a GPU of model {model[:60]}; the nodes have {', '.join(sorted(known))}"
             )
-    return wanted
+    return GpuFilter(models=wanted, not_models=_longer(wanted, known))
+
+
+def _longer(wanted: Collection[str], known: Collection[str]) -> tuple[str, ...]:
+    """Here a model is a whole name, in a filter a part of one: whoever wants A10 does not get A100."""
+    more = (name for name in sorted(known) if name not in wanted and any(_is_in(each, name) for each in wanted))
+    return tuple(name for name in more if not any(_is_in(name, each) for each in wanted))
+
+
+def _is_in(part: str, name: str) -> bool:
+    return part.lower() in name.lower()
