@@ -22,7 +22,7 @@ from deviceplugin.kube.listing import Listing, list_all
 from deviceplugin.kube.paths import core
 from deviceplugin.kube.pods import decode_pod
 from deviceplugin.kube.structs import Object, decode
-from deviceplugin.kube.transport import DEFAULT_TIMEOUTS, Timeouts, Transport
+from deviceplugin.kube.transport import CONNECTIONS, DEFAULT_TIMEOUTS, Timeouts, Transport
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import ResourceNames
@@ -59,11 +59,12 @@ class KubeClient:
         names: ResourceNames = ResourceNames(),
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
         credentials: Credentials | None = None,
+        connections: int = CONNECTIONS,
     ) -> Self:
         """Loads the credentials (ConfigError where that fails); sends nothing yet."""
         credentials = credentials or Credentials(kubeconfig)
         await credentials.access()
-        return cls(Transport(credentials, timeouts=timeouts), names=names)
+        return cls(Transport(credentials, timeouts=timeouts, connections=connections), names=names)
 
     @property
     def names(self) -> ResourceNames:

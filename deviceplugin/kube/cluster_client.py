@@ -5,12 +5,15 @@ through a backlog must not be the one that the API server throttles. Not here: w
 """
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
 
 import msgspec
 
 from deviceplugin.kube.client import KubeClient, pod_path
+from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.tokens import TokenBucket
-from deviceplugin.kube.transport import Transport
+from deviceplugin.kube.transport import CONNECTIONS, DEFAULT_TIMEOUTS, Timeouts, Transport
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.units import ResourceNames
 
@@ -23,6 +26,22 @@ class ClusterClient(KubeClient):
     ) -> None:
         super().__init__(transport, names=names)
         self._writes = writes
+
+    @classmethod
+    async def connect(
+        cls,
+        kubeconfig: Path | None,
+        *,
+        names: ResourceNames = ResourceNames(),
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        credentials: Credentials | None = None,
+        connections: int = CONNECTIONS,
+        writes: TokenBucket | None = None,
+    ) -> Self:
+        """Loads the credentials (ConfigError where that fails); sends nothing yet."""
+        credentials = credentials or Credentials(kubeconfig)
+        await credentials.access()
+        return cls(Transport(credentials, timeouts=timeouts, connections=connections), names=names, writes=writes)
 
     async def bind(self, pod: PodRef, node: str, annotations: Mapping[str, str]) -> None:
         """Node and annotations become visible in one write.

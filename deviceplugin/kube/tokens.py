@@ -1,7 +1,7 @@
 """How many requests go out in a second: a bucket of tokens on a monotonic clock.
 
 In: `take` before each request. Out: the same call, later where too many came at once; first come, first served. A
-bucket's debt is a point in time, so no task keeps it filled, and one whose waiter is cancelled gives its turn away.
+bucket's debt is a point in time, so no task keeps it filled; the turn of a waiter that is cancelled is lost.
 """
 
 import asyncio

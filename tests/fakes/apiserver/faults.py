@@ -81,6 +81,9 @@ class Faults:
     def hang(self, *, times: int = 1, method: str = "", path: str = "") -> Fault:
         return self.add(Harm.HANG, times=times, method=method, path=path)
 
+    def slow(self, *, seconds: float, times: int = 1, method: str = "", path: str = "") -> Fault:
+        return self.add(Harm.SLOW, times=times, method=method, path=path, seconds=seconds)
+
     def clear(self) -> None:
         self._script.clear()
 

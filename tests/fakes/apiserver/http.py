@@ -159,11 +159,15 @@ class Api:
 
     async def _bind(self, request: web.Request) -> web.StreamResponse:
         body = await _body(request)
-        node = (body.get("target") or {}).get("name") or ""
-        if not node:
-            raise ApiError(422, "Binding is invalid: target.name: Required value")
+        target, meta, name = body.get("target") or {}, body.get("metadata") or {}, request.match_info["name"]
+        if meta.get("name", name) != name:
+            raise ApiError(400, "name in URL does not match name in Binding object")
+        if target.get("kind", "Node") not in ("Node", ""):
+            raise ApiError(422, f'Binding "{name}" is invalid: target.kind: Unsupported value: "{target["kind"]}"')
+        if not target.get("name"):
+            raise ApiError(422, f'Binding "{name}" is invalid: target.name: Required value')
         _, namespace = _where(request)
-        self.store.bind(request.match_info["name"], node, namespace=namespace, meta=body.get("metadata"))
+        self.store.bind(name, target["name"], namespace=namespace, meta=meta)
         return web.json_response({"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}, status=201)
 
 

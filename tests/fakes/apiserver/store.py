@@ -34,6 +34,13 @@ class Change:
     after: JsonObject
     deleted: bool = False
 
+    @property
+    def last_seen(self) -> JsonObject:
+        """For a watcher whose selector it has left: as it was before, at the version of the change."""
+        if self.deleted or self.before is None:
+            return self.after
+        return merge(self.before, {"metadata": {"resourceVersion": str(self.version)}})
+
 
 class Store:
     """Create, read, change and delete; every write is seen by all listeners before the call returns."""
