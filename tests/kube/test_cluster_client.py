@@ -11,7 +11,7 @@ from deviceplugin.errors import KubeConflictError, KubeError, KubeNotFoundError
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.transport import Timeouts
 from deviceplugin.model.allocation import PodRef, PodUid
-from tests.fakes.apiserver import ApiServer, container, node, pod
+from tests.fakes.apiserver import ApiServer, Harm, container, node, pod
 
 TIMEOUTS = Timeouts(connect=1.0, request=1.0, silence=1.0)
 
@@ -70,15 +70,16 @@ async def test_any_other_refusal_is_neither(server: ApiServer, cluster: ClusterC
     assert refusal.value.code == code
 
 
+@pytest.mark.parametrize(("harm", "node_after"), [(Harm.LOST, "n1"), (Harm.RESET, ""), (Harm.HANG, "")])
 async def test_a_bind_without_an_answer_may_have_worked_and_can_be_read(
-    server: ApiServer, cluster: ClusterClient
+    server: ApiServer, cluster: ClusterClient, harm: Harm, node_after: str
 ) -> None:
     ref = made(server)
-    server.faults.hang(path="/binding")
+    server.faults.add(harm, path="/binding")
     with pytest.raises(KubeError) as silence:
         await cluster.bind(ref, "n1", {})
     assert silence.value.code == 0
-    assert (await cluster.get_pod(ref)).node == ""
+    assert (await cluster.get_pod(ref)).node == node_after
 
 
 async def test_a_node_is_annotated_to_wake_the_scheduler(server: ApiServer, cluster: ClusterClient) -> None:

@@ -20,6 +20,7 @@ class Harm(enum.Enum):
     HANG = "hang"  # no answer at all
     RESET = "reset"  # the connection is closed before an answer
     SLOW = "slow"  # a good answer, late
+    LOST = "lost"  # the request is carried out, and its answer never arrives
     BODY = "body"  # a 200 with other bytes than the object's
     SILENT_WATCH = "silent watch"  # half-open: the watch is accepted and never says anything
     CUT_WATCH = "cut watch"  # the stream ends in the middle of a line

@@ -68,7 +68,10 @@ class Api:
                 request[_FAULT] = fault
                 if fault.harm not in WATCH_HARMS and (spoiled := await _suffer(request, fault)):
                     return spoiled
-            return await handler(request)
+            answer = await handler(request)
+            if fault is not None and fault.harm is Harm.LOST and request.transport is not None:
+                request.transport.abort()
+            return answer
         except ApiError as error:
             return web.json_response(error.status, status=error.code)
         except web.HTTPNotFound:
