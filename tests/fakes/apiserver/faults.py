@@ -18,7 +18,7 @@ class Harm(enum.Enum):
 
     STATUS = "status"  # an error answer
     HANG = "hang"  # no answer at all
-    RESET = "reset"  # the connection is closed before an answer
+    RESET = "reset"  # the connection is closed, and nothing is carried out
     SLOW = "slow"  # a good answer, late
     LOST = "lost"  # the request is carried out, and its answer never arrives
     BODY = "body"  # a 200 with other bytes than the object's

@@ -68,10 +68,7 @@ class Api:
                 request[_FAULT] = fault
                 if fault.harm not in WATCH_HARMS and (spoiled := await _suffer(request, fault)):
                     return spoiled
-            answer = await handler(request)
-            if fault is not None and fault.harm is Harm.LOST and request.transport is not None:
-                request.transport.abort()
-            return answer
+            return await _answered(request, handler)
         except ApiError as error:
             return web.json_response(error.status, status=error.code)
         except web.HTTPNotFound:
@@ -208,9 +205,22 @@ async def _suffer(request: web.Request, fault: Fault) -> web.StreamResponse | No
             await asyncio.Event().wait()
         case Harm.SLOW:
             await asyncio.sleep(fault.seconds)
-        case Harm.RESET if request.transport is not None:
-            request.transport.abort()
+        case Harm.RESET:
+            return _hung_up(request)
     return None
+
+
+async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+    answer = await handler(request)
+    fault = request.get(_FAULT)
+    return _hung_up(request) if fault is not None and fault.harm is Harm.LOST else answer
+
+
+def _hung_up(request: web.Request) -> web.StreamResponse:
+    """What is returned here reaches nobody."""
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response()
 
 
 async def _version(_: web.Request) -> web.StreamResponse:
