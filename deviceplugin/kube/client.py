@@ -27,7 +27,7 @@ from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import ResourceNames
 
-_MERGE = "application/merge-patch+json"
+MERGE = "application/merge-patch+json"
 _INVALID = 422
 
 Texts = Mapping[str, str | None]
@@ -155,7 +155,7 @@ class KubeClient:
 
     async def _patch(self, path: str, change: Mapping[str, object], *, what: str) -> bytes:
         body = msgspec.json.encode(change)
-        return await self._transport.request("PATCH", path, what=what, body=body, content_type=_MERGE)
+        return await self._transport.request("PATCH", path, what=what, body=body, content_type=MERGE)
 
     async def __aenter__(self) -> Self:
         return self

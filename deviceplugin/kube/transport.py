@@ -24,6 +24,7 @@ _HINTS = {
     403: "; grant it in the agent's ClusterRole",
 }
 CONNECTIONS = 8
+JSON = "application/json"
 _MOST_BODY = 64 << 20
 _MOST_LINE = 8 << 20  # etcd stores objects up to 1.5 MiB
 _CHUNK = 1 << 16
@@ -60,7 +61,7 @@ class Transport:
         what: str,
         query: Mapping[str, str] | None = None,
         body: bytes | None = None,
-        content_type: str = "application/json",
+        content_type: str = JSON,
     ) -> bytes:
         """The body of a 2xx answer; `what` completes `the API server refused to ...`."""
         headers = {"Content-Type": content_type} if body is not None else {}

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.cluster_pods import cluster_pods
+from deviceplugin.kube.credentials import Credentials
+from deviceplugin.kube.reading import read as read_config
 from deviceplugin.kube.reflector import Change, Pace, Reflector
-from deviceplugin.kube.transport import Timeouts
+from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_pod import ClusterPod, ScheduledCondition
 from deviceplugin.model.gang import Gang
@@ -192,7 +194,9 @@ async def follow(script: list[tuple[str, str]], kubeconfig: Path) -> None:
     timeouts = Timeouts(connect=0.5, request=0.5, silence=0.3)
     async with (
         ApiServer(bookmark_seconds=0.05) as server,
-        await KubeClient.connect(server.kubeconfig(kubeconfig), timeouts=timeouts) as client,
+        KubeClient(
+            Transport(Credentials(server.kubeconfig(kubeconfig), read=read_config), timeouts=timeouts)
+        ) as client,
     ):
         reflector = Reflector(client, PODS, pace=Pace(watch=1, first_wait=0.002, most_wait=0.01))
         heard: dict[PodUid, ClusterPod] = {}

@@ -1,4 +1,4 @@
-"""Paths and verbs: each request of core/v1 turned into one call of the store.
+"""Paths and verbs: each request turned into one call of the store.
 
 In: HTTP as kubectl, kubelet and our client speak it. Out: JSON, `Status` objects for refusals, watch streams. Not
 here: what the verbs do (`store`).
@@ -11,15 +11,17 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from tests.fakes.apiserver.faults import WATCH_HARMS, Fault, Faults, Harm, is_watch
+from tests.fakes.apiserver.kinds import KINDS, Kind
 from tests.fakes.apiserver.paging import Pages, Snapshot
 from tests.fakes.apiserver.selectors import selector
 from tests.fakes.apiserver.status import ApiError, JsonObject, status
-from tests.fakes.apiserver.store import KINDS, NAMESPACED, Store
+from tests.fakes.apiserver.store import Store
 from tests.fakes.apiserver.watch import Watch
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _FAULT = web.RequestKey("fault", Fault)
-_PATCHES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
+_STRATEGIC = "application/strategic-merge-patch+json"
+_PATCHES = ("application/merge-patch+json", _STRATEGIC)
 _VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.0-vcuda-stand-in", "platform": "linux/amd64"}
 
 
@@ -37,26 +39,31 @@ class Api:
 
     def application(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=16 << 20)
-        one = "/api/v1/namespaces/{namespace}/{resource:pods|events}"
         app.add_routes(
             [
                 web.get("/version", _version),
                 web.get("/{probe:healthz|livez|readyz}", _healthy),
-                web.get("/api/v1/{resource:pods|nodes|events}", self._list),
-                web.post("/api/v1/{resource:nodes}", self._create),
-                web.get(one, self._list),
-                web.post(one, self._create),
                 web.post("/api/v1/namespaces/{namespace}/pods/{name}/binding", self._bind),
             ]
         )
-        for path in ("/api/v1/{resource:nodes}/{name}", one + "/{name}"):
-            app.router.add_get(path, self._get)
-            app.router.add_put(path, self._replace)
-            app.router.add_delete(path, self._delete)
-            app.router.add_patch(path, self._patch)
-            app.router.add_get(path + "/{status:status}", self._get)
-            app.router.add_patch(path + "/{status:status}", self._patch)
+        for resource, kind in KINDS.items():
+            self._serve(app.router, resource, kind)
         return app
+
+    def _serve(self, router: web.UrlDispatcher, resource: str, kind: Kind) -> None:
+        whole = f"{kind.root}/{{resource:{resource}}}"
+        place = f"{kind.root}/namespaces/{{namespace}}/{{resource:{resource}}}" if kind.namespaced else whole
+        one = place + "/{name}"
+        router.add_get(whole, self._list)
+        if kind.namespaced:
+            router.add_get(place, self._list)
+        router.add_post(place, self._create)
+        router.add_get(one, self._get)
+        router.add_put(one, self._replace)
+        router.add_delete(one, self._delete)
+        router.add_patch(one, self._patch)
+        router.add_get(one + "/{status:status}", self._get)
+        router.add_patch(one + "/{status:status}", self._patch)
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -141,6 +148,7 @@ class Api:
             await _body(request),
             namespace=namespace,
             status="status" in request.match_info,
+            strategic=request.content_type == _STRATEGIC,
         )
         return web.json_response(patched)
 
@@ -173,7 +181,7 @@ class Api:
 
 def _where(request: web.Request) -> tuple[str, str]:
     resource = request.match_info.get("resource", "pods")
-    return resource, request.match_info.get("namespace", "") if resource in NAMESPACED else ""
+    return resource, request.match_info.get("namespace", "") if KINDS[resource].namespaced else ""
 
 
 def _number(text: str) -> int | None:

@@ -9,7 +9,7 @@ from tests.fakes.apiserver.status import ApiError, JsonObject, conflict
 _DEFAULT_GRACE_SECONDS = 30
 
 
-def default(pod: JsonObject) -> None:
+def admit(pod: JsonObject, _: JsonObject | None) -> None:
     """Fills in, in place, what admission and defaulting would."""
     spec = pod.setdefault("spec", {})
     spec.setdefault("restartPolicy", "Always")

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from tests.fakes.apiserver.faults import Fault, Harm
+from tests.fakes.apiserver.kinds import KINDS
 from tests.fakes.apiserver.selectors import Selector
 from tests.fakes.apiserver.status import ApiError, JsonObject, status
-from tests.fakes.apiserver.store import KINDS, Change, Store
+from tests.fakes.apiserver.store import Change, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,8 @@ class Watch:
 
     def _bookmark(self, version: int) -> JsonObject:
         meta = {"resourceVersion": str(version), "creationTimestamp": None}
-        return {"kind": KINDS[self.resource], "apiVersion": "v1", "metadata": meta}
+        kind = KINDS[self.resource]
+        return {"kind": kind.word, "apiVersion": kind.api_version, "metadata": meta}
 
 
 class _StreamCutError(Exception):
