@@ -11,7 +11,7 @@ from typing import Generic
 
 from deviceplugin.errors import KubeError, ParseError
 from deviceplugin.kube.collection import Collection, Key, Value
-from deviceplugin.kube.structs import Object, StatusObject, WatchLine, decode
+from deviceplugin.kube.structs import Head, StatusObject, WatchLine, decode
 from deviceplugin.kube.transport import refusal
 
 
@@ -46,7 +46,7 @@ def read_line(line: bytes, collection: Collection[Key, Value], kept: Container[o
         raise ParseError(f"{what} has a line of unknown type {found.type[:40]!a}")
     kind = EventKind[found.type]
     if kind is EventKind.BOOKMARK:
-        return WatchEvent(kind, decode(Object, found.object, what=what).metadata.resource_version)
+        return WatchEvent(kind, decode(Head, found.object, what=what).metadata.resource_version)
     seen = collection.read(bytes(found.object), kept)
     return WatchEvent(kind, seen.version, seen.item)
 

@@ -17,6 +17,7 @@ from deviceplugin.model.gang import Gang, gang_of
 from deviceplugin.model.units import ResourceNames
 
 _WHAT = "pods of the cluster"
+_DONE = ScheduledCondition(is_true=True)
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 
 
@@ -65,4 +66,6 @@ def _gang(item: ClusterPodObject, spec: ClusterPodSpec) -> Gang | None:
 
 def _scheduled(conditions: Sequence[Condition]) -> ScheduledCondition | None:
     found = next((each for each in conditions if each.type == "PodScheduled"), None)
-    return None if found is None else ScheduledCondition(found.status == "True", found.reason or "")
+    if found is None:
+        return None
+    return _DONE if found.status == "True" else ScheduledCondition(is_true=False, reason=found.reason or "")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from deviceplugin.kube.structs import Object, decode
+from deviceplugin.kube.structs import Head, Object, decode
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -52,7 +52,7 @@ def reader(
 
     def read(raw: bytes, kept: Container[object]) -> Seen[Value]:
         if sieve and sieve not in raw:
-            meta = decode(Object, raw, what=what).metadata
+            meta = decode(Head, raw, what=what).metadata
             if meta.uid not in kept:
                 return Seen(meta.resource_version, None)
         found = decode(schema, raw, what=what)

@@ -45,6 +45,19 @@ class Object(Json):
     metadata: Meta
 
 
+class HeadMeta(Json):
+    """The least of metadata: labels and annotations are skipped."""
+
+    uid: str = ""
+    resource_version: str = ""
+
+
+class Head(Json):
+    """An object of which no more is wanted."""
+
+    metadata: HeadMeta
+
+
 class EnvVar(Json):
     """One environment variable; `value` is null where it comes from elsewhere."""
 

@@ -21,7 +21,7 @@ from deviceplugin.kube.words import one_line
 _BY_CODE: dict[int, type[KubeError]] = {404: KubeNotFoundError, 409: KubeConflictError, 410: KubeGoneError}
 _HINTS = {
     401: "; its credentials are missing or have expired",
-    403: "; grant it in the agent's ClusterRole",
+    403: "; grant it in the ClusterRole of its service account",
 }
 CONNECTIONS = 8
 JSON = "application/json"
