@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.errors import KubeConflictError, KubeError, KubeNotFoundError, ParseError
+from deviceplugin.errors import KubeConflictError, KubeNotFoundError, ParseError
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.leases import Lease, LeaseView, Term, micro_time
 from deviceplugin.kube.secrets import NewSecret
@@ -150,13 +150,6 @@ def stale(server: ApiServer) -> JsonObject:
     found = server.store.get("mutatingwebhookconfigurations", "vcuda")
     server.store.patch("mutatingwebhookconfigurations", "vcuda", {"metadata": {"labels": {"new": "1"}}})
     return found
-
-
-async def test_what_is_no_bundle_is_refused_by_the_server(server: ApiServer, cluster: ClusterClient) -> None:
-    server.store.create("mutatingwebhookconfigurations", configuration("a.vcuda.dev"))
-    with pytest.raises(KubeError, match="root certificates") as error:
-        await cluster.set_ca_bundle("vcuda", b"nonsense")
-    assert error.value.code == 422
 
 
 async def test_writes_wait_for_a_token_and_leases_and_reads_do_not(server: ApiServer, tmp_path: Path) -> None:

@@ -130,7 +130,10 @@ class Api:
 
     async def _create(self, request: web.Request) -> web.StreamResponse:
         resource, namespace = _where(request)
-        made = self.store.create(resource, await _body(request), namespace=namespace)
+        body = await _body(request)
+        if (body.get("metadata") or {}).get("resourceVersion"):
+            raise ApiError(400, "resourceVersion should not be set on objects to be created")
+        made = self.store.create(resource, body, namespace=namespace)
         return web.json_response(made, status=201)
 
     async def _replace(self, request: web.Request) -> web.StreamResponse:
@@ -171,9 +174,9 @@ class Api:
         if meta.get("name", name) != name:
             raise ApiError(400, "name in URL does not match name in Binding object")
         if target.get("kind", "Node") not in ("Node", ""):
-            raise ApiError(422, f'Binding "{name}" is invalid: target.kind: Unsupported value: "{target["kind"]}"')
+            raise ApiError(500, f'target.kind: Unsupported value: "{target["kind"]}"')  # no 422 (seen on 1.36)
         if not target.get("name"):
-            raise ApiError(422, f'Binding "{name}" is invalid: target.name: Required value')
+            raise ApiError(500, "target.name: Required value")
         _, namespace = _where(request)
         self.store.bind(name, target["name"], namespace=namespace, meta=meta)
         return web.json_response({"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}, status=201)

@@ -79,8 +79,6 @@ class Store:
             meta["name"] = f"{meta['generateName']}{next(self._names):05d}"
         if not meta.get("name"):
             raise invalid(kind.word, "", "metadata.name: Required value: name is required")
-        if meta.get("resourceVersion"):
-            raise ApiError(400, "resourceVersion should not be set on objects to be created")
         key = (resource, meta.get("namespace", ""), meta["name"])
         if key in self._objects:
             raise ApiError(409, f'{qualified(resource)} "{meta["name"]}" already exists', reason="AlreadyExists")
@@ -129,7 +127,13 @@ class Store:
             change.pop("status", None)
         new = merge_strategic(old, change) if strategic else merge(old, change)
         new["metadata"] |= {field: old["metadata"][field] for field in _IMMUTABLE if field in old["metadata"]}
-        return self._write(key, new)
+        try:
+            return self._write(key, new)
+        except ApiError as error:
+            if error.code != 400:
+                raise
+            # What cannot be decoded is a bad request in a POST and an invalid patch here (seen on 1.36).
+            raise invalid("", "", f"patch: Invalid value: {error}") from None
 
     def set_status(self, name: str, change: JsonObject, *, namespace: str = "default") -> JsonObject:
         """What a kubelet does after each step: patch the pod's status."""
