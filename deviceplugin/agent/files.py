@@ -132,12 +132,13 @@ class AgentFiles:
         return GrantLimits(grant.id, tuple(devices))
 
     def _legacy(self, grant: Grant) -> bytes:
+        """The lineage's client holds every GPU that it sees to the same numbers: those of one part."""
         owner, request = grant.allocation.owner, grant.allocation.request
         limits = ContainerLimits(
             pod_uid=owner.pod.uid,
             container=owner.name,
-            cores=request.cores,
-            memory_bytes=request.blocks * BLOCK_BYTES,
+            cores=request.cores_per_gpu if _is_share(grant) else request.cores,
+            memory_bytes=(request.blocks_per_gpu if _is_share(grant) else request.blocks) * BLOCK_BYTES,
             soft_cores=grant.soft_cores,
             driver_version=self._inventory().driver.version,
         )

@@ -71,7 +71,7 @@ class AgentReport:
             self._events.about_pod(owner.pod, EventReason.CONFIG_WRITTEN, text)
 
     def limits_changed(self, grant: Grant) -> None:
-        owner, cores, soft = grant.allocation.owner, grant.allocation.request.cores, grant.soft_cores
+        owner, cores, soft = grant.allocation.owner, grant.allocation.request.cores_per_gpu, grant.soft_cores
         log.info("limits changed", **_container(owner), grant=grant.id, cores=cores, soft_cores=soft)
         if owner.pod.name:
             now = f"may borrow idle time up to {soft} cores" if soft > cores else f"is held to its {cores} cores"
@@ -137,7 +137,8 @@ def _sentence(grant: Grant, choice: Choice) -> str:
     request = grant.allocation.request
     where = ", ".join(str(gpu.minor) for gpu in choice.gpus)
     if choice.evaluator is RequestKind.SHARE:
-        what = f"{request.cores} cores and {format_blocks(request.blocks)} of GPU {where}"
+        gpus = f"GPU {where}" if request.gpus == 1 else f"each of GPUs {where}"
+        what = f"{request.cores_per_gpu} cores and {format_blocks(request.blocks_per_gpu)} of {gpus}"
     else:
         what = f"{request.cores // CORES_PER_GPU} whole GPU{'s' if request.gpus > 1 else ''}: {where}"
     return f"container {grant.allocation.owner.name} got {what} ({choice.reason})"

@@ -27,13 +27,12 @@ from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.ledger.reconcile import Decisions, Disproved, Evidence, PodsView, reconcile
-from deviceplugin.ledger.repair import Claimant
+from deviceplugin.ledger.repair import Claimant, asked_for
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import Pod
-from deviceplugin.model.request import Request
-from deviceplugin.model.units import Resource
+from deviceplugin.model.units import ResourceNames
 
 log = structlog.get_logger("vcuda.agent")
 _SOON_S = 0.3
@@ -184,7 +183,7 @@ class Upkeep:
             self._files.drop(grant)
             self._report.released(grant)
         for wrong in decisions.disproved:
-            self._settle(wrong.grant, _claimant(wrong, evidence), inventory)
+            self._settle(wrong, evidence, inventory)
         for grant_id in decisions.proved:
             if self._ledger.get(grant_id) is not None:
                 self._ledger.prove(grant_id)
@@ -202,13 +201,19 @@ class Upkeep:
         for load in self._ledger.over_commitments(self._inventory()) if taken else ():
             log.error("a GPU is over-committed; delete one of its pods", load=str(load))
 
-    def _settle(self, grant: Grant, to: Claimant, inventory: Inventory) -> None:
+    def _settle(self, wrong: Disproved, evidence: Evidence, inventory: Inventory) -> None:
+        before = wrong.grant.allocation.owner
         try:
-            fixed = self._ledger.settle(grant.id, to, inventory)
+            fixed = self._ledger.settle(wrong.grant.id, _claimant(wrong, evidence, self._names), inventory)
         except VcudaError as error:
-            log.warning("a wrong grant could not be put right yet", container=str(to.owner), cause=error.message)
+            log.warning(
+                "a wrong grant could not be put right yet",
+                container=wrong.container,
+                uid=wrong.pod,
+                cause=error.message,
+            )
             return
-        self._report.repaired(grant.allocation.owner, fixed)
+        self._report.repaired(before, fixed)
 
     async def _correct(self) -> None:
         if not self._reflector.synced.is_set():
@@ -234,13 +239,14 @@ def _shows_all(evidence: Evidence) -> bool:
     return evidence.kubelet is not None and evidence.kubelet.complete
 
 
-def _claimant(wrong: Disproved, evidence: Evidence) -> Claimant:
+def _claimant(wrong: Disproved, evidence: Evidence, names: AnnotationNames) -> Claimant:
     """The container that kubelet's checkpoint names, with what the checkpoint and the pod's spec say of it."""
     assert evidence.checkpoint is not None
-    counts = (len(evidence.checkpoint.ids_of(wrong.pod, wrong.container, resource)) for resource in Resource)
+    counts = evidence.checkpoint.counts_of(wrong.pod, wrong.container)
     views = (view for view in (evidence.kubelet, evidence.api) if view is not None)
     pod = next((found for view in views if (found := view.pods.get(wrong.pod))), None)
     known = pod.container(wrong.container) if pod else None
     owner = known.ref if known else ContainerRef(PodRef(wrong.pod, "", ""), wrong.container)
     role, index = (known.role, known.index) if known else (ContainerRole.UNKNOWN, 0)
-    return Claimant(owner, role, Request(*counts), index=index)
+    request = asked_for(wrong.grant, counts, pod, wrong.container, ResourceNames(names.domain))
+    return Claimant(owner, role, request, index=index)

@@ -6,25 +6,16 @@ Placement is the agent's own; nothing here knows how it chooses.
 """
 
 import json
-from collections.abc import Iterable
-from dataclasses import replace
 
 import click
 
-from deviceplugin.errors import ConfigError, ParseError
-from deviceplugin.hardware.matrix import parse_matrix
-from deviceplugin.hardware.profile import Profile, parse_profile
-from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
-from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Health, Inventory
-from deviceplugin.model.request import Request, parse_request
-from deviceplugin.model.units import CORES_PER_GPU, MIB, format_blocks
+from deviceplugin.cli.place_node import DEFAULT_GPU_MEMORY_MIB, allocations_of, named, read_node, with_ill
+from deviceplugin.model.pod_request import MOST_PARTS
+from deviceplugin.model.preferences import GpuFilter, GpuPolicy
+from deviceplugin.model.request import parse_request
 from deviceplugin.placement.choice import Choice
-from deviceplugin.placement.describe import gpus_text
-from deviceplugin.placement.occupancy import occupied, snapshot_for
+from deviceplugin.placement.occupancy import snapshot_for
 from deviceplugin.placement.place import place as choose
-
-DEFAULT_GPU_MEMORY_MIB = 80 * 1024
-_LARGEST_FILE = 1 << 20
 
 
 class _Occupied(click.ParamType[tuple[int, int, int | None]]):
@@ -79,6 +70,28 @@ class _Occupied(click.ParamType[tuple[int, int, int | None]]):
     metavar="MIB",
     help=f"Memory of each GPU. Default: what the profile says; for a matrix {DEFAULT_GPU_MEMORY_MIB} (80 GiB).",
 )
+@click.option(
+    "--gpus",
+    "parts",
+    type=click.IntRange(1, MOST_PARTS),
+    default=1,
+    metavar="N",
+    help="A share over so many GPUs, an even part of each; whole GPUs need only --cores.",
+)
+@click.option(
+    "--gpu-policy",
+    "policy",
+    type=click.Choice([policy.value for policy in GpuPolicy]),
+    default=GpuPolicy.BINPACK.value,
+    show_default=True,
+    help="Of the GPUs that fit: the fullest, the emptiest, or those that are closest to each other.",
+)
+@click.option("--model", "models", multiple=True, help="Part of a model's name to use; may be repeated.")
+@click.option("--avoid-model", "not_models", multiple=True, help="Part of a model's name to avoid; may be repeated.")
+@click.option("--use-gpu", "use", multiple=True, metavar="GPU", help="A GPU to use, by minor or UUID; may be repeated.")
+@click.option("--avoid-gpu", "avoid", multiple=True, metavar="GPU", help="A GPU to avoid; may be repeated.")
+@click.option("--one-numa", is_flag=True, help="All GPUs on one NUMA node.")
+@click.option("--cordon", multiple=True, metavar="GPU", help="A GPU that takes nothing new; may be repeated.")
 @click.option("--share-mode/--no-share-mode", default=True, show_default=True, help="Whether GPUs may be shared.")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print.")
 @click.option("--explain", is_flag=True, help="Also say why each other GPU was passed over.")
@@ -89,6 +102,14 @@ def place(
     cores: int,
     blocks: int,
     gpu_memory_mib: int | None,
+    parts: int,
+    policy: str,
+    models: tuple[str, ...],
+    not_models: tuple[str, ...],
+    use: tuple[str, ...],
+    avoid: tuple[str, ...],
+    one_numa: bool,
+    cordon: tuple[str, ...],
     share_mode: bool,
     output: str,
     explain: bool,
@@ -98,75 +119,18 @@ def place(
     Prints the minor numbers of the chosen GPUs and the reason. Where none can be chosen, one sentence on standard error
     says why, and the exit status is 1.
     """
-    node = _node(file, gpu_memory_mib)
-    inventory = _with_ill(node.inventory, unhealthy)
-    request = parse_request(cores, blocks, share_mode=share_mode)
-    allocations = _allocations(inventory, held)
-    choice = choose(request, snapshot_for(inventory, allocations, processes=node.processes))
-    click.echo(_as_json(choice, explain) if output == "json" else _as_text(choice, explain))
-
-
-def _node(file: str, gpu_memory_mib: int | None) -> Profile:
-    source = "standard input" if file == "-" else file
-    with click.open_file(file, "rb") as opened:
-        content = opened.read(_LARGEST_FILE + 1)
-    if len(content) > _LARGEST_FILE:
-        raise ParseError(f"{source}: larger than 1 MiB, so neither a topology matrix nor a profile")
-    if content.lstrip()[:1] == b"{":
-        profile = parse_profile(content, source=source)
-        return profile if gpu_memory_mib is None else _resized(profile, gpu_memory_mib)
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as error:
-        raise ParseError(f"{source}: byte {error.start} is no UTF-8 text, so it is no topology matrix") from None
-    return _bare_node(text, source, gpu_memory_mib or DEFAULT_GPU_MEMORY_MIB)
-
-
-def _resized(profile: Profile, mib: int) -> Profile:
-    gpus = tuple(replace(gpu, memory_bytes=mib * MIB) for gpu in profile.inventory.gpus)
-    return replace(profile, inventory=replace(profile.inventory, gpus=gpus))
-
-
-def _bare_node(text: str, source: str, mib: int) -> Profile:
-    """The node of a matrix, which says nothing of its GPUs but their links."""
-    topology = parse_matrix(text, source=source)
-    gpus = tuple(
-        Gpu(uuid=GpuUuid(f"GPU-{minor}"), index=at, minor=minor, model="unknown", memory_bytes=mib * MIB)
-        for at, minor in enumerate(topology.minors)
+    node = read_node(file, gpu_memory_mib)
+    inventory = with_ill(node.inventory, unhealthy)
+    request = parse_request(cores, blocks, parts=parts, share_mode=share_mode)
+    uuids, not_uuids = named(inventory, use, "--use-gpu"), named(inventory, avoid, "--avoid-gpu")
+    choice = choose(
+        request,
+        snapshot_for(inventory, allocations_of(inventory, held), processes=node.processes),
+        policy=GpuPolicy(policy),
+        wanted=GpuFilter(models, not_models, uuids, not_uuids, one_numa),
+        cordoned=named(inventory, cordon, "--cordon"),
     )
-    return Profile(inventory=Inventory(gpus=gpus, topology=topology, driver=Driver("", (0, 0))), processes={})
-
-
-def _with_ill(inventory: Inventory, minors: Iterable[int]) -> Inventory:
-    ill = {_at(inventory, minor, "--unhealthy").uuid: Health(healthy=False) for minor in minors}
-    return replace(inventory, health=ill)
-
-
-def _at(inventory: Inventory, minor: int, flag: str) -> Gpu:
-    for gpu in inventory.gpus:
-        if gpu.minor == minor:
-            return gpu
-    here = gpus_text(gpu.minor for gpu in inventory.gpus) if inventory.gpus else "no GPU"
-    raise ConfigError(f"{flag} names GPU {minor}, but the topology has {here}")
-
-
-def _allocations(inventory: Inventory, held: Iterable[tuple[int, int, int | None]]) -> list[Allocation]:
-    """Each --occupied as a pod of its own."""
-    allocations = []
-    for number, (minor, cores, blocks) in enumerate(held):
-        gpu = _at(inventory, minor, "--occupied")
-        taken = blocks if blocks is not None else gpu.blocks if cores >= CORES_PER_GPU else 0
-        owner = ContainerRef(PodRef(PodUid(f"occupied-{number}"), "", ""), "")
-        share = GpuShare(gpu.uuid, cores, taken)
-        allocations.append(Allocation(owner, ContainerRole.APP, Request(cores, taken), (share,)))
-    totals = occupied(allocations)
-    for gpu in inventory.gpus:
-        if gpu.uuid in totals and (totals[gpu.uuid].cores > CORES_PER_GPU or totals[gpu.uuid].blocks > gpu.blocks):
-            raise ConfigError(
-                f"--occupied takes {totals[gpu.uuid].cores} cores and {format_blocks(totals[gpu.uuid].blocks)} of "
-                f"GPU {gpu.minor}, which has {CORES_PER_GPU} cores and {format_blocks(gpu.blocks)}"
-            )
-    return allocations
+    click.echo(_as_json(choice, explain) if output == "json" else _as_text(choice, explain))
 
 
 def _as_text(choice: Choice, explain: bool) -> str:

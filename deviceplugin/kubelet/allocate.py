@@ -23,12 +23,16 @@ from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, GrantId, Source, new_grant_id
 from deviceplugin.ledger.repair import Claimant, moved
 from deviceplugin.model.allocation import Allocation, PodUid
+from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import GpuUuid
-from deviceplugin.model.request import Request, RequestKind, parse_request
+from deviceplugin.model.pod_request import container_request
+from deviceplugin.model.preferences import GpuFilter, GpuPolicy, parse_preferences
+from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.model.units import CORES_PER_GPU, Resource
 from deviceplugin.placement.choice import Choice
 from deviceplugin.placement.occupancy import snapshot_for
 from deviceplugin.placement.place import place
+from deviceplugin.placement.pod import held_before
 from deviceplugin.placement.snapshot import Snapshot
 
 log = structlog.get_logger(__name__)
@@ -132,7 +136,7 @@ class Allocating:
         """Kubelet asks for both resources of a container before it goes on, so the half grant is this container's."""
         inventory = self._node.feed.catalog.inventory
         container = claim.container
-        request = parse_request(container.cores, container.blocks)
+        request = container_request(claim.pod, container, names=self._node.layout.names)
         fixed = replace(
             moved(half, Claimant(container.ref, container.role, request, index=container.index), inventory),
             answered=frozenset(Resource),
@@ -179,7 +183,9 @@ class Allocating:
         """`near`: GPUs beside the processors that kubelet has chosen; a wish like the others, and the last of them."""
         node, container = self._node, claim.container
         names = node.layout.names
-        request = parse_request(container.cores, container.blocks, share_mode=node.share_mode, names=names)
+        request = container_request(claim.pod, container, share_mode=node.share_mode, names=names)
+        preferences = parse_preferences(claim.pod.annotations, AnnotationNames(names.domain))
+        policy, wanted = preferences.gpu or GpuPolicy.BINPACK, preferences.gpus
         view = snapshot_for(
             node.feed.catalog.inventory,
             node.ledger.allocations(),
@@ -188,13 +194,14 @@ class Allocating:
             index=container.index,
             processes=node.processes(),
         )
-        wished = node.hinted(claim.pod, container) or self._held_by(claim.pod.ref.uid)
-        choice = place(request, view, prefer=wished or _roomy(claim, request, view) or near)
+        wished = node.hinted(claim.pod, container) or self._held_by(claim.pod.ref.uid, policy)
+        prefer = wished or _roomy(claim, request, view, wanted) or near
+        choice = place(request, view, prefer=prefer, policy=policy, wanted=wanted)
         return Allocation(container.ref, container.role, request, choice.shares, container.index), choice
 
-    def _held_by(self, uid: PodUid) -> frozenset[GpuUuid]:
+    def _held_by(self, uid: PodUid, policy: GpuPolicy) -> frozenset[GpuUuid]:
         """GPUs that other containers of the pod hold: kubelet reuses an init container's IDs for the app's."""
-        return frozenset(uuid for grant in self._node.ledger.of_pod(uid) for uuid in grant.allocation.uuids)
+        return held_before([grant.allocation for grant in self._node.ledger.of_pod(uid)], policy)
 
     def _content(self, grant: Grant, claim: Claim) -> Answer:
         inventory = self._node.feed.catalog.inventory
@@ -225,15 +232,15 @@ class _Recorded:
         return self._checkpoint.has(*key)
 
 
-def _roomy(claim: Claim, request: Request, view: Snapshot) -> frozenset[GpuUuid]:
+def _roomy(claim: Claim, request: Request, view: Snapshot, wanted: GpuFilter) -> frozenset[GpuUuid]:
     """For a guess, a GPU on which any of those would fit that it may have been: its GPU cannot be changed any more."""
     shares = [each for each in claim.others if 0 < each.cores < CORES_PER_GPU and each.blocks]
-    if not shares or request.kind is not RequestKind.SHARE:
+    if not shares or request.kind is not RequestKind.SHARE or request.parts > 1:
         return frozenset()
     cores = max(request.cores, *(each.cores for each in shares))
     blocks = max(request.blocks, *(each.blocks for each in shares))
     try:
-        return frozenset(share.uuid for share in place(Request(cores, blocks), view).shares)
+        return frozenset(share.uuid for share in place(Request(cores, blocks), view, wanted=wanted).shares)
     except CapacityError:
         return frozenset()
 

@@ -14,9 +14,8 @@ from deviceplugin.kubelet.node import Node
 from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, Source
 from deviceplugin.ledger.rebuild import rebuild_one
-from deviceplugin.ledger.repair import Claimant
+from deviceplugin.ledger.repair import Claimant, asked_for
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
-from deviceplugin.model.request import Request, parse_request
 from deviceplugin.model.units import Resource
 
 Owner = tuple[PodUid, str]
@@ -61,10 +60,11 @@ class Starting:
         _check_one_grant(key, checkpoint)
         if grant is None:
             grant = await self._rebuild(key, checkpoint)
-        asked = parse_request(*(len(checkpoint.ids_of(*key, resource)) for resource in Resource))
-        if grant.allocation.owner.key != key or grant.allocation.request != asked:
+        counts = checkpoint.counts_of(*key)
+        request = grant.allocation.request
+        if grant.allocation.owner.key != key or (request.cores, request.blocks) != counts:
             _check_nobody_else_mounts(grant, key, checkpoint)
-            grant = await self._repair(grant, key, asked)
+            grant = await self._repair(grant, key, counts)
         elif not grant.proved:
             grant = self._node.ledger.prove(grant.id)
         if grant.source is Source.CHECKPOINT:
@@ -91,8 +91,9 @@ class Starting:
         self._node.ledger.adopt([rebuilt])
         return rebuilt
 
-    async def _repair(self, grant: Grant, key: Owner, asked: Request) -> Grant:
+    async def _repair(self, grant: Grant, key: Owner, counts: tuple[int, int]) -> Grant:
         pod = await self._node.find_pod(key[0])
+        asked = asked_for(grant, counts, pod, key[1], self._node.layout.names)
         found = pod.container(key[1]) if pod else None
         owner = ContainerRef(pod.ref if pod else PodRef(key[0], "", ""), key[1])
         soft_cores = self._node.soft_cores(pod) if pod else grant.soft_cores

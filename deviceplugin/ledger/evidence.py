@@ -74,6 +74,10 @@ class Checkpoint:
         entry = self.entry(uid, container, resource)
         return entry.devices if entry else frozenset()
 
+    def counts_of(self, uid: PodUid, container: str) -> tuple[int, int]:
+        """Cores and blocks that a container asked for."""
+        return (len(self.ids_of(uid, container, Resource.CORE)), len(self.ids_of(uid, container, Resource.MEMORY)))
+
     def answer_of(self, uid: PodUid, container: str) -> RecordedAnswer | None:
         """The full answer of a container, whichever resource carried it."""
         found = (self.entry(uid, container, resource) for resource in Resource)

@@ -70,8 +70,9 @@ def rebuild_one(
     if answer is None:
         return None
     ids = {resource: checkpoint.ids_of(uid, container, resource) for resource in Resource}
-    request = _request(len(ids[Resource.CORE]), len(ids[Resource.MEMORY]), answer)
-    uuids = _named(answer, inventory) or _hinted(frozenset().union(*ids.values()), inventory)
+    named = _named(answer, inventory)
+    uuids = named or _hinted(frozenset().union(*ids.values()), inventory)
+    request = _request(len(ids[Resource.CORE]), len(ids[Resource.MEMORY]), answer, len(named))
     if request is None or len(uuids) != request.gpus:
         return None
     known = pod.container(container) if pod is not None else None
@@ -88,9 +89,12 @@ def rebuild_one(
     )
 
 
-def _request(cores: int, blocks: int, answer: RecordedAnswer) -> Request | None:
+def _request(cores: int, blocks: int, answer: RecordedAnswer, gpus: int) -> Request | None:
+    """Less than the GPUs have that the answer names is a share over all of them."""
     asked = cores or answer.cores or 0
     memory = blocks or (answer.memory_bytes or 0) // BLOCK_BYTES
+    if gpus > 1 and 0 < asked < CORES_PER_GPU * gpus:
+        return Request(asked, memory, gpus) if memory and not (asked % gpus or memory % gpus) else None
     if asked <= 0 or (asked > CORES_PER_GPU and asked % CORES_PER_GPU):
         return None
     return Request(asked, memory)
@@ -112,7 +116,7 @@ def _hinted(ids: frozenset[str], inventory: Inventory) -> tuple[GpuUuid, ...]:
 
 def _share(uuid: GpuUuid, request: Request, inventory: Inventory) -> GpuShare:
     if request.kind is RequestKind.SHARE:
-        return GpuShare(uuid, request.cores, request.blocks)
+        return GpuShare(uuid, request.cores_per_gpu, request.blocks_per_gpu)
     gpu = inventory.gpu(uuid)
     return GpuShare(uuid, CORES_PER_GPU, gpu.blocks if gpu is not None else request.blocks_per_gpu)
 

@@ -70,6 +70,7 @@ class _Grant(msgspec.Struct):
     created: float
     soft_cores: int = 0
     index: int = 0
+    parts: int = 1
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
@@ -141,6 +142,7 @@ def _to_struct(grant: Grant) -> _Grant:
         created=grant.created,
         soft_cores=grant.soft_cores,
         index=allocation.index,
+        parts=allocation.request.parts,
     )
 
 
@@ -153,7 +155,7 @@ def _to_grant(found: _Grant) -> Grant:
     allocation = Allocation(
         owner=ContainerRef(pod, found.container),
         role=found.role,
-        request=Request(found.cores, found.blocks),
+        request=Request(found.cores, found.blocks, found.parts),
         shares=tuple(GpuShare(GpuUuid(share.uuid), share.cores, share.blocks) for share in found.gpus),
         index=found.index,
     )

@@ -10,9 +10,12 @@ from dataclasses import dataclass, replace
 from deviceplugin.errors import OwnershipError
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare
+from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import Inventory
-from deviceplugin.model.request import Request, RequestKind
-from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.model.pod import Pod
+from deviceplugin.model.pod_request import parse_parts
+from deviceplugin.model.request import Request, RequestKind, parse_request
+from deviceplugin.model.units import CORES_PER_GPU, ResourceNames
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,21 @@ class Claimant:
 def claimant_of(grant: Grant) -> Claimant:
     allocation = grant.allocation
     return Claimant(allocation.owner, allocation.role, allocation.request, grant.soft_cores, allocation.index)
+
+
+def asked_for(
+    grant: Grant, counts: tuple[int, int], pod: Pod | None, container: str, names: ResourceNames = ResourceNames()
+) -> Request:
+    """What the container asked that kubelet's checkpoint names: it has the counts, the pod says over how many GPUs.
+
+    Where the pod is not known, counts as the grant's mean that it is the grant's request. RequestError or ParseError
+    for what no container of ours can have asked.
+    """
+    if pod is not None:
+        parts = parse_parts(pod.annotations, AnnotationNames(names.domain)).of(container)
+        return parse_request(*counts, parts=parts, names=names)
+    request = grant.allocation.request
+    return request if (request.cores, request.blocks) == counts else parse_request(*counts, names=names)
 
 
 def moved(grant: Grant, to: Claimant, inventory: Inventory) -> Grant:
@@ -52,7 +70,7 @@ def kept(grant: Grant, to: Claimant) -> Grant:
 
 def _sized(share: GpuShare, request: Request, inventory: Inventory) -> GpuShare:
     if request.kind is RequestKind.SHARE:
-        return GpuShare(share.uuid, request.cores, request.blocks)
+        return GpuShare(share.uuid, request.cores_per_gpu, request.blocks_per_gpu)
     gpu = inventory.gpu(share.uuid)
     blocks = gpu.blocks if gpu is not None else max(share.blocks, request.blocks_per_gpu)
     return GpuShare(share.uuid, CORES_PER_GPU, blocks)

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from deviceplugin.errors import ParseError
 from deviceplugin.model.allocation import ContainerRole, PodRef
 from deviceplugin.model.annotation_names import AnnotationNames
-from deviceplugin.model.pod import Pod
+from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.preferences import NO_PREFERENCES, Preferences, parse_preferences
 from deviceplugin.model.request import Request, parse_request
 from deviceplugin.model.units import ResourceNames
 
-MOST_PARTS = 64
+MOST_PARTS = 16  # the limits file has no more places (library/abi/limits.h)
 _PARTS = re.compile(r"(?:([a-z0-9]([-a-z0-9]*[a-z0-9])?)=)?([0-9]{1,3})", re.ASCII)
 
 
@@ -50,20 +50,27 @@ def pod_request(pod: Pod, names: ResourceNames = ResourceNames()) -> PodRequest:
     """`share_mode` is the node's and not looked at here."""
     known = AnnotationNames(names.domain)
     parts = parse_parts(pod.annotations, known)
+    asking = [each for each in pod.containers if each.is_gpu]
     return PodRequest(
         pod=pod.ref,
         containers=tuple(
-            ContainerRequest(
-                each.ref.name,
-                each.role,
-                each.index,
-                parse_request(each.cores, each.blocks, parts=parts.of(each.ref.name), names=names),
-            )
-            for each in pod.containers
-            if each.is_gpu
+            ContainerRequest(each.ref.name, each.role, each.index, _request(each, parts, names)) for each in asking
         ),
         preferences=parse_preferences(pod.annotations, known),
     )
+
+
+def container_request(
+    pod: Pod, container: PodContainer, *, share_mode: bool = True, names: ResourceNames = ResourceNames()
+) -> Request:
+    """What one container asks, without the rest of its pod."""
+    parts = parse_parts(pod.annotations, AnnotationNames(names.domain))
+    return _request(container, parts, names, share_mode)
+
+
+def _request(container: PodContainer, parts: "Parts", names: ResourceNames, share_mode: bool = True) -> Request:
+    count = parts.of(container.ref.name)
+    return parse_request(container.cores, container.blocks, parts=count, share_mode=share_mode, names=names)
 
 
 @dataclass(frozen=True, slots=True)

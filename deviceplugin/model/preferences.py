@@ -61,12 +61,16 @@ class GpuFilter:
 
     def admits(self, gpu: Gpu) -> bool:
         """Whether model and UUID of a GPU are as wished; NUMA is about several GPUs and not looked at."""
-        if (self.uuids and gpu.uuid not in self.uuids) or gpu.uuid in self.not_uuids:
+        return self.admits_uuid(gpu.uuid) and self.admits_model(gpu.model)
+
+    def admits_uuid(self, uuid: GpuUuid) -> bool:
+        return (not self.uuids or uuid in self.uuids) and uuid not in self.not_uuids
+
+    def admits_model(self, model: str) -> bool:
+        name = model.lower()
+        if any(each.lower() in name for each in self.not_models):
             return False
-        name = gpu.model.lower()
-        if any(model.lower() in name for model in self.not_models):
-            return False
-        return not self.models or any(model.lower() in name for model in self.models)
+        return not self.models or any(each.lower() in name for each in self.models)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ class Preferences:
     gpus: GpuFilter = GpuFilter()
 
 
+ANY_GPU = GpuFilter()
 NO_PREFERENCES = Preferences()
 _Word = TypeVar("_Word", NodePolicy, GpuPolicy)
 

@@ -1,8 +1,9 @@
 """Which GPUs could serve a request, and what speaks against each of the others.
 
-In: a request and a snapshot. Out: the candidates that an evaluator chooses from, and one obstacle for every other
-GPU, the lasting ones first. Not here: any order among candidates. An unhealthy GPU, one in MIG mode and one whose
-compute mode is prohibited are never candidates; one in exclusive-process mode only as a whole.
+In: a request, a snapshot, and the rules of the moment: the pod's filter, the operator's cordon. Out: the candidates
+that an evaluator chooses from, and one obstacle for every other GPU, the lasting ones first. Not here: any order among
+candidates. An unhealthy GPU, one in MIG mode and one whose compute mode is prohibited are never candidates; one in
+exclusive-process mode only as a whole. That a container's GPUs be on one NUMA node is about sets and `place`'s.
 """
 
 import enum
@@ -10,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from deviceplugin.model.gpu import ComputeMode, GpuUuid
+from deviceplugin.model.preferences import ANY_GPU, GpuFilter
 from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.model.topology import Topology
 from deviceplugin.placement.snapshot import GpuView, Snapshot
@@ -19,6 +21,9 @@ class Obstacle(enum.Enum):
     """Why a GPU cannot serve a request; the value is how a summary counts such GPUs."""
 
     EXCLUDED = "not open to this container"
+    UNWANTED = "not among the GPUs that the pod wants"
+    MODEL = "of a model that the pod does not want"
+    CORDONED = "cordoned"
     UNHEALTHY = "unhealthy"
     MIG = "in MIG mode"
     PROHIBITED = "in compute mode prohibited"
@@ -32,6 +37,18 @@ class Obstacle(enum.Enum):
     def passes(self) -> bool:
         """It goes away when a pod ends."""
         return self in (Obstacle.IN_USE, Obstacle.CORES, Obstacle.MEMORY)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What narrows the GPUs beside their state. `only` (None: all) is hard as the others and says no reason."""
+
+    wanted: GpuFilter = ANY_GPU
+    cordoned: Collection[GpuUuid] = ()
+    only: Collection[GpuUuid] | None = None
+
+
+NO_RULES = Rules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,35 +76,55 @@ class Survey:
     obstacles: tuple[tuple[GpuView, Obstacle], ...]
 
 
-def survey(request: Request, snapshot: Snapshot, only: Collection[GpuUuid] | None = None) -> Survey:
-    views = sorted(snapshot.gpus, key=lambda view: (view.gpu.minor, view.gpu.uuid))
-    judged = [(view, _obstacle(request, view, only)) for view in views]
+def survey(request: Request, snapshot: Snapshot, rules: Rules = NO_RULES) -> Survey:
+    views = sorted(snapshot.gpus, key=_order)
+    judged = [(view, _obstacle(request, view, rules)) for view in views]
     candidates = Candidates(
         request=request,
         views=tuple(view for view, obstacle in judged if obstacle is None),
-        free=frozenset(view.gpu.minor for view in views if view.is_whole and _broken(view) is None),
+        free=frozenset(view.gpu.minor for view in views if view.is_whole and broken(view) is None),
         topology=_covering(snapshot),
     )
     return Survey(candidates, tuple((view, obstacle) for view, obstacle in judged if obstacle is not None))
 
 
-def _obstacle(request: Request, view: GpuView, only: Collection[GpuUuid] | None) -> Obstacle | None:
-    if only is not None and view.gpu.uuid not in only:
-        return Obstacle.EXCLUDED
-    if (broken := _broken(view)) is not None:
-        return broken
+def _order(view: GpuView) -> tuple[int, GpuUuid]:
+    return (view.gpu.minor, view.gpu.uuid)
+
+
+def _obstacle(request: Request, view: GpuView, rules: Rules) -> Obstacle | None:
+    if (ruled_out := _against(view, rules)) is not None:
+        return ruled_out
+    if (ill := broken(view)) is not None:
+        return ill
     if request.blocks_per_gpu > view.gpu.blocks:
         return Obstacle.SMALL
     if request.kind is not RequestKind.SHARE:
         return None if view.is_whole else Obstacle.IN_USE
     if view.gpu.compute_mode is ComputeMode.EXCLUSIVE_PROCESS:
         return Obstacle.EXCLUSIVE
-    if request.cores > view.free_cores:
+    if request.cores_per_gpu > view.free_cores:
         return Obstacle.CORES
-    return Obstacle.MEMORY if request.blocks > view.free_blocks else None
+    return Obstacle.MEMORY if request.blocks_per_gpu > view.free_blocks else None
 
 
-def _broken(view: GpuView) -> Obstacle | None:
+def is_open(view: GpuView, rules: Rules) -> bool:
+    """Whether any work of the pod may land there, were it empty."""
+    return _against(view, rules) is None and broken(view) is None
+
+
+def _against(view: GpuView, rules: Rules) -> Obstacle | None:
+    uuid = view.gpu.uuid
+    if rules.only is not None and uuid not in rules.only:
+        return Obstacle.EXCLUDED
+    if rules.wanted is not ANY_GPU and not rules.wanted.admits_uuid(uuid):
+        return Obstacle.UNWANTED
+    if rules.wanted is not ANY_GPU and not rules.wanted.admits_model(view.gpu.model):
+        return Obstacle.MODEL
+    return Obstacle.CORDONED if uuid in rules.cordoned else None
+
+
+def broken(view: GpuView) -> Obstacle | None:
     """What keeps all work off a GPU."""
     if not view.health.healthy:
         return Obstacle.UNHEALTHY
@@ -99,5 +136,5 @@ def _broken(view: GpuView) -> Obstacle | None:
 def _covering(snapshot: Snapshot) -> Topology:
     """The topology, with any GPU that it does not name added as one that shares no level."""
     topology = snapshot.topology
-    unnamed = {view.gpu.minor for view in snapshot.gpus} - set(topology.minors)
+    unnamed = {view.gpu.minor for view in snapshot.gpus}.difference(topology.minors)
     return Topology((*topology.minors, *sorted(unnamed)), topology.links) if unnamed else topology

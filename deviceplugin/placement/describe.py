@@ -49,7 +49,8 @@ def level_text(level: Level | None) -> str:
 def request_text(request: Request) -> str:
     """What was asked: `30 cores and 8 blocks (2 GiB) of one GPU`, `4 whole GPUs with 40 blocks (10 GiB) each`."""
     if request.kind is RequestKind.SHARE:
-        return f"{request.cores} cores and {format_blocks(request.blocks)} of one GPU"
+        where = "one GPU" if request.gpus == 1 else f"each of {request.gpus} GPUs"
+        return f"{request.cores_per_gpu} cores and {format_blocks(request.blocks_per_gpu)} of {where}"
     gpus = "1 whole GPU" if request.gpus == 1 else f"{request.gpus} whole GPUs"
     if not request.blocks:
         return gpus
@@ -79,6 +80,11 @@ def no_room(request: Request, survey: Survey) -> str:
     fitting = [view.gpu.minor for view in survey.candidates.views]
     if not fitting and not survey.obstacles:
         return f"{request_text(request)} asked, but this node has no GPU; ask on a node that has one"
+    if len(fitting) >= request.gpus:
+        return (
+            f"{request_text(request)} on one NUMA node asked, but {gpus_text(fitting)}, which fit, are on several; "
+            "ask for fewer GPUs, wait until a pod ends, or let the GPUs be on several NUMA nodes"
+        )
     found = [f"only {gpus_text(fitting)} {_is(len(fitting))} free"] if fitting else []
     found += [_counted(obstacle, survey) for obstacle in Obstacle if _blocked_by(obstacle, survey)]
     return f"{request_text(request)} asked, but {listed(found)}; {_advice(request, survey)}"
@@ -109,6 +115,10 @@ def _advice(request: Request, survey: Survey) -> str:
         return "delete the pod so that it is placed again"
     if fitting + waiting >= request.gpus:
         return "ask for less or wait until a pod ends"
+    if fitting + waiting + len(_blocked_by(Obstacle.CORDONED, survey)) >= request.gpus:
+        return "ask for less, or have a GPU uncordoned"
+    if _blocked_by(Obstacle.UNWANTED, survey) or _blocked_by(Obstacle.MODEL, survey):
+        return "ask for less, let the pod use other GPUs too, or ask on another node"
     if fitting + waiting:
         return f"waiting does not help here, so ask for at most {fitting + waiting} GPU{_s(fitting + waiting)}"
     if any(obstacle is Obstacle.SMALL for _, obstacle in survey.obstacles):

@@ -31,6 +31,8 @@ def link(candidates: Candidates) -> Selection | None:
 
 
 def _best(ground: Ground, minors: Minors) -> tuple[Standing, bool]:
+    if len(minors) == ground.size:
+        return ground.standing(minors), True
     pairs = [[ground.distances[a][b] for b in minors] for a in minors]
     seed = tuple(minors[member] for member in greedy(pairs, ground.size))
     best = ground.standing(_exchanged(ground, seed, minors))

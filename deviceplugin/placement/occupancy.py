@@ -14,8 +14,8 @@ them, a sidecar counts as the earlier one.
 Invariant: an allocation placed on a snapshot from here never takes a GPU beyond its capacity.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from deviceplugin.model.allocation import Allocation, ContainerRole, PodUid
 from deviceplugin.model.gpu import GpuUuid, Inventory
@@ -130,6 +130,22 @@ def snapshot_for(
         for gpu in inventory.gpus
     )
     return Snapshot(gpus=views, topology=inventory.topology)
+
+
+def beside(snapshot: Snapshot, own: Collection[Allocation], *, role: ContainerRole, index: int) -> Snapshot:
+    """What a further container of a pod may have, where the snapshot has all pods but this one, of which `own` are."""
+    if not own:
+        return snapshot
+    held = {uuid: use.beside(role, index) for (uuid, _), use in _uses(own).items()}
+    views = tuple(_less(view, held.get(view.gpu.uuid, _NOTHING)) for view in snapshot.gpus)
+    return Snapshot(gpus=views, topology=snapshot.topology)
+
+
+def _less(view: GpuView, held: Occupancy) -> GpuView:
+    if held == _NOTHING:
+        return view
+    cores, blocks = max(0, view.free_cores - held.cores), max(0, view.free_blocks - held.blocks)
+    return replace(view, free_cores=cores, free_blocks=blocks)
 
 
 def _uses(allocations: Iterable[Allocation]) -> dict[tuple[GpuUuid, PodUid], _PodUse]:

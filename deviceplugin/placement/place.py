@@ -1,19 +1,21 @@
 """Chooses the GPUs for one container.
 
-In: a request, a snapshot of the node, and two restrictions: `prefer` names GPUs that are tried first on their own (the
-scheduler's choice, the pod's other containers), `only` GPUs beside which nothing may be used. Out: a choice that
-accounts for every GPU of the snapshot, or a CapacityError. Not here: who holds what (`occupancy` makes the snapshot).
-The same arguments give the same choice, in every process.
+In: a request, a snapshot of the node, the policy, and restrictions: `prefer` names GPUs that are tried first on their
+own (the scheduler's choice, the pod's other containers); the filter, the cordon and `only` are hard. Out: a choice that
+accounts for every GPU of the snapshot, or a CapacityError. Not here: who holds what (`occupancy` makes the snapshot),
+and whole pods (`pod`). The same arguments give the same choice, in every process.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from deviceplugin.errors import CapacityError
 from deviceplugin.model.allocation import GpuShare
 from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.preferences import ANY_GPU, GpuFilter, GpuPolicy
 from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.model.units import CORES_PER_GPU
-from deviceplugin.placement.candidates import Candidates, Survey, survey
+from deviceplugin.placement.candidates import Candidates, Rules, Survey, survey
 from deviceplugin.placement.choice import Choice, PassedOver
 from deviceplugin.placement.describe import no_room, obstacle_text
 from deviceplugin.placement.fragment import fragment
@@ -21,6 +23,9 @@ from deviceplugin.placement.link import link
 from deviceplugin.placement.selection import Selection
 from deviceplugin.placement.share import share
 from deviceplugin.placement.snapshot import GpuView, Snapshot
+from deviceplugin.placement.spread import spread
+
+Tiers = Iterable[Collection[GpuUuid]]
 
 
 def place(
@@ -29,35 +34,84 @@ def place(
     *,
     prefer: Collection[GpuUuid] = (),
     only: Collection[GpuUuid] | None = None,
+    policy: GpuPolicy = GpuPolicy.BINPACK,
+    wanted: GpuFilter = ANY_GPU,
+    cordoned: Collection[GpuUuid] = (),
 ) -> Choice:
-    found = survey(request, snapshot, only)
-    among_preferred = _evaluate(found.candidates.among(prefer)) if prefer else None
-    selection = among_preferred or _evaluate(found.candidates)
+    found = survey(request, snapshot, Rules(wanted, cordoned, only))
+    selection, preferred = select(found, policy, one_numa=wanted.one_numa, tiers=(prefer,))
     if selection is None:
         raise CapacityError(no_room(request, found))
     return Choice(
         evaluator=request.kind,
         gpus=tuple(view.gpu for view in selection.chosen),
-        shares=tuple(_part(request, view) for view in selection.chosen),
-        reason=selection.reason if among_preferred is None else f"{selection.reason}, among the preferred GPUs",
+        shares=shares_of(request, selection.chosen),
+        reason=f"{selection.reason}, among the preferred GPUs" if preferred else selection.reason,
         passed_over=_passed_over(found, selection),
     )
 
 
-def _evaluate(candidates: Candidates) -> Selection | None:
+def select(found: Survey, policy: GpuPolicy, *, one_numa: bool, tiers: Tiers = ()) -> tuple[Selection | None, bool]:
+    """From the first tier whose GPUs suffice on their own, else from all; whether a tier sufficed."""
+    every = found.candidates
+    for tier in tiers:
+        among = every.among(tier) if tier else None
+        if among is not None and (selection := _evaluate(among, policy, one_numa)) is not None:
+            return selection, True
+    return _evaluate(every, policy, one_numa), False
+
+
+def shares_of(request: Request, chosen: Iterable[GpuView]) -> tuple[GpuShare, ...]:
+    if request.kind is RequestKind.SHARE:
+        cores, blocks = request.cores_per_gpu, request.blocks_per_gpu
+        return tuple(GpuShare(view.gpu.uuid, cores, blocks) for view in chosen)
+    return tuple(GpuShare(view.gpu.uuid, CORES_PER_GPU, view.gpu.blocks) for view in chosen)
+
+
+def _evaluate(candidates: Candidates, policy: GpuPolicy, one_numa: bool) -> Selection | None:
+    if len(candidates.views) < candidates.request.gpus:
+        return None
+    if one_numa and candidates.request.gpus > 1:
+        return _on_one_numa(candidates, policy)
+    return _by_kind(candidates, policy)
+
+
+def _by_kind(candidates: Candidates, policy: GpuPolicy) -> Selection | None:
     match candidates.request.kind:
         case RequestKind.SHARE:
-            return share(candidates)
+            return share(candidates, policy)
+        case _ if policy is GpuPolicy.SPREAD:
+            return spread(candidates)
         case RequestKind.WHOLE:
             return fragment(candidates)
         case RequestKind.LINKED:
             return link(candidates)
 
 
-def _part(request: Request, view: GpuView) -> GpuShare:
-    if request.kind is RequestKind.SHARE:
-        return GpuShare(view.gpu.uuid, request.cores, request.blocks)
-    return GpuShare(view.gpu.uuid, CORES_PER_GPU, view.gpu.blocks)
+def _on_one_numa(candidates: Candidates, policy: GpuPolicy) -> Selection | None:
+    """The NUMA node whose best set is closest; then the one with the fewest GPUs that fit, or the most to spread.
+
+    GPUs of which the platform does not say where they are count as one node: then it has one.
+    """
+    nodes: dict[int, list[GpuView]] = {}
+    for view in candidates.views:
+        nodes.setdefault(-1 if view.gpu.numa is None else view.gpu.numa, []).append(view)
+    sign = -1 if policy is GpuPolicy.SPREAD else 1
+    found: list[tuple[tuple[int, int, int], Selection]] = []
+    for numa, views in nodes.items():
+        here = replace(candidates, views=tuple(views))
+        selection = _by_kind(here, policy) if len(views) >= here.request.gpus else None
+        if selection is not None:
+            found.append(((_distance(here, selection, policy), sign * len(views), numa), selection))
+    return min(found, key=lambda each: each[0])[1] if found else None
+
+
+def _distance(candidates: Candidates, selection: Selection, policy: GpuPolicy) -> int:
+    """0 where distance is no aim."""
+    if policy is GpuPolicy.SPREAD or (policy is GpuPolicy.BINPACK and candidates.request.kind is RequestKind.SHARE):
+        return 0
+    minors = [view.gpu.minor for view in selection.chosen]
+    return sum(candidates.topology.distance(a, b) for a in minors for b in minors) // 2
 
 
 def _passed_over(found: Survey, selection: Selection) -> tuple[PassedOver, ...]:

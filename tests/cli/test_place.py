@@ -79,6 +79,14 @@ def placed(*args: str) -> dict[str, Any]:
         ("--cores 60 --memory 4 --occupied 3:20:317", [0], "share"),
         ("--cores 10 --memory 4 --gpu-memory 1024", [0], "share"),
         ("--cores 600 --memory 24 --gpu-memory 1024", [0, 1, 2, 3, 4, 5], "link"),
+        ("--cores 60 --memory 16 --gpus 2 --occupied 1:30 --occupied 4:30", [1, 4], "share"),
+        ("--cores 60 --memory 16 --gpus 2 --occupied 1:30 --occupied 4:30 --gpu-policy link", [0, 1], "share"),
+        ("--cores 60 --memory 16 --gpus 2 --occupied 1:30 --gpu-policy spread", [0, 2], "share"),
+        ("--cores 200 --memory 16 --gpus 2", [0, 1], "link"),
+        ("--cores 100 --gpu-policy spread --occupied 0:1:1", [2], "fragment"),
+        ("--cores 200 --use-gpu 0 --use-gpu GPU-3", [0, 3], "link"),
+        ("--cores 100 --avoid-gpu 4 --avoid-gpu 5", [0], "fragment"),
+        ("--cores 100 --cordon 4", [5], "fragment"),
     ],
 )
 def test_the_choice_on_a_matrix(matrix: str, args: str, gpus: list[int], evaluator: str) -> None:
@@ -100,6 +108,18 @@ def test_the_choice_on_a_matrix(matrix: str, args: str, gpus: list[int], evaluat
     ],
 )
 def test_a_profile_says_what_each_gpu_has_and_what_runs_on_it(profile: str, args: str, gpus: list[int]) -> None:
+    assert placed("--topology", profile, *args.split())["gpus"] == gpus
+
+
+@pytest.mark.parametrize(
+    ("args", "gpus"),
+    [
+        ("--cores 10 --memory 1 --model a100", [1]),
+        ("--cores 10 --memory 1 --avoid-model A100", [3]),
+        ("--cores 10 --memory 1 --model T4 --model A100 --gpu-policy spread", [1]),
+    ],
+)
+def test_models_are_chosen_by_a_part_of_their_name(profile: str, args: str, gpus: list[int]) -> None:
     assert placed("--topology", profile, *args.split())["gpus"] == gpus
 
 
@@ -142,6 +162,10 @@ def test_explain_accounts_for_every_other_gpu(matrix: str) -> None:
         ("--cores 100 --unhealthy 6", ["--unhealthy names GPU 6", "GPUs 0-5"]),
         ("--cores 100 --occupied 9:10", ["--occupied names GPU 9", "GPUs 0-5"]),
         ("--cores 100 --occupied 0:60 --occupied 0:60", ["--occupied takes 120 cores", "GPU 0", "has 100 cores"]),
+        ("--cores 50 --memory 5 --gpus 2", ["5 cannot be divided evenly over 2 GPUs", "4 or 6"]),
+        ("--cores 100 --model H100", ["GPUs 0-5 are of a model that the pod does not want"]),
+        ("--cores 100 --use-gpu GPU-9", ["--use-gpu names 'GPU-9'"]),
+        ("--cores 100 --cordon 9", ["--cordon names GPU 9", "GPUs 0-5"]),
         ("--cores 100 --occupied 0:60:321", ["321 blocks", "GPU 0", "320 blocks"]),
     ],
 )
@@ -169,6 +193,8 @@ def test_what_cannot_be_placed_is_one_sentence_on_standard_error(matrix: str, ar
         (["--topology", "MATRIX", "--cores", "1", "--unhealthy", "-1"], "--unhealthy"),
         (["--topology", "MATRIX", "--cores", "1", "--gpu-memory", "0"], "--gpu-memory"),
         (["--topology", "MATRIX", "--cores", "1", "--output", "xml"], "xml"),
+        (["--topology", "MATRIX", "--cores", "1", "--gpus", "17"], "--gpus"),
+        (["--topology", "MATRIX", "--cores", "1", "--gpu-policy", "best"], "best"),
     ],
 )
 def test_a_wrong_command_line_ends_with_status_2(matrix: str, args: list[str], words: str) -> None:

@@ -13,6 +13,7 @@ from deviceplugin.ledger.rebuild import rebuild, rebuild_one
 from deviceplugin.model.allocation import ContainerRole, PodUid
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.ids import DeviceId, device_ids, gpu_keys
+from deviceplugin.model.request import Request
 from deviceplugin.model.units import BLOCK_BYTES, Resource
 from deviceplugin.placement.occupancy import occupied
 from tests.ledger.makers import BLOCKS, grant, inventory, pod, uuid
@@ -63,6 +64,28 @@ def test_what_is_rebuilt_is_what_was_granted(
     found = rebuild(checkpoint, NODE, created=7.0, pods={PodUid("uid-a"): pod("a", role=role, index=index)})
     assert found.grants == (whole,)
     assert found.failures == ()
+
+
+@given(gpus=st.integers(2, 4), cores=st.integers(1, 99), blocks=st.integers(1, BLOCKS), first=st.sampled_from(Resource))
+def test_a_share_over_several_gpus_is_rebuilt_with_its_parts(
+    gpus: int, cores: int, blocks: int, first: Resource
+) -> None:
+    """The recorded answer names the GPUs, and less than these have was asked."""
+    one = grant("a", cores=cores, blocks=blocks, on=range(gpus))
+    request = Request(cores * gpus, blocks * gpus, gpus)
+    parted = replace(one, allocation=replace(one.allocation, request=request))
+    (found,) = rebuild(
+        Checkpoint(recorded(parted, first=first)), NODE, created=7.0, pods={PodUid("uid-a"): pod("a")}
+    ).grants
+    assert found.allocation == parted.allocation
+
+
+def test_ids_that_only_hint_at_several_gpus_make_no_parts() -> None:
+    keys = gpu_keys(gpu.uuid for gpu in NODE.gpus)
+    ids = frozenset(each for gpu in NODE.gpus[:2] for each in device_ids(Resource.CORE, gpu, keys[gpu.uuid])[:5])
+    answer = RecordedAnswer(GrantId("g-1"), (), (), 10, 4 * BLOCK_BYTES)
+    checkpoint = Checkpoint((CheckpointEntry(PodUid("uid-a"), "main", Resource.CORE, ids, answer),))
+    assert rebuild(checkpoint, NODE, created=0.0).grants == ()
 
 
 def test_without_the_pods_names_are_empty_and_roles_unknown() -> None:

@@ -22,7 +22,7 @@ grants = st.builds(
         Allocation,
         owner=st.builds(ContainerRef, st.builds(PodRef, st.text().map(PodUid), st.text(), st.text()), st.text()),
         role=st.sampled_from(ContainerRole),
-        request=st.builds(Request, counts, counts),
+        request=st.builds(Request, counts, counts, st.integers(1, 16)),
         shares=st.lists(st.builds(GpuShare, st.text().map(GpuUuid), counts, counts), max_size=3).map(tuple),
         index=counts,
     ),
@@ -108,6 +108,16 @@ def test_a_line_of_an_earlier_agent_names_no_place_and_reads_as_the_first() -> N
     body = encode_line(entry).split(b" ", 2)[2][:-1]
     assert b',"index":0' in body
     body = body.replace(b',"index":0', b"")
+    assert decode_line(b"%08x %d %s" % (zlib.crc32(body), len(body), body)) == entry
+
+
+def test_a_line_of_an_agent_without_parts_is_of_one_gpu_or_of_whole_ones() -> None:
+    import zlib
+
+    entry = Entry(1, 1000.0, Change("grant", put=(grant("train"),)))
+    body = encode_line(entry).split(b" ", 2)[2][:-1]
+    assert b',"parts":1' in body
+    body = body.replace(b',"parts":1', b"")
     assert decode_line(b"%08x %d %s" % (zlib.crc32(body), len(body), body)) == entry
 
 

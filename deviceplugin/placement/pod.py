@@ -1,0 +1,122 @@
+"""Chooses the GPUs for all containers of a pod on one node.
+
+In: what the pod asks, and the node with everything that other pods hold taken away. Out: an allocation for each
+container, in kubelet's order, or a CapacityError or RequestError whose sentence names the container. Init containers
+and sidecars count as `occupancy` says. Each container prefers the GPUs that the pod has already, because kubelet hands
+the IDs of an init container on to the next ones. Containers are placed one after the other; where that leaves one
+without room, all are placed at once (`assign`). The same arguments give the same choice, in every process.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from deviceplugin.errors import CapacityError, RequestError
+from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole
+from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.pod_request import ContainerRequest, PodRequest
+from deviceplugin.model.preferences import GpuPolicy
+from deviceplugin.model.request import RequestKind
+from deviceplugin.placement.assign import assign
+from deviceplugin.placement.candidates import Rules, survey
+from deviceplugin.placement.describe import gpus_text, no_room, request_text
+from deviceplugin.placement.node_state import NodeState
+from deviceplugin.placement.occupancy import beside
+from deviceplugin.placement.place import select, shares_of
+from deviceplugin.placement.snapshot import GpuView
+
+
+@dataclass(frozen=True, slots=True)
+class PodChoice:
+    """One allocation and one sentence for each GPU container, in kubelet's order."""
+
+    allocations: tuple[Allocation, ...]
+    reasons: tuple[str, ...]
+
+    @property
+    def uuids(self) -> frozenset[GpuUuid]:
+        return frozenset(uuid for allocation in self.allocations for uuid in allocation.uuids)
+
+
+def place_pod(
+    pod: PodRequest,
+    state: NodeState,
+    *,
+    policy: GpuPolicy = GpuPolicy.BINPACK,
+    prefer: Collection[GpuUuid] = (),
+) -> PodChoice:
+    """`policy` is for a pod that names none; `prefer`: GPUs to keep where they still serve."""
+    _check_share_mode(pod, state)
+    try:
+        return _one_by_one(pod, state, pod.preferences.gpu or policy, prefer)
+    except CapacityError:
+        together = _together(pod, state) if len(pod.containers) > 1 else None
+        if together is None:
+            raise
+        return together
+
+
+def _check_share_mode(pod: PodRequest, state: NodeState) -> None:
+    """Raises RequestError where the node gives whole GPUs only and the pod asks for less."""
+    share = next((each for each in pod.containers if each.request.kind is RequestKind.SHARE), None)
+    if share is not None and not state.share_mode:
+        raise RequestError(
+            f"container {share.name}: {request_text(share.request)} asked, but node {state.name} gives whole GPUs "
+            "only; ask for whole GPUs or on another node"
+        )
+
+
+def _one_by_one(pod: PodRequest, state: NodeState, policy: GpuPolicy, prefer: Collection[GpuUuid]) -> PodChoice:
+    wanted = pod.preferences.gpus
+    rules = Rules(wanted, state.cordoned)
+    own: list[Allocation] = []
+    reasons: list[str] = []
+    for container in pod.containers:
+        view = beside(state.snapshot, own, role=container.role, index=container.index)
+        found = survey(container.request, view, rules)
+        tiers = _tiers(frozenset(prefer), held_before(own, policy))
+        selection, _ = select(found, policy, one_numa=wanted.one_numa, tiers=tiers)
+        if selection is None:
+            raise CapacityError(_refusal(pod, container, no_room(container.request, found)))
+        own.append(_allocation(pod, container, selection.chosen))
+        reasons.append(selection.reason)
+    return PodChoice(tuple(own), tuple(reasons))
+
+
+def held_before(own: Collection[Allocation], policy: GpuPolicy) -> frozenset[GpuUuid]:
+    """GPUs of the pod that its next container prefers; to spread, only those of init containers, once."""
+    held = frozenset(uuid for each in own for uuid in each.uuids)
+    if policy is not GpuPolicy.SPREAD:
+        return held
+    return held.difference(*(each.uuids for each in own if each.role is not ContainerRole.INIT))
+
+
+def _tiers(prefer: frozenset[GpuUuid], held: frozenset[GpuUuid]) -> Iterator[frozenset[GpuUuid]]:
+    if prefer and held:
+        yield prefer & held
+    yield prefer
+    yield held
+
+
+def _together(pod: PodRequest, state: NodeState) -> PodChoice | None:
+    found = assign(pod, state)
+    if found is None:
+        return None
+    allocations = tuple(_allocation(pod, *each) for each in zip(pod.containers, found, strict=True))
+    reasons = (f"{gpus_text(view.gpu.minor for view in each)}: so that each container finds room" for each in found)
+    return PodChoice(allocations, tuple(reasons))
+
+
+def _allocation(pod: PodRequest, container: ContainerRequest, chosen: tuple[GpuView, ...]) -> Allocation:
+    return Allocation(
+        ContainerRef(pod.pod, container.name),
+        container.role,
+        container.request,
+        shares_of(container.request, chosen),
+        container.index,
+    )
+
+
+def _refusal(pod: PodRequest, container: ContainerRequest, sentence: str) -> str:
+    if len(pod.containers) == 1:
+        return sentence
+    return f"container {container.name}, beside the others of its pod: {sentence}"

@@ -1,0 +1,36 @@
+"""A share over several GPUs in the views: each GPU with its part, the container with all of them."""
+
+from dataclasses import replace
+
+from deviceplugin.ledger.grant import Grant
+from deviceplugin.model.request import Request
+from deviceplugin.observe.display import usages
+from deviceplugin.observe.graph import draw
+from deviceplugin.observe.usage import usage_of
+from tests.observe.pictures import grant, pcie, uuid
+
+
+def parted() -> Grant:
+    """60 cores and 16 blocks over GPUs 1 and 2."""
+    one = grant("ml/infer/main", 1, 2, cores=30, blocks=8)
+    return replace(one, allocation=replace(one.allocation, request=Request(60, 16, parts=2)))
+
+
+def test_usage_shows_the_container_once_and_its_part_of_each_gpu() -> None:
+    found = usage_of(pcie(4, parted()))
+    (container,) = found.containers
+    assert (container.cores, container.blocks, container.evaluator) == (60, 16, "share")
+    assert [(each.uuid, each.cores, each.blocks) for each in container.gpus] == [(uuid(1), 30, 8), (uuid(2), 30, 8)]
+    assert [(each.cores_allocated, each.blocks_allocated) for each in found.gpus] == [(0, 0), (30, 8), (30, 8), (0, 0)]
+
+
+def test_the_lineages_view_shows_the_sum_and_both_devices() -> None:
+    stat = usages(pcie(4, parted())).usage["infer"]
+    assert (stat.spec["main"].gpu, stat.spec["main"].mem) == (60, 16 * 256)
+    assert [device.card_idx for device in stat.stat["main"].dev] == [1, 2]
+
+
+def test_the_picture_has_the_part_at_each_gpu() -> None:
+    lines = [line for line in draw(pcie(4, parted())).splitlines() if "ml/infer/main" in line]
+    assert len(lines) == 2
+    assert all(" 30" in line for line in lines)

@@ -1,0 +1,117 @@
+"""The gate says no only where the pod cannot fit, and for one container exactly there."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+
+from deviceplugin.errors import CapacityError, RequestError
+from deviceplugin.model.gpu import ComputeMode
+from deviceplugin.model.pod_request import PodRequest
+from deviceplugin.model.preferences import GpuFilter, Preferences
+from deviceplugin.model.request import Request
+from deviceplugin.placement.gate import Gate, Reason, gate
+from deviceplugin.placement.node_state import NodeState
+from deviceplugin.placement.pod import place_pod
+from deviceplugin.placement.snapshot import Snapshot
+from tests.placement.drawn_pods import APP, INIT, REF, app, pod, pods, states
+from tests.placement.nodes import gpu, snapshot, t6
+
+
+def fits(asked: PodRequest, state: NodeState) -> bool:
+    try:
+        place_pod(asked, state)
+    except (CapacityError, RequestError):
+        return False
+    return True
+
+
+def emptied(state: NodeState) -> NodeState:
+    """The same node without any pod."""
+    views = tuple(replace(view, free_cores=100, free_blocks=view.gpu.blocks) for view in state.snapshot.gpus)
+    return replace(state, snapshot=Snapshot(views, state.snapshot.topology))
+
+
+@given(asked=pods(containers=1), state=states())
+def test_for_one_container_the_gate_is_exact(asked: PodRequest, state: NodeState) -> None:
+    assert (gate(asked, state) is None) == fits(asked, state)
+
+
+@given(asked=pods(), state=states())
+def test_the_gate_never_turns_away_what_fits(asked: PodRequest, state: NodeState) -> None:
+    if fits(asked, state):
+        assert gate(asked, state) is None
+
+
+@given(asked=pods(containers=1), state=states())
+def test_a_reason_is_resolvable_exactly_where_the_empty_node_would_serve(asked: PodRequest, state: NodeState) -> None:
+    reason = gate(asked, state)
+    if reason is not None:
+        assert reason.resolvable == fits(asked, emptied(state))
+
+
+@given(asked=pods(), state=states())
+def test_what_is_unresolvable_does_not_fit_on_the_empty_node(asked: PodRequest, state: NodeState) -> None:
+    reason = gate(asked, state)
+    if reason is not None and not reason.resolvable:
+        assert not fits(asked, emptied(state))
+
+
+@given(asked=pods(), one=states(), other=states())
+def test_a_gate_that_has_seen_other_nodes_says_the_same(asked: PodRequest, one: NodeState, other: NodeState) -> None:
+    used = Gate(asked)
+    assert (used(one), used(other), used(one)) == (gate(asked, one), gate(asked, other), gate(asked, one))
+
+
+@pytest.mark.parametrize(
+    ("asked", "state", "reason"),
+    [
+        (app(Request(30, 8)), NodeState("n", snapshot(0)), Reason.NO_GPU),
+        (app(Request(30, 8)), NodeState("n", snapshot(1, ill={0: "XID 79"})), Reason.NO_OPEN_GPU),
+        (app(Request(30, 8)), NodeState("n", snapshot(1), share_mode=False), Reason.NO_SHARES),
+        (app(Request(30, 8)), NodeState("n", snapshot(1, used={0: (80, 0)})), Reason.CORES),
+        (app(Request(30, 8)), NodeState("n", snapshot(1, used={0: (10, 319)})), Reason.MEMORY),
+        (
+            app(Request(30, 8)),
+            NodeState("n", snapshot(1, gpus={0: gpu(0, mode=ComputeMode.EXCLUSIVE_PROCESS)})),
+            Reason.TOO_FEW,
+        ),
+        (app(Request(30, 400)), NodeState("n", snapshot(4)), Reason.TOO_SMALL),
+        (app(Request(60, 16, parts=2)), NodeState("n", snapshot(2, used={0: (80, 0)})), Reason.SHARES),
+        (app(Request(200, 0)), NodeState("n", snapshot(2, used={0: (80, 0)})), Reason.WHOLE),
+        (app(Request(400, 0)), NodeState("n", snapshot(2)), Reason.TOO_FEW),
+        (pod((APP, 0, Request(100, 0)), (APP, 1, Request(200, 0))), NodeState("n", snapshot(2)), Reason.POD_TOO_LARGE),
+        (pod((APP, 0, Request(60, 8)), (APP, 1, Request(60, 8))), NodeState("n", snapshot(1)), Reason.POD_TOO_LARGE),
+        (
+            pod((APP, 0, Request(60, 8)), (APP, 1, Request(30, 8))),
+            NodeState("n", snapshot(1, used={0: (30, 0)})),
+            Reason.POD,
+        ),
+        (pod((INIT, 0, Request(60, 8)), (APP, 0, Request(60, 8))), NodeState("n", snapshot(1)), None),
+        (PodRequest(REF, ()), NodeState("n", snapshot(0)), None),
+    ],
+)
+def test_the_reason_is_the_nearest_one(asked: PodRequest, state: NodeState, reason: Reason | None) -> None:
+    assert gate(asked, state) is reason
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        (GpuFilter(models=("H100",)), Reason.MODEL),
+        (GpuFilter(not_models=("test",)), Reason.MODEL),
+        (GpuFilter(uuids=frozenset({gpu(9).uuid})), Reason.UNWANTED),
+        (GpuFilter(uuids=frozenset({gpu(1).uuid})), Reason.TOO_FEW),
+        (GpuFilter(one_numa=True), Reason.TOO_FEW_ON_NUMA),
+        (GpuFilter(models=("test",)), None),
+    ],
+)
+def test_the_pods_filter_has_reasons_of_its_own(wanted: GpuFilter, reason: Reason | None) -> None:
+    state = NodeState("n", snapshot(2, t6, gpus={0: gpu(0, numa=0), 1: gpu(1, numa=1)}))
+    assert gate(app(Request(200, 0), preferences=Preferences(gpus=wanted)), state) is reason
+
+
+def test_reasons_are_constant_texts_that_an_event_can_group() -> None:
+    texts = [reason.value for reason in Reason]
+    assert len(set(texts)) == len(texts)
+    assert all(len(text) < 80 and "\n" not in text for text in texts)
