@@ -15,7 +15,7 @@ from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Access, Credentials
 from deviceplugin.kube.events import EventRecorder
 from deviceplugin.kube.node import NodePublisher
-from deviceplugin.kube.reflector import PodReflector
+from deviceplugin.kube.node_pods import PodReflector
 from deviceplugin.kube.transport import Transport
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.pod import Pod

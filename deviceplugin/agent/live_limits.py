@@ -11,7 +11,8 @@ from deviceplugin.agent.files import AgentFiles
 from deviceplugin.agent.report import AgentReport
 from deviceplugin.agent.wishes import Wishes
 from deviceplugin.errors import VcudaError
-from deviceplugin.kube.reflector import ChangeKind, PodChange, PodReflector
+from deviceplugin.kube.node_pods import PodChange, PodReflector
+from deviceplugin.kube.reflector import ChangeKind
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import PodUid
@@ -46,9 +47,9 @@ class LiveLimits:
 
     def _pod_changed(self, change: PodChange) -> None:
         if change.kind is ChangeKind.DELETED:
-            self._wished.pop(change.pod.ref.uid, None)
+            self._wished.pop(change.item.ref.uid, None)
         else:
-            self._follow(change.pod)
+            self._follow(change.item)
 
     def _follow(self, pod: Pod) -> None:
         if not pod.is_gpu or pod.is_terminal:

@@ -21,7 +21,8 @@ from deviceplugin.agent.refused_pods import delete_refused
 from deviceplugin.agent.report import AgentReport
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.reflector import ChangeKind, PodChange, PodReflector
+from deviceplugin.kube.node_pods import PodChange, PodReflector
+from deviceplugin.kube.reflector import ChangeKind
 from deviceplugin.kubelet.podresources import PodResources
 from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, GrantId
@@ -228,9 +229,9 @@ class Upkeep:
         await delete_refused(self._client, pods)
 
     def _pod_changed(self, change: PodChange) -> None:
-        ended = change.kind is ChangeKind.DELETED or change.pod.is_terminal
-        if change.pod.is_gpu and ended:
-            self._ending.add(change.pod.ref.uid)  # kubelet may hear of it later than we do
+        ended = change.kind is ChangeKind.DELETED or change.item.is_terminal
+        if change.item.is_gpu and ended:
+            self._ending.add(change.item.ref.uid)  # kubelet may hear of it later than we do
             self.soon()
 
 

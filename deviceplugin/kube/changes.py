@@ -1,20 +1,18 @@
 """One line of a watch as a value.
 
-In: a line of JSON. Out: a `PodEvent`; an ERROR line becomes the error that it says, 410 as KubeGoneError; a line that
-is none becomes ParseError.
+In: a line of JSON, and the collection that is watched. Out: a `WatchEvent`; an ERROR line becomes the error that it
+says, 410 as KubeGoneError; a line that is none becomes ParseError.
 """
 
 import enum
+from collections.abc import Container
 from dataclasses import dataclass
+from typing import Generic
 
 from deviceplugin.errors import KubeError, ParseError
-from deviceplugin.kube.pods import pod_from
-from deviceplugin.kube.structs import BookmarkObject, PodObject, StatusObject, WatchLine, decode
+from deviceplugin.kube.collection import Collection, Key, Value
+from deviceplugin.kube.structs import Head, StatusObject, WatchLine, decode
 from deviceplugin.kube.transport import refusal
-from deviceplugin.model.pod import Pod
-from deviceplugin.model.units import ResourceNames
-
-_WHAT = "the watch of pods"
 
 
 class EventKind(enum.Enum):
@@ -27,28 +25,32 @@ class EventKind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class PodEvent:
-    """A change, and the version to go on from; `pod` is None in a bookmark, the last state in a deletion."""
+class WatchEvent(Generic[Value]):
+    """A change, and the version to go on from; `item` is the last state in a deletion.
+
+    It is None in a bookmark, and where the object is none of ours.
+    """
 
     kind: EventKind
     version: str
-    pod: Pod | None = None
+    item: Value | None = None
 
 
-def read_line(line: bytes, names: ResourceNames) -> PodEvent:
+def read_line(line: bytes, collection: Collection[Key, Value], kept: Container[object] = ()) -> WatchEvent[Value]:
     """A watch line as an event; raises what an ERROR line says."""
-    found = decode(WatchLine, line, what=_WHAT)
+    what = f"the watch of {collection.what}"
+    found = decode(WatchLine, line, what=what)
     if found.type == "ERROR":
-        raise _error(bytes(found.object))
+        raise _error(bytes(found.object), what)
     if found.type not in EventKind.__members__:
-        raise ParseError(f"{_WHAT} has a line of unknown type {found.type[:40]!a}")
+        raise ParseError(f"{what} has a line of unknown type {found.type[:40]!a}")
     kind = EventKind[found.type]
     if kind is EventKind.BOOKMARK:
-        return PodEvent(kind, decode(BookmarkObject, found.object, what=_WHAT).metadata.resource_version)
-    pod = pod_from(decode(PodObject, found.object, what=_WHAT), names)
-    return PodEvent(kind, pod.resource_version, pod)
+        return WatchEvent(kind, decode(Head, found.object, what=what).metadata.resource_version)
+    seen = collection.read(bytes(found.object), kept)
+    return WatchEvent(kind, seen.version, seen.item)
 
 
-def _error(status: bytes) -> KubeError:
-    code = decode(StatusObject, status, what=_WHAT).code or 500
-    return refusal(code, status, what="go on with the watch of pods")
+def _error(status: bytes, what: str) -> KubeError:
+    code = decode(StatusObject, status, what=what).code or 500
+    return refusal(code, status, what=f"go on with {what}")

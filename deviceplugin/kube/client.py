@@ -5,41 +5,33 @@ In: references, annotations, events. Out: pods and nodes as values, `KubeError` 
 later is never touched. Not here: retries and caches.
 """
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Container, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
-from urllib.parse import quote
 
 import msgspec
 
-from deviceplugin.errors import KubeConflictError, KubeError, KubeGoneError, KubeNotFoundError
-from deviceplugin.kube.changes import PodEvent, read_line
+from deviceplugin.errors import KubeConflictError, KubeError, KubeNotFoundError
+from deviceplugin.kube.changes import WatchEvent, read_line
+from deviceplugin.kube.collection import Collection, Key, Value
 from deviceplugin.kube.credentials import Credentials
-from deviceplugin.kube.pods import decode_pod, pod_from
-from deviceplugin.kube.structs import ListMeta, NodeObject, PodListObject, decode
-from deviceplugin.kube.transport import DEFAULT_TIMEOUTS, Timeouts, Transport
+from deviceplugin.kube.listing import Listing, list_all
+from deviceplugin.kube.paths import core
+from deviceplugin.kube.pods import decode_pod
+from deviceplugin.kube.structs import Object, decode
+from deviceplugin.kube.transport import CONNECTIONS, DEFAULT_TIMEOUTS, Timeouts, Transport
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import ResourceNames
 
-_MERGE = "application/merge-patch+json"
-_PAGE = 500
-_LIST_ATTEMPTS = 3
+MERGE = "application/merge-patch+json"
 _INVALID = 422
 
 Texts = Mapping[str, str | None]
 """Labels or annotations to set; None removes one."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodListing:
-    """All pods at one version of the cluster, from which a watch goes on."""
-
-    pods: tuple[Pod, ...]
-    version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,46 +59,56 @@ class KubeClient:
         names: ResourceNames = ResourceNames(),
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
         credentials: Credentials | None = None,
+        connections: int = CONNECTIONS,
     ) -> Self:
         """Loads the credentials (ConfigError where that fails); sends nothing yet."""
         credentials = credentials or Credentials(kubeconfig)
         await credentials.access()
-        return cls(Transport(credentials, timeouts=timeouts), names=names)
+        return cls(Transport(credentials, timeouts=timeouts, connections=connections), names=names)
+
+    @property
+    def names(self) -> ResourceNames:
+        return self._names
 
     async def close(self) -> None:
         await self._transport.close()
 
-    async def list_pods(self, *, node: str) -> PodListing:
-        """The pods bound to a node, in pages; begins again where the pages were compacted away meanwhile."""
-        for _ in range(_LIST_ATTEMPTS - 1):
-            try:
-                return await self._list_once(node)
-            except KubeGoneError:
-                continue
-        return await self._list_once(node)
+    async def list(
+        self, collection: Collection[Key, Value], *, kept: Mapping[Key, Value] = MappingProxyType({})
+    ) -> Listing[Key, Value]:
+        """All of a collection, in pages; `kept` is what the caller holds of it already."""
+        return await list_all(self._transport, collection, kept)
 
-    async def watch_pods(
-        self, *, node: str, version: str, seconds: int, opened: Callable[[], None] = lambda: None
-    ) -> AsyncGenerator[PodEvent]:
+    async def watch(
+        self,
+        collection: Collection[Key, Value],
+        *,
+        version: str,
+        seconds: int,
+        opened: Callable[[], None] = lambda: None,
+        kept: Container[object] = (),
+    ) -> AsyncGenerator[WatchEvent[Value]]:
         """Changes after a version, for at most so long; use with `contextlib.aclosing`.
 
         `opened` is called when the server has accepted; it may then be silent while nothing changes.
         """
         query = {
-            "fieldSelector": f"spec.nodeName={node}",
+            **collection.query,
             "watch": "true",
             "resourceVersion": version,
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(seconds),
         }
-        what = f"watch pods of {node}"
-        async with aclosing(self._transport.lines("/api/v1/pods", what=what, query=query, opened=opened)) as lines:
+        what = f"watch {collection.what}"
+        async with aclosing(self._transport.lines(collection.path, what=what, query=query, opened=opened)) as lines:
             async for line in lines:
-                yield read_line(line, self._names)
+                yield read_line(line, collection, kept)
 
     async def get_pod(self, pod: PodRef) -> Pod:
         """KubeNotFoundError also where the name belongs to another pod by now."""
-        found = decode_pod(await self._transport.request("GET", _pod(pod), what=f"get pod {pod}"), names=self._names)
+        found = decode_pod(
+            await self._transport.request("GET", pod_path(pod), what=f"get pod {pod}"), names=self._names
+        )
         if pod.uid and pod.uid not in (found.ref.uid, found.api_uid):
             raise _taken_over(KubeNotFoundError, pod, 404)
         return found
@@ -119,7 +121,7 @@ class KubeClient:
         if version:
             meta["resourceVersion"] = version
         try:
-            body = await self._patch(_pod(pod), {"metadata": meta}, what=f"annotate pod {pod}")
+            body = await self._patch(pod_path(pod), {"metadata": meta}, what=f"annotate pod {pod}")
         except KubeError as error:
             # To the API server another UID in a patch is no failed precondition but an invalid change (1.36: 422).
             if error.code == _INVALID and "metadata.uid" in error.message:
@@ -135,37 +137,25 @@ class KubeClient:
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
         body = msgspec.json.encode(options)
-        await self._transport.request("DELETE", _pod(pod), what=f"delete pod {pod}", body=body)
+        await self._transport.request("DELETE", pod_path(pod), what=f"delete pod {pod}", body=body)
 
     async def get_node(self, name: str) -> Node:
-        return _node(await self._transport.request("GET", _path("nodes", name), what=f"get node {name}"))
+        return _node(await self._transport.request("GET", core("nodes", name), what=f"get node {name}"))
 
     async def patch_node(self, name: str, *, labels: Texts, annotations: Texts) -> Node:
         change = {"metadata": {"labels": dict(labels), "annotations": dict(annotations)}}
-        return _node(await self._patch(_path("nodes", name), change, what=f"label node {name}"))
+        return _node(await self._patch(core("nodes", name), change, what=f"label node {name}"))
 
     async def create_event(self, namespace: str, event: Mapping[str, object]) -> None:
-        path = _path("namespaces", namespace, "events")
+        path = core("namespaces", namespace, "events")
         await self._transport.request("POST", path, what="create an event", body=msgspec.json.encode(event))
 
     async def patch_event(self, namespace: str, name: str, change: Mapping[str, object]) -> None:
-        await self._patch(_path("namespaces", namespace, "events", name), change, what="count an event")
-
-    async def _list_once(self, node: str) -> PodListing:
-        pods: list[Pod] = []
-        query = {"fieldSelector": f"spec.nodeName={node}", "limit": str(_PAGE)}
-        while True:
-            body = await self._transport.request("GET", "/api/v1/pods", what=f"list pods of {node}", query=query)
-            page = decode(PodListObject, body, what="the API server's list of pods")
-            pods += (pod_from(item, self._names) for item in page.items or ())
-            meta = page.metadata or ListMeta()
-            if not meta.continue_:
-                return PodListing(tuple(pods), meta.resource_version)
-            query["continue"] = meta.continue_
+        await self._patch(core("namespaces", namespace, "events", name), change, what="count an event")
 
     async def _patch(self, path: str, change: Mapping[str, object], *, what: str) -> bytes:
         body = msgspec.json.encode(change)
-        return await self._transport.request("PATCH", path, what=what, body=body, content_type=_MERGE)
+        return await self._transport.request("PATCH", path, what=what, body=body, content_type=MERGE)
 
     async def __aenter__(self) -> Self:
         return self
@@ -180,14 +170,10 @@ def _taken_over(kind: type[KubeError], pod: PodRef, code: int) -> KubeError:
     return kind(f"pod {pod} with UID {pod.uid} is gone; another one has its name", code=code)
 
 
-def _pod(pod: PodRef) -> str:
-    return _path("namespaces", pod.namespace, "pods", pod.name)
-
-
-def _path(*parts: str) -> str:
-    return "/api/v1/" + "/".join(quote(part, safe="") for part in parts)
+def pod_path(pod: PodRef) -> str:
+    return core("namespaces", pod.namespace, "pods", pod.name)
 
 
 def _node(body: bytes) -> Node:
-    meta = decode(NodeObject, body, what="the node").metadata
+    meta = decode(Object, body, what="the node").metadata
     return Node(meta.name, meta.uid, meta.labels or {}, meta.annotations or {})

@@ -1,6 +1,6 @@
-"""The pods of this node, kept equal to the API server's by one list and one watch.
+"""Objects of one collection, kept equal to the API server's by one list and one watch.
 
-In: a client and a node's name. Out: a store by UID, a `synced` event, calls to subscribers at each change. Whatever
+In: a client and a collection. Out: a store by key, a `synced` event, calls to subscribers at each change. Whatever
 happens to the connection, the store ends in the server's state: a lost watch goes on from its last version, one that
 cannot (410, a line that is none) begins again with a list, and every failure waits longer than the one before.
 Subscribers run on the loop and must not block; one that raises is logged and the others still hear.
@@ -14,22 +14,22 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Generic
 
 import structlog
 
 from deviceplugin.errors import KubeGoneError, ParseError, VcudaError
 from deviceplugin.kube.backoff import Backoff
-from deviceplugin.kube.changes import EventKind, PodEvent
+from deviceplugin.kube.changes import EventKind, WatchEvent
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.model.allocation import PodUid
-from deviceplugin.model.pod import Pod
+from deviceplugin.kube.collection import Collection, Key, Value
 
 log = structlog.get_logger("vcuda.kube")
 _STEADY_SECONDS = 10.0
 
 
 class ChangeKind(enum.Enum):
-    """What happened to a pod, seen from the store."""
+    """What happened to an object, seen from the store."""
 
     ADDED = "added"
     MODIFIED = "modified"
@@ -37,14 +37,14 @@ class ChangeKind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class PodChange:
-    """`pod` is the new state, or the last known one of a deleted pod."""
+class Change(Generic[Value]):
+    """`item` is the new state, or the last known one of a deleted object."""
 
     kind: ChangeKind
-    pod: Pod
+    item: Value
 
 
-Subscriber = Callable[[PodChange], None]
+Subscriber = Callable[[Change[Value]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,42 +59,42 @@ class Pace:
 DEFAULT_PACE = Pace()
 
 
-class PodReflector:
+class Reflector(Generic[Key, Value]):
     """`run` does the work until it is cancelled; the rest may be called at any time on the same loop."""
 
     def __init__(
         self,
         client: KubeClient,
+        collection: Collection[Key, Value],
         *,
-        node: str,
         pace: Pace = DEFAULT_PACE,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._client = client
-        self._node = node
+        self._collection = collection
         self._pace = pace
         self._clock = clock
         self._jitter = jitter
         self._version = ""
-        self._pods: dict[PodUid, Pod] = {}
-        self._subscribers: list[Subscriber] = []
+        self._items: dict[Key, Value] = {}
+        self._subscribers: list[Subscriber[Value]] = []
         self._last_heard: float | None = None
         self.synced = asyncio.Event()
         self.lists = 0
         self.failures = 0
 
     @property
-    def pods(self) -> Mapping[PodUid, Pod]:
+    def items(self) -> Mapping[Key, Value]:
         """A live view of the store."""
-        return MappingProxyType(self._pods)
+        return MappingProxyType(self._items)
 
     @property
     def last_event_age(self) -> float | None:
         """Seconds since the server last said anything, an accepted watch included; None before it did."""
         return None if self._last_heard is None else self._clock() - self._last_heard
 
-    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+    def subscribe(self, subscriber: Subscriber[Value]) -> Callable[[], None]:
         """Calls the subscriber for each change from now on; returns what ends that."""
         self._subscribers.append(subscriber)
         return lambda: self._subscribers.remove(subscriber)
@@ -111,7 +111,8 @@ class PodReflector:
                     continue
             self.failures += 1
             wait = backoff.next()
-            log.warning("pods are not followed", cause=cause or "the watch ended at once", retry_in_s=round(wait, 2))
+            why = cause or "the watch ended at once"
+            log.warning("objects are not followed", of=self._collection.what, cause=why, retry_in_s=round(wait, 2))
             await asyncio.sleep(wait)
 
     async def _attempt(self, backoff: Backoff) -> str:
@@ -120,8 +121,12 @@ class PodReflector:
             if not self._version:
                 await self._list()
             async with aclosing(
-                self._client.watch_pods(
-                    node=self._node, version=self._version, seconds=self._watch_seconds(), opened=self._heard
+                self._client.watch(
+                    self._collection,
+                    version=self._version,
+                    seconds=self._watch_seconds(),
+                    opened=self._heard,
+                    kept=self._items,
                 )
             ) as events:
                 async for event in events:
@@ -135,14 +140,13 @@ class PodReflector:
         return ""
 
     async def _list(self) -> None:
-        listing = await self._client.list_pods(node=self._node)
+        listing = await self._client.list(self._collection, kept=self._items)
         self._heard()
         self.lists += 1
-        found = {pod.ref.uid: pod for pod in listing.pods}
-        for gone in [pod for uid, pod in self._pods.items() if uid not in found]:
-            self._forget(gone)
-        for pod in found.values():
-            self._keep(pod)
+        for key in [key for key in self._items if key not in listing.items]:
+            self._forget(key, self._items[key])
+        for key, item in listing.items.items():
+            self._keep(key, item)
         self._version = listing.version
         self.synced.set()
 
@@ -152,30 +156,32 @@ class PodReflector:
     def _watch_seconds(self) -> int:
         return max(1, round(self._pace.watch * (1 + self._jitter() / 2)))
 
-    def _apply(self, event: PodEvent) -> None:
+    def _apply(self, event: WatchEvent[Value]) -> None:
         self._heard()
         self._version = event.version
-        if event.pod is None:
+        if event.item is None:
             return
+        key, identity = self._collection.key(event.item), self._collection.identity
         if event.kind is not EventKind.DELETED:
-            self._keep(event.pod)
-        elif (known := self._pods.get(event.pod.ref.uid)) and known.api_uid == event.pod.api_uid:
-            self._forget(event.pod)
+            self._keep(key, event.item)
+        elif (known := self._items.get(key)) is not None and identity(known) == identity(event.item):
+            self._forget(key, event.item)
 
-    def _keep(self, pod: Pod) -> None:
-        known = self._pods.get(pod.ref.uid)
-        if known == pod:
+    def _keep(self, key: Key, item: Value) -> None:
+        known = self._items.get(key)
+        if known is item or known == item:
             return
-        self._pods[pod.ref.uid] = pod
-        self._tell(PodChange(ChangeKind.MODIFIED if known else ChangeKind.ADDED, pod))
+        self._items[key] = item
+        self._tell(Change(ChangeKind.ADDED if known is None else ChangeKind.MODIFIED, item))
 
-    def _forget(self, pod: Pod) -> None:
-        del self._pods[pod.ref.uid]
-        self._tell(PodChange(ChangeKind.DELETED, pod))
+    def _forget(self, key: Key, last: Value) -> None:
+        del self._items[key]
+        self._tell(Change(ChangeKind.DELETED, last))
 
-    def _tell(self, change: PodChange) -> None:
+    def _tell(self, change: Change[Value]) -> None:
         for subscriber in tuple(self._subscribers):
             try:
                 subscriber(change)
             except Exception:  # the store must stay right whatever a reader does
-                log.exception("a reader of pod changes failed", pod=str(change.pod.ref), change=change.kind.value)
+                key = str(self._collection.key(change.item))
+                log.exception("a reader of changes failed", of=self._collection.what, key=key, change=change.kind.value)

@@ -13,11 +13,11 @@ from deviceplugin.errors import ParseError
 Decoded = TypeVar("Decoded")
 
 
-class _Json(msgspec.Struct, rename="camel"):
-    pass
+class Json(msgspec.Struct, rename="camel"):
+    """Kubernetes writes its keys in camel case."""
 
 
-class OwnerReference(_Json):
+class OwnerReference(Json):
     """Who made an object; one of its owners may be the controller."""
 
     kind: str = ""
@@ -25,7 +25,7 @@ class OwnerReference(_Json):
     controller: bool | None = None
 
 
-class Meta(_Json):
+class Meta(Json):
     """metadata of any object."""
 
     name: str = ""
@@ -39,20 +39,39 @@ class Meta(_Json):
     owner_references: list[OwnerReference] | None = None
 
 
-class EnvVar(_Json):
+class Object(Json):
+    """Any object: what lists and watches need of it. The schemas of single kinds add to it."""
+
+    metadata: Meta
+
+
+class HeadMeta(Json):
+    """The least of metadata: labels and annotations are skipped."""
+
+    uid: str = ""
+    resource_version: str = ""
+
+
+class Head(Json):
+    """An object of which no more is wanted."""
+
+    metadata: HeadMeta
+
+
+class EnvVar(Json):
     """One environment variable; `value` is null where it comes from elsewhere."""
 
     name: str
     value: str | None = None
 
 
-class Resources(_Json):
+class Resources(Json):
     """Limits as written: quantities."""
 
     limits: dict[str, str | int] | None = None
 
 
-class Container(_Json):
+class Container(Json):
     """A container of a pod's spec."""
 
     name: str
@@ -61,18 +80,18 @@ class Container(_Json):
     restart_policy: str | None = None
 
 
-class Waiting(_Json):
+class Waiting(Json):
     """Why a container waits."""
 
     reason: str | None = None
     message: str | None = None
 
 
-class Empty(_Json):
+class Empty(Json):
     """An object of which only the presence counts."""
 
 
-class State(_Json):
+class State(Json):
     """One of the three is set."""
 
     waiting: Waiting | None = None
@@ -80,7 +99,7 @@ class State(_Json):
     terminated: Empty | None = None
 
 
-class ContainerStatus(_Json):
+class ContainerStatus(Json):
     """What kubelet last reported of a container."""
 
     name: str
@@ -89,7 +108,7 @@ class ContainerStatus(_Json):
     container_id: str | None = msgspec.field(default=None, name="containerID")
 
 
-class PodSpec(_Json):
+class PodSpec(Json):
     """spec of a pod."""
 
     containers: list[Container] | None = None
@@ -97,7 +116,7 @@ class PodSpec(_Json):
     node_name: str | None = None
 
 
-class PodStatus(_Json):
+class PodStatus(Json):
     """status of a pod."""
 
     phase: str | None = None
@@ -107,35 +126,34 @@ class PodStatus(_Json):
     init_container_statuses: list[ContainerStatus] | None = None
 
 
-class PodObject(_Json):
+class PodObject(Object):
     """A pod."""
 
-    metadata: Meta
     spec: PodSpec | None = None
     status: PodStatus | None = None
 
 
-class ListMeta(_Json):
+class ListMeta(Json):
     """metadata of a list: its version, and the token of its next page."""
 
     resource_version: str = ""
     continue_: str | None = msgspec.field(name="continue", default=None)
 
 
-class PodListObject(_Json):
-    """A page of pods. Kubelet's own list has no version."""
+class PodListObject(Json):
+    """Kubelet's own list of pods: it has no version."""
 
     items: list[PodObject] | None = None
+
+
+class Page(Json):
+    """A page of any list; each item is read on its own."""
+
+    items: list[msgspec.Raw] | None = None
     metadata: ListMeta | None = None
 
 
-class NodeObject(_Json):
-    """A node: labels and annotations are all that we touch."""
-
-    metadata: Meta
-
-
-class StatusObject(_Json):
+class StatusObject(Json):
     """The API server's refusal."""
 
     message: str | None = None
@@ -143,17 +161,11 @@ class StatusObject(_Json):
     code: int | None = None
 
 
-class WatchLine(_Json):
+class WatchLine(Json):
     """One line of a watch; what `object` is depends on `type`."""
 
     type: str
     object: msgspec.Raw
-
-
-class BookmarkObject(_Json):
-    """An object of which only the version is set."""
-
-    metadata: Meta
 
 
 def decode(type_: type[Decoded], body: bytes | msgspec.Raw, *, what: str) -> Decoded:

@@ -21,8 +21,10 @@ from deviceplugin.kube.words import one_line
 _BY_CODE: dict[int, type[KubeError]] = {404: KubeNotFoundError, 409: KubeConflictError, 410: KubeGoneError}
 _HINTS = {
     401: "; its credentials are missing or have expired",
-    403: "; grant it in the agent's ClusterRole",
+    403: "; grant it in the ClusterRole of its service account",
 }
+CONNECTIONS = 8
+JSON = "application/json"
 _MOST_BODY = 64 << 20
 _MOST_LINE = 8 << 20  # etcd stores objects up to 1.5 MiB
 _CHUNK = 1 << 16
@@ -41,11 +43,14 @@ DEFAULT_TIMEOUTS = Timeouts()
 
 
 class Transport:
-    """One connection pool. `async with`, or `close` at the end."""
+    """One pool of at most so many connections, each watch one of them. `close` it at the end."""
 
-    def __init__(self, credentials: Credentials, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> None:
+    def __init__(
+        self, credentials: Credentials, *, timeouts: Timeouts = DEFAULT_TIMEOUTS, connections: int = CONNECTIONS
+    ) -> None:
         self._credentials = credentials
         self._timeouts = timeouts
+        self._connections = connections
         self._session: aiohttp.ClientSession | None = None
 
     async def request(
@@ -56,7 +61,7 @@ class Transport:
         what: str,
         query: Mapping[str, str] | None = None,
         body: bytes | None = None,
-        content_type: str = "application/json",
+        content_type: str = JSON,
     ) -> bytes:
         """The body of a 2xx answer; `what` completes `the API server refused to ...`."""
         headers = {"Content-Type": content_type} if body is not None else {}
@@ -132,7 +137,7 @@ class Transport:
     ) -> aiohttp.ClientResponse:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=8, ttl_dns_cache=60),
+                connector=aiohttp.TCPConnector(limit=self._connections, ttl_dns_cache=60),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=_CHUNK,
             )

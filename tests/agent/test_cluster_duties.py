@@ -9,6 +9,7 @@ import pytest
 from deviceplugin.agent.annotating import correct, wanted
 from deviceplugin.agent.refused_pods import delete_refused
 from deviceplugin.kube.client import KubeClient
+from deviceplugin.kube.node_pods import pods_of_node
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import parse_allocation
 from deviceplugin.model.pod import Pod
@@ -36,7 +37,7 @@ async def client(server: ApiServer, tmp_path: Path) -> AsyncIterator[KubeClient]
 async def stored(client: KubeClient, server: ApiServer, *pods: Json) -> tuple[Pod, ...]:
     for pod in pods:
         server.store.create("pods", pod)
-    return (await client.list_pods(node="node-1")).pods
+    return tuple((await client.list(pods_of_node("node-1"))).items.values())
 
 
 def annotations(server: ApiServer, name: str) -> dict[str, str]:
@@ -62,7 +63,7 @@ async def test_the_ledger_is_written_back_where_the_annotations_disagree(client:
         "a": [20],
         "b": [100, 100],
     }
-    (again,) = (await client.list_pods(node="node-1")).pods
+    (again,) = (await client.list(pods_of_node("node-1"))).items.values()
     assert await correct(client, [again], {pod.ref.uid: grants}, NODE, NAMES) == 0
 
 

@@ -89,7 +89,7 @@ async def test_a_binding_is_refused_the_second_time_and_for_another_uid() -> Non
         ("GET", "/api/v1/pods?fieldSelector=spec.foo=1", None, 400),
         ("GET", "/api/v1/pods?continue=nonsense", None, 400),
         ("GET", "/api/v1/pods?resourceVersion=99999", None, 504),
-        ("GET", "/api/v1/secrets", None, 404),
+        ("GET", "/api/v1/configmaps", None, 404),
         ("POST", PODS, {"metadata": {}, "spec": {"containers": [{"name": "x"}]}}, 422),
         ("POST", PODS, {"metadata": {"name": "x"}}, 422),
         ("PATCH", f"{PODS}/absent", {"metadata": {}}, 404),

@@ -7,16 +7,20 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.errors import KubeConflictError, KubeError, KubeGoneError, KubeNotFoundError, ParseError
-from deviceplugin.kube.changes import EventKind, PodEvent
+from deviceplugin.kube.changes import EventKind, WatchEvent
 from deviceplugin.kube.client import KubeClient
+from deviceplugin.kube.node_pods import pods_of_node
 from deviceplugin.kube.transport import Timeouts
 from deviceplugin.model.allocation import PodRef, PodUid
+from deviceplugin.model.pod import Pod
 from tests.fakes.apiserver import ApiServer, Harm, JsonObject, container, node, pod
 
+PODS = pods_of_node("n1")
 
-async def watched(client: KubeClient) -> list[PodEvent]:
+
+async def watched(client: KubeClient) -> list[WatchEvent[Pod]]:
     """All events of one watch from the first version, until the server ends it."""
-    async with aclosing(client.watch_pods(node="n1", version="1", seconds=30)) as events:
+    async with aclosing(client.watch(PODS, version="1", seconds=30)) as events:
         return [event async for event in events]
 
 
@@ -34,16 +38,16 @@ async def test_only_pods_of_the_node_are_listed(server: ApiServer, client: KubeC
     mine = made(server)
     server.store.create("pods", pod("b", node="n2"))
     server.store.create("pods", pod("c"))
-    listing = await client.list_pods(node="n1")
-    assert [found.ref for found in listing.pods] == [mine]
+    listing = await client.list(PODS)
+    assert [found.ref for found in listing.items.values()] == [mine]
     assert listing.version == str(server.store.version)
 
 
 async def test_a_list_in_pages_is_whole_and_of_one_version(server: ApiServer, client: KubeClient) -> None:
     for number in range(1201):
         server.store.create("pods", pod(f"p{number:04d}", node="n1"))
-    listing = await client.list_pods(node="n1")
-    assert len({found.ref.uid for found in listing.pods}) == 1201
+    listing = await client.list(PODS)
+    assert len(listing.items) == 1201
     assert sum("continue=" in path for _, path in server.requests) == 2
 
 
@@ -52,16 +56,16 @@ async def test_a_list_whose_pages_were_compacted_away_begins_again(server: ApiSe
         server.store.create("pods", pod(f"p{number:04d}", node="n1"))
     first_page = server.faults.add(Harm.SLOW, seconds=0.0)
     server.faults.fail(410)
-    listing = await client.list_pods(node="n1")
+    listing = await client.list(PODS)
     assert first_page.times == 0
-    assert len(listing.pods) == 501
+    assert len(listing.items) == 501
     assert [path.count("continue=") for _, path in server.requests] == [0, 1, 0, 1]
 
 
 async def test_an_empty_list_may_be_null(server: ApiServer, client: KubeClient) -> None:
     server.faults.add(Harm.BODY, body=b'{"items":null,"metadata":{"resourceVersion":"7"}}')
-    listing = await client.list_pods(node="n1")
-    assert (listing.pods, listing.version) == ((), "7")
+    listing = await client.list(PODS)
+    assert (listing.items, listing.version) == ({}, "7")
 
 
 async def test_a_pod_is_found_by_name_and_checked_by_uid(server: ApiServer, client: KubeClient) -> None:
@@ -126,23 +130,23 @@ async def test_events_are_created_and_counted(server: ApiServer, client: KubeCli
 
 
 async def test_a_watch_tells_changes_and_bookmarks_after_a_version(server: ApiServer, client: KubeClient) -> None:
-    listing = await client.list_pods(node="n1")
+    listing = await client.list(PODS)
     ref = made(server)
     server.store.set_status("a", {"phase": "Running"})
     server.store.delete("pods", "a", namespace="default", grace=0)
     seen = []
-    async with aclosing(client.watch_pods(node="n1", version=listing.version, seconds=5)) as events:
+    async with aclosing(client.watch(PODS, version=listing.version, seconds=5)) as events:
         async for event in events:
             seen.append(event)
             if event.kind is EventKind.BOOKMARK:
                 break
     assert [event.kind.value for event in seen] == ["ADDED", "MODIFIED", "MODIFIED", "DELETED", "BOOKMARK"]
-    assert {event.pod.ref for event in seen if event.pod} == {ref}
+    assert {event.item.ref for event in seen if event.item} == {ref}
     assert seen[-1].version == str(server.store.version)
 
 
 async def test_a_watch_ends_when_the_server_ends_it(server: ApiServer, client: KubeClient) -> None:
-    async with aclosing(client.watch_pods(node="n1", version="1", seconds=1)) as events:
+    async with aclosing(client.watch(PODS, version="1", seconds=1)) as events:
         kinds = {event.kind async for event in events}
     assert kinds == {EventKind.BOOKMARK}
     assert server.open_watches == 0
@@ -238,6 +242,6 @@ async def test_names_cannot_leave_their_place_in_the_path(server: ApiServer, cli
 
 async def test_nothing_is_left_open_after_close(server: ApiServer, tmp_path: Path) -> None:
     client = await KubeClient.connect(server.kubeconfig(tmp_path / "kc"), timeouts=Timeouts(request=1.0))
-    await client.list_pods(node="n1")
+    await client.list(PODS)
     await client.close()
     await client.close()

@@ -17,14 +17,16 @@ import msgspec
 import pytest
 
 from deviceplugin.errors import KubeConflictError, KubeGoneError, KubeNotFoundError
-from deviceplugin.kube.changes import EventKind, PodEvent
+from deviceplugin.kube.changes import EventKind, WatchEvent
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.event_object import EventReason
 from deviceplugin.kube.events import EventRecorder, Rate
-from deviceplugin.kube.reflector import Pace, PodReflector
+from deviceplugin.kube.node_pods import PodReflector, pods_of_node
+from deviceplugin.kube.reflector import Pace
 from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodRef, PodUid
+from deviceplugin.model.pod import Pod
 from tests.fakes.apiserver import ApiServer, JsonObject, container, node, pod
 from tests.waiting import in_background, until
 
@@ -137,12 +139,12 @@ def fresh(name: str, host: str = "", *, owner: str = "") -> JsonObject:
     return pod(f"{name}-{uuid.uuid4().hex[:8]}", container(cores=30, blocks=16), node=host, owner=owner)
 
 
-async def collect(cluster: Cluster, host: str, version: str, count: int) -> list[PodEvent]:
+async def collect(cluster: Cluster, host: str, version: str, count: int) -> list[WatchEvent[Pod]]:
     """The next events that are no bookmarks."""
-    found: list[PodEvent] = []
+    found: list[WatchEvent[Pod]] = []
     async with (
         asyncio.timeout(10),
-        aclosing(cluster.client.watch_pods(node=host, version=version, seconds=8)) as events,
+        aclosing(cluster.client.watch(pods_of_node(host), version=version, seconds=8)) as events,
     ):
         async for event in events:
             if event.kind is not EventKind.BOOKMARK:
@@ -154,32 +156,33 @@ async def collect(cluster: Cluster, host: str, version: str, count: int) -> list
 
 async def test_a_list_and_a_watch_from_its_version_miss_nothing(cluster: Cluster, host: str) -> None:
     first = await cluster.create(fresh("a", host))
-    listing = await cluster.client.list_pods(node=host)
-    assert [found.ref for found in listing.pods] == [first]
-    assert (listing.pods[0].containers[0].cores, listing.pods[0].containers[0].blocks) == (30, 16)
+    listing = await cluster.client.list(pods_of_node(host))
+    assert [found.ref for found in listing.items.values()] == [first]
+    main = listing.items[first.uid].containers[0]
+    assert (main.cores, main.blocks) == (30, 16)
     second = await cluster.create(fresh("b", host))
     await cluster.report(second, {"phase": "Running"})
     await cluster.client.delete_pod(second, grace_seconds=0)
     events = await collect(cluster, host, listing.version, 4)
     assert [event.kind.value for event in events] == ["ADDED", "MODIFIED", "MODIFIED", "DELETED"]
-    assert {event.pod.ref for event in events if event.pod} == {second}
-    assert [event.pod.deleting for event in events if event.pod] == [False, False, True, True]
+    assert {event.item.ref for event in events if event.item} == {second}
+    assert [event.item.deleting for event in events if event.item] == [False, False, True, True]
 
 
 async def test_a_binding_shows_node_and_annotations_in_one_event(cluster: Cluster, host: str) -> None:
-    listing = await cluster.client.list_pods(node=host)
+    listing = await cluster.client.list(pods_of_node(host))
     ref = await cluster.create(fresh("bound"))
     await cluster.bind(ref, host, {"tencent.com/predicate-time": "1700000000000000000"})
     [event] = await collect(cluster, host, listing.version, 1)
     assert event.kind is EventKind.ADDED
-    assert event.pod is not None
-    assert event.pod.node == host
-    assert event.pod.annotations == {"tencent.com/predicate-time": "1700000000000000000"}
+    assert event.item is not None
+    assert event.item.node == host
+    assert event.item.annotations == {"tencent.com/predicate-time": "1700000000000000000"}
 
 
 async def test_a_bound_pod_is_deleted_in_two_steps(cluster: Cluster, host: str) -> None:
     ref = await cluster.create(fresh("slow", host))
-    version = (await cluster.client.list_pods(node=host)).version
+    version = (await cluster.client.list(pods_of_node(host))).version
     await cluster.client.delete_pod(ref)
     assert (await cluster.client.get_pod(ref)).deleting
     await cluster.client.delete_pod(ref, grace_seconds=0)
@@ -268,5 +271,5 @@ async def test_the_reflector_ends_in_the_servers_state(cluster: Cluster, host: s
             await cluster.report(ref, {"phase": "Running"})
         late = await cluster.create(fresh("late"))
         await cluster.bind(late, host, {"tencent.com/x": "y"})
-        listing = await cluster.client.list_pods(node=host)
-        await until(lambda: {found.ref.uid: found for found in listing.pods} == reflector.pods)
+        listing = await cluster.client.list(pods_of_node(host))
+        await until(lambda: listing.items == reflector.pods)

@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 from deviceplugin.errors import ConfigError, KubeError
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Access, Credentials, PrivateFiles, access_of
+from deviceplugin.kube.node_pods import pods_of_node
 from deviceplugin.kube.reading import Facts, read, read_apart
 from deviceplugin.kube.transport import Timeouts
 from tests.e2e.cluster.certificates import Authority
 from tests.fakes.apiserver import ApiServer
 from tests.fakes.apiserver.kubeconfig import write_kubeconfig
 
+PODS = pods_of_node("n1")
 TIMEOUTS = Timeouts(connect=2.0, request=5.0, silence=5.0)
 JWT = ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in (b"{}", b'{"sub":"agent"}', b"sig"))
 
@@ -48,7 +50,7 @@ def load(kubeconfig: Path | None) -> Access:
 
 async def ask(kubeconfig: Path | None) -> None:
     async with await KubeClient.connect(kubeconfig, timeouts=TIMEOUTS) as client:
-        await client.list_pods(node="n1")
+        await client.list(PODS)
 
 
 def config(server: ApiServer, path: Path, user: dict[str, Any], *, cluster: dict[str, Any] | None = None) -> Path:
@@ -99,15 +101,15 @@ async def test_a_rotated_token_file_is_read_again_once(server: ApiServer, tmp_pa
     server.token = "first"
     kubeconfig = write_kubeconfig(tmp_path / "kc", server.url, token_file=token)
     async with await KubeClient.connect(kubeconfig, timeouts=TIMEOUTS) as client:
-        await client.list_pods(node="n1")
+        await client.list(PODS)
         token.write_text("second\n")
         server.token = "second"
-        await client.list_pods(node="n1")
-        await client.list_pods(node="n1")
+        await client.list(PODS)
+        await client.list(PODS)
         assert len(server.requests) == 4
         server.token = "third"
         with pytest.raises(KubeError, match="401"):
-            await client.list_pods(node="n1")
+            await client.list(PODS)
         assert len(server.requests) == 6
 
 
@@ -118,12 +120,12 @@ async def test_a_kubeconfig_that_vanished_is_not_missed_until_the_server_refuses
     kubeconfig = server.kubeconfig(tmp_path / "kc")
     async with await KubeClient.connect(kubeconfig, timeouts=TIMEOUTS) as client:
         kubeconfig.unlink()
-        await client.list_pods(node="n1")
+        await client.list(PODS)
         server.token = "second"
         with pytest.raises(KubeError, match="401"):
-            await client.list_pods(node="n1")
+            await client.list(PODS)
         server.kubeconfig(kubeconfig)
-        await client.list_pods(node="n1")
+        await client.list(PODS)
 
 
 async def test_a_plugin_that_hangs_costs_the_time_limit_and_no_more(server: ApiServer, tmp_path: Path) -> None:
@@ -134,7 +136,7 @@ async def test_a_plugin_that_hangs_costs_the_time_limit_and_no_more(server: ApiS
         server.token = "second"
         for _ in range(3):
             with pytest.raises(KubeError, match="no answer in time"):
-                await client.list_pods(node="n1")
+                await client.list(PODS)
         assert await asyncio.wait_for(asyncio.to_thread(lambda: "others go on"), 1) == "others go on"
 
 
@@ -142,12 +144,12 @@ async def test_an_exec_plugin_gives_a_token_and_is_asked_again_after_401(server:
     server.token = "first"
     kubeconfig = config(server, tmp_path / "kc", plugin(tmp_path, {"token": "first"}))
     async with await KubeClient.connect(kubeconfig, timeouts=TIMEOUTS) as client:
-        await client.list_pods(node="n1")
-        await client.list_pods(node="n1")
+        await client.list(PODS)
+        await client.list(PODS)
         assert (tmp_path / "runs").read_text().count("run") == 1
         server.token = "second"
         plugin(tmp_path, {"token": "second"})
-        await client.list_pods(node="n1")
+        await client.list(PODS)
         assert (tmp_path / "runs").read_text().count("run") == 2
 
 
@@ -207,10 +209,10 @@ async def test_a_pod_uses_its_service_account_and_reads_a_rotated_token(
     now = 0.0
     credentials = Credentials(None, clock=lambda: now, read=read)
     async with await KubeClient.connect(None, timeouts=TIMEOUTS, credentials=credentials) as client:
-        await client.list_pods(node="n1")
+        await client.list(PODS)
         token.write_text("second")
         secure.token = "second"
-        await client.list_pods(node="n1")
+        await client.list(PODS)
         connections = (await credentials.access()).tls
         token.write_text("third")
         now = 300.0

@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.reflector import Pace, PodChange, PodReflector
+from deviceplugin.kube.node_pods import PodChange, PodReflector
+from deviceplugin.kube.reflector import Pace
 from tests.fakes.apiserver import ApiServer, Harm, container, pod
 from tests.waiting import in_background, until
 
@@ -52,7 +53,7 @@ async def test_readers_hear_each_change_once_and_in_order(server: ApiServer, cli
     heard: list[tuple[str, str, bool]] = []
 
     def reader(change: PodChange) -> None:
-        heard.append((change.kind.value, change.pod.phase, change.pod.deleting))
+        heard.append((change.kind.value, change.item.phase, change.item.deleting))
 
     async with running(client) as reflector:
         await asyncio.wait_for(reflector.synced.wait(), 5)
@@ -76,7 +77,7 @@ async def test_a_reader_that_fails_harms_neither_store_nor_other_readers(server:
     heard: list[PodChange] = []
 
     def broken(change: PodChange) -> None:
-        raise RuntimeError(change.pod.ref.name)
+        raise RuntimeError(change.item.ref.name)
 
     async with running(client) as reflector:
         reflector.subscribe(broken)

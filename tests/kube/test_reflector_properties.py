@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.reflector import ChangeKind, Pace, PodChange, PodReflector
+from deviceplugin.kube.node_pods import PodChange, PodReflector
+from deviceplugin.kube.reflector import ChangeKind, Pace
 from deviceplugin.kube.transport import Timeouts
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import Pod
@@ -100,12 +101,12 @@ async def follow(script: list[Step], kubeconfig: Path) -> None:
     surprises: list[PodChange] = []
 
     def replay(change: PodChange) -> None:
-        if (change.kind is ChangeKind.ADDED) is (change.pod.ref.uid in heard):
+        if (change.kind is ChangeKind.ADDED) is (change.item.ref.uid in heard):
             surprises.append(change)
         if change.kind is ChangeKind.DELETED:
-            heard.pop(change.pod.ref.uid, None)
+            heard.pop(change.item.ref.uid, None)
         else:
-            heard[change.pod.ref.uid] = change.pod
+            heard[change.item.ref.uid] = change.item
 
     async with (
         ApiServer(bookmark_seconds=0.05) as server,

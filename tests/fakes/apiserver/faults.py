@@ -18,8 +18,9 @@ class Harm(enum.Enum):
 
     STATUS = "status"  # an error answer
     HANG = "hang"  # no answer at all
-    RESET = "reset"  # the connection is closed before an answer
+    RESET = "reset"  # the connection is closed, and nothing is carried out
     SLOW = "slow"  # a good answer, late
+    LOST = "lost"  # the request is carried out, and its answer never arrives
     BODY = "body"  # a 200 with other bytes than the object's
     SILENT_WATCH = "silent watch"  # half-open: the watch is accepted and never says anything
     CUT_WATCH = "cut watch"  # the stream ends in the middle of a line
@@ -80,6 +81,9 @@ class Faults:
 
     def hang(self, *, times: int = 1, method: str = "", path: str = "") -> Fault:
         return self.add(Harm.HANG, times=times, method=method, path=path)
+
+    def slow(self, *, seconds: float, times: int = 1, method: str = "", path: str = "") -> Fault:
+        return self.add(Harm.SLOW, times=times, method=method, path=path, seconds=seconds)
 
     def clear(self) -> None:
         self._script.clear()

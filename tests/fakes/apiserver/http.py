@@ -1,4 +1,4 @@
-"""Paths and verbs: each request of core/v1 turned into one call of the store.
+"""Paths and verbs: each request turned into one call of the store.
 
 In: HTTP as kubectl, kubelet and our client speak it. Out: JSON, `Status` objects for refusals, watch streams. Not
 here: what the verbs do (`store`).
@@ -11,15 +11,17 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from tests.fakes.apiserver.faults import WATCH_HARMS, Fault, Faults, Harm, is_watch
+from tests.fakes.apiserver.kinds import KINDS, Kind
 from tests.fakes.apiserver.paging import Pages, Snapshot
 from tests.fakes.apiserver.selectors import selector
 from tests.fakes.apiserver.status import ApiError, JsonObject, status
-from tests.fakes.apiserver.store import KINDS, NAMESPACED, Store
+from tests.fakes.apiserver.store import Store
 from tests.fakes.apiserver.watch import Watch
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _FAULT = web.RequestKey("fault", Fault)
-_PATCHES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
+_STRATEGIC = "application/strategic-merge-patch+json"
+_PATCHES = ("application/merge-patch+json", _STRATEGIC)
 _VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.0-vcuda-stand-in", "platform": "linux/amd64"}
 
 
@@ -37,26 +39,31 @@ class Api:
 
     def application(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=16 << 20)
-        one = "/api/v1/namespaces/{namespace}/{resource:pods|events}"
         app.add_routes(
             [
                 web.get("/version", _version),
                 web.get("/{probe:healthz|livez|readyz}", _healthy),
-                web.get("/api/v1/{resource:pods|nodes|events}", self._list),
-                web.post("/api/v1/{resource:nodes}", self._create),
-                web.get(one, self._list),
-                web.post(one, self._create),
                 web.post("/api/v1/namespaces/{namespace}/pods/{name}/binding", self._bind),
             ]
         )
-        for path in ("/api/v1/{resource:nodes}/{name}", one + "/{name}"):
-            app.router.add_get(path, self._get)
-            app.router.add_put(path, self._replace)
-            app.router.add_delete(path, self._delete)
-            app.router.add_patch(path, self._patch)
-            app.router.add_get(path + "/{status:status}", self._get)
-            app.router.add_patch(path + "/{status:status}", self._patch)
+        for resource, kind in KINDS.items():
+            self._serve(app.router, resource, kind)
         return app
+
+    def _serve(self, router: web.UrlDispatcher, resource: str, kind: Kind) -> None:
+        whole = f"{kind.root}/{{resource:{resource}}}"
+        place = f"{kind.root}/namespaces/{{namespace}}/{{resource:{resource}}}" if kind.namespaced else whole
+        one = place + "/{name}"
+        router.add_get(whole, self._list)
+        if kind.namespaced:
+            router.add_get(place, self._list)
+        router.add_post(place, self._create)
+        router.add_get(one, self._get)
+        router.add_put(one, self._replace)
+        router.add_delete(one, self._delete)
+        router.add_patch(one, self._patch)
+        router.add_get(one + "/{status:status}", self._get)
+        router.add_patch(one + "/{status:status}", self._patch)
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -68,7 +75,7 @@ class Api:
                 request[_FAULT] = fault
                 if fault.harm not in WATCH_HARMS and (spoiled := await _suffer(request, fault)):
                     return spoiled
-            return await handler(request)
+            return await _answered(request, handler)
         except ApiError as error:
             return web.json_response(error.status, status=error.code)
         except web.HTTPNotFound:
@@ -123,7 +130,10 @@ class Api:
 
     async def _create(self, request: web.Request) -> web.StreamResponse:
         resource, namespace = _where(request)
-        made = self.store.create(resource, await _body(request), namespace=namespace)
+        body = await _body(request)
+        if (body.get("metadata") or {}).get("resourceVersion"):
+            raise ApiError(400, "resourceVersion should not be set on objects to be created")
+        made = self.store.create(resource, body, namespace=namespace)
         return web.json_response(made, status=201)
 
     async def _replace(self, request: web.Request) -> web.StreamResponse:
@@ -141,6 +151,7 @@ class Api:
             await _body(request),
             namespace=namespace,
             status="status" in request.match_info,
+            strategic=request.content_type == _STRATEGIC,
         )
         return web.json_response(patched)
 
@@ -159,17 +170,21 @@ class Api:
 
     async def _bind(self, request: web.Request) -> web.StreamResponse:
         body = await _body(request)
-        node = (body.get("target") or {}).get("name") or ""
-        if not node:
-            raise ApiError(422, "Binding is invalid: target.name: Required value")
+        target, meta, name = body.get("target") or {}, body.get("metadata") or {}, request.match_info["name"]
+        if meta.get("name", name) != name:
+            raise ApiError(400, "name in URL does not match name in Binding object")
+        if target.get("kind", "Node") not in ("Node", ""):
+            raise ApiError(500, f'target.kind: Unsupported value: "{target["kind"]}"')  # no 422 (seen on 1.36)
+        if not target.get("name"):
+            raise ApiError(500, "target.name: Required value")
         _, namespace = _where(request)
-        self.store.bind(request.match_info["name"], node, namespace=namespace, meta=body.get("metadata"))
+        self.store.bind(name, target["name"], namespace=namespace, meta=meta)
         return web.json_response({"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}, status=201)
 
 
 def _where(request: web.Request) -> tuple[str, str]:
     resource = request.match_info.get("resource", "pods")
-    return resource, request.match_info.get("namespace", "") if resource in NAMESPACED else ""
+    return resource, request.match_info.get("namespace", "") if KINDS[resource].namespaced else ""
 
 
 def _number(text: str) -> int | None:
@@ -201,9 +216,22 @@ async def _suffer(request: web.Request, fault: Fault) -> web.StreamResponse | No
             await asyncio.Event().wait()
         case Harm.SLOW:
             await asyncio.sleep(fault.seconds)
-        case Harm.RESET if request.transport is not None:
-            request.transport.abort()
+        case Harm.RESET:
+            return _hung_up(request)
     return None
+
+
+async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+    answer = await handler(request)
+    fault = request.get(_FAULT)
+    return _hung_up(request) if fault is not None and fault.harm is Harm.LOST else answer
+
+
+def _hung_up(request: web.Request) -> web.StreamResponse:
+    """What is returned here reaches nobody."""
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response()
 
 
 async def _version(_: web.Request) -> web.StreamResponse:

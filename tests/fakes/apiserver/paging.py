@@ -9,6 +9,7 @@ import binascii
 import json
 from dataclasses import dataclass
 
+from tests.fakes.apiserver.kinds import Kind
 from tests.fakes.apiserver.status import ApiError, JsonObject
 
 
@@ -27,14 +28,14 @@ class Pages:
         self._snapshots: dict[int, Snapshot] = {}
         self._count = 0
 
-    def first(self, kind: str, snapshot: Snapshot, limit: int) -> JsonObject:
+    def first(self, kind: Kind, snapshot: Snapshot, limit: int) -> JsonObject:
         if not limit or len(snapshot.items) <= limit:
             return _list(kind, snapshot.version, snapshot.items)
         self._count += 1
         self._snapshots[self._count] = snapshot
         return self._page(kind, self._count, 0, limit)
 
-    def following(self, kind: str, token: str, limit: int) -> JsonObject:
+    def following(self, kind: Kind, token: str, limit: int) -> JsonObject:
         try:
             number, start = json.loads(base64.urlsafe_b64decode(token))
         except (binascii.Error, ValueError) as error:
@@ -47,7 +48,7 @@ class Pages:
         """A compaction: every open token is too old now."""
         self._snapshots.clear()
 
-    def _page(self, kind: str, number: int, start: int, limit: int) -> JsonObject:
+    def _page(self, kind: Kind, number: int, start: int, limit: int) -> JsonObject:
         snapshot = self._snapshots[number]
         end = start + limit
         page = _list(kind, snapshot.version, snapshot.items[start:end])
@@ -57,5 +58,6 @@ class Pages:
         return page
 
 
-def _list(kind: str, version: int, items: list[JsonObject]) -> JsonObject:
-    return {"kind": f"{kind}List", "apiVersion": "v1", "metadata": {"resourceVersion": str(version)}, "items": items}
+def _list(kind: Kind, version: int, items: list[JsonObject]) -> JsonObject:
+    meta = {"resourceVersion": str(version)}
+    return {"kind": f"{kind.word}List", "apiVersion": kind.api_version, "metadata": meta, "items": items}

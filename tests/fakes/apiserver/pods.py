@@ -9,7 +9,7 @@ from tests.fakes.apiserver.status import ApiError, JsonObject, conflict
 _DEFAULT_GRACE_SECONDS = 30
 
 
-def default(pod: JsonObject) -> None:
+def admit(pod: JsonObject, _: JsonObject | None) -> None:
     """Fills in, in place, what admission and defaulting would."""
     spec = pod.setdefault("spec", {})
     spec.setdefault("restartPolicy", "Always")
@@ -20,17 +20,19 @@ def default(pod: JsonObject) -> None:
 
 
 def bound(pod: JsonObject, node: str, annotations: JsonObject) -> JsonObject:
+    """All of it at once, or a conflict: the scheduler that comes second learns who came first."""
     name = pod["metadata"]["name"]
     if pod["metadata"].get("deletionTimestamp"):
         raise conflict("pods/binding", name, f"pod {name} is being deleted, cannot be assigned to a host")
     if found := pod["spec"].get("nodeName"):
         raise conflict("pods/binding", name, f'pod {name} is already assigned to node "{found}"')
-    scheduled = {"type": "PodScheduled", "status": "True"}
-    conditions = [*(pod["status"].get("conditions") or []), scheduled]
+    if pod["spec"].get("schedulingGates"):
+        raise conflict("pods/binding", name, f"pod {name} has non-empty .spec.schedulingGates")
+    others = [each for each in pod["status"].get("conditions") or [] if each["type"] != "PodScheduled"]
     change = {
         "metadata": {"annotations": annotations},
         "spec": {"nodeName": node},
-        "status": {"conditions": conditions},
+        "status": {"conditions": [*others, {"type": "PodScheduled", "status": "True"}], "nominatedNodeName": None},
     }
     return merge(pod, change)
 

@@ -53,5 +53,9 @@ def conflict(resource: str, name: str, why: str) -> ApiError:
     return ApiError(409, f'Operation cannot be fulfilled on {resource} "{name}": {why}')
 
 
+def invalid(kind: str, name: str, why: str) -> ApiError:
+    return ApiError(422, f'{kind} "{name}" is invalid: {why}')
+
+
 def expired(version: int, oldest: int) -> ApiError:
     return ApiError(410, f"too old resource version: {version} ({oldest})")

@@ -13,15 +13,21 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.fakes.apiserver import pods
-from tests.fakes.apiserver.patch import merge
-from tests.fakes.apiserver.status import ApiError, JsonObject, conflict, expired, not_found
+from tests.fakes.apiserver import leases, pods, secrets, webhooks
+from tests.fakes.apiserver.kinds import KINDS, qualified
+from tests.fakes.apiserver.patch import merge, merge_strategic
+from tests.fakes.apiserver.status import ApiError, JsonObject, conflict, expired, invalid, not_found
 
 Key = tuple[str, str, str]
 
-KINDS = {"pods": "Pod", "nodes": "Node", "events": "Event"}
-NAMESPACED = frozenset({"pods", "events"})
 _IMMUTABLE = ("uid", "name", "namespace", "creationTimestamp")
+_ADMIT: dict[str, Callable[[JsonObject, JsonObject | None], None]] = {
+    "pods": pods.admit,
+    "secrets": secrets.admit,
+    "leases": leases.admit,
+    "mutatingwebhookconfigurations": webhooks.admit,
+    "validatingwebhookconfigurations": webhooks.admit,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,13 @@ class Change:
     before: JsonObject | None
     after: JsonObject
     deleted: bool = False
+
+    @property
+    def last_seen(self) -> JsonObject:
+        """For a watcher whose selector it has left: as it was before, at the version of the change."""
+        if self.deleted or self.before is None:
+            return self.after
+        return merge(self.before, {"metadata": {"resourceVersion": str(self.version)}})
 
 
 class Store:
@@ -59,27 +72,34 @@ class Store:
         """Stores a new object with uid, time and version; 409 where the name is taken."""
         new = copy.deepcopy(item)
         meta = new.setdefault("metadata", {})
-        if resource in NAMESPACED:
+        kind = KINDS[resource]
+        if kind.namespaced:
             meta["namespace"] = namespace or meta.get("namespace") or "default"
         if not meta.get("name") and meta.get("generateName"):
             meta["name"] = f"{meta['generateName']}{next(self._names):05d}"
         if not meta.get("name"):
-            raise ApiError(422, f"{KINDS[resource]} is invalid: metadata.name: Required value: name is required")
+            raise invalid(kind.word, "", "metadata.name: Required value: name is required")
         key = (resource, meta.get("namespace", ""), meta["name"])
         if key in self._objects:
-            raise ApiError(409, f'{resource} "{meta["name"]}" already exists', reason="AlreadyExists")
+            raise ApiError(409, f'{qualified(resource)} "{meta["name"]}" already exists', reason="AlreadyExists")
         meta.setdefault("uid", str(uuid.uuid4()))
         meta["creationTimestamp"] = meta.get("creationTimestamp") or timestamp()
-        new |= {"apiVersion": "v1", "kind": KINDS[resource]}
-        if resource == "pods":
-            pods.default(new)
+        new |= {"apiVersion": kind.api_version, "kind": kind.word}
         return self._write(key, new)
 
     def replace(self, resource: str, name: str, item: JsonObject, *, namespace: str = "") -> JsonObject:
         """PUT: the whole object; a version in it is a precondition."""
         key = (resource, namespace, name)
         old, new = self._current(key), copy.deepcopy(item)
-        _check_preconditions(resource, old, new.get("metadata", {}))
+        meta, kind = new.get("metadata", {}), KINDS[resource]
+        if meta.get("name", name) != name:
+            raise ApiError(400, f"the name of the object ({meta['name']}) does not match the name on the URL ({name})")
+        if not meta.get("resourceVersion") and not kind.blind_put:
+            raise invalid(
+                kind.word, name, "metadata.resourceVersion: Invalid value: 0: must be specified for an update"
+            )
+        _check_preconditions(resource, old, meta)
+        new |= {"apiVersion": kind.api_version, "kind": kind.word}
         for field in _IMMUTABLE:
             new.setdefault("metadata", {})[field] = old["metadata"].get(field)
         if resource == "pods":
@@ -87,7 +107,14 @@ class Store:
         return self._write(key, new)
 
     def patch(
-        self, resource: str, name: str, change: JsonObject, *, namespace: str = "", status: bool = False
+        self,
+        resource: str,
+        name: str,
+        change: JsonObject,
+        *,
+        namespace: str = "",
+        status: bool = False,
+        strategic: bool = False,
     ) -> JsonObject:
         """Merge patch; uid and version in it are preconditions. Pods: status changes only through `status`."""
         key = (resource, namespace, name)
@@ -98,9 +125,15 @@ class Store:
             change = {part: change[part] for part in ("metadata", "status") if part in change}
         elif resource == "pods":
             change.pop("status", None)
-        new = merge(old, change)
+        new = merge_strategic(old, change) if strategic else merge(old, change)
         new["metadata"] |= {field: old["metadata"][field] for field in _IMMUTABLE if field in old["metadata"]}
-        return self._write(key, new)
+        try:
+            return self._write(key, new)
+        except ApiError as error:
+            if error.code != 400:
+                raise
+            # What cannot be decoded is a bad request in a POST and an invalid patch here (seen on 1.36).
+            raise invalid("", "", f"patch: Invalid value: {error}") from None
 
     def set_status(self, name: str, change: JsonObject, *, namespace: str = "default") -> JsonObject:
         """What a kubelet does after each step: patch the pod's status."""
@@ -153,11 +186,13 @@ class Store:
 
     def _current(self, key: Key) -> JsonObject:
         if key not in self._objects:
-            raise not_found(key[0], key[2])
+            raise not_found(qualified(key[0]), key[2])
         return self._objects[key]
 
     def _write(self, key: Key, new: JsonObject) -> JsonObject:
         before = self._objects.get(key)
+        if admit := _ADMIT.get(key[0]):
+            admit(new, before)
         if before is not None and _without_version(before) == _without_version(new):
             return copy.deepcopy(before)
         self.version += 1
@@ -187,8 +222,8 @@ def timestamp(seconds_from_now: float = 0) -> str:
 def _check_patch(resource: str, old: JsonObject, wanted: JsonObject) -> None:
     """A patch is no precondition for the real server: another uid is a change of an immutable field (seen on 1.36)."""
     if wanted.get("uid") and wanted["uid"] != old["metadata"]["uid"]:
-        kind, name, uid = KINDS[resource], old["metadata"]["name"], wanted["uid"]
-        raise ApiError(422, f'{kind} "{name}" is invalid: metadata.uid: Invalid value: "{uid}": field is immutable')
+        why = f'metadata.uid: Invalid value: "{wanted["uid"]}": field is immutable'
+        raise invalid(KINDS[resource].word, old["metadata"]["name"], why)
     _check_preconditions(resource, old, wanted)
 
 
@@ -196,10 +231,10 @@ def _check_preconditions(resource: str, old: JsonObject, wanted: JsonObject) -> 
     meta = old["metadata"]
     if wanted.get("uid") and wanted["uid"] != meta["uid"]:
         why = f"Precondition failed: UID in precondition: {wanted['uid']}, UID in object meta: {meta['uid']}"
-        raise conflict(resource, meta["name"], why)
+        raise conflict(qualified(resource), meta["name"], why)
     if wanted.get("resourceVersion") and str(wanted["resourceVersion"]) != meta["resourceVersion"]:
         why = "the object has been modified; please apply your changes to the latest version and try again"
-        raise conflict(resource, meta["name"], why)
+        raise conflict(qualified(resource), meta["name"], why)
 
 
 def _without_version(item: JsonObject) -> JsonObject:

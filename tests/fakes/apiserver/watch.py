@@ -1,7 +1,8 @@
 """One watch: history after a version, then changes as they come, one JSON line each.
 
 In: the store and the parameters of the request. Out: lines into an open response, with bookmarks and a server-side
-time limit. An object that leaves the selector is DELETED for this watcher, one that enters it is ADDED.
+time limit. An object that leaves the selector is DELETED for this watcher, in the last state that it was
+chosen in; one that enters it is ADDED.
 """
 
 import asyncio
@@ -12,9 +13,10 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from tests.fakes.apiserver.faults import Fault, Harm
+from tests.fakes.apiserver.kinds import KINDS
 from tests.fakes.apiserver.selectors import Selector
 from tests.fakes.apiserver.status import ApiError, JsonObject, status
-from tests.fakes.apiserver.store import KINDS, Change, Store
+from tests.fakes.apiserver.store import Change, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +79,15 @@ class Watch:
             return
         was = change.before is not None and self.chosen(change.before)
         now = not change.deleted and self.chosen(change.after)
-        if was or now:
-            yield ("MODIFIED" if was and now else "ADDED" if now else "DELETED"), change.after
+        if now:
+            yield ("MODIFIED" if was else "ADDED"), change.after
+        elif was:
+            yield "DELETED", change.last_seen
 
     def _bookmark(self, version: int) -> JsonObject:
         meta = {"resourceVersion": str(version), "creationTimestamp": None}
-        return {"kind": KINDS[self.resource], "apiVersion": "v1", "metadata": meta}
+        kind = KINDS[self.resource]
+        return {"kind": kind.word, "apiVersion": kind.api_version, "metadata": meta}
 
 
 class _StreamCutError(Exception):

@@ -1,0 +1,123 @@
+"""The verbs that the cluster's side needs beyond the agent's.
+
+In: references, annotations, values of `secrets` and `leases`. Out: such values, `KubeError` and its leaves. Every write
+waits for a token: a scheduler that works through a backlog must not be the one that the API server throttles. Leases
+alone do not wait, or a backlog would cost the leadership. Whoever changes what he has read names its version, and gets
+KubeConflictError where that has passed. Not here: what to do about a refusal.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from deviceplugin.kube.client import MERGE, KubeClient, pod_path
+from deviceplugin.kube.credentials import Credentials
+from deviceplugin.kube.leases import Lease, lease_path, read_lease
+from deviceplugin.kube.paths import core, of_group
+from deviceplugin.kube.secrets import NewSecret, Secret, read_secret
+from deviceplugin.kube.tokens import TokenBucket
+from deviceplugin.kube.transport import CONNECTIONS, DEFAULT_TIMEOUTS, JSON, Timeouts, Transport
+from deviceplugin.kube.webhooks import ADMISSION, STRATEGIC, bundle_change
+from deviceplugin.model.allocation import PodRef
+from deviceplugin.model.units import ResourceNames
+
+
+class ClusterClient(KubeClient):
+    """`writes` None does not limit them."""
+
+    def __init__(
+        self, transport: Transport, *, names: ResourceNames = ResourceNames(), writes: TokenBucket | None = None
+    ) -> None:
+        super().__init__(transport, names=names)
+        self._writes = writes
+
+    @classmethod
+    async def connect(
+        cls,
+        kubeconfig: Path | None,
+        *,
+        names: ResourceNames = ResourceNames(),
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        credentials: Credentials | None = None,
+        connections: int = CONNECTIONS,
+        writes: TokenBucket | None = None,
+    ) -> Self:
+        """Loads the credentials (ConfigError where that fails); sends nothing yet."""
+        credentials = credentials or Credentials(kubeconfig)
+        await credentials.access()
+        return cls(Transport(credentials, timeouts=timeouts, connections=connections), names=names, writes=writes)
+
+    async def bind(self, pod: PodRef, node: str, annotations: Mapping[str, str]) -> None:
+        """Node and annotations become visible in one write.
+
+        KubeNotFoundError: there is no such pod. KubeConflictError: it has another UID, a node already, is being
+        deleted or gated. Any other error leaves open whether it is bound: read it.
+        """
+        meta: dict[str, object] = {"name": pod.name, "namespace": pod.namespace, "annotations": dict(annotations)}
+        if pod.uid:
+            meta["uid"] = pod.uid
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
+        await self._write("POST", pod_path(pod) + "/binding", binding, what=f"bind pod {pod} to {node}")
+
+    async def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> None:
+        """kube-scheduler tries waiting pods again when a node's annotation has changed."""
+        await self._turn()
+        await self.patch_node(name, labels={}, annotations=annotations)
+
+    async def get_secret(self, namespace: str, name: str) -> Secret:
+        return read_secret(await self._read(core("namespaces", namespace, "secrets", name), f"get secret {name}"))
+
+    async def create_secret(self, secret: NewSecret) -> Secret:
+        """KubeConflictError where there is one of this name."""
+        path = core("namespaces", secret.namespace, "secrets")
+        return read_secret(await self._write("POST", path, secret.body(), what=f"create secret {secret.name}"))
+
+    async def update_secret(self, secret: Secret, data: Mapping[str, bytes | None]) -> Secret:
+        """Sets these keys and removes those that are None, in the secret as it was read; the others stay."""
+        path = core("namespaces", secret.namespace, "secrets", secret.name)
+        what = f"update secret {secret.name}"
+        return read_secret(await self._write("PATCH", path, secret.change(data), what=what, content_type=MERGE))
+
+    async def get_lease(self, namespace: str, name: str) -> Lease:
+        """Ours, or that of another program whose leader we want to know."""
+        return read_lease(await self._read(lease_path(namespace, name), f"get lease {name}"))
+
+    async def create_lease(self, lease: Lease) -> Lease:
+        """KubeConflictError where there is one of this name."""
+        body = msgspec.json.encode(lease.created_as())
+        path = lease_path(lease.namespace)
+        what = f"create lease {lease.name}"
+        return read_lease(await self._transport.request("POST", path, what=what, body=body))
+
+    async def update_lease(self, lease: Lease) -> Lease:
+        """Writes its term over the version that it was read at."""
+        body = msgspec.json.encode(lease.changed_to())
+        path, what = lease_path(lease.namespace, lease.name), f"update lease {lease.name}"
+        answer = await self._transport.request("PATCH", path, what=what, body=body, content_type=MERGE)
+        return read_lease(answer)
+
+    async def set_ca_bundle(self, configuration: str, bundle: bytes) -> bool:
+        """PEM for every webhook of a MutatingWebhookConfiguration; whether there was anything to change."""
+        path = of_group(ADMISSION, "mutatingwebhookconfigurations", configuration)
+        what = f"get webhook configuration {configuration}"
+        change = bundle_change(await self._read(path, what), bundle)
+        if change is None:
+            return False
+        what = f"set the CA of webhook configuration {configuration}"
+        await self._write("PATCH", path, change, what=what, content_type=STRATEGIC)
+        return True
+
+    async def _read(self, path: str, what: str) -> bytes:
+        return await self._transport.request("GET", path, what=what)
+
+    async def _write(self, method: str, path: str, body: object, *, what: str, content_type: str = JSON) -> bytes:
+        await self._turn()
+        encoded = msgspec.json.encode(body)
+        return await self._transport.request(method, path, what=what, body=encoded, content_type=content_type)
+
+    async def _turn(self) -> None:
+        if self._writes is not None:
+            await self._writes.take()

@@ -1,0 +1,64 @@
+"""The nodes of the cluster, as the extender follows them.
+
+In: JSON of the API server. Out: `cluster_nodes`, a collection of `ClusterNode` by name, every node of the cluster. A
+heartbeat of kubelet gives an equal value, so that nobody is told of it.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from deviceplugin.errors import ParseError
+from deviceplugin.kube.cluster_structs import ClusterNodeObject, Condition, NodeSpec, NodeStatus
+from deviceplugin.kube.collection import Collection, reader
+from deviceplugin.kube.quantity import parse_quantity
+from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.cluster_node import ClusterNode, cordon_words
+from deviceplugin.model.units import ResourceNames
+
+_WHAT = "nodes of the cluster"
+_HAMI_CORDON = "hami.io/device-cordon"
+_HOSTNAME = "kubernetes.io/hostname"
+
+
+def cluster_nodes(names: ResourceNames = ResourceNames()) -> Collection[str, ClusterNode]:
+    """Every node: which of them have GPUs may change at any time."""
+    return Collection(
+        what=_WHAT,
+        path="/api/v1/nodes",
+        read=reader(ClusterNodeObject, lambda item: cluster_node(item, names), what=_WHAT),
+        key=lambda node: node.name,
+        identity=lambda node: node.uid,
+    )
+
+
+def cluster_node(item: ClusterNodeObject, names: ResourceNames) -> ClusterNode:
+    meta, spec, status = item.metadata, item.spec or NodeSpec(), item.status or NodeStatus()
+    annotations, known = meta.annotations or {}, AnnotationNames(names.domain)
+    allocatable = status.allocatable or {}
+    return ClusterNode(
+        name=meta.name,
+        uid=meta.uid,
+        labels=_needed(meta.labels or {}, names.domain),
+        inventory=annotations.get(known.inventory, ""),
+        cordon=cordon_words(annotations.get(known.cordon, ""), annotations.get(_HAMI_CORDON, "")),
+        unschedulable=bool(spec.unschedulable),
+        ready=_is_ready(status.conditions or ()),
+        deleting=bool(meta.deletion_timestamp),
+        cores=_count(allocatable, names.core),
+        blocks=_count(allocatable, names.memory),
+    )
+
+
+def _needed(labels: Mapping[str, str], domain: str) -> dict[str, str]:
+    return {name: text for name, text in labels.items() if name == _HOSTNAME or name.startswith(f"{domain}/")}
+
+
+def _is_ready(conditions: Sequence[Condition]) -> bool:
+    return any(each.type == "Ready" and each.status == "True" for each in conditions)
+
+
+def _count(allocatable: Mapping[str, str | int], name: str) -> int:
+    """What cannot be read offers nothing."""
+    try:
+        return max(0, parse_quantity(allocatable.get(name, 0)))
+    except ParseError:
+        return 0

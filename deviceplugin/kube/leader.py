@@ -1,0 +1,157 @@
+"""One of several replicas leads, by a lease; every other one knows that it does not.
+
+In: a client, a lease's name, an identity that no other process has. Out: `is_leader`, calls to subscribers at each
+change. The rules are those of client-go: the holder renews every `retry` seconds and gives up after `renew` seconds
+without success; others take the lease `lease` seconds after the last change that they saw. All on monotonic clocks, so
+no two lead at once whatever the clocks of their machines say, as long as these run equally fast. `is_leader` turns
+false at its moment even while a request hangs.
+"""
+
+import asyncio
+import datetime as dt
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import structlog
+
+from deviceplugin.errors import ConfigError, KubeConflictError, KubeNotFoundError, VcudaError
+from deviceplugin.kube.cluster_client import ClusterClient
+from deviceplugin.kube.leases import Lease, LeaseView, Term, micro_time
+
+log = structlog.get_logger("vcuda.kube")
+_JITTER = 1.2
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTiming:
+    """Seconds, as client-go names and sets them."""
+
+    lease: int = 15
+    renew: float = 10.0
+    retry: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not self.lease > self.renew > self.retry * _JITTER > 0:
+            raise ConfigError(
+                f"a lease of {self.lease} s cannot be renewed within {self.renew} s, tried every {self.retry} s; the "
+                f"lease must be longer than the renewal, and that more than {_JITTER} times the pause between tries"
+            )
+
+
+DEFAULT_TIMING = LeaseTiming()
+Listener = Callable[[bool], None]
+
+
+class LeaderElector:
+    """`run` until it is cancelled, then `release`; `is_leader` may be asked at any time."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        timing: LeaseTiming = DEFAULT_TIMING,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._name = name
+        self._identity = identity
+        self._timing = timing
+        self._clock = clock
+        self._now = now
+        self._jitter = jitter
+        self._view = LeaseView(clock)
+        self._lease: Lease | None = None
+        self._until = 0.0
+        self._told = False
+        self._listeners: list[Listener] = []
+
+    @property
+    def is_leader(self) -> bool:
+        return self._clock() < self._until
+
+    @property
+    def holder(self) -> str:
+        """Whoever leads as far as we know; empty where nobody does."""
+        return self._view.holder
+
+    def subscribe(self, listener: Listener) -> None:
+        """Is called on the loop with each change of `is_leader`."""
+        self._listeners.append(listener)
+
+    async def run(self) -> None:
+        """Never returns and never raises for a server that fails."""
+        while True:
+            await self.attempt()
+            led = self.is_leader
+            wait = self._timing.retry * (1.0 if led else 1 + _JITTER * self._jitter())
+            await asyncio.sleep(min(wait, self._until - self._clock()) if led else wait)
+            self._tell()
+
+    async def attempt(self) -> None:
+        """One try to take or keep the lease, within the time that is left of it."""
+        limit = self._until - self._clock() if self.is_leader else self._timing.renew
+        try:
+            async with asyncio.timeout(limit):
+                await self._take_or_keep()
+        except KubeConflictError:
+            self._lease = None  # somebody was faster; the next look shows who
+        except TimeoutError:
+            log.warning("lease could not be renewed in time", lease=self._name)
+        except VcudaError as error:
+            log.warning("lease could not be renewed", lease=self._name, cause=error.message)
+        self._tell()
+
+    async def release(self) -> None:
+        """Gives a lease that we hold to whoever comes next, without the wait; best effort."""
+        lease, led = self._lease, self.is_leader
+        self._until = 0.0
+        self._tell()
+        if lease is None or not led:
+            return
+        try:
+            await self._client.update_lease(replace(lease, term=replace(self._term(lease.term), holder="", seconds=1)))
+        except VcudaError as error:
+            log.warning("lease was not released", lease=self._name, cause=error.message)
+
+    async def _take_or_keep(self) -> None:
+        started = self._clock()
+        lease = self._lease if self.is_leader else None
+        try:
+            lease = lease or await self._client.get_lease(self._namespace, self._name)
+        except KubeNotFoundError:
+            first = Lease(self._namespace, self._name, self._term(None))
+            self._have(await self._client.create_lease(first), started)
+            return
+        self._view.see(lease.term)
+        if self._view.holder in ("", self._identity):
+            self._have(await self._client.update_lease(replace(lease, term=self._term(lease.term))), started)
+        else:
+            self._until, self._lease = 0.0, None
+
+    def _have(self, lease: Lease, started: float) -> None:
+        """Counts from before the request: nobody can have seen the new term earlier."""
+        self._lease, self._until = lease, started + self._timing.renew
+        self._view.see(lease.term)
+
+    def _term(self, before: Term | None) -> Term:
+        moment = micro_time(self._now())
+        if before is not None and before.holder == self._identity:
+            return replace(before, seconds=self._timing.lease, renewed=moment)
+        transitions = 0 if before is None else before.transitions + 1
+        return Term(self._identity, self._timing.lease, acquired=moment, renewed=moment, transitions=transitions)
+
+    def _tell(self) -> None:
+        if self.is_leader is self._told:
+            return
+        self._told = not self._told
+        log.info("this replica leads" if self._told else "this replica no longer leads", lease=self._name)
+        for listener in tuple(self._listeners):
+            listener(self._told)

@@ -1,0 +1,112 @@
+"""Leases of coordination.k8s.io as values, and who holds one on our own clock.
+
+In: JSON of the API server. Out: `Lease`; bodies that create or change one; `LeaseView`, which tells whether a lease is
+still good without trusting any other machine's clock: a term counts from the moment at which we saw it begin. Times in
+a lease are for people.
+"""
+
+import datetime as dt
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from deviceplugin.kube.paths import of_group
+from deviceplugin.kube.structs import Json, Object, decode
+
+GROUP = "coordination.k8s.io/v1"
+
+
+class LeaseSpec(Json):
+    """spec of a lease, as far as leader election uses it."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class LeaseObject(Object):
+    """A lease."""
+
+    spec: LeaseSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Who leads, for how long from each renewal, and since when. An empty holder has given the lease up."""
+
+    holder: str = ""
+    seconds: int = 0
+    acquired: str = ""
+    renewed: str = ""
+    transitions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A lease with its term; `version` is empty in one that is to be created."""
+
+    namespace: str
+    name: str
+    term: Term
+    version: str = ""
+
+    def created_as(self) -> dict[str, object]:
+        meta = {"name": self.name, "namespace": self.namespace}
+        return {"apiVersion": GROUP, "kind": "Lease", "metadata": meta, "spec": _spec(self.term)}
+
+    def changed_to(self) -> dict[str, object]:
+        """A merge patch that is refused where the lease has changed since it was read."""
+        return {"metadata": {"resourceVersion": self.version}, "spec": _spec(self.term)}
+
+
+class LeaseView:
+    """What we have seen of one lease, by our own monotonic clock."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._term = Term()
+        self._seen = clock()
+
+    def see(self, term: Term) -> None:
+        """Whatever changes in the term is a sign of life; a change of version alone is none."""
+        if term != self._term:
+            self._term, self._seen = term, self._clock()
+
+    @property
+    def holder(self) -> str:
+        """Who leads now; empty where the lease has run out or was given up."""
+        return self._term.holder if self._clock() < self._seen + self._term.seconds else ""
+
+
+def lease_path(namespace: str, *name: str) -> str:
+    return of_group(GROUP, "namespaces", namespace, "leases", *name)
+
+
+def read_lease(body: bytes) -> Lease:
+    found = decode(LeaseObject, body, what="the lease")
+    meta, spec = found.metadata, found.spec or LeaseSpec()
+    term = Term(
+        holder=spec.holder_identity or "",
+        seconds=spec.lease_duration_seconds or 0,
+        acquired=spec.acquire_time or "",
+        renewed=spec.renew_time or "",
+        transitions=spec.lease_transitions or 0,
+    )
+    return Lease(meta.namespace, meta.name, term, meta.resource_version)
+
+
+def micro_time(moment: dt.datetime) -> str:
+    """With exactly six digits of a second: the API server refuses any other form in a lease."""
+    return moment.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _spec(term: Term) -> dict[str, object]:
+    return {
+        "holderIdentity": term.holder,
+        "leaseDurationSeconds": term.seconds,
+        "acquireTime": term.acquired or None,
+        "renewTime": term.renewed or None,
+        "leaseTransitions": term.transitions,
+    }

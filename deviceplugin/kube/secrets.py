@@ -1,0 +1,73 @@
+"""Secrets as values.
+
+In: JSON of the API server. Out: `Secret` as it was read, with its version; bodies that create or change one. Values
+never appear in a repr: it may end in a log.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from deviceplugin.errors import ParseError
+from deviceplugin.kube.structs import Object, decode
+
+OPAQUE = "Opaque"
+
+
+class SecretObject(Object):
+    """A Secret; values are base64."""
+
+    data: dict[str, str] | None = None
+    type: str = OPAQUE
+
+
+@dataclass(frozen=True, slots=True)
+class NewSecret:
+    """One that is to be created."""
+
+    namespace: str
+    name: str
+    data: Mapping[str, bytes] = field(repr=False)
+    type: str = OPAQUE
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def body(self) -> dict[str, object]:
+        return {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": self.name, "namespace": self.namespace, "labels": dict(self.labels)},
+            "type": self.type,
+            "data": {key: _base64(value) for key, value in self.data.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """One as it was read."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    data: Mapping[str, bytes] = field(repr=False)
+    type: str = OPAQUE
+
+    def change(self, data: Mapping[str, bytes | None]) -> dict[str, object]:
+        """A merge patch that is refused where the secret is no longer this one."""
+        values = {key: None if value is None else _base64(value) for key, value in data.items()}
+        return {"metadata": {"resourceVersion": self.version}, "data": values}
+
+
+def read_secret(body: bytes) -> Secret:
+    found = decode(SecretObject, body, what="the secret")
+    meta = found.metadata
+    try:
+        data = {key: base64.b64decode(text, validate=True) for key, text in (found.data or {}).items()}
+    except binascii.Error:
+        raise ParseError(f"secret {meta.namespace}/{meta.name} holds what is no base64") from None
+    return Secret(meta.namespace, meta.name, meta.uid, meta.resource_version, data, found.type)
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()

@@ -1,0 +1,105 @@
+"""A binding says node and allocation at once, and its refusals can be told apart."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.errors import KubeConflictError, KubeError, KubeNotFoundError
+from deviceplugin.kube.cluster_client import ClusterClient
+from deviceplugin.kube.transport import Timeouts
+from deviceplugin.model.allocation import PodRef, PodUid
+from tests.fakes.apiserver import ApiServer, Harm, container, node, pod
+
+TIMEOUTS = Timeouts(connect=1.0, request=1.0, silence=1.0)
+
+
+@pytest.fixture
+async def cluster(server: ApiServer, tmp_path: Path) -> AsyncIterator[ClusterClient]:
+    async with await ClusterClient.connect(server.kubeconfig(tmp_path / "kc"), timeouts=TIMEOUTS) as connected:
+        yield connected
+
+
+def made(server: ApiServer, name: str = "a", *, namespace: str = "default") -> PodRef:
+    item = pod(name, container(cores=50, blocks=8), annotations={"mine": "stays"}, namespace=namespace)
+    meta = server.store.create("pods", item, namespace=namespace)["metadata"]
+    return PodRef(PodUid(meta["uid"]), meta["namespace"], meta["name"])
+
+
+async def test_node_and_allocation_become_visible_in_one_write(server: ApiServer, cluster: ClusterClient) -> None:
+    ref = made(server, namespace="team-a")
+    before = server.store.version
+    await cluster.bind(ref, "n1", {"tencent.com/vcuda-allocation": "{}"})
+    assert server.store.version == before + 1
+    found = server.store.get("pods", "a", namespace="team-a")
+    assert found["spec"]["nodeName"] == "n1"
+    assert found["metadata"]["annotations"] == {"mine": "stays", "tencent.com/vcuda-allocation": "{}"}
+
+
+async def test_a_pod_that_has_a_node_is_a_conflict_that_names_it(server: ApiServer, cluster: ClusterClient) -> None:
+    ref = made(server)
+    await cluster.bind(ref, "n1", {"tencent.com/x": "first"})
+    with pytest.raises(KubeConflictError, match='already assigned to node "n1"'):
+        await cluster.bind(ref, "n2", {"tencent.com/x": "second"})
+    assert server.store.get("pods", "a", namespace="default")["metadata"]["annotations"]["tencent.com/x"] == "first"
+
+
+async def test_a_pod_that_took_over_the_name_is_not_bound(server: ApiServer, cluster: ClusterClient) -> None:
+    ref = made(server)
+    with pytest.raises(KubeConflictError, match="UID in precondition"):
+        await cluster.bind(replace(ref, uid=PodUid("older")), "n1", {"x": "y"})
+    found = server.store.get("pods", "a", namespace="default")
+    assert "nodeName" not in found["spec"]
+    assert found["metadata"]["annotations"] == {"mine": "stays"}
+
+
+async def test_a_pod_that_is_gone_is_not_found(cluster: ClusterClient) -> None:
+    with pytest.raises(KubeNotFoundError, match="bind pod default/nobody to n1"):
+        await cluster.bind(PodRef(PodUid("u"), "default", "nobody"), "n1", {})
+
+
+@pytest.mark.parametrize("code", [500, 503, 429])
+async def test_any_other_refusal_is_neither(server: ApiServer, cluster: ClusterClient, code: int) -> None:
+    ref = made(server)
+    server.faults.fail(code, path="/binding")
+    with pytest.raises(KubeError) as refusal:
+        await cluster.bind(ref, "n1", {})
+    assert type(refusal.value) is KubeError
+    assert refusal.value.code == code
+
+
+@pytest.mark.parametrize(("harm", "node_after"), [(Harm.LOST, "n1"), (Harm.RESET, ""), (Harm.HANG, "")])
+async def test_a_bind_without_an_answer_may_have_worked_and_can_be_read(
+    server: ApiServer, cluster: ClusterClient, harm: Harm, node_after: str
+) -> None:
+    ref = made(server)
+    server.faults.add(harm, path="/binding")
+    with pytest.raises(KubeError) as silence:
+        await cluster.bind(ref, "n1", {})
+    assert silence.value.code == 0
+    assert (await cluster.get_pod(ref)).node == node_after
+
+
+async def test_a_node_is_annotated_to_wake_the_scheduler(server: ApiServer, cluster: ClusterClient) -> None:
+    server.store.create("nodes", node("n1"))
+    await cluster.annotate_node("n1", {"tencent.com/vcuda-wake": "1"})
+    version = server.store.version
+    await cluster.annotate_node("n1", {"tencent.com/vcuda-wake": "2"})
+    assert server.store.version == version + 1
+    assert server.store.get("nodes", "n1")["metadata"]["annotations"] == {"tencent.com/vcuda-wake": "2"}
+
+
+async def test_many_binds_at_once_use_many_connections(server: ApiServer, tmp_path: Path) -> None:
+    """Each answer takes 0.2 s: 32 of them one after the other, or eight at a time, would take longer."""
+    refs = [made(server, f"p{number}") for number in range(32)]
+    server.faults.slow(seconds=0.2, times=32, path="/binding")
+    loop = asyncio.get_running_loop()
+    async with await ClusterClient.connect(
+        server.kubeconfig(tmp_path / "kc"), timeouts=TIMEOUTS, connections=32
+    ) as client:
+        started = loop.time()
+        await asyncio.gather(*(client.bind(ref, "n1", {}) for ref in refs))
+        assert loop.time() - started < 0.75
+    assert all(item["spec"]["nodeName"] == "n1" for item in server.store.objects("pods"))

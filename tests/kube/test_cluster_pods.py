@@ -1,0 +1,251 @@
+"""Of all pods of a cluster those with our resources are kept, and what their scheduling needs to know of them."""
+
+import asyncio
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from deviceplugin.kube.client import KubeClient
+from deviceplugin.kube.cluster_pods import cluster_pods
+from deviceplugin.kube.credentials import Credentials
+from deviceplugin.kube.reading import read as read_config
+from deviceplugin.kube.reflector import Change, Pace, Reflector
+from deviceplugin.kube.transport import Timeouts, Transport
+from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.cluster_pod import ClusterPod, ScheduledCondition
+from deviceplugin.model.gang import Gang
+from deviceplugin.model.units import ResourceNames
+from tests.fakes.apiserver import ApiError, ApiServer, JsonObject, container, pod
+from tests.waiting import in_background, until
+
+PODS = cluster_pods()
+PACE = Pace(watch=20.0, first_wait=0.01, most_wait=0.02)
+GPU = container(cores=30, blocks=16)
+
+
+def read(item: JsonObject, *, kept: frozenset[str] = frozenset()) -> ClusterPod | None:
+    item = json.loads(json.dumps(item))
+    item["metadata"] |= {"uid": "u-1", "resourceVersion": "7"}
+    seen = PODS.read(json.dumps(item, separators=(",", ":")).encode(), kept)
+    assert seen.version == "7"
+    return seen.item
+
+
+def gpu_pod(*, labels: JsonObject | None = None, spec: JsonObject | None = None, status: JsonObject | None = None,
+            annotations: dict[str, str] | None = None) -> ClusterPod:  # fmt: skip
+    item = pod("a", GPU, annotations=annotations)
+    item["metadata"]["labels"] = labels or {}
+    item["spec"] |= spec or {}
+    item["status"] = status or {}
+    found = read(item)
+    assert found is not None
+    return found
+
+
+def test_what_a_pod_says_of_its_scheduling_is_read() -> None:
+    spec = {"schedulerName": "vcuda", "priority": -5}
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+    status = {
+        "phase": "Pending",
+        "nominatedNodeName": "n7",
+        "conditions": [{"type": "Ready", "status": "False"}, refused],
+    }
+    found = gpu_pod(spec=spec, status=status)
+    assert (found.scheduler, found.priority, found.nominated_node) == ("vcuda", -5, "n7")
+    assert found.condition == ScheduledCondition(is_true=False, reason="Unschedulable")
+    assert found.is_refused
+    assert (found.uid, found.pod.ref.namespace, found.pod.phase) == ("u-1", "default", "Pending")
+    assert [(each.cores, each.blocks) for each in found.pod.containers] == [(30, 16)]
+
+
+def test_a_pod_that_says_nothing_of_it_is_read_too() -> None:
+    found = gpu_pod()
+    assert (found.scheduler, found.priority, found.nominated_node, found.gang) == ("", 0, "", None)
+    assert found.condition is None
+    assert not found.is_refused
+
+
+def test_a_bound_pod_is_not_refused() -> None:
+    found = gpu_pod(status={"conditions": [{"type": "PodScheduled", "status": "True"}]})
+    assert found.condition == ScheduledCondition(is_true=True)
+    assert not found.is_refused
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "scheduling.k8s.io/group-name",
+        "scheduling.volcano.sh/group-name",
+        "gang.scheduling.koordinator.sh/name",
+        "scheduling.x-k8s.io/pod-group",
+    ],
+)
+@pytest.mark.parametrize("place", ["labels", "annotations"])
+def test_a_gang_is_known_by_each_of_its_names(name: str, place: str) -> None:
+    found = gpu_pod(**{place: {name: "train"}})
+    assert found.gang == Gang("default", "train", waits=True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "gang"),
+    [
+        ({"schedulingGroup": {"podGroupName": "g"}}, Gang("default", "g", waits=False)),
+        ({"schedulingGroup": {"podGroupName": None}}, None),
+        ({"workloadRef": {"name": "w", "podGroup": "workers"}}, Gang("default", "w/workers")),
+        (
+            {"workloadRef": {"name": "w", "podGroup": "workers", "podGroupReplicaKey": "1"}},
+            Gang("default", "w/workers/1"),
+        ),
+        ({"workloadRef": None, "schedulingGroup": None}, None),
+    ],
+)
+def test_a_gang_is_known_by_kubernetes_own_fields(spec: JsonObject, gang: Gang | None) -> None:
+    assert gpu_pod(spec=spec).gang == gang
+
+
+def test_pods_without_our_resources_are_dropped_unless_they_were_ours() -> None:
+    for item in (
+        pod("a"),
+        pod("a", container(env={"X": "tencent.com/vcuda-core"})),
+        pod("a", annotations={"tencent.com/vcuda-node-policy": "spread"}),
+        pod("a", container(cores=5, domain="other.example")),
+    ):
+        assert read(item) is None
+        kept = read(item, kept=frozenset({"u-1"}))
+        assert kept is not None
+        assert not kept.pod.is_gpu
+
+
+@pytest.mark.parametrize("where", ["init", "sidecar"])
+def test_a_pod_whose_init_container_alone_asks_is_ours(where: str) -> None:
+    found = read(pod("a", init=(container("first", cores=20, blocks=4, sidecar=where == "sidecar"),)))
+    assert found is not None
+    assert found.pod.containers[0].role.value == where
+
+
+def test_the_domain_may_be_another() -> None:
+    collection = cluster_pods(ResourceNames("gpu.example"))
+    body = json.dumps(pod("a", container(cores=5, blocks=1, domain="gpu.example"))).encode()
+    assert collection.read(body, ()).item is not None
+    assert PODS.read(body, ()).item is None
+
+
+async def test_the_cluster_is_followed_from_binding_to_the_end(server: ApiServer, client: KubeClient) -> None:
+    heard: list[tuple[str, str, str]] = []
+    server.store.create("pods", pod("old", GPU, node="n1"))
+    server.store.create("pods", pod("web"))
+    reflector = Reflector(client, PODS, pace=PACE)
+
+    def listen(change: Change[ClusterPod]) -> None:
+        heard.append((change.kind.value, change.item.pod.ref.name, change.item.pod.node))
+
+    reflector.subscribe(listen)
+    async with in_background(reflector.run()):
+        await asyncio.wait_for(reflector.synced.wait(), 5)
+        server.store.create("pods", pod("new", GPU))
+        server.store.create("pods", pod("web-2"))
+        server.store.bind("new", "n2")
+        server.store.set_status("web", {"phase": "Running"})
+        server.store.set_status("old", {"phase": "Succeeded"})
+        await until(lambda: len(heard) == 4)
+        assert {found.pod.ref.name for found in reflector.items.values()} == {"new"}
+    assert heard == [("added", "old", "n1"), ("added", "new", ""), ("modified", "new", "n2"), ("deleted", "old", "n1")]
+
+
+async def test_an_ended_pod_is_not_even_listed(server: ApiServer, client: KubeClient) -> None:
+    server.store.create("pods", pod("done", GPU, node="n1"))
+    server.store.set_status("done", {"phase": "Failed"})
+    assert not (await client.list(PODS)).items
+
+
+async def test_what_has_not_changed_is_the_same_object_after_a_second_list(
+    server: ApiServer, client: KubeClient
+) -> None:
+    for number in range(40):
+        server.store.create("pods", pod(f"p{number}", GPU))
+    first = (await client.list(PODS)).items
+    server.store.bind("p7", "n1")
+    second = (await client.list(PODS, kept=first)).items
+    assert [first[uid].pod.ref.name for uid in first if first[uid] is not second[uid]] == ["p7"]
+
+
+actions = st.lists(
+    st.tuples(
+        st.sampled_from(["create", "plain", "bind", "end", "strip", "delete", "drop", "compact"]),
+        st.sampled_from("abc"),
+    ),
+    max_size=20,
+)
+
+
+@given(actions)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_history_ends_with_the_live_pods_that_are_or_were_ours(
+    tmp_path: Path, script: list[tuple[str, str]]
+) -> None:
+    asyncio.run(follow(script, tmp_path / "kubeconfig"))
+
+
+async def follow(script: list[tuple[str, str]], kubeconfig: Path) -> None:
+    timeouts = Timeouts(connect=0.5, request=0.5, silence=0.3)
+    async with (
+        ApiServer(bookmark_seconds=0.05) as server,
+        KubeClient(
+            Transport(Credentials(server.kubeconfig(kubeconfig), read=read_config), timeouts=timeouts)
+        ) as client,
+    ):
+        reflector = Reflector(client, PODS, pace=Pace(watch=1, first_wait=0.002, most_wait=0.01))
+        heard: dict[PodUid, ClusterPod] = {}
+
+        def listen(change: Change[ClusterPod]) -> None:
+            if change.kind.value == "deleted":
+                heard.pop(change.item.uid)
+            else:
+                heard[change.item.uid] = change.item
+
+        reflector.subscribe(listen)
+        async with in_background(reflector.run()):
+            await asyncio.wait_for(reflector.synced.wait(), 5)
+            for action, name in script:
+                await act(server, action, name)
+                await asyncio.sleep(0.001)
+            await until(lambda: is_true(reflector, server))
+            assert heard == dict(reflector.items)
+
+
+async def act(server: ApiServer, action: str, name: str) -> None:
+    with suppress(ApiError):  # a step that the server refuses is a step that changes nothing
+        match action:
+            case "create":
+                server.store.create("pods", pod(name, GPU))
+            case "plain":
+                server.store.create("pods", pod(name))
+            case "bind":
+                server.store.bind(name, "n1")
+            case "end":
+                server.store.set_status(name, {"phase": "Succeeded"})
+            case "strip":
+                server.store.patch("pods", name, {"spec": {"containers": [container()]}}, namespace="default")
+            case "delete":
+                server.store.delete("pods", name, namespace="default", grace=0)
+            case "drop":
+                await server.drop_watches()
+            case "compact":
+                server.compact()
+
+
+def is_true(reflector: Reflector[PodUid, ClusterPod], server: ApiServer) -> bool:
+    """Everything that asks for GPUs is there; what asked for some once may be; all of it as the server has it."""
+    live = {
+        item["metadata"]["uid"]: item
+        for item in server.store.objects("pods")
+        if item.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+    }
+    asking = {uid for uid, item in live.items() if "vcuda-core" in json.dumps(item["spec"])}
+    return asking <= set(reflector.items) <= set(live) and all(
+        each.pod.resource_version == live[uid]["metadata"]["resourceVersion"] for uid, each in reflector.items.items()
+    )

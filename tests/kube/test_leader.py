@@ -1,0 +1,248 @@
+"""Of several replicas at most one leads at any moment, and when it fails another one does."""
+
+import asyncio
+import datetime as dt
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from deviceplugin.errors import ConfigError
+from deviceplugin.kube.cluster_client import ClusterClient
+from deviceplugin.kube.credentials import Credentials
+from deviceplugin.kube.leader import LeaderElector, LeaseTiming
+from deviceplugin.kube.reading import read
+from deviceplugin.kube.transport import Timeouts, Transport
+from tests.fakes.apiserver import ApiServer, Harm, JsonObject
+from tests.waiting import in_background, until
+
+TIMEOUTS = Timeouts(connect=0.5, request=0.2, silence=1.0)
+NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+
+class World:
+    """Time that stands still unless it is moved, and the term as the server has it."""
+
+    def __init__(self, server: ApiServer, client: ClusterClient) -> None:
+        self.now = 1000.0
+        self.server = server
+        self._client = client
+
+    def elector(self, identity: str, *, skew: float = 0.0) -> LeaderElector:
+        """`skew` is how far its clocks are from the others': monotonic ones begin anywhere."""
+        return LeaderElector(
+            self._client,
+            namespace="kube-system",
+            name="vcuda",
+            identity=identity,
+            clock=lambda: self.now + skew,
+            now=lambda: NOW + dt.timedelta(seconds=self.now + skew),
+        )
+
+    def spec(self) -> JsonObject:
+        found: JsonObject = self.server.store.get("leases", "vcuda", namespace="kube-system")["spec"]
+        return found
+
+
+def leads(elector: LeaderElector) -> bool:
+    """A call, because mypy takes a property for what it was the last time."""
+    return elector.is_leader
+
+
+@pytest.fixture
+async def world(server: ApiServer, tmp_path: Path) -> AsyncIterator[World]:
+    async with await ClusterClient.connect(server.kubeconfig(tmp_path / "kc"), timeouts=TIMEOUTS) as client:
+        yield World(server, client)
+
+
+async def test_the_first_takes_the_lease_and_the_second_does_not(world: World) -> None:
+    a, b = world.elector("a"), world.elector("b", skew=5000)
+    await a.attempt()
+    await b.attempt()
+    assert (leads(a), leads(b)) == (True, False)
+    assert (a.holder, b.holder) == ("a", "a")
+    assert world.spec() == {
+        "holderIdentity": "a",
+        "leaseDurationSeconds": 15,
+        "acquireTime": "2026-01-01T00:16:40.000000Z",
+        "renewTime": "2026-01-01T00:16:40.000000Z",
+        "leaseTransitions": 0,
+    }
+
+
+async def test_a_renewal_keeps_the_beginning_of_the_term_and_needs_one_request(world: World) -> None:
+    a = world.elector("a")
+    await a.attempt()
+    world.now += 9
+    before = len(world.server.requests)
+    await a.attempt()
+    world.now += 9
+    assert leads(a)
+    assert [method for method, _ in world.server.requests[before:]] == ["PATCH"]
+    spec = world.spec()
+    assert spec["acquireTime"] == "2026-01-01T00:16:40.000000Z"
+    assert spec["renewTime"] == "2026-01-01T00:16:49.000000Z"
+    assert spec["leaseTransitions"] == 0
+
+
+async def test_who_does_not_renew_stops_before_another_may_begin(world: World) -> None:
+    a, b = world.elector("a"), world.elector("b", skew=-700)
+    await a.attempt()
+    await b.attempt()
+    world.now += 10
+    assert not leads(a)
+    await b.attempt()
+    assert not leads(b)
+    world.now += 4.9
+    await b.attempt()
+    assert not leads(b)
+    world.now += 0.1
+    await b.attempt()
+    assert leads(b)
+    assert (world.spec()["holderIdentity"], world.spec()["leaseTransitions"]) == ("b", 1)
+    await a.attempt()
+    assert (leads(a), a.holder) == (False, "b")
+
+
+async def test_one_that_came_late_waits_a_whole_lease_whatever_the_lease_says_of_its_time(world: World) -> None:
+    a, b = world.elector("a"), world.elector("b", skew=90_000)
+    await a.attempt()
+    world.now += 14
+    await b.attempt()  # sees the lease for the first time
+    world.now += 14
+    await b.attempt()
+    assert not leads(b)
+    world.now += 1
+    await b.attempt()
+    assert leads(b)
+
+
+async def test_a_lease_that_is_given_up_is_taken_at_once(world: World) -> None:
+    heard: list[bool] = []
+    a, b = world.elector("a"), world.elector("b")
+    a.subscribe(heard.append)
+    await a.attempt()
+    await a.release()
+    assert heard == [True, False]
+    assert (world.spec()["holderIdentity"], world.spec()["leaseDurationSeconds"]) == ("", 1)
+    await b.attempt()
+    assert leads(b)
+    await a.release()  # holds nothing: takes nothing from others
+    assert world.spec()["holderIdentity"] == "b"
+
+
+async def test_a_lease_that_others_took_away_ends_the_term_at_the_next_look(world: World) -> None:
+    a = world.elector("a")
+    await a.attempt()
+    theft = {"spec": {"holderIdentity": "z", "leaseDurationSeconds": 60}}
+    world.server.store.patch("leases", "vcuda", theft, namespace="kube-system")
+    await a.attempt()
+    await a.attempt()
+    assert (leads(a), a.holder) == (False, "z")
+
+
+@pytest.mark.parametrize("harm", [Harm.STATUS, Harm.HANG, Harm.RESET, Harm.LOST, Harm.BODY])
+async def test_a_failed_renewal_is_tried_again_within_the_term(world: World, harm: Harm) -> None:
+    a = world.elector("a")
+    await a.attempt()
+    world.server.faults.add(harm, body=b"{", times=2)
+    for _ in range(4):
+        world.now += 2
+        await a.attempt()
+        assert leads(a)
+    world.now += 9
+    assert leads(a)
+
+
+async def test_a_lease_that_was_deleted_is_made_again(world: World) -> None:
+    a = world.elector("a")
+    await a.attempt()
+    world.server.store.delete("leases", "vcuda", namespace="kube-system")
+    for _ in range(12):
+        world.now += 1
+        await a.attempt()
+    assert leads(a)
+    assert world.spec()["holderIdentity"] == "a"
+
+
+async def test_running_electors_hand_over_when_the_leader_is_cut_off(server: ApiServer, tmp_path: Path) -> None:
+    timing = LeaseTiming(lease=1, renew=0.5, retry=0.05)
+    async with AsyncExitStack() as stack:
+        kubeconfig = server.kubeconfig(tmp_path / "kc")
+        clients = [await ClusterClient.connect(kubeconfig, timeouts=TIMEOUTS) for _ in "ab"]
+        for client in clients:
+            stack.push_async_callback(client.close)
+        a, b = (
+            LeaderElector(client, namespace="n", name="l", identity=name, timing=timing)
+            for name, client in zip("ab", clients, strict=True)
+        )
+        heard: list[str] = []
+        a.subscribe(lambda leads: heard.append(f"a {leads}"))
+        b.subscribe(lambda leads: heard.append(f"b {leads}"))
+        first = asyncio.create_task(a.run())
+        await until(lambda: leads(a))
+        async with in_background(b.run()):
+            first.cancel()  # as if killed: nothing is given up
+            await until(lambda: leads(b))
+            assert not leads(a)
+    assert heard[0] == "a True"
+    assert heard[-1] == "b True"
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+@pytest.mark.parametrize(("lease", "renew", "retry"), [(10, 10.0, 2.0), (15, 2.0, 2.0), (15, 10.0, 0.0)])
+def test_times_that_cannot_work_are_one_sentence(lease: int, renew: float, retry: float) -> None:
+    with pytest.raises(ConfigError, match="cannot be renewed within"):
+        LeaseTiming(lease=lease, renew=renew, retry=retry)
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["a", "b", "c"]), st.sampled_from(["attempt", "attempt", "attempt", "release"])),
+        st.tuples(st.just("wait"), st.floats(0.1, 16)),
+        st.tuples(st.just("harm"), st.sampled_from([Harm.STATUS, Harm.RESET, Harm.LOST])),
+    ),
+    max_size=30,
+)
+
+
+@given(steps, st.tuples(*[st.floats(0, 1e6)] * 3))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_two_lead_at_once(tmp_path: Path, script: list[tuple[str, object]], skews: tuple[float, ...]) -> None:
+    asyncio.run(elections(script, skews, tmp_path / "kc"))
+
+
+async def elections(script: list[tuple[str, object]], skews: tuple[float, ...], kubeconfig: Path) -> None:
+    async with (
+        ApiServer() as server,
+        ClusterClient(Transport(Credentials(server.kubeconfig(kubeconfig), read=read), timeouts=TIMEOUTS)) as client,
+    ):
+        world = World(server, client)
+        electors = {name: world.elector(name, skew=skew) for name, skew in zip("abc", skews, strict=True)}
+        for who, what in script:
+            if who == "wait":
+                assert isinstance(what, float)
+                world.now += what
+            elif who == "harm":
+                assert isinstance(what, Harm)
+                server.faults.add(what)
+            elif what == "attempt":
+                await electors[who].attempt()
+            elif what == "release":
+                await electors[who].release()
+            leaders = [name for name, elector in electors.items() if leads(elector)]
+            assert len(leaders) <= 1
+            if leaders:
+                assert world.spec()["holderIdentity"] == leaders[0]
+        server.faults.clear()
+        for _ in range(3):
+            for elector in electors.values():
+                await elector.attempt()
+            world.now += 15.0
+        for elector in electors.values():
+            await elector.attempt()
+        assert sum(leads(elector) for elector in electors.values()) == 1
