@@ -41,34 +41,38 @@ class Usable:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Kinds of task that want the same of GPUs and may use the same cards; each with CPU, memory and weight."""
+    """Kinds of task that want the same of GPUs and may use the same cards; each with CPU, memory and weight.
 
-    request: Request
+    `cores` and `blocks` are of each of `gpus`; a whole GPU has all its memory free.
+    """
+
+    gpus: int
+    cores: int
+    blocks: int
     open_to: frozenset[Kind]
     members: tuple[tuple[int, int, int], ...]
 
     def room(self, cards: Cards) -> tuple[int, int]:
         """How many such tasks fit on the GPUs side by side, and the free cores of the GPUs that one could go to."""
-        request, alone, fits = self.request, 0, []
-        cores, blocks = request.cores_per_gpu, request.blocks_per_gpu
-        for card in cards:
-            count = card.cores // cores
-            if not count or card.kind not in self.open_to:
+        wanted, blocks, open_to = self.cores, self.blocks, self.open_to
+        is_whole = wanted == CORES_PER_GPU
+        alone, fits = 0, []
+        for kind, cores, free_blocks in cards:
+            count = cores // wanted
+            if not count or kind not in open_to or (is_whole and free_blocks < kind.blocks):
                 continue
-            if blocks and (count := min(count, card.blocks // blocks)) == 0:
-                continue
-            if cores == CORES_PER_GPU and card.blocks < card.kind.blocks:
+            if blocks and (count := min(count, free_blocks // blocks)) == 0:
                 continue
             fits.append(count)
-            alone += card.cores
-        sets = _sets(fits, request.gpus)
+            alone += cores
+        sets = _sets(fits, self.gpus)
         return (sets, alone) if sets else (0, 0)
 
 
 def _sets(fits: list[int], size: int) -> int:
     """How many sets of so many different GPUs there are, where each GPU may be in as many sets as it fits."""
     sets = sum(fits) // size
-    while size > 1 and sum(min(count, sets) for count in fits) < sets * size:
+    while sets and size > 1 and sum(min(count, sets) for count in fits) < sets * size:
         sets -= 1
     return sets
 
@@ -108,13 +112,14 @@ class Fragmentation:
             sets, cores = group.room(cards)
             if not sets:
                 continue
+            size = group.gpus * group.cores
             for cpu, memory, weight in group.members:
                 count = sets if cpu * sets <= cpu_free else cpu_free // cpu
                 if memory * count > memory_free:
                     count = memory_free // memory
                 if count > 0:
                     alone += weight * cores
-                    together += weight * count * group.request.cores
+                    together += weight * count * size
         return Usable(alone, together)
 
     def _groups_for(self, kinds: frozenset[Kind]) -> tuple[_Group, ...]:
@@ -129,7 +134,10 @@ class Fragmentation:
             if open_to := frozenset(kind for kind in kinds if _admits(task, kind)):
                 own = (task.needs.cpu_milli, task.needs.memory_mib, weight)
                 members.setdefault((task.request, open_to), []).append(own)
-        return tuple(_Group(request, open_to, tuple(own)) for (request, open_to), own in members.items())
+        return tuple(
+            _Group(request.gpus, request.cores_per_gpu, request.blocks_per_gpu, open_to, tuple(own))
+            for (request, open_to), own in members.items()
+        )
 
 
 def _admits(task: TaskKind, kind: Kind) -> bool:

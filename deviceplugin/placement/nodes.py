@@ -13,7 +13,7 @@ given never counts. What was found out for a pod's shape is kept beside all node
 changed is not looked at again; a pod that names cards by UUID is calculated each time.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from deviceplugin.errors import CapacityError
@@ -30,6 +30,8 @@ from deviceplugin.placement.pod import PodChoice, place_pod
 from deviceplugin.placement.workload import ASSUMED, NO_NEEDS, Workload
 
 _MOST_KEPT = 1_000_000
+_NAMES_CARDS = -1
+"""For every pod that does: nothing found out for it is kept, because nodes that are alike differ for it."""
 _Outcome = Verdict | Score
 
 
@@ -88,44 +90,39 @@ class NodeScorer:
         """The pod's own preferences win over both policies; `needs` counts only on nodes that have a `spare`."""
         own = pod.preferences
         task = _Task(pod, Gate(pod), needs, own.node or node_policy, own.gpu or gpu_policy)
-        ask = self._asker(task)
-        ranked: dict[str, Score] = {}
-        refused: dict[str, Verdict] = {}
-        by_name: dict[str, NodeState] = {}
-        for state in states:
-            outcome = ask(state)
-            if isinstance(outcome, tuple):
-                ranked[state.name] = outcome
-                by_name[state.name] = state
-            else:
-                refused[state.name] = outcome
+        ranked, refused = self._look(task, states)
         for name in _best_first(ranked):
-            placed = _placed(task, by_name[name], prefer)
+            placed = _placed(task, self._nodes[name][0], prefer)
             if placed is not None:
                 return NodeChoice(name, placed, ranked, refused)
             refused[name] = Aside.TOGETHER
         return NodeChoice(None, None, ranked, refused)
 
-    def _asker(self, task: _Task) -> Callable[[NodeState], _Outcome]:
-        wanted = task.pod.preferences.gpus
-        if wanted.uuids or wanted.not_uuids:
-            return lambda state: self._judge(task, state, cards_of(state))
-        shape = self._shape(task)
-        nodes = self._nodes
-
-        def ask(state: NodeState) -> _Outcome:
+    def _look(self, task: _Task, states: Iterable[NodeState]) -> tuple[dict[str, Score], dict[str, Verdict]]:
+        """At every node; written for speed, because there are thousands and nearly all have not changed."""
+        shape, nodes = self._shape(task), self._nodes
+        ranked: dict[str, Score] = {}
+        refused: dict[str, Verdict] = {}
+        for state in states:
             known = nodes.get(state.name)
             alike = known[1] if known is not None and known[0] is state else self._remember(state)
             outcome = alike.outcomes.get(shape)
             if outcome is None:
-                outcome = alike.outcomes[shape] = self._judge(task, state, alike.cards)
-                self._kept += 1
-            return outcome
-
-        return ask
+                outcome = self._judge(task, state, alike.cards)
+                if shape != _NAMES_CARDS:
+                    alike.outcomes[shape] = outcome
+                    self._kept += 1
+            if type(outcome) is tuple:
+                ranked[state.name] = outcome
+            else:
+                refused[state.name] = outcome  # type: ignore[assignment]
+        return ranked, refused
 
     def _shape(self, task: _Task) -> int:
         """A number for the shape, which is quicker to look up by."""
+        wanted = task.pod.preferences.gpus
+        if wanted.uuids or wanted.not_uuids:
+            return _NAMES_CARDS
         if self._kept >= _MOST_KEPT:
             self._start_over()
         return self._shapes.setdefault(task.shape, len(self._shapes))
