@@ -43,10 +43,7 @@ Cards = tuple[Card, ...]
 def cards_of(state: NodeState) -> Cards:
     """Sorted, so that nodes that are alike have equal cards."""
     return tuple(
-        sorted(
-            Card(_kind(view, state.share_mode), view.free_cores, view.free_blocks)
-            for view in state.open_gpus.views
-        )
+        sorted(Card(_kind(view, state.share_mode), view.free_cores, view.free_blocks) for view in state.open_gpus.views)
     )
 
 
@@ -84,9 +81,7 @@ def _after_one(request: Request, cards: Cards, wanted: GpuFilter, policy: GpuPol
 
 
 def _has_share(card: Card, request: Request) -> bool:
-    return (
-        card.cores >= request.cores_per_gpu and card.blocks >= request.blocks_per_gpu and not card.kind.whole_only
-    )
+    return card.cores >= request.cores_per_gpu and card.blocks >= request.blocks_per_gpu and not card.kind.whole_only
 
 
 def _has_whole(card: Card, request: Request) -> bool:

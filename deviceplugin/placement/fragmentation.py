@@ -163,4 +163,3 @@ def by_count(_request: Request) -> int:
 def stranded(measure: Fragmentation, cards: Cards, spare: Spare | None) -> int:
     """Free cores that the next task cannot use, as it is to be expected, times `measure.weight`."""
     return measure.weight * free_cores(cards) - measure.usable(cards, spare).alone
-

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from deviceplugin.model.pod_request import PodRequest
-from deviceplugin.model.preferences import GpuFilter
+from deviceplugin.model.preferences import ANY_GPU, GpuFilter
 from deviceplugin.model.request import Request
 from deviceplugin.placement.node_state import Spare
 
@@ -23,7 +23,7 @@ class TaskKind:
 
     request: Request
     needs: Spare = NO_NEEDS
-    wanted: GpuFilter = GpuFilter()
+    wanted: GpuFilter = ANY_GPU
 
     @property
     def demand(self) -> int:
