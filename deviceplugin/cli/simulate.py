@@ -17,6 +17,7 @@ from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.simulate.plot import plot
 from deviceplugin.simulate.replay import Plan, replay
 from deviceplugin.simulate.report import Tried, document, tables
+from deviceplugin.simulate.run import Run
 from deviceplugin.simulate.scene import read_scene
 from deviceplugin.simulate.task import Scene
 
@@ -85,18 +86,14 @@ def simulate(
 def _try(scene: Scene, plans: Sequence[Plan], seeds: Sequence[int]) -> list[Tried]:
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        tried = []
-        for plan in plans:
-            runs = []
-            for seed in seeds:
-                name = f"{plan.node_policy.value}, seed {seed}"
-                shown = bar.add_task(name, total=plan.until(scene))
-                runs.append(
-                    replay(scene, plan, seed=seed, progress=lambda done, at=shown: bar.update(at, completed=done))
-                )
-                bar.remove_task(shown)
-            tried.append(Tried(plan, tuple(runs)))
-        return tried
+        return [Tried(plan, tuple(_run(scene, plan, seed, bar) for seed in seeds)) for plan in plans]
+
+
+def _run(scene: Scene, plan: Plan, seed: int, bar: Progress) -> Run:
+    shown = bar.add_task(f"{plan.node_policy.value}, seed {seed}", total=plan.until(scene))
+    run = replay(scene, plan, seed=seed, progress=lambda asked: bar.update(shown, completed=asked))
+    bar.remove_task(shown)
+    return run
 
 
 def _write(path: Path, text: str) -> None:

@@ -107,7 +107,7 @@ class Fragmentation:
 
     def _count(self, cards: Cards, spare: Spare) -> Usable:
         alone = together = 0
-        cpu_free, memory_free = spare.cpu_milli, spare.memory_mib
+        cpu_free, memory_free = max(0, spare.cpu_milli), max(0, spare.memory_mib)
         for group in self._groups_for(frozenset(card.kind for card in cards)):
             sets, cores = group.room(cards)
             if not sets:

@@ -96,7 +96,7 @@ def _seeds(count: int) -> str:
 
 def _figure_table(title: str, tried: Sequence[Tried]) -> Table:
     table = Table(title=title, title_justify="left")
-    table.add_column("node policy")
+    table.add_column("node policy", no_wrap=True)
     marks = tried[0].marks
     for mark in marks:
         table.add_column(f"allocated % at {mark} % asked", justify="right")
@@ -132,7 +132,7 @@ def _side_by_side(heading: str, columns: Mapping[str, Mapping[str, float]], *, p
     table = Table()
     table.add_column(heading)
     for name in columns:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     rows = dict.fromkeys(row for column in columns.values() for row in column)
     for row in rows:
         table.add_row(row, *(f"{column.get(row, 0):.{places}f}" for column in columns.values()))

@@ -5,10 +5,15 @@ the file, the line and the column, because such files are written by scripts and
 """
 
 import csv
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from deviceplugin.errors import ParseError
+
+if TYPE_CHECKING:
+    from _csv import Reader
 
 LARGEST = 10**9
 
@@ -36,7 +41,7 @@ class Row:
 
 def read_rows(content: bytes, *, file: str, columns: Sequence[str]) -> Iterator[Row]:
     """`columns` must be there, in any order, others may be."""
-    lines = csv.reader(_text(content, file).splitlines(keepends=True), strict=True)
+    lines = csv.reader(io.StringIO(_text(content, file), newline=""), strict=True)
     header = [name.strip() for name in _next(lines, file) or ()]
     if not any(header):
         raise ParseError(f"{file} is empty; it needs a first line with the columns {', '.join(columns)}")
@@ -67,7 +72,7 @@ def _text(content: bytes, file: str) -> str:
         raise ParseError(f"{file} line {line} is no UTF-8 text") from None
 
 
-def _next(lines: "csv._reader", file: str) -> list[str] | None:
+def _next(lines: "Reader", file: str) -> list[str] | None:
     try:
         return next(lines, None)
     except csv.Error as error:

@@ -44,7 +44,7 @@ def tasks_of_trace(content: bytes, *, file: str, models: Collection[str]) -> Ite
         request = _request(row)
         ref = PodRef(PodUid(f"{row.line}"), "", row.text("name") or f"line-{row.line}")
         container = ContainerRequest("main", ContainerRole.APP, 0, request) if request else None
-        pod = PodRequest(ref, (container,) if container else (), Preferences(gpus=GpuFilter(models=wanted)))
+        pod = PodRequest(ref, (container,) if container else (), Preferences(gpus=wanted))
         yield task(pod, Spare(row.number("cpu_milli"), row.number("memory_mib")))
 
 
@@ -70,11 +70,21 @@ def _request(row: Row) -> Request | None:
     return Request(cores * count, 0, 1 if cores == CORES_PER_GPU else count)
 
 
-def _models(row: Row, known: Collection[str]) -> tuple[str, ...]:
+def _models(row: Row, known: Collection[str]) -> GpuFilter:
     wanted = tuple(sorted({word.strip() for word in row.text("gpu_spec").split("|") if word.strip()}))
     for model in wanted:
         if model not in known:
             raise row.wrong(
                 "gpu_spec", f"no node has a GPU of model {model[:60]}; the nodes have {', '.join(sorted(known))}"
             )
-    return wanted
+    return GpuFilter(models=wanted, not_models=_longer(wanted, known))
+
+
+def _longer(wanted: Collection[str], known: Collection[str]) -> tuple[str, ...]:
+    """Here a model is a whole name, in a filter a part of one: whoever wants A10 does not get A100."""
+    more = (name for name in sorted(known) if name not in wanted and any(_is_in(each, name) for each in wanted))
+    return tuple(name for name in more if not any(_is_in(name, each) for each in wanted))
+
+
+def _is_in(part: str, name: str) -> bool:
+    return part.lower() in name.lower()
