@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from deviceplugin.model.allocation import ContainerRole, PodRef, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
-from deviceplugin.model.preferences import GpuFilter, GpuPolicy, NodePolicy, Preferences
+from deviceplugin.model.preferences import ANY_GPU, GpuFilter, GpuPolicy, NodePolicy, Preferences
 from deviceplugin.model.request import Request
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.snapshot import Snapshot
@@ -19,7 +19,7 @@ def pod(
     *asked: tuple[int, int] | Request,
     node: NodePolicy | None = None,
     gpu_policy: GpuPolicy | None = None,
-    gpus: GpuFilter = GpuFilter(),
+    gpus: GpuFilter = ANY_GPU,
     uid: str = "pod",
 ) -> PodRequest:
     """App containers that ask for (cores, blocks)."""

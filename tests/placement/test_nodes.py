@@ -35,7 +35,7 @@ def chosen(asked: PodRequest, *nodes: NodeState, policy: NodePolicy, typical: Wo
     [(NodePolicy.BINPACK, "fuller"), (NodePolicy.SPREAD, "empty"), (NodePolicy.FRAGMENTATION, "fuller")],
 )
 def test_a_share_goes_to_the_node_that_the_policy_prefers(policy: NodePolicy, expected: str) -> None:
-    nodes = (node("empty"), node("fuller", used={0: (50, 40)}), node("full", used={at: (80, 0) for at in range(4)}))
+    nodes = (node("empty"), node("fuller", used={0: (50, 40)}), node("full", used=dict.fromkeys(range(4), (80, 0))))
     assert chosen(HALF, *nodes, policy=policy) == expected
 
 

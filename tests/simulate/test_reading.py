@@ -200,11 +200,15 @@ def pod_object(name: str, *containers: dict[str, Any], init: tuple[dict[str, Any
     return {"kind": "Pod", "metadata": meta, "spec": {"initContainers": list(init), "containers": list(containers)}}
 
 
-def node_object(name: str, *, labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None,
-                **allocatable: Any) -> dict[str, Any]:  # fmt: skip
-    amounts = {key.replace("__", "/").replace("_", "-"): value for key, value in allocatable.items()}
-    return {"kind": "Node", "metadata": {"name": name, "labels": labels, "annotations": annotations},
-            "status": {"allocatable": amounts, "conditions": []}}  # fmt: skip
+def node_object(
+    name: str,
+    allocatable: dict[str, str],
+    *,
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    meta = {"name": name, "labels": labels, "annotations": annotations}
+    return {"kind": "Node", "metadata": meta, "status": {"allocatable": allocatable, "conditions": []}}
 
 
 SHARE = {"tencent.com/vcuda-core": "60", "tencent.com/vcuda-memory": "32"}
@@ -220,13 +224,13 @@ PODS_OF_A_CLUSTER = [
         init=(container("mesh", requests={"cpu": 1}, restartPolicy="Always"), container("fetch", requests={"cpu": 4})),
     ),
 ]  # fmt: skip
+OURS = {"tencent.com/vcuda-core": "400", "tencent.com/vcuda-memory": "240"}
+PLAIN_LABELS = {"nvidia.com/gpu.product": "NVIDIA-T4", "nvidia.com/gpu.memory": "15360"}
 NODES_OF_A_CLUSTER = [
-    node_object("bare", cpu="8", memory="16Gi"),
-    node_object("ours", cpu="7500m", memory="1Gi", tencent_com__vcuda_core=0),
-    node_object("plain", labels={"nvidia.com/gpu.product": "NVIDIA-T4", "nvidia.com/gpu.memory": "15360"},
-                cpu="1", memory="1Gi", **{"nvidia.com__gpu": "2"}),
-]  # fmt: skip
-NODES_OF_A_CLUSTER[1]["status"]["allocatable"] |= {"tencent.com/vcuda-core": "400", "tencent.com/vcuda-memory": "240"}
+    node_object("bare", {"cpu": "8", "memory": "16Gi"}),
+    node_object("ours", {"cpu": "7500m", "memory": "1Gi", **OURS}),
+    node_object("plain", {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "2"}, labels=PLAIN_LABELS),
+]
 
 
 def as_yaml_documents(objects: list[dict[str, Any]]) -> str:
@@ -271,7 +275,7 @@ def test_the_agents_inventory_is_believed_before_any_count(tmp_path: Path) -> No
     cards = (Gpu(GpuUuid("GPU-a"), 0, 3, "NVIDIA A100", 40 << 30), Gpu(GpuUuid("GPU-b"), 1, 4, "NVIDIA T4", 15 << 30))
     inventory = Inventory(cards, Topology((3, 4)), Driver("1", (12, 4)), {GpuUuid("GPU-b"): Health(False, "XID 79")})
     written = format_inventory(inventory, share_mode=False)
-    annotated = node_object("n", annotations={"tencent.com/vcuda-inventory": written}, cpu="1")
+    annotated = node_object("n", {"cpu": "1"}, annotations={"tencent.com/vcuda-inventory": written})
     scene = scene_of(tmp_path, as_list([annotated]), as_list(PODS_OF_A_CLUSTER))
     (node,) = scene.nodes
     assert [(view.gpu.uuid, view.health.healthy) for view in node.snapshot.gpus] == [("GPU-a", True), ("GPU-b", False)]
@@ -279,6 +283,6 @@ def test_the_agents_inventory_is_believed_before_any_count(tmp_path: Path) -> No
 
 
 def test_an_inventory_of_another_version_is_refused_with_the_nodes_name(tmp_path: Path) -> None:
-    annotated = node_object("n", annotations={"tencent.com/vcuda-inventory": '{"version":9}'})
+    annotated = node_object("n", {}, annotations={"tencent.com/vcuda-inventory": '{"version":9}'})
     said = refusal(tmp_path, as_list([annotated]), as_list(PODS_OF_A_CLUSTER))
     assert said.startswith("nodes, object 1.1 (Node n): annotation vcuda-inventory ")
