@@ -82,3 +82,14 @@ def test_nothing_of_an_agent_is_imported_for_it() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_picture_in_the_documentation_is_what_its_command_draws(tmp_path: Path) -> None:
+    page = (TRACES.parents[1] / "docs" / "simulate.md").read_text()
+    command = page.split("```")[1].replace("\\\n", " ").split()
+    assert command[:2] == ["vcuda", "simulate"]
+    at = command.index("--nodes")
+    flags = [flag for flag in command[at + 4 :] if not flag.endswith(".svg")]
+    result = vcuda_simulate(*flags, str(tmp_path / "new.svg"))
+    assert result.exit_code == 0
+    assert (tmp_path / "new.svg").read_text() == (TRACES.parents[1] / "docs" / "simulate-example.svg").read_text()
