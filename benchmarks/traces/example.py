@@ -15,7 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 SEED = 20260
 NODES = (("train", 8, 8, 96, 768, "A100"), ("serve", 14, 4, 32, 256, "A10"), ("small", 20, 2, 24, 192, "T4"))
-TASKS = 420
+TASKS = 210
 SHARES = (150, 200, 300, 350, 450, 600, 700, 800)
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec")
@@ -38,13 +38,13 @@ def pods() -> Iterator[tuple[object, ...]]:
 
 
 def _size(drawn: random.Random) -> tuple[int, int]:
-    match drawn.choices(("share", "whole", "several", "none"), weights=(50, 38, 6, 6))[0]:
+    match drawn.choices(("share", "whole", "several", "none"), weights=(58, 32, 3, 7))[0]:
         case "share":
             return 1, drawn.choice(SHARES)
         case "whole":
             return 1, 1000
         case "several":
-            return drawn.choice((2, 4, 4, 8)), 1000
+            return drawn.choice((2, 2, 4, 8)), 1000
         case _:
             return 0, 0
 

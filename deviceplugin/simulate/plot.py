@@ -55,19 +55,19 @@ def _panel(tried: Sequence[Tried], heading: str, figure: _Figure) -> Iterator[st
 
 
 def _columns(tried: Tried, figure: _Figure) -> list[list[float]]:
-    """For each percent that was asked for the figure of every seed, in percent; the first is where nothing was yet."""
-    last = max(len(run.samples) for run in tried.runs)
-    return [[0.0]] + [[100 * figure(run.at(percent)) for run in tried.runs] for percent in range(1, last + 1)]
+    """For each percent that was asked for the figure of every seed, in percent."""
+    percents = range(1, tried.plan.inflate_percent + 1)
+    return [[100 * figure(run.at(percent)) for run in tried.runs] for percent in percents]
 
 
 def _line(values: Sequence[float], colour: str, scale: tuple[float, float]) -> str:
-    points = " ".join(_point(at, value, scale) for at, value in enumerate(values))
+    points = " ".join(_point(at, value, scale) for at, value in enumerate(values, start=1))
     return f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'
 
 
 def _band(columns: Sequence[Sequence[float]], colour: str, scale: tuple[float, float]) -> str:
-    upper = [_point(at, max(column), scale) for at, column in enumerate(columns)]
-    lower = [_point(at, min(column), scale) for at, column in enumerate(columns)]
+    upper = [_point(at, max(column), scale) for at, column in enumerate(columns, start=1)]
+    lower = [_point(at, min(column), scale) for at, column in enumerate(columns, start=1)]
     return f'<polygon points="{" ".join(upper + lower[::-1])}" fill="{colour}" opacity="0.2"/>'
 
 

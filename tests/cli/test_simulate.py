@@ -51,7 +51,7 @@ def test_a_table_for_a_person_and_a_picture_where_one_is_asked_for(tmp_path: Pat
     picture = tmp_path / "run.svg"
     result = vcuda_simulate("--inflate", "0.5", "--plot", str(picture), "--gpu-policy", "spread")
     assert result.exit_code == 0
-    assert "420 pods on 42 nodes with 160 GPUs, one seed" in result.stdout
+    assert "210 pods on 42 nodes with 160 GPUs, one seed" in result.stdout
     assert "at 50" in result.stdout
     assert ET.parse(picture).getroot().tag.endswith("svg")
 

@@ -87,6 +87,6 @@ def test_every_point_of_the_picture_lies_inside_its_panel() -> None:
     root = ET.fromstring(plot(BOTH, title="x"))
     for line in root.iter(f"{SVG}polyline"):
         points = [tuple(map(float, pair.split(","))) for pair in line.attrib["points"].split()]
-        assert len(points) == 131
+        assert len(points) == 130
         assert points == sorted(points)
         assert all(0 <= x <= 420 and 0 <= y <= 260 for x, y in points)
