@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from deviceplugin.model.allocation import ContainerRole, PodRef, PodUid
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
-from deviceplugin.model.pod_request import MOST_PARTS, ContainerRequest, PodRequest
+from deviceplugin.model.pod_request import ContainerRequest, PodRequest
 from deviceplugin.model.preferences import GpuFilter, Preferences
 from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Topology
@@ -21,6 +21,7 @@ from deviceplugin.simulate.task import Task, task
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 TASK_COLUMNS = ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+MOST_GPUS = 64
 MILLI_PER_GPU = 1000
 _MILLI_PER_CORE = MILLI_PER_GPU // CORES_PER_GPU
 
@@ -49,7 +50,7 @@ def tasks_of_trace(content: bytes, *, file: str, models: Collection[str]) -> Ite
 
 
 def _node(name: str, row: Row) -> NodeState:
-    count, model = row.number("gpu", most=MOST_PARTS), row.text("model")
+    count, model = row.number("gpu", most=MOST_GPUS), row.text("model")
     if count and not model:
         raise row.wrong("model", f"the {count} GPUs of node {name[:60]} need a model")
     gpus = tuple(Gpu(GpuUuid(f"{name}/{minor}"), minor, minor, model, 0) for minor in range(count))
@@ -60,7 +61,7 @@ def _node(name: str, row: Row) -> NodeState:
 
 def _request(row: Row) -> Request | None:
     """Part of a core counts as one, as for everyone who asks for a share in whole cores."""
-    count = row.number("num_gpu", most=MOST_PARTS)
+    count = row.number("num_gpu", most=MOST_GPUS)
     milli = row.number("gpu_milli", most=MILLI_PER_GPU)
     if not count:
         return None

@@ -14,8 +14,8 @@ from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.pod import place_pod
 from deviceplugin.placement.taken import with_pod
 from deviceplugin.placement.workload import NO_NEEDS
-from tests.placement.nodes import gpu, snapshot
 from tests.placement.clusters import node, pod, requests, some_nodes
+from tests.placement.nodes import gpu, snapshot
 
 
 @given(requests, some_nodes(), st.sampled_from(GpuPolicy))
