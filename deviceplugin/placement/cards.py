@@ -5,13 +5,14 @@ work at all is not among them. And the same cards after a pod, as the GPU policy
 container on GPUs of one size; for others an estimate, which orders nodes and decides nothing.
 """
 
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from deviceplugin.model.gpu import ComputeMode
 from deviceplugin.model.pod_request import PodRequest
-from deviceplugin.model.preferences import GpuFilter, GpuPolicy
-from deviceplugin.model.request import Request, RequestKind
+from deviceplugin.model.preferences import GpuPolicy
+from deviceplugin.model.request import RequestKind
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.snapshot import GpuView
@@ -32,10 +33,6 @@ class Card(NamedTuple):
     cores: int
     blocks: int
 
-    @property
-    def is_whole(self) -> bool:
-        return self.cores >= CORES_PER_GPU and self.blocks >= self.kind.blocks
-
 
 Cards = tuple[Card, ...]
 
@@ -55,45 +52,68 @@ def _kind(view: GpuView, share_mode: bool) -> Kind:
 
 def after(pod: PodRequest, cards: Cards, policy: GpuPolicy) -> Cards | None:
     """What is left beside the pod; None where one container after the other does not fit."""
-    left: Cards | None = cards
-    for container in pod.containers:
-        if left is None:
+    return Foresight(pod, policy)(cards)
+
+
+class _Asked(NamedTuple):
+    """What one container takes of each of so many GPUs."""
+
+    gpus: int
+    is_share: bool
+    cores: int
+    blocks: int
+
+    def fits(self, cards: Cards) -> list[Card]:
+        if self.is_share:
+            cores, blocks = self.cores, self.blocks
+            return [card for card in cards if card.cores >= cores and card.blocks >= blocks and not card[0].whole_only]
+        return [card for card in cards if card.cores == CORES_PER_GPU and card.blocks == card[0].blocks >= self.blocks]
+
+    def less(self, card: Card) -> Card:
+        if not self.is_share:
+            return Card(card.kind, 0, 0)
+        return Card(card.kind, card.cores - self.cores, card.blocks - self.blocks)
+
+
+class Foresight:
+    """`after` for one pod, for whoever asks it of many nodes."""
+
+    def __init__(self, pod: PodRequest, policy: GpuPolicy) -> None:
+        requests = [container.request for container in pod.containers]
+        self._asked = [
+            _Asked(each.gpus, each.kind is RequestKind.SHARE, each.cores_per_gpu, each.blocks_per_gpu)
+            for each in requests
+        ]
+        wanted = pod.preferences.gpus
+        self._wanted = wanted if wanted.models or wanted.not_models else None
+        self._spreads = policy is GpuPolicy.SPREAD
+
+    def __call__(self, cards: Cards) -> Cards | None:
+        for asked in self._asked:
+            left = self._after_one(asked, cards)
+            if left is None:
+                return None
+            cards = left
+        return cards
+
+    def _after_one(self, asked: _Asked, cards: Cards) -> Cards | None:
+        found = asked.fits(cards)
+        if self._wanted is not None:
+            found = [card for card in found if self._wanted.admits_model(card.kind.model)]
+        if len(found) < asked.gpus:
             return None
-        left = _after_one(container.request, left, pod.preferences.gpus, policy)
-    return left
+        if len(found) > asked.gpus:
+            found.sort(key=_FREE, reverse=self._spreads and asked.is_share)
+        left = list(cards)
+        for card in found[: asked.gpus]:
+            left.remove(card)
+            left.append(asked.less(card))
+        left.sort()
+        return tuple(left)
 
 
-def _after_one(request: Request, cards: Cards, wanted: GpuFilter, policy: GpuPolicy) -> Cards | None:
-    is_share = request.kind is RequestKind.SHARE
-    found = [card for card in cards if (_has_share if is_share else _has_whole)(card, request)]
-    if wanted.models or wanted.not_models:
-        found = [card for card in found if wanted.admits_model(card.kind.model)]
-    if len(found) < request.gpus:
-        return None
-    if len(found) > request.gpus:
-        found.sort(key=_free, reverse=policy is GpuPolicy.SPREAD and is_share)
-    left = list(cards)
-    for card in found[: request.gpus]:
-        left.remove(card)
-        left.append(_less(card, request) if is_share else Card(card.kind, 0, 0))
-    left.sort()
-    return tuple(left)
-
-
-def _has_share(card: Card, request: Request) -> bool:
-    return card.cores >= request.cores_per_gpu and card.blocks >= request.blocks_per_gpu and not card.kind.whole_only
-
-
-def _has_whole(card: Card, request: Request) -> bool:
-    return card.is_whole and card.blocks >= request.blocks_per_gpu
-
-
-def _free(card: Card) -> tuple[int, int]:
-    return (card.cores, card.blocks)
-
-
-def _less(card: Card, request: Request) -> Card:
-    return Card(card.kind, card.cores - request.cores_per_gpu, card.blocks - request.blocks_per_gpu)
+_FREE = operator.itemgetter(1, 2)
+"""Cores and blocks of a card."""
 
 
 def free_cores(cards: Sequence[Card]) -> int:

@@ -50,11 +50,14 @@ def _fragmentation(change: Change, measure: Fragmentation) -> Score:
 
 def _parts_left(cards: Cards) -> tuple[int, int]:
     """Of cores and of memory, in millionths of what the node has; memory of which nothing is known is all there."""
-    cores = CORES_PER_GPU * len(cards)
-    blocks = sum(card.kind.blocks for card in cards)
+    cores = free = blocks = 0
+    for kind, cores_left, blocks_left in cards:
+        cores += cores_left
+        free += blocks_left
+        blocks += kind.blocks
     return (
-        free_cores(cards) * _PPM // cores if cores else _PPM,
-        sum(card.blocks for card in cards) * _PPM // blocks if blocks else _PPM,
+        cores * _PPM // (CORES_PER_GPU * len(cards)) if cards else _PPM,
+        free * _PPM // blocks if blocks else _PPM,
     )
 
 

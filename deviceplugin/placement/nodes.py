@@ -20,7 +20,7 @@ from deviceplugin.errors import CapacityError
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
-from deviceplugin.placement.cards import Cards, after, cards_of
+from deviceplugin.placement.cards import Cards, Foresight, cards_of
 from deviceplugin.placement.fragmentation import Fragmentation
 from deviceplugin.placement.gate import Gate
 from deviceplugin.placement.node_choice import Aside, NodeChoice, Verdict
@@ -41,6 +41,7 @@ class _Task:
 
     pod: PodRequest
     gate: Gate
+    after: Foresight
     needs: Spare
     node_policy: NodePolicy
     gpu_policy: GpuPolicy
@@ -73,6 +74,13 @@ class NodeScorer:
         self._measure = Fragmentation(typical)
         self._start_over()
 
+    def see(self, states: Iterable[NodeState]) -> None:
+        """Prepares for nodes that are new or have changed, so that the next `choose` need not."""
+        for state in states:
+            known = self._nodes.get(state.name)
+            if known is None or known[0] is not state:
+                self._remember(state)
+
     def forget(self, node: str) -> None:
         """It has left the cluster."""
         self._nodes.pop(node, None)
@@ -89,7 +97,8 @@ class NodeScorer:
     ) -> NodeChoice:
         """The pod's own preferences win over both policies; `needs` counts only on nodes that have a `spare`."""
         own = pod.preferences
-        task = _Task(pod, Gate(pod), needs, own.node or node_policy, own.gpu or gpu_policy)
+        gpus = own.gpu or gpu_policy
+        task = _Task(pod, Gate(pod), Foresight(pod, gpus), needs, own.node or node_policy, gpus)
         ranked, refused = self._look(task, states)
         for name in _best_first(ranked):
             placed = _placed(task, self._nodes[name][0], prefer)
@@ -147,7 +156,7 @@ class NodeScorer:
             return Aside.SPARE
         if (against := task.gate(state)) is not None:
             return against
-        left = after(task.pod, cards, task.gpu_policy)
+        left = task.after(cards)
         if left is None:
             return LAST
         return score(task.node_policy, Change(cards, left, state.spare, task.needs), self._measure)
