@@ -19,7 +19,7 @@ from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.taken import with_pod
 from deviceplugin.placement.workload import Workload, workload
 from deviceplugin.simulate.arrivals import arrivals
-from deviceplugin.simulate.run import Run, Sample, models_used
+from deviceplugin.simulate.run import Run, Sample, Took, models_used
 from deviceplugin.simulate.task import Scene, Task
 
 Progress = Callable[[int], None]
@@ -41,13 +41,13 @@ def replay(scene: Scene, plan: Plan, *, seed: int, progress: Progress = lambda _
     """`progress` is told the cores that were asked for so far."""
     typical = workload((task.pod, task.needs) for task in scene.tasks)
     cluster = _Cluster(scene, plan, typical)
-    began = time.perf_counter()
+    began, worked = time.perf_counter(), time.process_time()
     for task in arrivals(scene.tasks, seed=seed, until=plan.until(scene)):
         cluster.arrive(task)
         if cluster.asked_percent > len(cluster.samples):
             cluster.sample()
             progress(cluster.asked)
-    return cluster.run(seed, time.perf_counter() - began)
+    return cluster.run(seed, Took(time.perf_counter() - began, time.process_time() - worked))
 
 
 class _Cluster:
@@ -93,7 +93,7 @@ class _Cluster:
         )
         self.samples += [now] * (self.asked_percent - len(self.samples))
 
-    def run(self, seed: int, seconds: float) -> Run:
+    def run(self, seed: int, took: Took) -> Run:
         return Run(
             seed=seed,
             samples=tuple(self.samples),
@@ -102,7 +102,7 @@ class _Cluster:
             waiting_gpus=self._waiting_demand / 100,
             waits_for=dict(self._waits_for.most_common()),
             models=models_used(self._nodes.values()),
-            seconds=seconds,
+            took=took,
         )
 
 

@@ -21,6 +21,14 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class Took:
+    """How long a run was, and for how long of that it had a processor, which others cannot make longer."""
+
+    seconds: float
+    processor_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """`samples` has one for each hundredth of the capacity that was asked for; `models` the used part of each model."""
 
@@ -31,7 +39,7 @@ class Run:
     waiting_gpus: float
     waits_for: Mapping[str, int]
     models: Mapping[str, float]
-    seconds: float
+    took: Took
 
     def at(self, percent: int) -> Sample:
         """When that part of the capacity had been asked for; at the end where it never was."""
