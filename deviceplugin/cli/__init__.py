@@ -32,6 +32,7 @@ _COMMANDS: Mapping[str, _Lazy] = {
     "agent": _Lazy("deviceplugin.cli.agent:agent", "Hand out slices of this node's GPUs through kubelet."),
     "config": _Lazy("deviceplugin.cli.config:config", "Show the settings in force and where each came from."),
     "place": _Lazy("deviceplugin.cli.place:place", "Show which GPUs a request would get, and why."),
+    "simulate": _Lazy("deviceplugin.cli.simulate:simulate", "Try a policy on a workload before it is turned on."),
 }
 
 

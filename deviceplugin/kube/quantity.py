@@ -22,14 +22,20 @@ def parse_quantity(text: str | int) -> int:
     plain = str(text)
     if plain.isascii() and plain.isdigit() and len(plain) <= _MOST_DIGITS:
         return int(plain)  # nearly all are, and kubelet's whole list is read at each Allocate
+    value = exact_quantity(plain)
+    if value.denominator != 1:
+        raise ParseError(f"{text!r} is no whole number; extended resources are asked in whole units")
+    return int(value)
+
+
+def exact_quantity(text: str | int) -> Fraction:
+    """The number, fractions too, as CPU is asked in; ParseError for what is no quantity."""
     found = _FORM.fullmatch(str(text)) if len(str(text)) <= 40 else None
     if found is None:
         raise ParseError(f"{ascii(text)[:60]} is no Kubernetes quantity")
     sign, digits, exponent, suffix = found.groups()
     value = Fraction(digits) * _scale(exponent, suffix or "")
-    if value.denominator != 1:
-        raise ParseError(f"{text!r} is no whole number; extended resources are asked in whole units")
-    return -int(value) if sign == "-" else int(value)
+    return -value if sign == "-" else value
 
 
 def _scale(exponent: str | None, suffix: str) -> Fraction:

@@ -1,0 +1,103 @@
+"""`vcuda simulate`: how full a cluster would become with a workload, by policy.
+
+In: a file of nodes, a file of pods, policies and seeds. Out: a table or JSON on standard output, a picture where one
+was asked for; how far it is on standard error, where that is a terminal. Placement is the cluster's own.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from deviceplugin.errors import ConfigError
+from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+from deviceplugin.simulate.plot import plot
+from deviceplugin.simulate.replay import Plan, replay
+from deviceplugin.simulate.report import Tried, document, tables
+from deviceplugin.simulate.run import Run
+from deviceplugin.simulate.scene import read_scene
+from deviceplugin.simulate.task import Scene
+
+_FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
+
+
+@click.command("simulate", short_help="Try a policy on a workload before it is turned on.")
+@click.option("--nodes", type=_FILE, required=True, help="The cluster: a table of nodes (CSV), or Kubernetes objects.")
+@click.option("--pods", type=_FILE, required=True, help="The workload: a table of tasks (CSV), or Kubernetes objects.")
+@click.option(
+    "--node-policy",
+    "node_policies",
+    type=click.Choice([policy.value for policy in NodePolicy]),
+    multiple=True,
+    default=[NodePolicy.FRAGMENTATION.value],
+    show_default=True,
+    help="Which of the nodes that fit is taken; may be repeated, and all stand side by side in the report.",
+)
+@click.option(
+    "--gpu-policy",
+    type=click.Choice([policy.value for policy in GpuPolicy]),
+    default=GpuPolicy.BINPACK.value,
+    show_default=True,
+    help="Which of the node's GPUs are taken.",
+)
+@click.option(
+    "--inflate",
+    type=click.FloatRange(min=0.01, max=100),
+    default=1.3,
+    show_default=True,
+    help="For how much of the cluster's GPUs tasks ask in the end; tasks come again until then.",
+)
+@click.option("--seed", "seeds", type=int, multiple=True, default=[1], help="Order of arrival; may be repeated.")
+@click.option(
+    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
+)
+@click.option("--plot", "picture", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture (SVG).")
+def simulate(
+    nodes: Path,
+    pods: Path,
+    node_policies: tuple[str, ...],
+    gpu_policy: str,
+    inflate: float,
+    seeds: tuple[int, ...],
+    output: str,
+    picture: Path | None,
+) -> None:
+    """Try a policy on a workload before it is turned on.
+
+    Tasks arrive in random order, one by one, and again until they have asked for --inflate times the GPUs there are.
+    One that fits nowhere waits; nothing ends. CSV has the columns of the openb trace: sn, cpu_milli, memory_mib, gpu,
+    model for nodes; cpu_milli, memory_mib, num_gpu, gpu_milli and perhaps name and gpu_spec for tasks.
+    """
+    scene = read_scene(nodes, pods)
+    percent = round(inflate * 100)
+    plans = [Plan(NodePolicy(each), GpuPolicy(gpu_policy), percent) for each in dict.fromkeys(node_policies)]
+    tried = _try(scene, plans, tuple(dict.fromkeys(seeds)))
+    if picture is not None:
+        _write(picture, plot(tried, title=f"{pods.name} on {nodes.name}"))
+    if output == "json":
+        click.echo(json.dumps(document(scene, tried)))
+    else:
+        Console().print(tables(scene, tried))
+
+
+def _try(scene: Scene, plans: Sequence[Plan], seeds: Sequence[int]) -> list[Tried]:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        return [Tried(plan, tuple(_run(scene, plan, seed, bar) for seed in seeds)) for plan in plans]
+
+
+def _run(scene: Scene, plan: Plan, seed: int, bar: Progress) -> Run:
+    shown = bar.add_task(f"{plan.node_policy.value}, seed {seed}", total=plan.until(scene))
+    run = replay(scene, plan, seed=seed, progress=lambda asked: bar.update(shown, completed=asked))
+    bar.remove_task(shown)
+    return run
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--plot {path} cannot be written: {error.strerror}") from None

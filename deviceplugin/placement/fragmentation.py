@@ -1,0 +1,165 @@
+"""How much of a node's free GPUs is of no use to the tasks that come, and by how much a pod would make that more.
+
+In: a workload, and nodes as cards with the CPU and memory beside them. Out: integers. For each kind of task the free
+cores of a node that cannot be used count, weighted by how often it comes:
+
+    fragmentation = sum over kinds of   weight * (2 * free cores - alone - together)
+
+`alone` are the free cores of the GPUs that one such task could go to; this is the measure of Weng et al., "Beware of
+Fragmentation" (USENIX ATC 2023). `together` are the cores that as many such tasks as fit side by side would really
+take, so a GPU is not called usable for which CPU, memory or a neighbour is missing. Everything is an integer, so equal
+nodes are equal on every machine.
+
+Invariant: the growth by a pod is the fragmentation after it less that before it; what is kept changes no answer.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from deviceplugin.model.request import Request, RequestKind
+from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.placement.cards import Cards, Kind, free_cores
+from deviceplugin.placement.node_state import Spare
+from deviceplugin.placement.workload import TaskKind, Workload
+
+_SCALE = 1 << 20
+_MOST_KEPT = 200_000
+_AMPLE = Spare(1 << 62, 1 << 62)
+"""Beside a node of which somebody else counts CPU and memory."""
+
+Weigh = Callable[[Request], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Usable:
+    """Cores, times the weight of the kinds of task that could use them."""
+
+    alone: int
+    together: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Kinds of task that want the same of GPUs and may use the same cards; each with CPU, memory and weight.
+
+    `cores` and `blocks` are of each of `gpus`; a whole GPU has all its memory free.
+    """
+
+    gpus: int
+    cores: int
+    blocks: int
+    open_to: frozenset[Kind]
+    members: tuple[tuple[int, int, int], ...]
+
+    def room(self, cards: Cards) -> tuple[int, int]:
+        """How many such tasks fit on the GPUs side by side, and the free cores of the GPUs that one could go to."""
+        wanted, blocks, open_to = self.cores, self.blocks, self.open_to
+        is_whole = wanted == CORES_PER_GPU
+        alone, fits = 0, []
+        for kind, cores, free_blocks in cards:
+            count = cores // wanted
+            if not count or kind not in open_to or (is_whole and free_blocks < kind.blocks):
+                continue
+            if blocks and (count := min(count, free_blocks // blocks)) == 0:
+                continue
+            fits.append(count)
+            alone += cores
+        sets = _sets(fits, self.gpus)
+        return (sets, alone) if sets else (0, 0)
+
+
+def _sets(fits: list[int], size: int) -> int:
+    """How many sets of so many different GPUs there are, where each GPU may be in as many sets as it fits."""
+    sets = sum(fits) // size
+    while sets and size > 1 and sum(min(count, sets) for count in fits) < sets * size:
+        sets -= 1
+    return sets
+
+
+class Fragmentation:
+    """The measure for one workload. Answers are kept by what they depend on; it may be asked about any node."""
+
+    def __init__(self, workload: Workload, *, weigh: Weigh | None = None) -> None:
+        rate = weigh or by_rate
+        self._kinds = tuple((kind, count * rate(kind.request)) for kind, count in workload.kinds)
+        self.weight = sum(weight for _, weight in self._kinds)
+        self._groups: dict[frozenset[Kind], tuple[_Group, ...]] = {}
+        self._known: dict[tuple[Spare | None, Cards], Usable] = {}
+
+    def of(self, cards: Cards, spare: Spare | None) -> int:
+        """A measure of one node: only to be compared."""
+        usable = self.usable(cards, spare)
+        return 2 * self.weight * free_cores(cards) - usable.alone - usable.together
+
+    def growth(self, before: Cards, after: Cards, spare: Spare | None, needs: Spare) -> int:
+        """By how much a pod makes it more that leaves these cards and takes that much CPU and memory."""
+        return self.of(after, None if spare is None else spare - needs) - self.of(before, spare)
+
+    def usable(self, cards: Cards, spare: Spare | None) -> Usable:
+        key = (spare, cards)
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _MOST_KEPT:
+                self._known.clear()
+            found = self._known[key] = self._count(tuple(card for card in cards if card.cores), spare or _AMPLE)
+        return found
+
+    def _count(self, cards: Cards, spare: Spare) -> Usable:
+        alone = together = 0
+        cpu_free, memory_free = max(0, spare.cpu_milli), max(0, spare.memory_mib)
+        for group in self._groups_for(frozenset(card.kind for card in cards)):
+            sets, cores = group.room(cards)
+            if not sets:
+                continue
+            size = group.gpus * group.cores
+            for cpu, memory, weight in group.members:
+                count = sets if cpu * sets <= cpu_free else cpu_free // cpu
+                if memory * count > memory_free:
+                    count = memory_free // memory
+                if count > 0:
+                    alone += weight * cores
+                    together += weight * count * size
+        return Usable(alone, together)
+
+    def _groups_for(self, kinds: frozenset[Kind]) -> tuple[_Group, ...]:
+        found = self._groups.get(kinds)
+        if found is None:
+            found = self._groups[kinds] = self._group(kinds)
+        return found
+
+    def _group(self, kinds: frozenset[Kind]) -> tuple[_Group, ...]:
+        members: dict[tuple[Request, frozenset[Kind]], list[tuple[int, int, int]]] = {}
+        for task, weight in self._kinds:
+            if open_to := frozenset(kind for kind in kinds if _admits(task, kind)):
+                own = (task.needs.cpu_milli, task.needs.memory_mib, weight)
+                members.setdefault((task.request, open_to), []).append(own)
+        return tuple(
+            _Group(request.gpus, request.cores_per_gpu, request.blocks_per_gpu, open_to, tuple(own))
+            for (request, open_to), own in members.items()
+        )
+
+
+def _admits(task: TaskKind, kind: Kind) -> bool:
+    if kind.whole_only and task.request.kind is RequestKind.SHARE:
+        return False
+    return task.wanted.admits_model(kind.model)
+
+
+def by_rate(request: Request) -> int:
+    """Small tasks come first: all of one kind weigh, together, as many cores as they ask for, once per task of a GPU.
+
+    A share weighs by the cores that it asks for, inversely; so does a task of several GPUs by the root of their number.
+    """
+    share = _SCALE * CORES_PER_GPU // request.cores_per_gpu
+    return share * _SCALE // math.isqrt(request.gpus * _SCALE * _SCALE)
+
+
+def by_count(_request: Request) -> int:
+    """Each task weighs the same: the chance that the next task is of that kind."""
+    return 1
+
+
+def stranded(measure: Fragmentation, cards: Cards, spare: Spare | None) -> int:
+    """Free cores that the next task cannot use, as it is to be expected, times `measure.weight`."""
+    return measure.weight * free_cores(cards) - measure.usable(cards, spare).alone

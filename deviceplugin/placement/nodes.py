@@ -1,0 +1,198 @@
+"""Chooses the node of a pod, and on it the GPUs.
+
+In: what a pod asks, the nodes that are open to it, and which of them are preferred. Out: a `NodeChoice` with a verdict
+for each node. Every node passes the gate; those that may carry the pod are put in the order of the policy, and
+`place_pod` is asked from the top until one does: the expensive step runs once, as a rule.
+
+    binpack        the node that is fullest with the pod on it
+    spread         the node that is emptiest with the pod on it
+    fragmentation  the node where least becomes useless to the tasks that come
+
+Ties go to the node with the least GPU left (spread: the most), then to the first by name; the order in which nodes are
+given never counts. What was found out for a pod's shape is kept beside all nodes that are alike, so a node that has not
+changed is not looked at again; a pod that names cards by UUID is calculated each time.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from deviceplugin.errors import CapacityError
+from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.pod_request import PodRequest
+from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+from deviceplugin.placement.cards import Cards, Foresight, cards_of
+from deviceplugin.placement.fragmentation import Fragmentation
+from deviceplugin.placement.gate import Gate
+from deviceplugin.placement.node_choice import Aside, NodeChoice, Verdict
+from deviceplugin.placement.node_score import LAST, Change, Score, score
+from deviceplugin.placement.node_state import NodeState, Spare
+from deviceplugin.placement.pod import PodChoice, place_pod
+from deviceplugin.placement.workload import ASSUMED, NO_NEEDS, Workload
+
+_MOST_KEPT = 1_000_000
+_NAMES_CARDS = -1
+"""For every pod that does: nothing found out for it is kept, because nodes that are alike differ for it."""
+_Outcome = Verdict | Score
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """Everything that the score of a node depends on, besides the node."""
+
+    pod: PodRequest
+    gate: Gate
+    after: Foresight
+    needs: Spare
+    node_policy: NodePolicy
+    gpu_policy: GpuPolicy
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        return (self.pod.shape, self.needs, self.node_policy, self.gpu_policy)
+
+
+@dataclass(slots=True)
+class _Alike:
+    """Nodes between which neither gate nor score sees a difference, and what was found out about them by shape."""
+
+    cards: Cards
+    outcomes: dict[int, _Outcome] = field(default_factory=dict)
+
+
+class NodeScorer:
+    """Keeps what it found out; belongs to one thread. `typical` is what the fragmentation policy plans for."""
+
+    def __init__(self, typical: Workload = ASSUMED) -> None:
+        self._measure = Fragmentation(typical)
+        self._nodes: dict[str, tuple[NodeState, _Alike]] = {}
+        self._alike: dict[tuple[object, ...], _Alike] = {}
+        self._shapes: dict[tuple[object, ...], int] = {}
+        self._kept = 0
+
+    def expect(self, typical: Workload) -> None:
+        """From now on this is what comes."""
+        self._measure = Fragmentation(typical)
+        self._start_over()
+
+    def see(self, states: Iterable[NodeState]) -> None:
+        """Prepares for nodes that are new or have changed, so that the next `choose` need not."""
+        for state in states:
+            known = self._nodes.get(state.name)
+            if known is None or known[0] is not state:
+                self._remember(state)
+
+    def forget(self, node: str) -> None:
+        """It has left the cluster."""
+        self._nodes.pop(node, None)
+
+    def choose(
+        self,
+        pod: PodRequest,
+        states: Iterable[NodeState],
+        *,
+        node_policy: NodePolicy = NodePolicy.BINPACK,
+        gpu_policy: GpuPolicy = GpuPolicy.BINPACK,
+        needs: Spare = NO_NEEDS,
+        prefer: Collection[GpuUuid] = (),
+    ) -> NodeChoice:
+        """The pod's own preferences win over both policies; `needs` counts only on nodes that have a `spare`."""
+        own = pod.preferences
+        gpus = own.gpu or gpu_policy
+        task = _Task(pod, Gate(pod), Foresight(pod, gpus), needs, own.node or node_policy, gpus)
+        ranked, refused = self._look(task, states)
+        for name in _best_first(ranked):
+            placed = _placed(task, self._nodes[name][0], prefer)
+            if placed is not None:
+                return NodeChoice(name, placed, ranked, refused)
+            refused[name] = Aside.TOGETHER
+        return NodeChoice(None, None, ranked, refused)
+
+    def _look(self, task: _Task, states: Iterable[NodeState]) -> tuple[dict[str, Score], dict[str, Verdict]]:
+        """At every node; written for speed, because there are thousands and nearly all have not changed."""
+        shape, nodes = self._shape(task), self._nodes
+        ranked: dict[str, Score] = {}
+        refused: dict[str, Verdict] = {}
+        for state in states:
+            known = nodes.get(state.name)
+            alike = known[1] if known is not None and known[0] is state else self._remember(state)
+            outcome = alike.outcomes.get(shape)
+            if outcome is None:
+                outcome = self._judge(task, state, alike.cards)
+                if shape != _NAMES_CARDS:
+                    alike.outcomes[shape] = outcome
+                    self._kept += 1
+            if type(outcome) is tuple:
+                ranked[state.name] = outcome
+            else:
+                refused[state.name] = outcome  # type: ignore[assignment]
+        return ranked, refused
+
+    def _shape(self, task: _Task) -> int:
+        """A number for the shape, which is quicker to look up by."""
+        wanted = task.pod.preferences.gpus
+        if wanted.uuids or wanted.not_uuids:
+            return _NAMES_CARDS
+        if self._kept >= _MOST_KEPT:
+            self._start_over()
+        return self._shapes.setdefault(task.shape, len(self._shapes))
+
+    def _remember(self, state: NodeState) -> _Alike:
+        likeness = _likeness(state)
+        alike = self._alike.get(likeness)
+        if alike is None:
+            alike = self._alike[likeness] = _Alike(cards_of(state))
+            self._kept += 1
+        self._nodes[state.name] = (state, alike)
+        return alike
+
+    def _start_over(self) -> None:
+        self._nodes.clear()
+        self._alike.clear()
+        self._shapes.clear()
+        self._kept = 0
+
+    def _judge(self, task: _Task, state: NodeState, cards: Cards) -> _Outcome:
+        if state.spare is not None and not state.spare.covers(task.needs):
+            return Aside.SPARE
+        if (against := task.gate(state)) is not None:
+            return against
+        left = task.after(cards)
+        if left is None:
+            return LAST
+        return score(task.node_policy, Change(cards, left, state.spare, task.needs), self._measure)
+
+
+def _best_first(ranked: Mapping[str, Score]) -> Iterable[str]:
+    """Sorted only where the best does not carry the pod."""
+    if not ranked:
+        return
+    best = min(zip(ranked.values(), ranked, strict=True))[1]
+    yield best
+    rest = sorted((found, name) for name, found in ranked.items() if name != best)
+    yield from (name for _, name in rest)
+
+
+def _placed(task: _Task, state: NodeState, prefer: Collection[GpuUuid]) -> PodChoice | None:
+    try:
+        return place_pod(task.pod, state, policy=task.gpu_policy, prefer=prefer)
+    except CapacityError:
+        return None
+
+
+def _likeness(state: NodeState) -> tuple[object, ...]:
+    """What the gate looks at, and the score; neither knows names, links or processes."""
+    gpus = sorted(
+        (
+            view.gpu.model,
+            view.gpu.blocks,
+            view.free_cores,
+            view.free_blocks,
+            -1 if view.gpu.numa is None else view.gpu.numa,
+            view.gpu.compute_mode.value,
+            view.gpu.mig_enabled,
+            view.health.healthy,
+            view.gpu.uuid in state.cordoned,
+        )
+        for view in state.snapshot.gpus
+    )
+    return (state.spare, state.share_mode, tuple(gpus))

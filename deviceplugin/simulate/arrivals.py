@@ -1,0 +1,29 @@
+"""In which order tasks arrive, and which come a second time.
+
+In: tasks, a seed and how much shall be asked for. Out: the tasks shuffled, then drawn with replacement, until their
+demand reaches that; as in the published experiment. The same seed gives the same arrivals on every machine.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+
+from deviceplugin.simulate.task import Task
+
+
+def arrivals(tasks: Sequence[Task], *, seed: int, until: int) -> Iterator[Task]:
+    """At least one of the tasks has a demand, or it would never end."""
+    drawn = random.Random(seed)  # noqa: S311 - an experiment that can be repeated, no secret
+    first = list(tasks)
+    drawn.shuffle(first)
+    asked = 0
+    for task in _then_again(first, tasks, drawn):
+        if asked >= until:
+            return
+        asked += task.demand
+        yield task
+
+
+def _then_again(first: Sequence[Task], tasks: Sequence[Task], drawn: random.Random) -> Iterator[Task]:
+    yield from first
+    while True:
+        yield drawn.choice(tasks)

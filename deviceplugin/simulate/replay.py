@@ -1,0 +1,133 @@
+"""Lets tasks arrive at a cluster one by one.
+
+In: a scene, a policy, a seed. Out: a `Run`: what was allocated as tasks arrived, what waits and why. Each task goes
+through `NodeScorer.choose`, as a pod does in the extender; one that fits nowhere waits, and nothing ends, so it waits
+for good. Invariant: no GPU gives more than it has (`placement.taken` would raise).
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+from deviceplugin.placement.cards import cards_of
+from deviceplugin.placement.fragmentation import Fragmentation, by_count, stranded
+from deviceplugin.placement.node_choice import NodeChoice
+from deviceplugin.placement.node_state import NodeState
+from deviceplugin.placement.nodes import NodeScorer
+from deviceplugin.placement.taken import with_pod
+from deviceplugin.placement.workload import Workload, workload
+from deviceplugin.simulate.arrivals import arrivals
+from deviceplugin.simulate.run import Run, Sample, Took, models_used
+from deviceplugin.simulate.task import Scene, Task
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is tried: policies for pods that name none, and how much is asked for, in percent of the capacity."""
+
+    node_policy: NodePolicy
+    gpu_policy: GpuPolicy
+    inflate_percent: int
+
+    def until(self, scene: Scene) -> int:
+        return -(-scene.capacity * self.inflate_percent // 100)
+
+
+def replay(scene: Scene, plan: Plan, *, seed: int, progress: Progress = lambda _: None) -> Run:
+    """`progress` is told the cores that were asked for so far."""
+    typical = workload((task.pod, task.needs) for task in scene.tasks)
+    cluster = _Cluster(scene, plan, typical)
+    began, worked = time.perf_counter(), time.process_time()
+    for task in arrivals(scene.tasks, seed=seed, until=plan.until(scene)):
+        cluster.arrive(task)
+        if cluster.asked_percent > len(cluster.samples):
+            cluster.sample()
+            progress(cluster.asked)
+    return cluster.run(seed, Took(time.perf_counter() - began, time.process_time() - worked))
+
+
+class _Cluster:
+    """The nodes as they are now, and what has been counted."""
+
+    def __init__(self, scene: Scene, plan: Plan, typical: Workload) -> None:
+        self._capacity = max(1, scene.capacity)
+        self._plan = plan
+        self._scorer = NodeScorer(typical)
+        self._nodes = {node.name: node for node in scene.nodes}
+        self._stranding = _Stranding(typical, scene)
+        self._used = self._placed = self._waiting = self._waiting_demand = 0
+        self._waits_for: Counter[str] = Counter()
+        self.asked = 0
+        self.samples: list[Sample] = []
+
+    def arrive(self, task: Task) -> None:
+        self.asked += task.demand
+        policies = {"node_policy": self._plan.node_policy, "gpu_policy": self._plan.gpu_policy}
+        choice = self._scorer.choose(task.pod, self._nodes.values(), needs=task.needs, **policies)  # type: ignore[arg-type]
+        if choice.node is None or choice.placed is None:
+            self._waiting += 1
+            self._waiting_demand += task.demand
+            self._waits_for[_main_reason(choice)] += 1
+            return
+        changed = with_pod(self._nodes[choice.node], choice.placed.allocations, needs=task.needs)
+        self._nodes[choice.node] = changed
+        self._stranding.changed(changed)
+        self._placed += 1
+        self._used += task.demand
+
+    @property
+    def asked_percent(self) -> int:
+        return self.asked * 100 // self._capacity
+
+    def sample(self) -> None:
+        """One for each hundredth of the capacity that was passed; a large task may pass several."""
+        now = Sample(
+            asked=self.asked / self._capacity,
+            allocated=self._used / self._capacity,
+            fragmented=self._stranding.part(self._capacity),
+            waiting=self._waiting,
+        )
+        self.samples += [now] * (self.asked_percent - len(self.samples))
+
+    def run(self, seed: int, took: Took) -> Run:
+        return Run(
+            seed=seed,
+            samples=tuple(self.samples),
+            tasks=self._placed + self._waiting,
+            waiting=self._waiting,
+            waiting_gpus=self._waiting_demand / 100,
+            waits_for=dict(self._waits_for.most_common()),
+            models=models_used(self._nodes.values()),
+            took=took,
+        )
+
+
+class _Stranding:
+    """Which part of the GPUs is free and of no use to the next task; kept by node, so that only changes cost."""
+
+    def __init__(self, typical: Workload, scene: Scene) -> None:
+        self._measure = Fragmentation(typical, weigh=by_count)
+        self._by_node: dict[str, int] = {}
+        self._dirty = {node.name: node for node in scene.nodes}
+        self._total = 0
+
+    def changed(self, node: NodeState) -> None:
+        self._dirty[node.name] = node
+
+    def part(self, capacity: int) -> float:
+        for name, node in self._dirty.items():
+            now = stranded(self._measure, cards_of(node), node.spare)
+            self._total += now - self._by_node.get(name, 0)
+            self._by_node[name] = now
+        self._dirty.clear()
+        return self._total / (max(1, self._measure.weight) * capacity)
+
+
+def _main_reason(choice: NodeChoice) -> str:
+    """The verdict of the most nodes, of equally many the first by its text."""
+    counted = Counter(verdict.value for verdict in choice.refused.values())
+    return min(counted, key=lambda text: (-counted[text], text), default="there is no node")

@@ -1,0 +1,140 @@
+"""What several policies made of the same workload, side by side.
+
+In: the runs of each policy. Out: a document for JSON, or tables for a person. `allocated_percent_at_N` is the part of
+all GPUs that was allocated when tasks had asked for N percent of them; of every figure there is the mean and each seed.
+The means of the first policy stand at the top of the document too, for scripts that ask for one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Group
+from rich.table import Table
+
+from deviceplugin.simulate.replay import Plan
+from deviceplugin.simulate.run import Run, mean
+from deviceplugin.simulate.task import Scene
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One policy and its runs, one for each seed."""
+
+    plan: Plan
+    runs: tuple[Run, ...]
+
+    @property
+    def name(self) -> str:
+        return self.plan.node_policy.value
+
+    @property
+    def marks(self) -> tuple[int, ...]:
+        """The percentages at which is reported: all of the capacity, and the end."""
+        return tuple(sorted({min(100, self.plan.inflate_percent), self.plan.inflate_percent}))
+
+
+def document(scene: Scene, tried: Sequence[Tried]) -> dict[str, object]:
+    plan = tried[0].plan
+    return {
+        **_means(tried[0]),
+        "nodes": len(scene.nodes),
+        "gpus": scene.gpus,
+        "pods": len(scene.tasks),
+        "inflate": plan.inflate_percent / 100,
+        "gpu_policy": plan.gpu_policy.value,
+        "policies": {
+            each.name: {"mean": _means(each), "seeds": [_one(each, run) for run in each.runs]} for each in tried
+        },
+    }
+
+
+def _one(tried: Tried, run: Run) -> dict[str, object]:
+    return {
+        "seed": run.seed,
+        **_figures(tried, run),
+        "waiting_for": dict(run.waits_for),
+        "used_percent_by_model": {model: _percent(part) for model, part in run.models.items()},
+        "allocated_percent": [_percent(sample.allocated) for sample in run.samples],
+    }
+
+
+def _means(tried: Tried) -> dict[str, object]:
+    each = [_figures(tried, run) for run in tried.runs]
+    means: dict[str, object] = {name: round(mean([run[name] for run in each]), 3) for name in each[0]}
+    return means | {"used_percent_by_model": _models(tried)}
+
+
+def _models(tried: Tried) -> dict[str, float]:
+    return {model: _percent(mean([run.models[model] for run in tried.runs])) for model in tried.runs[0].models}
+
+
+def _figures(tried: Tried, run: Run) -> dict[str, float]:
+    end = run.at(tried.plan.inflate_percent)
+    return {
+        **{f"allocated_percent_at_{mark}": _percent(run.at(mark).allocated) for mark in tried.marks},
+        "fragmented_percent": _percent(end.fragmented),
+        "tasks": run.tasks,
+        "waiting": run.waiting,
+        "waiting_gpus": round(run.waiting_gpus, 2),
+        "seconds": round(run.took.seconds, 2),
+        "processor_seconds": round(run.took.processor_seconds, 2),
+    }
+
+
+def _percent(part: float) -> float:
+    return round(100 * part, 3)
+
+
+def tables(scene: Scene, tried: Sequence[Tried]) -> Group:
+    seeds = len(tried[0].runs)
+    title = f"{len(scene.tasks)} pods on {len(scene.nodes)} nodes with {scene.gpus} GPUs, {_seeds(seeds)}"
+    return Group(_figure_table(title, tried), _model_table(tried), _waiting_table(tried))
+
+
+def _seeds(count: int) -> str:
+    return "one seed" if count == 1 else f"mean of {count} seeds"
+
+
+def _figure_table(title: str, tried: Sequence[Tried]) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("node policy", no_wrap=True)
+    marks = tried[0].marks
+    for mark in marks:
+        table.add_column(f"allocated % at {mark} % asked", justify="right")
+    for heading in ("free but useless %", "waiting", "seconds"):
+        table.add_column(heading, justify="right")
+    for each in tried:
+        figures = _means(each)
+        table.add_row(
+            each.name,
+            *(f"{figures[f'allocated_percent_at_{mark}']:.2f}" for mark in marks),
+            f"{figures['fragmented_percent']:.2f}",
+            f"{figures['waiting']:.0f} of {figures['tasks']:.0f}",
+            f"{figures['seconds']:.1f}",
+        )
+    return table
+
+
+def _model_table(tried: Sequence[Tried]) -> Table:
+    used = {each.name: _models(each) for each in tried}
+    return _side_by_side("used % of GPU model", used, places=1)
+
+
+def _waiting_table(tried: Sequence[Tried]) -> Table:
+    return _side_by_side("tasks that wait, most nodes said", {each.name: _waits(each) for each in tried}, places=0)
+
+
+def _waits(tried: Tried) -> dict[str, float]:
+    reasons = sorted({reason for run in tried.runs for reason in run.waits_for})
+    return {reason: mean([run.waits_for.get(reason, 0) for run in tried.runs]) for reason in reasons}
+
+
+def _side_by_side(heading: str, columns: Mapping[str, Mapping[str, float]], *, places: int) -> Table:
+    table = Table()
+    table.add_column(heading)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    rows = dict.fromkeys(row for column in columns.values() for row in column)
+    for row in rows:
+        table.add_row(row, *(f"{column.get(row, 0):.{places}f}" for column in columns.values()))
+    return table

@@ -1,0 +1,202 @@
+"""Which node a pod gets, and what is said of the others."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.pod_request import PodRequest
+from deviceplugin.model.preferences import GpuFilter, GpuPolicy, NodePolicy
+from deviceplugin.model.request import Request
+from deviceplugin.placement.gate import Reason
+from deviceplugin.placement.node_choice import Aside, NodeChoice
+from deviceplugin.placement.node_state import NodeState, Spare
+from deviceplugin.placement.nodes import NodeScorer
+from deviceplugin.placement.taken import with_pod
+from deviceplugin.placement.workload import Workload, workload
+from tests.placement.clusters import node, pod, some_nodes, some_pods
+
+HALF = pod((50, 40))
+node_policies = st.sampled_from(NodePolicy)
+gpu_policies = st.sampled_from(GpuPolicy)
+amounts = st.sampled_from([Spare(0, 0), Spare(1, 1), Spare(3, 1)])
+
+
+def chosen(asked: PodRequest, *nodes: NodeState, policy: NodePolicy, typical: Workload | None = None) -> str | None:
+    scorer = NodeScorer(typical) if typical else NodeScorer()
+    return scorer.choose(asked, nodes, node_policy=policy).node
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [(NodePolicy.BINPACK, "fuller"), (NodePolicy.SPREAD, "empty"), (NodePolicy.FRAGMENTATION, "fuller")],
+)
+def test_a_share_goes_to_the_node_that_the_policy_prefers(policy: NodePolicy, expected: str) -> None:
+    nodes = (node("empty"), node("fuller", used={0: (50, 40)}), node("full", used=dict.fromkeys(range(4), (80, 0))))
+    assert chosen(HALF, *nodes, policy=policy) == expected
+
+
+def test_nodes_of_different_size_are_compared_by_parts() -> None:
+    nodes = (node("small", 1, used={0: (50, 160)}), node("large", 8, used={0: (100, 320)}))
+    assert chosen(pod((30, 1)), *nodes, policy=NodePolicy.BINPACK) == "small"
+    assert chosen(pod((30, 1)), *nodes, policy=NodePolicy.SPREAD) == "large"
+
+
+def test_spread_looks_at_the_scarcer_of_cores_and_memory() -> None:
+    nodes = (node("little-memory", 1, used={0: (10, 200)}), node("few-cores", 1, used={0: (40, 10)}))
+    assert chosen(pod((10, 10)), *nodes, policy=NodePolicy.SPREAD) == "few-cores"
+
+
+def test_fragmentation_keeps_the_gpus_that_only_large_tasks_need() -> None:
+    eight = workload([(pod((800, 0)), Spare(0, 0))])
+    nodes = (node("eight", 8), node("two", 2))
+    assert chosen(pod((200, 0)), *nodes, policy=NodePolicy.FRAGMENTATION, typical=eight) == "two"
+
+
+def test_fragmentation_counts_the_cpu_that_gpus_need_beside_them() -> None:
+    hungry = workload([(pod((100, 0)), Spare(10, 0))])
+    starved = node("starved", 2, spare=Spare(12, 0))
+    rich = node("a-rich", 2, spare=Spare(20, 0))
+    taken = NodeScorer(hungry).choose(
+        pod((50, 1)), (rich, starved), node_policy=NodePolicy.FRAGMENTATION, needs=Spare(1, 0)
+    )
+    assert taken.node == "starved"
+
+
+def test_nodes_that_tie_go_by_name() -> None:
+    for policy in NodePolicy:
+        assert chosen(HALF, node("c"), node("a"), node("b"), policy=policy) == "a"
+
+
+def test_the_pods_own_policy_wins() -> None:
+    asked = pod((50, 40), node=NodePolicy.SPREAD)
+    assert chosen(asked, node("b-empty"), node("fuller", used={0: (50, 40)}), policy=NodePolicy.BINPACK) == "b-empty"
+
+
+def test_every_node_that_was_looked_at_has_a_verdict() -> None:
+    nodes = (
+        node("chosen", used={0: (50, 0)}),
+        node("other"),
+        node("full", 1, used={0: (100, 320)}),
+        node("none", 0),
+        node("busy", spare=Spare(1, 1)),
+    )
+    choice = NodeScorer().choose(HALF, nodes, needs=Spare(2, 2))
+    assert choice.node == "chosen"
+    assert {each.name: choice.verdict(each.name) for each in nodes} == {
+        "chosen": None,
+        "other": Aside.PREFERRED,
+        "full": Reason.CORES,
+        "none": Reason.NO_GPU,
+        "busy": Aside.SPARE,
+    }
+    assert choice.verdict("never seen") is None
+
+
+def test_a_node_that_does_not_carry_all_containers_together_comes_last_and_is_refused() -> None:
+    asked = pod((60, 1), (60, 1))
+    tight = node("a-tight", 2, used={0: (20, 0), 1: (50, 0)})
+    assert NodeScorer().choose(asked, (tight, node("roomy"))).node == "roomy"
+    choice = NodeScorer().choose(asked, (tight,))
+    assert (choice.node, choice.placed, choice.verdict("a-tight")) == (None, None, Aside.TOGETHER)
+
+
+def test_a_pod_that_fits_nowhere_has_no_node() -> None:
+    choice = NodeScorer().choose(pod((500, 0)), (node("a"), node("b", 0)))
+    assert (choice.node, choice.placed) == (None, None)
+    assert choice.refused == {"a": Reason.TOO_FEW, "b": Reason.NO_GPU}
+
+
+def test_a_card_named_by_uuid_is_found_although_another_node_is_alike() -> None:
+    nodes = (node("a"), node("b"))
+    scorer = NodeScorer()
+    for name in ("b", "a", "b"):
+        asked = pod((50, 40), gpus=GpuFilter(uuids=frozenset({GpuUuid(f"{name}/2")})))
+        choice = scorer.choose(asked, nodes)
+        assert choice.node == name
+        assert choice.placed is not None
+        assert choice.placed.uuids == {f"{name}/2"}
+
+
+def test_what_comes_can_change_while_the_scorer_is_used() -> None:
+    nodes = (node("eight", 8), node("two", 2))
+    scorer = NodeScorer(workload([(pod((800, 0)), Spare(0, 0))]))
+    assert scorer.choose(pod((100, 0)), nodes, node_policy=NodePolicy.FRAGMENTATION).node == "two"
+    scorer.expect(workload([(pod((200, 0)), Spare(0, 0))]))
+    assert scorer.choose(pod((100, 0)), (node("a-odd", 3), nodes[1]), node_policy=NodePolicy.FRAGMENTATION).node == (
+        "a-odd"
+    )
+
+
+def test_a_node_that_left_may_come_back_as_another() -> None:
+    scorer = NodeScorer()
+    assert scorer.choose(HALF, (node("a"),)).node == "a"
+    scorer.forget("a")
+    assert scorer.choose(HALF, (node("a", 0),)).node is None
+
+
+def outcome(choice: NodeChoice) -> tuple[object, ...]:
+    return (choice.node, choice.placed, dict(choice.ranked), dict(choice.refused))
+
+
+@given(some_pods, some_nodes(), node_policies, gpu_policies, amounts, st.randoms(use_true_random=False))
+def test_the_order_in_which_nodes_are_given_never_counts(
+    asked: PodRequest,
+    nodes: Sequence[NodeState],
+    policy: NodePolicy,
+    gpu_policy: GpuPolicy,
+    needs: Spare,
+    order: random.Random,
+) -> None:
+    mixed = list(nodes)
+    order.shuffle(mixed)
+    one = NodeScorer().choose(asked, nodes, node_policy=policy, gpu_policy=gpu_policy, needs=needs)
+    other = NodeScorer().choose(asked, mixed, node_policy=policy, gpu_policy=gpu_policy, needs=needs)
+    assert outcome(one) == outcome(other)
+
+
+@given(st.lists(st.tuples(some_pods, amounts), min_size=1, max_size=12), some_nodes(), node_policies, gpu_policies)
+def test_what_was_kept_changes_no_choice_and_no_gpu_gives_more_than_it_has(
+    pods: list[tuple[PodRequest, Spare]], start: Sequence[NodeState], policy: NodePolicy, gpu_policy: GpuPolicy
+) -> None:
+    typical = workload(pods)
+    warm = NodeScorer(typical)
+    nodes = {each.name: each for each in start}
+    taken: dict[GpuUuid, int] = {}
+    for asked, needs in [*pods, *pods]:
+        choice = warm.choose(asked, nodes.values(), node_policy=policy, gpu_policy=gpu_policy, needs=needs)
+        cold = NodeScorer(typical).choose(asked, nodes.values(), node_policy=policy, gpu_policy=gpu_policy, needs=needs)
+        assert outcome(choice) == outcome(cold)
+        if choice.node is None or choice.placed is None:
+            continue
+        nodes[choice.node] = with_pod(nodes[choice.node], choice.placed.allocations, needs=needs)
+        for share in (share for each in choice.placed.allocations for share in each.shares):
+            taken[share.uuid] = taken.get(share.uuid, 0) + share.cores
+        assert not any(uuid in nodes[choice.node].cordoned for uuid in choice.placed.uuids)
+    for state in start:
+        for view in state.snapshot.gpus:
+            assert taken.get(view.gpu.uuid, 0) <= view.free_cores
+    for state in nodes.values():
+        assert state.spare is None or (state.spare.cpu_milli >= 0 and state.spare.memory_mib >= 0)
+
+
+@given(some_pods, some_nodes(), node_policies)
+def test_a_pod_of_one_container_never_fails_behind_the_gate(
+    asked: PodRequest, nodes: Sequence[NodeState], policy: NodePolicy
+) -> None:
+    choice = NodeScorer().choose(asked, nodes, node_policy=policy)
+    if len(asked.containers) <= 1:
+        assert Aside.TOGETHER not in choice.refused.values()
+        assert (choice.node is None) == (not choice.ranked)
+
+
+def test_a_whole_workload_is_counted_by_container_without_uuids() -> None:
+    named = pod((50, 1), (100, 0), gpus=GpuFilter(models=("T4",), uuids=frozenset({GpuUuid("x")})))
+    found = workload([(named, Spare(4, 8)), (named, Spare(4, 8)), (pod(), Spare(9, 9))])
+    assert [(kind.request, kind.needs, kind.wanted, count) for kind, count in found.kinds] == [
+        (Request(50, 1), Spare(2, 4), GpuFilter(models=("T4",)), 2),
+        (Request(100, 0), Spare(2, 4), GpuFilter(models=("T4",)), 2),
+    ]

@@ -1,0 +1,92 @@
+"""What is said of several policies: figures, tables, a picture."""
+
+import io
+from collections.abc import Sequence
+from xml.etree import ElementTree as ET
+
+import pytest
+from rich.console import Console
+
+from deviceplugin.model.preferences import NodePolicy
+from deviceplugin.simulate.plot import plot
+from deviceplugin.simulate.report import Tried, document, tables
+from deviceplugin.simulate.run import Run, Sample, Took
+from deviceplugin.simulate.task import Scene
+from tests.simulate.scenes import plan, shares, two_nodes
+
+SCENE = two_nodes(*shares(50, 100))
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def run(seed: int, *, allocated: float, until: int = 130, waiting: int = 4) -> Run:
+    samples = tuple(
+        Sample(asked=at / 100, allocated=allocated * at / until, fragmented=0.01 * at / until, waiting=at // 40)
+        for at in range(1, until + 1)
+    )
+    return Run(seed, samples, 20, waiting, 2.5, {"insufficient whole GPUs": waiting}, {"T4": allocated}, Took(1.5, 1.0))
+
+
+def tried(policy: NodePolicy, *allocated: float, percent: int = 130) -> Tried:
+    runs = (run(seed, allocated=each, until=percent) for seed, each in enumerate(allocated, start=1))
+    return Tried(plan(policy, percent=percent), tuple(runs))
+
+
+BOTH = [tried(NodePolicy.FRAGMENTATION, 0.90, 0.94), tried(NodePolicy.SPREAD, 0.5, 0.6)]
+
+
+def test_figures_are_told_by_seed_and_as_means_and_the_first_policys_at_the_top() -> None:
+    said = document(SCENE, BOTH)
+    policies = said["policies"]
+    assert isinstance(policies, dict)
+    assert list(policies) == ["fragmentation", "spread"]
+    first = policies["fragmentation"]
+    assert [each["seed"] for each in first["seeds"]] == [1, 2]
+    assert [each["allocated_percent_at_130"] for each in first["seeds"]] == [90.0, 94.0]
+    assert first["mean"]["allocated_percent_at_130"] == said["allocated_percent_at_130"] == 92.0
+    assert said["allocated_percent_at_100"] == pytest.approx(92 * 100 / 130, abs=0.001)
+    assert (said["seconds"], said["processor_seconds"]) == (1.5, 1.0)
+    assert said["fragmented_percent"] == 1.0
+    assert said["used_percent_by_model"] == {"T4": 92.0}
+    assert (said["waiting"], said["tasks"], said["waiting_gpus"]) == (4, 20, 2.5)
+    assert len(first["seeds"][0]["allocated_percent"]) == 130
+    assert policies["spread"]["mean"]["allocated_percent_at_130"] == 55.0
+
+
+@pytest.mark.parametrize(("percent", "marks"), [(130, (100, 130)), (100, (100,)), (50, (50,)), (200, (100, 200))])
+def test_figures_stand_at_all_of_the_capacity_and_at_the_end(percent: int, marks: tuple[int, ...]) -> None:
+    said = document(SCENE, [tried(NodePolicy.BINPACK, 0.4, percent=percent)])
+    keys = [key for key in said if key.startswith("allocated_percent_at_")]
+    assert keys == [f"allocated_percent_at_{mark}" for mark in marks]
+
+
+def printed(scene: Scene, all_: Sequence[Tried]) -> str:
+    out = io.StringIO()
+    Console(file=out, width=120).print(tables(scene, all_))
+    return out.getvalue()
+
+
+def test_tables_have_a_row_or_a_column_for_each_policy() -> None:
+    text = printed(SCENE, BOTH)
+    assert "2 pods on 2 nodes with 8 GPUs, mean of 2 seeds" in text
+    rows = {line.split("│")[1].strip(): [cell.strip() for cell in line.split("│")[2:-1]]
+            for line in text.splitlines() if line.startswith("│")}  # fmt: skip
+    assert rows["fragmentation"] == ["70.77", "92.00", "1.00", "4 of 20", "1.5"]
+    assert rows["T4"] == ["92.0", "55.0"]
+    assert rows["insufficient whole GPUs"] == ["4", "4"]
+
+
+def test_the_picture_has_a_line_and_a_band_for_each_policy_in_each_panel() -> None:
+    root = ET.fromstring(plot(BOTH, title="a <b> & c"))
+    assert len(list(root.iter(f"{SVG}polyline"))) == 4
+    assert len(list(root.iter(f"{SVG}polygon"))) == 4
+    texts = [text.text for text in root.iter(f"{SVG}text")]
+    assert {"a <b> & c", "fragmentation", "spread"} <= set(texts)
+
+
+def test_every_point_of_the_picture_lies_inside_its_panel() -> None:
+    root = ET.fromstring(plot(BOTH, title="x"))
+    for line in root.iter(f"{SVG}polyline"):
+        points = [tuple(map(float, pair.split(","))) for pair in line.attrib["points"].split()]
+        assert len(points) == 130
+        assert points == sorted(points)
+        assert all(0 <= x <= 420 and 0 <= y <= 260 for x, y in points)
