@@ -13,6 +13,7 @@ from deviceplugin.kube.quantity import parse_quantity
 from deviceplugin.kube.structs import Container, ContainerStatus, PodListObject, PodObject, PodSpec, PodStatus, decode
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
 from deviceplugin.model.pod import ContainerState, Pod, PodContainer
+from deviceplugin.model.preferences import FOREIGN
 from deviceplugin.model.units import ResourceNames
 
 KEPT_ENV = frozenset({"LD_LIBRARY_PATH", "compat32", "SUBMITTER"})
@@ -124,7 +125,9 @@ def _runtime_id(name: str, statuses: Sequence[ContainerStatus]) -> str:
 
 def _ours(annotations: Mapping[str, str], domain: str) -> dict[str, str]:
     return {
-        name: text for name, text in annotations.items() if name.startswith(f"{domain}/") or name == _KEPT_ANNOTATION
+        name: text
+        for name, text in annotations.items()
+        if name.startswith(f"{domain}/") or name == _KEPT_ANNOTATION or name in FOREIGN
     }
 
 

@@ -85,6 +85,11 @@ class AnnotationNames:
         return f"{self.domain}/vcuda-cordon"
 
     @property
+    def freed(self) -> str:
+        """On a node, written by the extender: changed when GPUs became free, so that kube-scheduler tries again."""
+        return f"{self.domain}/vcuda-freed"
+
+    @property
     def node_labels(self) -> str:
         """On a node: the keys of the labels that the agent set, so that it removes only its own."""
         return f"{self.domain}/vcuda-node-labels"

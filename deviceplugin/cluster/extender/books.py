@@ -1,0 +1,195 @@
+"""What every node has and who holds what of it: the only memory of the extender that decides anything.
+
+In: nodes and pods as the watches tell of them, reservations of filter, commitments of bind. Out: the state of a node,
+or why it cannot be used. Not here: any choice, and the API server. Invariants:
+
+- a bound pod has one holding, on the node it is bound to, however the events about it were mixed up;
+- a pod that ended or was deleted holds nothing, and no later event about it brings it back; one that is being deleted
+  still holds, for its containers still run;
+- what is not bound ends with its reason: the pod bound elsewhere, ended, deleted, refused anew, or its time over.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from deviceplugin.cluster.extender.holding import Hold, Holding, bound_holding
+from deviceplugin.cluster.extender.node_book import NodeBook
+from deviceplugin.cluster.extender.refusal import UNKNOWN_NODE, Refusal
+from deviceplugin.cluster.extender.reservations import Reservations
+from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.cluster_node import ClusterNode
+from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.units import ResourceNames
+
+_MOST_GONE = 20_000
+Freed = Callable[[str], None]
+
+
+class Books:
+    """`freed` is called with a node's name when a pod there holds less than before."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        *,
+        names: ResourceNames = ResourceNames(),
+        freed: Freed = lambda _: None,
+    ) -> None:
+        self._names = names
+        self._clock = clock
+        self._freed = freed
+        self._nodes: dict[str, NodeBook] = {}
+        self._where: dict[PodUid, tuple[str, ...]] = {}
+        self._waiting: dict[PodUid, ClusterPod] = {}
+        self._nominated: dict[str, dict[PodUid, ClusterPod]] = {}
+        self._ended: set[PodUid] = set()
+        self._gone: OrderedDict[PodUid, None] = OrderedDict()
+        self._lapses = Reservations()
+
+    @property
+    def nodes(self) -> Mapping[str, NodeBook]:
+        return self._nodes
+
+    @property
+    def waiting(self) -> Mapping[PodUid, ClusterPod]:
+        """Pods that want GPUs and are on no node."""
+        return self._waiting
+
+    def put_node(self, node: ClusterNode) -> None:
+        if self._book(node.name).describe(node):
+            self._freed(node.name)
+
+    def drop_node(self, name: str) -> None:
+        if (book := self._nodes.get(name)) is not None:
+            book.vanish()
+            self._tidy(name)
+
+    def put_pod(self, pod: ClusterPod) -> None:
+        uid = pod.uid
+        if not pod.pod.is_gpu or uid in self._gone or uid in self._ended:
+            return
+        if pod.pod.is_terminal:
+            self._ended.add(uid)
+            self._end(uid)
+        elif pod.pod.node:
+            self._settle(pod)
+        elif self.bound_to(uid) is None:
+            self._wait(pod)
+
+    def drop_pod(self, uid: PodUid) -> None:
+        """It was deleted. Its UID never comes again, but late news of it may."""
+        self._ended.discard(uid)
+        self._end(uid)
+        self._gone[uid] = None
+        if len(self._gone) > _MOST_GONE:
+            self._gone.popitem(last=False)
+
+    def is_over(self, uid: PodUid) -> bool:
+        return uid in self._gone or uid in self._ended
+
+    def bound_to(self, uid: PodUid) -> str | None:
+        return next((each.node for each in self.holdings(uid) if each.is_bound), None)
+
+    def holdings(self, uid: PodUid) -> Iterator[Holding]:
+        return (self._nodes[node].holdings[uid] for node in self._where.get(uid, ()))
+
+    def on(self, node: str, uid: PodUid) -> Holding | None:
+        book = self._nodes.get(node)
+        return None if book is None else book.holdings.get(uid)
+
+    def problem(self, node: str) -> Refusal | None:
+        book = self._nodes.get(node)
+        return UNKNOWN_NODE if book is None else book.problem
+
+    def nominated(self, node: str) -> Iterable[ClusterPod]:
+        """Pods for which kube-scheduler makes room there."""
+        return self._nominated.get(node, {}).values()
+
+    def hold(self, holding: Holding) -> None:
+        """Takes the place of what the pod held of this node; what is reserved for it elsewhere is given up."""
+        uid = holding.pod.uid
+        for other in tuple(self.holdings(uid)):
+            if other.node != holding.node and other.hold is Hold.RESERVED:
+                self.release(uid, other.node)
+        self._enter(holding)
+
+    def release(self, uid: PodUid, node: str) -> None:
+        """Whoever wanted it does not any more."""
+        if self.on(node, uid) is None:
+            return
+        self._nodes[node].release(uid)
+        left = tuple(other for other in self._where[uid] if other != node)
+        if left:
+            self._where[uid] = left
+        else:
+            del self._where[uid]
+        self._tidy(node)
+        self._freed(node)
+
+    def lapse(self) -> None:
+        """Ends what has waited too long."""
+        for uid, node in self._lapses.due(self._clock()):
+            held = self.on(node, uid)
+            if held is not None and held.expires <= self._clock():
+                self.release(uid, node)
+
+    def _enter(self, holding: Holding) -> None:
+        uid, node = holding.pod.uid, holding.node
+        self._book(node).hold(holding)
+        if node not in self._where.get(uid, ()):
+            self._where[uid] = (*self._where.get(uid, ()), node)
+        if holding.lapses:
+            self._lapses.expect(uid, node, holding.expires)
+
+    def _settle(self, pod: ClusterPod) -> None:
+        """A bound pod: the API server's word replaces ours."""
+        uid, node = pod.uid, pod.pod.node
+        self._forget_waiting(uid)
+        known, found = self.on(node, uid), bound_holding(pod, self._names)
+        if known != found:
+            self._enter(found)
+        for other in tuple(self.holdings(uid)):
+            if other.node != node:
+                self.release(uid, other.node)
+        if known is not None and (known.allocations, known.somewhere) != (found.allocations, found.somewhere):
+            self._freed(node)
+
+    def _wait(self, pod: ClusterPod) -> None:
+        uid = pod.uid
+        self._forget_waiting(uid)
+        self._waiting[uid] = pod
+        if pod.nominated_node:
+            self._nominated.setdefault(pod.nominated_node, {})[uid] = pod
+        for held in tuple(self.holdings(uid)):
+            refused = pod.is_refused and pod.pod.resource_version != held.version
+            if held.hold is Hold.RESERVED and (refused or pod.pod.deleting):
+                self.release(uid, held.node)
+
+    def _end(self, uid: PodUid) -> None:
+        self._forget_waiting(uid)
+        for held in tuple(self.holdings(uid)):
+            self.release(uid, held.node)
+
+    def _forget_waiting(self, uid: PodUid) -> None:
+        pod = self._waiting.pop(uid, None)
+        if pod is not None and pod.nominated_node:
+            there = self._nominated[pod.nominated_node]
+            del there[uid]
+            if not there:
+                del self._nominated[pod.nominated_node]
+
+    def _book(self, name: str) -> NodeBook:
+        book = self._nodes.get(name)
+        if book is None:
+            book = self._nodes[name] = NodeBook(name)
+        return book
+
+    def _tidy(self, name: str) -> None:
+        if self._nodes[name].is_forgotten:
+            del self._nodes[name]
+
+
+def doubted(holding: Holding, until: float) -> Holding:
+    """A Binding whose answer is not known may still be carried out until then."""
+    return replace(holding, hold=Hold.DOUBTFUL, expires=until)

@@ -1,0 +1,107 @@
+"""The extender as one object: its verbs, and what it has to be told.
+
+In: values of `wire`, changes of pods and nodes, the API server's verbs. Out: values of `wire`. Not here: HTTP, whether
+the watches are in step (`scheduler` answers nothing before), and who may ask.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from deviceplugin.cluster.extender.bind import Api, Bind
+from deviceplugin.cluster.extender.books import Books
+from deviceplugin.cluster.extender.dry_run import DryRun
+from deviceplugin.cluster.extender.explain import Explain, Explanation
+from deviceplugin.cluster.extender.filter import Filter
+from deviceplugin.cluster.extender.preempt import Preempt
+from deviceplugin.cluster.extender.prioritize import Prioritize
+from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS, Settings
+from deviceplugin.cluster.extender.verdicts import Verdicts
+from deviceplugin.cluster.extender.wake_up import NodeApi, WakeUp
+from deviceplugin.cluster.extender.wire import BindOrder, Filtered, PreemptQuestion, Question, Victims
+from deviceplugin.model.allocation import ContainerRole, PodRef, PodUid
+from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.cluster_node import ClusterNode
+from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.pod_request import ContainerRequest, PodRequest
+from deviceplugin.model.request import Request
+from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.placement.nodes import NodeScorer
+from deviceplugin.placement.workload import ASSUMED, Workload
+
+_ANYBODY = PodRequest(
+    PodRef(PodUid(""), "", ""), (ContainerRequest("main", ContainerRole.APP, 0, Request(CORES_PER_GPU, 0)),)
+)
+
+
+class ClusterApi(Api, NodeApi, Protocol):
+    """All that the extender needs of the API server; `kube.cluster_client` has it."""
+
+
+class Extender:
+    """`wake_up.run()` is to be run beside it. `freed` gets the node's name when room appears there."""
+
+    def __init__(
+        self,
+        api: ClusterApi,
+        settings: Settings = DEFAULT_SETTINGS,
+        *,
+        typical: Workload = ASSUMED,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.verdicts = Verdicts(wall=wall)
+        self.wake_up = WakeUp(
+            api, AnnotationNames(settings.names.domain), anybody_waits=lambda: self.verdicts.anybody_waits, wall=wall
+        )
+        self.books = Books(clock, names=settings.names, freed=self.wake_up.freed)
+        self._scorer = NodeScorer(typical)
+        self._filter = Filter(self.books, self.verdicts, self._scorer, settings=settings, clock=clock)
+        self._dry_run = DryRun(self.books, NodeScorer(typical), settings=settings)
+        self._prioritize = Prioritize(self.books, self._scorer, settings=settings)
+        self._bind = Bind(self.books, api, settings=settings, clock=clock)
+        self._preempt = Preempt(self.books, settings=settings)
+        self._explain = Explain(self.books, self.verdicts, settings=settings)
+
+    def put_node(self, node: ClusterNode) -> None:
+        self.books.put_node(node)
+
+    def drop_node(self, name: str) -> None:
+        self.books.drop_node(name)
+        self._scorer.forget(name)
+
+    def put_pod(self, pod: ClusterPod) -> None:
+        self.books.put_pod(pod)
+        if pod.pod.node:
+            self.verdicts.forget(pod.uid)
+
+    def drop_pod(self, uid: PodUid) -> None:
+        self.books.drop_pod(uid)
+        self.verdicts.forget(uid)
+
+    def settle(self) -> None:
+        """Once the books are complete after the start: the first question is then as quick as the others."""
+        states = [book.state for book in self.books.nodes.values() if book.problem is None]
+        self._scorer.choose(_ANYBODY, states)
+
+    def lapse(self) -> None:
+        """To be called now and then: frees what has waited too long also while nobody asks."""
+        self.books.lapse()
+
+    def filter(self, question: Question) -> Filtered:
+        return self._filter.filter(question)
+
+    def filter_dry_run(self, question: Question) -> Filtered:
+        return self._dry_run.filter(question)
+
+    def prioritize(self, question: Question) -> tuple[tuple[str, int], ...]:
+        return self._prioritize.scores(question)
+
+    async def bind(self, order: BindOrder) -> str:
+        return await self._bind.bind(order)
+
+    def preempt(self, question: PreemptQuestion) -> dict[str, Victims]:
+        return self._preempt.victims(question)
+
+    def explain(self, namespace: str, name: str) -> Explanation | None:
+        return self._explain.explain(namespace, name)

@@ -1,0 +1,130 @@
+"""What one pod holds of one node, and how we know of it.
+
+In: a bound pod with its annotations, or what a verb decided. Out: `Holding`. An allocation annotation is believed only
+where it was written for this very pod (UID) and this very node: annotations are copied along when a pod is recreated
+from its own YAML. A container of which no annotation speaks was placed by somebody else, on GPUs that nobody has told
+us: it stands in `somewhere` until the node's agent writes the allocation back.
+"""
+
+import enum
+import math
+from dataclasses import dataclass
+
+from deviceplugin.errors import ParseError, VcudaError
+from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef
+from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotations import PodAllocation, parse_allocation
+from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.pod import Pod
+from deviceplugin.model.pod_request import ContainerRequest, PodRequest, pod_request
+from deviceplugin.model.request import Request
+from deviceplugin.model.units import ResourceNames
+
+NEVER = math.inf
+
+
+class Hold(enum.Enum):
+    """Who says that a pod holds something."""
+
+    BOUND = "bound"  # the API server
+    COMMITTED = "committed"  # we: the Binding is under way, or written and not seen yet
+    DOUBTFUL = "doubtful"  # nobody: a Binding got no answer and may still arrive
+    RESERVED = "reserved"  # filter, for a Binding that is to come
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """`expires` is a time of the monotonic clock; what is bound never does.
+
+    `request` is what placement was asked, where it was ours.
+    `version` is the pod's when the reservation was made: a later one that says PodScheduled=False ends it.
+    """
+
+    pod: PodRef
+    node: str
+    hold: Hold
+    allocations: tuple[Allocation, ...] = ()
+    somewhere: tuple[ContainerRequest, ...] = ()
+    priority: int = 0
+    deleting: bool = False
+    expires: float = NEVER
+    version: str = ""
+    problem: str = ""
+    request: PodRequest | None = None
+
+    @property
+    def is_bound(self) -> bool:
+        return self.hold is Hold.BOUND
+
+    @property
+    def lapses(self) -> bool:
+        return self.expires != NEVER
+
+
+def bound_holding(found: ClusterPod, names: ResourceNames) -> Holding:
+    """What a bound pod holds, never raising: a pod that asks for nonsense is refused by its node and holds nothing."""
+    pod = found.pod
+    try:
+        asked = pod_request(pod, names)
+    except VcudaError as error:
+        asked, problem = PodRequest(pod.api_ref, ()), error.message
+    else:
+        problem = ""
+    written, doubt = _believed(pod, AnnotationNames(names.domain))
+    exact, somewhere = _split(pod, asked, written)
+    return Holding(
+        pod=pod.api_ref,
+        node=pod.node,
+        hold=Hold.BOUND,
+        allocations=exact,
+        somewhere=somewhere,
+        priority=found.priority,
+        deleting=pod.deleting,
+        problem=problem or doubt,
+    )
+
+
+def _believed(pod: Pod, names: AnnotationNames) -> tuple[PodAllocation | None, str]:
+    text = pod.annotations.get(names.allocation)
+    if text is None:
+        return None, ""
+    try:
+        written = parse_allocation(text)
+    except ParseError as error:
+        return None, error.message
+    if written.pod not in (pod.ref.uid, pod.api_uid):
+        return None, f"annotation {names.allocation} was written for another pod; it is not believed"
+    if pod.annotations.get(names.predicate_node, pod.node) != pod.node:
+        return None, f"annotation {names.allocation} was written for another node; it is not believed"
+    return written, ""
+
+
+def _split(
+    pod: Pod, asked: PodRequest, written: PodAllocation | None
+) -> tuple[tuple[Allocation, ...], tuple[ContainerRequest, ...]]:
+    """What is known to be where, and the containers of which it is not."""
+    exact: list[Allocation] = []
+    somewhere: list[ContainerRequest] = []
+    known = {each.name for each in asked.containers}
+    shares = {} if written is None else dict(written.containers)
+    for each in asked.containers:
+        found = shares.get(each.name, ())
+        if _covers(found, each.request):
+            exact.append(Allocation(ContainerRef(pod.api_ref, each.name), each.role, each.request, found, each.index))
+        else:
+            somewhere.append(each)
+    exact += (_unasked(pod, name, shares[name]) for name in sorted(shares.keys() - known))
+    return tuple(exact), tuple(somewhere)
+
+
+def _covers(shares: tuple[GpuShare, ...], request: Request) -> bool:
+    """An annotation that gives less than the pod asks is not what kubelet was asked for."""
+    cores, blocks = sum(share.cores for share in shares), sum(share.blocks for share in shares)
+    return len(shares) == request.gpus and cores >= request.cores and blocks >= request.blocks
+
+
+def _unasked(pod: Pod, name: str, shares: tuple[GpuShare, ...]) -> Allocation:
+    found = pod.container(name)
+    role, index = (ContainerRole.UNKNOWN, 0) if found is None else (found.role, found.index)
+    request = Request(sum(share.cores for share in shares), sum(share.blocks for share in shares))
+    return Allocation(ContainerRef(pod.api_ref, name), role, request, shares, index)

@@ -1,0 +1,104 @@
+"""What a node lacks for a pod, GPU by GPU.
+
+In: what the pod asks and the node as the pod sees it. Out: what speaks against each GPU, how much is missing where
+least is, and a sentence that says what would have to change. Of several containers the first that finds no room alone
+is looked at, for its GPUs are the shortest.
+"""
+
+from dataclasses import dataclass
+
+from deviceplugin.cluster.extender.refusal import FOREIGN_INVENTORY, NOMINATED, PREFERRED, Refusal
+from deviceplugin.errors import CapacityError, RequestError
+from deviceplugin.model.gpu import Gpu
+from deviceplugin.model.pod_request import ContainerRequest, PodRequest
+from deviceplugin.model.preferences import GpuPolicy
+from deviceplugin.model.request import RequestKind
+from deviceplugin.model.units import CORES_PER_GPU, format_blocks
+from deviceplugin.placement.candidates import Rules, Survey, survey
+from deviceplugin.placement.describe import obstacle_text
+from deviceplugin.placement.node_state import NodeState
+from deviceplugin.placement.pod import place_pod
+from deviceplugin.placement.snapshot import GpuView
+
+_FAR = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """`gpus` in minor order with what speaks against each; `change` what would help, empty where nothing would."""
+
+    gpus: tuple[tuple[Gpu, str], ...] = ()
+    order: int = _FAR
+    change: str = ""
+
+
+def missing_on(asked: PodRequest, state: NodeState, policy: GpuPolicy) -> Missing:
+    rules = Rules(asked.preferences.gpus, state.cordoned)
+    surveys = [(each, survey(each.request, state.snapshot, rules)) for each in asked.containers]
+    short = [(each, found) for each, found in surveys if len(found.candidates.views) < each.request.gpus]
+    container, found = (short or surveys)[0]
+    if not short and _fits(asked, state, policy):
+        return Missing(_gpus(found), 0, "nothing: the pod fits by now and will be tried again")
+    order, change = _least(container, found) if short else (_FAR - 1, "room for all containers of the pod together")
+    return Missing(_gpus(found), order, change)
+
+
+def what_to_change(why: Refusal, missing: Missing) -> str:
+    if why == PREFERRED:
+        return "nothing: the pod fits, and another node was preferred"
+    if why == NOMINATED:
+        return "the pod for which kube-scheduler makes room there must be bound first"
+    if why == FOREIGN_INVENTORY:
+        return "the node's agent and the scheduler must be of versions that understand each other"
+    if missing.change:
+        return missing.change
+    if missing.gpus:
+        return "the pod must ask for less or for other GPUs, or the node must get others"
+    return "the node's agent must run and report GPUs"
+
+
+def _fits(asked: PodRequest, state: NodeState, policy: GpuPolicy) -> bool:
+    try:
+        place_pod(asked, state, policy=policy)
+    except (CapacityError, RequestError):
+        return False
+    return True
+
+
+def _gpus(found: Survey) -> tuple[tuple[Gpu, str], ...]:
+    free = [(view.gpu, "") for view in found.candidates.views]
+    closed = [(view.gpu, obstacle_text(obstacle, view)) for view, obstacle in found.obstacles]
+    return tuple(sorted((*free, *closed), key=lambda one: (one[0].minor, one[0].uuid)))
+
+
+def _least(container: ContainerRequest, found: Survey) -> tuple[int, str]:
+    """The GPUs on which least would have to become free, and how much."""
+    passing = [view for view, obstacle in found.obstacles if obstacle.passes]
+    needed = container.request.gpus - len(found.candidates.views)
+    if len(passing) < needed:
+        return _FAR, ""
+    nearest = sorted(passing, key=lambda view: (_lacks(container, view), view.gpu.minor))[:needed]
+    order = sum(_parts(container, view) for view in nearest)
+    return order, "; ".join(_more(container, view) for view in nearest)
+
+
+def _lacks(container: ContainerRequest, view: GpuView) -> tuple[int, int]:
+    """Cores and blocks that would have to become free on this GPU."""
+    request = container.request
+    whole = request.kind is not RequestKind.SHARE
+    cores = CORES_PER_GPU if whole else request.cores_per_gpu
+    blocks = view.gpu.blocks if whole else request.blocks_per_gpu
+    return max(0, cores - view.free_cores), max(0, blocks - view.free_blocks)
+
+
+def _parts(container: ContainerRequest, view: GpuView) -> int:
+    """Thousandths of a GPU."""
+    cores, blocks = _lacks(container, view)
+    return max(cores * 10, blocks * 1000 // max(1, view.gpu.blocks))
+
+
+def _more(container: ContainerRequest, view: GpuView) -> str:
+    cores, blocks = _lacks(container, view)
+    lacking = [f"{cores} more cores"] if cores else []
+    lacking += [f"{format_blocks(blocks)} more"] if blocks else []
+    return f"{' and '.join(lacking)} must become free on GPU {view.gpu.minor}"

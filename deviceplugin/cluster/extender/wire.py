@@ -1,0 +1,182 @@
+"""The extender protocol of kube-scheduler (k8s.io/kube-scheduler/extender/v1) as values.
+
+In: bodies of requests. Out: values, or a ParseError of one sentence; bodies of answers. Its Go types carry no JSON
+names, so keys are in Title case; requests made by hand in lower case are read too, as Go itself would. A full node is
+kept as the bytes it came as and goes back the same way.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from deviceplugin.errors import ParseError
+from deviceplugin.kube.cluster_nodes import cluster_node
+from deviceplugin.kube.cluster_pods import cluster_pod
+from deviceplugin.kube.cluster_structs import ClusterNodeObject, ClusterPodObject
+from deviceplugin.model.allocation import PodRef, PodUid
+from deviceplugin.model.cluster_node import ClusterNode
+from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.units import ResourceNames
+
+Decoded = TypeVar("Decoded")
+
+
+@dataclass(frozen=True, slots=True)
+class FullNode:
+    """A node that came with the request."""
+
+    node: ClusterNode
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Filter and prioritize: which of these nodes? `full` is there where kube-scheduler sent nodes and not names."""
+
+    pod: ClusterPod
+    names: tuple[str, ...]
+    full: tuple[FullNode, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BindOrder:
+    """Bind this pod to this node."""
+
+    pod: PodRef
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """Who would be evicted on one node."""
+
+    pods: tuple[PodUid, ...]
+    violations: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptQuestion:
+    """Which of these evictions make room for the pod?"""
+
+    pod: ClusterPod
+    victims: Mapping[str, Victims]
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """The answer to filter. `error` is for what is nobody's fault but ours."""
+
+    names: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    unresolvable: Mapping[str, str] = field(default_factory=dict)
+    error: str = ""
+
+
+class _NodeList(msgspec.Struct):
+    items: list[msgspec.Raw] | None = None
+
+
+def read_question(body: bytes, names: ResourceNames = ResourceNames()) -> Question:
+    """NodeNames are what counts where both are there, as in kube-scheduler."""
+    keys = _keys(body, "the filter request")
+    pod = cluster_pod(_decode(ClusterPodObject, _needed(keys, "Pod"), "Pod"), names)
+    if "nodenames" in keys:
+        return Question(pod, tuple(_decode(list[str], keys["nodenames"], "NodeNames")))
+    nodes = _decode(_NodeList, keys["nodes"], "Nodes") if "nodes" in keys else _NodeList()
+    full = tuple(_full(item, names) for item in nodes.items or ())
+    return Question(pod, tuple(each.node.name for each in full), full)
+
+
+def read_bind(body: bytes) -> BindOrder:
+    keys = _keys(body, "the bind request")
+    name, namespace, uid, node = (
+        _decode(str, _needed(keys, key), key) for key in ("PodName", "PodNamespace", "PodUID", "Node")
+    )
+    if not (name and namespace and uid and node):
+        raise ParseError("the bind request lacks one of PodName, PodNamespace, PodUID and Node")
+    return BindOrder(PodRef(PodUid(uid), namespace, name), node)
+
+
+def read_preempt(body: bytes, names: ResourceNames = ResourceNames()) -> PreemptQuestion:
+    """Victims come as UIDs, or as whole pods where the extender keeps no nodes."""
+    keys = _keys(body, "the preempt request")
+    pod = cluster_pod(_decode(ClusterPodObject, _needed(keys, "Pod"), "Pod"), names)
+    for key in ("NodeNameToMetaVictims", "NodeNameToVictims"):
+        if key.lower() in keys:
+            found = _decode(dict[str, msgspec.Raw], keys[key.lower()], key)
+            return PreemptQuestion(pod, {node: _victims(bytes(raw)) for node, raw in found.items()})
+    return PreemptQuestion(pod, {})
+
+
+def write_filtered(answer: Filtered, question: Question) -> bytes:
+    nodes = None
+    if question.full is not None:
+        chosen = set(answer.names)
+        items = [msgspec.Raw(each.body) for each in question.full if each.node.name in chosen]
+        nodes = {"metadata": {}, "items": items}
+    return msgspec.json.encode({
+        "Nodes": nodes,
+        "NodeNames": None if question.full is not None else answer.names,
+        "FailedNodes": answer.failed,
+        "FailedAndUnresolvableNodes": answer.unresolvable,
+        "Error": answer.error,
+    })  # fmt: skip
+
+
+def write_scores(scores: Sequence[tuple[str, int]]) -> bytes:
+    return msgspec.json.encode([{"Host": name, "Score": score} for name, score in scores])
+
+
+def write_bound(error: str) -> bytes:
+    return msgspec.json.encode({"Error": error})
+
+
+def write_victims(victims: Mapping[str, Victims]) -> bytes:
+    return msgspec.json.encode({
+        "NodeNameToMetaVictims": {
+            node: {"Pods": [{"UID": uid} for uid in each.pods], "NumPDBViolations": each.violations}
+            for node, each in victims.items()
+        }
+    })  # fmt: skip
+
+
+_NULL = b"null"
+
+
+def _keys(body: bytes, what: str) -> dict[str, bytes]:
+    found = _decode(dict[str, msgspec.Raw], body, what)
+    return {key.lower(): bytes(raw) for key, raw in found.items() if bytes(raw) != _NULL}
+
+
+def _needed(keys: Mapping[str, bytes], key: str) -> bytes:
+    raw = keys.get(key.lower())
+    if raw is None:
+        raise ParseError(f"the request has no {key}")
+    return raw
+
+
+def _full(raw: msgspec.Raw, names: ResourceNames) -> FullNode:
+    return FullNode(cluster_node(_decode(ClusterNodeObject, bytes(raw), "a node of Nodes"), names), bytes(raw))
+
+
+def _victims(raw: bytes) -> Victims:
+    keys = _keys(raw, "the victims of a node")
+    pods = _decode(list[msgspec.Raw], keys.get("pods", b"[]"), "Pods")
+    violations = _decode(int, keys.get("numpdbviolations", b"0"), "NumPDBViolations")
+    return Victims(tuple(_uid(bytes(pod)) for pod in pods), violations)
+
+
+def _uid(raw: bytes) -> PodUid:
+    keys = _keys(raw, "a victim")
+    if "metadata" in keys:
+        keys = _keys(keys["metadata"], "the metadata of a victim")
+    return PodUid(_decode(str, _needed(keys, "UID"), "UID"))
+
+
+def _decode(type_: type[Decoded], body: bytes, what: str) -> Decoded:
+    try:
+        return msgspec.json.decode(body, type=type_)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ParseError(f"{what} cannot be read: {str(error)[:200]}") from None

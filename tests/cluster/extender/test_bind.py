@@ -1,0 +1,209 @@
+"""bind: one write, or nothing left behind."""
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.extender.holding import Hold
+from deviceplugin.model.allocation import ContainerRole
+from deviceplugin.model.cluster_pod import ClusterPod
+from tests.cluster.extender.api import Fate, MemoryApi
+from tests.cluster.extender.conftest import Clock
+from tests.cluster.extender.makers import NAMES, ask, bound, node, order, pod
+
+
+def chosen(extender: Extender, api: MemoryApi, one: ClusterPod, *names: str) -> ClusterPod:
+    """The pod waits at the API server, the watch has told of it, and filter has chosen."""
+    kept = api.put(one)
+    extender.put_pod(kept)
+    assert extender.filter(ask(kept, *names)).names
+    return kept
+
+
+def hold(extender: Extender, name: str, one: ClusterPod) -> Hold | None:
+    held = extender.books.on(name, one.uid)
+    return None if held is None else held.hold
+
+
+async def test_a_binding_carries_the_allocation(extender: Extender, api: MemoryApi) -> None:
+    extender.put_node(node("a"))
+    one = chosen(extender, api, pod(cores=50, blocks=8, more=[("setup", ContainerRole.INIT, 100, 0)]), "a")
+    assert await extender.bind(order(one, "a")) == ""
+    written = api.pods[one.uid].pod
+    assert written.node == "a"
+    found = written.annotations
+    assert (found[NAMES.predicate_node], found[NAMES.gpu_assigned]) == ("a", "false")
+    assert found[NAMES.predicate_time].isdecimal()
+    assert found[NAMES.gpu_indices(0)] in ("0", "1")
+    assert NAMES.gpu_indices(1) not in found
+    allocation = json.loads(found[NAMES.allocation])
+    assert allocation["pod"] == one.uid
+    assert set(allocation["containers"]) == {"main", "setup"}
+    extender.put_pod(api.pods[one.uid])
+    assert hold(extender, "a", one) is Hold.BOUND
+
+
+async def test_binding_again_is_binding_once(extender: Extender, api: MemoryApi) -> None:
+    extender.put_node(node("a"))
+    extender.put_node(node("b"))
+    one = chosen(extender, api, pod(), "a")
+    assert [await extender.bind(order(one, "a")) for _ in range(2)] == ["", ""]
+    extender.put_pod(api.pods[one.uid])
+    assert await extender.bind(order(one, "a")) == ""
+    assert "bound to node a already" in await extender.bind(order(one, "b"))
+    assert api.bindings == 1
+
+
+async def test_the_same_order_twice_at_once_is_one_order(extender: Extender, api: MemoryApi) -> None:
+    extender.put_node(node("a"))
+    extender.put_node(node("b"))
+    one = chosen(extender, api, pod(), "a")
+    api.turns = 5
+    orders = (order(one, "a"), order(one, "a"), order(one, "b"))
+    said = await asyncio.gather(*(extender.bind(each) for each in orders))
+    assert said[:2] == ["", ""]
+    assert "already" in said[2]
+    assert api.bindings == 1
+
+
+async def test_a_caller_that_goes_away_does_not_stop_the_binding(extender: Extender, api: MemoryApi) -> None:
+    extender.put_node(node("a"))
+    one = chosen(extender, api, pod(), "a")
+    api.turns = 20
+    caller = asyncio.create_task(extender.bind(order(one, "a")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    caller.cancel()
+    assert await extender.bind(order(one, "a")) == ""
+    assert (api.bindings, api.pods[one.uid].pod.node) == (1, "a")
+
+
+async def test_without_a_reservation_the_node_is_looked_at_again(extender: Extender, api: MemoryApi) -> None:
+    extender.put_node(node("a", 1))
+    one = api.put(pod(cores=100, blocks=0))
+    assert await extender.bind(order(one, "a")) == ""
+    other = api.put(pod())
+    assert "asked, but" in await extender.bind(order(other, "a"))
+    assert api.bindings == 1
+
+
+async def test_what_was_reserved_is_looked_at_again(extender: Extender, api: MemoryApi) -> None:
+    extender.put_node(node("a", 2))
+    one = chosen(extender, api, pod(cores=100, blocks=0), "a")
+    extender.put_node(node("a", 2, ill=[0]))
+    assert await extender.bind(order(one, "a")) == ""
+    assert api.pods[one.uid].pod.annotations[NAMES.gpu_indices(0)] == "1"
+
+
+@pytest.mark.parametrize(
+    ("fate", "said", "left"),
+    [
+        (Fate.REFUSED, "bind refused", None),
+        (Fate.BROKEN_BEFORE, "bind: the server is unwell", Hold.DOUBTFUL),
+        (Fate.BROKEN_AFTER, "", Hold.BOUND),
+        (Fate.LATE, "bind: no answer", Hold.DOUBTFUL),
+    ],
+)
+async def test_after_a_failure_the_pod_is_read_before_anything_is_given_up(
+    extender: Extender, api: MemoryApi, fate: Fate, said: str, left: Hold | None
+) -> None:
+    extender.put_node(node("a"))
+    one = chosen(extender, api, pod(), "a")
+    api.fates = [fate]
+    assert await extender.bind(order(one, "a")) == said
+    assert hold(extender, "a", one) is left
+
+
+async def test_where_nobody_answers_what_was_committed_is_kept_for_a_while(
+    extender: Extender, api: MemoryApi, clock: Clock
+) -> None:
+    extender.put_node(node("a", 1))
+    one = chosen(extender, api, pod(cores=100, blocks=0), "a")
+    api.fates, api.read_fates = [Fate.BROKEN_AFTER], [Fate.LATE]
+    assert await extender.bind(order(one, "a")) == "bind: connection lost"
+    clock.now += 70
+    assert extender.filter(ask(pod(), "a")).names == ()
+    clock.now += 10
+    assert extender.filter(ask(pod(), "a")).names == ("a",)
+
+
+async def test_a_binding_that_arrives_late_finds_its_gpus_still_there(extender: Extender, api: MemoryApi) -> None:
+    extender.put_node(node("a", 1))
+    extender.put_node(node("b", 1))
+    one = chosen(extender, api, pod(cores=100, blocks=0), "a")
+    api.fates = [Fate.LATE]
+    await extender.bind(order(one, "a"))
+    assert extender.filter(ask(one, "b")).names == ("b",)
+    assert extender.filter(ask(pod(), "a")).names == ()
+    api.apply(*api.late.pop())
+    extender.put_pod(api.pods[one.uid])
+    assert (hold(extender, "a", one), hold(extender, "b", one)) == (Hold.BOUND, None)
+
+
+async def test_a_pod_whose_binding_is_doubtful_is_offered_the_same_gpus_again(
+    extender: Extender, api: MemoryApi
+) -> None:
+    extender.put_node(node("a", 4))
+    one = chosen(extender, api, pod(cores=100, blocks=0), "a")
+    first = extender.books.on("a", one.uid)
+    api.fates = [Fate.LATE]
+    await extender.bind(order(one, "a"))
+    assert extender.filter(ask(one, "a")).names == ("a",)
+    assert await extender.bind(order(one, "a")) == ""
+    second = extender.books.on("a", one.uid)
+    assert first is not None
+    assert second is not None
+    assert first.allocations == second.allocations
+
+
+async def test_a_pod_that_somebody_else_bound_elsewhere_is_counted_there(extender: Extender, api: MemoryApi) -> None:
+    extender.put_node(node("a", 1))
+    extender.put_node(node("b", 1))
+    one = chosen(extender, api, pod(cores=100, blocks=0), "a")
+    api.put(bound(one, "b"))
+    assert "bound to node b already" in await extender.bind(order(one, "a"))
+    assert (hold(extender, "a", one), hold(extender, "b", one)) == (None, Hold.BOUND)
+
+
+async def test_a_pod_that_is_gone_leaves_nothing_behind(extender: Extender, api: MemoryApi) -> None:
+    extender.put_node(node("a", 1))
+    one = chosen(extender, api, pod(cores=100, blocks=0), "a")
+    del api.pods[one.uid]
+    assert await extender.bind(order(one, "a")) == "no such pod"
+    assert hold(extender, "a", one) is None
+    extender.drop_pod(one.uid)
+    assert "deleted" in await extender.bind(order(one, "a"))
+
+
+async def test_a_pod_that_is_deleted_while_it_is_bound_is_not_counted_again(extender: Extender, api: MemoryApi) -> None:
+    extender.put_node(node("a", 1))
+    one = chosen(extender, api, pod(cores=100, blocks=0), "a")
+    api.turns = 5
+    running = asyncio.create_task(extender.bind(order(one, "a")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    extender.drop_pod(one.uid)
+    await running
+    extender.put_pod(replace(one, pod=replace(one.pod, node="a")))
+    assert hold(extender, "a", one) is None
+
+
+async def test_a_node_that_cannot_be_used_any_more_is_not_bound_to(extender: Extender, api: MemoryApi) -> None:
+    extender.put_node(node("a"))
+    one = chosen(extender, api, pod(), "a")
+    extender.put_node(node("a", text="{"))
+    assert "cannot read" in await extender.bind(order(one, "a"))
+    assert hold(extender, "a", one) is None
+    extender.drop_node("a")
+    assert "not known" in await extender.bind(order(one, "a"))
+
+
+async def test_news_from_before_the_binding_do_not_undo_it(extender: Extender, api: MemoryApi) -> None:
+    extender.put_node(node("a"))
+    one = chosen(extender, api, pod(), "a")
+    assert await extender.bind(order(one, "a")) == ""
+    extender.put_pod(replace(one, pod=replace(one.pod, resource_version="77")))
+    assert hold(extender, "a", one) is Hold.COMMITTED

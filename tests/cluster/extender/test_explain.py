@@ -1,0 +1,105 @@
+"""Why a pod waits, and what would have to change."""
+
+from deviceplugin.cluster.extender.explain import Explanation
+from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.extender.verdicts import Verdicts
+from deviceplugin.model.allocation import ContainerRole
+from deviceplugin.model.cluster_pod import ClusterPod
+from tests.cluster.extender.makers import allocated, ask, bound, node, on_gpu, pod
+
+
+def runs(extender: Extender, name: str, at: int, cores: int, blocks: int) -> ClusterPod:
+    one = pod(f"on-{name}-{at}", cores=cores, blocks=blocks)
+    extender.put_pod(bound(one, name, allocated(one, {"main": on_gpu(name, at, cores, blocks)})))
+    return one
+
+
+def explained(extender: Extender, one: ClusterPod) -> Explanation:
+    found = extender.explain("d", one.pod.ref.name)
+    assert found is not None
+    return found
+
+
+async def test_a_pod_that_nobody_asked_about_has_no_explanation(extender: Extender) -> None:
+    assert extender.explain("d", "p") is None
+
+
+async def test_every_node_and_gpu_has_its_reason_and_what_would_have_to_change(extender: Extender) -> None:
+    extender.put_node(node("a", 3, ill=[2]))
+    extender.put_node(node("small", 1, blocks=4))
+    extender.put_node(node("broken", text="{"))
+    runs(extender, "a", 0, 70, 8)
+    runs(extender, "a", 1, 60, 60)
+    waits = pod("p", cores=50, blocks=8)
+    assert extender.filter(ask(waits, "a", "small", "broken")).names == ()
+    found = explained(extender, waits)
+    assert found.sentence == "none of the 3 nodes that kube-scheduler asked about carries the pod"
+    assert found.asked == ("container main: 50 cores and 8 blocks (2 GiB) of one GPU",)
+    assert [each.node for each in found.nodes] == ["a", "broken", "small"] or found.nodes[0].node == "a"
+    first = found.nodes[0]
+    assert first.change == "10 more cores and 4 blocks (1 GiB) more must become free on GPU 1"
+    assert [gpu.against for gpu in first.gpus] == ["only 30 cores free", "only 40 cores free", "unhealthy: Xid 79"]
+    assert first.gpus[0].holders == ("d/on-a-0: 70 cores, 8 blocks (bound)",)
+    others = {each.node: each.change for each in found.nodes[1:]}
+    assert others["small"] == "the pod must ask for less or for other GPUs, or the node must get others"
+    assert "vcuda-inventory" in others["broken"]
+
+
+async def test_a_pod_that_fits_by_now_is_told_so(extender: Extender) -> None:
+    extender.put_node(node("a", 1))
+    other = runs(extender, "a", 0, 100, 64)
+    waits = pod("p")
+    extender.filter(ask(waits, "a"))
+    extender.drop_pod(other.uid)
+    assert explained(extender, waits).nodes[0].change == "nothing: the pod fits by now and will be tried again"
+
+
+async def test_whole_gpus_that_are_missing_are_named(extender: Extender) -> None:
+    extender.put_node(node("a", 2))
+    runs(extender, "a", 0, 20, 8)
+    runs(extender, "a", 1, 90, 8)
+    waits = pod("p", cores=100, blocks=0)
+    extender.filter(ask(waits, "a"))
+    change = explained(extender, waits).nodes[0].change
+    assert change == "20 more cores and 8 blocks (2 GiB) more must become free on GPU 0"
+
+
+async def test_containers_that_only_fit_alone_are_told_apart(extender: Extender) -> None:
+    extender.put_node(node("a", 1))
+    runs(extender, "a", 0, 30, 8)
+    waits = pod("p", cores=40, more=[("side", ContainerRole.APP, 40, 8)])
+    extender.filter(ask(waits, "a"))
+    assert explained(extender, waits).nodes[0].change == "room for all containers of the pod together"
+
+
+async def test_a_chosen_pod_says_where(extender: Extender) -> None:
+    extender.put_node(node("a", 1))
+    one = pod("p")
+    extender.filter(ask(one, "a"))
+    assert explained(extender, one).node == "a"
+    extender.put_pod(bound(one, "a"))
+    assert extender.explain("d", "p") is None
+
+
+async def test_of_many_nodes_the_nearest_are_told_in_full(extender: Extender) -> None:
+    names = [f"n{at:02}" for at in range(30)]
+    for at, name in enumerate(names):
+        extender.put_node(node(name, 1))
+        runs(extender, name, 0, 99 - at, 8)
+    waits = pod("p", cores=100, blocks=0)
+    extender.filter(ask(waits, *names))
+    found = explained(extender, waits)
+    assert (len(found.nodes), found.left_out) == (20, 10)
+    assert found.nodes[0].node == "n29"
+    assert found.reasons == {"insufficient whole GPUs": 30}
+
+
+def test_the_oldest_verdicts_are_forgotten_first() -> None:
+    verdicts = Verdicts(most=2)
+    pods = [pod() for _ in range(3)]
+    for each in pods:
+        verdicts.record(each, None, {})
+    assert [verdicts.of(each.uid) is not None for each in pods] == [False, True, True]
+    for each in pods:
+        verdicts.forget(each.uid)
+    assert not verdicts.anybody_waits

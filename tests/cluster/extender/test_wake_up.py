@@ -1,0 +1,72 @@
+"""kube-scheduler is told of room that became free, and not more often than it helps."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.extender.wake_up import WakeUp
+from tests.cluster.extender.api import Fate, MemoryApi
+from tests.cluster.extender.makers import NAMES, allocated, ask, bound, node, on_gpu, pod
+from tests.waiting import until
+
+
+@pytest.fixture
+async def waiting() -> dict[str, bool]:
+    return {"anybody": True}
+
+
+@pytest.fixture
+async def wake_up(api: MemoryApi, waiting: dict[str, bool]) -> AsyncIterator[WakeUp]:
+    made = WakeUp(api, NAMES, anybody_waits=lambda: waiting["anybody"], wall=lambda: 5.0, every=0.05, settle=0.001)
+    running = asyncio.create_task(made.run())
+    yield made
+    running.cancel()
+
+
+async def test_one_write_tells_of_many(wake_up: WakeUp, api: MemoryApi) -> None:
+    for name in ("a", "b", "c"):
+        wake_up.freed(name)
+    await until(lambda: wake_up.writes == 1)
+    assert api.annotated == [("c", {NAMES.freed: "5.000"})]
+
+
+async def test_nobody_waits_and_nothing_is_written(wake_up: WakeUp, api: MemoryApi, waiting: dict[str, bool]) -> None:
+    waiting["anybody"] = False
+    wake_up.freed("a")
+    waiting["anybody"] = True
+    wake_up.freed("b")
+    await until(lambda: wake_up.writes == 1)
+    assert [name for name, _ in api.annotated] == ["b"]
+
+
+async def test_a_node_that_is_gone_gives_way_to_another(wake_up: WakeUp, api: MemoryApi) -> None:
+    api.node_fates = [Fate.REFUSED]
+    wake_up.freed("a")
+    wake_up.freed("b")
+    await until(lambda: wake_up.writes == 1)
+    assert [name for name, _ in api.annotated] == ["a"]
+
+
+async def test_what_could_not_be_told_is_told_with_the_next_attempt(wake_up: WakeUp, api: MemoryApi) -> None:
+    api.node_fates = [Fate.BROKEN_BEFORE, Fate.LATE]
+    wake_up.freed("a")
+    await until(lambda: wake_up.writes == 1)
+    assert wake_up.failures == 2
+    assert [name for name, _ in api.annotated] == ["a"]
+
+
+async def test_a_pod_that_was_refused_is_tried_again_when_another_ends(extender: Extender, api: MemoryApi) -> None:
+    extender.put_node(node("a", 1))
+    other = pod(cores=100, blocks=0)
+    extender.put_pod(bound(other, "a", allocated(other, {"main": on_gpu("a", 0, 100, 64)})))
+    waits = pod()
+    extender.put_pod(waits)
+    assert extender.filter(ask(waits, "a")).names == ()
+    running = asyncio.create_task(extender.wake_up.run())
+    extender.drop_pod(other.uid)
+    await until(lambda: bool(api.annotated))
+    running.cancel()
+    assert extender.filter(ask(waits, "a")).names == ("a",)
+    assert not extender.verdicts.anybody_waits
