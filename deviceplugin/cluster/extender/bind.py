@@ -66,14 +66,19 @@ class Bind:
     async def bind(self, order: BindOrder) -> str:
         """Goes on to its end when the caller goes away: kube-scheduler gives up earlier than the API server."""
         uid = order.pod.uid
-        while (running := self._running.get(uid)) is not None:
+        # A task that is done stays in the table for a moment; awaiting it again and again would never let it leave.
+        while (running := self._running.get(uid)) is not None and not running.task.done():
             said = await asyncio.shield(running.task)
             if running.node == order.node:
                 return said
         task = asyncio.create_task(self._bind(order), name=f"bind {order.pod}")
-        self._running[uid] = _Running(order.node, task)
-        task.add_done_callback(lambda _: self._running.pop(uid, None))
+        self._running[uid] = mine = _Running(order.node, task)
+        task.add_done_callback(lambda _: self._forget(uid, mine))
         return await asyncio.shield(task)
+
+    def _forget(self, uid: PodUid, done: _Running) -> None:
+        if self._running.get(uid) is done:
+            del self._running[uid]
 
     async def _bind(self, order: BindOrder) -> str:
         try:

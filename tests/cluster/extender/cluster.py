@@ -113,7 +113,8 @@ class Cluster:
 
     def seen(self, uid: PodUid) -> News:
         """The last that the watch has told."""
-        return self.api.told[uid][-1] if self.api.told[uid] else None
+        told = self.api.told.get(uid)
+        return told[-1] if told else None
 
     def agent_places(self, uid: PodUid) -> None:
         """The node's agent finds room for a pod that somebody else bound, and writes it back; else the pod fails."""

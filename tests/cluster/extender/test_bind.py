@@ -69,6 +69,35 @@ async def test_the_same_order_twice_at_once_is_one_order(extender: Extender, api
     assert api.bindings == 1
 
 
+@pytest.mark.parametrize("turns", range(6))
+async def test_an_order_for_another_node_waits_for_the_first_and_goes_on_when_that_failed(
+    extender: Extender, api: MemoryApi, turns: int
+) -> None:
+    for name in ("a", "b"):
+        extender.put_node(node(name))
+    one = chosen(extender, api, pod(), "a")
+    api.turns, api.fates = turns, [Fate.REFUSED]
+    orders = [order(one, name) for name in ("a", "b", "b", "a", "b")]
+    said = await asyncio.gather(*(extender.bind(each) for each in orders))
+    assert said == ["bind refused", "", "", "bind refused", ""]
+    assert (api.bindings, api.pods[one.uid].pod.node) == (2, "b")
+
+
+@pytest.mark.parametrize("after", range(12))
+async def test_an_order_that_comes_while_another_is_just_ending_is_answered(
+    extender: Extender, api: MemoryApi, after: int
+) -> None:
+    for name in ("a", "b"):
+        extender.put_node(node(name))
+    one = chosen(extender, api, pod(), "a")
+    api.fates = [Fate.REFUSED]
+    first = asyncio.create_task(extender.bind(order(one, "a")))
+    for _ in range(after):
+        await asyncio.sleep(0)
+    assert await asyncio.create_task(extender.bind(order(one, "b"))) == ""
+    assert await first == "bind refused"
+
+
 async def test_a_caller_that_goes_away_does_not_stop_the_binding(extender: Extender, api: MemoryApi) -> None:
     extender.put_node(node("a"))
     one = chosen(extender, api, pod(), "a")

@@ -198,4 +198,4 @@ class Scheduling(RuleBasedStateMachine):
 
 
 TestScheduling = Scheduling.TestCase
-TestScheduling.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestScheduling.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
