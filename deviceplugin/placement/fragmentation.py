@@ -149,7 +149,7 @@ def _admits(task: TaskKind, kind: Kind) -> bool:
 def by_rate(request: Request) -> int:
     """Small tasks weigh more, because they can fill what large ones leave.
 
-    A share weighs inversely to the cores that it asks for, a task of several GPUs inversely to the root of their number;
+    A share weighs inversely to the cores that it asks for, a task of several GPUs inversely to the root of how many;
     benchmarks/results says which other weights were tried, and on what.
     """
     share = _SCALE * CORES_PER_GPU // request.cores_per_gpu
