@@ -22,7 +22,7 @@ from deviceplugin.placement.occupancy import Occupancy, occupied
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.makers import NAMES, allocated, node
 
-GPUS, BLOCKS = 2, 64
+GPUS, BLOCKS = 1, 64
 REQUEST_SECONDS = 60.0
 News = ClusterPod | None
 

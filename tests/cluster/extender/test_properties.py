@@ -2,7 +2,8 @@
 
 The API server fails in every way there is, the watch is late and repeats itself, the extender is started anew, other
 schedulers bind pods beside it. What a Binding that outlives the process may do is not looked at here: between two
-processes only the node's agent stands guard.
+processes only the node's agent stands guard. The watch is not silent for a minute: a doubt lasts a quarter of a minute
+longer than the API server works on a request, and a watch that is silent for longer is not followed here.
 """
 
 from dataclasses import replace
@@ -16,7 +17,7 @@ from deviceplugin.cluster.extender.reservations import Patience
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.gang import Gang
 from tests.cluster.extender.api import Fate
-from tests.cluster.extender.cluster import BLOCKS, REQUEST_SECONDS, Cluster
+from tests.cluster.extender.cluster import BLOCKS, GPUS, REQUEST_SECONDS, Cluster
 from tests.cluster.extender.makers import ask, deleting, ended, node, order, pod, refused
 
 NAMES = ("a", "b")
@@ -67,6 +68,19 @@ class Scheduling(RuleBasedStateMachine):
         cluster.api.turns = turns
         cluster.binds.append(cluster.loop.create_task(cluster.extender.bind(order(found, held))))
 
+    @rule(which=WHICH, fate=st.sampled_from([Fate.WORKS, *Fate]))
+    def schedule(self, which: int, fate: Fate) -> None:
+        """The usual course, undisturbed."""
+        self.ask_filter(which, list(NAMES))
+        self.bind(which, NAMES[0], fate, Fate.WORKS, 0)
+        self.cluster.spin(12)
+
+    @rule()
+    def the_watch_catches_up(self) -> None:
+        for uid in tuple(self.cluster.api.news):
+            while self.cluster.api.news[uid]:
+                self.cluster.tell(uid)
+
     @rule(turns=st.integers(1, 6))
     def time_passes_in_the_loop(self, turns: int) -> None:
         self.cluster.spin(turns)
@@ -78,7 +92,7 @@ class Scheduling(RuleBasedStateMachine):
 
     @rule(which=WHICH, at=WHICH)
     def the_watch_repeats_itself(self, which: int, at: int) -> None:
-        if uids := sorted(uid for uid, told in self.cluster.api.told.items() if told and told[-1] is not None):
+        if uids := sorted(uid for uid, told in self.cluster.api.told.items() if told):
             self.cluster.tell_again(uids[which % len(uids)], at)
 
     @rule(which=WHICH)
@@ -124,6 +138,7 @@ class Scheduling(RuleBasedStateMachine):
         self.cluster.now += seconds
         if seconds >= REQUEST_SECONDS:
             self.cluster.api.late.clear()
+            self.the_watch_catches_up()
         self.cluster.extender.lapse()
 
     @rule(name=st.sampled_from(NAMES), how=st.sampled_from(["gone", "back", "ill", "cordoned", "broken"]))
@@ -131,8 +146,8 @@ class Scheduling(RuleBasedStateMachine):
         if how == "gone":
             self.cluster.extender.drop_node(name)
             return
-        ill, cordon, text = [0] if how == "ill" else [], ["1"] if how == "cordoned" else [], None
-        changed = node(name, blocks=BLOCKS, ill=ill, cordon=cordon, text="{" if how == "broken" else text)
+        ill, cordon, text = [0] if how == "ill" else [], ["0"] if how == "cordoned" else [], None
+        changed = node(name, GPUS, blocks=BLOCKS, ill=ill, cordon=cordon, text="{" if how == "broken" else text)
         self.cluster.extender.put_node(changed)
 
     @rule()
