@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
 
-from deviceplugin.errors import VcudaError
+from deviceplugin.errors import ParseError, VcudaError
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model import annotations as text
@@ -38,6 +38,16 @@ def wanted(pod: Pod, grants: Sequence[Grant], inventory: Inventory, names: Annot
         if found:
             out[names.gpu_indices(container.index)] = text.format_gpu_indices(found)
     return out
+
+
+def says(pod: Pod, grant: Grant, names: AnnotationNames) -> bool:
+    """Whether the pod's allocation already names what this grant's container holds."""
+    try:
+        written = text.parse_allocation(pod.annotations.get(names.allocation, ""))
+    except ParseError:
+        return False
+    held = written.containers.get(grant.allocation.owner.name)
+    return written.pod in {pod.ref.uid, pod.api_uid} and held == grant.allocation.shares
 
 
 async def correct(

@@ -215,6 +215,7 @@ class Assembly:
             clock=time.time,
             make_room=upkeep.make_room,
             complete=upkeep.complete,
+            placed=upkeep.placed,
             share_mode=self._settings.allocation.share_mode,
         )
 

@@ -3,7 +3,9 @@
 In: the ledger, kubelet's checkpoint and pods, the API server's pods. Out: changes of the ledger as `ledger.reconcile`
 decides them, swept directories, corrected annotations, deleted refused pods. A round runs at each period and soon after
 a pod ended, because there is no message that a container ended (research 1.8) and slots must not wait for the next
-Allocate. Grants are read before the views: a view that is younger than the grant cannot miss its pod.
+Allocate. It runs soon, too, after a pod was placed on GPUs that its annotations do not name: no scheduler chose them
+(nodeName was set, a DaemonSet, Volcano), and the extender must not give them away meanwhile. Grants are read before the
+views: a view that is younger than the grant cannot miss its pod.
 """
 
 import asyncio
@@ -77,6 +79,7 @@ class Upkeep:
         self._counted = 0.0
         self._is_suspicious = False
         self._ending: set[PodUid] = set()
+        self._untold: set[PodUid] = set()
         self._complaint = ""
         self._lacks_something = False
         self._is_complete = False
@@ -92,11 +95,19 @@ class Upkeep:
     async def run(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(self._period_s, _AGAIN_S) if self._is_suspicious else self._period_s):
+                hurry = self._is_suspicious or self._untold
+                async with asyncio.timeout(min(self._period_s, _AGAIN_S) if hurry else self._period_s):
                     await self._due.wait()
                     await asyncio.sleep(_SOON_S)
             self._due.clear()
             await self.round()
+
+    def placed(self, grant: Grant) -> None:
+        """A container was given GPUs; where its pod does not say so, it is going to be written there soon."""
+        pod = self._reflector.pods.get(grant.allocation.owner.pod.uid)
+        if pod is None or not annotating.says(pod, grant, self._names):
+            self._untold.add(grant.allocation.owner.pod.uid)
+            self.soon()
 
     async def round(self) -> bool:
         """One look and what follows from it; trouble is logged, never raised. Whether kubelet showed all its pods."""
@@ -220,7 +231,15 @@ class Upkeep:
         pods = tuple(self._reflector.pods.values())
         holders = [pod for pod in pods if pod.ref.uid in by_pod]
         await annotating.correct(self._client, holders, by_pod, self._inventory(), self._names)
+        self._untold = {uid for uid in self._untold & by_pod.keys() if not self._is_told(uid, by_pod[uid])}
         await delete_refused(self._client, pods)
+
+    def _is_told(self, uid: PodUid, grants: Sequence[Grant]) -> bool:
+        """By what the watch shows: what was written just now is looked at once more."""
+        pod = self._reflector.pods.get(uid)
+        if pod is None:
+            return False
+        return pod.is_terminal or not pod.api_uid or all(annotating.says(pod, each, self._names) for each in grants)
 
     def _pod_changed(self, change: PodChange) -> None:
         ended = change.kind is ChangeKind.DELETED or change.pod.is_terminal

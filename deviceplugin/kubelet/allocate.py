@@ -161,6 +161,7 @@ class Allocating:
         node.ledger.grant(grant, node.feed.catalog.inventory)
         self._previous = grant.id
         node.report.granted(claim, grant, choice)
+        node.placed(grant)
         return answer
 
     def _repeat(self, grant: Grant, claim: Claim, resource: Resource) -> Answer:

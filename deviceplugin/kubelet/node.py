@@ -58,7 +58,8 @@ class Node:
 
     `watched_pods`: this node's as the API server's watch shows them, which may be late. `processes`: how many NVML sees
     on each GPU, for ties in placement. `make_room` gives back what ended meanwhile. `complete` makes good what the
-    ledger may lack where its journal and kubelet's checkpoint were both lost; nothing is granted before.
+    ledger may lack where its journal and kubelet's checkpoint were both lost; nothing is granted before. `placed` hears
+    of every grant that is made or moved, so that schedulers can be told of what they did not choose.
     """
 
     feed: DeviceFeed
@@ -77,4 +78,5 @@ class Node:
     clock: Callable[[], float]
     make_room: Callable[[], Awaitable[object]]
     complete: Callable[[], Awaitable[object]]
+    placed: Callable[[Grant], None]
     share_mode: bool = False

@@ -107,6 +107,7 @@ class Starting:
             ) from None
         if grant.allocation.owner.key != key:
             self._node.report.repaired(grant.allocation.owner, fixed)
+        self._node.placed(fixed)
         return fixed
 
 

@@ -89,6 +89,7 @@ class Station:
         self.kubelet = kubelet
         self.known: list[Pod] = []
         self.told = Told()
+        self.placed: list[Grant] = []
         self.base = base
         self.pods_refused = False
         self.feed = DeviceFeed(catalog(inventory))
@@ -207,6 +208,7 @@ class Station:
             clock=lambda: 1.0,
             make_room=self._make_room,
             complete=self._nothing_to_do,
+            placed=self.placed.append,
             share_mode=True,
         )
 

@@ -1,0 +1,82 @@
+"""Pods that another scheduler bound, or nobody: the agent places them on arrival and tells the extender within seconds.
+
+The period of upkeep is ten minutes here, so whatever is written in time was written because of the pod.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.model.allocation import GpuShare, PodUid
+from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotations import PodAllocation as Written
+from deviceplugin.model.annotations import format_allocation, parse_allocation
+from deviceplugin.model.gpu import GpuUuid
+from tests.agent.harness import annotations, check_books, create, node_with_agent, run, share
+from tests.fakes.gpunode import GpuNode
+from tests.kubelet.station import Json, pod_json
+
+NAMES = AnnotationNames()
+SELDOM = {"allocation-check-period": "10m"}
+SOON_S = 10.0  # a second, on a machine that has nothing else to do
+
+
+async def told(node: GpuNode, pod: Json) -> Written:
+    """What the pod says of itself, once it says that it is assigned."""
+    await node.server.until(lambda: annotations(node, pod).get(NAMES.gpu_assigned) == "true", seconds=SOON_S)
+    return parse_allocation(annotations(node, pod)[NAMES.allocation])
+
+
+@pytest.mark.parametrize(
+    "stale",
+    [
+        {},
+        {NAMES.allocation: "{broken", NAMES.gpu_assigned: "false"},
+        {
+            NAMES.allocation: format_allocation(
+                Written(PodUid("of-another-pod"), {"c": (GpuShare(GpuUuid("GPU-gone"), 20, 8),)})
+            ),
+            NAMES.predicate_time: "1",
+        },
+    ],
+    ids=["without annotations", "with one that cannot be read", "with those of the pod it was copied from"],
+)
+async def test_a_pod_that_no_extender_chose_gpus_for_says_soon_what_it_holds(
+    short_tmp: Path, stale: dict[str, str]
+) -> None:
+    async with node_with_agent(short_tmp, flags=SELDOM) as node:
+        pod = pod_json("adopted", ("c", 20, 8), ("d", 200, 0), annotations=stale)
+        (uid,) = await run(node, pod)
+
+        written = await told(node, pod)
+        held = {entry.container: {gpu.uuid for gpu in entry.gpus} for entry in (await check_books(node)).containers}
+        assert written.pod == uid
+        assert {name: {gpu.uuid for gpu in shares} for name, shares in written.containers.items()} == held
+
+
+async def test_it_is_told_while_its_init_container_still_runs(short_tmp: Path) -> None:
+    """Kubelet asks for all containers of a pod when it admits it; the last of them may start hours later."""
+    async with node_with_agent(short_tmp, flags=SELDOM, init_run_s=600.0) as node:
+        pod = pod_json("slow", ("c", 20, 8), init=(("first", 30, 4),))
+        create(node, pod)
+
+        written = await told(node, pod)
+        assert set(written.containers) == {"first", "c"}
+
+
+async def test_where_the_annotation_agrees_nothing_is_written_out_of_turn(short_tmp: Path) -> None:
+    """The extender has chosen and knows; hundreds of such pods must not make hundreds of rounds."""
+    async with node_with_agent(short_tmp, flags=SELDOM) as node:
+        gpu = GpuUuid(sorted(each.uuid for each in (await node.agent.usage()).gpus)[3])
+        chosen = share("chosen")
+        uid = PodUid(chosen["metadata"]["uid"])
+        said = format_allocation(Written(uid, {"c": (GpuShare(gpu, 20, 8),)}))
+        chosen["metadata"]["annotations"] = {NAMES.allocation: said}
+        adopted = share("adopted")
+        await run(node, chosen)
+        before = annotations(node, chosen)
+        await run(node, adopted)
+        await told(node, adopted)
+
+        assert before == {NAMES.allocation: said}
+        assert (await told(node, chosen)).containers["c"][0].uuid == gpu, "the round for the other pod looks at all"
