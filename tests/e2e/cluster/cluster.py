@@ -56,6 +56,31 @@ def running_cluster(programs: Path) -> Iterator[Cluster]:
         yield _bring_up(layout, programs, undo)
 
 
+@contextmanager
+def running_control_plane(programs: Path) -> Iterator[ControlPlane]:
+    """etcd and the three programs without any node: for objects, and for nodes that are only objects."""
+    remove_abandoned_clusters()
+    layout = Layout.fresh()
+    with ExitStack() as undo:
+        undo.enter_context(root_lock(layout.lock))
+        undo.callback(remove_cluster, layout)
+        authority = Authority(layout.certificates)
+        cgroup = ClusterCgroup(layout.name)
+        cgroup.create()
+        etcd = make_etcd(layout, cgroup)
+        control_plane = make_control_plane(layout, programs, authority=authority, cgroup=cgroup, etcd_url=etcd.url)
+        undo.callback(etcd.process.kill)
+        for component in control_plane.components:
+            undo.callback(component.process.kill)
+            undo.callback(component.client.close)
+        undo.callback(control_plane.admin.close)
+        etcd.start()
+        for component in control_plane.components:
+            component.start()
+        wait_until(lambda: _has_default_account(control_plane.admin), "namespace default has its account", seconds=60)
+        yield control_plane
+
+
 def _bring_up(layout: Layout, programs: Path, undo: ExitStack) -> Cluster:
     remember_sysctls(layout.sysctls)
     authority = Authority(layout.certificates)
@@ -97,17 +122,21 @@ def _undo_with(cluster: Cluster, undo: ExitStack) -> None:
 def _start(cluster: Cluster) -> None:
     cluster.etcd.start()
     cluster.containerd.start()
-    for image in (pause_image(), busybox_image()):
-        cluster.containerd.ctr("images", "import", "-", stdin=image, doing="importing an image")
+    import_images(cluster.containerd)
     cluster.control_plane.api_server.start()
     cluster.control_plane.controller_manager.start()
     cluster.control_plane.scheduler.start()
     cluster.kubelet.start()
-    wait_until(lambda: _has_default_account(cluster), "namespace default has its service account", seconds=60)
+    wait_until(lambda: _has_default_account(cluster.admin), "namespace default has its service account", seconds=60)
 
 
-def _has_default_account(cluster: Cluster) -> bool:
-    accounts = cluster.admin.get("/api/v1/namespaces/default/serviceaccounts")["items"]
+def import_images(containerd: Containerd) -> None:
+    for image in (pause_image(), busybox_image()):
+        containerd.ctr("images", "import", "-", stdin=image, doing="importing an image")
+
+
+def _has_default_account(admin: Client) -> bool:
+    accounts = admin.get("/api/v1/namespaces/default/serviceaccounts")["items"]
     return any(account["metadata"]["name"] == "default" for account in accounts)
 
 

@@ -18,6 +18,9 @@ from tests.e2e.cluster.waiting import wait_until
 
 SERVICE_ADDRESSES = "10.96.0.0/16"
 FIRST_SERVICE_ADDRESS = "10.96.0.1"
+GANG_API = (
+    "scheduling.k8s.io/v1alpha2"  # 1.36: alpha, so it and the gates GenericWorkload and GangScheduling are asked for
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class ControlPlane:
     admin: Client
     admin_kubeconfig: Path
     server: str
+    files: "ControlPlaneFiles"
 
     @property
     def components(self) -> tuple[Component, ...]:
@@ -99,17 +103,27 @@ def make_control_plane(
         admin=Client.by_certificate(server, authority.certificate, files.admin),
         admin_kubeconfig=admin_kubeconfig,
         server=server,
+        files=files,
     )
 
 
-def _component(files: ControlPlaneFiles, name: str, port: int, flags: list[str], ready_path: str) -> Component:
+def make_scheduler(files: ControlPlaneFiles, name: str, configuration: Path, *flags: str) -> Component:
+    """One more kube-scheduler, by a KubeSchedulerConfiguration (which names its kubeconfig)."""
+    (port,) = free_ports(1)
+    return _component(files, "kube-scheduler", port, [f"--config={configuration}", *flags], "/readyz", name=name)
+
+
+def _component(
+    files: ControlPlaneFiles, program: str, port: int, flags: list[str], ready_path: str, *, name: str = ""
+) -> Component:
+    name = name or program
     serving = [
         "--bind-address=127.0.0.1",
         f"--secure-port={port}",
         f"--tls-cert-file={files.serving.certificate}",
         f"--tls-private-key-file={files.serving.key}",
     ]
-    command = files.cgroup.joining([str(files.programs / name), *serving, *flags])
+    command = files.cgroup.joining([str(files.programs / program), *serving, *flags])
     process = Process(name, command, files.layout.logs / f"{name}.log")
     client = Client.by_certificate(f"https://127.0.0.1:{port}", files.authority.certificate, files.admin)
     return Component(process, client, ready_path)
@@ -134,6 +148,8 @@ def _api_server(files: ControlPlaneFiles, port: int, etcd_url: str) -> list[str]
         f"--kubelet-certificate-authority={files.authority.certificate}",
         "--kubelet-preferred-address-types=InternalIP",
         "--profiling=false",
+        f"--runtime-config={GANG_API}=true",
+        "--feature-gates=GenericWorkload=true",
     ]
 
 

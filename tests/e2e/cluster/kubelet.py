@@ -34,6 +34,7 @@ class Kubelet:
     process: Process
     url: str
     admin: Client
+    node: str = NODE
 
     def start(self, *, seconds: float = 90) -> None:
         """Returns when kubelet has said Ready since this start, not merely before it."""
@@ -41,7 +42,7 @@ class Kubelet:
         self.process.start()
         wait_until(
             lambda: self._ready_since(began),
-            f"node {NODE} is Ready",
+            f"node {self.node} is Ready",
             seconds=seconds,
             every=0.3,
             evidence=self.process.log_tail,
@@ -56,7 +57,7 @@ class Kubelet:
     def _ready_since(self, began: dt.datetime) -> bool:
         self.process.require_running()
         try:
-            status = self.admin.get(f"/api/v1/nodes/{NODE}")["status"]
+            status = self.admin.get(f"/api/v1/nodes/{self.node}")["status"]
         except ApiError:
             return False
         return any(
@@ -76,16 +77,17 @@ def make_kubelet(
     network: PodNetwork,
     cgroup: ClusterCgroup,
     namespace: MountNamespace,
+    node: str = NODE,
 ) -> Kubelet:
     port, healthz_port = free_ports(2)
-    identity = authority.issue("kubelet", common_name=f"system:node:{NODE}", organization="system:nodes")
+    identity = authority.issue(f"kubelet-{node}", common_name=f"system:node:{node}", organization="system:nodes")
     kubeconfig = write_kubeconfig(
         layout.root / "kubelet.kubeconfig",
         server=control_plane.server,
         authority=authority.certificate,
         identity=identity,
     )
-    document = _configuration(layout, authority, network, cgroup)
+    document = _configuration(layout, authority, network, cgroup, node)
     document.update(port=port, healthzPort=healthz_port)
     configuration = layout.root / "kubelet.json"
     configuration.write_text(json.dumps(document, indent=2))
@@ -93,22 +95,22 @@ def make_kubelet(
         f"--config={configuration}",
         f"--kubeconfig={kubeconfig}",
         f"--root-dir={layout.kubelet}",
-        f"--hostname-override={NODE}",
+        f"--hostname-override={node}",
         f"--node-ip={network.node_address}",
     ]
     command = cgroup.joining(namespace.entering([str(programs / "kubelet"), *flags]))
     process = Process("kubelet", command, layout.logs / "kubelet.log")
-    return Kubelet(process, f"https://{network.node_address}:{port}", control_plane.admin)
+    return Kubelet(process, f"https://{network.node_address}:{port}", control_plane.admin, node)
 
 
 def _configuration(
-    layout: Layout, authority: Authority, network: PodNetwork, cgroup: ClusterCgroup
+    layout: Layout, authority: Authority, network: PodNetwork, cgroup: ClusterCgroup, node: str
 ) -> dict[str, object]:
     serving = authority.issue(
-        "kubelet-serving",
-        common_name=f"system:node:{NODE}",
+        f"kubelet-serving-{node}",
+        common_name=f"system:node:{node}",
         organization="system:nodes",
-        names=[NODE, network.node_address],
+        names=[node, network.node_address],
     )
     layout.static_pods.mkdir(parents=True, exist_ok=True)
     return {

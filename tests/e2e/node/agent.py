@@ -18,7 +18,6 @@ from tests.e2e.cluster.cgroups import ClusterCgroup
 from tests.e2e.cluster.client import JsonObject
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.identities import Identity
-from tests.e2e.cluster.kubelet import NODE
 from tests.e2e.cluster.processes import Process, free_ports
 from tests.e2e.cluster.waiting import wait_until
 from tests.e2e.node.device_nodes import make_device_nodes
@@ -94,7 +93,7 @@ def make_agent(cluster: Cluster, folder: Path, gpus: EmulatedGpus, identity: Ide
         str(PROGRAM),
         "agent",
         f"--kubeconfig={kubeconfig}",
-        f"--hostname-override={NODE}",
+        f"--hostname-override={cluster.kubelet.node}",
         f"--device-plugin-path={cluster.layout.device_plugins}",
         f"--kubelet-root={cluster.layout.kubelet}",
         f"--kubelet-pods-endpoint={cluster.kubelet.url}/pods",

@@ -34,8 +34,8 @@ class Offer:
     blocks: int
 
 
-def offered(client: Client) -> Offer:
-    allocatable = client.get(f"/api/v1/nodes/{NODE}")["status"]["allocatable"]
+def offered(client: Client, node: str = NODE) -> Offer:
+    allocatable = client.get(f"/api/v1/nodes/{node}")["status"]["allocatable"]
     return Offer(int(allocatable.get(CORE, 0)), int(allocatable.get(MEMORY, 0)))
 
 
@@ -43,13 +43,13 @@ def everything(blocks_of_each: Sequence[int]) -> Offer:
     return Offer(WHOLE * len(blocks_of_each), sum(blocks_of_each))
 
 
-def wait_offered(client: Client, offer: Offer, *, seconds: float = 60) -> None:
+def wait_offered(client: Client, offer: Offer, *, node: str = NODE, seconds: float = 60) -> None:
     wait_until(
-        lambda: offered(client) == offer,
-        f"the node offers {offer}",
+        lambda: offered(client, node) == offer,
+        f"{node} offers {offer}",
         seconds=seconds,
         every=0.5,
-        evidence=lambda: f"it offers {offered(client)}",
+        evidence=lambda: f"it offers {offered(client, node)}",
     )
 
 

@@ -1,0 +1,58 @@
+"""One more real node on the same machine: its own containerd, kubelet, network, cgroup and mount namespace.
+
+In: the cluster and a name. Out: the cluster as it is seen from that node, so that everything that works with a
+`Cluster` works there. Kubelet 1.36 keeps its device plugins at /var/lib/kubelet whatever it is told (`layout`), so each
+kubelet has a mount namespace in which that is its own folder. Two kubelets at one containerd would end each other's
+pods, so each has its own.
+Invariant: leaving the context removes the node and everything of it.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from tests.e2e.cluster.cgroups import ClusterCgroup
+from tests.e2e.cluster.cluster import Cluster, import_images
+from tests.e2e.cluster.containerd import make_containerd
+from tests.e2e.cluster.images import PAUSE
+from tests.e2e.cluster.kubelet import make_kubelet
+from tests.e2e.cluster.layout import Layout
+from tests.e2e.cluster.leftovers import remove_cluster, root_lock
+from tests.e2e.cluster.namespace import MountNamespace
+from tests.e2e.cluster.network import create_network
+
+
+@contextmanager
+def further_node(cluster: Cluster, programs: Path, name: str) -> Iterator[Cluster]:
+    layout = Layout.fresh()
+    with ExitStack() as undo:
+        undo.enter_context(root_lock(layout.lock))
+        undo.callback(remove_cluster, layout)
+        undo.callback(cluster.admin.delete, f"/api/v1/nodes/{name}")
+        yield _bring_up(cluster, programs, layout, name, undo)
+
+
+def _bring_up(cluster: Cluster, programs: Path, layout: Layout, name: str, undo: ExitStack) -> Cluster:
+    cgroup = ClusterCgroup(layout.name)
+    cgroup.create()
+    namespace = MountNamespace(layout, cgroup)
+    namespace.create()
+    undo.callback(namespace.holder.kill)
+    containerd = make_containerd(layout, cgroup, namespace, pause=PAUSE)
+    kubelet = make_kubelet(
+        layout,
+        programs,
+        authority=cluster.authority,
+        control_plane=cluster.control_plane,
+        network=create_network(layout),
+        cgroup=cgroup,
+        namespace=namespace,
+        node=name,
+    )
+    undo.callback(containerd.process.kill)
+    undo.callback(kubelet.process.kill)
+    containerd.start()
+    import_images(containerd)
+    kubelet.start()
+    return replace(cluster, layout=layout, containerd=containerd, kubelet=kubelet)

@@ -1,0 +1,78 @@
+"""kube-scheduler with our extender, as the chart configures it, beside the cluster's own.
+
+In: the extender's address and authority, a scheduler name. Out: a kube-scheduler that schedules the pods of that name.
+The cluster's own kube-scheduler goes on as a second scheduler that knows nothing of us. Not here: the extender.
+Invariant: client limits are far above what a test can do, so that they shape no measurement.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deviceplugin.model.units import ResourceNames
+from tests.e2e.cluster.client import JsonObject
+from tests.e2e.cluster.control_plane import Component, ControlPlane, make_scheduler
+from tests.e2e.cluster.kubeconfig import write_kubeconfig
+
+GANGS = ("GenericWorkload", "GangScheduling")
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderAddress:
+    """Where the extender serves, and who vouches for it."""
+
+    url: str
+    authority: Path
+    server_name: str = "127.0.0.1"
+
+
+def scheduler_with(
+    plane: ControlPlane, name: str, extender: ExtenderAddress | None, *, gates: Sequence[str] = GANGS
+) -> Component:
+    """Schedules pods with `schedulerName: name`; without an extender it is a plain one."""
+    files = plane.files
+    identity = files.authority.issue(name, common_name="system:kube-scheduler")
+    folder = files.layout.root
+    kubeconfig = write_kubeconfig(
+        folder / f"{name}.kubeconfig", server=plane.server, authority=files.authority.certificate, identity=identity
+    )
+    configuration = folder / f"{name}.json"
+    configuration.write_text(json.dumps(_document(name, kubeconfig, extender), indent=2))
+    return make_scheduler(
+        files,
+        name,
+        configuration,
+        f"--authentication-kubeconfig={kubeconfig}",
+        f"--authorization-kubeconfig={kubeconfig}",
+        f"--feature-gates={','.join(f'{gate}=true' for gate in gates)}",
+    )
+
+
+def _document(name: str, kubeconfig: Path, extender: ExtenderAddress | None) -> JsonObject:
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 2000, "burst": 4000},
+        "profiles": [{"schedulerName": name}],
+        "extenders": [_extender(extender)] if extender else [],
+    }
+
+
+def _extender(address: ExtenderAddress) -> JsonObject:
+    names = ResourceNames()
+    return {
+        "urlPrefix": address.url,
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+        "weight": 1,
+        "preemptVerb": "preempt",
+        "bindVerb": "bind",
+        "enableHTTPS": True,
+        "tlsConfig": {"serverName": address.server_name, "caFile": str(address.authority)},
+        "httpTimeout": "10s",
+        "nodeCacheCapable": True,
+        "ignorable": False,
+        "managedResources": [{"name": each, "ignoredByScheduler": False} for each in (names.core, names.memory)],
+    }
