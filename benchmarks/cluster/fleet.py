@@ -1,0 +1,208 @@
+"""The nodes and pods of the made-up cluster, the same at every call.
+
+In: numbers. Out: objects as an API server has them: with the fields that nobody of us reads, because reading past them
+costs too. Invariant: running pods never hold more than a GPU has; stub and load generator make the same pod of the same
+number without a word between them.
+"""
+
+import json
+import random
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from deviceplugin.model.allocation import GpuShare, PodUid
+from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotations import PodAllocation, format_allocation
+from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.inventory_annotation import format_inventory
+from deviceplugin.model.units import CORES_PER_GPU, ResourceNames
+from tests.fakes.inventories import made_up_inventory
+
+Json = dict[str, Any]
+NAMESPACE = "default"
+GPUS = 8
+_MODELS = (("NVIDIA A100-SXM4-80GB", 81920), ("NVIDIA H100 80GB HBM3", 81559), ("NVIDIA L40S", 46068))
+_SPACE = uuid.UUID("6ba7b815-9dad-11d1-80b4-00c04fd430c8")
+_NAMES = ResourceNames()
+_ANNOTATIONS = AnnotationNames()
+_TIME = "2026-11-21T08:00:00Z"
+
+
+def node_name(number: int) -> str:
+    return f"gpu-node-{number:05d}.example.internal"
+
+
+def inventory_of(number: int) -> Inventory:
+    model, memory_mib = _MODELS[number % len(_MODELS)]
+    return made_up_inventory(node_name(number), gpus=GPUS, memory_mib=memory_mib, model=model)
+
+
+def node(number: int) -> Json:
+    """About 7 KiB, of which the inventory is a quarter."""
+    name, inventory = node_name(number), inventory_of(number)
+    offered = {
+        "cpu": "128",
+        "ephemeral-storage": "884736Mi",
+        "hugepages-2Mi": "0",
+        "memory": "1056Gi",
+        "pods": "110",
+        _NAMES.core: str(CORES_PER_GPU * GPUS),
+        _NAMES.memory: str(sum(gpu.blocks for gpu in inventory.gpus)),
+    }
+    kinds = ("MemoryPressure", "DiskPressure", "PIDPressure", "Ready")
+    return {
+        "metadata": {
+            "name": name,
+            "uid": uid_of(name),
+            "creationTimestamp": _TIME,
+            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"},
+            "annotations": {
+                "node.alpha.kubernetes.io/ttl": "0",
+                _ANNOTATIONS.inventory: format_inventory(inventory, share_mode=True),
+            },
+        },
+        "spec": {"podCIDR": f"10.{number >> 8 & 255}.{number & 255}.0/24", "providerID": f"example://{number}"},
+        "status": {
+            "capacity": offered,
+            "allocatable": offered,
+            "conditions": [
+                {
+                    "type": kind,
+                    "status": str(kind == "Ready"),
+                    "reason": f"KubeletHas{kind}",
+                    "message": f"kubelet has {kind}",
+                    "lastHeartbeatTime": _TIME,
+                    "lastTransitionTime": _TIME,
+                }
+                for kind in kinds
+            ],
+            "addresses": [{"type": "InternalIP", "address": f"10.{number >> 8 & 255}.{number & 255}.1"}],
+            "images": [
+                {"names": [f"registry.example/team/image-{i}@sha256:{i:064x}"], "sizeBytes": 10**9} for i in range(20)
+            ],
+            "nodeInfo": {"kubeletVersion": "v1.36.2", "kernelVersion": "6.1.0", "osImage": "Debian GNU/Linux 12"},
+        },
+    }
+
+
+def running_pods(nodes: int, pods: int) -> list[Json]:
+    """Spread evenly, one a GPU: shares of different sizes, one in eight a whole GPU."""
+    assert pods <= nodes * GPUS, "each running pod has a GPU to itself or shares it with nobody yet"
+    chance = random.Random(1)
+    made = []
+    for number in range(pods):
+        where, place = number % nodes, number // nodes
+        gpu = inventory_of(where).gpus[place]
+        cores = CORES_PER_GPU if number % 8 == 0 else chance.choice((5, 10, 20, 25, 30))
+        blocks = gpu.blocks if cores == CORES_PER_GPU else cores * gpu.blocks // 150
+        pod = pod_of(f"running-{number}", [("main", cores, blocks)])
+        share = PodAllocation(PodUid(pod["metadata"]["uid"]), {"main": (GpuShare(gpu.uuid, cores, blocks),)})
+        pod["metadata"]["annotations"] |= {
+            _ANNOTATIONS.allocation: format_allocation(share),
+            _ANNOTATIONS.gpu_assigned: "true",
+            _ANNOTATIONS.predicate_time: str(1_700_000_000_000_000_000 + number),
+            _ANNOTATIONS.predicate_node: node_name(where),
+            _ANNOTATIONS.gpu_indices(0): str(gpu.minor),
+        }
+        pod["spec"]["nodeName"] = node_name(where)
+        pod["status"] = {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]}
+        made.append(pod)
+    return made
+
+
+def pending_pod(number: int) -> Json:
+    """A share of one of some sixty sizes; now and then a whole GPU or a pod of two containers."""
+    chance = random.Random(number)
+    cores, blocks = chance.choice(range(5, 65, 5)), chance.choice((8, 16, 24, 32, 48))
+    if number % 40 == 0:
+        return pod_of(pending_name(number), [("main", CORES_PER_GPU, 0)])
+    if number % 40 == 1:
+        return pod_of(pending_name(number), [("main", cores, blocks), ("side", 5, 4)])
+    return pod_of(pending_name(number), [("main", cores, blocks)])
+
+
+def pending_name(number: int) -> str:
+    return f"pending-{number}"
+
+
+def uid_of(name: str) -> str:
+    return str(uuid.uuid5(_SPACE, name))
+
+
+def pod_of(name: str, containers: Sequence[tuple[str, int, int]]) -> Json:
+    """About 4 KiB: with tolerations, volumes and the fields' managers, as a Deployment's pod has them."""
+    token = f"kube-api-access-{name[-5:]}"
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": NAMESPACE,
+            "uid": uid_of(name),
+            "resourceVersion": "1",
+            "creationTimestamp": _TIME,
+            "labels": {"app": "inference", "pod-template-hash": "7b9c5d4f6b"},
+            "annotations": {"prometheus.io/scrape": "true"},
+            "ownerReferences": [
+                {
+                    "apiVersion": "apps/v1",
+                    "kind": "ReplicaSet",
+                    "name": "inference-7b9c5d4f6b",
+                    "uid": str(uuid.uuid5(_SPACE, "owner")),
+                    "controller": True,
+                    "blockOwnerDeletion": True,
+                }
+            ],
+            "managedFields": [_MANAGED],
+        },
+        "spec": {
+            "schedulerName": "vcuda-scheduler",
+            "serviceAccountName": "default",
+            "restartPolicy": "Always",
+            "dnsPolicy": "ClusterFirst",
+            "priority": 0,
+            "enableServiceLinks": True,
+            "preemptionPolicy": "PreemptLowerPriority",
+            "containers": [_container(each, cores, blocks, token) for each, cores, blocks in containers],
+            "volumes": [{"name": token, "projected": {"defaultMode": 420, "sources": [{"downwardAPI": {}}]}}],
+            "tolerations": [
+                {
+                    "key": f"node.kubernetes.io/{key}",
+                    "operator": "Exists",
+                    "effect": "NoExecute",
+                    "tolerationSeconds": 300,
+                }
+                for key in ("not-ready", "unreachable")
+            ],
+        },
+        "status": {"phase": "Pending", "qosClass": "Burstable"},
+    }
+
+
+def _container(name: str, cores: int, blocks: int, token: str) -> Json:
+    counts = {_NAMES.core: str(cores), **({_NAMES.memory: str(blocks)} if blocks else {})}
+    return {
+        "name": name,
+        "image": "registry.example/team/inference:1.4.2",
+        "args": ["--model=/models/one", "--port=8080"],
+        "env": [{"name": f"SETTING_{i}", "value": f"value-{i}"} for i in range(8)],
+        "ports": [{"containerPort": 8080, "protocol": "TCP"}],
+        "resources": {
+            "limits": {"cpu": "8", "memory": "32Gi", **counts},
+            "requests": {"cpu": "4", "memory": "16Gi", **counts},
+        },
+        "volumeMounts": [{"name": token, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}],
+        "terminationMessagePath": "/dev/termination-log",
+        "imagePullPolicy": "IfNotPresent",
+    }
+
+
+_MANAGED: Json = {
+    "manager": "kube-controller-manager",
+    "operation": "Update",
+    "apiVersion": "v1",
+    "time": _TIME,
+    "fieldsType": "FieldsV1",
+    "fieldsV1": json.loads(
+        json.dumps({f"f:{group}": {f"f:field-{i}": {} for i in range(12)} for group in ("metadata", "spec", "status")})
+    ),
+}

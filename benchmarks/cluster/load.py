@@ -1,0 +1,279 @@
+"""What kube-scheduler and the API server send to `vcuda scheduler`, and how long each answer takes.
+
+In: the measured process, the stub's URL, sizes. Out: `Figures`. Filter is asked by one connection, one pod after the
+other, as kube-scheduler does; Binds go on their own. Each filter request names as many nodes as kube-scheduler samples
+in a cluster of this size, from where the last sample ended. Requests are encoded before the clock runs. Every answer is
+read and checked: a measurement in which a pod is not bound to a node that filter named is none. Percentiles are of all
+answers after the first ones (`WARM`).
+"""
+
+import asyncio
+import base64
+import random
+import ssl
+import time
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from benchmarks.cluster import fleet
+from benchmarks.cluster.connection import Connection, HttpError
+from benchmarks.cluster.measured import Measured, cpu_seconds
+
+WARM = 50
+CALM_RATE = 100.0
+BINDERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Latencies in ms. Calm: 100 pods a second, filter and bind; busy: as fast as one kube-scheduler can ask.
+
+    `harness_percent`, `server_percent`: how much of a core load generator and stub used when busy, and the measured
+    process. Where neither comes near 100, the machine did something else meanwhile and the figures are worth nothing.
+    """
+
+    names: int
+    filter_p50_ms: float
+    filter_p99_ms: float
+    filter_busy_p99_ms: float
+    bind_calm_p99_ms: float
+    bind_p50_ms: float
+    bind_p99_ms: float
+    pairs_per_s: float
+    webhook_p50_ms: float
+    webhook_p99_ms: float
+    pairs: int
+    harness_percent: float
+    server_percent: float
+
+
+@dataclass(slots=True)
+class Load:
+    """Everything that is sent; pods are numbered through all phases."""
+
+    measured: Measured
+    stub: str
+    stub_pid: int
+    nodes: int
+    next_pod: int = 0
+    next_node: int = 0
+    trust: ssl.SSLContext = field(init=False)
+    filters: Connection = field(init=False)
+
+    @property
+    def sample(self) -> int:
+        """How many nodes kube-scheduler looks for before it asks an extender (1.36, percentageOfNodesToScore 0)."""
+        if self.nodes < 100:
+            return self.nodes
+        percent = max(5, 50 - self.nodes // 125)
+        return max(100, self.nodes * percent // 100)
+
+    async def run(self, pairs: int) -> Figures:
+        self.trust = self.measured.trust()
+        self.filters = await Connection.open(self.measured.port, self.trust)
+        await self._calm(WARM)
+        calm_filters, calm_binds = await self._calm(pairs // 2)
+        busy_filters, rate, harness, server = await self._busy(pairs)
+        binds = await self._binds(pairs // BINDERS * BINDERS)
+        reviews = await self._reviews(pairs // 2)
+        await self.filters.close()
+        return Figures(
+            names=self.sample,
+            filter_p50_ms=percentile(calm_filters, 50),
+            filter_p99_ms=percentile(calm_filters, 99),
+            filter_busy_p99_ms=percentile(busy_filters, 99),
+            bind_calm_p99_ms=percentile(calm_binds, 99),
+            bind_p50_ms=percentile(binds, 50),
+            bind_p99_ms=percentile(binds, 99),
+            pairs_per_s=rate,
+            webhook_p50_ms=percentile(reviews, 50),
+            webhook_p99_ms=percentile(reviews, 99),
+            pairs=pairs,
+            harness_percent=harness,
+            server_percent=server,
+        )
+
+    async def _calm(self, count: int) -> tuple[list[float], list[float]]:
+        """Pods that come one every 10 ms, each bound while the next ones are asked for."""
+        numbers = await self._make(count)
+        bodies = [self._filter_body(number) for number in numbers]
+        filters: list[float] = []
+        pool = await Binders.open(self, BINDERS)
+        began = time.perf_counter()
+        for place, number in enumerate(numbers):
+            await asyncio.sleep(max(0.0, began + place / CALM_RATE - time.perf_counter()))
+            node, took = await self._filter(bodies[place])
+            filters.append(took)
+            pool.bind(number, node)
+        binds = await pool.finish()
+        await self._unmake(numbers)
+        return filters, binds
+
+    async def _busy(self, count: int) -> tuple[list[float], float, float, float]:
+        """The next filter as soon as the last one is answered; at most 64 Binds under way. Pairs a second."""
+        numbers = await self._make(count)
+        bodies = [self._filter_body(number) for number in numbers]
+        pool = await Binders.open(self, BINDERS)
+        filters: list[float] = []
+        began, worked, served = time.perf_counter(), self._worked(), self.measured.cpu_seconds()
+        for place, number in enumerate(numbers):
+            node, took = await self._filter(bodies[place])
+            filters.append(took)
+            await pool.room()
+            pool.bind(number, node)
+        await pool.finish()
+        seconds = time.perf_counter() - began
+        harness = (self._worked() - worked) / seconds * 100
+        server = (self.measured.cpu_seconds() - served) / seconds * 100
+        await self._unmake(numbers)
+        return filters, count / seconds, harness, server
+
+    async def _binds(self, count: int) -> list[float]:
+        """64 Binds at any moment, of pods that filter has seen before."""
+        numbers = await self._make(count)
+        chosen = [(number, (await self._filter(self._filter_body(number)))[0]) for number in numbers]
+        pool = await Binders.open(self, BINDERS)
+        for number, node in chosen:
+            await pool.room()
+            pool.bind(number, node)
+        binds = await pool.finish()
+        await self._unmake(numbers)
+        return binds
+
+    async def _reviews(self, count: int) -> list[float]:
+        """AdmissionReviews that come by chance, 100 a second on the average, each on a connection that is free."""
+        free = [await Connection.open(self.measured.port, self.trust) for _ in range(8)]
+        chance = random.Random(2)
+        took: list[float] = []
+        under_way: list[asyncio.Task[None]] = []
+
+        async def review(number: int, due: float) -> None:
+            connection = free.pop() if free else await Connection.open(self.measured.port, self.trust)
+            answer, _ = await connection.post_json("/webhook", bodies[number])
+            took.append(time.perf_counter() - due)
+            free.append(connection)
+            response = answer["response"]
+            if not response["allowed"] or not msgspec.json.decode(base64.b64decode(response["patch"])):
+                raise HttpError(f"the webhook did not patch pod {number}: {response}")
+
+        bodies = [_review(number) for number in range(count)]
+        due = time.perf_counter()
+        for number in range(count):
+            due += chance.expovariate(CALM_RATE)
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            under_way.append(asyncio.create_task(review(number, due)))
+        await asyncio.gather(*under_way)
+        for connection in free:
+            await connection.close()
+        return took[WARM:]
+
+    async def _filter(self, body: bytes) -> tuple[str, float]:
+        raw, took = await self.filters.post("/filter", body)
+        answer = msgspec.json.decode(raw, type=_Chosen)
+        names = answer.NodeNames or []
+        if answer.Error or len(names) != 1:
+            raise HttpError(f"filter answered {answer.Error or raw[:300].decode()}")
+        return names[0], took
+
+    def _filter_body(self, number: int) -> bytes:
+        return msgspec.json.encode({"Pod": fleet.pending_pod(number), "Nodes": None, "NodeNames": self._sampled()})
+
+    def _sampled(self) -> list[str]:
+        names = [fleet.node_name((self.next_node + place) % self.nodes) for place in range(self.sample)]
+        self.next_node = (self.next_node + self.sample) % self.nodes
+        return names
+
+    async def _make(self, count: int) -> range:
+        numbers = range(self.next_pod, self.next_pod + count)
+        self.next_pod += count
+        await self._control("POST", numbers)
+        await asyncio.sleep(0.5)  # the extender's watch has seen them
+        return numbers
+
+    async def _unmake(self, numbers: range) -> None:
+        bound = int(await self._control("DELETE", numbers))
+        if bound != len(numbers):
+            raise HttpError(f"{len(numbers)} pods were said to be bound and the API server has {bound}")
+        await asyncio.sleep(0.5)
+
+    async def _control(self, method: str, numbers: range) -> bytes:
+        url = f"{self.stub}/bench/pods?from={numbers.start}&to={numbers.stop}"
+        request = urllib.request.Request(url, method=method)
+        return await asyncio.to_thread(lambda: urllib.request.urlopen(request, timeout=120).read())
+
+    def _worked(self) -> float:
+        """CPU seconds of this process and the stub."""
+        return time.process_time() + cpu_seconds(self.stub_pid)
+
+
+class _Chosen(msgspec.Struct):
+    """The part of filter's answer that is looked at; the rest is checked to be JSON."""
+
+    NodeNames: list[str] | None = None
+    Error: str = ""
+
+
+@dataclass(slots=True)
+class Binders:
+    """Connections that bind; each is used by one Bind at a time."""
+
+    free: asyncio.Queue[Connection]
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    took: list[float] = field(default_factory=list)
+
+    @classmethod
+    async def open(cls, load: Load, count: int) -> "Binders":
+        free: asyncio.Queue[Connection] = asyncio.Queue()
+        for _ in range(count):
+            free.put_nowait(await Connection.open(load.measured.port, load.trust))
+        return cls(free)
+
+    async def room(self) -> None:
+        """Returns when a connection is free."""
+        self.free.put_nowait(await self.free.get())
+
+    def bind(self, number: int, node: str) -> None:
+        self.tasks.append(asyncio.create_task(self._bind(number, node)))
+
+    async def finish(self) -> list[float]:
+        await asyncio.gather(*self.tasks)
+        while not self.free.empty():
+            await self.free.get_nowait().close()
+        return self.took
+
+    async def _bind(self, number: int, node: str) -> None:
+        connection = await self.free.get()
+        name = fleet.pending_name(number)
+        body = {"PodName": name, "PodNamespace": fleet.NAMESPACE, "PodUID": fleet.uid_of(name), "Node": node}
+        answer, took = await connection.post_json("/bind", msgspec.json.encode(body))
+        self.free.put_nowait(connection)
+        self.took.append(took)
+        if answer.get("Error"):
+            raise HttpError(f"bind of pod {number} to {node}: {answer['Error']}")
+
+
+def percentile(seconds: Sequence[float], percent: int) -> float:
+    """Nearest rank, in ms."""
+    ordered = sorted(seconds)
+    return ordered[min(len(ordered) - 1, -(-len(ordered) * percent // 100) - 1)] * 1000
+
+
+def _review(number: int) -> bytes:
+    pod = fleet.pending_pod(number)
+    del pod["spec"]["schedulerName"]
+    request = {
+        "uid": f"review-{number}",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "name": "",
+        "namespace": fleet.NAMESPACE,
+        "operation": "CREATE",
+        "userInfo": {"username": "system:serviceaccount:kube-system:replicaset-controller"},
+        "object": {"apiVersion": "v1", "kind": "Pod", **pod},
+        "oldObject": None,
+        "dryRun": False,
+    }
+    return msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})

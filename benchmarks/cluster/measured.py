@@ -1,0 +1,120 @@
+"""`vcuda scheduler` as a process of its own on one core, in front of a stub API server or a real one.
+
+In: a kubeconfig, the core. Out: its URL, its certificate, its memory. Invariant: it never runs on another core, from
+its first instruction on, and whoever measures it runs on the others.
+"""
+
+import contextlib
+import os
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.cluster.certificates import Authority
+from tests.e2e.cluster.processes import free_ports
+
+PROGRAM = Path(sys.executable).with_name("vcuda")
+READY_SECONDS = 120.0
+
+
+class MeasuredError(Exception):
+    """The measured process did not do what it must."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The process and how it is reached."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    authority: Path
+    log: Path
+    ready_s: float
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    def trust(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.authority))
+
+    def rss_mib(self, field: str = "VmRSS") -> float:
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1]) / 1024
+        raise MeasuredError(f"vcuda scheduler has ended: {_tail(self.log)}")
+
+    def cpu_seconds(self) -> float:
+        return cpu_seconds(self.process.pid)
+
+
+@contextlib.contextmanager
+def measured_scheduler(folder: Path, kubeconfig: Path, *flags: str, core: int | None) -> Iterator[Measured]:
+    """`core` None: wherever the machine has room."""
+    folder.mkdir(parents=True, exist_ok=True)
+    authority = Authority(folder / "pki")
+    pair = authority.issue("extender", common_name="vcuda-scheduler", names=["127.0.0.1", "localhost"])
+    (port,) = free_ports(1)
+    command = [
+        *(["taskset", "--cpu-list", str(core)] if core is not None else []),
+        str(PROGRAM),
+        "scheduler",
+        f"--kubeconfig={kubeconfig}",
+        "--listen-addr=127.0.0.1",
+        f"--listen-port={port}",
+        f"--tls-cert-file={pair.certificate}",
+        f"--tls-key-file={pair.key}",
+        "--webhook-configuration=",
+        "--leader-election=none",
+        "--drain=0s",
+        "--log-level=warning",
+        *flags,
+    ]
+    log = folder / "scheduler.log"
+    with log.open("wb") as out:
+        began = time.monotonic()
+        process = subprocess.Popen(command, stdout=out, stderr=out)
+    try:
+        trust = ssl.create_default_context(cafile=str(authority.certificate))
+        _wait_ready(process, f"https://127.0.0.1:{port}/readyz", trust, log)
+        yield Measured(process, port, authority.certificate, log, time.monotonic() - began)
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def pin_others(core: int) -> None:
+    """This process and what it starts from now on keep off the measured core."""
+    others = set(range(os.cpu_count() or 1)) - {core}
+    if others:
+        os.sched_setaffinity(0, others)
+
+
+def _wait_ready(process: subprocess.Popen[bytes], url: str, trust: ssl.SSLContext, log: Path) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise MeasuredError(f"vcuda scheduler ended with {process.returncode}: {_tail(log)}")
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, context=trust, timeout=5) as answer:
+            if answer.status == 200:
+                return
+        time.sleep(0.05)
+    raise MeasuredError(f"vcuda scheduler is not ready after {READY_SECONDS:.0f} s: {_tail(log)}")
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-15:])

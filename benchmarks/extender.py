@@ -1,0 +1,162 @@
+"""What `vcuda scheduler` costs in a large cluster, and what it leaves of a real kube-scheduler's pace.
+
+Printed (`--output json`: as keys): `filter_p99_ms` with as many names as kube-scheduler samples, `bind_p99_ms` at 64
+Binds under way against an API server that answers after 5 ms, `pairs_per_s` of filter and bind, `webhook_p99_ms`,
+`rss_mib` after all of that, `ready_s` from the start of the process, and `throughput_ratio`: pods a second of a real
+kube-scheduler with the extender over the same without it. The measured process is held to one core, what measures it
+to the others. `--growth` measures clusters of 100 to 10,000 nodes as well, without the real kube-scheduler.
+
+    python -m benchmarks.extender [--output json] [--growth] [--without throughput]
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.cluster.connection import HttpError
+from benchmarks.cluster.load import Figures, Load
+from benchmarks.cluster.measured import MeasuredError, measured_scheduler, pin_others
+from benchmarks.cluster.throughput import Throughput, measure_throughput
+from tests.fakes.apiserver.kubeconfig import write_kubeconfig
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+SIZES = (100, 300, 1_000, 3_000, 5_000, 10_000)
+PODS_A_NODE = 4
+CORE = 0
+TABLE = (
+    "names",
+    "ready_s",
+    "rss_mib",
+    "filter_p50_ms",
+    "filter_p99_ms",
+    "bind_p99_ms",
+    "pairs_per_s",
+    "webhook_p99_ms",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One cluster size."""
+
+    nodes: int
+    running_pods: int
+    ready_s: float
+    rss_mib: float
+    peak_rss_mib: float
+    cpu_ms_a_pair: float
+    figures: Figures
+
+    def as_json(self) -> dict[str, float]:
+        document = asdict(self)
+        figures = document.pop("figures")
+        return {**document, **figures}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", choices=["text", "json"], default="text")
+    parser.add_argument("--nodes", type=int, default=5_000, help="of eight GPUs each (default: %(default)s)")
+    parser.add_argument("--pairs", type=int, default=2_000, help="of filter and bind (default: %(default)s)")
+    parser.add_argument("--growth", action="store_true", help=f"measure {', '.join(map(str, SIZES))} nodes as well")
+    parser.add_argument("--without", choices=["throughput"], help="leave out the real kube-scheduler, which needs root")
+    parser.add_argument("--hollow-nodes", type=int, default=40, help="for throughput_ratio (default: %(default)s)")
+    parser.add_argument("--hollow-pods", type=int, default=600, help="for throughput_ratio (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="for throughput_ratio (default: %(default)s)")
+    given = parser.parse_args()
+    with _temporary() as base:
+        throughput = None
+        if not given.without:
+            throughput = measure_throughput(
+                base / "real", nodes=given.hollow_nodes, count=given.hollow_pods, rounds=given.rounds
+            )
+        pin_others(CORE)
+        result = measure(base / "main", given.nodes, given.pairs)
+        growth = [measure(base / str(size), size, given.pairs // 2) for size in SIZES] if given.growth else []
+    _print(given.output, result, throughput, growth)
+
+
+def measure(folder: Path, nodes: int, pairs: int) -> Result:
+    pods = nodes * PODS_A_NODE
+    folder.mkdir(parents=True)
+    with _stub(nodes, pods) as (stub, stub_pid):
+        kubeconfig = write_kubeconfig(folder / "kubeconfig", stub)
+        with measured_scheduler(
+            folder, kubeconfig, "--kube-api-qps=5000", "--kube-api-burst=5000", core=CORE
+        ) as server:
+            try:
+                before = server.cpu_seconds()
+                figures = asyncio.run(Load(server, stub, stub_pid, nodes).run(pairs))
+            except (HttpError, OSError, EOFError) as error:
+                words = server.log.read_text(errors="replace")[-2000:]
+                raise SystemExit(f"benchmark: {error}\n{words}") from None
+            return Result(
+                nodes=nodes,
+                running_pods=pods,
+                ready_s=server.ready_s,
+                rss_mib=server.rss_mib(),
+                peak_rss_mib=server.rss_mib("VmHWM"),
+                cpu_ms_a_pair=(server.cpu_seconds() - before) * 1000 / (pairs * 2.5),
+                figures=figures,
+            )
+
+
+@contextlib.contextmanager
+def _stub(nodes: int, pods: int) -> Iterator[tuple[str, int]]:
+    """In a process of its own; made before the measured one starts."""
+    command = [sys.executable, "-m", "benchmarks.cluster.stub", f"--nodes={nodes}", f"--pods={pods}"]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip(), process.pid
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@contextlib.contextmanager
+def _temporary() -> Iterator[Path]:
+    base = Path(tempfile.mkdtemp(prefix="vx-", dir="/tmp"))
+    try:
+        yield base
+    except MeasuredError as error:
+        raise SystemExit(f"benchmark: {error}") from None
+    finally:
+        if "VCUDA_BENCHMARK_KEEP" not in os.environ:
+            shutil.rmtree(base, ignore_errors=True)
+
+
+def _print(form: str, result: Result, throughput: Throughput | None, growth: list[Result]) -> None:
+    document = result.as_json()
+    if throughput is not None:
+        document |= {
+            "throughput_ratio": throughput.ratio,
+            "pods_per_s_with_extender": throughput.with_extender,
+            "pods_per_s_without": throughput.without,
+        }
+    if form == "json":
+        table = [each.as_json() for each in growth]
+        print(json.dumps({**document, **({"growth": table} if growth else {})}))
+        return
+    for name, value in document.items():
+        print(f"{name:26} {value:12.3f}" if isinstance(value, float) else f"{name:26} {value:12d}")
+    if growth:
+        print("\n" + " ".join(f"{name:>15}" for name in ("nodes", *TABLE)))
+        for each in growth:
+            row = each.as_json()
+            print(
+                " ".join(f"{row[name]:15.2f}" if name != "nodes" else f"{each.nodes:15d}" for name in ("nodes", *TABLE))
+            )
+
+
+if __name__ == "__main__":
+    main()
