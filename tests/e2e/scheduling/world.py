@@ -1,0 +1,90 @@
+"""Everybody who takes part: two real nodes with agents, two hollow ones, our scheduler, and a scheduler beside it.
+
+In: the cluster, the Kubernetes programs. Out: a `World` with all of them running. Not here: what happens in it.
+"""
+
+import json
+import secrets
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from deviceplugin.model.gpu import Inventory
+from tests.e2e.cluster.client import Client
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.control_plane import Component
+from tests.e2e.cluster.further_node import further_node
+from tests.e2e.cluster.hollow import HollowNodes, hollow_nodes
+from tests.e2e.cluster.identities import Identity
+from tests.e2e.cluster.schedulers import scheduler_with
+from tests.e2e.node.agent import Agent, make_agent
+from tests.e2e.node.scene import everything, wait_ledger_empty, wait_offered
+from tests.e2e.scheduling.installation import NAME, VcudaScheduler, installed
+from tests.fakes.emulated_gpus import PROFILES, EmulatedGpus
+from tests.fakes.inventories import made_up_inventory
+
+SECOND = "vcuda-node-2"
+HOLLOW = ("hollow-1", "hollow-2")
+HOLLOW_LABEL = "vcuda-e2e/hollow"
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """`kube_scheduler` asks our extender; the cluster's own kube-scheduler knows nothing of it."""
+
+    nodes: dict[str, Cluster]
+    agents: dict[str, Agent]
+    hollow: HollowNodes
+    ours: VcudaScheduler
+    kube_scheduler: Component
+
+    @property
+    def admin(self) -> Client:
+        return self.ours.admin
+
+    @property
+    def gpus_of_hollow(self) -> dict[str, Inventory]:
+        return dict(self.hollow.inventories)
+
+
+@contextmanager
+def everybody(cluster: Cluster, programs: Path) -> Iterator[World]:
+    folder = Path("/tmp") / f"vcs-{secrets.token_hex(3)}"
+    with ExitStack() as stack:
+        folder.mkdir()
+        stack.callback(shutil.rmtree, folder)
+        ours = stack.enter_context(installed(cluster.control_plane, folder))
+        second = stack.enter_context(further_node(cluster, programs, SECOND))
+        inventories = {name: made_up_inventory(name) for name in HOLLOW}
+        hollow = stack.enter_context(hollow_nodes(cluster.admin, inventories))
+        nodes = {node.kubelet.node: node for node in (cluster, second)}
+        agents = {name: _agent(node, folder / name, stack) for name, node in nodes.items()}
+        ours.start()
+        kube_scheduler = scheduler_with(cluster.control_plane, NAME, ours.address())
+        stack.callback(kube_scheduler.kill)
+        kube_scheduler.start()
+        yield World(nodes, agents, hollow, ours, kube_scheduler)
+
+
+def _agent(node: Cluster, folder: Path, stack: ExitStack) -> Agent:
+    (folder / "gpus").mkdir(parents=True)
+    gpus = EmulatedGpus(_profile(folder, node.kubelet.node), folder / "gpus" / "state")
+    agent = make_agent(node, folder, gpus, Identity(node.admin, "vcuda-agent"))  # as base/ has made it
+    stack.callback(agent.process.stop)
+    agent.start()
+    wait_offered(node.admin, everything(gpus.blocks_of_each()), node=node.kubelet.node)
+    wait_ledger_empty(agent)
+    return agent
+
+
+def _profile(folder: Path, node: str) -> Path:
+    """Eight A100s that no other node has."""
+    document = json.loads((PROFILES / "hgx-a100.json").read_text())
+    for minor, gpu in enumerate(document["gpus"]):
+        gpu["uuid"] = f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{minor}.{node}')}"
+    path = folder / "profile.json"
+    path.write_text(json.dumps(document))
+    return path
