@@ -14,6 +14,7 @@ import urllib3
 from tests.e2e.cluster.certificates import KeyPair
 
 JsonObject = dict[str, Any]
+MOST_IDLE = 8  # connections kept: hollow nodes call from several threads
 
 
 class ApiError(Exception):
@@ -34,7 +35,9 @@ class Client:
 
     @classmethod
     def by_certificate(cls, server: str, authority: Path, pair: KeyPair) -> Self:
-        pool = urllib3.PoolManager(ca_certs=str(authority), cert_file=str(pair.certificate), key_file=str(pair.key))
+        pool = urllib3.PoolManager(
+            maxsize=MOST_IDLE, ca_certs=str(authority), cert_file=str(pair.certificate), key_file=str(pair.key)
+        )
         return cls(server, pool, {})
 
     @classmethod
