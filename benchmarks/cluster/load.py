@@ -65,11 +65,7 @@ class Load:
 
     @property
     def sample(self) -> int:
-        """How many nodes kube-scheduler looks for before it asks an extender (1.36, percentageOfNodesToScore 0)."""
-        if self.nodes < 100:
-            return self.nodes
-        percent = max(5, 50 - self.nodes // 125)
-        return max(100, self.nodes * percent // 100)
+        return sampled(self.nodes)
 
     async def run(self, pairs: int) -> Figures:
         self.trust = self.measured.trust()
@@ -253,6 +249,14 @@ class Binders:
         self.took.append(took)
         if answer.get("Error"):
             raise HttpError(f"bind of pod {number} to {node}: {answer['Error']}")
+
+
+def sampled(nodes: int) -> int:
+    """How many nodes kube-scheduler looks for before it asks an extender (1.36, percentageOfNodesToScore 0)."""
+    if nodes < 100:
+        return nodes
+    percent = max(5, 50 - nodes // 125)
+    return max(100, nodes * percent // 100)
 
 
 def percentile(seconds: Sequence[float], percent: int) -> float:

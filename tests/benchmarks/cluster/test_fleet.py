@@ -1,0 +1,66 @@
+"""The made-up cluster is one that could be, and what is calculated of its answers is what it is called."""
+
+from collections import Counter
+
+import pytest
+
+from benchmarks.cluster import fleet
+from benchmarks.cluster.load import percentile, sampled
+from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotations import parse_allocation
+from deviceplugin.model.inventory_annotation import parse_inventory
+from deviceplugin.model.units import CORES_PER_GPU, ResourceNames
+
+NAMES, RESOURCES = AnnotationNames(), ResourceNames()
+
+
+def test_running_pods_hold_no_more_than_their_gpus_have() -> None:
+    nodes, cores, blocks = 40, Counter[str](), Counter[str]()
+    has: dict[str, int] = {gpu.uuid: gpu.blocks for number in range(nodes) for gpu in fleet.inventory_of(number).gpus}
+    for pod in fleet.running_pods(nodes, nodes * 4):
+        written = parse_allocation(pod["metadata"]["annotations"][NAMES.allocation])
+        assert written.pod == pod["metadata"]["uid"]
+        (share,) = written.containers["main"]
+        limits = pod["spec"]["containers"][0]["resources"]["limits"]
+        assert (int(limits[RESOURCES.core]), int(limits[RESOURCES.memory])) == (share.cores, share.blocks)
+        assert fleet.inventory_of(_number(pod["spec"]["nodeName"])).gpu(share.uuid)
+        cores[share.uuid] += share.cores
+        blocks[share.uuid] += share.blocks
+    assert max(cores.values()) <= CORES_PER_GPU
+    assert all(count <= has[uuid] for uuid, count in blocks.items())
+
+
+def test_a_node_offers_what_its_inventory_has() -> None:
+    node = fleet.node(7)
+    inventory, share_mode = parse_inventory(node["metadata"]["annotations"][NAMES.inventory])
+    offered = node["status"]["allocatable"]
+    assert share_mode
+    assert int(offered[RESOURCES.core]) == CORES_PER_GPU * len(inventory.gpus)
+    assert int(offered[RESOURCES.memory]) == sum(gpu.blocks for gpu in inventory.gpus)
+
+
+def test_stub_and_load_make_the_same_pod_of_a_number() -> None:
+    assert fleet.pending_pod(40) == fleet.pending_pod(40)
+    metadata = fleet.pending_pod(41)["metadata"]
+    assert (metadata["name"], metadata["uid"]) == (fleet.pending_name(41), fleet.uid_of(fleet.pending_name(41)))
+    uids = {fleet.pending_pod(number)["metadata"]["uid"] for number in range(500)}
+    assert len(uids) == 500
+
+
+@pytest.mark.parametrize(
+    ("nodes", "sample"), [(50, 50), (100, 100), (300, 144), (1_000, 420), (3_000, 780), (5_000, 500), (10_000, 500)]
+)
+def test_as_many_names_are_sent_as_kube_scheduler_samples(nodes: int, sample: int) -> None:
+    assert sampled(nodes) == sample
+
+
+@pytest.mark.parametrize(
+    ("seconds", "percent", "ms"),
+    [([0.001], 99, 1), ([0.001, 0.002], 50, 1), ([i / 1000 for i in range(1, 101)], 99, 99), ([0.005, 0.001], 99, 5)],
+)
+def test_a_percentile_is_an_answer_that_came(seconds: list[float], percent: int, ms: float) -> None:
+    assert percentile(seconds, percent) == pytest.approx(ms)
+
+
+def _number(node: str) -> int:
+    return int(node.removeprefix("gpu-node-").split(".")[0])
