@@ -111,7 +111,7 @@ def test_no_cores_can_mean_the_default_alone() -> None:
         ({GPU: "1", GPUCORES: "101"}, ["container main", GPUCORES, "101", "write 1 to 100"]),
         ({GPU: "1", PERCENTAGE: "200"}, [PERCENTAGE, "200", "write 1 to 100"]),
         ({GPU: "1", GPUMEM: "-5"}, [GPUMEM, "-5", "MiB"]),
-        ({GPU: "65", GPUMEM: "5"}, [GPU, "65", "write 1 to 64"]),
+        ({GPU: "65", GPUMEM: "5"}, [GPU, "65", "write 1 to 16"]),
         ({GPU: "1", CORE: "30"}, [GPU, CORE, "write one of the two"]),
     ],
 )
