@@ -5,15 +5,11 @@ only after the settings were found good, so that `--help` and a wrong flag answe
 """
 
 import click
-import structlog
 
-from deviceplugin import __version__, log
+from deviceplugin.cli.service import open_log, serve
 from deviceplugin.config.agent import AGENT, AgentSettings
 from deviceplugin.config.effective import Effective
 from deviceplugin.config.options import command_of, with_settings
-from deviceplugin.errors import VcudaError
-
-_BUG = 70  # EX_SOFTWARE of sysexits.h: supervisors and people can tell a bug from a refusal
 
 
 @click.command("agent", cls=command_of(AGENT), short_help="Hand out slices of this node's GPUs through kubelet.")
@@ -24,22 +20,7 @@ def agent(effective: Effective[AgentSettings], retired: tuple[str, ...]) -> None
     A setting is taken from its flag, else from its environment variable, else from the file that --config names, else
     it has its default. `vcuda config print` shows what would be in force.
     """
-    settings = effective.settings
-    log.open_log(level=settings.log.level.value, format_=settings.log.format.value)
-    logger = structlog.get_logger("vcuda.config")
-    for sentence in retired:
-        logger.warning(sentence)
-    logger.info("settings in force", version=__version__, file=str(effective.file or ""), set=effective.changed())
-    _run(settings)
-
-
-def _run(settings: AgentSettings) -> None:
+    open_log(effective, effective.settings.log, retired)
     from deviceplugin.agent.run import run
 
-    try:
-        run(settings)
-    except VcudaError:
-        raise
-    except Exception:
-        structlog.get_logger("vcuda.agent").exception("ended by a bug in vcuda; please report this line")
-        raise SystemExit(_BUG) from None
+    serve(run, effective.settings, logger="vcuda.agent")
