@@ -121,10 +121,10 @@ class NodeScorer:
                 if shape != _NAMES_CARDS:
                     alike.outcomes[shape] = outcome
                     self._kept += 1
-            if type(outcome) is tuple:
+            if isinstance(outcome, tuple):
                 ranked[state.name] = outcome
             else:
-                refused[state.name] = outcome  # type: ignore[assignment]
+                refused[state.name] = outcome
         return ranked, refused
 
     def _shape(self, task: _Task) -> int:

@@ -66,8 +66,13 @@ class _Cluster:
 
     def arrive(self, task: Task) -> None:
         self.asked += task.demand
-        policies = {"node_policy": self._plan.node_policy, "gpu_policy": self._plan.gpu_policy}
-        choice = self._scorer.choose(task.pod, self._nodes.values(), needs=task.needs, **policies)  # type: ignore[arg-type]
+        choice = self._scorer.choose(
+            task.pod,
+            self._nodes.values(),
+            node_policy=self._plan.node_policy,
+            gpu_policy=self._plan.gpu_policy,
+            needs=task.needs,
+        )
         if choice.node is None or choice.placed is None:
             self._waiting += 1
             self._waiting_demand += task.demand
