@@ -5,10 +5,9 @@ everything runs but the agent, which is the caller's to start. Works for any use
 because nobody opens them here. Invariant: nothing runs any more when it is left; the directory is the caller's.
 """
 
-import os
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from tests.fakes.emulated_gpus import PROFILES, EmulatedGpus
 from tests.fakes.kubelet import Kubelet, KubeletOptions
 from tests.fakes.kubelet.apiclient import ApiAddress
 from tests.fakes.kubelet.apisource import ApiSource
+from tests.fakes.program import clean_environment
 
 EIGHT_GPUS = PROFILES / "hgx-a100.json"
 TOKEN = "stand-in-token"
@@ -66,27 +66,26 @@ async def gpu_node(
     library: Path | None = None,
     flags: Flags | None = None,
     fed_by_server: bool = True,
+    cluster: ApiServer | None = None,
     **options: Any,
 ) -> AsyncIterator[GpuNode]:
     """`fed_by_server`: kubelet follows the API server; otherwise only what is submitted to it reaches it.
 
+    `cluster`: the API server of several nodes, the caller's; otherwise this node has one of its own.
     `library` is where ours is built; without it stand-ins are mirrored, which no program can run with.
     """
     gpus = EmulatedGpus(profile, home / "emulator")
     given = flags or {}
     names = ResourceNames(str(given.get("resource-domain", DEFAULT_DOMAIN)))
-    async with ApiServer(token=TOKEN) as server:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(ApiServer(token=TOKEN)) if cluster is None else cluster
         made = KubeletOptions(root=home / "kubelet", token=TOKEN, **options)
-        source = ApiSource(made, ApiAddress(server.url, TOKEN)) if fed_by_server else None
-        async with Kubelet(made, source) as kubelet:
-            kubeconfig = server.kubeconfig(home / "kubeconfig")
-            agent = AgentProcess(
-                agent_command(home, kubelet, gpus, kubeconfig=kubeconfig, library=library, flags=given)
-            )
-            try:
-                yield GpuNode(server, kubelet, agent, gpus, names, home)
-            finally:
-                await agent.destroy()
+        source = ApiSource(made, ApiAddress(server.url, server.token)) if fed_by_server else None
+        kubelet = await stack.enter_async_context(Kubelet(made, source))
+        kubeconfig = server.kubeconfig(home / "kubeconfig")
+        agent = AgentProcess(agent_command(home, kubelet, gpus, kubeconfig=kubeconfig, library=library, flags=given))
+        stack.push_async_callback(agent.destroy)
+        yield GpuNode(server, kubelet, agent, gpus, names, home)
 
 
 def agent_command(
@@ -122,16 +121,12 @@ def agent_command(
         "log-format": "json",
     }
     arguments = (f"--{flag}={value}" for flag, value in {**own, **(flags or {})}.items())
-    return AgentCommand((str(PROGRAM), "agent", *arguments), _environment(gpus), home / "agent.log", port)
+    return AgentCommand(
+        (str(PROGRAM), "agent", *arguments), clean_environment(gpus.environment), home / "agent.log", port
+    )
 
 
 def _make_device_nodes(directory: Path, gpus: EmulatedGpus) -> None:
     directory.mkdir(parents=True)
     for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{minor}" for minor in gpus.minors())):
         (directory / name).touch()
-
-
-def _environment(gpus: EmulatedGpus) -> dict[str, str]:
-    """Nothing of the caller's settings, so that the agent is the same everywhere."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
-    return kept | dict(gpus.environment)

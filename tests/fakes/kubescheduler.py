@@ -1,0 +1,183 @@
+"""A stand-in kube-scheduler: it asks an extender as the real one does, and writes what the real one writes.
+
+In: the API server's store, an extender over TLS. Out: bound pods, PodScheduled=False with kube-scheduler's sentence on
+the others. Of its own filters it has those that decide what an extender is asked: ready nodes, node selector, and the
+sums of the two resources. Facts kept: one pod at a time, oldest first; only nodes that pass its own filters are named;
+a pod without a node is tried again when a node changes or a pod goes, and not before; a gang is one cycle, bound as a
+whole or not at all. Not here: scoring, preemption, back-off.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tests.fakes.apiserver import ApiServer
+from tests.fakes.scheduler import NoAnswerError, SchedulerProcess
+
+RESOURCES = ("tencent.com/vcuda-core", "tencent.com/vcuda-memory")
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a cycle came to: the node, or why there is none. `failed`: the extender could not answer at all."""
+
+    node: str = ""
+    why: str = ""
+    failed: bool = False
+
+
+class KubeScheduler:
+    """`at_work` schedules what comes; `filter`, `bind` and `gang` are its steps, for whoever plays it by hand."""
+
+    def __init__(self, server: ApiServer, extender: SchedulerProcess, *, name: str = "vcuda-scheduler") -> None:
+        self._server = server
+        self._extender = extender
+        self._name = name
+        self._assumed: dict[str, tuple[str, Json]] = {}
+        self._unschedulable: set[str] = set()
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self._run(), name="stand-in kube-scheduler")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def filter(self, pod: Json) -> Found:
+        """One scheduling cycle up to the choice of a node."""
+        own, names = self._in_tree(pod)
+        reasons = Counter(own)
+        if names:
+            status, answer = await self._ask("/filter", {"Pod": pod, "Nodes": None, "NodeNames": names})
+            if status != 200 or answer["Error"]:
+                return Found(why=str(answer if status != 200 else answer["Error"]).strip(), failed=True)
+            if answer["NodeNames"]:
+                return Found(node=answer["NodeNames"][0])
+            reasons.update([*answer["FailedNodes"].values(), *answer["FailedAndUnresolvableNodes"].values()])
+        said = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
+        return Found(why=f"0/{reasons.total()} nodes are available: {said}.")
+
+    async def bind(self, pod: Json, node: str) -> str:
+        """Empty, or the extender's sentence."""
+        meta = pod["metadata"]
+        order = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node}
+        status, answer = await self._ask("/bind", order)
+        return str(answer["Error"]) if status == 200 else str(answer).strip()
+
+    async def schedule(self, pod: Json) -> Found:
+        """filter and bind; where there is no node, the pod's condition says why."""
+        found = await self.filter(pod)
+        if found.node and (error := await self.bind(pod, found.node)):
+            found = Found(why=error, failed=True)
+        if not found.node and not found.failed:
+            self._say(pod, found.why)
+        return found
+
+    async def gang(self, pods: Sequence[Json]) -> list[Found]:
+        """As kube-scheduler 1.36: a node for every member, and then all are bound; else none is."""
+        found: list[Found] = []
+        for pod in pods:
+            found.append(await self.filter(pod))
+            if not found[-1].node:
+                break
+            self._assumed[pod["metadata"]["uid"]] = (found[-1].node, pod)
+        whole = len(found) == len(pods) and all(each.node for each in found)
+        for pod, each in zip(pods, found, strict=False):
+            if whole and (error := await self.bind(pod, each.node)):
+                raise NoAnswerError(error)
+        for pod in pods:
+            self._assumed.pop(pod["metadata"]["uid"], None)
+            if not whole:
+                self._say(pod, f"the gang does not fit: {found[-1].why}")
+        return found
+
+    async def _run(self) -> None:
+        """Every change is looked at; those that may have made room let refused pods try again."""
+        store, changed = self._server.store, asyncio.Event()
+        seen = store.version
+        forget = store.on_change(changed.set)
+        try:
+            while True:
+                changed.clear()
+                if any(change.resource == "nodes" or change.deleted for change in self._changes(seen)):
+                    self._unschedulable.clear()
+                seen = store.version
+                failed = [await self._try(pod) for pod in self._waiting()]
+                if any(failed):
+                    await asyncio.sleep(0.2)  # the extender is away: kube-scheduler backs off
+                else:
+                    await changed.wait()
+        finally:
+            forget()
+
+    async def _try(self, pod: Json) -> bool:
+        found = await self.schedule(pod)
+        if not found.node and not found.failed:
+            self._unschedulable.add(pod["metadata"]["uid"])
+        return found.failed
+
+    def _changes(self, since: int) -> list[Any]:
+        return [*self._server.store.changes("nodes", since), *self._server.store.changes("pods", since)]
+
+    def _waiting(self) -> list[Json]:
+        pods = self._server.store.objects("pods")
+        return [pod for pod in pods if self._is_mine(pod) and pod["metadata"]["uid"] not in self._unschedulable]
+
+    def _is_mine(self, pod: Json) -> bool:
+        spec, meta = pod["spec"], pod["metadata"]
+        waits = not spec.get("nodeName") and not meta.get("deletionTimestamp") and not spec.get("schedulingGroup")
+        return waits and spec.get("schedulerName") == self._name
+
+    def _in_tree(self, pod: Json) -> tuple[list[str], list[str]]:
+        """kube-scheduler's own reasons, and the names of the nodes that pass."""
+        reasons: list[str] = []
+        names: list[str] = []
+        held = self._held()
+        for node in self._server.store.objects("nodes"):
+            why = _against(pod, node, held.get(node["metadata"]["name"], Counter()))
+            if why:
+                reasons.append(why)
+            else:
+                names.append(node["metadata"]["name"])
+        return reasons, names
+
+    def _held(self) -> dict[str, Counter[str]]:
+        held: dict[str, Counter[str]] = {}
+        bound = [(pod["spec"].get("nodeName", ""), pod) for pod in self._server.store.objects("pods")]
+        for node, pod in (*bound, *self._assumed.values()):
+            if node and pod["status"].get("phase") not in ("Succeeded", "Failed"):
+                held.setdefault(node, Counter()).update(_asked(pod))
+        return held
+
+    def _say(self, pod: Json, why: str) -> None:
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}
+        meta = pod["metadata"]
+        self._server.store.set_status(meta["name"], {"conditions": [condition]}, namespace=meta["namespace"])
+
+    async def _ask(self, path: str, body: Json) -> tuple[int, Any]:
+        try:
+            return await self._extender.ask(path, body)
+        except NoAnswerError as error:
+            return 0, f"the extender does not answer: {error}"
+
+
+def _asked(pod: Json) -> Counter[str]:
+    limits = [container.get("resources", {}).get("limits") or {} for container in pod["spec"]["containers"]]
+    return Counter({name: sum(int(each.get(name, 0)) for each in limits) for name in RESOURCES})
+
+
+def _against(pod: Json, node: Json, held: Counter[str]) -> str:
+    labels = node["metadata"].get("labels") or {}
+    if not (pod["spec"].get("nodeSelector") or {}).items() <= labels.items():
+        return "node(s) didn't match Pod's node affinity/selector"
+    offered = node.get("status", {}).get("allocatable") or {}
+    for name, count in _asked(pod).items():
+        if count + held[name] > int(offered.get(name, 0)):
+            return f"Insufficient {name}"
+    return ""
