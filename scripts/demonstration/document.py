@@ -8,6 +8,7 @@ are.
 import msgspec
 
 from deviceplugin.observe.usage import Usage
+from scripts.demonstration.cluster.findings import Cluster
 
 VERSION = 1
 
@@ -117,20 +118,24 @@ class Promise(msgspec.Struct, frozen=True):
 class Verdict(msgspec.Struct, frozen=True):
     """`ok` if every promise held and the play came to its end; `problem` says in one sentence why not."""
 
-    ok: bool
-    problem: str
-    promises: tuple[Promise, ...]
+    ok: bool = False
+    problem: str = ""
+    promises: tuple[Promise, ...] = ()
 
 
 class Document(msgspec.Struct, frozen=True):
-    """The whole; `ledger` is null where the play broke off before its end."""
+    """The whole; what a half that was not played would have found is empty or null.
+
+    `ledger` is null where the node's half broke off before its end.
+    """
 
     version: int
-    profile: str
-    node: str
-    pods: tuple[SeenPod, ...]
-    refused: tuple[SeenPod, ...]
-    greedy: tuple[GreedyContainer, ...]
-    ledger: Ledgers | None
-    seconds: dict[str, float]
-    verdict: Verdict
+    profile: str = ""
+    node: str = ""
+    pods: tuple[SeenPod, ...] = ()
+    refused: tuple[SeenPod, ...] = ()
+    greedy: tuple[GreedyContainer, ...] = ()
+    ledger: Ledgers | None = None
+    seconds: dict[str, float] = {}
+    cluster: Cluster | None = None
+    verdict: Verdict = Verdict()

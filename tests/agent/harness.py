@@ -11,7 +11,7 @@ from typing import Any
 
 from deviceplugin.guest.legacy_limits import ContainerLimits, decode
 from deviceplugin.observe.usage import Usage
-from scripts.demonstration import promises, seen
+from scripts.demonstration.node import promises, seen
 from tests.fakes.agent import AgentFailureError
 from tests.fakes.apiserver import ApiError
 from tests.fakes.gpunode import Flags, GpuNode, gpu_node

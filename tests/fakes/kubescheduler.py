@@ -31,7 +31,7 @@ class Found:
 
 
 class KubeScheduler:
-    """`at_work` schedules what comes; `filter`, `bind` and `gang` are its steps, for whoever plays it by hand."""
+    """`at_work` schedules what comes; `filter`, `bind`, `find_all` and `end_cycle` are steps to play it by hand."""
 
     def __init__(self, server: ApiServer, extender: SchedulerProcess, *, name: str = "vcuda-scheduler") -> None:
         self._server = server
@@ -79,23 +79,27 @@ class KubeScheduler:
             self._say(pod, found.why)
         return found
 
-    async def gang(self, pods: Sequence[Json]) -> list[Found]:
-        """As kube-scheduler 1.36: a node for every member, and then all are bound; else none is."""
+    async def find_all(self, gang: Sequence[Json]) -> list[Found]:
+        """The one cycle of a gang, as in kube-scheduler 1.36; it ends with the first member that finds no node."""
         found: list[Found] = []
-        for pod in pods:
+        for pod in gang:
             found.append(await self.filter(pod))
             if not found[-1].node:
                 break
             self._assumed[pod["metadata"]["uid"]] = (found[-1].node, pod)
-        whole = len(found) == len(pods) and all(each.node for each in found)
-        for pod, each in zip(pods, found, strict=False):
-            if whole and (error := await self.bind(pod, each.node)):
-                raise NoAnswerError(error)
-        for pod in pods:
+        return found
+
+    async def end_cycle(self, gang: Sequence[Json], found: Sequence[Found]) -> bool:
+        """Binds every member, or tells every member why none is."""
+        whole = len(found) == len(gang) and all(each.node for each in found)
+        for pod in gang:
             self._assumed.pop(pod["metadata"]["uid"], None)
+        for place, pod in enumerate(gang):
             if not whole:
                 self._say(pod, f"the gang does not fit: {found[-1].why}")
-        return found
+            elif error := await self.bind(pod, found[place].node):
+                raise NoAnswerError(error)
+        return whole
 
     async def _run(self) -> None:
         """Every change is looked at; those that may have made room let refused pods try again."""

@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from deviceplugin.guest.limits_file import decode
-from scripts.demonstration.container import lay_out, limits_file
 from scripts.demonstration.document import GreedyContainer, GreedyReport
 from scripts.demonstration.failure import DemoError
+from scripts.demonstration.node.container import lay_out, limits_file
 from tests.fakes.emulated_gpus import PROGRAMS
 from tests.fakes.gpunode import GpuNode
 from tests.fakes.kubelet import ContainerView

@@ -3,8 +3,8 @@
 In: the node and the pods' names. Out: `SeenPod`s.
 """
 
-from scripts.demonstration.cast import NAMESPACE, Json
 from scripts.demonstration.document import Device, Mounted, SeenContainer, SeenPod
+from scripts.demonstration.node.cast import NAMESPACE, Json
 from tests.fakes.gpunode import GpuNode
 from tests.fakes.kubelet import ContainerView
 from tests.fakes.kubelet.podspec import Container, Role, parse_pod

@@ -1,4 +1,4 @@
-"""What the demo promises, checked on what kubelet, the containers and the ledger show independently of each other.
+"""What the node's half promises, checked on what kubelet, containers and ledger show independently of each other.
 
 In: seen pods, usage documents. Out: one `Promise` for each, held or not, with what was found. Pure.
 """
@@ -7,20 +7,18 @@ from collections import Counter
 from collections.abc import Iterable
 
 from deviceplugin.observe.usage import ContainerUsage, Usage
-from scripts.demonstration.document import GreedyContainer, Promise, SeenContainer, SeenPod
+from scripts.demonstration.document import Promise, SeenContainer, SeenPod
+from scripts.demonstration.promised import promised
 
 GRANT_MOUNT = "/etc/vcuda"
 LIMITS_BYTES = 8240
-BLOCK_BYTES = 256 << 20
-REFUSAL = "CUDA_ERROR_OUT_OF_MEMORY"
-POINTS = 3.0
 Key = tuple[str, str]
 
 
 def all_run(pods: Iterable[SeenPod]) -> Promise:
     listed = list(pods)
     idle = [f"{pod.name} is {pod.phase} {pod.message}".rstrip() for pod in listed if pod.phase != "Running"]
-    return _promise("every pod that fits runs", idle, f"{len(listed)} pods run")
+    return promised("every pod that fits runs", idle, f"{len(listed)} pods run")
 
 
 def answers_are_their_own(pods: Iterable[SeenPod], usage: Usage) -> Promise:
@@ -39,7 +37,7 @@ def answers_are_their_own(pods: Iterable[SeenPod], usage: Usage) -> Promise:
             elif not container.init:
                 wrong.append(f"{pod.name}/{container.name} runs and is not in the ledger")
     wrong += [f"{times} containers mount {path}" for path, times in grants.items() if times > 1]
-    return _promise("every container's answer is its own", wrong, f"{count} containers")
+    return promised("every container's answer is its own", wrong, f"{count} containers")
 
 
 def nothing_is_given_twice(usage: Usage) -> Promise:
@@ -52,7 +50,7 @@ def nothing_is_given_twice(usage: Usage) -> Promise:
         if (cores, blocks) != (gpu.cores_allocated, gpu.blocks_allocated):
             wrong.append(f"GPU {gpu.minor} reports {gpu.cores_allocated} cores, its holders have {cores}")
     taken = sum(gpu.cores_allocated for gpu in usage.gpus)
-    return _promise("no GPU is given out twice", wrong, f"{taken} of {100 * len(usage.gpus)} cores in use")
+    return promised("no GPU is given out twice", wrong, f"{taken} of {100 * len(usage.gpus)} cores in use")
 
 
 def same_ledger(before: Usage, after: Usage, *, refused: Iterable[str] = ()) -> Promise:
@@ -63,68 +61,33 @@ def same_ledger(before: Usage, after: Usage, *, refused: Iterable[str] = ()) -> 
     wrong = [f"{old[grant][1]} was lost" for grant in old.keys() - new.keys()]
     wrong += [f"{new[grant][1]} appeared" for grant in new.keys() - old.keys()]
     wrong += [f"{old[grant][1]} changed" for grant in old.keys() & new.keys() if old[grant] != new[grant]]
-    return _promise(
+    return promised(
         "SIGKILL changed nothing in the ledger", wrong, f"{len(old)} grants before, the same {len(new)} after"
     )
 
 
 def still_running(expected: Iterable[Key], running: Iterable[Key]) -> Promise:
     stopped = [f"{uid}/{container} stopped" for uid, container in set(expected) - set(running)]
-    return _promise("no container noticed the kill", stopped, f"{len(set(running))} kept running")
+    return promised("no container noticed the kill", stopped, f"{len(set(running))} kept running")
 
 
 def refused_in_words(pod: SeenPod, *, words: str) -> Promise:
     wrong = []
     if pod.phase != "Failed" or words not in pod.message or "Traceback" in pod.message:
         wrong.append(f"{pod.name} is {pod.phase}: {pod.message or 'no message'}")
-    return _promise("what no GPU can serve is refused in one sentence", wrong, pod.name)
+    return promised("what no GPU can serve is refused in one sentence", wrong, pod.name)
 
 
 def ledger_is_empty(usage: Usage) -> Promise:
     left = [f"{entry.namespace}/{entry.pod}/{entry.container} still holds its part" for entry in usage.containers]
     left += [f"GPU {gpu.minor} has {gpu.cores_allocated} cores taken" for gpu in usage.gpus if gpu.cores_allocated]
-    return _promise("deleted pods give everything back", left, "the ledger is empty")
+    return promised("deleted pods give everything back", left, "the ledger is empty")
 
 
 def share_one_gpu(pods: Iterable[SeenPod]) -> Promise:
     places = {pod.name: pod.gpus for pod in pods}
     apart = [] if len(set(places.values())) == 1 else [f"{name} is on GPU {gpus}" for name, gpus in places.items()]
-    return _promise("small pods are put together", apart, f"{' and '.join(places)} share a GPU")
-
-
-def memory_ends_at_the_limit(greedy: Iterable[GreedyContainer]) -> Promise:
-    """What was asked for is the limit and what the program hears of; all of it can be had, and nothing beyond."""
-    listed = list(greedy)
-    wrong = [f"{each.pod} {fault}" for each in listed for fault in _memory_faults(each)]
-    return _promise("nobody gets more memory than asked for", wrong, f"{len(listed)} stopped with {REFUSAL}")
-
-
-def time_is_shared_as_asked(greedy: Iterable[GreedyContainer]) -> Promise:
-    listed = list(greedy)
-    wrong = [
-        f"{each.pod} asked for {each.cores} % of the GPU's time, was limited to {each.limit_cores} % and got "
-        f"{each.got_cores:.1f} %"
-        for each in listed
-        if each.limit_cores != each.cores or abs(each.got_cores - each.cores) > POINTS
-    ]
-    off = max((abs(each.got_cores - each.cores) for each in listed), default=0.0)
-    return _promise(
-        f"everybody gets his share of the GPU's time within {POINTS:g} points", wrong, f"{off:.1f} points off at most"
-    )
-
-
-def _memory_faults(greedy: GreedyContainer) -> Iterable[str]:
-    asked, report = greedy.blocks * BLOCK_BYTES, greedy.report
-    if greedy.limit_bytes != asked:
-        yield f"asked for {asked} bytes and has a limit of {greedy.limit_bytes}"
-    if report.total_bytes != asked:
-        yield f"hears of {report.total_bytes} bytes of memory, not of {asked}"
-    if report.refusal != REFUSAL:
-        yield f"was stopped with {report.refusal}, not {REFUSAL}"
-    if max(greedy.held_bytes, report.got_bytes) > asked:
-        yield f"got {max(greedy.held_bytes, report.got_bytes)} bytes of {asked}"
-    if report.got_bytes < report.free_bytes:
-        yield f"was told of {report.free_bytes} free bytes and got {report.got_bytes} only"
+    return promised("small pods are put together", apart, f"{' and '.join(places)} share a GPU")
 
 
 def _faults(container: SeenContainer, entry: ContainerUsage) -> list[str]:
@@ -174,7 +137,3 @@ def _room(entries: list[ContainerUsage], uuid: str) -> tuple[int, int]:
 def _essence(entry: ContainerUsage) -> tuple[str, str, int, int, tuple[tuple[str, int, int], ...]]:
     shares = tuple(sorted((share.uuid, share.cores, share.blocks) for share in entry.gpus))
     return entry.uid, f"{entry.namespace}/{entry.pod}/{entry.container}", entry.cores, entry.blocks, shares
-
-
-def _promise(text: str, wrong: list[str], found: str) -> Promise:
-    return Promise(text, held=not wrong, found="; ".join(wrong) if wrong else found)
