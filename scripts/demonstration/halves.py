@@ -38,7 +38,8 @@ async def node_half(found: Document, console: Console, numbers: Iterator[int], *
         f"vcuda, one node: {GPUS} emulated A100 GPUs, shared between pods",
         (
             ("real", "vcuda agent, and the library that it puts into containers"),
-            ("stand-ins", "kubelet and the API server; the driver is emulated"),
+            ("stand-ins", "kubelet and API server: they speak the real protocols"),
+            ("emulated", "the driver"),
         ),
     )
     async with node_stage(keep=keep) as stage:
@@ -64,9 +65,9 @@ async def cluster_half(found: Document, console: Console, numbers: Iterator[int]
     show.title(
         "vcuda, a cluster: which node, which GPUs, and why a pod waits",
         (
-            ("real", "vcuda scheduler (webhook and extender, over TLS), vcuda agent on two nodes, all other vcuda ..."),
-            ("stand-ins", "API server, kubelet, and kube-scheduler, whose requests are those of the real one"),
-            ("emulated", "the GPUs, two A100 on each node"),
+            ("real", "vcuda scheduler with webhook and extender, vcuda agent on two nodes, explain, simulate"),
+            ("stand-ins", "API server, kubelet, kube-scheduler: they speak the real protocols"),
+            ("emulated", "the driver: two A100 GPUs on each node"),
         ),
     )
     async with cluster_stage(keep=keep) as stage:

@@ -29,7 +29,7 @@ class Show:
 
     def title(self, text: str, explanations: Iterable[tuple[str, str]]) -> None:
         """`explanations` are pairs of a word and what it is to be said of."""
-        table = columns("", "")
+        table = columns("", "", flexible=(1,))
         for word, what in explanations:
             table.add_row(Text(word, style="dim"), Text(what, style="dim"))
         self._lines(Group(Text(text, style="bold"), Padding(table, (0, 0, 0, INDENT))))

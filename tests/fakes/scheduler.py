@@ -5,6 +5,7 @@ in for nothing. Whom to trust is read where the real callers read it: from the S
 """
 
 import asyncio
+import contextlib
 import json
 import re
 import ssl
@@ -90,6 +91,19 @@ class SchedulerProcess(Program):
         except NoAnswerError as error:
             raise ProgramFailureError(f"vcuda scheduler shows no metrics: {error}") from error
         return {name.removeprefix("vcuda_scheduler_"): float(value) for name, value in _METRIC.findall(text)}
+
+    async def settled_figure(self, name: str, wanted: int, *, patience_s: float = 5.0) -> int:
+        """The figure as soon as it is as wanted, and otherwise what it is after so long."""
+        found = -1
+
+        async def is_so() -> bool:
+            nonlocal found
+            found = round((await self.figures()).get(name, -1))
+            return found == wanted
+
+        with contextlib.suppress(ProgramFailureError):
+            await self.until(is_so, what=f"{name} is {wanted}", deadline_s=patience_s)
+        return found
 
     async def wait_figure(self, name: str, count: int, *, what: str, deadline_s: float = 10.0) -> None:
         async def is_so() -> bool:

@@ -5,6 +5,7 @@ In: a play. Out: the same play with everything that was found, also where it bro
 
 import time
 
+from scripts.demonstration.cluster import promises
 from scripts.demonstration.cluster.gangs import gather
 from scripts.demonstration.cluster.killing import kill
 from scripts.demonstration.cluster.placing import place
@@ -20,6 +21,7 @@ async def perform(play: Play) -> None:
     began = time.monotonic()
     for act in (start, review, place, wait, compare, kill, gather, simulate):
         await act(play)
+    play.keep(promises.agents_obey(play.moments), promises.nothing_is_chosen_twice(play.moments))
     await play.stage.scheduler.stop()
     for node in play.stage.nodes.values():
         await node.agent.stop()

@@ -17,7 +17,7 @@ RACK_POOL = "racks"
 LARGE = "large"
 
 
-def pod(name: str, limits: Json, *, annotations: Json | None = None, **spec: Any) -> Json:
+def pod(name: str, limits: Json, *, annotations: Json | None = None, **spec: object) -> Json:
     """One container, `main`."""
     metadata: Json = {"name": name, "namespace": NAMESPACE}
     if annotations:
@@ -26,9 +26,10 @@ def pod(name: str, limits: Json, *, annotations: Json | None = None, **spec: Any
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container], **spec}}
 
 
-def share(name: str, cores: int, blocks: int = 0, **more: Any) -> Json:
+def share(name: str, cores: int, blocks: int = 0, *, annotations: Json | None = None, **spec: object) -> Json:
     """By the two resources; whole GPUs say nothing of memory."""
-    return pod(name, {CORE: str(cores), **({MEMORY: str(blocks)} if blocks else {})}, **more)
+    limits = {CORE: str(cores), **({MEMORY: str(blocks)} if blocks else {})}
+    return pod(name, limits, annotations=annotations, **spec)
 
 
 PLAIN = share("share", 20, 8)

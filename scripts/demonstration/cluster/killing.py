@@ -20,7 +20,7 @@ async def kill(play: Play) -> None:
     reserved = round((await stage.scheduler.figures())["reservations"])
     await stage.scheduler.kill()
     refused = await stage.kube_scheduler.bind(pods[0], filtered[0])
-    play.show.say(f"{reserved} choices were reserved, all in its memory; kube-scheduler's bind now gets: {refused}")
+    play.show.say(f"{reserved} choices were reserved, in its memory alone. A bind that comes now fails: {refused}")
     began = time.monotonic()
     await stage.scheduler.start()
     await stage.scheduler.wait_ready(deadline_s=READY_S)
@@ -43,8 +43,6 @@ async def kill(play: Play) -> None:
     play.show.survivors(survivors, placed)
     play.keep(
         promises.nothing_is_lost(survivors),
-        promises.agents_obey(placed),
-        promises.nothing_is_chosen_twice(placed),
     )
 
 

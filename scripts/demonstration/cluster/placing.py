@@ -1,6 +1,5 @@
 """kube-scheduler asks the extender for node and GPUs, and the agents carry out exactly that."""
 
-from scripts.demonstration.cluster import promises
 from scripts.demonstration.cluster.cast import COMPANY
 from scripts.demonstration.cluster.play import Play
 
@@ -19,4 +18,3 @@ async def place(play: Play) -> None:
     play.note(placed=placed)
     play.show.placed(placed)
     play.show.say("embed and rerank ask for the emptiest node by annotation; the others take the fullest that fits")
-    play.keep(promises.agents_obey(placed), promises.nothing_is_chosen_twice(placed))

@@ -29,6 +29,7 @@ class Play:
     show: Tables
     kept: list[Promise] = field(default_factory=list)
     found: Cluster = field(default_factory=Cluster)
+    moments: list[tuple[Placed, ...]] = field(default_factory=list)
 
     async def submit(self, pod: Json) -> Json:
         """What `kubectl create` does: through the webhook into the store."""
@@ -52,14 +53,16 @@ class Play:
             raise DemoError(f"after {RUN_S:g} s {otherwise()}") from error
 
     async def look(self, names: Iterable[str]) -> tuple[Placed, ...]:
-        return tuple([each for name in names for each in await seen.placed(self.stage, name)])
+        """Each look is a moment of which the promises about GPUs must hold."""
+        self.moments.append(tuple([each for name in names for each in await seen.placed(self.stage, name)]))
+        return self.moments[-1]
 
     async def clear(self) -> None:
         """All pods go, in the end from the scheduler's books too."""
         for name in seen.names(self.stage):
             self.stage.server.store.delete("pods", name, namespace=NAMESPACE)
         await self.until(lambda: not seen.names(self.stage), lambda: f"{seen.names(self.stage)} are not gone")
-        await self.stage.scheduler.wait_figure("pods", 0, what="the scheduler has forgotten pods that are gone")
+        await self.stage.scheduler.wait_figure("pods", 0, what="the scheduler has forgotten the pods that are gone")
 
     def note(self, **findings: object) -> None:
         """Fields of `Cluster`."""

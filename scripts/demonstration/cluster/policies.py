@@ -16,7 +16,10 @@ WHOLE_NODE = 800
 async def compare(play: Play) -> None:
     play.show.act("Three node policies, the same pods in the same order")
     wanted = ", ".join(_size(cores) for cores in ARRIVALS)
-    play.show.say(f"four nodes join as objects only; pods come that want {wanted} GPUs, and then one for 8\n")
+    play.show.say(
+        f"four nodes join that exist as objects only. Pods come for {wanted} GPUs and then one for 8, chosen so that "
+        "the policies differ; what they make of a whole workload, vcuda simulate tells below\n"
+    )
     standing = len(seen.names(play.stage))
     runs: list[PolicyRun] = []
     with racks(play.stage.server):

@@ -49,20 +49,24 @@ def refused_in_words(reviewed: Reviewed, *, words: str) -> Promise:
     return promised("what can never run is refused at once, with what to write", wrong, reviewed.pod)
 
 
-def agents_obey(placed: Iterable[Placed]) -> Promise:
+def agents_obey(moments: Iterable[Iterable[Placed]]) -> Promise:
     """Annotation, ledger and the container's own environment name the same GPUs, and the first two the same parts."""
-    listed = list(placed)
+    listed = [each for moment in moments for each in moment]
     wrong = [f"{each.pod} {fault}" for each in listed for fault in _disobedience(each)]
     return promised("containers get the very GPUs that the extender chose", wrong, f"{len(listed)} containers")
 
 
-def nothing_is_chosen_twice(placed: Iterable[Placed]) -> Promise:
-    """Over all pods that are bound, by their annotations."""
-    cores: Counter[str] = Counter()
-    for each in placed:
-        cores.update({share.uuid: share.cores for share in each.chosen})
-    wrong = [f"{count} cores of {uuid} are given out" for uuid, count in cores.items() if count > CORES_PER_GPU]
-    return promised("the extender gives no GPU out twice", wrong, f"{cores.total()} cores of {len(cores)} GPUs")
+def nothing_is_chosen_twice(moments: Iterable[Iterable[Placed]]) -> Promise:
+    """At each moment, over all pods that were looked at, by their annotations."""
+    listed = [_cores(moment) for moment in moments]
+    wrong = [
+        f"{count} cores of {uuid} are given out"
+        for cores in listed
+        for uuid, count in cores.items()
+        if count > CORES_PER_GPU
+    ]
+    most = max((count for cores in listed for count in cores.values()), default=0)
+    return promised("the extender gives no GPU out twice", wrong, f"{most} of 100 cores of one GPU at most")
 
 
 def every_arrival_runs(runs: Iterable[PolicyRun]) -> Promise:
@@ -137,6 +141,13 @@ def fragmentation_allocates_most(simulated: Iterable[Simulated]) -> Promise:
     wrong = [] if best == WHOLE_POLICY else [f"{best or 'nothing'} does"]
     found = f"{percent.get(WHOLE_POLICY, 0):.1f} % of all GPUs"
     return promised("on the example fragmentation allocates most", wrong, found)
+
+
+def _cores(moment: Iterable[Placed]) -> Counter[str]:
+    cores: Counter[str] = Counter()
+    for each in moment:
+        cores.update({share.uuid: share.cores for share in each.chosen})
+    return cores
 
 
 def _disobedience(placed: Placed) -> Iterable[str]:

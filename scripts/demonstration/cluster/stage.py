@@ -84,7 +84,6 @@ def racks(server: ApiServer) -> Iterator[None]:
 
 @asynccontextmanager
 async def _node(home: Path, name: str, server: ApiServer) -> AsyncIterator[GpuNode]:
-    home.mkdir()
     node = gpu_node(
         home,
         profile=_profile(home, name),
@@ -100,6 +99,7 @@ async def _node(home: Path, name: str, server: ApiServer) -> AsyncIterator[GpuNo
 
 def _profile(home: Path, name: str) -> Path:
     """The first two A100s of the large machine, linked to each other, with UUIDs of their own."""
+    home.mkdir()
     document = json.loads(EIGHT_GPUS.read_text())
     document["gpus"] = [
         {**gpu, "uuid": f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{minor}.{name}')}"}

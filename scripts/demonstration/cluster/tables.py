@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
-from scripts.demonstration.cluster.findings import Gang, Placed, PolicyRun, Reviewed, Simulated, Survivor
+from scripts.demonstration.cluster.findings import Gang, Placed, PolicyRun, Reviewed, Share, Simulated, Survivor
 from scripts.demonstration.show import Show, bars, columns
 
 BLOCKS_PER_GIB = 4
@@ -37,9 +37,7 @@ class Tables(Show):
         for each in placed:
             minors = iter(each.gpus)
             for row, (share, sees) in enumerate(zip_longest(each.chosen, each.visible)):
-                chose = (
-                    f"{_short(share.uuid)}  {share.cores} cores, {share.blocks // BLOCKS_PER_GIB} GiB" if share else ""
-                )
+                chose = _chosen(share) if share else "nothing"
                 same = share is not None and share.uuid == sees
                 mark = Text("=", style="green") if same else Text("≠", style="bold red")
                 name = ("", "") if row else (each.pod, each.node)
@@ -61,7 +59,7 @@ class Tables(Show):
 
     def survivors(self, survivors: Sequence[Survivor], placed: Iterable[Placed]) -> None:
         gpus = {each.pod: ", ".join(map(str, each.gpus)) for each in placed}
-        table = columns("pod", "filter, before the kill", "bind, after the restart", "Bindings", "the container sees")
+        table = columns("pod", "filter said, then SIGKILL", "bound to", "times", "container sees")
         for each in survivors:
             bound = Text(each.bound or "nowhere", style="green" if each.bound == each.filtered else "bold red")
             table.add_row(each.pod, each.filtered, bound, str(each.writes), f"GPU {gpus.get(each.pod, '?')}")
@@ -75,13 +73,16 @@ class Tables(Show):
 
     def simulated(self, simulated: Iterable[Simulated], size: Mapping[str, Any]) -> None:
         """One line for each policy."""
-        table = columns("policy", "of all GPUs allocated, when 100 % were asked for", "130 %", flexible=(1,))
+        table = columns("policy", "allocated at 100 % asked", "at 130 %")
         for each in simulated:
             table.add_row(
                 each.policy, f"{each.allocated_percent_at_100:.1f} %", f"{each.allocated_percent_at_130:.1f} %"
             )
         self.print(table)
-        self.say(f"[dim]{size['pods']} kinds of pods on {size['nodes']} nodes with {size['gpus']} GPUs, one seed[/]")
+        self.say(
+            f"[dim]of {size['gpus']} GPUs on {size['nodes']} nodes, while {size['pods']} pods come in random order, "
+            "again and again[/]"
+        )
 
 
 def _essence(pod: Json) -> list[str]:
@@ -92,6 +93,10 @@ def _essence(pod: Json) -> list[str]:
     for container in spec["containers"]:
         lines += [f"{key}: {count}" for key, count in container["resources"]["limits"].items()]
     return lines + ([f"schedulerName: {name}"] if name else [])
+
+
+def _chosen(share: Share) -> str:
+    return f"{_short(share.uuid)}  {share.cores} cores, {share.blocks // BLOCKS_PER_GIB} GiB"
 
 
 def _short(uuid: str) -> str:

@@ -30,8 +30,8 @@ async def wait(play: Play) -> None:
             stage.server.store.delete("pods", ENDS, namespace=NAMESPACE)
             await play.running(NAME)
             node, phase = seen.node_of(stage, NAME), seen.phase(stage, NAME)
-    (placed,) = await play.look([NAME])
-    gpus = ", ".join(map(str, placed.gpus))
+    placed = await play.look(seen.names(stage))
+    gpus = ", ".join(str(gpu) for each in placed if each.pod == NAME for gpu in each.gpus)
     play.show.say(
         f"\n{ENDS} is deleted: {time.monotonic() - began:.1f} s later {NAME} runs on {node}, GPU {gpus}; nobody had to "
         "touch it"
@@ -41,5 +41,4 @@ async def wait(play: Play) -> None:
     play.keep(
         promises.is_explained(waited, gpus=("GPU 0", "GPU 1"), nodes=tuple(stage.nodes)),
         promises.runs_when_there_is_room(waited),
-        promises.agents_obey([placed]),
     )
