@@ -1,6 +1,6 @@
-"""The demo: the real agent on an emulated driver, with a stand-in kubelet and a stand-in API server around it.
+"""The demo: the real agent and the real scheduler on an emulated driver, with stand-ins for Kubernetes around them.
 
-`__main__` reads the command line, `acts` is the play, `cast` the pods, `stage` what runs, `greedy` the program that
-takes all it can get and `container` what it finds, `promises` what must hold, `show` what people see, `document` what
-`--output json` prints.
+`command` reads the command line, `halves` are the node's half (`node/`) and the cluster's (`cluster/`), `show` is what
+people see of both, `document` what `--output json` prints. Each half has its acts in files of their own, the pods in
+`cast`, what runs in `stage`, and what must hold in `promises`.
 """

@@ -1,50 +1,24 @@
-"""`scripts/demo` as a stranger runs it: the play itself, its document, its manners."""
+"""`scripts/demo`: both plays, the document, its manners."""
 
-import asyncio
 import json
-import os
 import signal
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).parents[2]
+import pytest
+
+from tests.scripts.demo import demo, start
+
 MIB = 1 << 20
 
 
-@dataclass(frozen=True)
-class Run:
-    """How it ended and what it said."""
-
-    status: int
-    out: str
-    told: str
-
-
-async def start(*arguments: str, temporary: Path) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "scripts.demonstration", *arguments),
-        cwd=REPOSITORY,
-        env=os.environ | {"TMPDIR": str(temporary), "GRPC_VERBOSITY": "NONE"},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-
-
-async def demo(*arguments: str, temporary: Path) -> Run:
-    process = await start(*arguments, temporary=temporary)
-    out, told = await process.communicate()
-    assert process.returncode is not None
-    return Run(process.returncode, out.decode(), told.decode())
-
-
-async def test_the_play_keeps_its_promises_and_prints_one_document(short_tmp: Path) -> None:
-    run = await demo("--output", "json", temporary=short_tmp)
+async def test_the_nodes_half_keeps_its_promises_and_prints_one_document(short_tmp: Path) -> None:
+    run = await demo("--only", "node", "--output", "json", temporary=short_tmp)
     assert run.status == 0, run.told
     document: dict[str, Any] = json.loads(run.out)
     assert document["verdict"]["ok"]
     assert [promise["held"] for promise in document["verdict"]["promises"]] == [True] * 10
+    assert document["cluster"] is None
     pods = {pod["name"]: pod for pod in document["pods"]}
     assert len(pods["pretrain"]["gpus"]) == 4
     assert pods["notebook-ann"]["gpus"] == pods["notebook-bob"]["gpus"]
@@ -67,7 +41,6 @@ async def test_the_play_keeps_its_promises_and_prints_one_document(short_tmp: Pa
     assert len(ledger["before_kill"]["containers"]) >= 10
     assert ledger["at_the_end"]["containers"] == []
     check_greedy({each["pod"]: each for each in document["greedy"]})
-    assert "asked" in run.told
     assert "4096 MiB" in run.told
     assert "SIGKILL" in run.told, "the show goes to stderr"
     assert not list(short_tmp.iterdir()), "nothing is left behind"
@@ -85,26 +58,57 @@ def check_greedy(greedy: dict[str, Any]) -> None:
         assert abs(each["got_cores"] - each["limit_cores"]) <= 3
 
 
-async def test_an_interrupted_demo_cleans_up(short_tmp: Path) -> None:
-    process = await start(temporary=short_tmp)
+async def test_the_clusters_half_keeps_its_promises_and_prints_one_document(short_tmp: Path) -> None:
+    run = await demo("--only", "cluster", "--output", "json", temporary=short_tmp)
+    assert run.status == 0, run.told
+    document: dict[str, Any] = json.loads(run.out)
+    assert [promise["held"] for promise in document["verdict"]["promises"]] == [True] * 14
+    cluster = document["cluster"]
+    assert {name: len(uuids) for name, uuids in cluster["nodes"].items()} == {"node-a": 2, "node-b": 2}
+    reviewed = {each["pod"]: each for each in cluster["reviewed"]}
+    assert reviewed["share"]["stored"]["spec"]["schedulerName"] == "vcuda-scheduler"
+    assert "write 100 or 200" in reviewed["typo"]["refusal"]
+    hami = next(each for each in cluster["placed"] if each["pod"] == "hami")
+    assert [(share["cores"], share["blocks"]) for share in hami["chosen"]] == [(30, 16), (30, 16)]
+    assert sorted(share["uuid"] for share in hami["chosen"]) == hami["visible"] == cluster["nodes"]["node-a"]
+    assert {run["policy"]: bool(run["large"]) for run in cluster["policies"]}["fragmentation"]
+    assert "more cores must become free on GPU 1" in cluster["waited"]["explanation"]
+    assert cluster["waited"]["condition"].startswith("0/2 nodes are available: 2 insufficient vcuda-core")
+    assert [each["writes"] for each in cluster["survivors"]] == [1, 1, 1, 1]
+    assert [(each["size"], each["reserved"], len(each["bound"])) for each in cluster["gangs"]] == [(5, 4, 0), (4, 4, 4)]
+    assert "│█│" in run.told, "the show goes to stderr"
+    assert not list(short_tmp.iterdir()), "nothing is left behind"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_an_interrupted_demo_cleans_up(short_tmp: Path, number: signal.Signals) -> None:
+    process = await start("--only", "cluster", temporary=short_tmp)
     assert process.stdout is not None
-    while b"on offer" not in await process.stdout.readline():
+    while b"vcuda scheduler starts" not in await process.stdout.readline():
         assert not process.stdout.at_eof()
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     _, told = await process.communicate()
     assert process.returncode == 130
     assert told.decode().splitlines()[-1] == "demo: interrupted"
     assert not list(short_tmp.iterdir())
 
 
-async def test_without_the_emulated_driver_it_says_what_to_do() -> None:
-    program = (
-        "import pathlib, sys; from scripts.demonstration import __main__, stage; "
-        "stage.DRIVER = pathlib.Path('/nonexistent'); sys.exit(__main__.main())"
+async def test_without_the_emulated_driver_it_says_what_to_do(short_tmp: Path) -> None:
+    missing = (
+        "import pathlib; from tests.fakes import emulated_gpus; emulated_gpus.BUILT = pathlib.Path('/nonexistent')"
     )
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", program), cwd=REPOSITORY, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-    )
-    _, told = await process.communicate()
-    assert process.returncode == 1
-    assert told.decode() == "demo: the emulated driver is not built; run scripts/setup\n"
+    run = await demo(temporary=short_tmp, changed=missing)
+    assert run.status == 1
+    assert run.told == "demo: the emulated driver is not built; run scripts/setup\n"
+
+
+async def test_whoever_reads_may_leave_before_the_end(short_tmp: Path) -> None:
+    process = await start("--only", "cluster", temporary=short_tmp)
+    assert process.stdout is not None
+    await process.stdout.readline()
+    process.stdout._transport.close()  # type: ignore[attr-defined]
+    assert process.stderr is not None
+    told = (await process.stderr.read()).decode()
+    assert await process.wait() != 0
+    assert "Traceback" not in told
+    assert not list(short_tmp.iterdir())

@@ -58,6 +58,7 @@ async def run(node: GpuNode, asked: Iterable[Asked]) -> tuple[GreedyContainer, .
             raise DemoError(f"the greedy programs were not over after {SECONDS + MORE_S:g} s") from None
         finally:
             told.cancel()
+            await asyncio.gather(told, return_exceptions=True)
     return tuple(_found(each, report, most) for each, report in zip(running, reports, strict=True))
 
 

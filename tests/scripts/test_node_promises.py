@@ -1,4 +1,4 @@
-"""The demo notices when what it promises is not so."""
+"""The demo notices when what it promises of a node is not so."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from deviceplugin.observe.usage import ContainerUsage, GpuUsage, ShareUsage, Usage
-from scripts.demonstration import promises
 from scripts.demonstration.document import (
     Device,
     GreedyContainer,
@@ -16,6 +15,7 @@ from scripts.demonstration.document import (
     SeenContainer,
     SeenPod,
 )
+from scripts.demonstration.node import promises, slice_promises
 
 UUIDS = ("GPU-0", "GPU-1")
 Change = Callable[[SeenContainer], SeenContainer]
@@ -236,7 +236,7 @@ def greedy(**changes: object) -> GreedyContainer:
     ],
 )
 def test_memory_beyond_or_short_of_the_limit_is_noticed(one: GreedyContainer, said: str) -> None:
-    promise = promises.memory_ends_at_the_limit([greedy(), one])
+    promise = slice_promises.memory_ends_at_the_limit([greedy(), one])
     assert promise.held == (not said)
     assert said in promise.found
 
@@ -252,7 +252,7 @@ def test_memory_beyond_or_short_of_the_limit_is_noticed(one: GreedyContainer, sa
     ],
 )
 def test_a_share_that_is_off_by_more_than_three_points_is_noticed(one: GreedyContainer, held: bool) -> None:
-    promise = promises.time_is_shared_as_asked([one])
+    promise = slice_promises.time_is_shared_as_asked([one])
     assert promise.held is held
     assert held or "ann asked for 20 % of the GPU's time" in promise.found
 

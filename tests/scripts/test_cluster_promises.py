@@ -1,0 +1,208 @@
+"""The demo notices when what it promises of a cluster is not so."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from scripts.demonstration.cluster import promises
+from scripts.demonstration.cluster.cast import HAMI, PLAIN
+from scripts.demonstration.cluster.findings import (
+    Gang,
+    Placed,
+    PolicyRun,
+    Reviewed,
+    Share,
+    Simulated,
+    Survivor,
+    Waited,
+)
+
+ONE, OTHER = Share("GPU-1", 60, 64), Share("GPU-2", 60, 64)
+LIMITS = {"tencent.com/vcuda-core": "60", "tencent.com/vcuda-memory": "32"}
+
+
+def placed(pod: str = "a", **changes: Any) -> Placed:
+    found = Placed(pod, "main", "node-a", "Running", (0,), (ONE,), (ONE,), ("GPU-1",))
+    return msgspec.structs.replace(found, **changes)
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (placed(), ""),
+        (placed(chosen=(ONE, OTHER), held=(ONE, OTHER), visible=("GPU-1", "GPU-2")), ""),
+        (placed(phase="Failed"), "a is Failed"),
+        (placed(chosen=(), held=(), visible=()), "a has no allocation of its own in its annotation"),
+        (placed(held=(OTHER,)), "the agent on node-a gave something else"),
+        (placed(held=(Share("GPU-1", 61, 64),)), "a was promised 60 cores of GPU-1"),
+        (placed(held=()), "the agent on node-a gave something else"),
+        (placed(visible=("GPU-2",)), "a was promised 60 cores of GPU-1 and sees GPU-2"),
+        (placed(visible=("GPU-1", "GPU-2")), "sees GPU-1, GPU-2"),
+        (placed(visible=()), "sees nothing"),
+    ],
+)
+def test_an_agent_that_does_something_else_is_noticed(one: Placed, said: str) -> None:
+    promise = promises.agents_obey([[placed("b")], [one]])
+    assert promise.held == (not said)
+    assert said in promise.found
+
+
+@pytest.mark.parametrize(
+    ("moments", "held"),
+    [
+        ([[placed("a")], [placed("b")]], True),
+        ([[placed("a"), placed("b", chosen=(OTHER,))]], True),
+        ([[placed("a"), placed("b", chosen=(Share("GPU-1", 40, 1),))]], True),
+        ([[placed("a"), placed("b", chosen=(Share("GPU-1", 41, 1),))]], False),
+        ([[placed("a")], [placed("a"), placed("b")]], False),
+    ],
+)
+def test_a_gpu_that_is_chosen_twice_at_one_moment_is_noticed(moments: list[list[Placed]], held: bool) -> None:
+    promise = promises.nothing_is_chosen_twice(moments)
+    assert promise.held is held
+    assert held or "cores of GPU-1 are given out" in promise.found
+
+
+@pytest.mark.parametrize(
+    ("authority", "bundle", "held"), [("A", "B\nA\n", True), ("A", "B", False), ("A", "", False), ("", "B", False)]
+)
+def test_an_authority_that_nobody_trusts_is_noticed(authority: str, bundle: str, held: bool) -> None:
+    assert promises.is_trusted(authority, bundle).held is held
+
+
+def reviewed(limits: dict[str, str], requests: dict[str, str], parts: str = "main=2") -> Reviewed:
+    container = {"name": "main", "resources": {"limits": limits, "requests": requests}}
+    metadata = {"annotations": {"tencent.com/vcuda-gpus": parts}} if parts else {}
+    stored = {"metadata": metadata, "spec": {"containers": [container], "schedulerName": "vcuda-scheduler"}}
+    return Reviewed("hami", HAMI, stored)
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (reviewed(LIMITS, LIMITS), ""),
+        (reviewed({**LIMITS, "nvidia.com/gpu": "2"}, LIMITS), "its limits are"),
+        (reviewed(LIMITS, {}), "its requests are {}"),
+        (reviewed(LIMITS, LIMITS, parts="main=1"), "is 'main=1', not 'main=2'"),
+        (reviewed(LIMITS, LIMITS, parts=""), "is None"),
+    ],
+)
+def test_a_pod_of_hami_that_became_something_else_is_noticed(one: Reviewed, said: str) -> None:
+    promise = promises.hami_is_translated(one)
+    assert promise.held == (not said)
+    assert said in promise.found
+
+
+def test_a_pod_for_another_scheduler_is_noticed() -> None:
+    good = Reviewed("a", PLAIN, {"spec": {"schedulerName": "vcuda-scheduler"}})
+    assert promises.sent_to_our_scheduler([good]).held
+    bad = Reviewed("b", PLAIN, {"spec": {"schedulerName": "default-scheduler"}})
+    assert promises.sent_to_our_scheduler([good, bad]).found == "b is for default-scheduler"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "held"),
+    [("write 100 or 200", True), ("", False), ("no", False), ("write 100 or 200\nTraceback", False)],
+)
+def test_a_refusal_without_its_sentence_is_noticed(refusal: str, held: bool) -> None:
+    assert promises.refused_in_words(Reviewed("typo", PLAIN, refusal=refusal), words="100 or 200").held is held
+
+
+def by_policy(policy: str, *, large: str = "", waiting: tuple[str, ...] = ()) -> PolicyRun:
+    return PolicyRun(policy, {"rack-1": (100, 0)}, waiting, large, "" if large else "no room")
+
+
+@pytest.mark.parametrize(
+    ("runs", "held"),
+    [
+        ([by_policy("spread"), by_policy("fragmentation", large="rack-1")], True),
+        ([by_policy("spread", large="rack-1"), by_policy("fragmentation", large="rack-1")], False),
+        ([by_policy("spread"), by_policy("fragmentation")], False),
+        ([by_policy("spread")], False),
+    ],
+)
+def test_policies_that_do_not_differ_are_noticed(runs: list[PolicyRun], held: bool) -> None:
+    assert promises.fragmentation_keeps_a_node_whole(runs).held is held
+
+
+def test_an_arrival_without_a_place_is_noticed() -> None:
+    assert promises.every_arrival_runs([by_policy("binpack")]).held
+    promise = promises.every_arrival_runs([by_policy("binpack"), by_policy("spread", waiting=("job-1", "job-2"))])
+    assert (promise.held, promise.found) == (False, "job-1, job-2 found no place by spread")
+
+
+WAITED = Waited("llm", "0/2 nodes are available", "node a: GPU 0 must become free", "hami", "a", "Running")
+
+
+@pytest.mark.parametrize(
+    ("explanation", "missing"),
+    [
+        ("node a: GPU 0 must become free", ""),
+        ("node b: GPU 0 must become free", "'node a'"),
+        ("node a: GPU 1 must become free", "'GPU 0'"),
+        ("node a: GPU 0 is taken", "'must become free'"),
+    ],
+)
+def test_an_explanation_that_leaves_something_out_is_noticed(explanation: str, missing: str) -> None:
+    waited = msgspec.structs.replace(WAITED, explanation=explanation)
+    promise = promises.is_explained(waited, nodes=["a"], gpus=["GPU 0"])
+    assert promise.held == (not missing)
+    assert missing in promise.found
+
+
+@pytest.mark.parametrize(
+    ("changes", "held"),
+    [({}, True), ({"phase": "Pending"}, False), ({"phase": ""}, False), ({"condition": "not looked at"}, False)],
+)
+def test_a_pod_that_goes_on_waiting_is_noticed(changes: dict[str, str], held: bool) -> None:
+    assert promises.runs_when_there_is_room(msgspec.structs.replace(WAITED, **changes)).held is held
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (Survivor("w", "a", "a", 1, "Running"), ""),
+        (Survivor("w", "a", "a", 1, "Pending"), "w is Pending"),
+        (Survivor("w", "a", "", 0, ""), "w is not there"),
+        (Survivor("w", "a", "b", 1, "Running"), "w was meant for a and is on b"),
+        (Survivor("w", "a", "a", 2, "Running"), "w was bound 2 times"),
+        (Survivor("w", "a", "a", 0, "Running"), "w was bound 0 times"),
+    ],
+)
+def test_what_is_lost_or_doubled_by_the_kill_is_noticed(one: Survivor, said: str) -> None:
+    promise = promises.nothing_is_lost([Survivor("v", "a", "a", 1, "Running"), one])
+    assert promise.held == (not said)
+    assert said in promise.found
+
+
+LARGE = Gang(size=5, found=4, reserved=4, left=0, bound=(), why="no room")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ""),
+        ({"left": 3}, "3 reservations are left"),
+        ({"bound": ("g-1", "g-2")}, "g-1, g-2 were bound"),
+        ({"found": 5}, "5 of 5 members found a node"),
+        ({"reserved": 0}, "with 0 reservations"),
+    ],
+)
+def test_what_a_gang_leaves_behind_is_noticed(changes: dict[str, Any], said: str) -> None:
+    promise = promises.leaves_nothing_behind(msgspec.structs.replace(LARGE, **changes))
+    assert promise.held == (not said)
+    assert said in promise.found
+
+
+def test_a_gang_in_pieces_is_noticed() -> None:
+    whole = Gang(size=2, found=2, reserved=2, left=0, bound=("g-1", "g-2"), why="")
+    assert promises.is_bound_whole(whole).held
+    assert not promises.is_bound_whole(msgspec.structs.replace(whole, bound=("g-1",))).held
+
+
+@pytest.mark.parametrize(("other", "held"), [(98.0, True), (99.1, False)])
+def test_another_policy_that_allocates_more_is_noticed(other: float, held: bool) -> None:
+    found = [Simulated("fragmentation", 98.0, 99.0, 1.0), Simulated("binpack", 95.0, other, 1.0)]
+    assert promises.fragmentation_allocates_most(found).held is held
+    assert not promises.fragmentation_allocates_most([]).held
