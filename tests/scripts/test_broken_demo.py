@@ -7,6 +7,8 @@ import pytest
 
 from tests.scripts.demo import demo
 
+pytestmark = pytest.mark.timeout(180, func_only=True)
+
 UNREAD_POLICY = """
 from scripts.demonstration.cluster import cast
 cast.NODE_POLICY = 'example.org/nobody-reads-this'

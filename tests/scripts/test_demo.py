@@ -9,6 +9,8 @@ import pytest
 
 from tests.scripts.demo import demo, start
 
+pytestmark = pytest.mark.timeout(180, func_only=True)
+
 MIB = 1 << 20
 
 
