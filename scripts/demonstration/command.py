@@ -59,7 +59,9 @@ async def _perform(console: Console, halves: list[Half], *, keep: bool) -> Docum
     _end_in_order()
     numbers = itertools.count(1)
     found = Document(VERSION)
-    for half in halves:
+    for place, half in enumerate(halves):
+        if place:
+            console.print()
         found = await half(found, console, numbers, keep=keep)
         if found.verdict.problem:
             break

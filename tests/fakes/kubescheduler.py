@@ -1,10 +1,10 @@
 """A stand-in kube-scheduler: it asks an extender as the real one does, and writes what the real one writes.
 
 In: the API server's store, an extender over TLS. Out: bound pods, PodScheduled=False with kube-scheduler's sentence on
-the others. Of its own filters it has those that decide what an extender is asked: ready nodes, node selector, and the
-sums of the two resources. Facts kept: one pod at a time, oldest first; only nodes that pass its own filters are named;
-a pod without a node is tried again when a node changes or a pod goes, and not before; a gang is one cycle, bound as a
-whole or not at all. Not here: scoring, preemption, back-off.
+the others. Of its own filters it has those that decide what an extender is asked (`in_tree`). Facts kept: one pod at a
+time, oldest first; only nodes that pass its own filters are named; a pod without a node is tried again when a node
+changes or a pod goes, and not before; a gang is one cycle, bound as a whole or not at all. Not here: scoring,
+preemption, back-off.
 """
 
 import asyncio
@@ -12,13 +12,19 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tests.fakes.apiserver import ApiServer
-from tests.fakes.scheduler import NoAnswerError, SchedulerProcess
+from tests.fakes.in_tree import in_tree
+from tests.fakes.scheduler import NoAnswerError
 
-RESOURCES = ("tencent.com/vcuda-core", "tencent.com/vcuda-memory")
 Json = dict[str, Any]
+
+
+class Extender(Protocol):
+    """Whoever answers the verbs: status, and JSON or text; NoAnswerError where nobody does."""
+
+    async def ask(self, path: str, document: object = None) -> tuple[int, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,7 @@ class Found:
 class KubeScheduler:
     """`at_work` schedules what comes; `filter`, `bind`, `find_all` and `end_cycle` are steps to play it by hand."""
 
-    def __init__(self, server: ApiServer, extender: SchedulerProcess, *, name: str = "vcuda-scheduler") -> None:
+    def __init__(self, server: ApiServer, extender: Extender, *, name: str = "vcuda-scheduler") -> None:
         self._server = server
         self._extender = extender
         self._name = name
@@ -139,25 +145,8 @@ class KubeScheduler:
         return waits and spec.get("schedulerName") == self._name
 
     def _in_tree(self, pod: Json) -> tuple[list[str], list[str]]:
-        """kube-scheduler's own reasons, and the names of the nodes that pass."""
-        reasons: list[str] = []
-        names: list[str] = []
-        held = self._held()
-        for node in self._server.store.objects("nodes"):
-            why = _against(pod, node, held.get(node["metadata"]["name"], Counter()))
-            if why:
-                reasons.append(why)
-            else:
-                names.append(node["metadata"]["name"])
-        return reasons, names
-
-    def _held(self) -> dict[str, Counter[str]]:
-        held: dict[str, Counter[str]] = {}
-        bound = [(pod["spec"].get("nodeName", ""), pod) for pod in self._server.store.objects("pods")]
-        for node, pod in (*bound, *self._assumed.values()):
-            if node and pod["status"].get("phase") not in ("Succeeded", "Failed"):
-                held.setdefault(node, Counter()).update(_asked(pod))
-        return held
+        bound = [(each["spec"].get("nodeName", ""), each) for each in self._server.store.objects("pods")]
+        return in_tree(pod, self._server.store.objects("nodes"), [*bound, *self._assumed.values()])
 
     def _say(self, pod: Json, why: str) -> None:
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}
@@ -169,19 +158,3 @@ class KubeScheduler:
             return await self._extender.ask(path, body)
         except NoAnswerError as error:
             return 0, f"the extender does not answer: {error}"
-
-
-def _asked(pod: Json) -> Counter[str]:
-    limits = [container.get("resources", {}).get("limits") or {} for container in pod["spec"]["containers"]]
-    return Counter({name: sum(int(each.get(name, 0)) for each in limits) for name in RESOURCES})
-
-
-def _against(pod: Json, node: Json, held: Counter[str]) -> str:
-    labels = node["metadata"].get("labels") or {}
-    if not (pod["spec"].get("nodeSelector") or {}).items() <= labels.items():
-        return "node(s) didn't match Pod's node affinity/selector"
-    offered = node.get("status", {}).get("allocatable") or {}
-    for name, count in _asked(pod).items():
-        if count + held[name] > int(offered.get(name, 0)):
-            return f"Insufficient {name}"
-    return ""

@@ -14,6 +14,7 @@ from scripts.demonstration.show import Show, bars, columns
 
 BLOCKS_PER_GIB = 4
 SHORT = 12
+MEANINGS = {"binpack": "that is fullest", "spread": "that is emptiest", "fragmentation": "where least is spoilt"}
 Json = dict[str, Any]
 
 
@@ -47,6 +48,7 @@ class Tables(Show):
     def policies(self, runs: Sequence[PolicyRun], racks: Mapping[str, int]) -> None:
         """Nodes side by side, as full as they are before the large pod comes."""
         table = columns("", *(run.policy for run in runs))
+        table.add_row("takes the node", *(Text(MEANINGS.get(run.policy, ""), style="dim") for run in runs))
         for name, gpus in racks.items():
             table.add_row(f"{name}, {gpus} GPUs", *(bars(run.taken[name]) for run in runs))
         fates = (Text(f"runs on {run.large}", style="green") if run.large else Text("waits", "yellow") for run in runs)
