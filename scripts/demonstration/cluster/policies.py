@@ -17,8 +17,8 @@ async def compare(play: Play) -> None:
     play.show.act("Three node policies, the same pods in the same order")
     wanted = ", ".join(_size(cores) for cores in ARRIVALS)
     play.show.say(
-        f"four nodes join that exist as objects only. Pods come for {wanted} GPUs, and then one for 8. They are chosen "
-        "so that the policies differ; for a whole workload see vcuda simulate below\n"
+        f"four nodes join that exist as objects only. Pods come for {wanted} GPUs, and then one for 8; they are "
+        "chosen so that the policies differ\n"
     )
     standing = len(seen.names(play.stage))
     runs: list[PolicyRun] = []

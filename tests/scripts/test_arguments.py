@@ -1,0 +1,36 @@
+"""A word that a script does not understand is refused, before anything is installed or written."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", ["docs", "manifests", "proto"])
+def test_a_misspelt_check_writes_nothing(tmp_path: Path, name: str) -> None:
+    (tmp_path / "scripts").mkdir()
+    script = tmp_path / "scripts" / name
+    script.write_text((REPOSITORY / "scripts" / name).read_text())
+    done = subprocess.run(["/bin/sh", script, "--chekc"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"{name}: '--chekc' is not understood; give nothing, or --check\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["scripts"]
+
+
+@pytest.mark.parametrize("name", ["lock", "setup"])
+def test_what_takes_no_arguments_says_so(tmp_path: Path, name: str) -> None:
+    (tmp_path / "scripts").mkdir()
+    script = tmp_path / "scripts" / name
+    script.write_text((REPOSITORY / "scripts" / name).read_text())
+    done = subprocess.run(["/bin/sh", script, "--help"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, f"{name}: it takes no arguments\n")
+
+
+def test_the_demo_says_which_words_it_takes() -> None:
+    command = [sys.executable, "-m", "scripts.demonstration", "--only", "nothing"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "invalid choice: 'nothing' (choose from 'node', 'cluster')" in done.stderr
