@@ -8,13 +8,14 @@ preemption, back-off.
 """
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tests.fakes.apiserver import ApiServer
+from tests.fakes.apiserver import ApiError, ApiServer
 from tests.fakes.in_tree import in_tree
 from tests.fakes.scheduler import NoAnswerError
 
@@ -53,7 +54,9 @@ class KubeScheduler:
             yield
         finally:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            (ended,) = await asyncio.gather(task, return_exceptions=True)
+            if isinstance(ended, Exception):
+                raise ended
 
     async def filter(self, pod: Json) -> Found:
         """One scheduling cycle up to the choice of a node."""
@@ -151,7 +154,8 @@ class KubeScheduler:
     def _say(self, pod: Json, why: str) -> None:
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}
         meta = pod["metadata"]
-        self._server.store.set_status(meta["name"], {"conditions": [condition]}, namespace=meta["namespace"])
+        with contextlib.suppress(ApiError):  # it is gone meanwhile
+            self._server.store.set_status(meta["name"], {"conditions": [condition]}, namespace=meta["namespace"])
 
     async def _ask(self, path: str, body: Json) -> tuple[int, Any]:
         try:

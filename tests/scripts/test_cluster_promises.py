@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scripts.demonstration.cluster import promises
+from scripts.demonstration.cluster import promises, webhook_promises
 from scripts.demonstration.cluster.cast import HAMI, PLAIN
 from scripts.demonstration.cluster.findings import (
     Gang,
@@ -68,7 +68,7 @@ def test_a_gpu_that_is_chosen_twice_at_one_moment_is_noticed(moments: list[list[
     ("authority", "bundle", "held"), [("A", "B\nA\n", True), ("A", "B", False), ("A", "", False), ("", "B", False)]
 )
 def test_an_authority_that_nobody_trusts_is_noticed(authority: str, bundle: str, held: bool) -> None:
-    assert promises.is_trusted(authority, bundle).held is held
+    assert webhook_promises.is_trusted(authority, bundle).held is held
 
 
 def reviewed(limits: dict[str, str], requests: dict[str, str], parts: str = "main=2") -> Reviewed:
@@ -89,16 +89,16 @@ def reviewed(limits: dict[str, str], requests: dict[str, str], parts: str = "mai
     ],
 )
 def test_a_pod_of_hami_that_became_something_else_is_noticed(one: Reviewed, said: str) -> None:
-    promise = promises.hami_is_translated(one)
+    promise = webhook_promises.hami_is_translated(one)
     assert promise.held == (not said)
     assert said in promise.found
 
 
 def test_a_pod_for_another_scheduler_is_noticed() -> None:
     good = Reviewed("a", PLAIN, {"spec": {"schedulerName": "vcuda-scheduler"}})
-    assert promises.sent_to_our_scheduler([good]).held
+    assert webhook_promises.sent_to_our_scheduler([good]).held
     bad = Reviewed("b", PLAIN, {"spec": {"schedulerName": "default-scheduler"}})
-    assert promises.sent_to_our_scheduler([good, bad]).found == "b is for default-scheduler"
+    assert webhook_promises.sent_to_our_scheduler([good, bad]).found == "b is for default-scheduler"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_pod_for_another_scheduler_is_noticed() -> None:
     [("write 100 or 200", True), ("", False), ("no", False), ("write 100 or 200\nTraceback", False)],
 )
 def test_a_refusal_without_its_sentence_is_noticed(refusal: str, held: bool) -> None:
-    assert promises.refused_in_words(Reviewed("typo", PLAIN, refusal=refusal), words="100 or 200").held is held
+    assert webhook_promises.refused_in_words(Reviewed("typo", PLAIN, refusal=refusal), words="100 or 200").held is held
 
 
 def by_policy(policy: str, *, large: str = "", waiting: tuple[str, ...] = ()) -> PolicyRun:

@@ -1,6 +1,6 @@
 """Pods are submitted: what their users wrote, what the webhook made of it, and what it refuses."""
 
-from scripts.demonstration.cluster import promises
+from scripts.demonstration.cluster import webhook_promises
 from scripts.demonstration.cluster.cast import BAD, HAMI, PLAIN
 from scripts.demonstration.cluster.findings import Reviewed
 from scripts.demonstration.cluster.play import Play
@@ -21,7 +21,7 @@ async def review(play: Play) -> None:
     play.show.reviews((plain, hami))
     play.show.say(f"[red]typo, which asks for 150 cores, was refused:[/] {refusal or 'no, it was let in'}")
     play.keep(
-        promises.sent_to_our_scheduler((plain, hami)),
-        promises.hami_is_translated(hami),
-        promises.refused_in_words(typo, words="100 or 200"),
+        webhook_promises.sent_to_our_scheduler((plain, hami)),
+        webhook_promises.hami_is_translated(hami),
+        webhook_promises.refused_in_words(typo, words="100 or 200"),
     )

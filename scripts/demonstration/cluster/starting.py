@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from scripts.demonstration.cluster import promises
+from scripts.demonstration.cluster import webhook_promises
 from scripts.demonstration.cluster.cast import CORE
 from scripts.demonstration.cluster.play import Play
 from scripts.demonstration.cluster.stage import GPUS, authority_in_secret
@@ -28,10 +28,10 @@ async def start(play: Play) -> None:
     }
     play.note(nodes=uuids, seconds={"start": seconds})
     play.show.say(
-        f"ready after {seconds:.1f} s: {len(stage.nodes)} nodes with {GPUS} GPUs each. The scheduler is asked over TLS; it "
-        "made its own authority for that, and wrote it into the webhook's caBundle"
+        f"ready after {seconds:.1f} s: {len(stage.nodes)} nodes with {GPUS} GPUs each. The scheduler is asked over TLS; "
+        "it made its own authority for that, and wrote it into the webhook's caBundle"
     )
-    play.keep(promises.is_trusted(authority_in_secret(stage.server), authority_of_webhook(stage.server)))
+    play.keep(webhook_promises.is_trusted(authority_in_secret(stage.server), authority_of_webhook(stage.server)))
 
 
 def _offered(play: Play) -> bool:
