@@ -28,8 +28,8 @@ async def start(play: Play) -> None:
     }
     play.note(nodes=uuids, seconds={"start": seconds})
     play.show.say(
-        f"ready after {seconds:.1f} s: {len(stage.nodes)} nodes with {GPUS} GPUs each. The scheduler is asked over TLS; "
-        "it made its own authority for that, and wrote it into the webhook's caBundle"
+        f"ready after {seconds:.1f} s: {len(stage.nodes)} nodes with {GPUS} GPUs each. The scheduler is asked over "
+        "TLS; it made its own authority for that, and wrote it into the webhook's caBundle"
     )
     play.keep(webhook_promises.is_trusted(authority_in_secret(stage.server), authority_of_webhook(stage.server)))
 
