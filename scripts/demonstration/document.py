@@ -93,7 +93,8 @@ class GreedyReport(msgspec.Struct, frozen=True):
 class GreedyContainer(msgspec.Struct, frozen=True):
     """A container that took all it could get: what its pod asked for, what its limits file says, what it got.
 
-    Cores are percent of the GPU's time; `held_bytes` is the most that the driver saw its process hold.
+    Cores are percent of the GPU's time; `held_bytes` is the most that the driver saw its process hold. For `cpu_wait_s`
+    its threads were ready and had no processor: a program that does not run cannot use its share.
     """
 
     pod: str
@@ -105,6 +106,7 @@ class GreedyContainer(msgspec.Struct, frozen=True):
     got_cores: float
     held_bytes: int
     report: GreedyReport
+    cpu_wait_s: float = 0.0
 
 
 class Promise(msgspec.Struct, frozen=True):

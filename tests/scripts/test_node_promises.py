@@ -249,6 +249,9 @@ def test_memory_beyond_or_short_of_the_limit_is_noticed(one: GreedyContainer, sa
         (greedy(got_cores=23.1), False),
         (greedy(got_cores=16.9), False),
         (greedy(limit_cores=30, got_cores=20.0), False),
+        (greedy(got_cores=16.1, cpu_wait_s=0.25), True),
+        (greedy(got_cores=15.9, cpu_wait_s=0.25), False),
+        (greedy(got_cores=23.1, cpu_wait_s=5.0), False),
     ],
 )
 def test_a_share_that_is_off_by_more_than_three_points_is_noticed(one: GreedyContainer, held: bool) -> None:

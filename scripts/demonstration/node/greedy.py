@@ -5,6 +5,7 @@ its own account, and by the driver's. The program is library/programs/slice.c, w
 """
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -26,7 +27,17 @@ SECONDS = 5.0
 MORE_S = 15.0
 MIB = 1 << 20
 EVERYTHING_MIB = 1 << 20
-Memory = dict[int, int]
+
+
+@dataclass(slots=True)
+class _Watched:
+    """Of a process, by what driver and kernel say: the most memory it had, how long it waited for a processor."""
+
+    memory: int = 0
+    cpu_wait_s: float = 0.0
+
+
+Watched = dict[int, _Watched]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +63,14 @@ async def run(node: GpuNode, asked: Iterable[Asked]) -> tuple[GreedyContainer, .
         told = asyncio.gather(*(_told(each) for each in running))
         try:
             async with asyncio.timeout(SECONDS + MORE_S):
-                most = await _most_memory(node, told)
+                watched = await _watch(node, running, told)
                 reports = await told
         except TimeoutError:
             raise DemoError(f"the greedy programs were not over after {SECONDS + MORE_S:g} s") from None
         finally:
             told.cancel()
             await asyncio.gather(told, return_exceptions=True)
-    return tuple(_found(each, report, most) for each, report in zip(running, reports, strict=True))
+    return tuple(_found(each, report, watched) for each, report in zip(running, reports, strict=True))
 
 
 @asynccontextmanager
@@ -96,22 +107,33 @@ async def _told(running: _Running) -> GreedyReport:
     return msgspec.json.decode(out, type=GreedyReport)
 
 
-async def _most_memory(node: GpuNode, until: "asyncio.Future[list[GreedyReport]]") -> Memory:
-    """The most that the driver has seen in each process's hands, in bytes by PID."""
-    most: Memory = {}
+async def _watch(node: GpuNode, running: Iterable[_Running], until: "asyncio.Future[list[GreedyReport]]") -> Watched:
+    """By PID, until all have ended."""
+    found: Watched = {each.process.pid: _Watched() for each in running}
     while not until.done():
         shown = json.loads(await asyncio.to_thread(node.gpus.command, "show", "--json"))
         for process in (process for gpu in shown["gpus"] for process in gpu["processes"]):
-            pid = process["pid"]
-            most[pid] = max(most.get(pid, 0), process["memory_mib"] * MIB)
+            seen = found.setdefault(process["pid"], _Watched())
+            seen.memory = max(seen.memory, process["memory_mib"] * MIB)
+        for pid, seen in found.items():
+            seen.cpu_wait_s = max(seen.cpu_wait_s, _cpu_wait_s(pid))
         await asyncio.wait([until], timeout=0.5)
-    return most
+    return found
 
 
-def _found(running: _Running, report: GreedyReport, most: Memory) -> GreedyContainer:
+def _cpu_wait_s(pid: int) -> float:
+    """The second number of each thread's schedstat; 0 where the kernel keeps none, or the process has ended."""
+    waited = 0
+    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            waited += int(path.read_text().split()[1])
+    return waited / 1e9
+
+
+def _found(running: _Running, report: GreedyReport, watched: Watched) -> GreedyContainer:
     (limits,) = decode(running.limits.read_bytes()).devices
-    pid = running.process.pid
-    if pid not in most:
+    seen = watched[running.process.pid]
+    if not seen.memory:
         raise DemoError(f"the driver has not seen the program in {running.asked.pod}")
     return GreedyContainer(
         pod=running.asked.pod,
@@ -120,7 +142,8 @@ def _found(running: _Running, report: GreedyReport, most: Memory) -> GreedyConta
         blocks=running.asked.blocks,
         limit_cores=limits.cores,
         limit_bytes=limits.memory_bytes,
-        held_bytes=most[pid],
+        held_bytes=seen.memory,
         got_cores=report.share_percent,
         report=report,
+        cpu_wait_s=round(seen.cpu_wait_s, 3),
     )

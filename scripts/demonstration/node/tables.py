@@ -10,10 +10,11 @@ from rich.text import Text
 from deviceplugin.observe.usage import ContainerUsage, Usage
 from scripts.demonstration.document import GreedyContainer, SeenPod
 from scripts.demonstration.node.cast import BLOCK_MIB, Role
-from scripts.demonstration.node.slice_promises import POINTS
+from scripts.demonstration.node.slice_promises import is_near
 from scripts.demonstration.show import WIDTH, Show, bars, columns
 
 MIB = 1 << 20
+BUSY_S = 0.2
 
 
 class Tables(Show):
@@ -50,9 +51,11 @@ class Tables(Show):
             why = Text(f"then {each.report.refusal} ({own} MiB: context)", style="dim")
             name = f"{each.pod}/{each.container}"
             table.add_row(name, f"{asked} MiB", f"{limit} MiB", _got(f"{got} MiB", got <= limit), why)
-            cores, near = f"{each.got_cores:.1f} %", abs(each.got_cores - each.limit_cores) <= POINTS
-            what = Text(f"of the GPU's time, over {each.report.seconds:.0f} s", style="dim")
-            table.add_row("", f"{each.cores} cores", f"{each.limit_cores} %", _got(cores, near), what)
+            what = f"of the GPU's time, over {each.report.seconds:.0f} s"
+            if each.cpu_wait_s >= BUSY_S:
+                what += f"; for {each.cpu_wait_s:.1f} s this machine had no CPU for it"
+            cores = _got(f"{each.got_cores:.1f} %", is_near(each))
+            table.add_row("", f"{each.cores} cores", f"{each.limit_cores} %", cores, Text(what, style="dim"))
         self.print(table)
 
     def bars(self, text: str, usage: Usage) -> None:
