@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from deviceplugin.cluster.extender.books import Books
+from deviceplugin.cluster.extender.gangs import Gangs
 from deviceplugin.cluster.extender.holding import Hold, Holding
 from deviceplugin.cluster.extender.refusal import GONE, PREFERRED, Refusal, refusal_of
 from deviceplugin.cluster.extender.settings import Settings
@@ -32,12 +33,14 @@ class Filter:
         verdicts: Verdicts,
         scorer: NodeScorer,
         *,
+        gangs: Gangs,
         settings: Settings,
         clock: Callable[[], float],
     ) -> None:
         self._books = books
         self._verdicts = verdicts
         self._scorer = scorer
+        self._gangs = gangs
         self._settings = settings
         self._clock = clock
         self._view = View(books, policy=settings.gpu_policy, names=settings.names)
@@ -47,6 +50,7 @@ class Filter:
         if not pod.pod.is_gpu:
             return Filtered(question.names)
         self._books.lapse()
+        self._gangs.lapse()
         if (bound := self._books.bound_to(pod.uid)) is not None or self._books.is_over(pod.uid):
             return _only(question, bound)
         try:
@@ -105,6 +109,7 @@ class Filter:
                 priority=pod.priority,
                 expires=self._until(pod),
                 version=pod.pod.resource_version,
+                condition=pod.condition,
                 request=asked,
             )
         )
@@ -113,6 +118,7 @@ class Filter:
         return self._clock() + self._settings.patience.of(pod)
 
     def _answer(self, pod: ClusterPod, names: tuple[str, ...], refused: Mapping[str, Refusal]) -> Filtered:
+        self._gangs.asked(pod, fits=bool(names))
         self._verdicts.record(pod, names[0] if len(names) == 1 else None, refused, fits=bool(names))
         return filtered(names, refused)
 

@@ -1,0 +1,196 @@
+"""What becomes of a gang's reservations: kept as long as it may still be bound, given back when it was given up.
+
+Kubernetes' own pod groups are placed in one cycle; others wait at Permit. Of a second failure kube-scheduler tells
+nobody, because it writes a pod's condition only where it changes.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.gang import Gang
+from tests.cluster.extender.api import MemoryApi
+from tests.cluster.extender.conftest import Clock
+from tests.cluster.extender.makers import allocated, ask, bound, node, on_gpu, order, pod, refused
+
+ONE_CYCLE = Gang("d", "g", waits=False)
+AT_PERMIT = Gang("d", "g", waits=True)
+
+
+def members(gang: Gang, count: int) -> list[ClusterPod]:
+    return [pod(cores=100, blocks=0, gang=gang) for _ in range(count)]
+
+
+def cycle(extender: Extender, pods: list[ClusterPod]) -> list[bool]:
+    """kube-scheduler asks about one member after the other."""
+    for each in pods:
+        extender.put_pod(each)
+    return [bool(extender.filter(ask(each, "a")).names) for each in pods]
+
+
+def free(extender: Extender) -> int:
+    return sum(view.free_cores for view in extender.books.nodes["a"].state.snapshot.gpus)
+
+
+@pytest.fixture
+def busy(extender: Extender) -> Extender:
+    """A node with two GPUs."""
+    extender.put_node(node("a", 2))
+    return extender
+
+
+async def test_a_pod_group_that_was_given_up_without_a_word_is_given_up_here(busy: Extender, clock: Clock) -> None:
+    assert cycle(busy, members(ONE_CYCLE, 3)) == [True, True, False]
+    clock.now += 4
+    busy.lapse()
+    assert free(busy) == 0
+    clock.now += 2
+    busy.lapse()
+    assert free(busy) == 200
+
+
+async def test_a_pod_group_whose_last_member_other_plugins_refused_is_given_up_too(
+    busy: Extender, clock: Clock
+) -> None:
+    """Of that member the extender hears nothing."""
+    assert cycle(busy, members(ONE_CYCLE, 2)) == [True, True]
+    clock.now += 6
+    busy.lapse()
+    assert free(busy) == 200
+
+
+async def test_a_long_cycle_keeps_what_its_first_members_have(busy: Extender, clock: Clock) -> None:
+    first, second, third = members(ONE_CYCLE, 3)
+    for each in (first, second):
+        assert busy.filter(ask(each, "a")).names
+        clock.now += 4
+        busy.lapse()
+    assert not busy.filter(ask(third, "a")).names
+    assert free(busy) == 0
+
+
+async def test_members_that_are_bound_or_being_bound_keep_theirs(busy: Extender, clock: Clock, api: MemoryApi) -> None:
+    first, second = members(ONE_CYCLE, 2)
+    api.pods = {each.uid: each for each in (first, second)}
+    assert cycle(busy, [first, second]) == [True, True]
+    assert await busy.bind(order(first, "a")) == ""
+    clock.now += 6
+    busy.lapse()
+    assert free(busy) == 100
+    assert await busy.bind(order(second, "a")) == "", "late, but its GPU is still free"
+
+
+async def test_a_member_whose_volumes_are_prepared_keeps_its_gpu(busy: Extender, clock: Clock) -> None:
+    """kube-scheduler 1.35 and later nominates the node before it prepares anything for the pod."""
+    (one,) = members(ONE_CYCLE, 1)
+    assert cycle(busy, [one]) == [True]
+    busy.put_pod(replace(one, nominated_node="a", pod=replace(one.pod, resource_version="2")))
+    clock.now += 30
+    busy.lapse()
+    assert free(busy) == 100
+    clock.now += 31
+    busy.lapse()
+    assert free(busy) == 200
+
+
+async def test_a_gang_at_permit_keeps_what_it_has_while_no_member_was_refused(busy: Extender, clock: Clock) -> None:
+    assert cycle(busy, members(AT_PERMIT, 2)) == [True, True]
+    clock.now += 599
+    busy.lapse()
+    assert free(busy) == 0
+
+
+async def test_a_gang_at_permit_of_which_a_member_was_refused_keeps_it_as_long_as_others(
+    busy: Extender, clock: Clock
+) -> None:
+    cycle(busy, members(AT_PERMIT, 3))
+    clock.now += 59
+    busy.lapse()
+    assert free(busy) == 0
+    clock.now += 2
+    busy.lapse()
+    assert free(busy) == 200
+
+
+async def test_a_gang_at_permit_whose_refused_member_fits_later_is_kept_as_long_as_it_waits(
+    busy: Extender, clock: Clock
+) -> None:
+    guest = pod(cores=100, blocks=0)
+    guest = bound(guest, "a", allocated(guest, {"main": on_gpu("a", 0, 100, 64)}))
+    busy.put_pod(guest)
+    first, second = members(AT_PERMIT, 2)
+    assert cycle(busy, [first, second]) == [True, False]
+    busy.drop_pod(guest.uid)
+    clock.now += 10
+    assert cycle(busy, [second]) == [True]
+    clock.now += 500
+    busy.lapse()
+    assert free(busy) == 0
+
+
+async def test_what_a_given_up_gang_gives_back_does_not_wake_the_gang_itself(
+    busy: Extender, clock: Clock, api: MemoryApi
+) -> None:
+    """It would be tried, given up and woken without end."""
+    cycle(busy, members(ONE_CYCLE, 3))
+    clock.now += 6
+    busy.lapse()
+    assert not busy.wake_up.pending
+
+
+async def test_what_a_given_up_gang_gives_back_wakes_whoever_was_refused_meanwhile(
+    busy: Extender, clock: Clock
+) -> None:
+    cycle(busy, members(ONE_CYCLE, 3))
+    assert not busy.filter(ask(pod(), "a")).names
+    clock.now += 6
+    busy.lapse()
+    assert busy.wake_up.pending
+
+
+async def test_whoever_was_refused_before_the_gang_came_is_not_woken_by_it(busy: Extender, clock: Clock) -> None:
+    assert not busy.filter(ask(pod(cores=300, blocks=0), "a")).names
+    cycle(busy, members(ONE_CYCLE, 3))
+    clock.now += 6
+    busy.lapse()
+    assert not busy.wake_up.pending
+
+
+@pytest.mark.parametrize("nominated", ["", "a"])
+async def test_a_change_of_a_pod_that_was_refused_earlier_does_not_end_its_reservation(
+    busy: Extender, nominated: str
+) -> None:
+    """An annotation, or the nomination of a pod that waits at Permit: its condition is still that of the try before."""
+    one = refused(pod(cores=100, blocks=0, gang=AT_PERMIT), "5")
+    assert cycle(busy, [one]) == [True]
+    busy.put_pod(replace(one, nominated_node=nominated, pod=replace(one.pod, resource_version="6")))
+    assert free(busy) == 100
+
+
+async def test_late_news_of_an_earlier_refusal_does_not_end_a_reservation(busy: Extender) -> None:
+    one = pod(cores=100, blocks=0)
+    known = refused(one, "10")
+    known = replace(known, condition=replace(known.condition, text=1)) if known.condition else known
+    assert busy.filter(ask(known, "a")).names
+    busy.put_pod(refused(one, "9"))
+    assert free(busy) == 100
+
+
+async def test_a_nomination_taken_back_ends_the_reservation(busy: Extender) -> None:
+    """The second failure of a pod that waited: its condition stays, only its nomination is taken away."""
+    one = refused(pod(cores=100, blocks=0, gang=AT_PERMIT), "5")
+    assert cycle(busy, [one]) == [True]
+    for version, nominated, left in (("6", "a", 100), ("7", "", 200)):
+        busy.put_pod(replace(one, nominated_node=nominated, pod=replace(one.pod, resource_version=version)))
+        assert free(busy) == left
+
+
+async def test_a_refusal_in_other_words_ends_the_reservation(busy: Extender) -> None:
+    one = refused(pod(cores=100, blocks=0), "5")
+    assert busy.filter(ask(one, "a")).names
+    again = refused(one, "6")
+    assert again.condition is not None
+    busy.put_pod(replace(again, condition=replace(again.condition, text=7)))
+    assert free(busy) == 200
