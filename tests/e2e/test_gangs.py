@@ -13,6 +13,7 @@ from tests.e2e.cluster.client import JsonObject
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.waiting import wait_until
 from tests.e2e.node.workload import share
+from tests.e2e.scheduling.expectations import NAMES
 from tests.e2e.scheduling.steps import (
     bound,
     check,
@@ -54,31 +55,30 @@ def test_a_gang_that_fits_runs_whole(world: World) -> None:
     check(world, names)
 
 
-def test_a_gang_too_large_to_fit_leaves_nothing_behind(world: World) -> None:
-    """By the sum of cores the nodes have room for one more such pod; but no GPU has room for two."""
-    _gang(world, "large", GPUS + 1)
+def test_a_gang_too_large_to_fit_keeps_nothing_from_others(world: World) -> None:
+    """By the sum of cores the nodes have room for one more such pod; but no GPU has room for two.
+
+    The gang is there all the time, and kube-scheduler tries it again and again without a word.
+    """
+    gang = _gang(world, "large", GPUS + 1)
     _wait_refused(world, "large")
     assert bound(world) == 0, "all or nothing"
-    wait_nothing_reserved(world, seconds=TOLD_AT_ONCE)
+    _wait_questions(world, _questions(world) + 3 * len(gang))
 
     singles = [share(f"single-{number:02}", 60, 16) for number in range(GPUS)]
     create(world, singles)
     wait_all(world, [each.name for each in singles], seconds=30)
-    check(world, [each.name for each in singles])
+    check(world, [each.name for each in singles], waiting=gang)
 
 
-def test_a_gang_that_fails_again_and_again_leaves_nothing_behind(world: World) -> None:
-    """kube-scheduler writes a condition only where it changes: of the second failure nothing is told to anybody."""
-    names = _gang(world, "large", GPUS + 1)
+def test_a_gang_too_large_to_fit_leaves_nothing_behind(world: World) -> None:
+    gang = _gang(world, "large", GPUS + 1)
     _wait_refused(world, "large")
-    for number in range(3):
-        already = _questions(world)
-        create(world, [share(f"passing-{number}", 10, 4)])
-        wait_all(world, [f"passing-{number}"], seconds=30)
-        pods.delete(world.admin, [f"passing-{number}"])
-        _wait_questions(world, already + len(names))
-        wait_nothing_reserved(world, seconds=TOLD_AT_ONCE)
-    assert bound(world) == 0
+    states = pods.states(world.admin)
+    assert not [name for name in gang if any(NAMES.domain in each for each in states[name].annotations)]
+    pods.delete(world.admin, gang)
+    pods.wait_gone(world.admin, gang, seconds=30)
+    wait_nothing_reserved(world, seconds=TOLD_AT_ONCE)
 
 
 def test_no_member_is_tried_before_all_are_there(world: World) -> None:
@@ -100,7 +100,6 @@ def test_a_gang_waits_for_another_to_end_and_then_runs(world: World) -> None:
     wait_all(world, first, seconds=60)
     second = _gang(world, "second", GPUS // 2 + 1)
     _wait_refused(world, "second")
-    wait_nothing_reserved(world, seconds=TOLD_AT_ONCE)
     check(world, first, waiting=second)
 
     pods.delete(world.admin, first)
@@ -114,6 +113,7 @@ def test_a_member_deleted_while_its_gang_waits_takes_its_part_along(world: World
     names = _gang(world, "shrinking", GPUS)
     _wait_refused(world, "shrinking")
     pods.delete(world.admin, names[:1])
+    pods.wait_gone(world.admin, names[:1], seconds=30)
     wait_nothing_reserved(world, seconds=TOLD_AT_ONCE)
     pods.delete(world.admin, ["guest"])
     create(world, [share("other", 60, 16)])

@@ -19,6 +19,7 @@ from deviceplugin.cluster.extender.wire import Filtered, Question
 from deviceplugin.errors import CapacityError, ParseError, RequestError
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, pod_request
+from deviceplugin.placement.node_choice import NodeChoice
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.pod import PodChoice, place_pod
@@ -57,26 +58,34 @@ class Filter:
             asked = pod_request(pod.pod, self._settings.names)
         except (RequestError, ParseError) as error:
             return self._refuse_all(question, Refusal(error.message, resolvable=False))
-        nodes = self._view.nodes(pod, question.names)
-        return self._one(pod, asked, nodes) if self._settings.one_node else self._all(pod, asked, nodes)
+        if self._settings.one_node:
+            return self._one(pod, asked, question.names)
+        return self._all(pod, asked, self._view.nodes(pod, question.names))
 
     def _refuse_all(self, question: Question, why: Refusal) -> Filtered:
         self._verdicts.record(question.pod, None, dict.fromkeys(question.names, why))
         return Filtered(unresolvable=dict.fromkeys(question.names, why.text))
 
-    def _one(self, pod: ClusterPod, asked: PodRequest, nodes: Nodes) -> Filtered:
+    def _one(self, pod: ClusterPod, asked: PodRequest, names: tuple[str, ...]) -> Filtered:
+        nodes = self._view.nodes(pod, names)
         if (kept := self._again(pod, asked, nodes)) is not None:
             aside = {state.name: PREFERRED for state in nodes.states if state.name != kept}
             return self._answer(pod, (kept,), {**nodes.refused, **aside})
-        choice = self._scorer.choose(
-            asked, nodes.states, node_policy=self._settings.node_policy, gpu_policy=self._settings.gpu_policy
-        )
+        choice = self._choose(asked, nodes)
+        if choice.node is None and self._gangs.give_way(pod):
+            nodes = self._view.nodes(pod, names)
+            choice = self._choose(asked, nodes)
         refused = nodes.refused | {name: refusal_of(verdict) for name, verdict in choice.refused.items()}
         if choice.node is None or choice.placed is None:
             return self._answer(pod, (), refused)
         self._reserve(pod, asked, choice.node, choice.placed)
         aside = {name: PREFERRED for name in choice.ranked if name != choice.node and name not in refused}
         return self._answer(pod, (choice.node,), refused | aside)
+
+    def _choose(self, asked: PodRequest, nodes: Nodes) -> NodeChoice:
+        return self._scorer.choose(
+            asked, nodes.states, node_policy=self._settings.node_policy, gpu_policy=self._settings.gpu_policy
+        )
 
     def _all(self, pod: ClusterPod, asked: PodRequest, nodes: Nodes) -> Filtered:
         fitting, refused = fitting_nodes(self._scorer, self._settings, asked, nodes)

@@ -1,9 +1,12 @@
-"""Gangs that kube-scheduler has given up without a word.
+"""Gangs that were given up without a word.
 
 In: every question about a member, and whether it found a node. Out: the gang's reservations given back. kube-scheduler
-writes PodScheduled=False only where the condition changes, so of a gang's second failure nothing can be seen; and what
-a gang that is too large has reserved may be every GPU there is. Invariants:
+writes PodScheduled=False only where the condition changes, so of a gang's second failure nothing can be seen; it may
+try it fifty times a second (1.36), and what a gang that is too large has reserved may be every GPU there is.
+Invariants:
 
+- once a member was refused, what the others have reserved gives way to whoever fits nowhere else. So does what a group
+  has that was asked about again without being bound: other reasons than ours keep it from starting;
 - members of a group that one cycle decides about are bound right after it: reservations end a moment after the last
   question about any member, unless kube-scheduler has nominated the node, as it does before it prepares volumes;
 - a gang that waits at Permit keeps them as long as it may wait; once a member was refused, as long as other pods do;
@@ -11,7 +14,7 @@ a gang that is too large has reserved may be every GPU there is. Invariants:
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from deviceplugin.cluster.extender.books import Books
@@ -28,12 +31,10 @@ class _Try:
     """`began`: how many verdicts there were before it; `ends`: when it is over, if nobody is asked about before."""
 
     began: int
-    members: dict[PodUid, bool] = field(default_factory=dict)
+    members: set[PodUid] = field(default_factory=set)
+    refused: set[PodUid] = field(default_factory=set)
     ends: float = 0.0
-
-    @property
-    def is_refused(self) -> bool:
-        return not all(self.members.values())
+    is_again: bool = False
 
 
 class Gangs:
@@ -52,9 +53,21 @@ class Gangs:
         if pod.gang is None:
             return
         found = self._tries.setdefault(pod.gang, _Try(self._verdicts.count))
-        found.members[pod.uid] = fits
+        found.is_again |= pod.uid in found.members and pod.uid not in found.refused
+        found.members.add(pod.uid)
+        (found.refused.discard if fits else found.refused.add)(pod.uid)
         found.ends = self._clock() + self._time_of(pod.gang, found)
         self._next = min(self._next, found.ends)
+
+    def give_way(self, pod: ClusterPod) -> bool:
+        """Whether there is more room for this pod now than there was."""
+        giving = [
+            found
+            for gang, found in self._tries.items()
+            if gang != pod.gang and (self._is_refused(found) or (found.is_again and not gang.waits))
+        ]
+        given = [self._give_up(found.members, tell=False) for found in giving]
+        return any(given)
 
     def lapse(self) -> None:
         now = self._clock()
@@ -63,21 +76,27 @@ class Gangs:
         for gang, found in tuple(self._tries.items()):
             if found.ends <= now:
                 del self._tries[gang]
-                if found.is_refused or not gang.waits:
-                    self._give_up(found)
+                if self._is_refused(found) or not gang.waits:
+                    tell = self._verdicts.refused_since(found.began, beside=found.members)
+                    self._give_up(found.members, tell=tell)
         self._next = min((each.ends for each in self._tries.values()), default=math.inf)
 
     def _time_of(self, gang: Gang, found: _Try) -> float:
         if not gang.waits:
             return self._patience.cycle
-        return self._patience.reservation if found.is_refused else self._patience.gang
+        return self._patience.reservation if self._is_refused(found) else self._patience.gang
 
-    def _give_up(self, found: _Try) -> None:
-        tell = self._verdicts.refused_since(found.began, beside=found.members)
-        for uid in found.members:
-            for held in tuple(self._books.holdings(uid)):
-                if held.hold is Hold.RESERVED and not self._is_nominated(held):
-                    self._books.release(uid, held.node, tell=tell)
+    def _is_refused(self, found: _Try) -> bool:
+        """A member that was refused and is still there."""
+        return any(not self._books.is_over(uid) for uid in found.refused)
+
+    def _give_up(self, members: Iterable[PodUid], *, tell: bool) -> bool:
+        """Whether they had anything."""
+        held = [each for uid in members for each in self._books.holdings(uid)]
+        over = [each for each in held if each.hold is Hold.RESERVED and not self._is_nominated(each)]
+        for each in over:
+            self._books.release(each.pod.uid, each.node, tell=tell)
+        return bool(over)
 
     def _is_nominated(self, held: Holding) -> bool:
         pod = self._books.waiting.get(held.pod.uid)

@@ -61,6 +61,55 @@ async def test_a_pod_group_whose_last_member_other_plugins_refused_is_given_up_t
     assert free(busy) == 200
 
 
+@pytest.mark.parametrize("gang", [ONE_CYCLE, AT_PERMIT])
+async def test_a_gang_that_is_tried_without_end_gives_way_to_whoever_fits_nowhere_else(
+    busy: Extender, clock: Clock, gang: Gang
+) -> None:
+    """As kube-scheduler 1.36 does, many times a second."""
+    tried = members(gang, 3)
+    for _ in range(20):
+        assert cycle(busy, tried) == [True, True, False]
+        clock.now += 0.02
+    assert busy.filter(ask(pod(cores=100, blocks=0), "a")).names == ("a",)
+    assert cycle(busy, tried) == [True, False, False]
+
+
+async def test_a_group_that_others_refuse_again_and_again_gives_way_too(busy: Extender, clock: Clock) -> None:
+    """Its last member fits no node's CPUs, and the extender is not asked about it."""
+    tried = members(ONE_CYCLE, 2)
+    single = pod(cores=100, blocks=0)
+    assert cycle(busy, tried) == [True, True]
+    assert not busy.filter(ask(single, "a")).names, "they may be on their way to be bound"
+    assert cycle(busy, tried) == [True, True]
+    assert busy.filter(ask(single, "a")).names == ("a",)
+
+
+async def test_a_gang_does_not_give_way_where_there_is_room_elsewhere(busy: Extender) -> None:
+    busy.put_node(node("b", 1))
+    tried = members(ONE_CYCLE, 3)
+    cycle(busy, tried)
+    assert busy.filter(ask(pod(cores=100, blocks=0), "a", "b")).names == ("b",)
+    assert free(busy) == 0
+
+
+async def test_a_gang_that_waits_at_permit_gives_way_to_nobody(busy: Extender) -> None:
+    tried = members(AT_PERMIT, 2)
+    for _ in range(2):
+        assert cycle(busy, tried) == [True, True]
+        assert not busy.filter(ask(pod(cores=100, blocks=0), "a")).names
+
+
+async def test_a_refused_member_that_is_gone_speaks_for_its_gang_no_more(busy: Extender) -> None:
+    first, second, third = members(AT_PERMIT, 3)
+    assert cycle(busy, [first, second, third]) == [True, True, False]
+    busy.drop_pod(third.uid)
+    assert not busy.filter(ask(pod(cores=100, blocks=0), "a")).names
+
+
+async def test_a_gang_does_not_give_way_to_its_own_members(busy: Extender) -> None:
+    assert cycle(busy, members(ONE_CYCLE, 4)) == [True, True, False, False]
+
+
 async def test_a_long_cycle_keeps_what_its_first_members_have(busy: Extender, clock: Clock) -> None:
     first, second, third = members(ONE_CYCLE, 3)
     for each in (first, second):
@@ -143,7 +192,7 @@ async def test_what_a_given_up_gang_gives_back_does_not_wake_the_gang_itself(
 async def test_what_a_given_up_gang_gives_back_wakes_whoever_was_refused_meanwhile(
     busy: Extender, clock: Clock
 ) -> None:
-    cycle(busy, members(ONE_CYCLE, 3))
+    cycle(busy, members(ONE_CYCLE, 2))
     assert not busy.filter(ask(pod(), "a")).names
     clock.now += 6
     busy.lapse()
