@@ -114,7 +114,6 @@ def test_a_member_deleted_while_its_gang_waits_takes_its_part_along(world: World
     _wait_refused(world, "shrinking")
     pods.delete(world.admin, names[:1])
     pods.wait_gone(world.admin, names[:1], seconds=30)
-    wait_nothing_reserved(world, seconds=TOLD_AT_ONCE)
     pods.delete(world.admin, ["guest"])
     create(world, [share("other", 60, 16)])
     wait_all(world, ["other"], seconds=30)

@@ -127,7 +127,7 @@ class Filter:
         return self._clock() + self._settings.patience.of(pod)
 
     def _answer(self, pod: ClusterPod, names: tuple[str, ...], refused: Mapping[str, Refusal]) -> Filtered:
-        self._gangs.asked(pod, fits=bool(names))
+        self._gangs.asked(pod)
         self._verdicts.record(pod, names[0] if len(names) == 1 else None, refused, fits=bool(names))
         return filtered(names, refused)
 

@@ -21,7 +21,7 @@ from tests.e2e.cluster.further_node import further_node
 from tests.e2e.cluster.hollow import HollowNodes, hollow_nodes
 from tests.e2e.cluster.identities import Identity
 from tests.e2e.cluster.kubelet import NODE
-from tests.e2e.cluster.schedulers import scheduler_with
+from tests.e2e.cluster.schedulers import GANGS, Plugins, scheduler_with
 from tests.e2e.node.agent import Agent, make_agent
 from tests.e2e.node.scene import everything, wait_ledger_empty, wait_offered
 from tests.e2e.scheduling.installation import NAME, VcudaScheduler, installed
@@ -60,8 +60,9 @@ def everybody(
     real: Sequence[str] = (NODE, SECOND),
     hollow: Sequence[str] = HOLLOW,
     flags: Sequence[str] = (),
+    plugins: Plugins | None = None,
 ) -> Iterator[World]:
-    """`flags` are further ones of `vcuda scheduler`."""
+    """`flags` are further ones of `vcuda scheduler`; with `plugins` another kube-scheduler asks it."""
     folder = Path("/tmp") / f"vcs-{secrets.token_hex(3)}"
     with ExitStack() as stack:
         folder.mkdir()
@@ -75,7 +76,9 @@ def everybody(
         hollow_ones = stack.enter_context(hollow_nodes(cluster.admin, inventories))
         agents = {name: _agent(node, folder / name, stack) for name, node in nodes.items()}
         ours.start()
-        kube_scheduler = scheduler_with(cluster.control_plane, NAME, ours.address())
+        kube_scheduler = scheduler_with(
+            cluster.control_plane, NAME, ours.address(), gates=() if plugins else GANGS, plugins=plugins
+        )
         stack.callback(kube_scheduler.kill)
         kube_scheduler.start()
         yield World(nodes, agents, hollow_ones, ours, kube_scheduler)
