@@ -55,14 +55,15 @@ def test_a_gang_that_fits_runs_whole(world: World) -> None:
     check(world, names)
 
 
-def test_a_gang_too_large_to_fit_keeps_nothing_from_others(world: World) -> None:
-    """It is there all the time, and tried again with every pod that comes."""
-    gang = _gang(world, "large", GPUS + 1)
+@pytest.mark.parametrize("missing", [1, 4], ids=["the others wait on", "the others are sent back"])
+def test_a_gang_too_large_to_fit_keeps_nothing_from_others(world: World, missing: int) -> None:
+    """It is there all the time, and tried again with every pod that comes. What is missing decides what the plugin does."""
+    gang = _gang(world, "large", GPUS + missing)
     wait_until(lambda: any(is_refused(world, name) for name in gang), "the gang does not fit", seconds=60, every=0.5)
     assert bound(world) == 0, "all or nothing"
 
     singles = _singles(world, GPUS)
-    wait_all(world, singles, seconds=60)
+    wait_all(world, singles, seconds=90)
     check(world, singles, waiting=gang)
 
 

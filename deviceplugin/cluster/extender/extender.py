@@ -57,7 +57,7 @@ class Extender:
         )
         self.books = Books(clock, names=settings.names, freed=self.wake_up.freed)
         self._scorer = NodeScorer(typical)
-        self._gangs = Gangs(self.books, self.verdicts, patience=settings.patience.cycle, clock=clock)
+        self._gangs = Gangs(self.books, self.verdicts, patience=settings.patience, clock=clock)
         self._filter = Filter(
             self.books, self.verdicts, self._scorer, gangs=self._gangs, settings=settings, clock=clock
         )

@@ -11,7 +11,7 @@ from dataclasses import replace
 from deviceplugin.cluster.extender.books import Books
 from deviceplugin.cluster.extender.gangs import Gangs
 from deviceplugin.cluster.extender.holding import Hold, Holding
-from deviceplugin.cluster.extender.refusal import GONE, PREFERRED, Refusal, refusal_of
+from deviceplugin.cluster.extender.refusal import GAVE_WAY, GONE, PREFERRED, Refusal, refusal_of
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.verdicts import Verdicts
 from deviceplugin.cluster.extender.view import Nodes, View
@@ -67,6 +67,8 @@ class Filter:
         return Filtered(unresolvable=dict.fromkeys(question.names, why.text))
 
     def _one(self, pod: ClusterPod, asked: PodRequest, names: tuple[str, ...]) -> Filtered:
+        if not self._gangs.ask(pod):
+            return self._answer(pod, (), dict.fromkeys(names, GAVE_WAY))
         nodes = self._view.nodes(pod, names)
         if (kept := self._again(pod, asked, nodes)) is not None:
             aside = {state.name: PREFERRED for state in nodes.states if state.name != kept}
@@ -127,7 +129,7 @@ class Filter:
         return self._clock() + self._settings.patience.of(pod)
 
     def _answer(self, pod: ClusterPod, names: tuple[str, ...], refused: Mapping[str, Refusal]) -> Filtered:
-        self._gangs.asked(pod)
+        self._gangs.answered(pod, fits=bool(names))
         self._verdicts.record(pod, names[0] if len(names) == 1 else None, refused, fits=bool(names))
         return filtered(names, refused)
 

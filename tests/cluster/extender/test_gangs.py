@@ -92,13 +92,33 @@ async def test_a_gang_does_not_give_way_where_there_is_room_elsewhere(busy: Exte
     assert free(busy) == 0
 
 
-async def test_a_gang_that_waits_at_permit_gives_way_to_nobody(busy: Extender) -> None:
-    """Its third member is tried again while the others wait; were theirs given away, it would start without them."""
+async def test_a_gang_that_waits_at_permit_gives_way_to_nobody_while_all_were_placed(busy: Extender) -> None:
+    tried = members(AT_PERMIT, 2)
+    for _ in range(2):
+        assert cycle(busy, tried) == [True, True]
+        assert not busy.filter(ask(pod(cores=100, blocks=0), "a")).names
+
+
+async def test_a_gang_at_permit_of_which_a_member_was_refused_gives_way_as_a_whole(busy: Extender) -> None:
+    """Were the member that comes late placed, it would start the gang without those that gave way."""
+    first, second, third = tried = members(AT_PERMIT, 3)
+    assert cycle(busy, tried) == [True, True, False]
+    single = pod(cores=100, blocks=0)
+    assert busy.filter(ask(single, "a")).names == ("a",)
+    answer = busy.filter(ask(third, "a"))
+    assert answer.failed == {"a": "other members of its gang gave way to pods that could start"}
+
+    busy.drop_pod(single.uid)
+    assert cycle(busy, [second, third, first]) == [True, True, False], (
+        "tried anew, since a placed member is asked about"
+    )
+
+
+async def test_a_refused_member_that_is_gone_speaks_for_its_gang_no_more(busy: Extender) -> None:
     tried = members(AT_PERMIT, 3)
     assert cycle(busy, tried) == [True, True, False]
-    for _ in range(3):
-        assert cycle(busy, tried[2:]) == [False]
-        assert not busy.filter(ask(pod(cores=100, blocks=0), "a")).names
+    busy.drop_pod(tried[2].uid)
+    assert not busy.filter(ask(pod(cores=100, blocks=0), "a")).names
 
 
 async def test_a_group_of_which_some_may_be_enough_gives_way_to_nobody_before_it_is_tried_again(
