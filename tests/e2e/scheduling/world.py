@@ -30,7 +30,6 @@ from tests.fakes.inventories import made_up_inventory
 
 SECOND = "vcuda-node-2"
 HOLLOW = ("hollow-1", "hollow-2")
-HOLLOW_LABEL = "vcuda-e2e/hollow"
 
 
 @dataclass(frozen=True, slots=True)
