@@ -114,6 +114,17 @@ async def test_a_gang_at_permit_of_which_a_member_was_refused_gives_way_as_a_who
     )
 
 
+async def test_a_gang_at_permit_gives_way_in_every_round(busy: Extender) -> None:
+    """Also where the member that does not fit comes before others that do."""
+    first, last = members(AT_PERMIT, 2)
+    large = pod(cores=200, blocks=0, gang=AT_PERMIT)
+    for _ in range(3):
+        assert cycle(busy, [first, large, last]) == [True, False, True]
+        single = pod(cores=100, blocks=0)
+        assert busy.filter(ask(single, "a")).names == ("a",)
+        busy.drop_pod(single.uid)
+
+
 async def test_a_refused_member_that_is_gone_speaks_for_its_gang_no_more(busy: Extender) -> None:
     tried = members(AT_PERMIT, 3)
     assert cycle(busy, tried) == [True, True, False]
