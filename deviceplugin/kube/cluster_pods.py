@@ -68,4 +68,6 @@ def _scheduled(conditions: Sequence[Condition]) -> ScheduledCondition | None:
     found = next((each for each in conditions if each.type == "PodScheduled"), None)
     if found is None:
         return None
-    return _DONE if found.status == "True" else ScheduledCondition(is_true=False, reason=found.reason or "")
+    if found.status == "True":
+        return _DONE
+    return ScheduledCondition(is_true=False, reason=found.reason or "", text=hash(found.message or ""))

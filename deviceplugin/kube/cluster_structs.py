@@ -35,6 +35,7 @@ class Condition(Json):
     type: str
     status: str = ""
     reason: str | None = None
+    message: str | None = None
 
 
 class ClusterPodStatus(Json):

@@ -13,10 +13,14 @@ from deviceplugin.model.pod import Pod
 
 @dataclass(frozen=True, slots=True)
 class ScheduledCondition:
-    """The pod's condition PodScheduled; `reason` such as Unschedulable or SchedulerError where it is not true."""
+    """The pod's condition PodScheduled; `reason` such as Unschedulable or SchedulerError where it is not true.
+
+    `text` is a hash of its message: another message is another refusal.
+    """
 
     is_true: bool
     reason: str = ""
+    text: int = 0
 
 
 @dataclass(frozen=True, slots=True)

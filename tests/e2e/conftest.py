@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.cluster import pods
 from tests.e2e.cluster.cluster import Cluster, running_cluster
 from tests.e2e.cluster.identities import Identity
-from tests.e2e.cluster.prerequisites import UnavailableError, kubernetes_programs
+from tests.e2e.cluster.prerequisites import UnavailableError, coscheduling_programs, kubernetes_programs
 from tests.e2e.node.agent import Agent, make_agent, shipped_rules
 from tests.e2e.node.scene import everything, wait_ledger_empty, wait_offered
 from tests.fakes.emulated_gpus import PROFILES, EmulatedGpus
@@ -35,6 +35,14 @@ def programs(request: pytest.FixtureRequest) -> Path:
     if os.environ.get("CI") == "true":
         pytest.fail(f"CI must run the e2e tests. {cause}", pytrace=False)
     pytest.skip(f"NO REAL KUBERNETES WAS TESTED. {cause}")
+
+
+@pytest.fixture(scope="session")
+def coscheduling(request: pytest.FixtureRequest, programs: Path) -> Path:
+    """Another kube-scheduler with that plugin, and its PodGroup's definition; built once, in three to five minutes."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        return coscheduling_programs()
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ Two real nodes with agents, two hollow ones, `vcuda scheduler` as the manifests 
 kube-scheduler beside it, which knows nothing of us.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,23 +20,18 @@ from tests.e2e.node.view import SHOW_AND_STAY
 from tests.e2e.node.workload import CORE, MEMORY, WHOLE, GpuPod, burst, share
 from tests.e2e.scheduling.expectations import (
     NAMES,
-    Placed,
-    check_agents_did_as_annotated,
     check_no_gpu_is_given_out_twice,
     placed,
     wait_agents_agree,
 )
 from tests.e2e.scheduling.installation import NAME
-from tests.e2e.scheduling.world import HOLLOW, HOLLOW_LABEL, SECOND, World, everybody
+from tests.e2e.scheduling.steps import bound, check, create, is_refused, wait_all
+from tests.e2e.scheduling.world import HOLLOW, SECOND, World, everybody
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600, func_only=True)]
 
 SPREAD = {NAMES.node_policy: "spread"}
 IGNORED = {"tencent.com/vcuda-webhook": "ignore"}
-GANGS = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups"
-BURST_SECONDS = 300
-GPUS_OF_HOLLOW = 8 * len(HOLLOW)
-NOTHING: Mapping[str, str] = {}
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +53,8 @@ def test_a_user_writes_the_two_resources_and_nothing_else(world: World) -> None:
     created = world.admin.post(pods.PODS, share("plain", 20, 8).manifest())
 
     assert created["spec"]["schedulerName"] == NAME
-    _wait_all(world, ["plain"])
-    _check(world, ["plain"])
+    wait_all(world, ["plain"])
+    check(world, ["plain"])
 
 
 def test_what_can_never_run_is_refused_with_what_to_write_instead(world: World) -> None:
@@ -81,11 +76,11 @@ def test_pods_without_gpus_need_nobody_of_us(world: World) -> None:
 def test_a_burst_of_100_pods_is_carried_out_by_the_agents_as_annotated(world: World) -> None:
     asked = [*burst("burst"), *(share(f"more-{number:02}", 6 + number % 5, 4 + number % 7) for number in range(40))]
     with _scheduler_away(world):
-        _create(world, asked, annotations=SPREAD)
+        create(world, asked, annotations=SPREAD)
 
-    _wait_all(world, [each.name for each in asked])
+    wait_all(world, [each.name for each in asked])
 
-    found = _check(world, [each.name for each in asked])
+    found = check(world, [each.name for each in asked])
     assert {each.state.node for each in found.values()} == {NODE, SECOND, *HOLLOW}
     for pod in asked:
         for container in pod.all_containers:
@@ -104,29 +99,29 @@ def test_the_extender_dies_between_filter_and_bind(world: World) -> None:
         assert not _bind(world, item, node)
         assert not _bind(world, item, node), "asked again, as after a lost answer"
 
-        _wait_all(world, ["between"])
-        _check(world, ["between"])
+        wait_all(world, ["between"])
+        check(world, ["between"])
 
 
 def test_the_extender_dies_in_the_middle_of_a_burst(world: World) -> None:
     asked = [share(f"middle-{number:02}", 40, 16) for number in range(48)]  # two of them on a GPU, and room for 64
     with _scheduler_away(world):
-        _create(world, asked, annotations=SPREAD)
-    wait_until(lambda: _bound(world) >= 10, "ten pods are bound", seconds=60, every=0.05)
+        create(world, asked, annotations=SPREAD)
+    wait_until(lambda: bound(world) >= 10, "ten pods are bound", seconds=60, every=0.05)
 
     world.ours.kill()
     world.ours.start()
 
-    _wait_all(world, [each.name for each in asked])
-    _check(world, [each.name for each in asked])
+    wait_all(world, [each.name for each in asked])
+    check(world, [each.name for each in asked])
 
 
 def _forget_the_dead(world: World) -> None:
     """Kubelet 1.36 takes ended pods out of its checkpoint at its next Allocate; killed before, it never does."""
-    _create(world, [share("sweep", 1, 1)], nodeSelector={"kubernetes.io/hostname": SECOND})
-    _wait_all(world, ["sweep"])
+    create(world, [share("sweep", 1, 1)], nodeSelector={"kubernetes.io/hostname": SECOND})
+    wait_all(world, ["sweep"])
     pods.delete(world.admin, ["sweep"])
-    wait_until(lambda: _bound(world) == 0, "the pods of the scenes before are gone", seconds=60)
+    wait_until(lambda: bound(world) == 0, "the pods of the scenes before are gone", seconds=60)
 
 
 def test_the_extender_dies_between_bind_and_allocate(world: World) -> None:
@@ -135,23 +130,23 @@ def test_the_extender_dies_between_bind_and_allocate(world: World) -> None:
     first = [share(f"first-{number}", 60, 16) for number in range(8)]
     _forget_the_dead(world)
     node.kubelet.kill()
-    _create(world, first, nodeSelector={"kubernetes.io/hostname": SECOND})
-    wait_until(lambda: _bound(world) == len(first), "all are bound to a node without kubelet", seconds=30)
+    create(world, first, nodeSelector={"kubernetes.io/hostname": SECOND})
+    wait_until(lambda: bound(world) == len(first), "all are bound to a node without kubelet", seconds=30)
     chosen = {name: each.allocation for name, each in placed(world, [each.name for each in first]).items()}
 
     world.ours.kill()
     world.ours.start()
     late = share("late", 60, 16)
-    _create(world, [late], nodeSelector={"kubernetes.io/hostname": SECOND})
-    wait_until(lambda: _is_refused(world, "late"), "there is no GPU left for one more", seconds=30, every=0.5)
+    create(world, [late], nodeSelector={"kubernetes.io/hostname": SECOND})
+    wait_until(lambda: is_refused(world, "late"), "there is no GPU left for one more", seconds=30, every=0.5)
     node.kubelet.start()
 
-    _wait_all(world, [each.name for each in first])
-    found = _check(world, [each.name for each in first], waiting=["late"])
+    wait_all(world, [each.name for each in first])
+    found = check(world, [each.name for each in first], waiting=["late"])
     assert {name: each.allocation for name, each in found.items()} == chosen
     pods.delete(world.admin, ["first-0"])
-    _wait_all(world, ["late"])
-    _check(world, ["late"])
+    wait_all(world, ["late"])
+    check(world, ["late"])
 
 
 def test_pods_that_another_scheduler_binds_are_adopted(world: World) -> None:
@@ -160,13 +155,13 @@ def test_pods_that_another_scheduler_binds_are_adopted(world: World) -> None:
     mine = [share(f"mine-{number:02}", 30, 16) for number in range(12)]
     real = _on([NODE, SECOND])
     for other, own in zip(theirs, mine, strict=True):
-        _create(world, [other], labels=IGNORED, affinity=real)
-        _create(world, [own], affinity=real)
+        create(world, [other], labels=IGNORED, affinity=real)
+        create(world, [own], affinity=real)
     direct = share("direct", 50, 16)  # and one that no scheduler binds at all
-    _create(world, [direct], labels=IGNORED, nodeName=NODE)
+    create(world, [direct], labels=IGNORED, nodeName=NODE)
     names = [each.name for each in (*theirs, *mine, direct)]
 
-    _wait_all(world, names)
+    wait_all(world, names)
 
     wait_agents_agree(world, names)
     check_no_gpu_is_given_out_twice(world)
@@ -179,57 +174,32 @@ def test_pods_that_another_scheduler_binds_are_adopted(world: World) -> None:
 def test_what_was_adopted_is_counted(world: World) -> None:
     """A whole node is taken by pods that only the agent placed; then one more cannot go there."""
     taken = [GpuPod(f"taken-{number}", share("x", WHOLE, 0).containers) for number in range(7)]
-    _create(world, taken, labels=IGNORED, nodeName=SECOND)
-    _wait_all(world, [each.name for each in taken])
+    create(world, taken, labels=IGNORED, nodeName=SECOND)
+    wait_all(world, [each.name for each in taken])
     wait_agents_agree(world, [each.name for each in taken])
 
-    _create(world, [share("fits", 70, 16)], nodeSelector={"kubernetes.io/hostname": SECOND})
-    _wait_all(world, ["fits"])
-    _create(world, [share("does-not", 40, 16)], nodeSelector={"kubernetes.io/hostname": SECOND})
-    wait_until(lambda: _is_refused(world, "does-not"), "there is no room for one more", seconds=30, every=0.5)
+    create(world, [share("fits", 70, 16)], nodeSelector={"kubernetes.io/hostname": SECOND})
+    wait_all(world, ["fits"])
+    create(world, [share("does-not", 40, 16)], nodeSelector={"kubernetes.io/hostname": SECOND})
+    wait_until(lambda: is_refused(world, "does-not"), "there is no room for one more", seconds=30, every=0.5)
 
-    _check(world, ["fits"], waiting=["does-not"])
+    check(world, ["fits"], waiting=["does-not"])
 
 
 def test_a_pod_made_again_from_its_own_yaml_does_not_bring_its_old_gpus(world: World) -> None:
-    _create(world, [share("again", 60, 16)])
-    _wait_all(world, ["again"])
+    create(world, [share("again", 60, 16)])
+    wait_all(world, ["again"])
     old = world.admin.get(f"{pods.PODS}/again")
     assert NAMES.allocation in old["metadata"]["annotations"]
     pods.delete(world.admin, ["again"])
     pods.wait_gone(world.admin, ["again"], seconds=30)
-    _create(world, [share("meanwhile", 60, 16)])
+    create(world, [share("meanwhile", 60, 16)])
 
     created = world.admin.post(pods.PODS, _as_dumped(old))
     kept = created["metadata"].get("annotations", {})
     assert not {NAMES.allocation, NAMES.gpu_assigned, NAMES.predicate_node} & kept.keys()
-    _wait_all(world, ["again", "meanwhile"])
-    _check(world, ["again", "meanwhile"])
-
-
-def test_a_gang_too_large_to_fit_leaves_nothing_behind(world: World) -> None:
-    """By the sum of cores the hollow nodes have room for 26 such pods; but no GPU has room for two."""
-    room = [f"gang-{number:02}" for number in range(GPUS_OF_HOLLOW + 1)]
-    _gang(world, "large", len(room))
-    for name in room:
-        _create(world, [share(name, 60, 16)], nodeSelector={HOLLOW_LABEL: "true"}, **_member("large"))
-    wait_until(lambda: _is_unschedulable(world, "large"), "the gang does not fit", seconds=60, every=0.5)
-    assert _bound(world) == 0, "all or nothing"
-
-    singles = [share(f"single-{number:02}", 60, 16) for number in range(GPUS_OF_HOLLOW)]
-    pods.delete(world.admin, room)
-    _create(world, singles, nodeSelector={HOLLOW_LABEL: "true"})
-    _wait_all(world, [each.name for each in singles], seconds=90)
-    _check(world, [each.name for each in singles])
-
-
-def test_a_gang_that_fits_runs_whole(world: World) -> None:
-    names = [f"gang-{number:02}" for number in range(GPUS_OF_HOLLOW)]
-    _gang(world, "fitting", len(names))
-    for name in names:
-        _create(world, [share(name, 60, 16)], nodeSelector={HOLLOW_LABEL: "true"}, **_member("fitting"))
-    _wait_all(world, names, seconds=90)
-    _check(world, names)
+    wait_all(world, ["again", "meanwhile"])
+    check(world, ["again", "meanwhile"])
 
 
 def test_a_pod_written_for_hami_runs_unchanged(world: World) -> None:
@@ -243,37 +213,10 @@ def test_a_pod_written_for_hami_runs_unchanged(world: World) -> None:
         "nvidia.com/gpu": None,
     }
 
-    _wait_all(world, ["hami"])
-    shares = _check(world, ["hami"])["hami"].allocation.containers["main"]
+    wait_all(world, ["hami"])
+    shares = check(world, ["hami"])["hami"].allocation.containers["main"]
     assert [(each.cores, each.blocks) for each in shares] == [(30, 16), (30, 16)]
     assert len({each.uuid for each in shares}) == 2
-
-
-def _create(
-    world: World,
-    asked: Iterable[GpuPod],
-    *,
-    labels: Mapping[str, str] = NOTHING,
-    annotations: Mapping[str, str] = NOTHING,
-    **spec: object,
-) -> None:
-    for pod in asked:
-        manifest = pod.manifest(labels=dict(labels), annotations=dict(annotations))
-        manifest["spec"].update(spec)
-        pods.create(world.admin, manifest)
-
-
-def _wait_all(world: World, names: Sequence[str], *, seconds: float = BURST_SECONDS) -> None:
-    pods.wait_running(world.admin, names, seconds=seconds)
-
-
-def _check(world: World, names: Sequence[str], *, waiting: Iterable[str] = ()) -> dict[str, Placed]:
-    found = placed(world, names)
-    check_agents_did_as_annotated(world, found)
-    check_no_gpu_is_given_out_twice(world)
-    states = pods.states(world.admin)
-    assert not [name for name in waiting if states[name].node]
-    return found
 
 
 @contextmanager
@@ -283,16 +226,6 @@ def _scheduler_away(world: World) -> Iterator[None]:
         yield
     finally:
         world.kube_scheduler.start()
-
-
-def _bound(world: World) -> int:
-    return sum(bool(state.node) for state in pods.states(world.admin).values())
-
-
-def _is_refused(world: World, name: str) -> bool:
-    """kube-scheduler has tried and says that it found no node."""
-    conditions = world.admin.get(f"{pods.PODS}/{name}")["status"].get("conditions", [])
-    return any(each["type"] == "PodScheduled" and each.get("reason") == "Unschedulable" for each in conditions)
 
 
 def _filter(world: World, item: JsonObject, names: Sequence[str]) -> list[str]:
@@ -317,24 +250,3 @@ def _as_dumped(item: JsonObject) -> JsonObject:
     metadata = {key: item["metadata"][key] for key in ("name", "annotations")}
     spec = {key: value for key, value in item["spec"].items() if key not in ("nodeName",)}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-
-
-def _gang(world: World, name: str, count: int) -> None:
-    world.admin.post(
-        GANGS,
-        {
-            "apiVersion": "scheduling.k8s.io/v1alpha2",
-            "kind": "PodGroup",
-            "metadata": {"name": name},
-            "spec": {"schedulingPolicy": {"gang": {"minCount": count}}},
-        },
-    )
-
-
-def _member(name: str) -> JsonObject:
-    return {"schedulingGroup": {"podGroupName": name}}
-
-
-def _is_unschedulable(world: World, gang: str) -> bool:
-    conditions = world.admin.get(f"{GANGS}/{gang}").get("status", {}).get("conditions", [])
-    return any(each["type"] == "PodGroupScheduled" and each["status"] == "False" for each in conditions)

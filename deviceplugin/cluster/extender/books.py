@@ -6,14 +6,15 @@ or why it cannot be used. Not here: any choice, and the API server. Invariants:
 - a bound pod has one holding, on the node it is bound to, however the events about it were mixed up;
 - a pod that ended or was deleted holds nothing, and no later event about it brings it back; one that is being deleted
   still holds, for its containers still run;
-- what is not bound ends with its reason: the pod bound elsewhere, ended, deleted, refused anew, or its time over.
+- what is not bound ends with its reason: the pod bound elsewhere, ended, deleted, refused anew, or its time over (a
+  gang's may end before: `gangs`).
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from deviceplugin.cluster.extender.holding import Hold, Holding, bound_holding
+from deviceplugin.cluster.extender.holding import Hold, Holding, bound_holding, given_up
 from deviceplugin.cluster.extender.node_book import NodeBook
 from deviceplugin.cluster.extender.refusal import UNKNOWN_NODE, Refusal
 from deviceplugin.cluster.extender.reservations import Reservations
@@ -114,8 +115,8 @@ class Books:
                 self.release(uid, other.node)
         self._enter(holding)
 
-    def release(self, uid: PodUid, node: str) -> None:
-        """Whoever wanted it does not any more."""
+    def release(self, uid: PodUid, node: str, *, tell: bool = True) -> None:
+        """Whoever wanted it does not any more. Nobody is told that there is room where it helps nobody."""
         if self.on(node, uid) is None:
             return
         self._nodes[node].release(uid)
@@ -125,7 +126,8 @@ class Books:
         else:
             del self._where[uid]
         self._tidy(node)
-        self._freed(node)
+        if tell:
+            self._freed(node)
 
     def lapse(self) -> None:
         """Ends what has waited too long."""
@@ -157,13 +159,13 @@ class Books:
 
     def _wait(self, pod: ClusterPod) -> None:
         uid = pod.uid
+        before = self._waiting.get(uid)
         self._forget_waiting(uid)
         self._waiting[uid] = pod
         if pod.nominated_node:
             self._nominated.setdefault(pod.nominated_node, {})[uid] = pod
         for held in tuple(self.holdings(uid)):
-            refused = pod.is_refused and pod.pod.resource_version != held.version
-            if held.hold is Hold.RESERVED and (refused or pod.pod.deleting):
+            if held.hold is Hold.RESERVED and (pod.pod.deleting or given_up(pod, held, before=before)):
                 self.release(uid, held.node)
 
     def _end(self, uid: PodUid) -> None:

@@ -13,6 +13,7 @@ from deviceplugin.cluster.extender.books import Books
 from deviceplugin.cluster.extender.dry_run import DryRun
 from deviceplugin.cluster.extender.explain import Explain, Explanation
 from deviceplugin.cluster.extender.filter import Filter
+from deviceplugin.cluster.extender.gangs import Gangs
 from deviceplugin.cluster.extender.preempt import Preempt
 from deviceplugin.cluster.extender.prioritize import Prioritize
 from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS, Settings
@@ -56,7 +57,10 @@ class Extender:
         )
         self.books = Books(clock, names=settings.names, freed=self.wake_up.freed)
         self._scorer = NodeScorer(typical)
-        self._filter = Filter(self.books, self.verdicts, self._scorer, settings=settings, clock=clock)
+        self._gangs = Gangs(self.books, self.verdicts, patience=settings.patience, clock=clock)
+        self._filter = Filter(
+            self.books, self.verdicts, self._scorer, gangs=self._gangs, settings=settings, clock=clock
+        )
         self._dry_run = DryRun(self.books, NodeScorer(typical), settings=settings)
         self._prioritize = Prioritize(self.books, self._scorer, settings=settings)
         self._bind = Bind(self.books, api, settings=settings, clock=clock)
@@ -87,6 +91,7 @@ class Extender:
     def lapse(self) -> None:
         """To be called now and then: frees what has waited too long also while nobody asks."""
         self.books.lapse()
+        self._gangs.lapse()
 
     def filter(self, question: Question) -> Filtered:
         return self._filter.filter(question)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from deviceplugin.cluster.extender.books import Books
+from deviceplugin.cluster.extender.gangs import Gangs
 from deviceplugin.cluster.extender.holding import Hold, Holding
-from deviceplugin.cluster.extender.refusal import GONE, PREFERRED, Refusal, refusal_of
+from deviceplugin.cluster.extender.refusal import GAVE_WAY, GONE, PREFERRED, Refusal, refusal_of
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.verdicts import Verdicts
 from deviceplugin.cluster.extender.view import Nodes, View
@@ -18,6 +19,7 @@ from deviceplugin.cluster.extender.wire import Filtered, Question
 from deviceplugin.errors import CapacityError, ParseError, RequestError
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, pod_request
+from deviceplugin.placement.node_choice import NodeChoice
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.pod import PodChoice, place_pod
@@ -32,12 +34,14 @@ class Filter:
         verdicts: Verdicts,
         scorer: NodeScorer,
         *,
+        gangs: Gangs,
         settings: Settings,
         clock: Callable[[], float],
     ) -> None:
         self._books = books
         self._verdicts = verdicts
         self._scorer = scorer
+        self._gangs = gangs
         self._settings = settings
         self._clock = clock
         self._view = View(books, policy=settings.gpu_policy, names=settings.names)
@@ -47,32 +51,43 @@ class Filter:
         if not pod.pod.is_gpu:
             return Filtered(question.names)
         self._books.lapse()
+        self._gangs.lapse()
         if (bound := self._books.bound_to(pod.uid)) is not None or self._books.is_over(pod.uid):
             return _only(question, bound)
         try:
             asked = pod_request(pod.pod, self._settings.names)
         except (RequestError, ParseError) as error:
             return self._refuse_all(question, Refusal(error.message, resolvable=False))
-        nodes = self._view.nodes(pod, question.names)
-        return self._one(pod, asked, nodes) if self._settings.one_node else self._all(pod, asked, nodes)
+        if self._settings.one_node:
+            return self._one(pod, asked, question.names)
+        return self._all(pod, asked, self._view.nodes(pod, question.names))
 
     def _refuse_all(self, question: Question, why: Refusal) -> Filtered:
         self._verdicts.record(question.pod, None, dict.fromkeys(question.names, why))
         return Filtered(unresolvable=dict.fromkeys(question.names, why.text))
 
-    def _one(self, pod: ClusterPod, asked: PodRequest, nodes: Nodes) -> Filtered:
+    def _one(self, pod: ClusterPod, asked: PodRequest, names: tuple[str, ...]) -> Filtered:
+        if not self._gangs.ask(pod):
+            return self._answer(pod, (), dict.fromkeys(names, GAVE_WAY))
+        nodes = self._view.nodes(pod, names)
         if (kept := self._again(pod, asked, nodes)) is not None:
             aside = {state.name: PREFERRED for state in nodes.states if state.name != kept}
             return self._answer(pod, (kept,), {**nodes.refused, **aside})
-        choice = self._scorer.choose(
-            asked, nodes.states, node_policy=self._settings.node_policy, gpu_policy=self._settings.gpu_policy
-        )
+        choice = self._choose(asked, nodes)
+        if choice.node is None and self._gangs.give_way(pod):
+            nodes = self._view.nodes(pod, names)
+            choice = self._choose(asked, nodes)
         refused = nodes.refused | {name: refusal_of(verdict) for name, verdict in choice.refused.items()}
         if choice.node is None or choice.placed is None:
             return self._answer(pod, (), refused)
         self._reserve(pod, asked, choice.node, choice.placed)
         aside = {name: PREFERRED for name in choice.ranked if name != choice.node and name not in refused}
         return self._answer(pod, (choice.node,), refused | aside)
+
+    def _choose(self, asked: PodRequest, nodes: Nodes) -> NodeChoice:
+        return self._scorer.choose(
+            asked, nodes.states, node_policy=self._settings.node_policy, gpu_policy=self._settings.gpu_policy
+        )
 
     def _all(self, pod: ClusterPod, asked: PodRequest, nodes: Nodes) -> Filtered:
         fitting, refused = fitting_nodes(self._scorer, self._settings, asked, nodes)
@@ -105,6 +120,7 @@ class Filter:
                 priority=pod.priority,
                 expires=self._until(pod),
                 version=pod.pod.resource_version,
+                condition=pod.condition,
                 request=asked,
             )
         )
@@ -113,6 +129,7 @@ class Filter:
         return self._clock() + self._settings.patience.of(pod)
 
     def _answer(self, pod: ClusterPod, names: tuple[str, ...], refused: Mapping[str, Refusal]) -> Filtered:
+        self._gangs.answered(pod, fits=bool(names))
         self._verdicts.record(pod, names[0] if len(names) == 1 else None, refused, fits=bool(names))
         return filtered(names, refused)
 

@@ -14,7 +14,7 @@ from deviceplugin.errors import ParseError, VcudaError
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import PodAllocation, parse_allocation
-from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.cluster_pod import ClusterPod, ScheduledCondition
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest, pod_request
 from deviceplugin.model.request import Request
@@ -37,7 +37,7 @@ class Holding:
     """`expires` is a time of the monotonic clock; what is bound never does.
 
     `request` is what placement was asked, where it was ours.
-    `version` is the pod's when the reservation was made: a later one that says PodScheduled=False ends it.
+    `version` is the pod's when the reservation was made, `condition` what kube-scheduler had said of it until then.
     """
 
     pod: PodRef
@@ -49,6 +49,7 @@ class Holding:
     deleting: bool = False
     expires: float = NEVER
     version: str = ""
+    condition: ScheduledCondition | None = None
     problem: str = ""
     request: PodRequest | None = None
 
@@ -82,6 +83,25 @@ def bound_holding(found: ClusterPod, names: ResourceNames) -> Holding:
         deleting=pod.deleting,
         problem=problem or doubt,
     )
+
+
+def given_up(pod: ClusterPod, held: Holding, *, before: ClusterPod | None) -> bool:
+    """kube-scheduler has said, since the reservation was made, that it found no place for the pod.
+
+    A pod that was refused earlier still says so while it is tried again, and may change for other reasons. A new
+    refusal has other words, or takes a nomination away that stood `before`; one of which nothing of this is true is not
+    told at all.
+    """
+    if not pod.is_refused or not _is_later(pod.pod.resource_version, held.version):
+        return False
+    return pod.condition != held.condition or (before is not None and before.nominated_node > pod.nominated_node == "")
+
+
+def _is_later(version: str, known: str) -> bool:
+    """Versions of one object are ordered (Kubernetes 1.35), and were before it was said; others are only different."""
+    if version.isdecimal() and known.isdecimal():
+        return int(version) > int(known)
+    return version != known
 
 
 def _believed(pod: Pod, names: AnnotationNames) -> tuple[PodAllocation | None, str]:

@@ -7,7 +7,7 @@ is looked at, for its GPUs are the shortest.
 
 from dataclasses import dataclass
 
-from deviceplugin.cluster.extender.refusal import FOREIGN_INVENTORY, NOMINATED, PREFERRED, Refusal
+from deviceplugin.cluster.extender.refusal import FOREIGN_INVENTORY, GAVE_WAY, NOMINATED, PREFERRED, Refusal
 from deviceplugin.errors import CapacityError, RequestError
 from deviceplugin.model.gpu import Gpu
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
@@ -48,6 +48,8 @@ def what_to_change(why: Refusal, missing: Missing) -> str:
         return "nothing: the pod fits, and another node was preferred"
     if why == NOMINATED:
         return "the pod for which kube-scheduler makes room there must be bound first"
+    if why == GAVE_WAY:
+        return "its scheduler must try the gang anew, as it does when the others have waited long enough"
     if why == FOREIGN_INVENTORY:
         return "the node's agent and the scheduler must be of versions that understand each other"
     if missing.change:

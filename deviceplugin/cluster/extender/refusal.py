@@ -25,6 +25,7 @@ AGENT_AWAY = Refusal("node offers no GPU resources, its vcuda agent is away", re
 NOMINATED = Refusal("GPUs are kept for a pod of higher priority")
 PREFERRED = Refusal("another node was preferred")
 TOGETHER = Refusal("the pod's containers do not fit together")
+GAVE_WAY = Refusal("other members of its gang gave way to pods that could start")
 GONE = Refusal("pod is bound to another node or gone", resolvable=False)
 
 

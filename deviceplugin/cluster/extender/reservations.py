@@ -16,11 +16,15 @@ from deviceplugin.model.cluster_pod import ClusterPod
 class Patience:
     """Seconds. `gang`: for a gang that waits at Permit, its longest wait and a margin.
 
+    `cycle`: for pods that kube-scheduler places in one cycle, from the last question about any of them to the first
+    Binding; nothing lies between but kube-scheduler's own work.
+
     `doubt`: longer than the API server works on one request (60 s).
     """
 
     reservation: float = 60.0
     gang: float = 600.0
+    cycle: float = 5.0
     doubt: float = 75.0
 
     def of(self, pod: ClusterPod) -> float:

@@ -7,7 +7,7 @@ rows.
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
 from deviceplugin.cluster.extender.refusal import Refusal
@@ -35,23 +35,25 @@ class LastVerdict:
 
 
 class Verdicts:
-    """`most` pods are remembered."""
+    """`most` pods are remembered; `count` verdicts were recorded since the start."""
 
     def __init__(self, *, most: int = _MOST, wall: Callable[[], float] = time.time) -> None:
         self._most = most
         self._wall = wall
         self._last: OrderedDict[PodUid, LastVerdict] = OrderedDict()
-        self._hungry: OrderedDict[PodUid, None] = OrderedDict()
+        self._hungry: OrderedDict[PodUid, int] = OrderedDict()
+        self.count = 0
 
     def record(self, pod: ClusterPod, node: str | None, refused: Mapping[str, Refusal], *, fits: bool = False) -> None:
         uid = pod.uid
+        self.count += 1
         self._last.pop(uid, None)
         self._last[uid] = LastVerdict(pod, self._wall(), node, fits, tuple(refused), tuple(refused.values()))
         if len(self._last) > self._most:
             self._last.popitem(last=False)
         self._hungry.pop(uid, None)
         if not fits:
-            self._hungry[uid] = None
+            self._hungry[uid] = self.count
         if len(self._hungry) > _MOST_HUNGRY:
             self._hungry.popitem(last=False)
 
@@ -64,6 +66,15 @@ class Verdicts:
     def anybody_waits(self) -> bool:
         """Some pod was refused by every node that it was last asked about."""
         return bool(self._hungry)
+
+    def refused_since(self, count: int, *, beside: Container[PodUid]) -> bool:
+        """Whether anybody else has waited since that many verdicts were recorded."""
+        for uid, at in reversed(self._hungry.items()):
+            if at <= count:
+                return False
+            if uid not in beside:
+                return True
+        return False
 
     def of(self, uid: PodUid) -> LastVerdict | None:
         return self._last.get(uid)

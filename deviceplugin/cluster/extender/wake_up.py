@@ -47,6 +47,11 @@ class WakeUp:
         self.writes = 0
         self.failures = 0
 
+    @property
+    def pending(self) -> bool:
+        """Something was freed that is still to be told."""
+        return bool(self._nodes)
+
     def freed(self, node: str) -> None:
         if self._anybody_waits():
             self._nodes[node] = None

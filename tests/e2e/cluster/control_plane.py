@@ -95,10 +95,12 @@ def make_control_plane(
         layout.root / "admin.kubeconfig", server=server, authority=authority.certificate, identity=files.admin
     )
     return ControlPlane(
-        api_server=_component(files, "kube-apiserver", api_port, _api_server(files, api_port, etcd_url), "/readyz"),
-        scheduler=_component(files, "kube-scheduler", scheduler_port, _scheduler(files, server), "/readyz"),
+        api_server=_component(
+            files, programs / "kube-apiserver", api_port, _api_server(files, api_port, etcd_url), "/readyz"
+        ),
+        scheduler=_component(files, programs / "kube-scheduler", scheduler_port, _scheduler(files, server), "/readyz"),
         controller_manager=_component(
-            files, "kube-controller-manager", manager_port, _controller_manager(files, server), "/healthz"
+            files, programs / "kube-controller-manager", manager_port, _controller_manager(files, server), "/healthz"
         ),
         admin=Client.by_certificate(server, authority.certificate, files.admin),
         admin_kubeconfig=admin_kubeconfig,
@@ -107,23 +109,26 @@ def make_control_plane(
     )
 
 
-def make_scheduler(files: ControlPlaneFiles, name: str, configuration: Path, *flags: str) -> Component:
+def make_scheduler(
+    files: ControlPlaneFiles, name: str, configuration: Path, *flags: str, program: Path | None = None
+) -> Component:
     """One more kube-scheduler, by a KubeSchedulerConfiguration (which names its kubeconfig)."""
     (port,) = free_ports(1)
-    return _component(files, "kube-scheduler", port, [f"--config={configuration}", *flags], "/readyz", name=name)
+    program = program or files.programs / "kube-scheduler"
+    return _component(files, program, port, [f"--config={configuration}", *flags], "/readyz", name=name)
 
 
 def _component(
-    files: ControlPlaneFiles, program: str, port: int, flags: list[str], ready_path: str, *, name: str = ""
+    files: ControlPlaneFiles, program: Path, port: int, flags: list[str], ready_path: str, *, name: str = ""
 ) -> Component:
-    name = name or program
+    name = name or program.name
     serving = [
         "--bind-address=127.0.0.1",
         f"--secure-port={port}",
         f"--tls-cert-file={files.serving.certificate}",
         f"--tls-private-key-file={files.serving.key}",
     ]
-    command = files.cgroup.joining([str(files.programs / program), *serving, *flags])
+    command = files.cgroup.joining([str(program), *serving, *flags])
     process = Process(name, command, files.layout.logs / f"{name}.log")
     client = Client.by_certificate(f"https://127.0.0.1:{port}", files.authority.certificate, files.admin)
     return Component(process, client, ready_path)
@@ -165,6 +170,7 @@ def _controller_manager(files: ControlPlaneFiles, server: str) -> list[str]:
         "--use-service-account-credentials=true",
         "--leader-elect=false",
         "--profiling=false",
+        "--feature-gates=GenericWorkload=true",  # who else takes the finalizer off a PodGroup?
     ]
 
 

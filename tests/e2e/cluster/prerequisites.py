@@ -23,9 +23,14 @@ def kubernetes_programs() -> Path:
     return Path(_script("build").strip().splitlines()[-1])
 
 
-def _script(name: str) -> str:
+def coscheduling_programs() -> Path:
+    """The folder with a kube-scheduler that has the coscheduling plugin, and with the definition of its PodGroup."""
+    return Path(_script("build", "coscheduling").strip().splitlines()[-1])
+
+
+def _script(name: str, *arguments: str) -> str:
     """Its progress goes to our own stderr: a cold build takes ten minutes, and silence would look like a hang."""
-    done = subprocess.run([str(SCRIPTS / name)], stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run([str(SCRIPTS / name), *arguments], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise UnavailableError(
             f"{SCRIPTS / name} could not provide what the cluster needs (exit {done.returncode}); see above."

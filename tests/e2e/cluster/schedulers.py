@@ -27,8 +27,21 @@ class ExtenderAddress:
     server_name: str = "127.0.0.1"
 
 
+@dataclass(frozen=True, slots=True)
+class Plugins:
+    """Another kube-scheduler's program, and what of it a profile switches on, as the chart's values have it."""
+
+    program: Path
+    enabled: JsonObject
+
+
 def scheduler_with(
-    plane: ControlPlane, name: str, extender: ExtenderAddress | None, *, gates: Sequence[str] = GANGS
+    plane: ControlPlane,
+    name: str,
+    extender: ExtenderAddress | None,
+    *,
+    gates: Sequence[str] = GANGS,
+    plugins: Plugins | None = None,
 ) -> Component:
     """Schedules pods with `schedulerName: name`; without an extender it is a plain one."""
     files = plane.files
@@ -38,24 +51,26 @@ def scheduler_with(
         folder / f"{name}.kubeconfig", server=plane.server, authority=files.authority.certificate, identity=identity
     )
     configuration = folder / f"{name}.json"
-    configuration.write_text(json.dumps(_document(name, kubeconfig, extender), indent=2))
+    configuration.write_text(json.dumps(_document(name, kubeconfig, extender, plugins), indent=2))
     return make_scheduler(
         files,
         name,
         configuration,
         f"--authentication-kubeconfig={kubeconfig}",
         f"--authorization-kubeconfig={kubeconfig}",
-        f"--feature-gates={','.join(f'{gate}=true' for gate in gates)}",
+        *([f"--feature-gates={','.join(f'{gate}=true' for gate in gates)}"] if gates else []),
+        program=plugins.program if plugins else None,
     )
 
 
-def _document(name: str, kubeconfig: Path, extender: ExtenderAddress | None) -> JsonObject:
+def _document(name: str, kubeconfig: Path, extender: ExtenderAddress | None, plugins: Plugins | None) -> JsonObject:
+    profile: JsonObject = {"schedulerName": name, **({"plugins": plugins.enabled} if plugins else {})}
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "leaderElection": {"leaderElect": False},
         "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 2000, "burst": 4000},
-        "profiles": [{"schedulerName": name}],
+        "profiles": [profile],
         "extenders": [_extender(extender)] if extender else [],
     }
 

@@ -1,13 +1,14 @@
-"""Everybody who takes part: two real nodes with agents, two hollow ones, our scheduler, and a scheduler beside it.
+"""Everybody who takes part: real nodes with agents, hollow ones, our scheduler, and a scheduler beside it.
 
-In: the cluster, the Kubernetes programs. Out: a `World` with all of them running. Not here: what happens in it.
+In: the cluster, the Kubernetes programs, which of them are wanted. Out: a `World` with all of them running. Not here:
+what happens in it.
 """
 
 import json
 import secrets
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,8 @@ from tests.e2e.cluster.control_plane import Component
 from tests.e2e.cluster.further_node import further_node
 from tests.e2e.cluster.hollow import HollowNodes, hollow_nodes
 from tests.e2e.cluster.identities import Identity
-from tests.e2e.cluster.schedulers import scheduler_with
+from tests.e2e.cluster.kubelet import NODE
+from tests.e2e.cluster.schedulers import GANGS, Plugins, scheduler_with
 from tests.e2e.node.agent import Agent, make_agent
 from tests.e2e.node.scene import everything, wait_ledger_empty, wait_offered
 from tests.e2e.scheduling.installation import NAME, VcudaScheduler, installed
@@ -28,7 +30,6 @@ from tests.fakes.inventories import made_up_inventory
 
 SECOND = "vcuda-node-2"
 HOLLOW = ("hollow-1", "hollow-2")
-HOLLOW_LABEL = "vcuda-e2e/hollow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +52,35 @@ class World:
 
 
 @contextmanager
-def everybody(cluster: Cluster, programs: Path) -> Iterator[World]:
+def everybody(
+    cluster: Cluster,
+    programs: Path,
+    *,
+    real: Sequence[str] = (NODE, SECOND),
+    hollow: Sequence[str] = HOLLOW,
+    flags: Sequence[str] = (),
+    plugins: Plugins | None = None,
+) -> Iterator[World]:
+    """`flags` are further ones of `vcuda scheduler`; with `plugins` another kube-scheduler asks it."""
     folder = Path("/tmp") / f"vcs-{secrets.token_hex(3)}"
     with ExitStack() as stack:
         folder.mkdir()
         stack.callback(shutil.rmtree, folder)
-        ours = stack.enter_context(installed(cluster.control_plane, folder))
-        second = stack.enter_context(further_node(cluster, programs, SECOND))
-        inventories = {name: made_up_inventory(name) for name in HOLLOW}
-        hollow = stack.enter_context(hollow_nodes(cluster.admin, inventories))
-        nodes = {node.kubelet.node: node for node in (cluster, second)}
+        ours = stack.enter_context(installed(cluster.control_plane, folder, *flags))
+        nodes = {
+            name: cluster if name == NODE else stack.enter_context(further_node(cluster, programs, name))
+            for name in real
+        }
+        inventories = {name: made_up_inventory(name) for name in hollow}
+        hollow_ones = stack.enter_context(hollow_nodes(cluster.admin, inventories))
         agents = {name: _agent(node, folder / name, stack) for name, node in nodes.items()}
         ours.start()
-        kube_scheduler = scheduler_with(cluster.control_plane, NAME, ours.address())
+        kube_scheduler = scheduler_with(
+            cluster.control_plane, NAME, ours.address(), gates=() if plugins else GANGS, plugins=plugins
+        )
         stack.callback(kube_scheduler.kill)
         kube_scheduler.start()
-        yield World(nodes, agents, hollow, ours, kube_scheduler)
+        yield World(nodes, agents, hollow_ones, ours, kube_scheduler)
 
 
 def _agent(node: Cluster, folder: Path, stack: ExitStack) -> Agent:
