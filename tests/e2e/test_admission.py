@@ -145,7 +145,10 @@ def test_only_pods_that_concern_us_are_sent(admin: Client, server: WebhookServer
         gpu_pod("other-vendor", {"amd.com/gpu": 1}),
         gpu_pod("stale", {}, annotations={INDEX: "0"}),
         gpu_pod("core", {CORE: 100}),
-        gpu_pod("hami", {"nvidia.com/gpu": 1}),
+        gpu_pod("hami", {"nvidia.com/gpu": 1, "nvidia.com/gpucores": 50}),
+        gpu_pod("hami-by-annotation", {"nvidia.com/gpu": 1}, annotations={"nvidia.com/use-gputype": "A100"}),
+        gpu_pod("hami-by-scheduler", {"nvidia.com/gpu": 1}, schedulerName="hami-scheduler"),
+        gpu_pod("of-nvidias-plugin", {"nvidia.com/gpu": 1}),
         pods.pod("init", [pods.container("main", "true")], init=[pods.container("warm", "true", {MEMORY: 1})]),
     ]
     opted_out, stale_opted_out = gpu_pod("opted-out", {CORE: 150}), gpu_pod("opted-out-stale", {CORE: 100})
@@ -153,7 +156,9 @@ def test_only_pods_that_concern_us_are_sent(admin: Client, server: WebhookServer
     stale_opted_out["metadata"] |= {**out, "annotations": {ALLOCATION: "{}"}}
     for manifest in (*manifests, opted_out, stale_opted_out):
         admin.post(DRY, manifest)
-    assert sorted(set(server.asked)) == ["core", "hami", "init", "opted-out-stale", "stale"]
+    assert sorted(set(server.asked)) == [
+        "core", "hami", "hami-by-annotation", "hami-by-scheduler", "init", "opted-out-stale", "stale"
+    ]  # fmt: skip
 
 
 def test_very_many_annotations_are_within_the_cost_that_cel_may_have(admin: Client, server: WebhookServer) -> None:

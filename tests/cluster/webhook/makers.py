@@ -15,7 +15,8 @@ CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 GPU, GPUMEM = "nvidia.com/gpu", "nvidia.com/gpumem"
 PERCENTAGE, GPUCORES = "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
 SETTINGS = WebhookSettings()
-HAMI = WebhookSettings(hami=HamiSettings())
+HAMI = WebhookSettings(hami=HamiSettings(every=True))
+MARKED = WebhookSettings(hami=HamiSettings())
 A100S = KnownGpus(smallest_blocks=160, largest_blocks=320, most=8, models=frozenset({"NVIDIA A100-SXM4-80GB"}))
 
 

@@ -63,7 +63,7 @@ def test_nothing_is_translated_where_the_setting_is_off() -> None:
 
 
 def test_the_resources_may_have_other_names() -> None:
-    chosen = replace(SETTINGS, hami=HamiSettings(count="example.com/vgpu", memory="example.com/vmem"))
+    chosen = replace(SETTINGS, hami=HamiSettings(count="example.com/vgpu", memory="example.com/vmem", every=True))
     given = gpu_pod({"example.com/vgpu": "1", "example.com/vmem": "512", GPU: "1"})
     assert asked(mutated(given, chosen)) == {GPU: "1", CORE: "10", MEMORY: "2"}
 
@@ -108,7 +108,8 @@ def test_no_cores_can_mean_the_default_alone() -> None:
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
-        ({GPU: "1", GPUCORES: "101"}, ["container main", GPUCORES, "101", "write 1 to 100"]),
+        ({GPU: "1", GPUCORES: "-1"}, ["container main", GPUCORES, "-1", "at most 100"]),
+        ({GPUMEM: "4Gi"}, ["container main", GPUMEM, "4294967296", "write the MiB of one GPU, 4096 for 4 GiB"]),
         ({GPU: "1", PERCENTAGE: "200"}, [PERCENTAGE, "200", "write 1 to 100"]),
         ({GPU: "1", GPUMEM: "-5"}, [GPUMEM, "-5", "MiB"]),
         ({GPU: "65", GPUMEM: "5"}, [GPU, "65", "write 1 to 16"]),
