@@ -45,8 +45,8 @@ def mutate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> Mutation:
     for container in asking:
         complete(container, parts.of(container.name), settings, known)
         mirror(container, (settings.names.core, settings.names.memory))
-    _set_environment(found, asking, settings)
     if asking:
+        _set_environment(found, asking, settings)
         warnings += send_to_scheduler(changed, settings)
     return Mutation(changed, warnings)
 
