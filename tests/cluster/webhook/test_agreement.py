@@ -74,7 +74,9 @@ def test_a_pod_that_is_not_sent_would_not_have_been_touched_and_one_that_is_sent
 
 
 def _changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
-    return {name for name in {*before, *after} if NAMES.is_machine_written(name) and before.get(name) != after.get(name)}
+    return {
+        name for name in {*before, *after} if NAMES.is_machine_written(name) and before.get(name) != after.get(name)
+    }
 
 
 POLICY = Compiled(policy_variables(NAMES))
