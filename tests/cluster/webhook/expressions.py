@@ -50,6 +50,10 @@ def _named(name: str) -> st.SearchStrategy[Json]:
     return st.fixed_dictionaries({"name": st.just(name)}, optional=optional)
 
 
+def _listed(*names: str) -> st.SearchStrategy[list[Json]]:
+    return st.tuples(*map(_named, names)).map(list)
+
+
 _annotations = st.dictionaries(
     st.sampled_from([
         "tencent.com/vcuda-allocation", "tencent.com/predicate-gpu-idx-0", "tencent.com/predicate-gpu",
@@ -66,17 +70,12 @@ _labels = st.dictionaries(
 )
 _metadata = st.fixed_dictionaries({"name": st.just("p")}, optional={"annotations": _annotations, "labels": _labels})
 _spec = st.fixed_dictionaries(
-    {"containers": st.tuples(_named("main")) | st.tuples(_named("main"), _named("side"))},
+    {"containers": _listed("main") | _listed("main", "side")},
     optional={
-        "initContainers": st.tuples(_named("init")),
+        "initContainers": _listed("init"),
         "schedulerName": st.sampled_from(["default-scheduler", "hami-scheduler", "volcano"]),
         "nodeName": st.just("n1"),
     },
 )
-real_pods: st.SearchStrategy[Json] = st.fixed_dictionaries({"metadata": _metadata, "spec": _spec}).map(
-    lambda pod: {
-        **pod,
-        "spec": {key: list(each) if isinstance(each, tuple) else each for key, each in pod["spec"].items()},
-    }
-)
+real_pods: st.SearchStrategy[Json] = st.fixed_dictionaries({"metadata": _metadata, "spec": _spec})
 annotation_maps = _annotations

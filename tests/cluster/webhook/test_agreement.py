@@ -1,4 +1,4 @@
-"""The API server's expressions and our code say the same of every pod: both are asked, CEL by an implementation of it."""
+"""The API server's expressions and our code say the same of every pod: both are asked, CEL by a library of its own."""
 
 from dataclasses import replace
 

@@ -143,7 +143,7 @@ def test_what_is_not_quite_as_with_hami_is_a_warning(given: Json, words: list[st
 
 @pytest.mark.parametrize("mode", ["mig", "mps", ""])
 def test_another_way_of_dividing_gpus_is_refused(mode: str) -> None:
-    with pytest.raises(RequestError, match="vgpu-mode holds .*write hami-core or leave it out"):
+    with pytest.raises(RequestError, match=r"vgpu-mode holds .*write hami-core or leave it out"):
         mutated(gpu_pod({GPU: "1", GPUMEM: "20000"}, {"nvidia.com/vgpu-mode": mode}), HAMI)
     assert asked(mutated(gpu_pod({GPU: "1"}, {"nvidia.com/vgpu-mode": "hami-core,mig"}), HAMI)) == {CORE: "100"}
 
