@@ -19,6 +19,7 @@ from cryptography import x509
 from deviceplugin.cluster.certificates.keyring import (
     Keyring,
     Rules,
+    can_sign,
     from_data,
     kept_up,
     new_keyring,
@@ -118,21 +119,29 @@ class Keeper:
 
     async def _lead(self, found: Keyring | None, stored: Stored | None) -> Keyring:
         version = stored.version if stored else ""
-        keyring = found
+        keyring = self._of_use(found)
+        is_lost = keyring is None
         if keyring is None:
-            keyring = self.keyring or new_keyring(self._rules, self._now())
+            keyring = self._of_use(self.keyring) or new_keyring(self._rules, self._now())
             # Others may still show what an authority signed that we do not know, so it stays trusted.
             await self._make_trusted(keyring, keep_others=True)
             version = await self._save(keyring, version)
         kept = kept_up(keyring, self._rules, self._now())
         if kept is not keyring:
             version = await self._save(kept, version)
-        await self._make_trusted(kept, keep_others=found is None)
+        await self._make_trusted(kept, keep_others=is_lost)
         if kept.coming is not None and self._has_settled(kept.coming.chain):
             kept = promoted(kept, self._rules, self._now())
             await self._save(kept, version)
             log.info("a new authority signs our certificates")
         return kept
+
+    def _of_use(self, keyring: Keyring | None) -> Keyring | None:
+        """None where its authority is over: nothing that it signs would be believed, so all begins anew."""
+        if keyring is None or can_sign(keyring, self._now()):
+            return keyring
+        log.warning("the authority of our certificates is not valid at this time, so there will be a new one")
+        return None
 
     async def _save(self, keyring: Keyring, version: str) -> str:
         """Returns the version that is there then."""
@@ -174,11 +183,10 @@ class Keeper:
         return since is not None and since[0] == coming and self._clock() - since[1] >= self._settle
 
     def _take(self, keyring: Keyring) -> None:
-        is_shown = self.keyring is not None and self.keyring.server == keyring.server
-        self.keyring = keyring
-        if not is_shown:
-            self._show(keyring.server)
+        if self.keyring is None or self.keyring.server != keyring.server:
+            self._show(keyring.server)  # where that fails it is shown at the next look, so nothing is remembered yet
             log.info("a certificate is shown", until=str(keyring.server.certificate.not_valid_after_utc))
+        self.keyring = keyring
         self.ready.set()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
@@ -74,10 +74,15 @@ def make_certificate(
     return Pair(_pem(made.sign(_signing_key(signer), hashes.SHA256())) + cross, _key_pem(key))
 
 
+def is_good(certificate: x509.Certificate, now: dt.datetime) -> bool:
+    """Whether anybody whose clock is right believes it now; one of the future was made while a clock was wrong."""
+    return certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc
+
+
 def is_due(certificate: x509.Certificate, now: dt.datetime) -> bool:
-    """Whether two thirds of its life are over."""
+    """Whether two thirds of its life are over, or it is not good at all."""
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    return now >= end - (end - begin) / 3
+    return now >= end - (end - begin) / 3 or not is_good(certificate, now)
 
 
 def names_of(certificate: x509.Certificate) -> frozenset[str]:
@@ -89,6 +94,28 @@ def names_of(certificate: x509.Certificate) -> frozenset[str]:
     return frozenset(found.get_values_for_type(x509.DNSName)) | {
         str(address) for address in found.get_values_for_type(x509.IPAddress)
     }
+
+
+def signed(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Whether the one was signed by the other."""
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def read_authority(chain: bytes, key: bytes) -> Pair:
+    """ParseError where it could not sign, besides what `read_pair` says."""
+    pair = read_pair(chain, key)
+    _signing_key(pair)
+    try:
+        is_authority = pair.certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (x509.ExtensionNotFound, ValueError):
+        is_authority = False
+    if not is_authority:
+        raise ParseError("the certificate is of no authority")
+    return pair
 
 
 def read_chain(pem: bytes) -> list[x509.Certificate]:
