@@ -89,11 +89,15 @@ class Keeper:
         self.ready = ready or asyncio.Event()
 
     async def run(self, leads: Callable[[], bool], *, period: float) -> None:
+        said = ""
         while True:
             try:
                 await self.round(leads=leads())
+                said = ""
             except VcudaError as error:
-                log.warning("the certificates could not be looked after", cause=error.message)
+                if error.message != said:
+                    log.warning("the certificates could not be looked after", cause=error.message)
+                said = error.message
             await asyncio.sleep(period if self.ready.is_set() else min(period, _SOON_S))
 
     async def round(self, *, leads: bool) -> None:
