@@ -85,6 +85,7 @@ class Keeper:
         self._now = now
         self._clock = clock
         self._trusted_since: tuple[bytes, float] | None = None
+        self._misses_trust = False
         self.keyring: Keyring | None = None
         self.ready = ready or asyncio.Event()
 
@@ -163,8 +164,9 @@ class Keeper:
         wanted = set(keyring.authorities)
         if self._trust is not None:
             bundles = await self._trust.read()
-            if bundles is None:
+            if bundles is None and not self._misses_trust:
                 log.warning("there is no webhook configuration whose caBundle could be set")
+            self._misses_trust = bundles is None
             found = [set(split(bundle)) for bundle in bundles or ()]
             if keep_others:
                 wanted = wanted.union(*([each for each in one if self._is_good(each)] for one in found))
