@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
-from cryptography import x509
 
 from deviceplugin.cluster.certificates.keyring import (
     Keyring,
@@ -24,10 +23,10 @@ from deviceplugin.cluster.certificates.keyring import (
     kept_up,
     new_keyring,
     promoted,
-    split,
     to_data,
 )
 from deviceplugin.cluster.certificates.pair import Pair
+from deviceplugin.cluster.certificates.trust import Trusted, TrustStore
 from deviceplugin.errors import KubeConflictError, ParseError, VcudaError
 
 log = structlog.get_logger("vcuda.certificates")
@@ -53,15 +52,6 @@ class SecretStore(Protocol):
         """KubeConflictError where it has another version."""
 
 
-class TrustStore(Protocol):
-    """The caBundles by which the API server knows us."""
-
-    async def read(self) -> tuple[bytes, ...] | None:
-        """One for each webhook; None where there is no configuration."""
-
-    async def write(self, bundle: bytes) -> None: ...
-
-
 class Keeper:
     """`run` until it is cancelled. `ready` is set when a certificate of the Secret is shown."""
 
@@ -78,14 +68,10 @@ class Keeper:
         ready: asyncio.Event | None = None,
     ) -> None:
         self._secret = secret
-        self._trust = trust
         self._rules = rules
-        self._settle = settle
         self._show = show
         self._now = now
-        self._clock = clock
-        self._trusted_since: tuple[bytes, float] | None = None
-        self._misses_trust = False
+        self._trusted = Trusted(trust, settle=settle, now=now, clock=clock)
         self.keyring: Keyring | None = None
         self.ready = ready or asyncio.Event()
 
@@ -129,13 +115,13 @@ class Keeper:
         if keyring is None:
             keyring = self._of_use(self.keyring) or new_keyring(self._rules, self._now())
             # Others may still show what an authority signed that we do not know, so it stays trusted.
-            await self._make_trusted(keyring, keep_others=True)
+            await self._trusted.make(keyring, keep_others=True)
             version = await self._save(keyring, version)
         kept = kept_up(keyring, self._rules, self._now())
         if kept is not keyring:
             version = await self._save(kept, version)
-        await self._make_trusted(kept, keep_others=is_lost)
-        if kept.coming is not None and self._has_settled(kept.coming.chain):
+        await self._trusted.make(kept, keep_others=is_lost)
+        if kept.coming is not None and self._trusted.has_settled(kept.coming.chain):
             kept = promoted(kept, self._rules, self._now())
             await self._save(kept, version)
             log.info("a new authority signs our certificates")
@@ -159,34 +145,6 @@ class Keeper:
         if stored is None or _written(stored.data) != _written(data):
             raise KubeConflictError("the Secret with the certificates changed meanwhile", code=409)
         return stored.version
-
-    async def _make_trusted(self, keyring: Keyring, *, keep_others: bool) -> None:
-        wanted = set(keyring.authorities)
-        if self._trust is not None:
-            bundles = await self._trust.read()
-            if bundles is None and not self._misses_trust:
-                log.warning("there is no webhook configuration whose caBundle could be set")
-            self._misses_trust = bundles is None
-            found = [set(split(bundle)) for bundle in bundles or ()]
-            if keep_others:
-                wanted = wanted.union(*([each for each in one if self._is_good(each)] for one in found))
-            if any(one != wanted for one in found):
-                self._trusted_since = None
-                await self._trust.write(b"".join(sorted(wanted)))
-                log.info("the webhooks' caBundle was set", authorities=len(wanted))
-        coming = keyring.coming.chain if keyring.coming else b""
-        if coming and (self._trusted_since is None or self._trusted_since[0] != coming):
-            self._trusted_since = (coming, self._clock())
-
-    def _is_good(self, pem: bytes) -> bool:
-        try:
-            return x509.load_pem_x509_certificate(pem).not_valid_after_utc > self._now()
-        except ValueError:
-            return False
-
-    def _has_settled(self, coming: bytes) -> bool:
-        since = self._trusted_since
-        return since is not None and since[0] == coming and self._clock() - since[1] >= self._settle
 
     def _take(self, keyring: Keyring) -> None:
         if self.keyring is None or self.keyring.server != keyring.server:

@@ -9,13 +9,11 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from deviceplugin.cluster.certificates.making import cross_sign, make_authority, make_certificate
 from deviceplugin.cluster.certificates.pair import (
     Pair,
-    cross_sign,
     is_due,
     is_good,
-    make_authority,
-    make_certificate,
     names_of,
     read_authority,
     read_chain,

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from deviceplugin.cluster.certificates.keeper import Keeper
 from deviceplugin.cluster.certificates.keyring import from_data, new_keyring, to_data
-from deviceplugin.cluster.certificates.pair import Pair, is_good, make_authority, make_certificate, read_chain, signed
+from deviceplugin.cluster.certificates.making import make_authority, make_certificate
+from deviceplugin.cluster.certificates.pair import Pair, is_good, read_chain, signed
 from deviceplugin.errors import ConfigError
 from tests.cluster.certificates.test_keeper import DAY, RULES, START, Scene
 

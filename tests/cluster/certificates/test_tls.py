@@ -7,7 +7,8 @@ import tempfile
 
 import pytest
 
-from deviceplugin.cluster.certificates.pair import Pair, make_authority, make_certificate
+from deviceplugin.cluster.certificates.making import make_authority, make_certificate
+from deviceplugin.cluster.certificates.pair import Pair
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.errors import ConfigError
 
