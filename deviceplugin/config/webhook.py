@@ -7,13 +7,14 @@ In: nothing. Out: `WebhookSettings`, frozen, whose leaves are parsed values. Wha
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from deviceplugin.config import kinds
 from deviceplugin.config.kinds import Kind
 from deviceplugin.config.setting import setting
 from deviceplugin.errors import ParseError
+from deviceplugin.model.hami_scope import HamiScope
 from deviceplugin.model.share_memory import ShareMemory, parse_share_memory
 from deviceplugin.model.units import CORES_PER_GPU
 
@@ -45,6 +46,10 @@ def _read_share_memory(text: str) -> ShareMemory:
         raise ValueError(error.message) from None
 
 
+def _read_scope(text: str) -> HamiScope:
+    return _SCOPES.read({"false": "off", "true": "all"}.get(text, text))  # what YAML makes of off and on
+
+
 def _read_namespaces(text: str) -> frozenset[str]:
     read = _matching(_NAME, "the name of a namespace")
     return frozenset(read(word.strip()) for word in text.split(",") if word.strip())
@@ -52,6 +57,8 @@ def _read_namespaces(text: str) -> frozenset[str]:
 
 _OPTIONAL_NAME = Kind("the name of an object", "NAME", _matching(_NAME, "the name of an object", optional=True))
 _RESOURCE_NAME = Kind("the name of a resource", "NAME", _matching(_RESOURCE, "a resource such as nvidia.com/gpu"))
+_SCOPES = kinds.choice(HamiScope)
+_SCOPE = replace(_SCOPES, read=_read_scope, yaml=(str, bool))
 _CORES = Kind("a number of cores", "CORES", _read_cores, str, (int,))
 _MEMORY = Kind("proportional, off or a number of blocks", "MEMORY", _read_share_memory, str, (str, int, bool))
 _NAMESPACES = Kind(
@@ -110,8 +117,12 @@ class WebhookSettings:
     ignored_namespaces: frozenset[str] = setting(
         "webhook-ignored-namespaces", _NAMESPACES, "Pods of these are left alone.", default=frozenset[str]()
     )
-    translate_hami: bool = setting(
-        "translate-hami", kinds.BOOLEAN, "Read HAMi's resources (nvidia.com/gpu and its kind) as ours.", default=True
+    translate_hami: HamiScope = setting(
+        "translate-hami",
+        _SCOPE,
+        "Pods with HAMi's resources become ours: marked (those with memory, cores, an annotation or the scheduler of "
+        "HAMi's), all (also those with nvidia.com/gpu alone, which is NVIDIA's plugin's too), or off.",
+        default=HamiScope.MARKED,
     )
     hami_count: str = setting(
         "hami-count-resource", _RESOURCE_NAME, "HAMi's resource for a number of GPUs.", default="nvidia.com/gpu"

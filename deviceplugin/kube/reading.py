@@ -166,7 +166,14 @@ def _part(name: str | None) -> Part | None:
     if not name:
         return None
     path = Path(name)
-    return Part(data=path.read_bytes()) if path.parent == Path(tempfile.gettempdir()) else Part(path=name)
+    return Part(data=path.read_bytes()) if path.parent == _temporary() else Part(path=name)
+
+
+def _temporary() -> Path | None:
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError:
+        return None  # a pod with a read-only file system has none, and needs none
 
 
 def _inline(text: str | bytes | None) -> Part | None:

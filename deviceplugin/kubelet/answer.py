@@ -14,12 +14,11 @@ from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import ContainerGrant, container_annotations
 from deviceplugin.model.gpu import Gpu
-from deviceplugin.model.mount import DRIVER_MOUNT, Mount, library_directory
+from deviceplugin.model.mount import DRIVER_MOUNT, GRANT_MOUNT, Mount, library_directory
 from deviceplugin.model.pod import PodContainer
 from deviceplugin.model.request import RequestKind
 from deviceplugin.model.units import BLOCK_BYTES, DEFAULT_DOMAIN, ResourceNames
 
-GRANT_MOUNT = "/etc/vcuda"
 CONTROL_DEVICE = "/dev/nvidiactl"
 UVM_DEVICE = "/dev/nvidia-uvm"
 

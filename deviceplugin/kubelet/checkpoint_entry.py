@@ -13,12 +13,12 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from deviceplugin.errors import ParseError
-from deviceplugin.kubelet.answer import GRANT_MOUNT
 from deviceplugin.ledger.evidence import CheckpointEntry, RecordedAnswer
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.ids import DeviceId
+from deviceplugin.model.mount import GRANT_MOUNT
 from deviceplugin.model.units import Resource, ResourceNames
 from deviceplugin.wire import deviceplugin_pb2 as pb
 

@@ -1,12 +1,13 @@
-"""A bind mount of a container, and where the driver's libraries are mounted in every one.
+"""A bind mount of a container, and where libraries and limits are mounted in every one.
 
 `Mount` is the value that the Allocate answer and a CDI file have in common; the library directory is what the agent and
-the webhook both write into a container's environment.
+the webhook both write into a container's environment, and the two mounts are what no volume of a pod may cover.
 """
 
 from dataclasses import dataclass
 
 DRIVER_MOUNT = "/usr/local/nvidia"
+GRANT_MOUNT = "/etc/vcuda"
 
 
 @dataclass(frozen=True, slots=True)

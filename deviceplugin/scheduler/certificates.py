@@ -11,7 +11,7 @@ from collections.abc import Callable
 from deviceplugin.cluster.certificates.files import CertificateFiles
 from deviceplugin.cluster.certificates.keeper import Keeper
 from deviceplugin.cluster.certificates.keyring import Rules
-from deviceplugin.cluster.certificates.pair import make_authority, make_certificate
+from deviceplugin.cluster.certificates.making import make_authority, make_certificate
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.config.scheduler import Election, SchedulerSettings
 from deviceplugin.kube.cluster_client import ClusterClient

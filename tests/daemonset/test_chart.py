@@ -110,7 +110,7 @@ def test_the_extender_is_told_what_the_values_say_in_flags_that_it_has(helm: str
     assert told.placement.node_policy.value == chosen.get("nodePolicy", "binpack")
     assert told.placement.node_choice.value == chosen.get("nodeChoice", "extender")
     assert told.cluster.resource_domain == values.get("resourceDomain", "tencent.com")
-    assert told.webhook.translate_hami is values.get("hami", {}).get("translate", True)
+    assert told.webhook.translate_hami.value == values.get("hami", {}).get("translate", "marked")
     assert told.webhook.hami_count == values.get("hami", {}).get("resources", {}).get("count", "nvidia.com/gpu")
     assert told.leader.election is Election.KUBE_SCHEDULER
     ours = values.get("webhook", {}).get("certificates", {}).get("from", "self") == "self"
@@ -287,12 +287,21 @@ def test_only_our_accounts_are_let_through_by_the_policy(defaults: Rendered) -> 
 
 
 @pytest.mark.parametrize("domain", ["tencent.com", "gpu.example.org"])
-@pytest.mark.parametrize("translated", [True, False])
+@pytest.mark.parametrize(
+    ("scope", "hami"),
+    [
+        ("off", None),
+        ("marked", HamiSettings()),
+        ("all", HamiSettings(every=True)),
+        (False, None),  # what YAML makes of off
+        (True, HamiSettings(every=True)),
+    ],
+)
 def test_the_expressions_are_those_that_the_code_makes(
-    helm: str, tmp_path: Path, domain: str, translated: bool
+    helm: str, tmp_path: Path, domain: str, scope: str | bool, hami: HamiSettings | None
 ) -> None:
-    rendered = render(helm, {"resourceDomain": domain, "hami": {"translate": translated}}, folder=tmp_path)
-    chosen = WebhookSettings(names=ResourceNames(domain), hami=HamiSettings() if translated else None)
+    rendered = render(helm, {"resourceDomain": domain, "hami": {"translate": scope}}, folder=tmp_path)
+    chosen = WebhookSettings(names=ResourceNames(domain), hami=hami)
     assert _expressions(rendered.webhook["matchConditions"]) == match_conditions(chosen)
     policy = rendered.get("ValidatingAdmissionPolicy", "vcuda-annotations")["spec"]
     accounts = [f"system:serviceaccount:{NAMESPACE}:{name}" for name in ("vcuda-scheduler", "vcuda-agent")]
@@ -302,7 +311,7 @@ def test_the_expressions_are_those_that_the_code_makes(
 
 def test_pods_with_hamis_resources_by_other_names_are_sent_too(helm: str, tmp_path: Path) -> None:
     rendered = render(helm, VALUE_SETS["HAMi by other names"], folder=tmp_path)
-    chosen = WebhookSettings(hami=HamiSettings(count="example.com/vgpu"))
+    chosen = WebhookSettings(hami=HamiSettings(count="example.com/vgpu", every=True))
     assert _expressions(rendered.webhook["matchConditions"]) == match_conditions(chosen)
 
 

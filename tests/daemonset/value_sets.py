@@ -12,7 +12,9 @@ VALUE_SETS: dict[str, Object] = {
         "webhook": {"certificates": {"from": "cert-manager", "issuerRef": {"name": "ours", "kind": "ClusterIssuer"}}}
     },
     "a Secret of the operator": {"webhook": {"certificates": {"from": "secret", "caBundle": "Q0E="}}},
-    "HAMi by other names": {"hami": {"unlimitedCores": False, "resources": {"count": "example.com/vgpu"}}},
+    "HAMi by other names": {
+        "hami": {"translate": "all", "unlimitedCores": False, "resources": {"count": "example.com/vgpu"}}
+    },
     "everything else": {
         "resourceDomain": "gpu.example.org",
         "image": {"repository": "registry.example.org/vcuda", "tag": "1", "pullSecrets": [{"name": "registry"}]},
@@ -61,6 +63,6 @@ VALUE_SETS: dict[str, Object] = {
             "namespaceSelector": [{"key": "gpu", "operator": "Exists"}],
             "objectSelector": [{"key": "gpu", "operator": "Exists"}],
         },
-        "hami": {"translate": False},
+        "hami": {"translate": "off"},
     },
 }

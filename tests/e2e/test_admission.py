@@ -13,6 +13,7 @@ import pytest
 
 from deviceplugin.cluster.webhook.review import Webhook
 from deviceplugin.cluster.webhook.settings import HamiSettings, KnownGpus, WebhookSettings
+from deviceplugin.kube.quantity import parse_quantity
 from tests.daemonset.manifests import Object, documents
 from tests.e2e.cluster import pods
 from tests.e2e.cluster.admission import WebhookServer, serving
@@ -145,7 +146,10 @@ def test_only_pods_that_concern_us_are_sent(admin: Client, server: WebhookServer
         gpu_pod("other-vendor", {"amd.com/gpu": 1}),
         gpu_pod("stale", {}, annotations={INDEX: "0"}),
         gpu_pod("core", {CORE: 100}),
-        gpu_pod("hami", {"nvidia.com/gpu": 1}),
+        gpu_pod("hami", {"nvidia.com/gpu": 1, "nvidia.com/gpucores": 50}),
+        gpu_pod("hami-by-annotation", {"nvidia.com/gpu": 1}, annotations={"nvidia.com/use-gputype": "A100"}),
+        gpu_pod("hami-by-scheduler", {"nvidia.com/gpu": 1}, schedulerName="hami-scheduler"),
+        gpu_pod("of-nvidias-plugin", {"nvidia.com/gpu": 1}),
         pods.pod("init", [pods.container("main", "true")], init=[pods.container("warm", "true", {MEMORY: 1})]),
     ]
     opted_out, stale_opted_out = gpu_pod("opted-out", {CORE: 150}), gpu_pod("opted-out-stale", {CORE: 100})
@@ -153,7 +157,9 @@ def test_only_pods_that_concern_us_are_sent(admin: Client, server: WebhookServer
     stale_opted_out["metadata"] |= {**out, "annotations": {ALLOCATION: "{}"}}
     for manifest in (*manifests, opted_out, stale_opted_out):
         admin.post(DRY, manifest)
-    assert sorted(set(server.asked)) == ["core", "hami", "init", "opted-out-stale", "stale"]
+    assert sorted(set(server.asked)) == [
+        "core", "hami", "hami-by-annotation", "hami-by-scheduler", "init", "opted-out-stale", "stale"
+    ]  # fmt: skip
 
 
 def test_very_many_annotations_are_within_the_cost_that_cel_may_have(admin: Client, server: WebhookServer) -> None:
@@ -164,24 +170,114 @@ def test_very_many_annotations_are_within_the_cost_that_cel_may_have(admin: Clie
     assert server.asked[-1] == "stale"
 
 
-def test_other_pods_are_created_while_the_webhook_is_away(cluster: Cluster, admin: Client) -> None:
+@pytest.fixture
+def away(cluster: Cluster, admin: Client) -> Iterator[Client]:
+    """Nobody answers for pods whose names begin with `away-`."""
     nobody = WebhookServer(Webhook(SETTINGS), KNOWN, "https://127.0.0.1:1/webhook")
     made = configuration(nobody, cluster)
     made["metadata"]["name"] = "vcuda-webhook-away"
     made["webhooks"][0]["matchConditions"][1:1] = [
-        {"name": "of-this-test", "expression": 'object.metadata.?name.orValue("").startsWith("away-")'}
+        {"name": "of-this-test", "expression": 'has(object.metadata.name) && object.metadata.name.startsWith("away-")'}
     ]
     with applied(admin, made):
-        wait_until(lambda: _is_refused(admin, gpu_pod("away-gpu", {CORE: 100})), "GPU pods are held", seconds=30)
-        admin.post(DRY, gpu_pod("away-plain", {}))
+        wait_until(lambda: _is_held(admin, DRY, gpu_pod("away-gpu", {CORE: 100})), "GPU pods are held", seconds=30)
+        yield admin
 
 
-def _is_refused(client: Client, manifest: Object) -> bool:
+def _is_held(client: Client, path: str, manifest: Object) -> bool:
+    """Any other refusal is an error of the test."""
     try:
-        client.post(DRY, manifest)
+        client.post(path, manifest)
     except ApiError as error:
-        return "failed calling webhook" in str(error)
+        if 'failed calling webhook "pods.vcuda.tencent.com"' in str(error):
+            return True
+        raise
     return False
+
+
+def _in(namespace: str, manifest: Object) -> tuple[str, Object]:
+    manifest = copy.deepcopy(manifest)
+    manifest["metadata"]["namespace"] = namespace
+    manifest["spec"].pop("serviceAccountName", None)
+    return f"/api/v1/namespaces/{namespace}/pods?dryRun=All", manifest
+
+
+def _static(name: str) -> Object:
+    """Its image at the API server, as the node's kubelet makes it."""
+    mirror = {"kubernetes.io/config.mirror": "abc", "kubernetes.io/config.source": "file"}
+    made = gpu_pod(name, {CORE: 100}, annotations=mirror, nodeName="n1")
+    made["spec"]["automountServiceAccountToken"] = False
+    return made
+
+
+def test_while_the_webhook_is_away_only_pods_that_need_it_are_held(away: Client) -> None:
+    labelled = gpu_pod("away-labelled", {CORE: 100})
+    labelled["metadata"]["labels"] = {"tencent.com/vcuda-webhook": "ignore"}
+    passing = {
+        "no GPU": gpu_pod("away-plain", {}),
+        "NVIDIA's own plugin": gpu_pod("away-nvidia", {"nvidia.com/gpu": 1}),
+        "the image of a static pod": _static("away-static"),
+        "opted out": labelled,
+    }
+    assert {why: _is_held(away, DRY, each) for why, each in passing.items()} == dict.fromkeys(passing, False)
+    needed = {
+        "a share": gpu_pod("away-share", {CORE: 30}),
+        "HAMi's words": gpu_pod("away-hami", {"nvidia.com/gpumem": 512}),
+        "HAMi's annotation": gpu_pod(
+            "away-marked", {"nvidia.com/gpu": 1}, annotations={"nvidia.com/use-gputype": "T4"}
+        ),
+    }
+    assert {why: _is_held(away, DRY, each) for why, each in needed.items()} == dict.fromkeys(needed, True)
+
+
+@pytest.mark.parametrize("label", [None, "tencent.com/vcuda-webhook", "hami.io/webhook"])
+def test_while_the_webhook_is_away_the_system_and_namespaces_that_opted_out_go_on(
+    away: Client, label: str | None
+) -> None:
+    """Ours run in kube-system with these manifests, so a rollout never waits for itself."""
+    if label is None:
+        assert not _is_held(away, *_in("kube-system", gpu_pod("away-system", {CORE: 100})))
+        return
+    name = f"away-{label.partition('.')[0]}"
+    away.post("/api/v1/namespaces", {"metadata": {"name": name, "labels": {label: "ignore"}}})
+    try:
+        wait_until(lambda: _has_account(away, name), "the namespace has its service account", seconds=30)
+        assert not _is_held(away, *_in(name, gpu_pod("away-ignored", {CORE: 100})))
+    finally:
+        away.delete(f"/api/v1/namespaces/{name}")
+
+
+def _has_account(client: Client, namespace: str) -> bool:
+    found = client.get(f"/api/v1/namespaces/{namespace}/serviceaccounts")["items"]
+    return "default" in [each["metadata"]["name"] for each in found]
+
+
+@pytest.mark.parametrize(("written", "cores"), [("0.1k", "100"), ("1e2", "100"), ("100000m", "100"), ("2E2", "200")])
+def test_every_way_of_writing_a_quantity_is_understood(admin: Client, written: Any, cores: str) -> None:
+    made = admin.post(DRY, gpu_pod("quantity", {CORE: written}))
+    (container,) = made["spec"]["containers"]
+    asked = container["resources"]
+    assert asked["limits"] == asked["requests"]
+    assert parse_quantity(asked["limits"][CORE]) == int(cores)
+
+
+def test_gpus_are_asked_for_nowhere_but_in_containers(admin: Client) -> None:
+    """So the webhook need not look anywhere else: the API server refuses the rest by itself."""
+    pod_level = gpu_pod("level", {})
+    pod_level["spec"]["resources"] = {"limits": {CORE: "100"}}
+    assert "spec.resources" in refusal(admin, pod_level)
+    admin.post(pods.PODS, gpu_pod("held", {CORE: 30}))
+    path = f"{pods.PODS}/held"
+    try:
+        more = {"name": "main", "resources": {"limits": {CORE: "60"}, "requests": {CORE: "60"}}}
+        for way in ("", "/resize"):
+            with pytest.raises(ApiError, match=r"(?i)forbidden|invalid"):
+                admin.merge(f"{path}{way}", {"spec": {"containers": [{"image": "none", **more}]}})
+        debug = {"name": "debug", "image": "none", "resources": {"limits": {CORE: "10"}}}
+        with pytest.raises(ApiError, match="ephemeralContainers"):
+            admin.merge(f"{path}/ephemeralcontainers", {"spec": {"ephemeralContainers": [debug]}})
+    finally:
+        admin.delete(f"{path}?gracePeriodSeconds=0")
 
 
 @pytest.fixture(scope="module")
@@ -234,6 +330,15 @@ class TestPolicy:
         change = {"metadata": {"annotations": {INDEX: text}}}
         said = _message(as_account(admin, "default"), path + subresource, change)
         assert f"{INDEX} is written by vcuda alone; leave the annotations of the pod as they are" in said
+
+    @pytest.mark.parametrize("subresource", ["/resize", "/ephemeralcontainers"])
+    def test_the_subresources_that_are_not_looked_at_change_no_annotation(
+        self, admin: Client, path: str, subresource: str
+    ) -> None:
+        debug = [{"name": "debug", "image": "none"}] if subresource == "/ephemeralcontainers" else None
+        spec = {"spec": {"ephemeralContainers": debug}} if debug else {}
+        admin.merge(path + subresource, {"metadata": {"annotations": {INDEX: "7"}}, **spec})
+        assert admin.get(path)["metadata"]["annotations"][INDEX] == "0"
 
     def test_the_message_names_all_of_them(self, admin: Client, path: str) -> None:
         change = {"metadata": {"annotations": {INDEX: "2", ALLOCATION: None}}}

@@ -115,7 +115,7 @@ WAITS = {
     "a share": _pod("share", _container(SHARE)),
     "a whole GPU in an init container": _pod("init", init=_container({"tencent.com/vcuda-core": "100"})),
     "the second container": _pod("second", _container(), {**_container(SHARE), "name": "d"}),
-    "HAMi's words": _pod("hami", _container({"nvidia.com/gpu": "1"})),
+    "HAMi's words": _pod("hami", _container({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "512"})),
     "annotations of ours without a GPU": _pod("forged", annotations=FORGED),
     "annotations of ours in spite of the label": _pod(
         "both", annotations=FORGED, labels={"tencent.com/vcuda-webhook": "ignore"}
@@ -129,6 +129,7 @@ PASSES = {
     "a GPU with the label to leave it alone": _pod(
         "ignored", _container(SHARE), labels={"tencent.com/vcuda-webhook": "ignore"}
     ),
+    "a GPU of NVIDIA's own plugin": _pod("whole", _container({"nvidia.com/gpu": "1"})),
     "HAMi's label": _pod("hami-ignored", _container(SHARE), labels={"hami.io/webhook": "ignore"}),
 }
 
@@ -149,6 +150,7 @@ def test_while_the_webhook_is_away_every_other_pod_is_created(installed: str, ad
 def test_the_notes_say_what_to_do_next(installed: str) -> None:
     assert "kubectl label node NODE no-such-node=true" in installed
     assert f"kubectl -n {NAMESPACE} rollout status deployment/vcuda-scheduler" in installed
+    assert "Where it does not run: --set hami.translate=all" in installed
     assert "WARNING" not in installed
 
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import base64
+import errno
 import json
 import ssl
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -218,6 +220,25 @@ async def test_a_pod_uses_its_service_account_and_reads_a_rotated_token(
         now = 300.0
         await until_header(credentials, "bearer third")
         assert (await credentials.access()).tls is connections
+
+
+async def test_a_pod_with_a_read_only_file_system_uses_its_service_account_too(
+    secure: ApiServer, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nowhere() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    token = tmp_path / "token"
+    token.write_text("first")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(secure.port))
+    monkeypatch.setattr("kubernetes.config.incluster_config.SERVICE_TOKEN_FILENAME", str(token))
+    monkeypatch.setattr("kubernetes.config.incluster_config.SERVICE_CERT_FILENAME", str(authority.certificate))
+    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+    secure.token = "first"
+    credentials = Credentials(None, read=read)
+    async with await KubeClient.connect(None, timeouts=TIMEOUTS, credentials=credentials) as client:
+        await client.list(PODS)
 
 
 async def test_a_header_is_refreshed_before_anyone_refuses_it(server: ApiServer, tmp_path: Path) -> None:

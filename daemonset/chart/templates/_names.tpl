@@ -34,13 +34,14 @@
 a in {{ include "vcuda.list" (list (print $domain "/predicate-time") (print $domain "/predicate-node") (print $domain "/gpu-assigned") (print $domain "/vcuda-allocation")) }} || a.startsWith("{{ $domain }}/predicate-gpu-idx-")
 {{- end -}}
 
-{{/* The resources that make a pod ours to look at. */}}
-{{- define "vcuda.resources" -}}
-{{- $names := list (include "vcuda.core" .) (include "vcuda.memory" .) -}}
-{{- if .Values.hami.translate -}}
-{{- with .Values.hami.resources -}}
-{{- $names = concat $names (list .count .memory .memoryPercentage .cores .priority) -}}
+{{/* off, marked or all; YAML makes a truth value of `off` and `on`. */}}
+{{- define "vcuda.hamiScope" -}}
+{{- with .Values.hami.translate | toString -}}
+{{- if eq . "false" }}off{{ else if eq . "true" }}all{{ else }}{{ . }}{{ end -}}
 {{- end -}}
 {{- end -}}
-{{ include "vcuda.list" $names }}
+
+{{/* CEL: whether a container names one of these resources. */}}
+{{- define "vcuda.asksFor" -}}
+(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(c, has(c.resources) && (has(c.resources.limits) && c.resources.limits.exists(r, r in {{ include "vcuda.list" . }}) || has(c.resources.requests) && c.resources.requests.exists(r, r in {{ include "vcuda.list" . }})))
 {{- end -}}

@@ -26,16 +26,18 @@ class CertificateFiles:
 
     def look(self) -> None:
         """ConfigError where they cannot be used."""
-        content = self._read()
+        self._take(self._read())
+
+    def _take(self, content: tuple[bytes, bytes]) -> None:
         if content == self._seen:
             return
-        self._seen = content
         try:
             pair = read_pair(*content)
         except ParseError as error:
             chain, key = self._paths
             raise ConfigError(f"{chain} and {key} cannot be used: {error.message}") from None
         self._show(pair)
+        self._seen = content  # only now: what could not be shown is tried again
         log.info("a certificate is shown", until=str(pair.certificate.not_valid_after_utc))
 
     async def run(self, *, period: float) -> None:
@@ -43,8 +45,7 @@ class CertificateFiles:
         while True:
             await asyncio.sleep(period)
             try:
-                await asyncio.to_thread(self._read)  # a dead mount must not stop the loop
-                self.look()
+                self._take(await asyncio.to_thread(self._read))  # a dead mount must not stop the loop
                 said = ""
             except VcudaError as error:
                 if error.message != said:

@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
-from cryptography import x509
 
 from deviceplugin.cluster.certificates.keyring import (
     Keyring,
     Rules,
+    can_sign,
     from_data,
     kept_up,
     new_keyring,
     promoted,
-    split,
     to_data,
 )
 from deviceplugin.cluster.certificates.pair import Pair
+from deviceplugin.cluster.certificates.trust import Trusted, TrustStore
 from deviceplugin.errors import KubeConflictError, ParseError, VcudaError
 
 log = structlog.get_logger("vcuda.certificates")
@@ -52,15 +52,6 @@ class SecretStore(Protocol):
         """KubeConflictError where it has another version."""
 
 
-class TrustStore(Protocol):
-    """The caBundles by which the API server knows us."""
-
-    async def read(self) -> tuple[bytes, ...] | None:
-        """One for each webhook; None where there is no configuration."""
-
-    async def write(self, bundle: bytes) -> None: ...
-
-
 class Keeper:
     """`run` until it is cancelled. `ready` is set when a certificate of the Secret is shown."""
 
@@ -77,22 +68,23 @@ class Keeper:
         ready: asyncio.Event | None = None,
     ) -> None:
         self._secret = secret
-        self._trust = trust
         self._rules = rules
-        self._settle = settle
         self._show = show
         self._now = now
-        self._clock = clock
-        self._trusted_since: tuple[bytes, float] | None = None
+        self._trusted = Trusted(trust, settle=settle, now=now, clock=clock)
         self.keyring: Keyring | None = None
         self.ready = ready or asyncio.Event()
 
     async def run(self, leads: Callable[[], bool], *, period: float) -> None:
+        said = ""
         while True:
             try:
                 await self.round(leads=leads())
+                said = ""
             except VcudaError as error:
-                log.warning("the certificates could not be looked after", cause=error.message)
+                if error.message != said:
+                    log.warning("the certificates could not be looked after", cause=error.message)
+                said = error.message
             await asyncio.sleep(period if self.ready.is_set() else min(period, _SOON_S))
 
     async def round(self, *, leads: bool) -> None:
@@ -118,21 +110,29 @@ class Keeper:
 
     async def _lead(self, found: Keyring | None, stored: Stored | None) -> Keyring:
         version = stored.version if stored else ""
-        keyring = found
+        keyring = self._of_use(found)
+        is_lost = keyring is None
         if keyring is None:
-            keyring = self.keyring or new_keyring(self._rules, self._now())
+            keyring = self._of_use(self.keyring) or new_keyring(self._rules, self._now())
             # Others may still show what an authority signed that we do not know, so it stays trusted.
-            await self._make_trusted(keyring, keep_others=True)
+            await self._trusted.make(keyring, keep_others=True)
             version = await self._save(keyring, version)
         kept = kept_up(keyring, self._rules, self._now())
         if kept is not keyring:
             version = await self._save(kept, version)
-        await self._make_trusted(kept, keep_others=found is None)
-        if kept.coming is not None and self._has_settled(kept.coming.chain):
+        await self._trusted.make(kept, keep_others=is_lost)
+        if kept.coming is not None and self._trusted.has_settled(kept.coming.chain):
             kept = promoted(kept, self._rules, self._now())
             await self._save(kept, version)
             log.info("a new authority signs our certificates")
         return kept
+
+    def _of_use(self, keyring: Keyring | None) -> Keyring | None:
+        """None where its authority is over: nothing that it signs would be believed, so all begins anew."""
+        if keyring is None or can_sign(keyring, self._now()):
+            return keyring
+        log.warning("the authority of our certificates is not valid at this time, so there will be a new one")
+        return None
 
     async def _save(self, keyring: Keyring, version: str) -> str:
         """Returns the version that is there then."""
@@ -146,39 +146,11 @@ class Keeper:
             raise KubeConflictError("the Secret with the certificates changed meanwhile", code=409)
         return stored.version
 
-    async def _make_trusted(self, keyring: Keyring, *, keep_others: bool) -> None:
-        wanted = set(keyring.authorities)
-        if self._trust is not None:
-            bundles = await self._trust.read()
-            if bundles is None:
-                log.warning("there is no webhook configuration whose caBundle could be set")
-            found = [set(split(bundle)) for bundle in bundles or ()]
-            if keep_others:
-                wanted = wanted.union(*([each for each in one if self._is_good(each)] for one in found))
-            if any(one != wanted for one in found):
-                self._trusted_since = None
-                await self._trust.write(b"".join(sorted(wanted)))
-                log.info("the webhooks' caBundle was set", authorities=len(wanted))
-        coming = keyring.coming.chain if keyring.coming else b""
-        if coming and (self._trusted_since is None or self._trusted_since[0] != coming):
-            self._trusted_since = (coming, self._clock())
-
-    def _is_good(self, pem: bytes) -> bool:
-        try:
-            return x509.load_pem_x509_certificate(pem).not_valid_after_utc > self._now()
-        except ValueError:
-            return False
-
-    def _has_settled(self, coming: bytes) -> bool:
-        since = self._trusted_since
-        return since is not None and since[0] == coming and self._clock() - since[1] >= self._settle
-
     def _take(self, keyring: Keyring) -> None:
-        is_shown = self.keyring is not None and self.keyring.server == keyring.server
-        self.keyring = keyring
-        if not is_shown:
-            self._show(keyring.server)
+        if self.keyring is None or self.keyring.server != keyring.server:
+            self._show(keyring.server)  # where that fails it is shown at the next look, so nothing is remembered yet
             log.info("a certificate is shown", until=str(keyring.server.certificate.not_valid_after_utc))
+        self.keyring = keyring
         self.ready.set()
 
 

@@ -6,18 +6,19 @@ clients have had its certificate for a while. So whoever trusts `bundle` trusts 
 """
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from deviceplugin.cluster.certificates.making import cross_sign, make_authority, make_certificate
 from deviceplugin.cluster.certificates.pair import (
     Pair,
-    cross_sign,
     is_due,
-    make_authority,
-    make_certificate,
+    is_good,
     names_of,
+    read_authority,
     read_chain,
     read_pair,
+    signed,
 )
 from deviceplugin.errors import ParseError
 
@@ -57,11 +58,18 @@ def new_keyring(rules: Rules, now: dt.datetime) -> Keyring:
     return Keyring(authority, make_certificate(rules.names, authority, now, rules.life))
 
 
+def can_sign(keyring: Keyring, now: dt.datetime) -> bool:
+    """Not after a sleep longer than its authority's life, nor when a clock ran far ahead while it was made."""
+    return is_good(keyring.authority.certificate, now)
+
+
 def kept_up(keyring: Keyring, rules: Rules, now: dt.datetime) -> Keyring:
-    """What is due is made; the same object where nothing is."""
+    """What is due is made; the same object where nothing is. Only for one that can sign."""
     kept = replace(keyring, former=tuple(each for each in keyring.former if not _is_over(each, now)))
     if kept.cross and _is_over(kept.cross, now):
         kept = replace(kept, cross=b"")
+    if kept.coming is not None and not is_good(kept.coming.certificate, now):
+        kept = replace(kept, coming=None)
     if kept.coming is None and is_due(kept.authority.certificate, now):
         kept = replace(kept, coming=make_authority(now, rules.authority_life))
     shown = kept.server.certificate
@@ -105,18 +113,21 @@ def from_data(data: Mapping[str, bytes]) -> Keyring:
     """ParseError that names the key."""
     former = _certificates(data, "former.crt")
     cross = _certificates(data, "cross.crt")
-    return Keyring(
-        authority=_pair(data, "authority"),
-        server=_pair(data, "tls"),
-        coming=_pair(data, "coming") if data.get("coming.crt") else None,
+    keyring = Keyring(
+        authority=_pair(data, "authority", read_authority),
+        server=_pair(data, "tls", read_pair),
+        coming=_pair(data, "coming", read_authority) if data.get("coming.crt") else None,
         former=former,
         cross=b"".join(cross),
     )
+    if not signed(keyring.server.certificate, keyring.authority.certificate):
+        raise ParseError("tls.crt of the Secret cannot be used: authority.crt did not sign it, so no client trusts it")
+    return keyring
 
 
-def _pair(data: Mapping[str, bytes], name: str) -> Pair:
+def _pair(data: Mapping[str, bytes], name: str, read: Callable[[bytes, bytes], Pair]) -> Pair:
     try:
-        return read_pair(data.get(f"{name}.crt", b""), data.get(f"{name}.key", b""))
+        return read(data.get(f"{name}.crt", b""), data.get(f"{name}.key", b""))
     except ParseError as error:
         raise ParseError(f"{name}.crt and {name}.key of the Secret cannot be used: {error.message}") from None
 

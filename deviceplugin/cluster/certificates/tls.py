@@ -1,13 +1,14 @@
 """The TLS side of the listener: shows one certificate until it is told to show another.
 
 In: pairs. Out: an `ssl.SSLContext` that lives as long as the listener. Handshakes begun before `show` end with the old
-certificate, later ones get the new one, connections stay. A pair that OpenSSL refuses changes nothing.
+certificate, later ones get the new one, connections stay. A pair that OpenSSL refuses changes nothing. OpenSSL reads
+files only; these lie in memory, because the pod's file system is read-only and a key belongs on no disk.
 """
 
 import os
 import ssl
-import tempfile
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from deviceplugin.cluster.certificates.pair import Pair
 from deviceplugin.errors import ConfigError
@@ -23,13 +24,12 @@ class ServerTls:
 
     def show(self, pair: Pair) -> None:
         """From the next handshake on; ConfigError where OpenSSL cannot use it."""
-        with tempfile.TemporaryDirectory(prefix="vcuda-") as directory:
-            chain, key = _written(Path(directory), "chain", pair.chain), _written(Path(directory), "key", pair.key)
-            try:
+        try:
+            with _in_memory("chain", pair.chain) as chain, _in_memory("key", pair.key) as key:
                 _context().load_cert_chain(chain, key)  # a context that refuses halfway must not be the one in use
-            except (ssl.SSLError, OSError) as error:
-                raise ConfigError(f"the certificate cannot be shown to clients: {error}") from None
-            self.context.load_cert_chain(chain, key)
+                self.context.load_cert_chain(chain, key)
+        except (ssl.SSLError, OSError) as error:
+            raise ConfigError(f"the certificate cannot be shown to clients: {error}") from None
         self.shown = pair
 
 
@@ -40,9 +40,10 @@ def _context() -> ssl.SSLContext:
     return context
 
 
-def _written(directory: Path, name: str, content: bytes) -> Path:
-    path = directory / name
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
+@contextmanager
+def _in_memory(name: str, content: bytes) -> Iterator[str]:
+    """A path at which it can be read, again and again, while the block lasts."""
+    with os.fdopen(os.memfd_create(f"vcuda-{name}", os.MFD_CLOEXEC), "wb") as file:
         file.write(content)
-    return path
+        file.flush()
+        yield f"/proc/self/fd/{file.fileno()}"

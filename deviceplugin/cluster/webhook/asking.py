@@ -81,9 +81,9 @@ def _copy(name: str, source: Json, target: Json) -> None:
 
 
 def _number(container: Container, name: str, written: object) -> int:
-    if isinstance(written, bool) or not isinstance(written, str | int):
+    if isinstance(written, bool) or not isinstance(written, str | int | float):
         raise ParseError(f"{container.what}: {name} is no number")
     try:
-        return parse_quantity(written)
+        return parse_quantity(str(written))
     except ParseError as error:
         raise ParseError(f"{container.what}: {name}: {error.message}") from None

@@ -3,31 +3,36 @@
 In: the settings and our programs' accounts. Out: the match conditions of the webhook, which let every pod pass that has
 nothing to do with GPUs, so that `failurePolicy: Fail` stops no other; and the policy that lets nobody else change the
 annotations that our programs wrote. Not here: the objects that carry them: the chart in daemonset/chart holds them, and
-a test holds the two together.
+a test holds the two together. CEL's core language is enough, so that any implementation of it can try them.
 """
 
 import json
 from collections.abc import Sequence
 
+from deviceplugin.cluster.webhook.hami_pods import HAMI_ANNOTATIONS, HAMI_PREFIX, HAMI_SCHEDULER
 from deviceplugin.cluster.webhook.settings import WebhookSettings
 from deviceplugin.cluster.webhook.shape import MIRROR
 from deviceplugin.model.annotation_names import AnnotationNames
 
+
+def _or_empty(place: str, empty: str) -> str:
+    return f"(has({place}) ? {place} : {empty})"
+
+
 Expressions = dict[str, str]
-_ANNOTATIONS = "object.metadata.?annotations.orValue({})"
+_LABELS = "object.metadata.labels"
+_EVERY = f"(object.spec.containers + {_or_empty('object.spec.initContainers', '[]')})"
+_ANNOTATIONS = _or_empty("object.metadata.annotations", "{}")
 
 
 def match_conditions(settings: WebhookSettings) -> Expressions:
     """By name. A pod that opted out is sent all the same where it carries what has to be stripped."""
-    labels = settings.opt_out_labels
-    asks = " || ".join(_asks(each, settings) for each in ("limits", "requests"))
-    opted_out = f'{_list(labels)}.exists(l, object.metadata.?labels[?l].orValue("") == "ignore")'
-    every = "(object.spec.containers + object.spec.?initContainers.orValue([]))"
     stale = f"{_ANNOTATIONS}.exists(a, {_machine_written('a', AnnotationNames(settings.names.domain))})"
+    opted_out = f'{_list(settings.opt_out_labels)}.exists(l, l in {_LABELS} && {_LABELS}[l] == "ignore")'
     return {
-        "asks-for-gpus-or-carries-our-annotations": f"{stale} || {every}.exists(c, {asks})",
+        "asks-for-gpus-or-carries-our-annotations": " || ".join((stale, *_asking(settings))),
         "is-no-image-of-a-static-pod": f"!({_text(MIRROR)} in {_ANNOTATIONS})",
-        "has-not-opted-out": f"{stale} || !{opted_out}",
+        "has-not-opted-out": f"{stale} || !(has({_LABELS}) && {opted_out})",
     }
 
 
@@ -42,11 +47,12 @@ def policy_conditions(accounts: Sequence[str]) -> Expressions:
 def policy_variables(names: AnnotationNames) -> Expressions:
     """Annotations before and after, and the names of ours that differ. A Binding's become the pod's."""
     ours = _machine_written("a", names)
+    differs = "!(a in variables.before) || variables.before[a] != variables.after[a]"
     return {
-        "before": "oldObject == null ? {} : oldObject.metadata.?annotations.orValue({})",
+        "before": f"oldObject == null ? {{}} : {_or_empty('oldObject.metadata.annotations', '{}')}",
         "after": _ANNOTATIONS,
         "changed": (
-            f"variables.after.filter(a, ({ours}) && variables.before[?a] != optional.of(variables.after[a]))"
+            f"variables.after.filter(a, ({ours}) && ({differs}))"
             f" + variables.before.filter(a, ({ours}) && !(a in variables.after))"
         ),
     }
@@ -59,10 +65,23 @@ def policy_validation() -> tuple[str, str]:
     return "variables.changed.size() == 0", f'variables.changed.join(", ") + {are} + {rest}'
 
 
-def _asks(kind: str, settings: WebhookSettings) -> str:
-    hami = settings.hami.resources if settings.hami else ()
-    named = (settings.names.core, settings.names.memory, *hami)
-    return f"c.?resources.?{kind}.orValue({{}}).exists(r, r in {_list(named)})"
+def _asking(settings: WebhookSettings) -> tuple[str, ...]:
+    """`hami_pods` in CEL: a number of GPUs alone is HAMi's only by choice, or where something else of HAMi's is."""
+    ours, hami = (settings.names.core, settings.names.memory), settings.hami
+    if hami is None or hami.every:
+        return (_names((*ours, *(hami.resources if hami else ()))),)
+    marked = (
+        f"{_ANNOTATIONS}.exists(a, a in {_list(HAMI_ANNOTATIONS)} || a.startsWith({_text(HAMI_PREFIX)}))"
+        f' || has(object.spec.schedulerName) && object.spec.schedulerName == "{HAMI_SCHEDULER}"'
+    )
+    return _names((*ours, *hami.marks)), f"({marked}) && {_names((hami.count,))}"
+
+
+def _names(resources: Sequence[str]) -> str:
+    """Whether a container names one of them."""
+    kinds = (f"c.resources.{kind}" for kind in ("limits", "requests"))
+    found = " || ".join(f"has({kind}) && {kind}.exists(r, r in {_list(resources)})" for kind in kinds)
+    return f"{_EVERY}.exists(c, has(c.resources) && ({found}))"
 
 
 def _machine_written(variable: str, names: AnnotationNames) -> str:

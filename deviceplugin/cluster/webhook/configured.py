@@ -6,6 +6,7 @@ In: the branch of the settings tree, and the names of our resources. Out: `Webho
 
 from deviceplugin.cluster.webhook.settings import HamiSettings, WebhookSettings
 from deviceplugin.config import webhook as config
+from deviceplugin.model.hami_scope import HamiScope
 from deviceplugin.model.units import ResourceNames
 
 
@@ -18,7 +19,7 @@ def configured(chosen: config.WebhookSettings, names: ResourceNames) -> WebhookS
         hide_gpus=chosen.hide_gpus,
         library_path=chosen.prefix_library_path,
         runtime_class=chosen.runtime_class,
-        hami=_hami(chosen) if chosen.translate_hami else None,
+        hami=None if chosen.translate_hami is HamiScope.OFF else _hami(chosen),
         namespaces=chosen.namespaces,
         ignored_namespaces=chosen.ignored_namespaces,
     )
@@ -31,5 +32,6 @@ def _hami(chosen: config.WebhookSettings) -> HamiSettings:
         memory_percentage=chosen.hami_percentage,
         cores=chosen.hami_cores,
         priority=chosen.hami_priority,
+        every=chosen.translate_hami is HamiScope.ALL,
         unlimited_cores=chosen.hami_unlimited_cores,
     )

@@ -39,6 +39,12 @@ def library_path_is_hidden(container: Container) -> bool:
     return any("valueFrom" in variable for variable in _named(container, LIBRARY_PATH)[-1:])
 
 
+def preloaded(container: Container) -> str:
+    """What its `LD_PRELOAD` says, as far as it stands in the pod."""
+    value = _value(container, "LD_PRELOAD")
+    return value if isinstance(value, str) else ""
+
+
 def hide_gpus(container: Container) -> None:
     """Whoever asks for GPUs by another vendor plugin's names did ask."""
     if asks_any_of_vendor(container, _NVIDIA):

@@ -2,7 +2,8 @@
 
 In: a pod whose containers name `nvidia.com/gpu`, `gpumem`, `gpumem-percentage`, `gpucores` (or what they are called
 here). Out: the same pod in our words: the sum of its GPUs' cores and memory, and annotation `vcuda-gpus` where a share
-goes over several. Not here: HAMi's annotations, which `model.preferences` reads as they are.
+goes over several. Not here: which pods are HAMi's (`hami_pods`), and HAMi's annotations, which `model.preferences`
+reads as they are.
 
 HAMi counts for each GPU, and what is left out means all of it: no memory is all memory, no cores no limit, neither is a
 whole GPU. All memory of a share is reckoned from the smallest GPU known.
@@ -11,6 +12,7 @@ whole GPU. All memory of a share is reckoned from the smallest GPU known.
 from dataclasses import dataclass
 
 from deviceplugin.cluster.webhook.asking import count, drop, is_gpu, names_any, put
+from deviceplugin.cluster.webhook.hami_pods import is_for_hami, unread
 from deviceplugin.cluster.webhook.settings import HamiSettings, KnownGpus, WebhookSettings
 from deviceplugin.cluster.webhook.shape import Container, Json, annotate, annotations, containers
 from deviceplugin.errors import ParseError, RequestError
@@ -19,6 +21,7 @@ from deviceplugin.model.pod_request import MOST_PARTS, format_parts, parse_parts
 from deviceplugin.model.units import BLOCK_MIB, CORES_PER_GPU
 
 _ALL = 100  # per cent of a GPU's memory
+_MOST_MIB = 1 << 24  # 16 TiB: who asks more of one GPU has counted in bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,50 +39,80 @@ class _Asked:
         return self.cores == CORES_PER_GPU or (self.cores == 0 and self.mib == 0 and self.percent == _ALL)
 
 
-def translate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> None:
-    """RequestError for what has no meaning under HAMi either, and for a container that speaks both languages."""
+def translate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[str, ...]:
+    """Warnings; RequestError for what has no meaning, and for a container that speaks both languages."""
     hami = settings.hami
     if hami is None:
-        return
-    ours = (settings.names.core, settings.names.memory)
+        return ()
     found = list(containers(pod))
-    translated = {each.name: _asked(each, hami, ours) for each in found if names_any(each, hami.resources)}
+    _refuse_both(found, hami, settings)
+    if not is_for_hami(pod, hami):
+        return ()
+    names = AnnotationNames(settings.names.domain)
+    translated = {each.name: _asked(each, hami) for each in found if names_any(each, hami.resources)}
+    asked = {name: each for name, each in translated.items() if each.gpus}
+    warnings = list(unread(pod, use_gpus=names.use_gpus)) if asked else []
     for container in found:
         if container.name in translated:
+            warnings += _above_all(container, hami)
             drop(container, hami.resources)
             _write(container, translated[container.name], settings, known)
-    asked = {name: each for name, each in translated.items() if each.gpus}
-    shares = [each for each in asked.values() if not each.is_whole]
-    others = [each for each in found if each.name not in asked and is_gpu(each, settings.names)]
-    unlimited = bool(shares) and not others and not any(share.cores for share in shares)
-    names = AnnotationNames(settings.names.domain)
     _annotate_parts(pod, {name: 1 if each.is_whole else each.gpus for name, each in asked.items()}, names)
-    if hami.unlimited_cores and unlimited and names.core_limit not in annotations(pod):
-        annotate(pod, names.core_limit, str(CORES_PER_GPU))
+    others = any(each.name not in asked and is_gpu(each, settings.names) for each in found)
+    return (*warnings, *_lift_limit(pod, asked, settings, others=others))
 
 
-def _asked(container: Container, hami: HamiSettings, ours: tuple[str, str]) -> _Asked:
-    if names_any(container, ours):
-        raise RequestError(
-            f"{container.what} asks for GPUs as {ours[0]} and as {hami.count}; write one of the two and leave the other"
-        )
-    cores = _counted(container, hami.cores, at_most=CORES_PER_GPU)
-    mib = _counted(container, hami.memory)
-    percent = _counted(container, hami.memory_percentage, at_most=_ALL)
+def _lift_limit(pod: Json, asked: dict[str, _Asked], settings: WebhookSettings, *, others: bool) -> tuple[str, ...]:
+    """The soft limit is the pod's, so a share that names no cores has none only where no other container has one."""
+    name = AnnotationNames(settings.names.domain).core_limit
+    limited = others or any(each.cores and not each.is_whole for each in asked.values())
+    free = [container for container, each in asked.items() if not each.cores and not each.is_whole]
+    if not free or not (settings.hami and settings.hami.unlimited_cores) or name in annotations(pod):
+        return ()
+    if not limited:
+        annotate(pod, name, str(CORES_PER_GPU))
+        return ()
+    return tuple(
+        f"container {container} names no cores and gets {settings.default_cores} of each GPU, for another container of "
+        "the pod has a limit"
+        for container in free
+    )
+
+
+def _refuse_both(found: list[Container], hami: HamiSettings, settings: WebhookSettings) -> None:
+    ours = (settings.names.core, settings.names.memory)
+    for each in found:
+        if names_any(each, ours) and names_any(each, hami.resources):
+            raise RequestError(
+                f"{each.what} asks for GPUs as {ours[0]} and as {hami.count}; write one of the two and leave the other"
+            )
+
+
+def _asked(container: Container, hami: HamiSettings) -> _Asked:
+    cores = min(CORES_PER_GPU, _counted(container, hami.cores, "cores of one GPU, at most 100"))
+    mib = _counted(container, hami.memory, "the MiB of one GPU, 4096 for 4 GiB", at_most=_MOST_MIB)
+    percent = _counted(container, hami.memory_percentage, f"1 to {_ALL}, in per cent of one GPU", at_most=_ALL)
     gpus = count(container, hami.count)
     if gpus is None:
-        gpus = 1 if cores or mib or percent else 0
+        gpus = 1 if names_any(container, (hami.cores, hami.memory, hami.memory_percentage)) else 0
     if not 0 <= gpus <= MOST_PARTS:
         raise RequestError(f"{container.what}: {hami.count}: {gpus} is not possible; write 1 to {MOST_PARTS}")
     return _Asked(gpus, cores, mib, percent or _ALL)
 
 
-def _counted(container: Container, name: str, *, at_most: int | None = None) -> int:
+def _counted(container: Container, name: str, wanted: str, *, at_most: int | None = None) -> int:
     number = count(container, name) or 0
     if number < 0 or (at_most is not None and number > at_most):
-        most = f"1 to {at_most}, in per cent of one GPU" if at_most else "the MiB of one GPU"
-        raise RequestError(f"{container.what}: {name}: {number} is not possible; write {most}")
+        raise RequestError(f"{container.what}: {name}: {number} is not possible; write {wanted}")
     return number
+
+
+def _above_all(container: Container, hami: HamiSettings) -> list[str]:
+    """HAMi takes more than all cores for all cores."""
+    cores = count(container, hami.cores) or 0
+    if cores <= CORES_PER_GPU:
+        return []
+    return [f"{container.what}: {hami.cores}: {cores} is read as {CORES_PER_GPU}, all of each GPU"]
 
 
 def _write(container: Container, asked: _Asked, settings: WebhookSettings, known: KnownGpus) -> None:

@@ -38,15 +38,17 @@ def mutate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> Mutation:
         _strip(changed, names)
     if is_left_alone(changed, settings):
         return Mutation(changed)
-    translate(changed, settings, known)
+    warnings = translate(changed, settings, known)
     found = list(containers(changed))
     asking = [each for each in found if is_gpu(each, settings.names)]
     parts = parts_of(changed, names)
     for container in asking:
         complete(container, parts.of(container.name), settings, known)
         mirror(container, (settings.names.core, settings.names.memory))
-    _set_environment(found, asking, settings)
-    return Mutation(changed, send_to_scheduler(changed, settings) if asking else ())
+    if asking:
+        _set_environment(found, asking, settings)
+        warnings += send_to_scheduler(changed, settings)
+    return Mutation(changed, warnings)
 
 
 def is_left_alone(pod: Json, settings: WebhookSettings) -> bool:

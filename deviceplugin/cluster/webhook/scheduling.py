@@ -1,13 +1,14 @@
 """By whom and where a GPU pod is scheduled.
 
-In: the pod's JSON. Out: `schedulerName`, where the pod left the default; `nodeName` as a node affinity, where the pod
-is then ours; the runtime class, where one is set and the pod names none.
+In: the pod's JSON. Out: `schedulerName`, where the pod left the default or names HAMi's and HAMi's pods are ours;
+`nodeName` as a node affinity, where the pod is then ours; the runtime class, where one is set and the pod names none.
 
 A pod with `nodeName` never comes to a scheduler, so kubelet would refuse it where its GPUs are taken. It becomes an
 affinity on the field `metadata.name`, as the DaemonSet controller writes it, and no selector of the label
 `kubernetes.io/hostname`: that label is the host's name, which need not be the node's.
 """
 
+from deviceplugin.cluster.webhook.hami_pods import HAMI_SCHEDULER
 from deviceplugin.cluster.webhook.settings import WebhookSettings
 from deviceplugin.cluster.webhook.shape import Json, made_child, objects, spec
 
@@ -19,7 +20,8 @@ _TERMS = "nodeSelectorTerms"
 def send_to_scheduler(pod: Json, settings: WebhookSettings) -> tuple[str, ...]:
     """Warnings about what was changed and the user may not expect."""
     inside = spec(pod)
-    if settings.scheduler_name and inside.get("schedulerName") in (None, "", DEFAULT_SCHEDULER):
+    left = (None, "", DEFAULT_SCHEDULER, *([HAMI_SCHEDULER] if settings.hami else []))
+    if settings.scheduler_name and inside.get("schedulerName") in left:
         inside["schedulerName"] = settings.scheduler_name
     if settings.runtime_class and not inside.get("runtimeClassName"):
         inside["runtimeClassName"] = settings.runtime_class

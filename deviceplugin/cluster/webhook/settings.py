@@ -17,8 +17,8 @@ from deviceplugin.model.units import ResourceNames, blocks_in
 class HamiSettings:
     """HAMi's resources by the names that its chart was given here.
 
-    `unlimited_cores`: a share that names no cores may, as with HAMi, use all idle time of its GPU (a soft limit of
-    100 %); otherwise `default_cores` are its limit.
+    `every`: a pod that names `count` alone is HAMi's too. `unlimited_cores`: a share that names no cores may, as with
+    HAMi, use all idle time of its GPU (a soft limit of 100 %); otherwise `default_cores` are its limit.
     """
 
     count: str = "nvidia.com/gpu"
@@ -26,11 +26,17 @@ class HamiSettings:
     memory_percentage: str = "nvidia.com/gpumem-percentage"
     cores: str = "nvidia.com/gpucores"
     priority: str = "nvidia.com/priority"
+    every: bool = False
     unlimited_cores: bool = True
 
     @property
+    def marks(self) -> tuple[str, ...]:
+        """Resources that nobody but HAMi has."""
+        return (self.memory, self.memory_percentage, self.cores, self.priority)
+
+    @property
     def resources(self) -> tuple[str, ...]:
-        return (self.count, self.memory, self.memory_percentage, self.cores, self.priority)
+        return (self.count, *self.marks)
 
 
 @dataclass(frozen=True, slots=True)

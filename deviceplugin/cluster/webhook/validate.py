@@ -7,17 +7,20 @@ denial); or a RequestError or ParseError of one sentence that says what to write
 from collections.abc import Iterator
 
 from deviceplugin.cluster.webhook.asking import count, differing, is_gpu
-from deviceplugin.cluster.webhook.environment import LIBRARY_PATH, library_path_is_hidden
+from deviceplugin.cluster.webhook.exposure import exposures, refuse_open_share
 from deviceplugin.cluster.webhook.mutate import is_left_alone
 from deviceplugin.cluster.webhook.settings import KnownGpus, WebhookSettings
-from deviceplugin.cluster.webhook.shape import Container, Json, annotations, child, containers
+from deviceplugin.cluster.webhook.shape import Container, Json, annotations, containers
 from deviceplugin.errors import RequestError
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import parse_core_limit
 from deviceplugin.model.pod_request import Parts, parse_parts
 from deviceplugin.model.preferences import GpuFilter, parse_preferences
-from deviceplugin.model.request import Request, RequestKind, parse_request
-from deviceplugin.model.units import format_blocks
+from deviceplugin.model.request import Request, parse_request
+from deviceplugin.model.units import BLOCK_MIB, CORES_PER_GPU, ResourceNames, format_blocks
+
+_MOST_BLOCKS = 1 << 16  # 16 TiB of one GPU
+_MOST_GPUS = 1024
 
 
 def validate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[str, ...]:
@@ -37,7 +40,7 @@ def validate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[st
     return tuple(
         warning
         for container, request in asked
-        for warning in (*_exposed(container, request, settings), *_beyond(container, request, known))
+        for warning in (*exposures(pod, container, request, settings), *_beyond(container, request, known))
     ) + tuple(_no_such_model(preferences.gpus, known))
 
 
@@ -63,23 +66,22 @@ def _request(container: Container, parts: Parts, settings: WebhookSettings) -> R
         request = parse_request(cores, blocks, parts=parts.of(container.name), names=names)
     except RequestError as error:
         raise RequestError(f"{container.what}: {error.message}") from None
-    if request.kind is RequestKind.SHARE and _is_privileged(container):
-        raise RequestError(
-            f"{container.what} is privileged and asks for a share of a GPU, which it could leave at will; "
-            f"leave securityContext.privileged out, or write {names.core}: 100 for a whole GPU"
-        )
+    _check_size(container, request, names)
+    refuse_open_share(container, request, settings)
     return request
 
 
-def _is_privileged(container: Container) -> bool:
-    return child(container.json, "securityContext").get("privileged") is True
-
-
-def _exposed(container: Container, request: Request, settings: WebhookSettings) -> Iterator[str]:
-    if _is_privileged(container):
-        yield f"{container.what} is privileged and sees every GPU of its node, not only its own"
-    if settings.library_path and request.kind is RequestKind.SHARE and library_path_is_hidden(container):
-        yield f"{container.what}: {LIBRARY_PATH} comes from elsewhere; it must begin with vcuda's directory"
+def _check_size(container: Container, request: Request, names: ResourceNames) -> None:
+    """What no GPU will ever have was counted in another unit."""
+    if request.blocks_per_gpu > _MOST_BLOCKS:
+        raise RequestError(
+            f"{container.what}: {names.memory}: {request.blocks} is more than any GPU has; it counts blocks of "
+            f"{BLOCK_MIB} MiB, so 4 GiB are {4096 // BLOCK_MIB}"
+        )
+    if request.gpus > _MOST_GPUS:
+        raise RequestError(
+            f"{container.what}: {names.core}: {request.cores} is more than any node has; {CORES_PER_GPU} is one GPU"
+        )
 
 
 def _beyond(container: Container, request: Request, known: KnownGpus) -> Iterator[str]:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.cluster.certificates.files import CertificateFiles
-from deviceplugin.cluster.certificates.pair import Pair, make_authority, make_certificate
+from deviceplugin.cluster.certificates.making import make_authority, make_certificate
+from deviceplugin.cluster.certificates.pair import Pair
 from deviceplugin.errors import ConfigError
 
 DAY = dt.timedelta(days=1)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 import aiohttp
 import msgspec
 
-from deviceplugin.cluster.certificates.pair import Pair, make_authority, make_certificate
+from deviceplugin.cluster.certificates.making import make_authority, make_certificate
+from deviceplugin.cluster.certificates.pair import Pair
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.cluster.http.body import Bodies
 from deviceplugin.cluster.http.server import SchedulerServer

@@ -12,7 +12,7 @@ import pytest
 
 from deviceplugin.cluster.certificates.keeper import Keeper
 from deviceplugin.cluster.certificates.keyring import Rules
-from deviceplugin.cluster.certificates.pair import make_authority, make_certificate
+from deviceplugin.cluster.certificates.making import make_authority, make_certificate
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.cluster.http.body import Bodies
 from deviceplugin.cluster.http.server import SchedulerServer

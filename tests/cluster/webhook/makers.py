@@ -15,7 +15,8 @@ CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 GPU, GPUMEM = "nvidia.com/gpu", "nvidia.com/gpumem"
 PERCENTAGE, GPUCORES = "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
 SETTINGS = WebhookSettings()
-HAMI = WebhookSettings(hami=HamiSettings())
+HAMI = WebhookSettings(hami=HamiSettings(every=True))
+MARKED = WebhookSettings(hami=HamiSettings())
 A100S = KnownGpus(smallest_blocks=160, largest_blocks=320, most=8, models=frozenset({"NVIDIA A100-SXM4-80GB"}))
 
 
@@ -81,13 +82,19 @@ _resources = st.sampled_from(
 _lists = st.none() | st.dictionaries(_resources, _counts, max_size=4)
 _values = st.none() | st.sampled_from(["", "all", "/a:/b", "/usr/local/nvidia/lib64", "true"])
 _variables = st.fixed_dictionaries(
-    {"name": st.sampled_from(["LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES", "compat32", "PATH"])},
+    {"name": st.sampled_from(["LD_LIBRARY_PATH", "LD_PRELOAD", "NVIDIA_VISIBLE_DEVICES", "compat32", "PATH"])},
     optional={"value": _values, "valueFrom": st.just({"fieldRef": {"fieldPath": "metadata.name"}})},
 )
 _container_fields: dict[str, st.SearchStrategy[Any]] = {
     "env": st.none() | st.lists(_variables, max_size=3),
     "restartPolicy": st.sampled_from(["Always", None]),
-    "securityContext": st.none() | st.just({"privileged": True}),
+    "securityContext": st.none()
+    | st.just({"privileged": True})
+    | st.fixed_dictionaries({"capabilities": st.none() | st.just({"add": ["SYS_ADMIN", 3]}) | st.just({"add": None})}),
+    "volumeMounts": st.none()
+    | st.lists(
+        st.fixed_dictionaries({"mountPath": st.sampled_from(["/data", "/etc/vcuda/limits", "", 3])}), max_size=2
+    ),
     "unknown~/field": st.integers(),
 }
 _names = st.sampled_from(["main", "side", "init-1"])
@@ -145,6 +152,7 @@ _optional = {
     "schedulerName": st.sampled_from(["", "default-scheduler", "volcano", None]),
     "runtimeClassName": st.sampled_from(["", "nvidia", None]),
     "affinity": _affinity,
+    "hostPID": st.sampled_from([True, False, None]),
 }
 _specs = st.fixed_dictionaries(
     {

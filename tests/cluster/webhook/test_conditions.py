@@ -8,7 +8,7 @@ from deviceplugin.cluster.webhook.conditions import (
     policy_variables,
 )
 from deviceplugin.model.annotation_names import AnnotationNames
-from tests.cluster.webhook.makers import HAMI, SETTINGS
+from tests.cluster.webhook.makers import HAMI, MARKED, SETTINGS
 from tests.daemonset.manifests import Object, documents
 
 ACCOUNTS = [f"system:serviceaccount:kube-system:{name}" for name in ("vcuda-scheduler", "vcuda-agent")]
@@ -20,7 +20,7 @@ def _expressions(items: list[Object]) -> Expressions:
 
 def test_the_webhook_is_sent_what_the_code_says() -> None:
     (webhook,) = documents("scheduler/webhook.yaml")[0]["webhooks"]
-    assert _expressions(webhook["matchConditions"]) == match_conditions(HAMI)
+    assert _expressions(webhook["matchConditions"]) == match_conditions(MARKED)
     assert (webhook["failurePolicy"], webhook["sideEffects"]) == ("Fail", "None")
     assert webhook["admissionReviewVersions"] == ["v1"]
     assert webhook["rules"][0]["operations"] == ["CREATE"]

@@ -8,6 +8,7 @@ from deviceplugin.cluster.webhook.configured import configured
 from deviceplugin.cluster.webhook.settings import HamiSettings
 from deviceplugin.config import webhook as config
 from deviceplugin.config.setting import Setting
+from deviceplugin.model.hami_scope import HamiScope
 from deviceplugin.model.share_memory import ShareMemory
 from deviceplugin.model.units import ResourceNames
 
@@ -29,10 +30,17 @@ def test_the_defaults_reach_the_webhook() -> None:
 def test_yamls_off_is_off() -> None:
     assert LEAVES["share-memory"].kind.read_yaml(False) == ShareMemory(proportional=False)
     assert LEAVES["share-memory"].kind.read_yaml(16) == ShareMemory(proportional=False, blocks=16)
+    assert LEAVES["translate-hami"].kind.read_yaml(False) is HamiScope.OFF
+    assert LEAVES["translate-hami"].kind.read_yaml(True) is HamiScope.ALL
+
+
+def test_all_pods_with_hamis_resources_are_ours_where_that_is_chosen() -> None:
+    found = configured(config.WebhookSettings(translate_hami=HamiScope.ALL), NAMES).hami
+    assert found == HamiSettings(every=True)
 
 
 def test_hami_is_off_where_it_is_set_off() -> None:
-    assert configured(config.WebhookSettings(translate_hami=False), NAMES).hami is None
+    assert configured(config.WebhookSettings(translate_hami=HamiScope.OFF), NAMES).hami is None
 
 
 @pytest.mark.parametrize(
@@ -73,9 +81,10 @@ def test_hamis_resources_are_named_by_flags() -> None:
         ("hami-count-resource", "gpu"),
         ("hami-count-resource", "Nvidia.com/gpu"),
         ("scheduler-name", "Two Words"),
+        ("translate-hami", "some"),
         ("webhook-namespaces", "a,B"),
     ],
 )
 def test_wrong_values_are_refused(flag: str, text: str) -> None:
-    with pytest.raises(ValueError, match=r"is not|is no memory"):
+    with pytest.raises(ValueError, match=r"is not|is no memory|is unknown"):
         LEAVES[flag].kind.read(text)

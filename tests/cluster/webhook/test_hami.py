@@ -1,10 +1,13 @@
 """Pods as HAMi's users write them become pods in our words that ask for the same."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.settings import HamiSettings, KnownGpus
+from deviceplugin.cluster.webhook.shape import Json
 from deviceplugin.cluster.webhook.validate import validate
 from deviceplugin.errors import RequestError
 from tests.cluster.webhook.makers import (
@@ -14,6 +17,7 @@ from tests.cluster.webhook.makers import (
     GPUCORES,
     GPUMEM,
     HAMI,
+    MARKED,
     MEMORY,
     PERCENTAGE,
     SETTINGS,
@@ -45,16 +49,108 @@ GPUS, LIMIT = "tencent.com/vcuda-gpus", "tencent.com/vcuda-core-limit"
         ({GPU: "2", GPUCORES: "100", GPUMEM: "4096"}, {CORE: "200", MEMORY: "32"}, None),
         ({GPU: "1", "nvidia.com/priority": "1"}, {CORE: "100"}, None),
         ({GPU: "0", GPUMEM: "4096"}, {}, None),
+        ({GPU: "1", GPUCORES: "0"}, {CORE: "100"}, None),
+        ({GPU: "1", GPUMEM: "0", GPUCORES: "0"}, {CORE: "100"}, None),
+        ({GPUMEM: "0"}, {CORE: "100"}, None),  # HAMi counts one GPU where any of the others is named
+        ({GPU: "1", PERCENTAGE: "0"}, {CORE: "100"}, None),
         ({"nvidia.com/priority": "1"}, {}, None),
     ],
 )
 def test_a_request_of_hami_says_the_same_in_our_words(
     limits: dict[str, str], expected: dict[str, str], annotations: dict[str, str] | None
 ) -> None:
+    assert mutate(gpu_pod(limits), HAMI, A100S).warnings == ()
     changed = mutated(gpu_pod(limits), HAMI)
     assert asked(changed) == expected
     assert changed["metadata"].get("annotations") == annotations
     assert validate(changed, HAMI, A100S) == ()
+
+
+def _with(given: Json, **spec: Any) -> Json:
+    given["spec"] |= spec
+    return given
+
+
+PLAIN = {GPU: "1"}
+
+
+@pytest.mark.parametrize(
+    ("given", "is_ours"),
+    [
+        (gpu_pod(PLAIN), False),
+        (gpu_pod(PLAIN, {"nvidia.com/anything": "1", "example.com/hami.io": "1"}), False),
+        (_with(gpu_pod(PLAIN), schedulerName="volcano"), False),
+        (gpu_pod({**PLAIN, GPUMEM: "512"}), True),
+        (gpu_pod({**PLAIN, "nvidia.com/priority": "0"}), True),
+        (gpu_pod(PLAIN, {"nvidia.com/use-gputype": "A100"}), True),
+        (gpu_pod(PLAIN, {"nvidia.com/vgpu-mode": "hami-core"}), True),
+        (gpu_pod(PLAIN, {"hami.io/gpu-scheduler-policy": "binpack"}), True),
+        (_with(gpu_pod(PLAIN), schedulerName="hami-scheduler"), True),
+        (pod(container("a", PLAIN), container("b", {GPU: "1", GPUMEM: "512"})), True),
+        (pod(container("a", PLAIN), initContainers=[container("b", {GPUCORES: "10"})]), True),
+    ],
+)
+def test_a_number_of_gpus_alone_is_of_nvidias_plugin_until_something_of_hamis_is_there(
+    given: Json, is_ours: bool
+) -> None:
+    changed = mutated(given, MARKED)
+    if is_ours:
+        assert GPU not in asked(changed)
+        assert changed["spec"]["schedulerName"] == "vcuda-scheduler"
+    else:
+        assert changed == given
+    assert GPU not in asked(mutated(given, HAMI))
+
+
+def test_a_pod_of_ours_that_names_hamis_scheduler_comes_to_ours_where_hamis_pods_do() -> None:
+    given = _with(gpu_pod({CORE: "100"}), schedulerName="hami-scheduler")
+    assert mutated(given, MARKED)["spec"]["schedulerName"] == "vcuda-scheduler"
+    assert mutated(given, SETTINGS)["spec"]["schedulerName"] == "hami-scheduler"
+
+
+@pytest.mark.parametrize("kind", ["limits", "requests"])
+def test_hamis_resources_count_in_limits_and_in_requests(kind: str) -> None:
+    given = pod({"name": "main", "resources": {kind: {GPU: 2, GPUCORES: 30, GPUMEM: 3000, "cpu": "1"}}})
+    resources = mutated(given, HAMI)["spec"]["containers"][0]["resources"]
+    wanted = {CORE: "60", MEMORY: "24"}
+    other = "requests" if kind == "limits" else "limits"
+    assert resources == {kind: {**wanted, "cpu": "1"}, other: wanted}
+
+
+def test_init_containers_and_sidecars_are_translated_like_the_others() -> None:
+    init = [container("warm", {GPU: "1"}), container("side", {GPUMEM: "256", GPUCORES: "5"}, restartPolicy="Always")]
+    changed = mutated(pod(container("main", {GPUMEM: "512", GPUCORES: "20"}), initContainers=init), MARKED)
+    assert asked(changed, 0, "initContainers") == {CORE: "100"}
+    assert asked(changed, 1, "initContainers") == {CORE: "5", MEMORY: "1"}
+    assert asked(changed) == {CORE: "20", MEMORY: "2"}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (gpu_pod({GPU: "1", GPUCORES: "150"}), [GPUCORES, "150 is read as 100"]),
+        (gpu_pod({GPU: "1"}, {"nvidia.com/use-gpuindexes": "0,1"}), ["use-gpuindexes", "tencent.com/vcuda-use-gpus"]),
+        (
+            pod(container("a", {GPUMEM: "256"}), container("b", {GPUMEM: "256", GPUCORES: "20"})),
+            ["container a names no cores and gets 10", "another container"],
+        ),
+    ],
+)
+def test_what_is_not_quite_as_with_hami_is_a_warning(given: Json, words: list[str]) -> None:
+    (warning,) = mutate(given, HAMI, A100S).warnings
+    assert all(word in warning for word in words), warning
+
+
+@pytest.mark.parametrize("mode", ["mig", "mps", ""])
+def test_another_way_of_dividing_gpus_is_refused(mode: str) -> None:
+    with pytest.raises(RequestError, match=r"vgpu-mode holds .*write hami-core or leave it out"):
+        mutated(gpu_pod({GPU: "1", GPUMEM: "20000"}, {"nvidia.com/vgpu-mode": mode}), HAMI)
+    assert asked(mutated(gpu_pod({GPU: "1"}, {"nvidia.com/vgpu-mode": "hami-core,mig"}), HAMI)) == {CORE: "100"}
+
+
+def test_slices_of_mig_are_nvidias_plugins() -> None:
+    given = gpu_pod({"nvidia.com/mig-3g.20gb": "1"})
+    assert mutated(given, HAMI) == given
 
 
 def test_nothing_is_translated_where_the_setting_is_off() -> None:
@@ -63,7 +159,7 @@ def test_nothing_is_translated_where_the_setting_is_off() -> None:
 
 
 def test_the_resources_may_have_other_names() -> None:
-    chosen = replace(SETTINGS, hami=HamiSettings(count="example.com/vgpu", memory="example.com/vmem"))
+    chosen = replace(SETTINGS, hami=HamiSettings(count="example.com/vgpu", memory="example.com/vmem", every=True))
     given = gpu_pod({"example.com/vgpu": "1", "example.com/vmem": "512", GPU: "1"})
     assert asked(mutated(given, chosen)) == {GPU: "1", CORE: "10", MEMORY: "2"}
 
@@ -108,7 +204,8 @@ def test_no_cores_can_mean_the_default_alone() -> None:
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
-        ({GPU: "1", GPUCORES: "101"}, ["container main", GPUCORES, "101", "write 1 to 100"]),
+        ({GPU: "1", GPUCORES: "-1"}, ["container main", GPUCORES, "-1", "at most 100"]),
+        ({GPUMEM: "4Gi"}, ["container main", GPUMEM, "4294967296", "write the MiB of one GPU, 4096 for 4 GiB"]),
         ({GPU: "1", PERCENTAGE: "200"}, [PERCENTAGE, "200", "write 1 to 100"]),
         ({GPU: "1", GPUMEM: "-5"}, [GPUMEM, "-5", "MiB"]),
         ({GPU: "65", GPUMEM: "5"}, [GPU, "65", "write 1 to 16"]),

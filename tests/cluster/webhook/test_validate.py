@@ -19,6 +19,14 @@ def _init(limits: dict[str, str]) -> Json:
     return pod(container(), initContainers=[container("warm", limits)])
 
 
+def _mounted(path: str) -> Json:
+    return {"volumeMounts": [{"name": "data", "mountPath": "/data"}, {"name": "other", "mountPath": path}]}
+
+
+def _adding(*capabilities: str) -> Json:
+    return {"securityContext": {"capabilities": {"add": list(capabilities)}}}
+
+
 def _unlike() -> Json:
     return pod({"name": "main", "resources": {"limits": SHARE, "requests": {**SHARE, CORE: "20"}}})
 
@@ -41,6 +49,12 @@ def _unlike() -> Json:
         (gpu_pod(SHARE, {"tencent.com/vcuda-numa": "1"}), ["vcuda-numa", "write true or false"]),
         (gpu_pod(SHARE, {"tencent.com/vcuda-core-limit": "0"}), ["vcuda-core-limit", "from 1 to 100"]),
         (_unlike(), ["container main", CORE, "leave it out of requests"]),
+        (gpu_pod({CORE: "30", MEMORY: "4Gi"}), ["container main", "4294967296", "blocks of 256 MiB", "4 GiB are 16"]),
+        (gpu_pod({CORE: "1M"}), ["container main", "1000000", "more than any node has"]),
+        (gpu_pod(SHARE, **_mounted("/usr/local/nvidia")), ["at /usr/local/nvidia,", "mount it somewhere else"]),
+        (gpu_pod(SHARE, **_mounted("//usr/local/./nvidia/lib64/")), ["at /usr/local/nvidia/lib64,"]),
+        (gpu_pod(SHARE, **_mounted("/etc/vcuda/limits")), ["at /etc/vcuda/limits,"]),
+        (pod(container("side", SHARE, **PRIVILEGED), initContainers=[]), ["container side", "privileged"]),
     ],
 )
 def test_what_can_never_run_is_refused_with_what_to_write_instead(given: Json, words: list[str]) -> None:
@@ -59,6 +73,15 @@ def test_what_can_never_run_is_refused_with_what_to_write_instead(given: Json, w
         gpu_pod({CORE: "100"}),
         gpu_pod({CORE: "800"}),
         gpu_pod({CORE: "100", MEMORY: "160"}),
+        gpu_pod({CORE: "1e2"}),
+        gpu_pod({CORE: "100000m"}),
+        gpu_pod({CORE: "0.1k"}),
+        gpu_pod({CORE: 1e2}),
+        gpu_pod({CORE: "+30", MEMORY: "0.0625Ki"}),
+        gpu_pod(SHARE, **_mounted("/usr/local")),
+        gpu_pod(SHARE, **_mounted("/usr/local/nvidia-tools")),
+        gpu_pod(SHARE, **_adding("NET_ADMIN")),
+        gpu_pod(SHARE, env=[{"name": "LD_PRELOAD", "value": "/usr/lib/libjemalloc.so.2"}]),
         gpu_pod({CORE: "60", MEMORY: "8"}, {"tencent.com/vcuda-gpus": "2"}),
         gpu_pod(SHARE, {"tencent.com/vcuda-gpu-policy": "link", "hami.io/gpu-scheduler-policy": "whatever"}),
         gpu_pod(SHARE, {"nvidia.com/use-gputype": "a100"}),
@@ -81,13 +104,18 @@ def test_good_pods_pass_without_a_word(given: Json) -> None:
         (gpu_pod({CORE: "1600"}), ["16 GPUs", "no node has more than 8"]),
         (gpu_pod(SHARE, {"tencent.com/vcuda-use-models": "H200,B200"}), ["H200 or B200"]),
         (gpu_pod({CORE: "100"}, **PRIVILEGED), ["privileged", "sees every GPU"]),
+        (gpu_pod({CORE: "100"}, **_mounted("/usr/local/nvidia")), ["mounts a volume", "puts the driver"]),
+        (gpu_pod(SHARE, **_adding("CAP_SYS_ADMIN")), ["container main", "SYS_ADMIN"]),
+        (gpu_pod(SHARE, **_adding("ALL")), ["SYS_ADMIN"]),
+        (gpu_pod(SHARE, env=[{"name": "LD_PRELOAD", "value": "/x/libcuda.so.1"}]), ["LD_PRELOAD"]),
+        (pod(container("main", SHARE), container("plain"), hostPID=True), ["container main", "spec.hostPID"]),
         (
             gpu_pod(SHARE, env=[{"name": "LD_LIBRARY_PATH", "valueFrom": {"configMapKeyRef": {}}}]),
             ["LD_LIBRARY_PATH comes from elsewhere"],
         ),
     ],
 )
-def test_what_no_gpu_of_today_can_serve_is_a_warning(given: Json, words: list[str]) -> None:
+def test_what_is_odd_or_cannot_be_served_today_is_a_warning(given: Json, words: list[str]) -> None:
     warnings = validate(given, SETTINGS, A100S)
     assert len(warnings) == 1
     assert all(word in warnings[0] for word in words), warnings

@@ -100,8 +100,8 @@ class Store:
             )
         _check_preconditions(resource, old, meta)
         new |= {"apiVersion": kind.api_version, "kind": kind.word}
-        for field in _IMMUTABLE:
-            new.setdefault("metadata", {})[field] = old["metadata"].get(field)
+        kept = {field: old["metadata"][field] for field in _IMMUTABLE if field in old["metadata"]}
+        new["metadata"] = {**meta, **kept}
         if resource == "pods":
             new["status"] = old.get("status", {})
         return self._write(key, new)

@@ -1,0 +1,135 @@
+"""Whatever comes in: one sentence or a patch that applies, the same twice, in time, and the next review is answered."""
+
+import copy
+import json
+import time
+from dataclasses import replace
+from typing import Any
+
+import jsonpatch
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deviceplugin.cluster.webhook.settings import WebhookSettings
+from deviceplugin.cluster.webhook.shape import Json
+from deviceplugin.errors import ParseError
+from tests.cluster.webhook.expressions import real_pods
+from tests.cluster.webhook.makers import (
+    CORE,
+    HAMI,
+    MARKED,
+    SETTINGS,
+    container,
+    gpu_pod,
+    odd_pods,
+    pod,
+    response,
+    review,
+)
+
+EVERYTHING = replace(HAMI, hide_gpus=True, runtime_class="nvidia")
+CHOSEN = st.sampled_from([SETTINGS, MARKED, HAMI, EVERYTHING])
+_json = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def _places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place, *(each for key, item in inner for each in _places(item, (*place, key)))]
+
+
+@st.composite
+def spoiled_pods(draw: st.DrawFn) -> Any:
+    """Good pods in which something, somewhere, is something else."""
+    found: Any = copy.deepcopy(draw(odd_pods | real_pods))
+    for _ in range(draw(st.integers(1, 3))):
+        *way, last = draw(st.sampled_from([place for place in _places(found) if place] or [("metadata",)]))
+        target = found
+        for step in way:
+            target = target[step]
+        target[last] = draw(_json)
+    return found
+
+
+@settings(max_examples=600, deadline=None)
+@given(spoiled_pods(), CHOSEN)
+def test_a_spoiled_pod_gets_one_sentence_or_a_patch_after_which_nothing_is_left_to_do(
+    given: Any, chosen: WebhookSettings
+) -> None:
+    answer = response(review(given), chosen)
+    if not answer["allowed"]:
+        message = answer["status"]["message"]
+        assert message
+        assert message.isprintable()
+        return
+    patched = jsonpatch.apply_patch(copy.deepcopy(given), answer["patch"]) if "patch" in answer else given
+    again = response(review(patched), chosen)
+    assert again["allowed"]
+    assert "patch" not in again
+
+
+_envelopes = st.fixed_dictionaries(
+    {},
+    optional={
+        "apiVersion": st.just("admission.k8s.io/v1") | _json,
+        "kind": st.just("AdmissionReview") | _json,
+        "request": _json
+        | st.fixed_dictionaries(
+            {"uid": st.just("u") | _json},
+            optional={
+                "operation": st.just("CREATE") | _json,
+                "resource": st.just({"group": "", "version": "v1", "resource": "pods"}) | _json,
+                "namespace": st.just("default") | _json,
+                "object": st.just(gpu_pod({CORE: "30"})) | _json,
+                "dryRun": _json,
+            },
+        ),
+    },
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(_envelopes.map(json.dumps).map(str.encode) | st.binary(max_size=60))
+def test_a_spoiled_envelope_is_a_sentence_for_the_server_or_an_answer(body: bytes) -> None:
+    sentence = ""
+    try:
+        found = response(body, EVERYTHING)
+    except ParseError as error:
+        sentence = error.message
+    if sentence:
+        assert "admission review" in sentence
+        assert sentence.isprintable()
+    else:
+        assert isinstance(found["allowed"], bool)
+        assert found["uid"] == json.loads(body)["request"]["uid"]
+
+
+def _many_variables(number: int) -> list[Json]:
+    return [{"name": f"VARIABLE_{each}", "value": "x" * 40} for each in range(number)]
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        gpu_pod({CORE: "30"}, {f"example.com/a{each}": "x" * 40 for each in range(16_000)}),
+        gpu_pod({CORE: "30"}, env=_many_variables(14_000)),
+        pod(*(container(f"c{each}", {CORE: "1"}, env=_many_variables(4)) for each in range(3000))),
+        gpu_pod({CORE: "30"}, env=[{"name": "LD_LIBRARY_PATH", "value": ":".join(["/x" * 20] * 20_000)}]),
+        pod(container(limits={"nvidia.com/gpumem": "512"}), *(container(f"c{each}") for each in range(20_000))),
+    ],
+    ids=["annotations", "environment", "GPU containers", "one path", "containers without a GPU"],
+)
+def test_a_pod_of_a_mebibyte_is_answered_in_a_fraction_of_the_time_that_there_is(large: Json) -> None:
+    body = review(large)
+    assert len(body) > 600_000
+    begin = time.process_time()
+    assert response(body, EVERYTHING)["allowed"] is True
+    assert time.process_time() - begin < 2  # of 5 s; others are served by the same thread
