@@ -1,9 +1,10 @@
 """GetPreferredAllocation and Allocate: who asks, which GPU, record it, answer.
 
-In: a resource and IDs. Out: IDs to prefer, or the answer for the container. Kubelet asks for cores and memory of one
-container in two calls of random order: the first one does all the work, the second gets an empty answer. Nothing is
-answered that is not on disk before. A lock keeps identity and record together when kubelet's late path calls from
-several goroutines; it is held over the identity sources, which have budgets, and over nothing else.
+In: a resource and IDs. Out: IDs to prefer, or the answer for the container. Where it goes `pod_plan` says both times,
+with the whole pod in view. Kubelet asks for cores and memory of one container in two calls of random order: the first
+one does all the work, the second gets an empty answer. Nothing is answered that is not on disk before. A lock keeps
+identity and record together when kubelet's late path calls from several goroutines; it is held over the identity
+sources, which have budgets, and over nothing else.
 """
 
 import asyncio
@@ -18,21 +19,21 @@ from deviceplugin.kubelet.claims import Claim, candidates
 from deviceplugin.kubelet.devices import is_usable
 from deviceplugin.kubelet.identity import Question
 from deviceplugin.kubelet.node import Node
+from deviceplugin.kubelet.pod_plan import choice_for, plan
 from deviceplugin.kubelet.steering import choose_ids, quotas
 from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, GrantId, Source, new_grant_id
 from deviceplugin.ledger.repair import Claimant, moved
 from deviceplugin.model.allocation import Allocation, PodUid
-from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import GpuUuid
-from deviceplugin.model.pod_request import container_request
-from deviceplugin.model.preferences import GpuFilter, GpuPolicy, parse_preferences
+from deviceplugin.model.pod_request import container_request, pod_request
+from deviceplugin.model.preferences import GpuFilter
 from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.model.units import CORES_PER_GPU, Resource
 from deviceplugin.placement.choice import Choice
-from deviceplugin.placement.occupancy import snapshot_for
+from deviceplugin.placement.node_state import NodeState, node_state
+from deviceplugin.placement.occupancy import beside
 from deviceplugin.placement.place import place
-from deviceplugin.placement.pod import held_before
 from deviceplugin.placement.snapshot import Snapshot
 
 log = structlog.get_logger(__name__)
@@ -181,28 +182,32 @@ class Allocating:
         return answer
 
     def _place(self, claim: Claim, near: frozenset[GpuUuid]) -> tuple[Allocation, Choice]:
-        """`near`: GPUs beside the processors that kubelet has chosen; a wish like the others, and the last of them."""
-        node, container = self._node, claim.container
+        """By a plan for the whole pod. `near`: GPUs beside the processors that kubelet has chosen; the last wish."""
+        node, container, uid = self._node, claim.container, claim.pod.ref.uid
         names = node.layout.names
         request = container_request(claim.pod, container, share_mode=node.share_mode, names=names)
-        preferences = parse_preferences(claim.pod.annotations, AnnotationNames(names.domain))
-        policy, wanted = preferences.gpu or GpuPolicy.BINPACK, preferences.gpus
-        view = snapshot_for(
-            node.feed.catalog.inventory,
-            node.ledger.allocations(),
-            pod=claim.pod.ref.uid,
-            role=container.role,
-            index=container.index,
-            processes=node.processes(),
-        )
-        wished = node.hinted(claim.pod, container) or self._held_by(claim.pod.ref.uid, policy)
-        prefer = wished or _roomy(claim, request, view, wanted) or near
-        choice = place(request, view, prefer=prefer, policy=policy, wanted=wanted)
-        return Allocation(container.ref, container.role, request, choice.shares, container.index), choice
+        asked = pod_request(claim.pod, names)
+        granted = [grant.allocation for grant in node.ledger.of_pod(uid)]
+        state = self._without(uid)
+        wishes = {
+            each.ref.name: wish
+            for each in claim.pod.containers
+            if each.is_gpu and (wish := node.hinted(claim.pod, each))
+        }
+        view = beside(state.snapshot, granted, role=container.role, index=container.index)
+        prefer = _roomy(claim, request, view, asked.preferences.gpus) or near
+        planned = plan(asked, state, granted=granted, wishes=wishes, prefer=prefer)
+        mine = next(each for each in planned.allocations if each.owner.name == container.ref.name)
+        is_wished = mine.uuids <= wishes.get(container.ref.name, frozenset())
+        return mine, choice_for(container.ref.name, planned, asked, state, wished=is_wished)
 
-    def _held_by(self, uid: PodUid, policy: GpuPolicy) -> frozenset[GpuUuid]:
-        """GPUs that other containers of the pod hold: kubelet reuses an init container's IDs for the app's."""
-        return held_before([grant.allocation for grant in self._node.ledger.of_pod(uid)], policy)
+    def _without(self, uid: PodUid) -> NodeState:
+        """The node as if nothing of the pod were there."""
+        node = self._node
+        inventory = node.feed.catalog.inventory
+        others = (each for each in node.ledger.allocations() if each.owner.pod.uid != uid)
+        cordoned, processes = node.cordoned(), node.processes()
+        return node_state("", inventory, others, share_mode=node.share_mode, cordoned=cordoned, processes=processes)
 
     def _content(self, grant: Grant, claim: Claim) -> Answer:
         inventory = self._node.feed.catalog.inventory

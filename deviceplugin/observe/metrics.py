@@ -33,6 +33,9 @@ GPU_HEALTHY = Family(
     "1 while the GPU is healthy, 0 while nothing new is placed on it because it is not.",
     GPU,
 )
+GPU_CORDONED = Family(
+    "vcuda_gpu_cordoned", "gauge", "1 while nothing new is placed on the GPU because its operator has cordoned it.", GPU
+)
 GPU_MEMORY = Family("vcuda_gpu_memory_capacity_bytes", "gauge", "Memory of the GPU.", GPU)
 GPU_MEMORY_ALLOCATED = Family(
     "vcuda_gpu_memory_allocated_bytes", "gauge", "Memory of the GPU that containers hold, in whole blocks.", GPU
@@ -99,7 +102,16 @@ SHARES_ENFORCEABLE = Family(
 BUILD = Family("vcuda_build_info", "gauge", "Always 1; the label is the version of vcuda.", ("version",))
 
 FAMILIES = (
-    *(GPU_INFO, GPU_HEALTHY, GPU_MEMORY, GPU_MEMORY_ALLOCATED, GPU_MEMORY_USED, GPU_CORES_ALLOCATED, GPU_UTILIZATION),
+    *(
+        GPU_INFO,
+        GPU_HEALTHY,
+        GPU_CORDONED,
+        GPU_MEMORY,
+        GPU_MEMORY_ALLOCATED,
+        GPU_MEMORY_USED,
+        GPU_CORES_ALLOCATED,
+        GPU_UTILIZATION,
+    ),
     *(
         GPU_PROCESSES,
         CONTAINER_MEMORY_LIMIT,
@@ -227,6 +239,7 @@ def _gpu_families(picture: NodePicture) -> Iterator[Metric]:
     ]
     yield _gauge(GPU_INFO, described)
     yield _gauge(GPU_HEALTHY, [(at[gpu.uuid], inventory.health_of(gpu.uuid).healthy) for gpu in inventory.gpus])
+    yield _gauge(GPU_CORDONED, [(at[gpu.uuid], gpu.uuid in picture.cordoned) for gpu in inventory.gpus])
     yield _gauge(GPU_MEMORY, [(at[gpu.uuid], gpu.memory_bytes) for gpu in inventory.gpus])
     held = [(at[gpu.uuid], picture.taken_of(gpu.uuid)) for gpu in inventory.gpus]
     yield _gauge(GPU_MEMORY_ALLOCATED, [(labels, bytes_of(taken.blocks)) for labels, taken in held])
