@@ -57,7 +57,7 @@ class Allocating:
                 claim = self._likely(resource, size) or await self._identify(resource, size)
             grant = self._node.ledger.of_owner(claim.container.ref.key)
             near = self._node.feed.catalog.aligned((*available, *must_include))
-            allocation = grant.allocation if grant is not None else self._place(claim, near)[0]
+            allocation = grant.allocation if grant is not None else self._place(claim, near, whole=True)[0]
             wanted = quotas(allocation, resource, self._node.feed.catalog.keys)
         except VcudaError as error:
             log.debug("no preference", resource=resource.value, count=size, cause=error.message)
@@ -151,7 +151,7 @@ class Allocating:
 
     def _grant(self, claim: Claim, resource: Resource, near: frozenset[GpuUuid]) -> Answer:
         node = self._node
-        allocation, choice = self._place(claim, near)
+        allocation, choice = self._place(claim, near, whole=claim.certain)
         grant = Grant(
             id=new_grant_id(),
             allocation=allocation,
@@ -181,25 +181,24 @@ class Allocating:
         self._node.files.prepare(grant, answer)
         return answer
 
-    def _place(self, claim: Claim, near: frozenset[GpuUuid]) -> tuple[Allocation, Choice]:
-        """By a plan for the whole pod. `near`: GPUs beside the processors that kubelet has chosen; the last wish."""
+    def _place(self, claim: Claim, near: frozenset[GpuUuid], *, whole: bool) -> tuple[Allocation, Choice]:
+        """By a plan for the whole pod; for the container alone where the pod is a guess, which must refuse nobody else.
+
+        `near`: GPUs beside the processors that kubelet has chosen; a wish like the others, and the last of them.
+        """
         node, container, uid = self._node, claim.container, claim.pod.ref.uid
         names = node.layout.names
         request = container_request(claim.pod, container, share_mode=node.share_mode, names=names)
-        asked = pod_request(claim.pod, names)
+        pod = claim.pod if whole else replace(claim.pod, containers=(container,))
+        asking = [each for each in pod.containers if each.is_gpu]
+        wishes = {each.ref.name: wish for each in asking if (wish := node.hinted(pod, each))}
+        asked = pod_request(pod, names)
         granted = [grant.allocation for grant in node.ledger.of_pod(uid)]
         state = self._without(uid)
-        wishes = {
-            each.ref.name: wish
-            for each in claim.pod.containers
-            if each.is_gpu and (wish := node.hinted(claim.pod, each))
-        }
         view = beside(state.snapshot, granted, role=container.role, index=container.index)
         prefer = _roomy(claim, request, view, asked.preferences.gpus) or near
         planned = plan(asked, state, granted=granted, wishes=wishes, prefer=prefer)
-        mine = next(each for each in planned.allocations if each.owner.name == container.ref.name)
-        is_wished = mine.uuids <= wishes.get(container.ref.name, frozenset())
-        return mine, choice_for(container.ref.name, planned, asked, state, wished=is_wished)
+        return planned.of(container.ref.name), choice_for(container.ref.name, planned, asked, state)
 
     def _without(self, uid: PodUid) -> NodeState:
         """The node as if nothing of the pod were there."""

@@ -11,7 +11,7 @@ already: a cordon is for new decisions. Where one of the chosen GPUs is taken, t
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from deviceplugin.errors import CapacityError
 from deviceplugin.model.allocation import Allocation, ContainerRef
@@ -28,6 +28,17 @@ from deviceplugin.placement.pod import PodChoice, place_pod
 Wishes = Mapping[str, frozenset[GpuUuid]]
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What every container of the pod has or gets; `reasons` are of those that are placed anew."""
+
+    allocations: tuple[Allocation, ...]
+    reasons: Mapping[str, str]
+
+    def of(self, name: str) -> Allocation:
+        return next(each for each in self.allocations if each.owner.name == name)
+
+
 def plan(
     asked: PodRequest,
     state: NodeState,
@@ -35,39 +46,45 @@ def plan(
     granted: Sequence[Allocation] = (),
     wishes: Wishes = {},  # noqa: B006 - read only
     prefer: Collection[GpuUuid] = (),
-) -> PodChoice:
-    """`state` is without the pod; `wishes` by container; `prefer` is for containers of which nobody wishes anything."""
+) -> Plan:
+    """`state` is without the pod; `wishes` by container; `prefer` counts where nobody wishes anything."""
     held = frozenset(uuid for each in granted for uuid in each.uuids)
     state = replace(state, cordoned=state.cordoned - held)
-    kept = _as_wished(asked, state, granted, wishes)
     wished = frozenset[GpuUuid]().union(*wishes.values())
-    try:
-        return place_pod(asked, state, prefer=wished or prefer, fixed=kept)
-    except CapacityError as error:
-        if len(kept) == len(granted):
-            raise _said_of_wishes(error, wished, state) from None
-    try:
-        return place_pod(asked, state, prefer=wished, fixed=granted)
-    except CapacityError as error:
-        raise _said_of_wishes(error, wished, state) from None
+    kept = _as_wished(asked, state, granted, wishes)
+    attempts = [kept] if len(kept) == len(granted) else [kept, granted]
+    for fixed in attempts:
+        try:
+            return _planned(asked, place_pod(asked, state, prefer=wished or prefer, fixed=fixed), fixed)
+        except CapacityError as error:
+            refusal = error
+    raise _said_of_wishes(refusal, wished, state) from None
 
 
-def choice_for(name: str, planned: PodChoice, asked: PodRequest, state: NodeState, *, wished: bool) -> Choice:
+def _planned(asked: PodRequest, found: PodChoice, fixed: Sequence[Allocation]) -> Plan:
+    """What is held but not asked for now (where one container of the pod is looked at alone) counts all the same."""
+    known = {each.name for each in asked.containers}
+    have = {each.owner.name for each in fixed}
+    named = zip(asked.containers, found.reasons, strict=True)
+    reasons = {container.name: reason for container, reason in named if container.name not in have}
+    return Plan((*found.allocations, *(each for each in fixed if each.owner.name not in known)), reasons)
+
+
+def choice_for(name: str, planned: Plan, asked: PodRequest, state: NodeState) -> Choice:
     """The plan's part for one container, with what speaks against each other GPU."""
     at = next(number for number, each in enumerate(asked.containers) if each.name == name)
-    container, mine = asked.containers[at], planned.allocations[at]
+    container, mine = asked.containers[at], planned.of(name)
     others = [each for each in planned.allocations if each is not mine]
-    view = beside(state.snapshot, others, role=container.role, index=container.index)
     found = place(
         container.request,
-        view,
+        beside(state.snapshot, others, role=container.role, index=container.index),
         prefer=mine.uuids,
         policy=asked.preferences.gpu or GpuPolicy.BINPACK,
         wanted=asked.preferences.gpus,
         cordoned=state.cordoned - mine.uuids,
     )
     assert frozenset(gpu.uuid for gpu in found.gpus) == mine.uuids, "a plan names GPUs that fit"
-    return found if wished else replace(found, reason=planned.reasons[at])
+    return replace(found, reason=planned.reasons.get(name, found.reason))
 
 
 def _as_wished(asked: PodRequest, state: NodeState, granted: Sequence[Allocation], wishes: Wishes) -> list[Allocation]:
