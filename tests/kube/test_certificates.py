@@ -89,6 +89,13 @@ def serving(authority: Authority) -> ssl.SSLContext:
     return context
 
 
+def bundled(server: ApiServer, authority: Authority, folder: Path) -> tuple[Path, Path]:
+    """A file with the authority, and a kubeconfig that names it."""
+    bundle = folder / "ca.crt"
+    bundle.write_bytes(authority.certificate.read_bytes())
+    return bundle, config(server, folder / "kc", {}, cluster={"certificate-authority": str(bundle)})
+
+
 async def test_a_server_that_comes_back_with_another_certificate_is_followed(
     secure: ApiServer, authority: Authority, tmp_path: Path
 ) -> None:
@@ -105,9 +112,7 @@ async def test_an_authority_that_was_replaced_in_its_file_is_read_again(
     secure: ApiServer, authority: Authority, tmp_path: Path
 ) -> None:
     """As kubelet replaces ca.crt of a service account in its place when a cluster changes its authority."""
-    bundle = tmp_path / "ca.crt"
-    bundle.write_bytes(authority.certificate.read_bytes())
-    kubeconfig = config(secure, tmp_path / "kc", {}, cluster={"certificate-authority": str(bundle)})
+    bundle, kubeconfig = bundled(secure, authority, tmp_path)
     async with KubeClient(await Transport.open(kubeconfig, timeouts=TIMEOUTS)) as client:
         await client.list(PODS)
         other = Authority(tmp_path / "other")
@@ -122,9 +127,7 @@ async def test_an_authority_that_was_replaced_in_its_file_is_read_again(
 async def test_a_watch_follows_a_server_to_its_new_authority(
     secure: ApiServer, authority: Authority, tmp_path: Path
 ) -> None:
-    bundle = tmp_path / "ca.crt"
-    bundle.write_bytes(authority.certificate.read_bytes())
-    kubeconfig = config(secure, tmp_path / "kc", {}, cluster={"certificate-authority": str(bundle)})
+    bundle, kubeconfig = bundled(secure, authority, tmp_path)
     async with KubeClient(await Transport.open(kubeconfig, timeouts=TIMEOUTS)) as client:
         reflector = PodReflector(client, node="n1", pace=Pace(first_wait=0.01, most_wait=0.02))
         async with in_background(reflector.run()):
