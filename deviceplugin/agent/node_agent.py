@@ -201,8 +201,7 @@ class Assembly:
             return self.cluster.pod(uid) or await _from_kubelet(pods, uid)
 
         async def complete() -> None:
-            await self.cluster.cordon.known()
-            await upkeep.complete()
+            await asyncio.gather(self.cluster.cordon.known(), upkeep.complete())  # at once: kubelet waits
 
         return Node(
             feed=feed,
