@@ -19,22 +19,15 @@ from deviceplugin.kubelet.claims import Claim, candidates
 from deviceplugin.kubelet.devices import is_usable
 from deviceplugin.kubelet.identity import Question
 from deviceplugin.kubelet.node import Node
-from deviceplugin.kubelet.pod_plan import choice_for, plan
+from deviceplugin.kubelet.placing import place_claim
 from deviceplugin.kubelet.steering import choose_ids, quotas
 from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, GrantId, Source, new_grant_id
 from deviceplugin.ledger.repair import Claimant, moved
-from deviceplugin.model.allocation import Allocation, PodUid
+from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.gpu import GpuUuid
-from deviceplugin.model.pod_request import container_request, pod_request
-from deviceplugin.model.preferences import GpuFilter
-from deviceplugin.model.request import Request, RequestKind
-from deviceplugin.model.units import CORES_PER_GPU, Resource
-from deviceplugin.placement.choice import Choice
-from deviceplugin.placement.node_state import NodeState, node_state
-from deviceplugin.placement.occupancy import beside
-from deviceplugin.placement.place import place
-from deviceplugin.placement.snapshot import Snapshot
+from deviceplugin.model.pod_request import container_request
+from deviceplugin.model.units import Resource
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +50,7 @@ class Allocating:
                 claim = self._likely(resource, size) or await self._identify(resource, size)
             grant = self._node.ledger.of_owner(claim.container.ref.key)
             near = self._node.feed.catalog.aligned((*available, *must_include))
-            allocation = grant.allocation if grant is not None else self._place(claim, near, whole=True)[0]
+            allocation = grant.allocation if grant is not None else place_claim(self._node, claim, near, whole=True)[0]
             wanted = quotas(allocation, resource, self._node.feed.catalog.keys)
         except VcudaError as error:
             log.debug("no preference", resource=resource.value, count=size, cause=error.message)
@@ -151,7 +144,7 @@ class Allocating:
 
     def _grant(self, claim: Claim, resource: Resource, near: frozenset[GpuUuid]) -> Answer:
         node = self._node
-        allocation, choice = self._place(claim, near, whole=claim.certain)
+        allocation, choice = place_claim(self._node, claim, near, whole=claim.certain)
         grant = Grant(
             id=new_grant_id(),
             allocation=allocation,
@@ -181,33 +174,6 @@ class Allocating:
         self._node.files.prepare(grant, answer)
         return answer
 
-    def _place(self, claim: Claim, near: frozenset[GpuUuid], *, whole: bool) -> tuple[Allocation, Choice]:
-        """By a plan for the whole pod; for the container alone where the pod is a guess, which must refuse nobody else.
-
-        `near`: GPUs beside the processors that kubelet has chosen; a wish like the others, and the last of them.
-        """
-        node, container, uid = self._node, claim.container, claim.pod.ref.uid
-        names = node.layout.names
-        request = container_request(claim.pod, container, share_mode=node.share_mode, names=names)
-        pod = claim.pod if whole else replace(claim.pod, containers=(container,))
-        asking = [each for each in pod.containers if each.is_gpu]
-        wishes = {each.ref.name: wish for each in asking if (wish := node.hinted(pod, each))}
-        asked = pod_request(pod, names)
-        granted = [grant.allocation for grant in node.ledger.of_pod(uid)]
-        state = self._without(uid)
-        view = beside(state.snapshot, granted, role=container.role, index=container.index)
-        prefer = _roomy(claim, request, view, asked.preferences.gpus) or near
-        planned = plan(asked, state, granted=granted, wishes=wishes, prefer=prefer)
-        return planned.of(container.ref.name), choice_for(container.ref.name, planned, asked, state)
-
-    def _without(self, uid: PodUid) -> NodeState:
-        """The node as if nothing of the pod were there."""
-        node = self._node
-        inventory = node.feed.catalog.inventory
-        others = (each for each in node.ledger.allocations() if each.owner.pod.uid != uid)
-        cordoned, processes = node.cordoned(), node.processes()
-        return node_state("", inventory, others, share_mode=node.share_mode, cordoned=cordoned, processes=processes)
-
     def _content(self, grant: Grant, claim: Claim) -> Answer:
         inventory = self._node.feed.catalog.inventory
         gpus = [gpu for gpu in inventory.gpus if gpu.uuid in grant.allocation.uuids]
@@ -235,19 +201,6 @@ class _Recorded:
                 log.debug("kubelet's checkpoint cannot be read", cause=error.message)
                 return True
         return self._checkpoint.has(*key)
-
-
-def _roomy(claim: Claim, request: Request, view: Snapshot, wanted: GpuFilter) -> frozenset[GpuUuid]:
-    """For a guess, a GPU on which any of those would fit that it may have been: its GPU cannot be changed any more."""
-    shares = [each for each in claim.others if 0 < each.cores < CORES_PER_GPU and each.blocks]
-    if not shares or request.kind is not RequestKind.SHARE or request.parts > 1:
-        return frozenset()
-    cores = max(request.cores, *(each.cores for each in shares))
-    blocks = max(request.blocks, *(each.blocks for each in shares))
-    try:
-        return frozenset(share.uuid for share in place(Request(cores, blocks), view, wanted=wanted).shares)
-    except CapacityError:
-        return frozenset()
 
 
 def _is_guess(grant: Grant) -> bool:
