@@ -1,20 +1,22 @@
-"""What the ledger knows, written back to the pods: `gpu-assigned`, `predicate-gpu-idx-<i>`, `vcuda-allocation`.
+"""What the ledger knows, written back to the pods, by the contract in `model.annotations`.
 
 In: the ledger and the pods as the API server shows them. Out: patches for pods whose annotations disagree. The ledger
 is right and the annotation is corrected, for schedulers read them as this node's books. Only what kubelet proved is
-written. Not here: when (`upkeep`).
+written, and then all of it: a `predicate-node` that was copied along would keep the rest from being believed. Not here:
+when (`upkeep`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
 
-from deviceplugin.errors import ParseError, VcudaError
+from deviceplugin.errors import VcudaError
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model import annotations as text
 from deviceplugin.model.allocation import ContainerRole, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.belief import believed, stale
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import Pod
 
@@ -31,6 +33,7 @@ def wanted(pod: Pod, grants: Sequence[Grant], inventory: Inventory, names: Annot
     shares = {name: grant.allocation.shares for name, grant in held.items()}
     out = {
         names.gpu_assigned: text.format_assigned(True),
+        names.predicate_node: pod.node,
         names.allocation: text.format_allocation(text.PodAllocation(pod.ref.uid, shares)),
     }
     for container in apps:
@@ -40,14 +43,20 @@ def wanted(pod: Pod, grants: Sequence[Grant], inventory: Inventory, names: Annot
     return out
 
 
+def corrections(
+    pod: Pod, grants: Sequence[Grant], inventory: Inventory, names: AnnotationNames
+) -> dict[str, str | None]:
+    """What to write; None removes."""
+    want = wanted(pod, grants, inventory, names)
+    if not want:
+        return {}
+    wrong = {name: value for name, value in want.items() if pod.annotations.get(name) != value}
+    return {**wrong, **dict.fromkeys(stale(pod, want, names))}
+
+
 def says(pod: Pod, grant: Grant, names: AnnotationNames) -> bool:
-    """Whether the pod's allocation already names what this grant's container holds."""
-    try:
-        written = text.parse_allocation(pod.annotations.get(names.allocation, ""))
-    except ParseError:
-        return False
-    held = written.containers.get(grant.allocation.owner.name)
-    return written.pod in {pod.ref.uid, pod.api_uid} and held == grant.allocation.shares
+    """Whether the pod is believed to hold what this grant's container holds."""
+    return believed(pod, names).shares(grant.allocation.owner.name) == grant.allocation.shares
 
 
 async def correct(
@@ -60,8 +69,7 @@ async def correct(
     """Patches what disagrees; one pod's failure does not keep the others back. Returns how many were patched."""
     patched = 0
     for pod in pods:
-        want = wanted(pod, grants.get(pod.ref.uid, ()), inventory, names)
-        wrong = {name: value for name, value in want.items() if pod.annotations.get(name) != value}
+        wrong = corrections(pod, grants.get(pod.ref.uid, ()), inventory, names)
         if not wrong or pod.is_terminal or not pod.api_uid:
             continue
         try:

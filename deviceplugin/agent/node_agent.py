@@ -106,6 +106,7 @@ class Assembly:
             names=self._names,
             labels=settings.node.labels,
             share_mode=settings.allocation.share_mode,
+            inventory=lambda: hardware.inventory,
         )
         self.view = AgentView(
             settings.node.name,
@@ -113,6 +114,7 @@ class Assembly:
             samples=lambda: hardware.samples,
             ledger=ledger,
             uses=lambda: self._watch.uses() if self._watch is not None else {},
+            cordoned=lambda: self.cluster.cordon.gpus(),
             is_registered=lambda: self._link is not None and self._link.is_registered,
             is_synced=lambda: self.cluster.is_synced,
             sockets=lambda: self._link.sockets if self._link is not None else (),
@@ -198,6 +200,9 @@ class Assembly:
         async def find_pod(uid: PodUid) -> Pod | None:
             return self.cluster.pod(uid) or await _from_kubelet(pods, uid)
 
+        async def complete() -> None:
+            await asyncio.gather(self.cluster.cordon.known(), upkeep.complete())  # at once: kubelet waits
+
         return Node(
             feed=feed,
             ledger=self._ledger,
@@ -209,12 +214,13 @@ class Assembly:
             find_pod=find_pod,
             watched_pods=self.cluster.pods,
             hinted=wishes.gpus,
+            cordoned=self.cluster.cordon.gpus,
             soft_cores=wishes.soft_cores,
             processes=self._processes,
             exists=lambda path: Path(path).exists(),
             clock=time.time,
             make_room=upkeep.make_room,
-            complete=upkeep.complete,
+            complete=complete,
             placed=upkeep.placed,
             share_mode=self._settings.allocation.share_mode,
         )

@@ -18,6 +18,7 @@ import structlog
 from deviceplugin.agent import annotating
 from deviceplugin.agent.files import AgentFiles
 from deviceplugin.agent.ghosts import GhostHunt
+from deviceplugin.agent.hurry import Hurry
 from deviceplugin.agent.live_limits import LiveLimits
 from deviceplugin.agent.refused_pods import delete_refused
 from deviceplugin.agent.report import AgentReport
@@ -40,7 +41,6 @@ from deviceplugin.model.units import ResourceNames
 log = structlog.get_logger("vcuda.agent")
 _SOON_S = 0.3
 _APART_S = 1.5
-_AGAIN_S = 2.0
 _PODS_BUDGET_S = 0.7  # a round may run inside an Allocate, which has 2 s
 
 
@@ -74,7 +74,7 @@ class Upkeep:
         self._hunt = hunt
         self._limits = limits
         self._names = names
-        self._period_s = period_s
+        self._hurry = Hurry(period_s)
         self._suspects: Mapping[GrantId, int] = {}
         self._counted = 0.0
         self._is_suspicious = False
@@ -95,8 +95,7 @@ class Upkeep:
     async def run(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                hurry = self._is_suspicious or self._untold
-                async with asyncio.timeout(min(self._period_s, _AGAIN_S) if hurry else self._period_s):
+                async with asyncio.timeout(self._hurry.wait(suspicious=self._is_suspicious, untold=bool(self._untold))):
                     await self._due.wait()
                     await asyncio.sleep(_SOON_S)
             self._due.clear()
@@ -107,6 +106,7 @@ class Upkeep:
         pod = self._reflector.pods.get(grant.allocation.owner.pod.uid)
         if pod is None or not annotating.says(pod, grant, self._names):
             self._untold.add(grant.allocation.owner.pod.uid)
+            self._hurry.anew()
             self.soon()
 
     async def round(self) -> bool:

@@ -24,6 +24,7 @@ class AgentView:
         samples: Callable[[], Mapping[GpuUuid, GpuSample]],
         ledger: Ledger,
         uses: Callable[[], Mapping[GrantId, ContainerUse]],
+        cordoned: Callable[[], frozenset[GpuUuid]],
         is_registered: Callable[[], bool],
         is_synced: Callable[[], bool],
         sockets: Callable[[], tuple[Path, ...]],
@@ -33,12 +34,14 @@ class AgentView:
         self._samples = samples
         self._ledger = ledger
         self._uses = uses
+        self._cordoned = cordoned
         self._is_registered = is_registered
         self._is_synced = is_synced
         self._sockets = sockets
 
     def picture(self) -> NodePicture:
-        return NodePicture(self._node, self._inventory(), self._ledger.grants(), self._samples(), self._uses())
+        grants = self._ledger.grants()
+        return NodePicture(self._node, self._inventory(), grants, self._samples(), self._uses(), self._cordoned())
 
     def state(self) -> AgentState:
         waiting = "" if self._inventory() is not None else "waiting for the NVIDIA driver"

@@ -1,8 +1,7 @@
 """What a pod's annotations wish for: the GPUs that the scheduler chose, and a soft core limit.
 
 In: a pod and the inventory. Out: UUIDs to prefer, a percentage. A wish is followed where it fits; one that cannot be
-read, or that was copied from another pod, is as good as none and said so once in the log. `vcuda-allocation` names GPUs
-by UUID and carries the pod's UID; the lineage's `predicate-gpu-idx-<i>` names minors and carries nothing.
+read, or that is not to be believed (`model.belief`), is as good as none and said so in the log.
 """
 
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from deviceplugin.errors import ParseError
 from deviceplugin.model import annotations as text
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.belief import believed, believed_minors
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod import Pod, PodContainer
 
@@ -56,18 +56,14 @@ class Wishes:
         return None if written is None else text.parse_predicate_time(written)
 
     def _by_uuid(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
-        written = pod.annotations.get(self._names.allocation)
-        if written is None:
-            return frozenset()
-        allocation = text.parse_allocation(written)
-        if allocation.pod not in {pod.ref.uid, pod.api_uid}:
-            return frozenset()
-        return frozenset(share.uuid for share in allocation.containers.get(container.ref.name, ()))
+        said = believed(pod, self._names)
+        if said.doubt:
+            log.info("annotation ignored", pod=str(pod.ref), cause=said.doubt)
+        return frozenset(share.uuid for share in said.shares(container.ref.name))
 
     def _by_minor(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
-        written = pod.annotations.get(self._names.gpu_indices(container.index))
-        if written is None or container.role is not ContainerRole.APP:
+        if container.role is not ContainerRole.APP:
             return frozenset()
-        minors = set(text.parse_gpu_indices(written))
+        minors = set(believed_minors(pod, container.index, self._names))
         found = frozenset(gpu.uuid for gpu in self._inventory().gpus if gpu.minor in minors)
         return found if len(found) == len(minors) else frozenset()

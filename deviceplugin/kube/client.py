@@ -8,7 +8,6 @@ later is never touched. Not here: retries and caches.
 from collections.abc import AsyncGenerator, Callable, Container, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
 
@@ -17,12 +16,11 @@ import msgspec
 from deviceplugin.errors import KubeConflictError, KubeError, KubeNotFoundError
 from deviceplugin.kube.changes import WatchEvent, read_line
 from deviceplugin.kube.collection import Collection, Key, Value
-from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.listing import Listing, list_all
 from deviceplugin.kube.paths import core
 from deviceplugin.kube.pods import decode_pod
 from deviceplugin.kube.structs import Object, decode
-from deviceplugin.kube.transport import CONNECTIONS, DEFAULT_TIMEOUTS, Timeouts, Transport
+from deviceplugin.kube.transport import Transport
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import ResourceNames
@@ -50,21 +48,6 @@ class KubeClient:
     def __init__(self, transport: Transport, *, names: ResourceNames = ResourceNames()) -> None:
         self._transport = transport
         self._names = names
-
-    @classmethod
-    async def connect(
-        cls,
-        kubeconfig: Path | None,
-        *,
-        names: ResourceNames = ResourceNames(),
-        timeouts: Timeouts = DEFAULT_TIMEOUTS,
-        credentials: Credentials | None = None,
-        connections: int = CONNECTIONS,
-    ) -> Self:
-        """Loads the credentials (ConfigError where that fails); sends nothing yet."""
-        credentials = credentials or Credentials(kubeconfig)
-        await credentials.access()
-        return cls(Transport(credentials, timeouts=timeouts, connections=connections), names=names)
 
     @property
     def names(self) -> ResourceNames:

@@ -7,18 +7,15 @@ KubeConflictError where that has passed. Not here: what to do about a refusal.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Self
 
 import msgspec
 
 from deviceplugin.kube.client import MERGE, KubeClient, pod_path
-from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.leases import Lease, lease_path, read_lease
 from deviceplugin.kube.paths import core, of_group
 from deviceplugin.kube.secrets import NewSecret, Secret, read_secret
 from deviceplugin.kube.tokens import TokenBucket
-from deviceplugin.kube.transport import CONNECTIONS, DEFAULT_TIMEOUTS, JSON, Timeouts, Transport
+from deviceplugin.kube.transport import JSON, Transport
 from deviceplugin.kube.webhooks import ADMISSION, STRATEGIC, bundle_change, bundles
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.units import ResourceNames
@@ -32,22 +29,6 @@ class ClusterClient(KubeClient):
     ) -> None:
         super().__init__(transport, names=names)
         self._writes = writes
-
-    @classmethod
-    async def connect(
-        cls,
-        kubeconfig: Path | None,
-        *,
-        names: ResourceNames = ResourceNames(),
-        timeouts: Timeouts = DEFAULT_TIMEOUTS,
-        credentials: Credentials | None = None,
-        connections: int = CONNECTIONS,
-        writes: TokenBucket | None = None,
-    ) -> Self:
-        """Loads the credentials (ConfigError where that fails); sends nothing yet."""
-        credentials = credentials or Credentials(kubeconfig)
-        await credentials.access()
-        return cls(Transport(credentials, timeouts=timeouts, connections=connections), names=names, writes=writes)
 
     async def bind(self, pod: PodRef, node: str, annotations: Mapping[str, str]) -> None:
         """Node and annotations become visible in one write.

@@ -1,7 +1,8 @@
 """The nodes of the cluster, as the extender follows them.
 
-In: JSON of the API server. Out: `cluster_nodes`, a collection of `ClusterNode` by name, every node of the cluster. A
-heartbeat of kubelet gives an equal value, so that nobody is told of it.
+In: JSON of the API server. Out: `cluster_nodes`, a collection of `ClusterNode` by name, every node of the cluster, and
+`one_node`, the same of a single node for its own agent. A heartbeat of kubelet gives an equal value, so that nobody is
+told of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,10 +22,20 @@ _HOSTNAME = "kubernetes.io/hostname"
 
 def cluster_nodes(names: ResourceNames = ResourceNames()) -> Collection[str, ClusterNode]:
     """Every node: which of them have GPUs may change at any time."""
+    return _nodes(_WHAT, {}, names)
+
+
+def one_node(name: str, names: ResourceNames = ResourceNames()) -> Collection[str, ClusterNode]:
+    """What kubelet follows too: the API server sends news of this node alone."""
+    return _nodes(f"node {name}", {"fieldSelector": f"metadata.name={name}"}, names)
+
+
+def _nodes(what: str, query: Mapping[str, str], names: ResourceNames) -> Collection[str, ClusterNode]:
     return Collection(
-        what=_WHAT,
+        what=what,
         path="/api/v1/nodes",
-        read=reader(ClusterNodeObject, lambda item: cluster_node(item, names), what=_WHAT),
+        query=query,
+        read=reader(ClusterNodeObject, lambda item: cluster_node(item, names), what=what),
         key=lambda node: node.name,
         identity=lambda node: node.uid,
     )

@@ -4,7 +4,7 @@ In: a client, a lease's name, an identity that no other process has. Out: `is_le
 change. The rules are those of client-go: the holder renews every `retry` seconds and gives up after `renew` seconds
 without success; others take the lease `lease` seconds after the last change that they saw. All on monotonic clocks, so
 no two lead at once whatever the clocks of their machines say, as long as these run equally fast. `is_leader` turns
-false at its moment even while a request hangs.
+false at its moment even while a request hangs, the process is stopped, or its machine sleeps.
 """
 
 import asyncio
@@ -40,6 +40,11 @@ class LeaseTiming:
             )
 
 
+def awake_and_asleep() -> float:
+    """A monotonic clock that goes on while the machine is suspended, as those of the other replicas do."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 DEFAULT_TIMING = LeaseTiming()
 Listener = Callable[[bool], None]
 
@@ -55,7 +60,7 @@ class LeaderElector:
         name: str,
         identity: str,
         timing: LeaseTiming = DEFAULT_TIMING,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = awake_and_asleep,
         now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
         jitter: Callable[[], float] = random.random,
     ) -> None:

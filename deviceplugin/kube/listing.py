@@ -2,7 +2,8 @@
 
 In: a transport, a collection. Out: the values that are ours, and the version from which a watch goes on. The loop is
 given to others within each page: a page of pods takes tens of milliseconds to read. Begins again where the pages were
-compacted away meanwhile; not here: what else may fail.
+compacted away meanwhile, and with smaller ones where objects are so large that a page is more than we read; not here:
+what else may fail.
 """
 
 import asyncio
@@ -10,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic
 
-from deviceplugin.errors import KubeGoneError
+from deviceplugin.errors import KubeError, KubeGoneError
 from deviceplugin.kube.collection import Collection, Key, Value
 from deviceplugin.kube.structs import ListMeta, Page, decode
-from deviceplugin.kube.transport import Transport
+from deviceplugin.kube.transport import TOO_LARGE, Transport
 
 _PAGE = 500
+_SMALLER = 20
 _ATTEMPTS = 3
 _AT_ONCE = 32
 
@@ -32,19 +34,24 @@ async def list_all(
     transport: Transport, collection: Collection[Key, Value], kept: Mapping[Key, Value]
 ) -> Listing[Key, Value]:
     """What equals a kept value is that value, so that a second list of a large cluster takes no second room."""
+    size = _PAGE
     for _ in range(_ATTEMPTS - 1):
         try:
-            return await _list_once(transport, collection, kept)
+            return await _list_once(transport, collection, kept, size)
         except KubeGoneError:
             continue
-    return await _list_once(transport, collection, kept)
+        except KubeError as error:
+            if error.code != TOO_LARGE:
+                raise
+            size = max(1, size // _SMALLER)
+    return await _list_once(transport, collection, kept, size)
 
 
 async def _list_once(
-    transport: Transport, collection: Collection[Key, Value], kept: Mapping[Key, Value]
+    transport: Transport, collection: Collection[Key, Value], kept: Mapping[Key, Value], size: int
 ) -> Listing[Key, Value]:
     found: dict[Key, Value] = {}
-    query = {**collection.query, "limit": str(_PAGE)}
+    query = {**collection.query, "limit": str(size)}
     while True:
         body = await transport.request("GET", collection.path, what=f"list {collection.what}", query=query)
         page = decode(Page, body, what=f"the API server's list of {collection.what}")

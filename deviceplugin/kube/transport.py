@@ -1,15 +1,19 @@
 """HTTP to the API server: bytes in, bytes out, and every failure one of our errors.
 
-In: a method, a path, a body. Out: the body of a good answer, or `KubeError` with a sentence; lines of a watch. One
-refused token is read again and the request repeated once. Invariant: nothing here waits without a limit. Not here:
-what paths and bodies mean (`client`), and when to try again (`reflector`, `events`, `node`).
+In: a method, a path, a body. Out: the body of a good answer, or `KubeError` with a sentence; lines of a watch. A token
+that is refused and an authority that does not vouch for the server are read again, and the request is repeated once.
+Invariant: nothing here waits without a limit. Not here: what paths and bodies mean (`client`), and when to try again
+(`reflector`, `events`, `node`), but for a server that says when.
 """
 
 import asyncio
 import os
+import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
 import aiohttp
 
@@ -25,6 +29,8 @@ _HINTS = {
 }
 CONNECTIONS = 8
 JSON = "application/json"
+TOO_LARGE = 413
+_BUSY = 429
 _MOST_BODY = 64 << 20
 _MOST_LINE = 8 << 20  # etcd stores objects up to 1.5 MiB
 _CHUNK = 1 << 16
@@ -53,6 +59,20 @@ class Transport:
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
 
+    @classmethod
+    async def open(
+        cls,
+        kubeconfig: Path | None,
+        *,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        credentials: Credentials | None = None,
+        connections: int = CONNECTIONS,
+    ) -> Self:
+        """Loads the credentials (ConfigError where that fails); sends nothing yet."""
+        credentials = credentials or Credentials(kubeconfig)
+        await credentials.access()
+        return cls(credentials, timeouts=timeouts, connections=connections)
+
     async def request(
         self,
         method: str,
@@ -63,14 +83,20 @@ class Transport:
         body: bytes | None = None,
         content_type: str = JSON,
     ) -> bytes:
-        """The body of a 2xx answer; `what` completes `the API server refused to ...`."""
+        """The body of a 2xx answer; `what` completes `the API server refused to ...`.
+
+        A server that has too much to do (429) is asked again after as long as it says, within the time of one request.
+        """
         headers = {"Content-Type": content_type} if body is not None else {}
         try:
-            async with (
-                asyncio.timeout(self._timeouts.request),
-                self._send(method, path, query=query, body=body, headers=headers) as response,
-            ):
-                answer = await _read(response)
+            async with asyncio.timeout(self._timeouts.request) as limit:
+                while True:
+                    async with self._send(method, path, query=query, body=body, headers=headers) as response:
+                        answer = await _read(response)
+                    pause = _pause(response)
+                    if pause is None or asyncio.get_running_loop().time() + pause >= (limit.when() or 0.0):
+                        break
+                    await asyncio.sleep(pause)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise silence(error, what=what) from None
         if response.status >= 300:
@@ -114,7 +140,13 @@ class Transport:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         access = await self._credentials.access()
         for attempt in (1, 2):
-            response = await self._open(access, method, path, query, body, headers or {}, streaming)
+            try:
+                response = await self._open(access, method, path, query, body, headers or {}, streaming)
+            except aiohttp.ClientConnectorCertificateError:
+                if attempt == 2:
+                    raise
+                access = await self._credentials.renew(access)  # the cluster's authority may be another one by now
+                continue
             if response.status == 401 and attempt == 1:
                 response.release()
                 access = await self._credentials.renew(access)
@@ -191,12 +223,20 @@ def _cause(error: Exception) -> str:
     return one_line(str(error)) or type(error).__name__
 
 
+def _pause(response: aiohttp.ClientResponse) -> float | None:
+    """How long a busy server wants to be left alone, and by chance up to half longer; None where it says nothing."""
+    said = response.headers.get("Retry-After", "")
+    if response.status != _BUSY or not said.isascii() or not said.isdecimal() or len(said) > 4:
+        return None
+    return max(1, int(said)) * (1 + random.random() / 2)  # noqa: S311 - so that nodes do not come back in step
+
+
 async def _read(response: aiohttp.ClientResponse) -> bytes:
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
         if len(body) > _MOST_BODY:
-            raise aiohttp.ClientPayloadError(f"the answer is larger than {_MOST_BODY >> 20} MiB")
+            raise KubeError(f"the API server's answer is larger than {_MOST_BODY >> 20} MiB", code=TOO_LARGE)
     return bytes(body)
 
 
@@ -208,6 +248,6 @@ async def _split(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
             if line.strip():
                 yield line
         if len(rest) > _MOST_LINE:
-            raise aiohttp.ClientPayloadError(f"a line of the watch is longer than {_MOST_LINE >> 20} MiB")
+            raise ParseError(f"a line of the watch is longer than {_MOST_LINE >> 20} MiB")
     if rest.strip():
         raise aiohttp.ClientPayloadError("the watch ended in the middle of a line")

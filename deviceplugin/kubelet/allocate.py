@@ -1,9 +1,10 @@
 """GetPreferredAllocation and Allocate: who asks, which GPU, record it, answer.
 
-In: a resource and IDs. Out: IDs to prefer, or the answer for the container. Kubelet asks for cores and memory of one
-container in two calls of random order: the first one does all the work, the second gets an empty answer. Nothing is
-answered that is not on disk before. A lock keeps identity and record together when kubelet's late path calls from
-several goroutines; it is held over the identity sources, which have budgets, and over nothing else.
+In: a resource and IDs. Out: IDs to prefer, or the answer for the container. Where it goes `pod_plan` says both times,
+with the whole pod in view. Kubelet asks for cores and memory of one container in two calls of random order: the first
+one does all the work, the second gets an empty answer. Nothing is answered that is not on disk before. A lock keeps
+identity and record together when kubelet's late path calls from several goroutines; it is held over the identity
+sources, which have budgets, and over nothing else.
 """
 
 import asyncio
@@ -18,22 +19,15 @@ from deviceplugin.kubelet.claims import Claim, candidates
 from deviceplugin.kubelet.devices import is_usable
 from deviceplugin.kubelet.identity import Question
 from deviceplugin.kubelet.node import Node
+from deviceplugin.kubelet.placing import place_claim
 from deviceplugin.kubelet.steering import choose_ids, quotas
 from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, GrantId, Source, new_grant_id
 from deviceplugin.ledger.repair import Claimant, moved
-from deviceplugin.model.allocation import Allocation, PodUid
-from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import container_request
-from deviceplugin.model.preferences import GpuFilter, GpuPolicy, parse_preferences
-from deviceplugin.model.request import Request, RequestKind
-from deviceplugin.model.units import CORES_PER_GPU, Resource
-from deviceplugin.placement.choice import Choice
-from deviceplugin.placement.occupancy import snapshot_for
-from deviceplugin.placement.place import place
-from deviceplugin.placement.pod import held_before
-from deviceplugin.placement.snapshot import Snapshot
+from deviceplugin.model.units import Resource
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +50,7 @@ class Allocating:
                 claim = self._likely(resource, size) or await self._identify(resource, size)
             grant = self._node.ledger.of_owner(claim.container.ref.key)
             near = self._node.feed.catalog.aligned((*available, *must_include))
-            allocation = grant.allocation if grant is not None else self._place(claim, near)[0]
+            allocation = grant.allocation if grant is not None else place_claim(self._node, claim, near, whole=True)[0]
             wanted = quotas(allocation, resource, self._node.feed.catalog.keys)
         except VcudaError as error:
             log.debug("no preference", resource=resource.value, count=size, cause=error.message)
@@ -150,7 +144,7 @@ class Allocating:
 
     def _grant(self, claim: Claim, resource: Resource, near: frozenset[GpuUuid]) -> Answer:
         node = self._node
-        allocation, choice = self._place(claim, near)
+        allocation, choice = place_claim(self._node, claim, near, whole=claim.certain)
         grant = Grant(
             id=new_grant_id(),
             allocation=allocation,
@@ -180,30 +174,6 @@ class Allocating:
         self._node.files.prepare(grant, answer)
         return answer
 
-    def _place(self, claim: Claim, near: frozenset[GpuUuid]) -> tuple[Allocation, Choice]:
-        """`near`: GPUs beside the processors that kubelet has chosen; a wish like the others, and the last of them."""
-        node, container = self._node, claim.container
-        names = node.layout.names
-        request = container_request(claim.pod, container, share_mode=node.share_mode, names=names)
-        preferences = parse_preferences(claim.pod.annotations, AnnotationNames(names.domain))
-        policy, wanted = preferences.gpu or GpuPolicy.BINPACK, preferences.gpus
-        view = snapshot_for(
-            node.feed.catalog.inventory,
-            node.ledger.allocations(),
-            pod=claim.pod.ref.uid,
-            role=container.role,
-            index=container.index,
-            processes=node.processes(),
-        )
-        wished = node.hinted(claim.pod, container) or self._held_by(claim.pod.ref.uid, policy)
-        prefer = wished or _roomy(claim, request, view, wanted) or near
-        choice = place(request, view, prefer=prefer, policy=policy, wanted=wanted)
-        return Allocation(container.ref, container.role, request, choice.shares, container.index), choice
-
-    def _held_by(self, uid: PodUid, policy: GpuPolicy) -> frozenset[GpuUuid]:
-        """GPUs that other containers of the pod hold: kubelet reuses an init container's IDs for the app's."""
-        return held_before([grant.allocation for grant in self._node.ledger.of_pod(uid)], policy)
-
     def _content(self, grant: Grant, claim: Claim) -> Answer:
         inventory = self._node.feed.catalog.inventory
         gpus = [gpu for gpu in inventory.gpus if gpu.uuid in grant.allocation.uuids]
@@ -231,19 +201,6 @@ class _Recorded:
                 log.debug("kubelet's checkpoint cannot be read", cause=error.message)
                 return True
         return self._checkpoint.has(*key)
-
-
-def _roomy(claim: Claim, request: Request, view: Snapshot, wanted: GpuFilter) -> frozenset[GpuUuid]:
-    """For a guess, a GPU on which any of those would fit that it may have been: its GPU cannot be changed any more."""
-    shares = [each for each in claim.others if 0 < each.cores < CORES_PER_GPU and each.blocks]
-    if not shares or request.kind is not RequestKind.SHARE or request.parts > 1:
-        return frozenset()
-    cores = max(request.cores, *(each.cores for each in shares))
-    blocks = max(request.blocks, *(each.blocks for each in shares))
-    try:
-        return frozenset(share.uuid for share in place(Request(cores, blocks), view, wanted=wanted).shares)
-    except CapacityError:
-        return frozenset()
 
 
 def _is_guess(grant: Grant) -> bool:

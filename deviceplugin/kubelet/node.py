@@ -56,9 +56,11 @@ class Report(Protocol):
 class Node:
     """The parts of one node agent that decide.
 
-    `watched_pods`: this node's as the API server's watch shows them, which may be late. `processes`: how many NVML sees
+    `watched_pods`: this node's as the API server's watch shows them, which may be late. `cordoned`: GPUs that the
+    operator keeps new work from. `processes`: how many NVML sees
     on each GPU, for ties in placement. `make_room` gives back what ended meanwhile. `complete` makes good what the
-    ledger may lack where its journal and kubelet's checkpoint were both lost; nothing is granted before. `placed` hears
+    ledger may lack where its journal and kubelet's checkpoint were both lost, and waits a moment for the cordon of a
+    fresh agent; nothing is granted before. `placed` hears
     of every grant that is made or moved, so that schedulers can be told of what they did not choose.
     """
 
@@ -72,6 +74,7 @@ class Node:
     find_pod: Callable[[PodUid], Awaitable[Pod | None]]
     watched_pods: Callable[[], Sequence[Pod]]
     hinted: Callable[[Pod, PodContainer], frozenset[GpuUuid]]
+    cordoned: Callable[[], frozenset[GpuUuid]]
     soft_cores: Callable[[Pod], int]
     processes: Callable[[], Mapping[GpuUuid, int]]
     exists: Callable[[str], bool]

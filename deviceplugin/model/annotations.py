@@ -3,7 +3,21 @@
 In: text that anyone may have written. Out: frozen values, or `ParseError`, never another exception. Names and forms
 come from the lineage where it had them; `vcuda-allocation` is ours: JSON, versioned, by container name and GPU UUID,
 with the pod's UID inside, because annotations are copied along when a pod is recreated from its own YAML. Not here:
-the node's inventory (`inventory_annotation`), and whether an annotation is to be believed.
+the node's inventory (`inventory_annotation`).
+
+The contract of extender and agent about a bound pod; both ask `belief`, and both are tested by one table of cases:
+
+- `vcuda-allocation` is believed where it can be read, carries this pod's UID (the API server's or kubelet's, of a
+  static pod), and no `predicate-node` names another node. It is believed for each container by itself.
+- What is believed the agent carries out where it still can be had, cordoned GPUs included: a cordon is for new
+  decisions. What is not, it places anew.
+- `predicate-gpu-idx-<i>` (minors, no UID) is believed only where there is no `vcuda-allocation`, no `predicate-node`
+  that names another node, and `gpu-assigned` is not `true`.
+- Once kubelet has proved what every container holds, the agent writes `vcuda-allocation`, `predicate-node`,
+  `predicate-gpu-idx-<i>` and `gpu-assigned: true` where they say anything else, and removes further indices. From then
+  on the extender's book of the pod is exact. Until then what nobody is believed about counts on every GPU where the
+  pod may be.
+- Neither reads `predicate-time` to learn what a pod holds; the agent orders guesses by it.
 """
 
 import re

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from deviceplugin.errors import ParseError
+from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.allocation import ContainerRole, PodRef
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.pod import Pod, PodContainer
@@ -47,17 +47,27 @@ class PodRequest:
 
 
 def pod_request(pod: Pod, names: ResourceNames = ResourceNames()) -> PodRequest:
-    """`share_mode` is the node's and not looked at here."""
+    """`share_mode` is the node's and not looked at here; a mistake is said of its container where there are several."""
     known = AnnotationNames(names.domain)
     parts = parse_parts(pod.annotations, known)
     asking = [each for each in pod.containers if each.is_gpu]
     return PodRequest(
         pod=pod.ref,
         containers=tuple(
-            ContainerRequest(each.ref.name, each.role, each.index, _request(each, parts, names)) for each in asking
+            ContainerRequest(each.ref.name, each.role, each.index, _named(each, parts, names, alone=len(asking) == 1))
+            for each in asking
         ),
         preferences=parse_preferences(pod.annotations, known),
     )
+
+
+def _named(container: PodContainer, parts: "Parts", names: ResourceNames, *, alone: bool) -> Request:
+    try:
+        return _request(container, parts, names)
+    except RequestError as error:
+        if alone:
+            raise
+        raise RequestError(f"container {container.ref.name}: {error.message}") from None
 
 
 def container_request(

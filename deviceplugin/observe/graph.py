@@ -136,6 +136,8 @@ class _Drawing:
             yield f"{self._glyphs.mark} unhealthy: {health.reason or 'no reason given'}"
         if gpu.mig_enabled or gpu.compute_mode is ComputeMode.PROHIBITED:
             yield f"{self._glyphs.mark} {'MIG' if gpu.mig_enabled else 'compute mode prohibited'}, not given out"
+        if gpu.uuid in self._picture.cordoned:
+            yield f"{self._glyphs.mark} cordoned"
         if len(grants) == 1:
             yield self._owner(grants[0])
         if sample and sample.utilization_percent:
@@ -165,7 +167,8 @@ class _Drawing:
     def _is_free(self, gpu: Gpu) -> bool:
         open_to_work = not gpu.mig_enabled and gpu.compute_mode is not ComputeMode.PROHIBITED
         healthy = self._inventory.health_of(gpu.uuid).healthy
-        return open_to_work and healthy and not self._picture.grants_on(gpu.uuid)
+        is_cordoned = gpu.uuid in self._picture.cordoned
+        return open_to_work and healthy and not is_cordoned and not self._picture.grants_on(gpu.uuid)
 
     def _bar(self, part: int, whole: int, cells: int) -> str:
         return self._glyphs.bar(part, whole, cells)

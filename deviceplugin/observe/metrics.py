@@ -9,13 +9,10 @@ are read from one picture when they are scraped, so they agree with each other. 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-import prometheus_client
-from prometheus_client.core import CollectorRegistry, GaugeMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.process_collector import ProcessCollector
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from deviceplugin.errors import VcudaError
+from deviceplugin.exposition import Exposition, gauge_of
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.observe import container_metrics
 from deviceplugin.observe.family import CONTAINER, GPU, Family
@@ -32,6 +29,9 @@ GPU_HEALTHY = Family(
     "gauge",
     "1 while the GPU is healthy, 0 while nothing new is placed on it because it is not.",
     GPU,
+)
+GPU_CORDONED = Family(
+    "vcuda_gpu_cordoned", "gauge", "1 while nothing new is placed on the GPU because its operator has cordoned it.", GPU
 )
 GPU_MEMORY = Family("vcuda_gpu_memory_capacity_bytes", "gauge", "Memory of the GPU.", GPU)
 GPU_MEMORY_ALLOCATED = Family(
@@ -99,7 +99,16 @@ SHARES_ENFORCEABLE = Family(
 BUILD = Family("vcuda_build_info", "gauge", "Always 1; the label is the version of vcuda.", ("version",))
 
 FAMILIES = (
-    *(GPU_INFO, GPU_HEALTHY, GPU_MEMORY, GPU_MEMORY_ALLOCATED, GPU_MEMORY_USED, GPU_CORES_ALLOCATED, GPU_UTILIZATION),
+    *(
+        GPU_INFO,
+        GPU_HEALTHY,
+        GPU_CORDONED,
+        GPU_MEMORY,
+        GPU_MEMORY_ALLOCATED,
+        GPU_MEMORY_USED,
+        GPU_CORES_ALLOCATED,
+        GPU_UTILIZATION,
+    ),
     *(
         GPU_PROCESSES,
         CONTAINER_MEMORY_LIMIT,
@@ -119,29 +128,16 @@ class AgentMetrics:
     """Everything that one agent counts; the methods are called by whoever knows that it happened."""
 
     def __init__(self, view: NodeView, *, version: str) -> None:
-        # Otherwise each counter brings a second series that nobody reads.
-        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = CollectorRegistry()
-        self.registry.register(_PictureCollector(view))
-        ProcessCollector(registry=self.registry)
-        self._allocations = self._counter(ALLOCATIONS)
-        self._seconds = prometheus_client.Histogram(
-            ALLOCATION_SECONDS.name, ALLOCATION_SECONDS.help, buckets=_SECONDS, registry=self.registry
-        )
-        self._starts = self._counter(STARTS)
-        self._registrations = self._counter(REGISTRATIONS)
-        self._repairs = self._counter(REPAIRS)
-        self._last_event = self._gauge(LAST_EVENT)
-        self._mirror = self._gauge(MIRROR)
-        self._mirror_missing = self._gauge(MIRROR_MISSING)
-        self._shares_enforceable = self._gauge(SHARES_ENFORCEABLE)
-        self._gauge(BUILD).labels(version=version).set(1)
-
-    def _counter(self, family: Family) -> prometheus_client.Counter:
-        return prometheus_client.Counter(family.name, family.help, family.labels, registry=self.registry)
-
-    def _gauge(self, family: Family) -> prometheus_client.Gauge:
-        return prometheus_client.Gauge(family.name, family.help, family.labels, registry=self.registry)
+        self._exposition = out = Exposition(lambda: _collect(view), build=BUILD, version=version)
+        self._allocations = out.counter(ALLOCATIONS)
+        self._seconds = out.histogram(ALLOCATION_SECONDS, _SECONDS)
+        self._starts = out.counter(STARTS)
+        self._registrations = out.counter(REGISTRATIONS)
+        self._repairs = out.counter(REPAIRS)
+        self._last_event = out.gauge(LAST_EVENT)
+        self._mirror = out.gauge(MIRROR)
+        self._mirror_missing = out.gauge(MIRROR_MISSING)
+        self._shares_enforceable = out.gauge(SHARES_ENFORCEABLE)
 
     def granted(self) -> None:
         self._allocations.labels(outcome="granted", reason="").inc()
@@ -180,8 +176,7 @@ class AgentMetrics:
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """The text in the format that the scraper asks for, and its content type."""
-        encode, content_type = choose_encoder(accept)
-        return encode(self.registry), content_type
+        return self._exposition.render(accept)
 
 
 def reason_of(error: VcudaError) -> str:
@@ -190,29 +185,14 @@ def reason_of(error: VcudaError) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
 
 
-class _PictureCollector(Collector):
-    """Turns the node's picture into gauges at each scrape."""
-
-    def __init__(self, view: NodeView) -> None:
-        self._view = view
-
-    def describe(self) -> Iterable[Metric]:
-        return ()  # registering must not ask a view that is not ready yet
-
-    def collect(self) -> Iterator[Metric]:
-        picture = self._view.picture()
-        yield from _gpu_families(picture)
-        yield from _sample_families(picture)
-        yield from _container_families(picture)
-        yield from container_metrics.collect(picture)
-        yield _gauge(REGISTERED, [((), self._view.state().registered)])
-
-
-def _gauge(family: Family, rows: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
-    gauge = GaugeMetricFamily(family.name, family.help, labels=family.labels)
-    for labels, value in rows:
-        gauge.add_metric(labels, value)
-    return gauge
+def _collect(view: NodeView) -> Iterator[Metric]:
+    """The node's picture as gauges."""
+    picture = view.picture()
+    yield from _gpu_families(picture)
+    yield from _sample_families(picture)
+    yield from _container_families(picture)
+    yield from container_metrics.collect(picture)
+    yield gauge_of(REGISTERED, [((), view.state().registered)])
 
 
 def _gpu_families(picture: NodePicture) -> Iterator[Metric]:
@@ -225,20 +205,21 @@ def _gpu_families(picture: NodePicture) -> Iterator[Metric]:
         ((*at[gpu.uuid], str(gpu.index), str(gpu.minor), gpu.model, inventory.driver.version, cuda), 1.0)
         for gpu in inventory.gpus
     ]
-    yield _gauge(GPU_INFO, described)
-    yield _gauge(GPU_HEALTHY, [(at[gpu.uuid], inventory.health_of(gpu.uuid).healthy) for gpu in inventory.gpus])
-    yield _gauge(GPU_MEMORY, [(at[gpu.uuid], gpu.memory_bytes) for gpu in inventory.gpus])
+    yield gauge_of(GPU_INFO, described)
+    yield gauge_of(GPU_HEALTHY, [(at[gpu.uuid], inventory.health_of(gpu.uuid).healthy) for gpu in inventory.gpus])
+    yield gauge_of(GPU_CORDONED, [(at[gpu.uuid], gpu.uuid in picture.cordoned) for gpu in inventory.gpus])
+    yield gauge_of(GPU_MEMORY, [(at[gpu.uuid], gpu.memory_bytes) for gpu in inventory.gpus])
     held = [(at[gpu.uuid], picture.taken_of(gpu.uuid)) for gpu in inventory.gpus]
-    yield _gauge(GPU_MEMORY_ALLOCATED, [(labels, bytes_of(taken.blocks)) for labels, taken in held])
-    yield _gauge(GPU_CORES_ALLOCATED, [(labels, taken.cores / CORES_PER_GPU) for labels, taken in held])
+    yield gauge_of(GPU_MEMORY_ALLOCATED, [(labels, bytes_of(taken.blocks)) for labels, taken in held])
+    yield gauge_of(GPU_CORES_ALLOCATED, [(labels, taken.cores / CORES_PER_GPU) for labels, taken in held])
 
 
 def _sample_families(picture: NodePicture) -> Iterator[Metric]:
     samples = [((picture.node, gpu.uuid), picture.samples.get(gpu.uuid)) for gpu in picture.gpus]
     read = [(labels, sample) for labels, sample in samples if sample is not None]
-    yield _gauge(GPU_MEMORY_USED, [(labels, sample.memory_used_bytes) for labels, sample in read])
-    yield _gauge(GPU_UTILIZATION, [(labels, sample.utilization_percent / 100) for labels, sample in read])
-    yield _gauge(GPU_PROCESSES, [(labels, len(sample.processes)) for labels, sample in read])
+    yield gauge_of(GPU_MEMORY_USED, [(labels, sample.memory_used_bytes) for labels, sample in read])
+    yield gauge_of(GPU_UTILIZATION, [(labels, sample.utilization_percent / 100) for labels, sample in read])
+    yield gauge_of(GPU_PROCESSES, [(labels, len(sample.processes)) for labels, sample in read])
 
 
 def _container_families(picture: NodePicture) -> Iterator[Metric]:
@@ -251,5 +232,5 @@ def _container_families(picture: NodePicture) -> Iterator[Metric]:
             labels = (picture.node, share.uuid, owner.pod.namespace, owner.pod.name, owner.name)
             memory[labels] += bytes_of(share.blocks)
             cores[labels] += share.cores / CORES_PER_GPU
-    yield _gauge(CONTAINER_MEMORY_LIMIT, memory.items())
-    yield _gauge(CONTAINER_CORES_LIMIT, cores.items())
+    yield gauge_of(CONTAINER_MEMORY_LIMIT, memory.items())
+    yield gauge_of(CONTAINER_CORES_LIMIT, cores.items())

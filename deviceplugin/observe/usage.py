@@ -18,7 +18,10 @@ VERSION = 1
 
 
 class GpuUsage(msgspec.Struct, frozen=True):
-    """One GPU; cores of 100, blocks of 256 MiB, `reason` says why it is unhealthy."""
+    """One GPU; cores of 100, blocks of 256 MiB, `reason` says why it is unhealthy.
+
+    A `cordoned` one keeps what it has and takes no new work, by its operator's wish.
+    """
 
     uuid: str
     index: int
@@ -34,6 +37,7 @@ class GpuUsage(msgspec.Struct, frozen=True):
     memory_used_bytes: int | None
     utilization_percent: int | None
     processes: int | None
+    cordoned: bool = False
 
 
 class ShareUsage(msgspec.Struct, frozen=True):
@@ -113,6 +117,7 @@ def gpu_usage(picture: NodePicture, inventory: Inventory, gpu: Gpu) -> GpuUsage:
         memory_used_bytes=sample.memory_used_bytes if sample else None,
         utilization_percent=sample.utilization_percent if sample else None,
         processes=len(sample.processes) if sample else None,
+        cordoned=gpu.uuid in picture.cordoned,
     )
 
 

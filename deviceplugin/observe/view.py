@@ -24,7 +24,7 @@ class NodePicture:
     """Everything that a view needs, taken at one moment.
 
     `inventory` is None until the driver answered for the first time. `grants` stand in the order they were made; `uses`
-    has an entry for each of which is known what its container uses.
+    has an entry for each of which is known what its container uses. `cordoned` GPUs take no new work.
     `taken` is derived from them: what is held of each GPU, by the arithmetic that placement goes by.
     """
 
@@ -33,6 +33,7 @@ class NodePicture:
     grants: tuple[Grant, ...] = ()
     samples: Mapping[GpuUuid, GpuSample] = field(default_factory=dict)
     uses: Mapping[GrantId, ContainerUse] = field(default_factory=dict)
+    cordoned: frozenset[GpuUuid] = frozenset()
     taken: Mapping[GpuUuid, Occupancy] = field(init=False)
 
     def __post_init__(self) -> None:

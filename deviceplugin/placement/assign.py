@@ -9,10 +9,10 @@ all phases from its own on. No GPU has more in any phase than it has free: the s
 search can count with it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from deviceplugin.model.allocation import ContainerRole
+from deviceplugin.model.allocation import Allocation, ContainerRole
 from deviceplugin.model.gpu import ComputeMode
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
 from deviceplugin.model.request import RequestKind
@@ -89,7 +89,10 @@ class _Demand:
             room.blocks[phase] -= sign * blocks
 
 
-def assign(pod: PodRequest, state: NodeState, *, allowance: int = _ALLOWANCE) -> tuple[Chosen, ...] | None:
+def assign(
+    pod: PodRequest, state: NodeState, *, fixed: Collection[Allocation] = (), allowance: int = _ALLOWANCE
+) -> dict[str, Chosen] | None:
+    """By container; `fixed` have theirs and are left out."""
     rules = Rules(pod.preferences.gpus, state.cordoned)
     running = phases(pod.containers)
     count = 1 + max((phase for each in running for phase in each), default=0)
@@ -97,11 +100,25 @@ def assign(pod: PodRequest, state: NodeState, *, allowance: int = _ALLOWANCE) ->
     kinds: dict[tuple[object, ...], int] = {}
     for room in rooms:
         room.kind = kinds.setdefault((room.size, room.numa, room.takes_shares), len(kinds))
-    demands = sorted((_demand(at, each, running[at]) for at, each in enumerate(pod.containers)), key=_size)
+    held = {each.owner.name: each for each in fixed}
+    for each, phase_of in zip(pod.containers, running, strict=True):
+        if each.name in held:
+            _occupy(rooms, held[each.name], phase_of)
+    wanting = [(at, each) for at, each in enumerate(pod.containers) if each.name not in held]
+    demands = sorted((_demand(at, each, running[at]) for at, each in wanting), key=_size)
     search = _Search(rooms, one_numa=pod.preferences.gpus.one_numa, allowance=allowance)
     if not search.run(demands):
         return None
-    return tuple(search.chosen[at] for at in range(len(demands)))
+    return {each.name: search.chosen[at] for at, each in wanting}
+
+
+def _occupy(rooms: Iterable[_Room], held: Allocation, running: tuple[int, ...]) -> None:
+    shares = {share.uuid: share for share in held.shares}
+    for room in rooms:
+        if (share := shares.get(room.view.gpu.uuid)) is not None:
+            for phase in running:
+                room.cores[phase] -= share.cores
+                room.blocks[phase] -= share.blocks
 
 
 def _room(view: GpuView, phase_count: int) -> _Room:

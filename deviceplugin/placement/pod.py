@@ -4,10 +4,11 @@ In: what the pod asks, and the node with everything that other pods hold taken a
 container, in kubelet's order, or a CapacityError or RequestError whose sentence names the container. Init containers
 and sidecars count as `occupancy` says. Each container prefers the GPUs that the pod has already, because kubelet hands
 the IDs of an init container on to the next ones. Containers are placed one after the other; where that leaves one
-without room, all are placed at once (`assign`). The same arguments give the same choice, in every process.
+without room, all are placed at once (`assign`). What some of them have already is `fixed`: a node's agent asks again
+for each container and moves none. The same arguments give the same choice, in every process.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from deviceplugin.errors import CapacityError, RequestError
@@ -23,6 +24,8 @@ from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.occupancy import beside
 from deviceplugin.placement.place import select, shares_of
 from deviceplugin.placement.snapshot import GpuView
+
+_FIXED = "held already"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +46,17 @@ def place_pod(
     *,
     policy: GpuPolicy = GpuPolicy.BINPACK,
     prefer: Collection[GpuUuid] = (),
+    fixed: Collection[Allocation] = (),
 ) -> PodChoice:
-    """`policy` is for a pod that names none; `prefer`: GPUs to keep where they still serve."""
+    """`policy` is for a pod that names none; `prefer`: GPUs to keep where they still serve.
+
+    `fixed` is what containers of the pod hold; the state is without it, and whether it is right is not asked.
+    """
     _check_share_mode(pod, state)
     try:
-        return _one_by_one(pod, state, pod.preferences.gpu or policy, prefer)
+        return _one_by_one(pod, state, pod.preferences.gpu or policy, prefer, fixed)
     except CapacityError:
-        together = _together(pod, state) if len(pod.containers) > 1 else None
+        together = _together(pod, state, fixed) if len(pod.containers) > 1 else None
         if together is None:
             raise
         return together
@@ -65,12 +72,21 @@ def _check_share_mode(pod: PodRequest, state: NodeState) -> None:
         )
 
 
-def _one_by_one(pod: PodRequest, state: NodeState, policy: GpuPolicy, prefer: Collection[GpuUuid]) -> PodChoice:
+def _one_by_one(
+    pod: PodRequest,
+    state: NodeState,
+    policy: GpuPolicy,
+    prefer: Collection[GpuUuid],
+    fixed: Collection[Allocation],
+) -> PodChoice:
     wanted = pod.preferences.gpus
     rules = Rules(wanted, state.cordoned)
-    own: list[Allocation] = []
-    reasons: list[str] = []
+    own = list(fixed)
+    held = {each.owner.name for each in fixed}
+    reasons: dict[str, str] = {}
     for container in pod.containers:
+        if container.name in held:
+            continue
         view = beside(state.snapshot, own, role=container.role, index=container.index)
         found = survey(container.request, view, rules)
         tiers = _tiers(frozenset(prefer), held_before(own, policy))
@@ -78,8 +94,14 @@ def _one_by_one(pod: PodRequest, state: NodeState, policy: GpuPolicy, prefer: Co
         if selection is None:
             raise CapacityError(_refusal(pod, container, no_room(container.request, found)))
         own.append(_allocation(pod, container, selection.chosen))
-        reasons.append(selection.reason)
-    return PodChoice(tuple(own), tuple(reasons))
+        reasons[container.name] = selection.reason
+    return _choice(pod, own, reasons)
+
+
+def _choice(pod: PodRequest, own: Collection[Allocation], reasons: Mapping[str, str]) -> PodChoice:
+    by_name = {each.owner.name: each for each in own}
+    names = [each.name for each in pod.containers]
+    return PodChoice(tuple(by_name[name] for name in names), tuple(reasons.get(name, _FIXED) for name in names))
 
 
 def held_before(own: Collection[Allocation], policy: GpuPolicy) -> frozenset[GpuUuid]:
@@ -97,13 +119,17 @@ def _tiers(prefer: frozenset[GpuUuid], held: frozenset[GpuUuid]) -> Iterator[fro
     yield held
 
 
-def _together(pod: PodRequest, state: NodeState) -> PodChoice | None:
-    found = assign(pod, state)
+def _together(pod: PodRequest, state: NodeState, fixed: Collection[Allocation]) -> PodChoice | None:
+    found = assign(pod, state, fixed=fixed)
     if found is None:
         return None
-    allocations = tuple(_allocation(pod, *each) for each in zip(pod.containers, found, strict=True))
-    reasons = (f"{gpus_text(view.gpu.minor for view in each)}: so that each container finds room" for each in found)
-    return PodChoice(allocations, tuple(reasons))
+    own, reasons = list(fixed), {}
+    for container in pod.containers:
+        if (chosen := found.get(container.name)) is not None:
+            own.append(_allocation(pod, container, chosen))
+            on = gpus_text(view.gpu.minor for view in chosen)
+            reasons[container.name] = f"{on}: so that each container finds room"
+    return _choice(pod, own, reasons)
 
 
 def _allocation(pod: PodRequest, container: ContainerRequest, chosen: tuple[GpuView, ...]) -> Allocation:

@@ -23,7 +23,6 @@ from deviceplugin.cluster.webhook.review import Webhook
 from deviceplugin.config.scheduler import Election, NodeChoice, SchedulerSettings
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.cluster_client import ClusterClient
-from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.tokens import TokenBucket
 from deviceplugin.kube.transport import Transport
 from deviceplugin.scheduler.certificates import Certificates
@@ -50,10 +49,8 @@ async def _serve(settings: SchedulerSettings) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    credentials = Credentials(settings.cluster.kubeconfig)
-    await credentials.access()
     writes = TokenBucket(rate=settings.cluster.requests_per_second, burst=settings.cluster.burst)
-    transport = Transport(credentials, connections=_CONNECTIONS)
+    transport = await Transport.open(settings.cluster.kubeconfig, connections=_CONNECTIONS)
     async with ClusterClient(transport, names=settings.names, writes=writes) as client:
         await _work(settings, client, stop)
 

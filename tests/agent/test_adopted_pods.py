@@ -3,16 +3,22 @@
 The period of upkeep is ten minutes here, so whatever is written in time was written because of the pod.
 """
 
+import json
 from pathlib import Path
 
 import pytest
 
+from deviceplugin.cluster.extender.holding import bound_holding
+from deviceplugin.kube.pods import decode_pod_list
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import PodAllocation as Written
 from deviceplugin.model.annotations import format_allocation, parse_allocation
+from deviceplugin.model.belief import believed
+from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.gpu import GpuUuid
-from tests.agent.harness import annotations, check_books, create, node_with_agent, run, share
+from deviceplugin.model.pod import Pod
+from tests.agent.harness import annotations, check_books, create, node_with_agent, run, share, stored
 from tests.fakes.gpunode import GpuNode
 from tests.kubelet.station import Json, pod_json
 
@@ -23,8 +29,18 @@ SOON_S = 10.0  # a second, on a machine that has nothing else to do
 
 async def told(node: GpuNode, pod: Json) -> Written:
     """What the pod says of itself, once it says that it is assigned."""
-    await node.server.until(lambda: annotations(node, pod).get(NAMES.gpu_assigned) == "true", seconds=SOON_S)
+
+    def is_told() -> bool:
+        return believed(shown(node, pod), NAMES).allocation is not None
+
+    await node.server.until(is_told, seconds=SOON_S)
+    assert annotations(node, pod)[NAMES.gpu_assigned] == "true"
     return parse_allocation(annotations(node, pod)[NAMES.allocation])
+
+
+def shown(node: GpuNode, pod: Json) -> Pod:
+    (found,) = decode_pod_list(json.dumps({"items": [stored(node, pod)]}).encode())
+    return found
 
 
 @pytest.mark.parametrize(
@@ -38,8 +54,15 @@ async def told(node: GpuNode, pod: Json) -> Written:
             ),
             NAMES.predicate_time: "1",
         },
+        {
+            NAMES.allocation: "{broken",
+            NAMES.gpu_assigned: "true",
+            NAMES.predicate_node: "another-node",
+            NAMES.gpu_indices(0): "7",
+            NAMES.gpu_indices(5): "7",
+        },
     ],
-    ids=["without annotations", "with one that cannot be read", "with those of the pod it was copied from"],
+    ids=["bare", "with one that cannot be read", "with those of the pod it was copied from", "with another node's"],
 )
 async def test_a_pod_that_no_extender_chose_gpus_for_says_soon_what_it_holds(
     short_tmp: Path, stale: dict[str, str]
@@ -49,6 +72,10 @@ async def test_a_pod_that_no_extender_chose_gpus_for_says_soon_what_it_holds(
         (uid,) = await run(node, pod)
 
         written = await told(node, pod)
+        book = bound_holding(ClusterPod(shown(node, pod)), node.names)
+        assert (book.somewhere, book.problem) == ((), ""), "the extender's book is exact"
+        assert {each.owner.name: each.shares for each in book.allocations} == written.containers
+        assert NAMES.gpu_indices(5) not in annotations(node, pod)
         held = {entry.container: {gpu.uuid for gpu in entry.gpus} for entry in (await check_books(node)).containers}
         assert written.pod == uid
         assert {name: {gpu.uuid for gpu in shares} for name, shares in written.containers.items()} == held
@@ -79,4 +106,5 @@ async def test_where_the_annotation_agrees_nothing_is_written_out_of_turn(short_
         await told(node, adopted)
 
         assert before == {NAMES.allocation: said}
+        await node.server.until(lambda: NAMES.gpu_assigned in annotations(node, chosen), seconds=SOON_S)
         assert (await told(node, chosen)).containers["c"][0].uuid == gpu, "the round for the other pod looks at all"

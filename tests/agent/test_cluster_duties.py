@@ -10,6 +10,7 @@ from deviceplugin.agent.annotating import correct, wanted
 from deviceplugin.agent.refused_pods import delete_refused
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.node_pods import pods_of_node
+from deviceplugin.kube.transport import Transport
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import parse_allocation
 from deviceplugin.model.pod import Pod
@@ -29,7 +30,7 @@ async def server() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 async def client(server: ApiServer, tmp_path: Path) -> AsyncIterator[KubeClient]:
-    connected = await KubeClient.connect(server.kubeconfig(tmp_path / "kubeconfig"))
+    connected = KubeClient(await Transport.open(server.kubeconfig(tmp_path / "kubeconfig")))
     yield connected
     await connected.close()
 

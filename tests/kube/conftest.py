@@ -1,12 +1,14 @@
 """The stand-in API server and a client of it, for every test of the edge."""
 
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.transport import Timeouts
+from deviceplugin.kube.transport import Timeouts, Transport
+from tests.e2e.cluster.certificates import Authority
 from tests.fakes.apiserver import ApiServer
 
 
@@ -19,5 +21,21 @@ async def server() -> AsyncIterator[ApiServer]:
 @pytest.fixture
 async def client(server: ApiServer, tmp_path: Path) -> AsyncIterator[KubeClient]:
     timeouts = Timeouts(connect=1.0, request=1.0, silence=1.0)
-    async with await KubeClient.connect(server.kubeconfig(tmp_path / "kubeconfig"), timeouts=timeouts) as connected:
+    kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+    async with KubeClient(await Transport.open(kubeconfig, timeouts=timeouts)) as connected:
         yield connected
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "pki")
+
+
+@pytest.fixture
+async def secure(authority: Authority) -> AsyncIterator[ApiServer]:
+    """Speaks TLS under the names 127.0.0.1 and api.example."""
+    pair = authority.issue("serving", common_name="api", names=["127.0.0.1", "api.example"])
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.certificate))
+    context.load_cert_chain(pair.certificate, pair.key)
+    async with ApiServer(tls=context) as server:
+        yield server

@@ -10,7 +10,7 @@ from deviceplugin.errors import KubeConflictError, KubeError, KubeGoneError, Kub
 from deviceplugin.kube.changes import EventKind, WatchEvent
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.node_pods import pods_of_node
-from deviceplugin.kube.transport import Timeouts
+from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.pod import Pod
 from tests.fakes.apiserver import ApiServer, Harm, JsonObject, container, node, pod
@@ -241,7 +241,7 @@ async def test_names_cannot_leave_their_place_in_the_path(server: ApiServer, cli
 
 
 async def test_nothing_is_left_open_after_close(server: ApiServer, tmp_path: Path) -> None:
-    client = await KubeClient.connect(server.kubeconfig(tmp_path / "kc"), timeouts=Timeouts(request=1.0))
+    client = KubeClient(await Transport.open(server.kubeconfig(tmp_path / "kc"), timeouts=Timeouts(request=1.0)))
     await client.list(PODS)
     await client.close()
     await client.close()

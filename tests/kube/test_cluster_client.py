@@ -9,7 +9,7 @@ import pytest
 
 from deviceplugin.errors import KubeConflictError, KubeError, KubeNotFoundError
 from deviceplugin.kube.cluster_client import ClusterClient
-from deviceplugin.kube.transport import Timeouts
+from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodRef, PodUid
 from tests.fakes.apiserver import ApiServer, Harm, container, node, pod
 
@@ -18,7 +18,7 @@ TIMEOUTS = Timeouts(connect=1.0, request=1.0, silence=1.0)
 
 @pytest.fixture
 async def cluster(server: ApiServer, tmp_path: Path) -> AsyncIterator[ClusterClient]:
-    async with await ClusterClient.connect(server.kubeconfig(tmp_path / "kc"), timeouts=TIMEOUTS) as connected:
+    async with ClusterClient(await Transport.open(server.kubeconfig(tmp_path / "kc"), timeouts=TIMEOUTS)) as connected:
         yield connected
 
 
@@ -96,8 +96,8 @@ async def test_many_binds_at_once_use_many_connections(server: ApiServer, tmp_pa
     refs = [made(server, f"p{number}") for number in range(32)]
     server.faults.slow(seconds=0.2, times=32, path="/binding")
     loop = asyncio.get_running_loop()
-    async with await ClusterClient.connect(
-        server.kubeconfig(tmp_path / "kc"), timeouts=TIMEOUTS, connections=32
+    async with ClusterClient(
+        await Transport.open(server.kubeconfig(tmp_path / "kc"), timeouts=TIMEOUTS, connections=32)
     ) as client:
         started = loop.time()
         await asyncio.gather(*(client.bind(ref, "n1", {}) for ref in refs))

@@ -13,7 +13,7 @@ from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.leases import Lease, LeaseView, Term, micro_time
 from deviceplugin.kube.secrets import NewSecret
 from deviceplugin.kube.tokens import TokenBucket
-from deviceplugin.kube.transport import Timeouts
+from deviceplugin.kube.transport import Timeouts, Transport
 from tests.fakes.apiserver import ApiServer, Harm, JsonObject
 
 TIMEOUTS = Timeouts(connect=1.0, request=1.0, silence=1.0)
@@ -22,7 +22,7 @@ OLD, NEW = (f"-----BEGIN CERTIFICATE-----\n{name}\n".encode() for name in ("old"
 
 @pytest.fixture
 async def cluster(server: ApiServer, tmp_path: Path) -> AsyncIterator[ClusterClient]:
-    async with await ClusterClient.connect(server.kubeconfig(tmp_path / "kc"), timeouts=TIMEOUTS) as connected:
+    async with ClusterClient(await Transport.open(server.kubeconfig(tmp_path / "kc"), timeouts=TIMEOUTS)) as connected:
         yield connected
 
 
@@ -155,8 +155,8 @@ def stale(server: ApiServer) -> JsonObject:
 async def test_writes_wait_for_a_token_and_leases_and_reads_do_not(server: ApiServer, tmp_path: Path) -> None:
     now = 0.0
     bucket = TokenBucket(rate=100, burst=1, clock=lambda: now)
-    async with await ClusterClient.connect(
-        server.kubeconfig(tmp_path / "kc"), timeouts=TIMEOUTS, writes=bucket
+    async with ClusterClient(
+        await Transport.open(server.kubeconfig(tmp_path / "kc"), timeouts=TIMEOUTS), writes=bucket
     ) as client:
         made = await client.create_secret(NewSecret("d", "s", {}))
         lease = await client.create_lease(Lease("d", "l", Term("a", 15)))

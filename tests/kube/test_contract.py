@@ -118,13 +118,13 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     timeouts = Timeouts(connect=2.0, request=5.0, silence=5.0)
     if request.param == "real":
         transport = Transport(Credentials(Path(REAL)), timeouts=timeouts)
-        async with await KubeClient.connect(Path(REAL), timeouts=timeouts) as client:
+        async with KubeClient(await Transport.open(Path(REAL), timeouts=timeouts)) as client:
             yield Real(transport, client)
         await transport.close()
         return
     async with (
         ApiServer(bookmark_seconds=0.5) as server,
-        await KubeClient.connect(server.kubeconfig(tmp_path / "kc"), timeouts=timeouts) as client,
+        KubeClient(await Transport.open(server.kubeconfig(tmp_path / "kc"), timeouts=timeouts)) as client,
     ):
         yield StandIn(server, client)
 

@@ -54,7 +54,7 @@ def leads(elector: LeaderElector) -> bool:
 
 @pytest.fixture
 async def world(server: ApiServer, tmp_path: Path) -> AsyncIterator[World]:
-    async with await ClusterClient.connect(server.kubeconfig(tmp_path / "kc"), timeouts=TIMEOUTS) as client:
+    async with ClusterClient(await Transport.open(server.kubeconfig(tmp_path / "kc"), timeouts=TIMEOUTS)) as client:
         yield World(server, client)
 
 
@@ -172,7 +172,7 @@ async def test_running_electors_hand_over_when_the_leader_is_cut_off(server: Api
     timing = LeaseTiming(lease=1, renew=0.5, retry=0.05)
     async with AsyncExitStack() as stack:
         kubeconfig = server.kubeconfig(tmp_path / "kc")
-        clients = [await ClusterClient.connect(kubeconfig, timeouts=TIMEOUTS) for _ in "ab"]
+        clients = [ClusterClient(await Transport.open(kubeconfig, timeouts=TIMEOUTS)) for _ in "ab"]
         for client in clients:
             stack.push_async_callback(client.close)
         a, b = (

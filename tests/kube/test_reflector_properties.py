@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.node_pods import PodChange, PodReflector
 from deviceplugin.kube.reflector import ChangeKind, Pace
-from deviceplugin.kube.transport import Timeouts
+from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import Pod
 from tests.fakes.apiserver import ApiError, ApiServer, Harm, pod
@@ -110,7 +110,7 @@ async def follow(script: list[Step], kubeconfig: Path) -> None:
 
     async with (
         ApiServer(bookmark_seconds=0.05) as server,
-        await KubeClient.connect(server.kubeconfig(kubeconfig), timeouts=TIMEOUTS) as client,
+        KubeClient(await Transport.open(server.kubeconfig(kubeconfig), timeouts=TIMEOUTS)) as client,
     ):
         story = Story(server)
         reflector = PodReflector(client, node=NODE, pace=PACE, jitter=lambda: 0.5)

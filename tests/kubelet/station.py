@@ -43,7 +43,7 @@ from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import ContainerRef, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
-from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import Resource, ResourceNames
 from deviceplugin.placement.choice import Choice
@@ -90,6 +90,7 @@ class Station:
         self.known: list[Pod] = []
         self.told = Told()
         self.placed: list[Grant] = []
+        self.cordoned: frozenset[GpuUuid] = frozenset()
         self.base = base
         self.pods_refused = False
         self.feed = DeviceFeed(catalog(inventory))
@@ -202,6 +203,7 @@ class Station:
             find_pod=self._find,
             watched_pods=lambda: self.known,
             hinted=wishes.gpus,
+            cordoned=lambda: self.cordoned,
             soft_cores=wishes.soft_cores,
             processes=dict,
             exists=lambda path: Path(path).exists(),

@@ -107,6 +107,7 @@ async def test_usage_names_every_gpu(agent: Agent) -> None:
         "memory_used_bytes": 10,
         "utilization_percent": 75,
         "processes": 0,
+        "cordoned": False,
     }
     assert (found["gpus"][0]["utilization_percent"], found["gpus"][0]["reason"]) == (None, "XID 79")
 

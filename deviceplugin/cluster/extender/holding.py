@@ -1,19 +1,19 @@
 """What one pod holds of one node, and how we know of it.
 
-In: a bound pod with its annotations, or what a verb decided. Out: `Holding`. An allocation annotation is believed only
-where it was written for this very pod (UID) and this very node: annotations are copied along when a pod is recreated
-from its own YAML. A container of which no annotation speaks was placed by somebody else, on GPUs that nobody has told
-us: it stands in `somewhere` until the node's agent writes the allocation back.
+In: a bound pod with its annotations, or what a verb decided. Out: `Holding`. Which annotations are believed says
+`model.belief`, which the node's agent asks too. A container of which no annotation speaks was placed by somebody else,
+on GPUs that nobody has told us: it stands in `somewhere` until the node's agent writes the allocation back.
 """
 
 import enum
 import math
 from dataclasses import dataclass
 
-from deviceplugin.errors import ParseError, VcudaError
+from deviceplugin.errors import VcudaError
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef
 from deviceplugin.model.annotation_names import AnnotationNames
-from deviceplugin.model.annotations import PodAllocation, parse_allocation
+from deviceplugin.model.annotations import PodAllocation
+from deviceplugin.model.belief import believed
 from deviceplugin.model.cluster_pod import ClusterPod, ScheduledCondition
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest, pod_request
@@ -71,8 +71,8 @@ def bound_holding(found: ClusterPod, names: ResourceNames) -> Holding:
         asked, problem = PodRequest(pod.api_ref, ()), error.message
     else:
         problem = ""
-    written, doubt = _believed(pod, AnnotationNames(names.domain))
-    exact, somewhere = _split(pod, asked, written)
+    said = believed(pod, AnnotationNames(names.domain))
+    exact, somewhere = _split(pod, asked, said.allocation)
     return Holding(
         pod=pod.api_ref,
         node=pod.node,
@@ -81,7 +81,7 @@ def bound_holding(found: ClusterPod, names: ResourceNames) -> Holding:
         somewhere=somewhere,
         priority=found.priority,
         deleting=pod.deleting,
-        problem=problem or doubt,
+        problem=problem or said.doubt,
     )
 
 
@@ -102,21 +102,6 @@ def _is_later(version: str, known: str) -> bool:
     if version.isdecimal() and known.isdecimal():
         return int(version) > int(known)
     return version != known
-
-
-def _believed(pod: Pod, names: AnnotationNames) -> tuple[PodAllocation | None, str]:
-    text = pod.annotations.get(names.allocation)
-    if text is None:
-        return None, ""
-    try:
-        written = parse_allocation(text)
-    except ParseError as error:
-        return None, error.message
-    if written.pod not in (pod.ref.uid, pod.api_uid):
-        return None, f"annotation {names.allocation} was written for another pod; it is not believed"
-    if pod.annotations.get(names.predicate_node, pod.node) != pod.node:
-        return None, f"annotation {names.allocation} was written for another node; it is not believed"
-    return written, ""
 
 
 def _split(

@@ -4,15 +4,12 @@ In: `asked` for each request, figures when scraped. Out: a registry of its own a
 reference: names, labels and meanings are interfaces, and docs are made from it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-import prometheus_client
-from prometheus_client.core import CollectorRegistry, GaugeMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.process_collector import ProcessCollector
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from deviceplugin.cluster.http.verbs import Figures
+from deviceplugin.exposition import Exposition, gauge_of
 from deviceplugin.model.metric import Family
 
 REQUESTS = Family(
@@ -62,22 +59,10 @@ class SchedulerMetrics:
     """Everything that one scheduler counts."""
 
     def __init__(self, figures: Callable[[], Figures], *, version: str) -> None:
-        # Otherwise each counter brings a second series that nobody reads.
-        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = CollectorRegistry()
-        self.registry.register(_FiguresCollector(figures))
-        ProcessCollector(registry=self.registry)
-        self._requests = prometheus_client.Counter(
-            REQUESTS.name, REQUESTS.help, REQUESTS.labels, registry=self.registry
-        )
-        self._seconds = prometheus_client.Histogram(
-            SECONDS.name, SECONDS.help, SECONDS.labels, buckets=_BUCKETS, registry=self.registry
-        )
-        self._rejections = prometheus_client.Counter(
-            REJECTIONS.name, REJECTIONS.help, REJECTIONS.labels, registry=self.registry
-        )
-        build = prometheus_client.Gauge(BUILD.name, BUILD.help, BUILD.labels, registry=self.registry)
-        build.labels(version=version).set(1)
+        self._exposition = out = Exposition(lambda: _collect(figures()), build=BUILD, version=version)
+        self._requests = out.counter(REQUESTS)
+        self._seconds = out.histogram(SECONDS, _BUCKETS)
+        self._rejections = out.counter(REJECTIONS)
 
     def asked(self, verb: str, outcome: str, seconds: float, rejections: Mapping[str, int]) -> None:
         """One request was answered, either way."""
@@ -88,35 +73,17 @@ class SchedulerMetrics:
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """The text in the format that the scraper asks for, and its content type."""
-        encode, content_type = choose_encoder(accept)
-        return encode(self.registry), content_type
+        return self._exposition.render(accept)
 
 
-class _FiguresCollector(Collector):
-    """Turns figures into gauges at each scrape, so that they agree with each other."""
-
-    def __init__(self, figures: Callable[[], Figures]) -> None:
-        self._figures = figures
-
-    def describe(self) -> Iterable[Metric]:
-        return ()  # registering must not ask what is not there yet
-
-    def collect(self) -> Iterator[Metric]:
-        now = self._figures()
-        for family, value in (
-            (RESERVATIONS, now.reservations),
-            (PODS, now.pods),
-            (NODES, now.nodes),
-            (GPUS, now.gpus),
-            (LEADER, now.leads),
-        ):
-            yield _gauge(family, {"": float(value)})
-        yield _gauge(DAYS_LEFT, now.days_left)
-        yield _gauge(SILENCE, now.silence)
-
-
-def _gauge(family: Family, values: Mapping[str, float]) -> Metric:
-    gauge = GaugeMetricFamily(family.name, family.help, labels=family.labels)
-    for label, value in values.items():
-        gauge.add_metric((label,) if family.labels else (), value)
-    return gauge
+def _collect(now: Figures) -> Iterator[Metric]:
+    for family, value in (
+        (RESERVATIONS, now.reservations),
+        (PODS, now.pods),
+        (NODES, now.nodes),
+        (GPUS, now.gpus),
+        (LEADER, now.leads),
+    ):
+        yield gauge_of(family, [((), float(value))])
+    for family, values in ((DAYS_LEFT, now.days_left), (SILENCE, now.silence)):
+        yield gauge_of(family, [((label,), value) for label, value in values.items()])

@@ -1,0 +1,65 @@
+"""A registry of metrics and its text, for whoever serves some: the agent and the scheduler alike.
+
+In: descriptions (`model.metric.Family`), and a function that says at each scrape what is true at that moment. Out:
+counters and the like to count on, and the text of all of it. Not here: which metrics there are.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import prometheus_client
+from prometheus_client.core import CollectorRegistry, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from deviceplugin.model.metric import Family
+
+
+class Exposition:
+    """`collect` is asked at each scrape and not before, so that its gauges agree with each other.
+
+    `build` gets the version of vcuda as its label; the process itself is described too.
+    """
+
+    def __init__(self, collect: Callable[[], Iterable[Metric]], *, build: Family, version: str) -> None:
+        # Otherwise each counter brings a second series that nobody reads.
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry = CollectorRegistry()
+        self._registry.register(_AtScrape(collect))
+        ProcessCollector(registry=self._registry)
+        self.gauge(build).labels(version=version).set(1)
+
+    def counter(self, family: Family) -> prometheus_client.Counter:
+        return prometheus_client.Counter(family.name, family.help, family.labels, registry=self._registry)
+
+    def gauge(self, family: Family) -> prometheus_client.Gauge:
+        return prometheus_client.Gauge(family.name, family.help, family.labels, registry=self._registry)
+
+    def histogram(self, family: Family, buckets: Sequence[float]) -> prometheus_client.Histogram:
+        return prometheus_client.Histogram(
+            family.name, family.help, family.labels, buckets=buckets, registry=self._registry
+        )
+
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """The text in the format that the scraper asks for, and its content type."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+
+def gauge_of(family: Family, rows: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
+    """One gauge for a scrape: values by their labels."""
+    gauge = GaugeMetricFamily(family.name, family.help, labels=family.labels)
+    for labels, value in rows:
+        gauge.add_metric(labels, value)
+    return gauge
+
+
+class _AtScrape(Collector):
+    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        self._collect = collect
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # registering must not ask what is not there yet
+
+    def collect(self) -> Iterable[Metric]:
+        return self._collect()

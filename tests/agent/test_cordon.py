@@ -1,0 +1,92 @@
+"""An operator takes GPUs out of a node, and the agent keeps new work from them."""
+
+from pathlib import Path
+
+from deviceplugin.model.allocation import GpuShare, PodUid
+from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotations import PodAllocation, format_allocation
+from deviceplugin.model.gpu import GpuUuid
+from tests.agent.harness import NODE, minors, node_with_agent, refused, run, share, until_usage
+from tests.fakes.gpunode import GpuNode
+
+NAMES = AnnotationNames()
+HAMI = "hami.io/device-cordon"
+
+
+def make_node(node: GpuNode, annotations: dict[str, str] | None = None) -> None:
+    meta = {"name": NODE, "annotations": annotations or {}}
+    node.server.store.create("nodes", {"apiVersion": "v1", "kind": "Node", "metadata": meta})
+
+
+def annotate(node: GpuNode, annotations: dict[str, str | None]) -> None:
+    node.server.store.patch("nodes", NODE, {"metadata": {"annotations": annotations}}, namespace="")
+
+
+async def until_cordoned(node: GpuNode, *wanted: int) -> None:
+    await until_usage(
+        node,
+        lambda usage: {gpu.minor for gpu in usage.gpus if gpu.cordoned} == set(wanted),
+        what=f"GPUs {wanted} are shown as cordoned",
+    )
+
+
+async def test_a_cordon_is_followed_within_moments_and_shown_everywhere(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp, started=False) as node:
+        make_node(node)
+        await node.start_agent()
+        (first,) = await run(node, share("first"))
+        assert minors(node, first) == [0]
+        uuid = next(gpu.uuid for gpu in (await node.agent.usage()).gpus if gpu.minor == 0)
+
+        annotate(node, {NAMES.cordon: f"{uuid},1", HAMI: "2"})
+        await until_cordoned(node, 0, 1, 2)
+        (second,) = await run(node, share("second"))
+        assert minors(node, second) == [3]
+        assert (await node.agent.get("/graph")).text.count("cordoned") == 3
+        metrics = (await node.agent.get("/metrics")).text
+        assert f'vcuda_gpu_cordoned{{gpu="{uuid}",node="{NODE}"}} 1.0' in metrics
+        assert metrics.count("vcuda_gpu_cordoned{") == 8
+
+        annotate(node, {NAMES.cordon: None, HAMI: None})
+        await until_cordoned(node)
+        (third,) = await run(node, share("third"))
+        assert minors(node, third) == [0], "the fullest that has room"
+
+
+async def test_a_fresh_agent_knows_the_cordon_before_it_places_anything(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp, started=False) as node:
+        make_node(node, {NAMES.cordon: "0,1"})
+        await node.start_agent()
+        (first,) = await run(node, share("first"))
+        assert minors(node, first) == [2]
+
+
+async def test_what_was_bound_to_a_gpu_before_its_cordon_is_carried_out(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp, started=False) as node:
+        make_node(node, {NAMES.cordon: "0"})
+        await node.start_agent()
+        await until_cordoned(node, 0)
+        uuid = GpuUuid(next(gpu.uuid for gpu in (await node.agent.usage()).gpus if gpu.minor == 0))
+        pod = share("bound")
+        held = {"c": (GpuShare(uuid, 20, 8),)}
+        text = format_allocation(PodAllocation(PodUid(pod["metadata"]["uid"]), held))
+        pod["metadata"]["annotations"] = {NAMES.allocation: text}
+        (uid,) = await run(node, pod)
+        assert minors(node, uid) == [0]
+
+
+async def test_where_all_that_is_left_is_cordoned_the_pod_is_refused_and_told(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp, started=False) as node:
+        make_node(node, {NAMES.cordon: "0,1,2,3,4,5,6,7"})
+        await node.start_agent()
+        assert "GPUs 0-7 are cordoned; ask for less, or have a GPU uncordoned" in await refused(node, share("p"))
+
+
+async def test_an_agent_that_may_not_watch_its_node_goes_on_without_a_cordon(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp, started=False) as node:
+        make_node(node, {NAMES.cordon: "0"})
+        node.server.faults.fail(403, times=10_000, method="GET", path="/api/v1/nodes")
+        await node.start_agent()
+        (first,) = await run(node, share("first"))
+        assert minors(node, first) == [0]
+        assert node.agent.entries("the node's cordon is not known yet; GPUs are given as if there were none")

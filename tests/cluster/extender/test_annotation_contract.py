@@ -1,0 +1,30 @@
+"""The extender's side of the contract about a pod's annotations; the agent's is in tests/kubelet, by the same table."""
+
+import pytest
+
+from deviceplugin.cluster.extender.holding import bound_holding
+from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.units import ResourceNames
+from tests.annotation_cases import IDS, NODE, SIZES, Case, cases
+from tests.kubelet.makers import pod
+
+CASES = cases("uid-p")
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_what_is_believed_is_exact_and_the_rest_is_anywhere(case: Case) -> None:
+    asking = [(name, *size) for name, size in SIZES.items()]
+    found = bound_holding(
+        ClusterPod(pod("p", *asking, node=NODE, api_uid="uid-p", annotations=case.annotations)), ResourceNames()
+    )
+    known = {each.owner.name for each in found.allocations} & set(SIZES)
+    assert known == case.exact
+    assert {each.name for each in found.somewhere} == set(SIZES) - case.exact
+
+
+@pytest.mark.parametrize("uid", ["uid-p", "uid-of-the-mirror"])
+def test_a_static_pod_is_believed_by_either_of_its_uids(uid: str) -> None:
+    (case,) = (each for each in cases(uid) if each.name == "bound by our extender")
+    asking = [(name, *size) for name, size in SIZES.items()]
+    shown = pod("p", *asking, node=NODE, api_uid="uid-of-the-mirror", annotations=case.annotations)
+    assert not bound_holding(ClusterPod(shown), ResourceNames()).somewhere

@@ -1,0 +1,141 @@
+"""Certificates in both directions: whom we trust, and what we show."""
+
+import ssl
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.errors import KubeError
+from deviceplugin.kube.client import KubeClient
+from deviceplugin.kube.credentials import PrivateFiles, access_of
+from deviceplugin.kube.node_pods import PodReflector
+from deviceplugin.kube.reading import read
+from deviceplugin.kube.reflector import Pace
+from deviceplugin.kube.transport import Transport
+from tests.e2e.cluster.certificates import Authority
+from tests.fakes.apiserver import ApiServer, pod
+from tests.kube.kubeconfigs import PODS, TIMEOUTS, ask, config, plugin, trusting
+from tests.waiting import in_background, until
+
+
+async def test_an_exec_plugin_gives_a_client_certificate(
+    secure: ApiServer, authority: Authority, tmp_path: Path
+) -> None:
+    require_client_certificates(secure)
+    pair = authority.issue("agent", common_name="agent")
+    status = {"clientCertificateData": pair.certificate.read_text(), "clientKeyData": pair.key.read_text()}
+    await ask(config(secure, tmp_path / "kc", plugin(tmp_path, status), cluster=trusting(authority)))
+
+
+async def test_a_client_certificate_in_a_file_is_shown(secure: ApiServer, authority: Authority, tmp_path: Path) -> None:
+    require_client_certificates(secure)
+    pair = authority.issue("agent", common_name="agent")
+    user = {"client-certificate": "pki/agent.crt", "client-key": str(pair.key)}
+    await ask(config(secure, tmp_path / "kc", user, cluster={"certificate-authority": "pki/ca.crt"}))
+
+
+async def test_a_server_that_wants_a_certificate_refuses_us_without_one(
+    secure: ApiServer, authority: Authority, tmp_path: Path
+) -> None:
+    require_client_certificates(secure)
+    with pytest.raises(KubeError, match="could not be asked"):
+        await ask(config(secure, tmp_path / "kc", {}, cluster=trusting(authority)))
+
+
+async def test_a_certificate_of_an_unknown_authority_is_refused(secure: ApiServer, tmp_path: Path) -> None:
+    with pytest.raises(KubeError, match="certificate is not trusted"):
+        await ask(config(secure, tmp_path / "kc", {}))
+
+
+async def test_a_certificate_for_another_name_needs_tls_server_name(
+    secure: ApiServer, authority: Authority, tmp_path: Path
+) -> None:
+    local = f"https://localhost:{secure.port}"
+    with pytest.raises(KubeError, match="certificate is not trusted"):
+        await ask(config(secure, tmp_path / "kc", {}, cluster=trusting(authority) | {"server": local}))
+    named = trusting(authority) | {"server": local, "tls-server-name": "api.example"}
+    await ask(config(secure, tmp_path / "kc", {}, cluster=named))
+
+
+async def test_a_user_may_choose_not_to_verify(secure: ApiServer, tmp_path: Path) -> None:
+    await ask(config(secure, tmp_path / "kc", {}, cluster={"insecure-skip-tls-verify": True}))
+
+
+def test_keys_of_a_kubeconfig_are_private_files_that_go_with_the_credentials(
+    authority: Authority, tmp_path: Path
+) -> None:
+    pair = authority.issue("agent", common_name="agent")
+    status = {"clientCertificateData": pair.certificate.read_text(), "clientKeyData": pair.key.read_text()}
+    keep = PrivateFiles()
+    access = access_of(read(config(ApiServer(port=1), tmp_path / "kc", plugin(tmp_path, status))), keep, where="it")
+    assert access.client_certificate is not None
+    certificate, key = access.client_certificate
+    assert key is not None
+    assert key.read_bytes() == pair.key.read_bytes()
+    assert (key.stat().st_mode & 0o777, key.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    del keep
+    assert not certificate.parent.exists()
+
+
+def require_client_certificates(server: ApiServer) -> None:
+    assert server.tls is not None
+    server.tls.verify_mode = ssl.CERT_REQUIRED
+
+
+def serving(authority: Authority) -> ssl.SSLContext:
+    pair = authority.issue("serving", common_name="api", names=["127.0.0.1"])
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pair.certificate, pair.key)
+    return context
+
+
+def bundled(server: ApiServer, authority: Authority, folder: Path) -> tuple[Path, Path]:
+    """A file with the authority, and a kubeconfig that names it."""
+    bundle = folder / "ca.crt"
+    bundle.write_bytes(authority.certificate.read_bytes())
+    return bundle, config(server, folder / "kc", {}, cluster={"certificate-authority": str(bundle)})
+
+
+async def test_a_server_that_comes_back_with_another_certificate_is_followed(
+    secure: ApiServer, authority: Authority, tmp_path: Path
+) -> None:
+    """Of the same authority: nothing needs to be read again."""
+    kubeconfig = config(secure, tmp_path / "kc", {}, cluster=trusting(authority))
+    async with KubeClient(await Transport.open(kubeconfig, timeouts=TIMEOUTS)) as client:
+        await client.list(PODS)
+        async with secure.refuse():
+            secure.tls = serving(authority)
+        await client.list(PODS)
+
+
+async def test_an_authority_that_was_replaced_in_its_file_is_read_again(
+    secure: ApiServer, authority: Authority, tmp_path: Path
+) -> None:
+    """As kubelet replaces ca.crt of a service account in its place when a cluster changes its authority."""
+    bundle, kubeconfig = bundled(secure, authority, tmp_path)
+    async with KubeClient(await Transport.open(kubeconfig, timeouts=TIMEOUTS)) as client:
+        await client.list(PODS)
+        other = Authority(tmp_path / "other")
+        async with secure.refuse():
+            secure.tls = serving(other)
+        with pytest.raises(KubeError, match="certificate is not trusted"):
+            await client.list(PODS)
+        bundle.write_bytes(other.certificate.read_bytes())
+        await client.list(PODS)
+
+
+async def test_a_watch_follows_a_server_to_its_new_authority(
+    secure: ApiServer, authority: Authority, tmp_path: Path
+) -> None:
+    bundle, kubeconfig = bundled(secure, authority, tmp_path)
+    async with KubeClient(await Transport.open(kubeconfig, timeouts=TIMEOUTS)) as client:
+        reflector = PodReflector(client, node="n1", pace=Pace(first_wait=0.01, most_wait=0.02))
+        async with in_background(reflector.run()):
+            await until(lambda: reflector.synced.is_set() and secure.open_watches == 1)
+            other = Authority(tmp_path / "other")
+            async with secure.refuse():
+                secure.tls = serving(other)
+                bundle.write_bytes(other.certificate.read_bytes())
+                secure.store.create("pods", pod("new", node="n1"))
+            await until(lambda: len(reflector.pods) == 1)
+            assert reflector.lists == 1

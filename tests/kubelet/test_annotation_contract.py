@@ -1,0 +1,60 @@
+"""The agent's side of the contract about a pod's annotations; the extender's is in tests/cluster, by the same table."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.agent.annotating import corrections, says
+from deviceplugin.cluster.extender.holding import bound_holding
+from deviceplugin.kube.pods import decode_pod_list
+from deviceplugin.model.annotations import parse_gpu_indices
+from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.pod import Pod
+from tests.annotation_cases import IDS, NAMES, SIZES, Case, cases
+from tests.kubelet.makers import inventory
+from tests.kubelet.station import Json, pod_json, station
+
+
+def stale_or_not(number: int) -> tuple[Json, Case]:
+    pod = pod_json("p", *((name, *size) for name, size in SIZES.items()))
+    case = cases(pod["metadata"]["uid"])[number]
+    pod["metadata"]["annotations"] = dict(case.annotations)
+    return pod, case
+
+
+def shown(pod: Json) -> Pod:
+    (found,) = decode_pod_list(json.dumps({"items": [pod]}).encode())
+    return found
+
+
+@pytest.mark.parametrize("number", range(len(IDS)), ids=IDS)
+async def test_the_agent_follows_what_is_believed_and_writes_what_is_true(short_tmp: Path, number: int) -> None:
+    pod, case = stale_or_not(number)
+    annotations = pod["metadata"]["annotations"]
+    async with station(short_tmp, inventory(4)) as node:
+        verdict = await node.kubelet.admit(pod)
+        assert verdict.admitted, verdict.message
+        await node.kubelet.wait_running(verdict.uid)
+        assert {name: node.minors(verdict.uid, name) for name in SIZES} == {
+            name: [minor] for name, minor in case.placed.items()
+        }
+
+        grants = node.ledger.grants()
+        for name, value in corrections(shown(pod), grants, inventory(4), NAMES).items():
+            if value is None:
+                del annotations[name]
+            else:
+                annotations[name] = value
+        assert corrections(shown(pod), grants, inventory(4), NAMES) == {}, "written once"
+        assert all(says(shown(pod), grant, NAMES) for grant in grants)
+        book = bound_holding(ClusterPod(shown(pod)), node.node.layout.names)
+        assert book.somewhere == ()
+        assert book.problem == ""
+        assert {each.owner.name: each.shares for each in book.allocations} == {
+            grant.allocation.owner.name: grant.allocation.shares for grant in grants
+        }
+        indices = {
+            name: parse_gpu_indices(text) for name, text in annotations.items() if NAMES.gpu_index_prefix in name
+        }
+        assert indices == {NAMES.gpu_indices(at): (case.placed[name],) for at, name in enumerate(SIZES)}
