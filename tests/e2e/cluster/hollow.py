@@ -78,7 +78,7 @@ class HollowNodes:
             return
         try:
             if "deletionTimestamp" in metadata:
-                self.admin.delete(f"{path}?gracePeriodSeconds=0")
+                self.admin.text("DELETE", path, body=_end_of(metadata["uid"]))
             elif item.get("status", {}).get("phase") == "Pending":
                 self.admin.merge(f"{path}/status", {"metadata": {"uid": metadata["uid"]}, "status": _running(item)})
         except ApiError as error:
@@ -164,6 +164,11 @@ def _lease(name: str) -> JsonObject:
         "metadata": {"name": name},
         "spec": {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": _now(micro=True)},
     }
+
+
+def _end_of(uid: str) -> JsonObject:
+    """Of this very pod: by the time that its event is looked at, another may have its name."""
+    return {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
 
 
 def _running(item: JsonObject) -> JsonObject:
