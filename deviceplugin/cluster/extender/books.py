@@ -10,7 +10,7 @@ or why it cannot be used. Not here: any choice, and the API server. Invariants:
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from deviceplugin.cluster.extender.holding import Hold, Holding, bound_holding
@@ -101,6 +101,11 @@ class Books:
     def problem(self, node: str) -> Refusal | None:
         book = self._nodes.get(node)
         return UNKNOWN_NODE if book is None else book.problem
+
+    @property
+    def nominated_nodes(self) -> Container[str]:
+        """Nodes on which kube-scheduler makes room for some pod."""
+        return self._nominated
 
     def nominated(self, node: str) -> Iterable[ClusterPod]:
         """Pods for which kube-scheduler makes room there."""
