@@ -20,11 +20,12 @@ from deviceplugin.errors import CapacityError
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.placement.cards import Cards, Foresight, cards_of
 from deviceplugin.placement.fragmentation import Fragmentation
 from deviceplugin.placement.gate import Gate
 from deviceplugin.placement.node_choice import Aside, NodeChoice, Verdict
-from deviceplugin.placement.node_score import LAST, Change, Score, score
+from deviceplugin.placement.node_score import LAST, Change, Score, Totals, score, score_of_totals, totals_of
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.pod import PodChoice, place_pod
 from deviceplugin.placement.workload import ASSUMED, NO_NEEDS, Workload
@@ -47,6 +48,13 @@ class _Task:
     gpu_policy: GpuPolicy
 
     @property
+    def share(self) -> Request | None:
+        """What the pod takes, where that alone says what is left of a node's totals, whichever its GPUs are."""
+        only = self.pod.containers[0].request if len(self.pod.containers) == 1 else None
+        simple = only is not None and only.kind is RequestKind.SHARE
+        return only if simple and self.node_policy is not NodePolicy.FRAGMENTATION else None
+
+    @property
     def shape(self) -> tuple[object, ...]:
         return (self.pod.shape, self.needs, self.node_policy, self.gpu_policy)
 
@@ -55,7 +63,9 @@ class _Task:
 class _Alike:
     """Nodes between which neither gate nor score sees a difference, and what was found out about them by shape."""
 
+    first: NodeState
     cards: Cards
+    totals: Totals
     outcomes: dict[int, _Outcome] = field(default_factory=dict)
 
 
@@ -109,7 +119,7 @@ class NodeScorer:
 
     def _look(self, task: _Task, states: Iterable[NodeState]) -> tuple[dict[str, Score], dict[str, Verdict]]:
         """At every node; written for speed, because there are thousands and nearly all have not changed."""
-        shape, nodes = self._shape(task), self._nodes
+        shape, nodes, share = self._shape(task), self._nodes, task.share
         ranked: dict[str, Score] = {}
         refused: dict[str, Verdict] = {}
         for state in states:
@@ -117,7 +127,7 @@ class NodeScorer:
             alike = known[1] if known is not None and known[0] is state else self._remember(state)
             outcome = alike.outcomes.get(shape)
             if outcome is None:
-                outcome = self._judge(task, state, alike.cards)
+                outcome = self._judge(task, state, alike, share)
                 if shape != _NAMES_CARDS:
                     alike.outcomes[shape] = outcome
                     self._kept += 1
@@ -140,7 +150,8 @@ class NodeScorer:
         likeness = _likeness(state)
         alike = self._alike.get(likeness)
         if alike is None:
-            alike = self._alike[likeness] = _Alike(cards_of(state))
+            cards = cards_of(state)
+            alike = self._alike[likeness] = _Alike(state, cards, totals_of(cards))
             self._kept += 1
         self._nodes[state.name] = (state, alike)
         return alike
@@ -151,15 +162,22 @@ class NodeScorer:
         self._shapes.clear()
         self._kept = 0
 
-    def _judge(self, task: _Task, state: NodeState, cards: Cards) -> _Outcome:
+    def _judge(self, task: _Task, state: NodeState, alike: _Alike, share: Request | None) -> _Outcome:
         if state.spare is not None and not state.spare.covers(task.needs):
             return Aside.SPARE
-        if (against := task.gate(state)) is not None:
+        # What the gate needs of a node has been calculated for the first of those that are alike.
+        by_name = bool(task.pod.preferences.gpus.uuids or task.pod.preferences.gpus.not_uuids)
+        if (against := task.gate(state if by_name else alike.first)) is not None:
             return against
-        left = task.after(cards)
-        if left is None:
+        if share is not None:  # the gate is exact for it
+            free = alike.totals
+            taken = (share.gpus * share.cores_per_gpu, share.gpus * share.blocks_per_gpu)
+            left = Totals(free.gpus, free.cores - taken[0], free.blocks - taken[1], free.size)
+            return score_of_totals(task.node_policy, left)
+        after = task.after(alike.cards)
+        if after is None:
             return LAST
-        return score(task.node_policy, Change(cards, left, state.spare, task.needs), self._measure)
+        return score(task.node_policy, Change(alike.cards, after, state.spare, task.needs), self._measure)
 
 
 def _best_first(ranked: Mapping[str, Score]) -> Iterable[str]:

@@ -5,12 +5,12 @@ with nothing reserved, where kube-scheduler is to choose. Nothing is written any
 filtered again gets the node and GPUs it has already, where they are still offered and still serve.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from deviceplugin.cluster.extender.books import Books
 from deviceplugin.cluster.extender.holding import Hold, Holding
-from deviceplugin.cluster.extender.refusal import GONE, PREFERRED, Refusal, refusal_of
+from deviceplugin.cluster.extender.refusal import GONE, Refusal, refusal_of
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.verdicts import Verdicts
 from deviceplugin.cluster.extender.view import Nodes, View
@@ -62,8 +62,7 @@ class Filter:
 
     def _one(self, pod: ClusterPod, asked: PodRequest, nodes: Nodes) -> Filtered:
         if (kept := self._again(pod, asked, nodes)) is not None:
-            aside = {state.name: PREFERRED for state in nodes.states if state.name != kept}
-            return self._answer(pod, (kept,), {**nodes.refused, **aside})
+            return self._answer(pod, (kept,), nodes.refused, aside=[state.name for state in nodes.states])
         choice = self._scorer.choose(
             asked, nodes.states, node_policy=self._settings.node_policy, gpu_policy=self._settings.gpu_policy
         )
@@ -71,8 +70,7 @@ class Filter:
         if choice.node is None or choice.placed is None:
             return self._answer(pod, (), refused)
         self._reserve(pod, asked, choice.node, choice.placed)
-        aside = {name: PREFERRED for name in choice.ranked if name != choice.node and name not in refused}
-        return self._answer(pod, (choice.node,), refused | aside)
+        return self._answer(pod, (choice.node,), refused, aside=choice.ranked)
 
     def _all(self, pod: ClusterPod, asked: PodRequest, nodes: Nodes) -> Filtered:
         fitting, refused = fitting_nodes(self._scorer, self._settings, asked, nodes)
@@ -112,8 +110,12 @@ class Filter:
     def _until(self, pod: ClusterPod) -> float:
         return self._clock() + self._settings.patience.of(pod)
 
-    def _answer(self, pod: ClusterPod, names: tuple[str, ...], refused: Mapping[str, Refusal]) -> Filtered:
-        self._verdicts.record(pod, names[0] if len(names) == 1 else None, refused, fits=bool(names))
+    def _answer(
+        self, pod: ClusterPod, names: tuple[str, ...], refused: Mapping[str, Refusal], *, aside: Iterable[str] = ()
+    ) -> Filtered:
+        """`aside`: nodes that would do as well, the chosen one maybe among them."""
+        chosen = names[0] if len(names) == 1 else None
+        self._verdicts.record(pod, chosen, refused, aside=aside, fits=bool(names))
         return filtered(names, refused)
 
 

@@ -1,8 +1,8 @@
 """One node: its GPUs as its agent wrote them down, and everything that pods hold of them.
 
 In: what the node says of itself, and holdings. Out: a `NodeState` for placement, the same object for as long as the
-pods hold the same; or the reason why the node cannot be used. What pods hold outlives the node's own entry: a node that comes back
-has the same pods, and if it comes back with other GPUs, what was held of the old ones is held of nothing.
+pods hold the same; or the reason why the node cannot be used. What pods hold outlives the node's own entry: a node that
+comes back has the same pods, and if it comes back with other GPUs, what was held of the old ones is held of nothing.
 
 A container that somebody else placed may be on any GPU that has room for it beside what is known: it counts on each of
 them, so that what is left is free wherever it is.
