@@ -74,6 +74,9 @@ class NodeScorer:
 
     def __init__(self, typical: Workload = ASSUMED) -> None:
         self._measure = Fragmentation(typical)
+        self._renewals = 0
+        self._next: Fragmentation | None = None
+        self._unprepared: list[_Alike] = []
         self._nodes: dict[str, tuple[NodeState, _Alike]] = {}
         self._alike: dict[tuple[object, ...], _Alike] = {}
         self._shapes: dict[tuple[object, ...], int] = {}
@@ -81,8 +84,27 @@ class NodeScorer:
 
     def expect(self, typical: Workload) -> None:
         """From now on this is what comes."""
-        self._measure = Fragmentation(typical)
-        self._start_over()
+        self._measure, self._next = Fragmentation(typical), None
+        self._renewals += 1
+
+    def expect_soon(self, typical: Workload) -> None:
+        """The same from when `prepare` has looked at every node; until then answers are as before."""
+        self._next, self._unprepared = Fragmentation(typical), list(self._alike.values())
+
+    def prepare(self, most: int) -> bool:
+        """Looks at so many nodes more, for a choice that had to look at all would keep somebody waiting.
+
+        False where nothing is left to do.
+        """
+        if self._next is None:
+            return False
+        for _ in range(min(most, len(self._unprepared))):
+            alike = self._unprepared.pop()
+            self._next.usable(alike.cards, alike.first.spare)
+        if not self._unprepared:
+            self._measure, self._next = self._next, None
+            self._renewals += 1
+        return self._next is not None
 
     def see(self, states: Iterable[NodeState]) -> None:
         """Prepares for nodes that are new or have changed, so that the next `choose` need not."""
@@ -144,7 +166,12 @@ class NodeScorer:
             return _NAMES_CARDS
         if self._kept >= _MOST_KEPT:
             self._start_over()
-        return self._shapes.setdefault(task.shape, len(self._shapes))
+        return self._shapes.setdefault(self._key(task), len(self._shapes))
+
+    def _key(self, task: _Task) -> tuple[object, ...]:
+        """What was found out by another measure is not looked up again."""
+        measure = self._renewals if task.node_policy is NodePolicy.FRAGMENTATION else 0
+        return (*task.shape, measure)
 
     def _remember(self, state: NodeState) -> _Alike:
         likeness = _likeness(state)

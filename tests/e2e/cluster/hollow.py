@@ -35,6 +35,7 @@ class HollowNodes:
 
     admin: Client
     inventories: Mapping[str, Inventory]
+    runs_pods: bool = True
     over: threading.Event = field(default_factory=threading.Event)
     failures: list[str] = field(default_factory=list)
 
@@ -79,7 +80,7 @@ class HollowNodes:
         try:
             if "deletionTimestamp" in metadata:
                 self.admin.text("DELETE", path, body=_end_of(metadata["uid"]))
-            elif item.get("status", {}).get("phase") == "Pending":
+            elif self.runs_pods and item.get("status", {}).get("phase") == "Pending":
                 self.admin.merge(f"{path}/status", {"metadata": {"uid": metadata["uid"]}, "status": _running(item)})
         except ApiError as error:
             if error.status not in (404, 409, 422):  # it has gone meanwhile, or another has its name
@@ -91,8 +92,11 @@ class HollowNodes:
 
 
 @contextmanager
-def hollow_nodes(admin: Client, inventories: Mapping[str, Inventory]) -> Iterator[HollowNodes]:
-    nodes = HollowNodes(admin, inventories)
+def hollow_nodes(
+    admin: Client, inventories: Mapping[str, Inventory], *, runs_pods: bool = True
+) -> Iterator[HollowNodes]:
+    """Without `runs_pods` a bound pod stays Pending until it is deleted: no kubelet's work beside what is measured."""
+    nodes = HollowNodes(admin, inventories, runs_pods)
     threads = [threading.Thread(target=work, daemon=True) for work in (nodes.beat, nodes.follow)]
     try:
         for thread in threads:

@@ -2,7 +2,7 @@
 
 In: the extender's address and authority, a scheduler name. Out: a kube-scheduler that schedules the pods of that name.
 The cluster's own kube-scheduler goes on as a second scheduler that knows nothing of us. Not here: the extender.
-Invariant: client limits are far above what a test can do, so that they shape no measurement.
+Invariant: client limits are far above what a test can do, unless they are asked for, so that they shape no measurement.
 """
 
 import json
@@ -19,6 +19,17 @@ GANGS = ("GenericWorkload", "GangScheduling")
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """Requests of a kube-scheduler to the API server, a second and at once."""
+
+    qps: int
+    burst: int
+
+
+UNLIMITED = Limits(2000, 4000)
+
+
+@dataclass(frozen=True, slots=True)
 class ExtenderAddress:
     """Where the extender serves, and who vouches for it."""
 
@@ -28,7 +39,12 @@ class ExtenderAddress:
 
 
 def scheduler_with(
-    plane: ControlPlane, name: str, extender: ExtenderAddress | None, *, gates: Sequence[str] = GANGS
+    plane: ControlPlane,
+    name: str,
+    extender: ExtenderAddress | None,
+    *,
+    gates: Sequence[str] = GANGS,
+    limits: Limits = UNLIMITED,
 ) -> Component:
     """Schedules pods with `schedulerName: name`; without an extender it is a plain one."""
     files = plane.files
@@ -38,7 +54,7 @@ def scheduler_with(
         folder / f"{name}.kubeconfig", server=plane.server, authority=files.authority.certificate, identity=identity
     )
     configuration = folder / f"{name}.json"
-    configuration.write_text(json.dumps(_document(name, kubeconfig, extender), indent=2))
+    configuration.write_text(json.dumps(_document(name, kubeconfig, extender, limits), indent=2))
     return make_scheduler(
         files,
         name,
@@ -49,12 +65,12 @@ def scheduler_with(
     )
 
 
-def _document(name: str, kubeconfig: Path, extender: ExtenderAddress | None) -> JsonObject:
+def _document(name: str, kubeconfig: Path, extender: ExtenderAddress | None, limits: Limits) -> JsonObject:
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "leaderElection": {"leaderElect": False},
-        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 2000, "burst": 4000},
+        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": limits.qps, "burst": limits.burst},
         "profiles": [{"schedulerName": name}],
         "extenders": [_extender(extender)] if extender else [],
     }
