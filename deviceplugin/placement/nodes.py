@@ -70,11 +70,14 @@ class _Alike:
 
 
 class NodeScorer:
-    """Keeps what it found out; belongs to one thread. `typical` is what the fragmentation policy plans for."""
+    """Keeps what it found out; belongs to one thread. `typical` is what the fragmentation policy plans for.
+
+    `renewals` is how often that has changed.
+    """
 
     def __init__(self, typical: Workload = ASSUMED) -> None:
         self._measure = Fragmentation(typical)
-        self._renewals = 0
+        self.renewals = 0
         self._next: Fragmentation | None = None
         self._unprepared: list[_Alike] = []
         self._nodes: dict[str, tuple[NodeState, _Alike]] = {}
@@ -85,7 +88,7 @@ class NodeScorer:
     def expect(self, typical: Workload) -> None:
         """From now on this is what comes."""
         self._measure, self._next = Fragmentation(typical), None
-        self._renewals += 1
+        self.renewals += 1
 
     def expect_soon(self, typical: Workload) -> None:
         """The same from when `prepare` has looked at every node; until then answers are as before."""
@@ -103,7 +106,7 @@ class NodeScorer:
             self._next.usable(alike.cards, alike.first.spare)
         if not self._unprepared:
             self._measure, self._next = self._next, None
-            self._renewals += 1
+            self.renewals += 1
         return self._next is not None
 
     def see(self, states: Iterable[NodeState]) -> None:
@@ -170,7 +173,7 @@ class NodeScorer:
 
     def _key(self, task: _Task) -> tuple[object, ...]:
         """What was found out by another measure is not looked up again."""
-        measure = self._renewals if task.node_policy is NodePolicy.FRAGMENTATION else 0
+        measure = self.renewals if task.node_policy is NodePolicy.FRAGMENTATION else 0
         return (*task.shape, measure)
 
     def _remember(self, state: NodeState) -> _Alike:

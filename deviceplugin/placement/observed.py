@@ -19,7 +19,7 @@ _MOST_COUNTED = 4_096
 
 
 class Observed:
-    """Bounded, whatever comes."""
+    """Bounded, whatever comes. `tasks` were seen in all."""
 
     def __init__(self, *, enough: int = ENOUGH, halve_at: int = _HALVE_AT, most_kinds: int = _MOST_KINDS) -> None:
         self._enough = enough
@@ -27,18 +27,18 @@ class Observed:
         self._most_kinds = most_kinds
         self._counts: Counter[TaskKind] = Counter()
         self._total = 0
-        self._seen = 0
+        self.tasks = 0
 
     def see(self, pod: PodRequest) -> None:
         for kind in kinds_of(pod, NO_NEEDS):
             self._counts[kind] += 1
             self._total += 1
-            self._seen += 1
+            self.tasks += 1
         if self._total >= self._halve_at or len(self._counts) > _MOST_COUNTED:
             self._halve()
 
     def workload(self) -> Workload | None:
-        if self._seen < self._enough:
+        if self.tasks < self._enough:
             return None
         return Workload(tuple(self._counts.most_common(self._most_kinds))) if self._counts else None
 

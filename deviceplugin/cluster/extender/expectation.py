@@ -23,10 +23,10 @@ _NODES_A_STEP = 100
 class Expectation:
     """`renew` is to be called every second or so."""
 
-    def __init__(self, scorer: NodeScorer, *, clock: Callable[[], float], observed: Observed | None = None) -> None:
+    def __init__(self, scorer: NodeScorer, *, clock: Callable[[], float], observed: Observed) -> None:
         self._scorer = scorer
         self._clock = clock
-        self._observed = observed or Observed()
+        self._observed = observed
         self._expected: Workload | None = None
         self._next = clock() + EVERY_S
 

@@ -25,6 +25,7 @@ from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.placement.nodes import NodeScorer
+from deviceplugin.placement.observed import Observed
 from deviceplugin.placement.workload import ASSUMED, Workload
 
 
@@ -51,7 +52,8 @@ class Extender:
         self.books = Books(clock, names=settings.names, freed=self.wake_up.freed)
         self._scorer = NodeScorer(typical)
         self._names = settings.names
-        self._expectation = Expectation(self._scorer, clock=clock)
+        self.observed = Observed()
+        self._expectation = Expectation(self._scorer, clock=clock, observed=self.observed)
         self._filter = Filter(self.books, self.verdicts, self._scorer, settings=settings, clock=clock)
         self._dry_run = DryRun(self.books, NodeScorer(typical), settings=settings)
         self._prioritize = Prioritize(self.books, self._scorer, settings=settings)
