@@ -20,7 +20,7 @@ from deviceplugin.errors import CapacityError
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
-from deviceplugin.model.request import Request, RequestKind
+from deviceplugin.model.request import RequestKind
 from deviceplugin.placement.cards import Cards, Foresight, cards_of
 from deviceplugin.placement.fragmentation import Fragmentation
 from deviceplugin.placement.gate import Gate
@@ -48,11 +48,14 @@ class _Task:
     gpu_policy: GpuPolicy
 
     @property
-    def share(self) -> Request | None:
-        """What the pod takes, where that alone says what is left of a node's totals, whichever its GPUs are."""
-        only = self.pod.containers[0].request if len(self.pod.containers) == 1 else None
-        simple = only is not None and only.kind is RequestKind.SHARE
-        return only if simple and self.node_policy is not NodePolicy.FRAGMENTATION else None
+    def share(self) -> tuple[int, int] | None:
+        """Cores and blocks, where they alone say what is left of a node's totals, whichever its GPUs are."""
+        if len(self.pod.containers) != 1 or self.node_policy is NodePolicy.FRAGMENTATION:
+            return None
+        asked = self.pod.containers[0].request
+        if asked.kind is not RequestKind.SHARE:
+            return None
+        return (asked.gpus * asked.cores_per_gpu, asked.gpus * asked.blocks_per_gpu)
 
     @property
     def shape(self) -> tuple[object, ...]:
@@ -192,7 +195,7 @@ class NodeScorer:
         self._shapes.clear()
         self._kept = 0
 
-    def _judge(self, task: _Task, state: NodeState, alike: _Alike, share: Request | None) -> _Outcome:
+    def _judge(self, task: _Task, state: NodeState, alike: _Alike, share: tuple[int, int] | None) -> _Outcome:
         if state.spare is not None and not state.spare.covers(task.needs):
             return Aside.SPARE
         # What the gate needs of a node has been calculated for the first of those that are alike.
@@ -201,8 +204,7 @@ class NodeScorer:
             return against
         if share is not None:  # the gate is exact for it
             free = alike.totals
-            taken = (share.gpus * share.cores_per_gpu, share.gpus * share.blocks_per_gpu)
-            left = Totals(free.gpus, free.cores - taken[0], free.blocks - taken[1], free.size)
+            left = Totals(free.gpus, free.cores - share[0], free.blocks - share[1], free.size)
             return score_of_totals(task.node_policy, left)
         after = task.after(alike.cards)
         if after is None:
