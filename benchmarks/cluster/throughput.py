@@ -64,8 +64,7 @@ def measure_throughput(folder: Path, *, nodes: int, count: int, rounds: int, lim
         plain = scheduler_with(plane, PLAIN, None, limits=limits)
         for number in range(rounds + 1):
             with measured_scheduler(folder / f"{number}", plane.admin_kubeconfig, core=None) as extender:
-                address = ExtenderAddress(extender.url, extender.authority)
-                ours = scheduler_with(plane, OURS, address, limits=limits)
+                ours = scheduler_with(plane, OURS, ExtenderAddress(extender.url), limits=limits)
                 found[OURS].append(_round(plane, ours, OURS, number, count, beside=(extender.process.pid,)))
             found[PLAIN].append(_round(plane, plain, PLAIN, number, count))
     with_extender, without = found[OURS][1:], found[PLAIN][1:]  # the first of each warms up

@@ -31,10 +31,10 @@ UNLIMITED = Limits(2000, 4000)
 
 @dataclass(frozen=True, slots=True)
 class ExtenderAddress:
-    """Where the extender serves, and who vouches for it."""
+    """Where the extender serves, and who vouches for it; nobody where the URL is without TLS."""
 
     url: str
-    authority: Path
+    authority: Path | None = None
     server_name: str = "127.0.0.1"
 
 
@@ -78,15 +78,16 @@ def _document(name: str, kubeconfig: Path, extender: ExtenderAddress | None, lim
 
 def _extender(address: ExtenderAddress) -> JsonObject:
     names = ResourceNames()
+    secured = {"tlsConfig": {"serverName": address.server_name, "caFile": str(address.authority)}}
     return {
+        **(secured if address.authority else {}),
         "urlPrefix": address.url,
         "filterVerb": "filter",
         "prioritizeVerb": "prioritize",
         "weight": 1,
         "preemptVerb": "preempt",
         "bindVerb": "bind",
-        "enableHTTPS": True,
-        "tlsConfig": {"serverName": address.server_name, "caFile": str(address.authority)},
+        "enableHTTPS": address.authority is not None,
         "httpTimeout": "10s",
         "nodeCacheCapable": True,
         "ignorable": False,
