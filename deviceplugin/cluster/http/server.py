@@ -70,6 +70,7 @@ class SchedulerServer:
             if loopback_port:
                 await self._listen(_LOOPBACK, loopback_port, tls=False)
         except ConfigError:
+            self._close_doors()
             await self._runner.cleanup()
             raise
         self.port = self._listeners[0].sockets[0].getsockname()[1]
@@ -80,8 +81,7 @@ class SchedulerServer:
             return
         self._front.stopping = True
         await asyncio.sleep(drain)
-        for listener in self._listeners:
-            listener.close()
+        self._close_doors()
         if self._sweeping is not None:
             self._sweeping.cancel()
         await self._runner.cleanup()
@@ -105,6 +105,10 @@ class SchedulerServer:
             flags = "--listen-" if tls else "--loopback-"
             raise ConfigError(_refusal(flags, address, port, error)) from None
         self._listeners.append(listener)
+
+    def _close_doors(self) -> None:
+        for listener in self._listeners:
+            listener.close()
 
     def _note(self, request: web.Request) -> None:
         self._asked.add(request.protocol)

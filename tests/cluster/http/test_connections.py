@@ -137,6 +137,7 @@ async def test_beside_it_kube_scheduler_is_answered_without_tls_on_loopback_alon
         writer.write(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
         async with asyncio.timeout(10):
             assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200 ")
+        writer.close()
         assert (await scene.post("/filter", b"{}"))[0] == 200, "over TLS as before"
         assert listening_on(port) == {"127.0.0.1"}
         await scene.server.stop()
