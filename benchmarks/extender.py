@@ -3,8 +3,11 @@
 Printed (`--output json`: as keys): `filter_p99_ms` with as many names as kube-scheduler samples, `bind_p99_ms` at 64
 Binds under way against an API server that answers after 5 ms, `pairs_per_s` of filter and bind, `webhook_p99_ms`,
 `rss_mib` after all of that, `ready_s` from the start of the process, and `throughput_ratio`: pods a second of a real
-kube-scheduler with the extender over the same without it. The measured process is held to one core, what measures it
-to the others. `--growth` measures clusters of 100 to 10,000 nodes as well, without the real kube-scheduler.
+kube-scheduler with the extender over the same without it, both with client limits that they never reach.
+`throughput_ratio_default_limits` is the same with kube-scheduler's own limits (50 requests a second), which hold the
+plain one back: it says what an untuned cluster sees, not what the extender costs. The measured process is held to one
+core, what measures it to the others. `--growth` measures clusters of 100 to 10,000 nodes as well, without the real
+kube-scheduler.
 
     python -m benchmarks.extender [--output json] [--growth] [--without throughput]
 """
@@ -26,11 +29,14 @@ from benchmarks.cluster.connection import HttpError
 from benchmarks.cluster.load import Figures, Load
 from benchmarks.cluster.measured import MeasuredError, measured_scheduler, pin_others
 from benchmarks.cluster.throughput import Throughput, measure_throughput
+from tests.e2e.cluster.schedulers import Limits
 from tests.fakes.apiserver.kubeconfig import write_kubeconfig
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-SIZES = (100, 300, 1_000, 3_000, 5_000, 10_000)
+SIZES = (100, 500, 1_000, 5_000, 10_000)
 PODS_A_NODE = 4
+DEFAULT_LIMITS = Limits(50, 100)
+"""Of kube-scheduler, where nobody sets others."""
 CORE = 0
 TABLE = (
     "names",
@@ -74,10 +80,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="for throughput_ratio (default: %(default)s)")
     given = parser.parse_args()
     with _temporary() as base:
-        throughput = None
+        throughput: dict[str, Throughput] = {}
         if not given.without:
-            throughput = measure_throughput(
-                base / "real", nodes=given.hollow_nodes, count=given.hollow_pods, rounds=given.rounds
+            nodes, count, rounds = given.hollow_nodes, given.hollow_pods, given.rounds
+            throughput[""] = measure_throughput(base / "unlimited", nodes=nodes, count=count, rounds=rounds)
+            throughput["_default_limits"] = measure_throughput(
+                base / "limited", nodes=nodes, count=min(count, 300), rounds=min(rounds, 2), limits=DEFAULT_LIMITS
             )
         pin_others(CORE)
         result = measure(base / "main", given.nodes, given.pairs)
@@ -135,20 +143,22 @@ def _temporary() -> Iterator[Path]:
             shutil.rmtree(base, ignore_errors=True)
 
 
-def _print(form: str, result: Result, throughput: Throughput | None, growth: list[Result]) -> None:
+def _print(form: str, result: Result, throughput: dict[str, Throughput], growth: list[Result]) -> None:
     document = result.as_json()
-    if throughput is not None:
+    for under, found in throughput.items():
         document |= {
-            "throughput_ratio": throughput.ratio,
-            "pods_per_s_with_extender": throughput.with_extender,
-            "pods_per_s_without": throughput.without,
+            f"throughput_ratio{under}": found.ratio,
+            f"pods_per_s_with_extender{under}": found.with_extender,
+            f"pods_per_s_without{under}": found.without,
         }
+        document |= {f"cpu_ms_a_pod_with{under}_{what}": ms for what, ms in found.rounds_with[-1].cpu_ms.items()}
+        document |= {f"cpu_ms_a_pod_without{under}_{what}": ms for what, ms in found.rounds_without[-1].cpu_ms.items()}
     if form == "json":
         table = [each.as_json() for each in growth]
         print(json.dumps({**document, **({"growth": table} if growth else {})}))
         return
     for name, value in document.items():
-        print(f"{name:26} {value:12.3f}" if isinstance(value, float) else f"{name:26} {value:12d}")
+        print(f"{name:56} {value:12.3f}" if isinstance(value, float) else f"{name:56} {value:12d}")
     if growth:
         print("\n" + " ".join(f"{name:>15}" for name in ("nodes", *TABLE)))
         for each in growth:

@@ -68,8 +68,8 @@ class Load:
         return sampled(self.nodes)
 
     async def run(self, pairs: int) -> Figures:
-        self.trust = self.measured.trust()
-        self.filters = await Connection.open(self.measured.port, self.trust)
+        self.trust = self.measured.trust()  # of the API server's connections; kube-scheduler's are without TLS
+        self.filters = await Connection.open(self.measured.loopback_port, None)
         await self._calm(WARM)
         calm_filters, calm_binds = await self._calm(pairs // 2)
         busy_filters, rate, harness, server = await self._busy(pairs)
@@ -224,7 +224,7 @@ class Binders:
     async def open(cls, load: Load, count: int) -> "Binders":
         free: asyncio.Queue[Connection] = asyncio.Queue()
         for _ in range(count):
-            free.put_nowait(await Connection.open(load.measured.port, load.trust))
+            free.put_nowait(await Connection.open(load.measured.loopback_port, None))
         return cls(free)
 
     async def room(self) -> None:

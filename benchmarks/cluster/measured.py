@@ -32,13 +32,15 @@ class Measured:
 
     process: subprocess.Popen[bytes]
     port: int
+    loopback_port: int
     authority: Path
     log: Path
     ready_s: float
 
     @property
     def url(self) -> str:
-        return f"https://127.0.0.1:{self.port}"
+        """As the chart's kube-scheduler asks: beside it, without TLS."""
+        return f"http://127.0.0.1:{self.loopback_port}"
 
     def trust(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(self.authority))
@@ -59,7 +61,7 @@ def measured_scheduler(folder: Path, kubeconfig: Path, *flags: str, core: int | 
     folder.mkdir(parents=True, exist_ok=True)
     authority = Authority(folder / "pki")
     pair = authority.issue("extender", common_name="vcuda-scheduler", names=["127.0.0.1", "localhost"])
-    (port,) = free_ports(1)
+    port, loopback_port = free_ports(2)
     command = [
         *(["taskset", "--cpu-list", str(core)] if core is not None else []),
         str(PROGRAM),
@@ -67,6 +69,7 @@ def measured_scheduler(folder: Path, kubeconfig: Path, *flags: str, core: int | 
         f"--kubeconfig={kubeconfig}",
         "--listen-addr=127.0.0.1",
         f"--listen-port={port}",
+        f"--loopback-port={loopback_port}",
         f"--tls-cert-file={pair.certificate}",
         f"--tls-key-file={pair.key}",
         "--webhook-configuration=",
@@ -82,7 +85,7 @@ def measured_scheduler(folder: Path, kubeconfig: Path, *flags: str, core: int | 
     try:
         trust = ssl.create_default_context(cafile=str(authority.certificate))
         _wait_ready(process, f"https://127.0.0.1:{port}/readyz", trust, log)
-        yield Measured(process, port, authority.certificate, log, time.monotonic() - began)
+        yield Measured(process, port, loopback_port, authority.certificate, log, time.monotonic() - began)
     finally:
         process.terminate()
         try:

@@ -1,34 +1,47 @@
 """Pods a second that a real kube-scheduler and API server schedule onto hollow nodes, with our extender and without.
 
-In: the folder of the Kubernetes programs, counts. Out: both rates. Both kube-schedulers are of the same build with the
-same client limits, and the pods are the same but for `schedulerName`; without the extender the resources are plain
-extended resources and nobody chooses GPUs. A round creates all pods while its scheduler is away, starts it, and counts
-from the first to the last bound pod; rounds alternate, so that whatever else the machine does touches both.
+In: the folder of the Kubernetes programs, counts. Out: both rates, and the processor time that each program spent on a
+pod. Both kube-schedulers are of the same build with the same client limits, and the pods are the same but for
+`schedulerName`; without the extender the resources are plain extended resources, nobody chooses GPUs, and the extender
+does not run. No kubelet works beside them, as in Kubernetes' own measurements of its scheduler. A round creates all
+pods while its scheduler is away, starts it, and counts from the first to the last bound pod; rounds alternate, so that
+whatever else the machine does touches both.
 """
 
 import json
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import urllib3
 
-from benchmarks.cluster.measured import measured_scheduler
+from benchmarks.cluster.measured import cpu_seconds, measured_scheduler
 from tests.e2e.cluster import pods
 from tests.e2e.cluster.client import Client, JsonObject
 from tests.e2e.cluster.cluster import running_control_plane
 from tests.e2e.cluster.control_plane import Component, ControlPlane
 from tests.e2e.cluster.hollow import hollow_nodes
 from tests.e2e.cluster.prerequisites import kubernetes_programs
-from tests.e2e.cluster.schedulers import ExtenderAddress, scheduler_with
+from tests.e2e.cluster.schedulers import UNLIMITED, ExtenderAddress, Limits, scheduler_with
 from tests.e2e.node.workload import share
 from tests.fakes.inventories import made_up_inventory
 
 OURS, PLAIN = "vcuda-scheduler", "plain-scheduler"
 ROUND_SECONDS = 300.0
+STARTUP = 20
+"""Pods that are bound before the clock starts: kube-scheduler fills its caches meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Pods a second, and ms of processor time a pod by program."""
+
+    rate: float
+    cpu_ms: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,42 +51,44 @@ class Throughput:
     ratio: float
     with_extender: float
     without: float
-    rounds_with: tuple[float, ...]
-    rounds_without: tuple[float, ...]
+    rounds_with: tuple[Round, ...]
+    rounds_without: tuple[Round, ...]
 
 
-def measure_throughput(folder: Path, *, nodes: int, count: int, rounds: int) -> Throughput:
+def measure_throughput(folder: Path, *, nodes: int, count: int, rounds: int, limits: Limits = UNLIMITED) -> Throughput:
     inventories = {f"hollow-{number:04d}": made_up_inventory(f"hollow-{number:04d}") for number in range(nodes)}
-    found: dict[str, list[float]] = {OURS: [], PLAIN: []}
+    found: dict[str, list[Round]] = {OURS: [], PLAIN: []}
     with (
         running_control_plane(kubernetes_programs()) as plane,
-        hollow_nodes(plane.admin, inventories),
-        measured_scheduler(folder, plane.admin_kubeconfig, core=None) as extender,
+        hollow_nodes(plane.admin, inventories, runs_pods=False),
     ):
-        ours = scheduler_with(plane, OURS, ExtenderAddress(extender.url, extender.authority))
-        plain = scheduler_with(plane, PLAIN, None)
+        plain = scheduler_with(plane, PLAIN, None, limits=limits)
+        startup = limits.burst if limits.burst < count // 2 else STARTUP  # a burst is over before the clock starts
         for number in range(rounds + 1):
-            for name, scheduler in ((OURS, ours), (PLAIN, plain)):
-                rate = _round(plane, scheduler, name, count)
-                if number:  # the first of each warms up
-                    found[name].append(rate)
-    ours_rate, plain_rate = statistics.median(found[OURS]), statistics.median(found[PLAIN])
-    return Throughput(ours_rate / plain_rate, ours_rate, plain_rate, tuple(found[OURS]), tuple(found[PLAIN]))
+            with measured_scheduler(folder / f"{number}", plane.admin_kubeconfig, core=None) as extender:
+                ours = scheduler_with(plane, OURS, ExtenderAddress(extender.url), limits=limits)
+                found[OURS].append(_round(plane, ours, number, count, startup, beside=(extender.process.pid,)))
+            found[PLAIN].append(_round(plane, plain, number, count, startup))
+    with_extender, without = found[OURS][1:], found[PLAIN][1:]  # the first of each warms up
+    ours_rate = statistics.median(each.rate for each in with_extender)
+    plain_rate = statistics.median(each.rate for each in without)
+    return Throughput(ours_rate / plain_rate, ours_rate, plain_rate, tuple(with_extender), tuple(without))
 
 
-def _round(plane: ControlPlane, scheduler: Component, name: str, count: int) -> float:
+def _round(
+    plane: ControlPlane, scheduler: Component, number: int, count: int, startup: int, *, beside: tuple[int, ...] = ()
+) -> Round:
     admin = plane.admin
-    for number in range(count):
-        manifest = share(f"pod-{number:05d}", 5 + number % 4 * 5, 4 + number % 5 * 4).manifest()
-        manifest["spec"]["schedulerName"] = name
+    for place in range(count):
+        manifest = share(f"pod-{number}-{place:05d}", 5 + place % 4 * 5, 4 + place % 5 * 4).manifest()
+        manifest["spec"]["schedulerName"] = scheduler.process.name
         pods.create(admin, manifest)
     version = admin.get("/api/v1/pods?limit=1")["metadata"]["resourceVersion"]
     try:
         with _started(scheduler):
-            rate = _rate(admin, version, count)
+            return _rate(plane, version, count, startup, beside)
     finally:
         pods.delete_all(admin)
-    return rate
 
 
 @contextmanager
@@ -85,19 +100,35 @@ def _started(scheduler: Component) -> Iterator[None]:
         scheduler.kill()
 
 
-def _rate(admin: Client, version: str, count: int) -> float:
+def _rate(plane: ControlPlane, version: str, count: int, startup: int, beside: tuple[int, ...]) -> Round:
     """By a watch, so that a moment is not rounded to seconds as in the pods' conditions."""
-    bound: dict[str, float] = {}
+    bound: set[str] = set()
+    already, began, before = 0, 0.0, _worked(plane, beside)
     deadline = time.monotonic() + ROUND_SECONDS
     while time.monotonic() < deadline:  # the API server ends a watch whose reader falls behind
-        for item in _changes(admin, version):
+        for item in _changes(plane.admin, version):
+            now = time.monotonic()
             version = item["metadata"]["resourceVersion"]
             if item["spec"].get("nodeName"):
-                bound.setdefault(item["metadata"]["uid"], time.monotonic())
+                bound.add(item["metadata"]["uid"])
+            if not began and len(bound) >= startup:
+                already, began, before = len(bound), now, _worked(plane, beside)
             if len(bound) == count:
-                moments = sorted(bound.values())
-                return (count - 1) / (moments[-1] - moments[0])
+                rate = (count - already) / (now - began)
+                after = _worked(plane, beside)
+                spent = {what: (after[what] - before[what]) * 1000 / (count - already) for what in after}
+                return Round(rate, spent)
     raise SystemExit(f"benchmark: only {len(bound)} of {count} pods were bound within {ROUND_SECONDS:.0f} s")
+
+
+def _worked(plane: ControlPlane, beside: tuple[int, ...]) -> Mapping[str, float]:
+    """Processor seconds of each program of the cluster, of the extender, and of this process."""
+    found = defaultdict(float, {"benchmark": time.process_time()})
+    for pid in (*plane.files.cgroup.pids(), *beside):
+        with suppress(OSError):  # it has ended meanwhile
+            name = "vcuda" if pid in beside else Path(f"/proc/{pid}/comm").read_text().strip()
+            found[name] += cpu_seconds(pid)
+    return found
 
 
 def _changes(admin: Client, version: str) -> Iterator[JsonObject]:

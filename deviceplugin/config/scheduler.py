@@ -93,10 +93,16 @@ class ClusterSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServingSettings:
-    """Where API server, kube-scheduler and operators reach us; all over TLS on one port."""
+    """Where API server, kube-scheduler and operators reach us: over TLS on one port, and from this pod without."""
 
     address: str = setting("listen-addr", kinds.HOST, "Address to listen on.", default="0.0.0.0")  # noqa: S104 - a pod's
     port: int = setting("listen-port", kinds.PORT, "Port to listen on; 0: any free one.", default=8443)
+    loopback_port: int = setting(
+        "loopback-port",
+        kinds.PORT,
+        "Port on 127.0.0.1 that answers the kube-scheduler beside us without TLS, which is quicker; 0: none.",
+        default=0,
+    )
     drain: float = setting(
         "drain",
         kinds.DURATION,

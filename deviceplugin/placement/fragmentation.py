@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.model.units import CORES_PER_GPU
-from deviceplugin.placement.cards import Cards, Kind, free_cores
+from deviceplugin.placement.cards import Card, Cards, Kind, free_cores
 from deviceplugin.placement.node_state import Spare
 from deviceplugin.placement.workload import TaskKind, Workload
 
@@ -86,6 +86,9 @@ class Fragmentation:
         self.weight = sum(weight for _, weight in self._kinds)
         self._groups: dict[frozenset[Kind], tuple[_Group, ...]] = {}
         self._known: dict[tuple[Spare | None, Cards], Usable] = {}
+        self._alone: dict[Card, Usable] = {}
+        self._wide: dict[Cards, Usable] = {}
+        self._least = min((kind.request.cores_per_gpu for kind, _ in self._kinds if kind.request.gpus > 1), default=0)
 
     def of(self, cards: Cards, spare: Spare | None) -> int:
         """A measure of one node: only to be compared."""
@@ -101,14 +104,36 @@ class Fragmentation:
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= _MOST_KEPT:
-                self._known.clear()
-            found = self._known[key] = self._count(tuple(card for card in cards if card.cores), spare or _AMPLE)
+                for kept in (self._known, self._alone, self._wide):
+                    kept.clear()
+            found = self._known[key] = self._of_cards(cards) if spare is None else self._count(_free(cards), spare)
         return found
 
-    def _count(self, cards: Cards, spare: Spare) -> Usable:
+    def _of_cards(self, cards: Cards) -> Usable:
+        """Beside ample CPU and memory: what each card is for tasks of one GPU, and what all are for the others."""
+        alone = together = 0
+        for card in cards:
+            part = self._alone.get(card)
+            if part is None:
+                part = self._alone[card] = self._count(_free((card,)), _AMPLE, several=False)
+            alone += part.alone
+            together += part.together
+        if self._least:
+            wide = tuple(card for card in cards if card.cores >= self._least)
+            part = self._wide.get(wide)
+            if part is None:
+                part = self._wide[wide] = self._count(wide, _AMPLE, single=False)
+            alone += part.alone
+            together += part.together
+        return Usable(alone, together)
+
+    def _count(self, cards: Cards, spare: Spare, *, single: bool = True, several: bool = True) -> Usable:
+        """For tasks of one GPU, of several, or both."""
         alone = together = 0
         cpu_free, memory_free = max(0, spare.cpu_milli), max(0, spare.memory_mib)
         for group in self._groups_for(frozenset(card.kind for card in cards)):
+            if not (single if group.gpus == 1 else several):
+                continue
             sets, cores = group.room(cards)
             if not sets:
                 continue
@@ -138,6 +163,10 @@ class Fragmentation:
             _Group(request.gpus, request.cores_per_gpu, request.blocks_per_gpu, open_to, tuple(own))
             for (request, open_to), own in members.items()
         )
+
+
+def _free(cards: Cards) -> Cards:
+    return tuple(card for card in cards if card.cores)
 
 
 def _admits(task: TaskKind, kind: Kind) -> bool:

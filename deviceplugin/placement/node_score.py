@@ -4,7 +4,6 @@ In: a node as cards before and after the pod. Out: a score, the least is the bes
 integers, so that the same cluster is put into the same order on every machine.
 """
 
-from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from deviceplugin.model.preferences import NodePolicy
@@ -29,18 +28,43 @@ class Change(NamedTuple):
     needs: Spare
 
 
+class Totals(NamedTuple):
+    """All cards of a node together: what is free, and the blocks that they have when nobody is there."""
+
+    gpus: int
+    cores: int
+    blocks: int
+    size: int
+
+
+def totals_of(cards: Cards) -> Totals:
+    cores = blocks = size = 0
+    for kind, cores_left, blocks_left in cards:
+        cores += cores_left
+        blocks += blocks_left
+        size += kind.blocks
+    return Totals(len(cards), cores, blocks, size)
+
+
 def score(policy: NodePolicy, change: Change, measure: Fragmentation) -> Score:
-    return _SCORES[policy](change, measure)
+    if policy is NodePolicy.FRAGMENTATION:
+        return _fragmentation(change, measure)
+    return score_of_totals(policy, totals_of(change.after))
 
 
-def _binpack(change: Change, _measure: Fragmentation) -> Score:
+def score_of_totals(policy: NodePolicy, left: Totals) -> Score:
+    """For policies that do not ask where on the node something is left."""
+    return _spread(left) if policy is NodePolicy.SPREAD else _binpack(left)
+
+
+def _binpack(left: Totals) -> Score:
     """The parts of cores and of memory that are left, added up."""
-    return (sum(_parts_left(change.after)), free_cores(change.after))
+    return (sum(_parts(left)), left.cores)
 
 
-def _spread(change: Change, _measure: Fragmentation) -> Score:
+def _spread(left: Totals) -> Score:
     """The scarcer of cores and memory counts."""
-    return (_PPM - min(_parts_left(change.after)), -free_cores(change.after))
+    return (_PPM - min(_parts(left)), -left.cores)
 
 
 def _fragmentation(change: Change, measure: Fragmentation) -> Score:
@@ -48,21 +72,9 @@ def _fragmentation(change: Change, measure: Fragmentation) -> Score:
     return (grown, free_cores(change.after))
 
 
-def _parts_left(cards: Cards) -> tuple[int, int]:
+def _parts(left: Totals) -> tuple[int, int]:
     """Of cores and of memory, in millionths of what the node has; memory of which nothing is known is all there."""
-    cores = free = blocks = 0
-    for kind, cores_left, blocks_left in cards:
-        cores += cores_left
-        free += blocks_left
-        blocks += kind.blocks
     return (
-        cores * _PPM // (CORES_PER_GPU * len(cards)) if cards else _PPM,
-        free * _PPM // blocks if blocks else _PPM,
+        left.cores * _PPM // (CORES_PER_GPU * left.gpus) if left.gpus else _PPM,
+        left.blocks * _PPM // left.size if left.size else _PPM,
     )
-
-
-_SCORES: Mapping[NodePolicy, Callable[[Change, Fragmentation], Score]] = {
-    NodePolicy.BINPACK: _binpack,
-    NodePolicy.SPREAD: _spread,
-    NodePolicy.FRAGMENTATION: _fragmentation,
-}

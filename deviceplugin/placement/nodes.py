@@ -20,11 +20,12 @@ from deviceplugin.errors import CapacityError
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+from deviceplugin.model.request import RequestKind
 from deviceplugin.placement.cards import Cards, Foresight, cards_of
 from deviceplugin.placement.fragmentation import Fragmentation
 from deviceplugin.placement.gate import Gate
 from deviceplugin.placement.node_choice import Aside, NodeChoice, Verdict
-from deviceplugin.placement.node_score import LAST, Change, Score, score
+from deviceplugin.placement.node_score import LAST, Change, Score, Totals, score, score_of_totals, totals_of
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.pod import PodChoice, place_pod
 from deviceplugin.placement.workload import ASSUMED, NO_NEEDS, Workload
@@ -47,6 +48,16 @@ class _Task:
     gpu_policy: GpuPolicy
 
     @property
+    def share(self) -> tuple[int, int] | None:
+        """Cores and blocks, where they alone say what is left of a node's totals, whichever its GPUs are."""
+        if len(self.pod.containers) != 1 or self.node_policy is NodePolicy.FRAGMENTATION:
+            return None
+        asked = self.pod.containers[0].request
+        if asked.kind is not RequestKind.SHARE:
+            return None
+        return (asked.gpus * asked.cores_per_gpu, asked.gpus * asked.blocks_per_gpu)
+
+    @property
     def shape(self) -> tuple[object, ...]:
         return (self.pod.shape, self.needs, self.node_policy, self.gpu_policy)
 
@@ -55,15 +66,23 @@ class _Task:
 class _Alike:
     """Nodes between which neither gate nor score sees a difference, and what was found out about them by shape."""
 
+    first: NodeState
     cards: Cards
+    totals: Totals
     outcomes: dict[int, _Outcome] = field(default_factory=dict)
 
 
 class NodeScorer:
-    """Keeps what it found out; belongs to one thread. `typical` is what the fragmentation policy plans for."""
+    """Keeps what it found out; belongs to one thread. `typical` is what the fragmentation policy plans for.
+
+    `renewals` is how often that has changed.
+    """
 
     def __init__(self, typical: Workload = ASSUMED) -> None:
         self._measure = Fragmentation(typical)
+        self.renewals = 0
+        self._next: Fragmentation | None = None
+        self._unprepared: list[_Alike] = []
         self._nodes: dict[str, tuple[NodeState, _Alike]] = {}
         self._alike: dict[tuple[object, ...], _Alike] = {}
         self._shapes: dict[tuple[object, ...], int] = {}
@@ -71,8 +90,27 @@ class NodeScorer:
 
     def expect(self, typical: Workload) -> None:
         """From now on this is what comes."""
-        self._measure = Fragmentation(typical)
-        self._start_over()
+        self._measure, self._next = Fragmentation(typical), None
+        self.renewals += 1
+
+    def expect_soon(self, typical: Workload) -> None:
+        """The same from when `prepare` has looked at every node; until then answers are as before."""
+        self._next, self._unprepared = Fragmentation(typical), list(self._alike.values())
+
+    def prepare(self, most: int) -> bool:
+        """Looks at so many nodes more, for a choice that had to look at all would keep somebody waiting.
+
+        False where nothing is left to do.
+        """
+        if self._next is None:
+            return False
+        for _ in range(min(most, len(self._unprepared))):
+            alike = self._unprepared.pop()
+            self._next.usable(alike.cards, alike.first.spare)
+        if not self._unprepared:
+            self._measure, self._next = self._next, None
+            self.renewals += 1
+        return self._next is not None
 
     def see(self, states: Iterable[NodeState]) -> None:
         """Prepares for nodes that are new or have changed, so that the next `choose` need not."""
@@ -109,7 +147,7 @@ class NodeScorer:
 
     def _look(self, task: _Task, states: Iterable[NodeState]) -> tuple[dict[str, Score], dict[str, Verdict]]:
         """At every node; written for speed, because there are thousands and nearly all have not changed."""
-        shape, nodes = self._shape(task), self._nodes
+        shape, nodes, share = self._shape(task), self._nodes, task.share
         ranked: dict[str, Score] = {}
         refused: dict[str, Verdict] = {}
         for state in states:
@@ -117,7 +155,7 @@ class NodeScorer:
             alike = known[1] if known is not None and known[0] is state else self._remember(state)
             outcome = alike.outcomes.get(shape)
             if outcome is None:
-                outcome = self._judge(task, state, alike.cards)
+                outcome = self._judge(task, state, alike, share)
                 if shape != _NAMES_CARDS:
                     alike.outcomes[shape] = outcome
                     self._kept += 1
@@ -134,13 +172,19 @@ class NodeScorer:
             return _NAMES_CARDS
         if self._kept >= _MOST_KEPT:
             self._start_over()
-        return self._shapes.setdefault(task.shape, len(self._shapes))
+        return self._shapes.setdefault(self._key(task), len(self._shapes))
+
+    def _key(self, task: _Task) -> tuple[object, ...]:
+        """What was found out by another measure is not looked up again."""
+        measure = self.renewals if task.node_policy is NodePolicy.FRAGMENTATION else 0
+        return (*task.shape, measure)
 
     def _remember(self, state: NodeState) -> _Alike:
         likeness = _likeness(state)
         alike = self._alike.get(likeness)
         if alike is None:
-            alike = self._alike[likeness] = _Alike(cards_of(state))
+            cards = cards_of(state)
+            alike = self._alike[likeness] = _Alike(state, cards, totals_of(cards))
             self._kept += 1
         self._nodes[state.name] = (state, alike)
         return alike
@@ -151,15 +195,21 @@ class NodeScorer:
         self._shapes.clear()
         self._kept = 0
 
-    def _judge(self, task: _Task, state: NodeState, cards: Cards) -> _Outcome:
+    def _judge(self, task: _Task, state: NodeState, alike: _Alike, share: tuple[int, int] | None) -> _Outcome:
         if state.spare is not None and not state.spare.covers(task.needs):
             return Aside.SPARE
-        if (against := task.gate(state)) is not None:
+        # What the gate needs of a node has been calculated for the first of those that are alike.
+        by_name = bool(task.pod.preferences.gpus.uuids or task.pod.preferences.gpus.not_uuids)
+        if (against := task.gate(state if by_name else alike.first)) is not None:
             return against
-        left = task.after(cards)
-        if left is None:
+        if share is not None:  # the gate is exact for it
+            free = alike.totals
+            left = Totals(free.gpus, free.cores - share[0], free.blocks - share[1], free.size)
+            return score_of_totals(task.node_policy, left)
+        after = task.after(alike.cards)
+        if after is None:
             return LAST
-        return score(task.node_policy, Change(cards, left, state.spare, task.needs), self._measure)
+        return score(task.node_policy, Change(alike.cards, after, state.spare, task.needs), self._measure)
 
 
 def _best_first(ranked: Mapping[str, Score]) -> Iterable[str]:

@@ -41,11 +41,11 @@ class Workload:
 def workload(pods: Iterable[tuple[PodRequest, Spare]]) -> Workload:
     counted: Counter[TaskKind] = Counter()
     for pod, needs in pods:
-        counted.update(_kinds(pod, needs))
+        counted.update(kinds_of(pod, needs))
     return Workload(tuple(counted.items()))
 
 
-def _kinds(pod: PodRequest, needs: Spare) -> list[TaskKind]:
+def kinds_of(pod: PodRequest, needs: Spare) -> list[TaskKind]:
     count = max(1, len(pod.containers))
     part = Spare(needs.cpu_milli // count, needs.memory_mib // count)
     models = GpuFilter(models=pod.preferences.gpus.models, not_models=pod.preferences.gpus.not_models)

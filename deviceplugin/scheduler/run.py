@@ -72,7 +72,9 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asynci
     )
     server = SchedulerServer(service, context=certificates.tls.context, version=__version__)
     serving = settings.serving
-    await server.start(serving.address, serving.port, end_within=serving.end_within)
+    await server.start(
+        serving.address, serving.port, loopback_port=serving.loopback_port, end_within=serving.end_within
+    )
     log.info("listening", address=serving.address, port=server.port)
     try:
         async with asyncio.TaskGroup() as group:

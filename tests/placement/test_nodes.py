@@ -11,12 +11,15 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuFilter, GpuPolicy, NodePolicy
 from deviceplugin.model.request import Request
+from deviceplugin.placement.cards import after, cards_of
+from deviceplugin.placement.fragmentation import Fragmentation
 from deviceplugin.placement.gate import Reason
 from deviceplugin.placement.node_choice import Aside, NodeChoice
+from deviceplugin.placement.node_score import LAST, Change, score
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.taken import with_pod
-from deviceplugin.placement.workload import Workload, workload
+from deviceplugin.placement.workload import ASSUMED, Workload, workload
 from tests.placement.clusters import node, pod, some_nodes, some_pods
 
 HALF = pod((50, 40))
@@ -200,3 +203,18 @@ def test_a_whole_workload_is_counted_by_container_without_uuids() -> None:
         (Request(50, 1), Spare(2, 4), GpuFilter(models=("T4",)), 2),
         (Request(100, 0), Spare(2, 4), GpuFilter(models=("T4",)), 2),
     ]
+
+
+@given(some_pods, some_nodes(), st.sampled_from([NodePolicy.BINPACK, NodePolicy.SPREAD]), gpu_policies)
+def test_a_share_is_scored_by_totals_as_by_its_cards(
+    asked: PodRequest, nodes: Sequence[NodeState], policy: NodePolicy, gpu_policy: GpuPolicy
+) -> None:
+    found = NodeScorer().choose(asked, nodes, node_policy=policy, gpu_policy=gpu_policy).ranked
+    policy, gpu_policy = asked.preferences.node or policy, asked.preferences.gpu or gpu_policy
+    measure = Fragmentation(ASSUMED)
+    for state in nodes:
+        if state.name in found:
+            before = cards_of(state)
+            left = after(asked, before, gpu_policy)
+            change = None if left is None else Change(before, left, state.spare, Spare(0, 0))
+            assert found[state.name] == (LAST if change is None else score(policy, change, measure))

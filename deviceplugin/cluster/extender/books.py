@@ -11,7 +11,7 @@ or why it cannot be used. Not here: any choice, and the API server. Invariants:
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from deviceplugin.cluster.extender.holding import Hold, Holding, bound_holding, given_up
@@ -43,6 +43,7 @@ class Books:
         self._nodes: dict[str, NodeBook] = {}
         self._where: dict[PodUid, tuple[str, ...]] = {}
         self._waiting: dict[PodUid, ClusterPod] = {}
+        self._told: dict[PodUid, ClusterPod] = {}
         self._nominated: dict[str, dict[PodUid, ClusterPod]] = {}
         self._ended: set[PodUid] = set()
         self._gone: OrderedDict[PodUid, None] = OrderedDict()
@@ -86,6 +87,10 @@ class Books:
         if len(self._gone) > _MOST_GONE:
             self._gone.popitem(last=False)
 
+    def is_new(self, uid: PodUid) -> bool:
+        """Nobody has told of it before."""
+        return not (uid in self._waiting or uid in self._where or self.is_over(uid))
+
     def is_over(self, uid: PodUid) -> bool:
         return uid in self._gone or uid in self._ended
 
@@ -102,6 +107,11 @@ class Books:
     def problem(self, node: str) -> Refusal | None:
         book = self._nodes.get(node)
         return UNKNOWN_NODE if book is None else book.problem
+
+    @property
+    def nominated_nodes(self) -> Container[str]:
+        """Nodes on which kube-scheduler makes room for some pod."""
+        return self._nominated
 
     def nominated(self, node: str) -> Iterable[ClusterPod]:
         """Pods for which kube-scheduler makes room there."""
@@ -148,7 +158,11 @@ class Books:
         """A bound pod: the API server's word replaces ours."""
         uid, node = pod.uid, pod.pod.node
         self._forget_waiting(uid)
-        known, found = self.on(node, uid), bound_holding(pod, self._names)
+        known = self.on(node, uid)
+        last, self._told[uid] = self._told.get(uid), pod
+        if last is not None and _says_the_same(last, pod) and self._where.get(uid) == (node,):
+            return  # as kubelet's reports do, of which there are several for every pod
+        found = bound_holding(pod, self._names)
         if known != found:
             self._enter(found)
         for other in tuple(self.holdings(uid)):
@@ -170,6 +184,7 @@ class Books:
 
     def _end(self, uid: PodUid) -> None:
         self._forget_waiting(uid)
+        self._told.pop(uid, None)
         for held in tuple(self.holdings(uid)):
             self.release(uid, held.node)
 
@@ -190,6 +205,14 @@ class Books:
     def _tidy(self, name: str) -> None:
         if self._nodes[name].is_forgotten:
             del self._nodes[name]
+
+
+def _says_the_same(known: ClusterPod, pod: ClusterPod) -> bool:
+    """About what the pod holds."""
+    was, now = known.pod, pod.pod
+    return (was.node, was.deleting, known.priority) == (now.node, now.deleting, pod.priority) and (
+        was.annotations == now.annotations and was.containers == now.containers
+    )
 
 
 def doubted(holding: Holding, until: float) -> Holding:

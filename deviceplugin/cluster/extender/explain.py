@@ -85,7 +85,7 @@ class Explain:
             at=verdict.at,
             node=verdict.node,
             asked=tuple(f"container {each.name}: {request_text(each.request)}" for each in asked.containers),
-            reasons=dict(Counter(why.text for why in verdict.reasons).most_common()),
+            reasons=dict(Counter(why.text for why in verdict.refused.values()).most_common()),
             nodes=nodes,
             left_out=len(verdict.names) - len(nodes),
         )

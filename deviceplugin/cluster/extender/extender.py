@@ -11,6 +11,7 @@ from typing import Protocol
 from deviceplugin.cluster.extender.bind import Api, Bind
 from deviceplugin.cluster.extender.books import Books
 from deviceplugin.cluster.extender.dry_run import DryRun
+from deviceplugin.cluster.extender.expectation import Expectation
 from deviceplugin.cluster.extender.explain import Explain, Explanation
 from deviceplugin.cluster.extender.filter import Filter
 from deviceplugin.cluster.extender.gangs import Gangs
@@ -20,19 +21,13 @@ from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS, Settings
 from deviceplugin.cluster.extender.verdicts import Verdicts
 from deviceplugin.cluster.extender.wake_up import NodeApi, WakeUp
 from deviceplugin.cluster.extender.wire import BindOrder, Filtered, PreemptQuestion, Question, Victims
-from deviceplugin.model.allocation import ContainerRole, PodRef, PodUid
+from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.cluster_pod import ClusterPod
-from deviceplugin.model.pod_request import ContainerRequest, PodRequest
-from deviceplugin.model.request import Request
-from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.nodes import NodeScorer
+from deviceplugin.placement.observed import Observed
 from deviceplugin.placement.workload import ASSUMED, Workload
-
-_ANYBODY = PodRequest(
-    PodRef(PodUid(""), "", ""), (ContainerRequest("main", ContainerRole.APP, 0, Request(CORES_PER_GPU, 0)),)
-)
 
 
 class ClusterApi(Api, NodeApi, Protocol):
@@ -57,6 +52,9 @@ class Extender:
         )
         self.books = Books(clock, names=settings.names, freed=self.wake_up.freed)
         self._scorer = NodeScorer(typical)
+        self._names = settings.names
+        self.observed = Observed()
+        self._expectation = Expectation(self._scorer, clock=clock, observed=self.observed)
         self._gangs = Gangs(self.books, self.verdicts, patience=settings.patience, clock=clock)
         self._filter = Filter(
             self.books, self.verdicts, self._scorer, gangs=self._gangs, settings=settings, clock=clock
@@ -75,6 +73,8 @@ class Extender:
         self._scorer.forget(name)
 
     def put_pod(self, pod: ClusterPod) -> None:
+        if self.books.is_new(pod.uid):
+            self._expectation.see(pod, self._names)
         self.books.put_pod(pod)
         if pod.pod.node:
             self.verdicts.forget(pod.uid)
@@ -85,13 +85,14 @@ class Extender:
 
     def settle(self) -> None:
         """Once the books are complete after the start: the first question is then as quick as the others."""
-        states = [book.state for book in self.books.nodes.values() if book.problem is None]
-        self._scorer.choose(_ANYBODY, states)
+        self._scorer.see(book.state for book in self.books.nodes.values() if book.problem is None)
+        self._expectation.settle()
 
     def lapse(self) -> None:
-        """To be called now and then: frees what has waited too long also while nobody asks."""
+        """To be called every second or so: what has waited too long, and what is better done while nobody asks."""
         self.books.lapse()
         self._gangs.lapse()
+        self._expectation.renew()
 
     def filter(self, question: Question) -> Filtered:
         return self._filter.filter(question)

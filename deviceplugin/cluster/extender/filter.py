@@ -5,13 +5,13 @@ with nothing reserved, where kube-scheduler is to choose. Nothing is written any
 filtered again gets the node and GPUs it has already, where they are still offered and still serve.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from deviceplugin.cluster.extender.books import Books
 from deviceplugin.cluster.extender.gangs import Gangs
 from deviceplugin.cluster.extender.holding import Hold, Holding
-from deviceplugin.cluster.extender.refusal import GAVE_WAY, GONE, PREFERRED, Refusal, refusal_of
+from deviceplugin.cluster.extender.refusal import GAVE_WAY, GONE, Refusal, refusal_of
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.verdicts import Verdicts
 from deviceplugin.cluster.extender.view import Nodes, View
@@ -71,8 +71,7 @@ class Filter:
             return self._answer(pod, (), dict.fromkeys(names, GAVE_WAY))
         nodes = self._view.nodes(pod, names)
         if (kept := self._again(pod, asked, nodes)) is not None:
-            aside = {state.name: PREFERRED for state in nodes.states if state.name != kept}
-            return self._answer(pod, (kept,), {**nodes.refused, **aside})
+            return self._answer(pod, (kept,), nodes.refused, aside=[state.name for state in nodes.states])
         choice = self._choose(asked, nodes)
         if choice.node is None and self._gangs.give_way(pod):
             nodes = self._view.nodes(pod, names)
@@ -81,8 +80,7 @@ class Filter:
         if choice.node is None or choice.placed is None:
             return self._answer(pod, (), refused)
         self._reserve(pod, asked, choice.node, choice.placed)
-        aside = {name: PREFERRED for name in choice.ranked if name != choice.node and name not in refused}
-        return self._answer(pod, (choice.node,), refused | aside)
+        return self._answer(pod, (choice.node,), refused, aside=choice.ranked)
 
     def _choose(self, asked: PodRequest, nodes: Nodes) -> NodeChoice:
         return self._scorer.choose(
@@ -128,9 +126,13 @@ class Filter:
     def _until(self, pod: ClusterPod) -> float:
         return self._clock() + self._settings.patience.of(pod)
 
-    def _answer(self, pod: ClusterPod, names: tuple[str, ...], refused: Mapping[str, Refusal]) -> Filtered:
+    def _answer(
+        self, pod: ClusterPod, names: tuple[str, ...], refused: Mapping[str, Refusal], *, aside: Iterable[str] = ()
+    ) -> Filtered:
+        """`aside`: nodes that would do as well, the chosen one maybe among them."""
         self._gangs.answered(pod, fits=bool(names))
-        self._verdicts.record(pod, names[0] if len(names) == 1 else None, refused, fits=bool(names))
+        chosen = names[0] if len(names) == 1 else None
+        self._verdicts.record(pod, chosen, refused, aside=aside, fits=bool(names))
         return filtered(names, refused)
 
 

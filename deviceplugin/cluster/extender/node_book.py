@@ -1,8 +1,8 @@
 """One node: its GPUs as its agent wrote them down, and everything that pods hold of them.
 
-In: what the node says of itself, and holdings. Out: a `NodeState` for placement, the same object until something
-changes; or the reason why the node cannot be used. What pods hold outlives the node's own entry: a node that comes back
-has the same pods, and if it comes back with other GPUs, what was held of the old ones is held of nothing.
+In: what the node says of itself, and holdings. Out: a `NodeState` for placement, the same object for as long as the
+pods hold the same; or the reason why the node cannot be used. What pods hold outlives the node's own entry: a node that
+comes back has the same pods, and if it comes back with other GPUs, what was held of the old ones is held of nothing.
 
 A container that somebody else placed may be on any GPU that has room for it beside what is known: it counts on each of
 them, so that what is left is free wherever it is.
@@ -25,12 +25,16 @@ from deviceplugin.model.request import RequestKind
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.node_state import NodeState, node_state
 from deviceplugin.placement.occupancy import Occupancy, occupied
+from deviceplugin.placement.tally import Tally
 
 log = structlog.get_logger("vcuda.cluster")
 
 
 class NodeBook:
-    """`sentence` says more than `problem`: it may name the node and is for people who ask."""
+    """`sentence` says more than `problem`: it may name the node and is for people who ask.
+
+    `known` is `state`, or None where that has to be calculated first.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -42,7 +46,9 @@ class NodeBook:
         self._cordoned: frozenset[GpuUuid] = frozenset()
         self._node: ClusterNode | None = None
         self._holdings: dict[PodUid, Holding] = {}
-        self._state: NodeState | None = None
+        self._tally: Tally | None = None
+        self._wandering: set[PodUid] = set()
+        self.known: NodeState | None = None
 
     @property
     def holdings(self) -> Mapping[PodUid, Holding]:
@@ -62,35 +68,43 @@ class NodeBook:
             return False
         self._cordoned = node.cordoned(self.inventory) if self.inventory else frozenset()
         self.problem = self._unread or (AGENT_AWAY if not node.cores else None)
-        self._state = None
+        self._count_anew()
         return True
 
     def vanish(self) -> None:
         """The node was deleted; its pods are on their own until each of them is deleted too."""
-        self._node, self.inventory, self._state = None, None, None
+        self._node, self.inventory = None, None
         self.problem, self.sentence = UNKNOWN_NODE, ""
+        self._count_anew()
 
     def hold(self, holding: Holding) -> None:
-        self._holdings[holding.pod.uid] = holding
-        self._state = None
+        uid = holding.pod.uid
+        known, self._holdings[uid] = self._holdings.get(uid), holding
+        if self._is_counted(known, holding):
+            return
+        self._count(holding)
+        self.known = None
 
     def release(self, uid: PodUid) -> None:
         del self._holdings[uid]
-        self._state = None
+        self._wandering.discard(uid)
+        if self._tally is not None:
+            self._tally.release(uid)
+        self.known = None
 
     @property
     def state(self) -> NodeState:
         """Only of a node that can be used."""
-        if self._state is None:
-            self._state = self._calculate(self._holdings.values())
-        return self._state
+        if self.known is None:
+            self.known = self._calculate(())
+        return self.known
 
     def state_without(self, pods: Collection[PodUid], *, beside: Iterable[Allocation] = ()) -> NodeState:
         """As if these pods were not there, and as if something further was held."""
         extra = tuple(beside)
         if not extra and not any(uid in self._holdings for uid in pods):
             return self.state
-        return self._calculate((each for uid, each in self._holdings.items() if uid not in pods), extra)
+        return self._calculate(pods, extra)
 
     @property
     def unknown_gpus(self) -> int:
@@ -111,10 +125,35 @@ class NodeBook:
         else:
             self._unread = None if self.inventory.gpus else NO_INVENTORY
 
-    def _calculate(self, holdings: Iterable[Holding], beside: Iterable[Allocation] = ()) -> NodeState:
+    def _is_counted(self, known: Holding | None, holding: Holding) -> bool:
+        """Whether only our knowledge of the pod has changed, and nothing that it holds."""
+        if known is None or self._wandering:  # what is proved narrows where the others may be
+            return False
+        return known.allocations == holding.allocations and not holding.somewhere
+
+    def _count_anew(self) -> None:
+        self.known = self._tally = None
+        if self.inventory is not None:
+            self._tally = Tally(self.name, self.inventory, share_mode=self._share_mode, cordoned=self._cordoned)
+            for holding in self._holdings.values():
+                self._count(holding)
+
+    def _count(self, holding: Holding) -> None:
+        uid = holding.pod.uid
+        self._wandering.discard(uid)
+        if holding.somewhere:
+            self._wandering.add(uid)
+        if self._tally is not None:
+            self._tally.hold(uid, holding.allocations)
+
+    def _calculate(self, absent: Collection[PodUid], beside: Iterable[Allocation] = ()) -> NodeState:
         assert self.inventory is not None
-        counted = list(holdings)
-        exact = [*chain.from_iterable(each.allocations for each in counted), *beside]
+        assert self._tally is not None
+        further = tuple(beside)
+        if not further and not self._wandering:
+            return self._tally.state(without=absent)
+        counted = [each for uid, each in self._holdings.items() if uid not in absent]
+        exact = [*chain.from_iterable(each.allocations for each in counted), *further]
         wandering = [each for each in counted if each.somewhere]
         if wandering:
             proved = [one for each in counted if each.is_bound for one in each.allocations]

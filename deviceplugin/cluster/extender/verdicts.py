@@ -7,10 +7,10 @@ rows.
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
-from deviceplugin.cluster.extender.refusal import Refusal
+from deviceplugin.cluster.extender.refusal import PREFERRED, Refusal
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.cluster_pod import ClusterPod
 
@@ -20,7 +20,10 @@ _MOST_HUNGRY = 100_000
 
 @dataclass(frozen=True, slots=True)
 class LastVerdict:
-    """`at` is Unix seconds. `node` is the one that was chosen; `fits`: at least one node carried the pod."""
+    """`at` is Unix seconds. `node` is the one that was chosen; `fits`: at least one node carried the pod.
+
+    `aside` are nodes against which nothing speaks but that another was preferred.
+    """
 
     pod: ClusterPod
     at: float
@@ -28,10 +31,13 @@ class LastVerdict:
     fits: bool
     names: tuple[str, ...]
     reasons: tuple[Refusal, ...]
+    aside: tuple[str, ...] = ()
 
     @property
     def refused(self) -> Mapping[str, Refusal]:
-        return dict(zip(self.names, self.reasons, strict=True))
+        against = dict(zip(self.names, self.reasons, strict=True))
+        others = (name for name in self.aside if name != self.node and name not in against)
+        return against | dict.fromkeys(others, PREFERRED)
 
 
 class Verdicts:
@@ -44,11 +50,20 @@ class Verdicts:
         self._hungry: OrderedDict[PodUid, int] = OrderedDict()
         self.count = 0
 
-    def record(self, pod: ClusterPod, node: str | None, refused: Mapping[str, Refusal], *, fits: bool = False) -> None:
+    def record(
+        self,
+        pod: ClusterPod,
+        node: str | None,
+        refused: Mapping[str, Refusal],
+        *,
+        aside: Iterable[str] = (),
+        fits: bool = False,
+    ) -> None:
         uid = pod.uid
         self.count += 1
         self._last.pop(uid, None)
-        self._last[uid] = LastVerdict(pod, self._wall(), node, fits, tuple(refused), tuple(refused.values()))
+        names, reasons = tuple(refused), tuple(refused.values())
+        self._last[uid] = LastVerdict(pod, self._wall(), node, fits, names, reasons, tuple(aside))
         if len(self._last) > self._most:
             self._last.popitem(last=False)
         self._hungry.pop(uid, None)

@@ -111,6 +111,8 @@ def read_preempt(body: bytes, names: ResourceNames = ResourceNames()) -> Preempt
 
 
 def write_filtered(answer: Filtered, question: Question) -> bytes:
+    """kube-scheduler reads reasons only where no node is left: beside a node they would be most of the answer."""
+    failed, unresolvable = ({}, {}) if answer.names else (answer.failed, answer.unresolvable)
     nodes = None
     if question.full is not None:
         chosen = set(answer.names)
@@ -119,8 +121,8 @@ def write_filtered(answer: Filtered, question: Question) -> bytes:
     return msgspec.json.encode({
         "Nodes": nodes,
         "NodeNames": None if question.full is not None else answer.names,
-        "FailedNodes": answer.failed,
-        "FailedAndUnresolvableNodes": answer.unresolvable,
+        "FailedNodes": failed,
+        "FailedAndUnresolvableNodes": unresolvable,
         "Error": answer.error,
     })  # fmt: skip
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.extender.refusal import PREFERRED
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.wire import FullNode, Question
 from deviceplugin.model.allocation import ContainerRole
@@ -22,9 +23,13 @@ def free_cores(extender: Extender, name: str) -> list[int]:
 async def test_one_node_is_answered_and_reserved(extender: Extender) -> None:
     for name in ("a", "b"):
         extender.put_node(node(name))
-    answer = extender.filter(ask(pod(), "a", "b"))
+    asked = ask(pod(), "a", "b")
+    answer = extender.filter(asked)
     assert answer.names == ("a",)
-    assert answer.failed == {"b": "another node was preferred"}
+    assert answer.failed == {}, "nothing speaks against the other one"
+    last = extender.verdicts.of(asked.pod.uid)
+    assert last is not None
+    assert last.refused == {"b": PREFERRED}
     assert free_cores(extender, "a") == [50, 100]
 
 

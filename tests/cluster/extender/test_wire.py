@@ -70,13 +70,20 @@ def test_full_nodes_go_back_as_they_came() -> None:
 
 def test_the_answer_has_the_keys_of_the_protocol() -> None:
     question = read_question(body(Pod=POD, NodeNames=["a", "b", "c"]))
-    assert json.loads(write_filtered(Filtered(("a",), {"b": "full"}, {"c": "no GPU"}), question)) == {
+    assert json.loads(write_filtered(Filtered((), {"a": "full", "b": "full"}, {"c": "no GPU"}), question)) == {
         "Nodes": None,
-        "NodeNames": ["a"],
-        "FailedNodes": {"b": "full"},
+        "NodeNames": [],
+        "FailedNodes": {"a": "full", "b": "full"},
         "FailedAndUnresolvableNodes": {"c": "no GPU"},
         "Error": "",
     }
+
+
+def test_no_reasons_stand_beside_a_node() -> None:
+    """kube-scheduler would read and forget hundreds of them for every pod."""
+    question = read_question(body(Pod=POD, NodeNames=["a", "b", "c"]))
+    answer = json.loads(write_filtered(Filtered(("a",), {"b": "full"}, {"c": "no GPU"}), question))
+    assert (answer["NodeNames"], answer["FailedNodes"], answer["FailedAndUnresolvableNodes"]) == (["a"], {}, {})
 
 
 def test_a_bind_order_is_read() -> None:

@@ -104,14 +104,14 @@ def trusting(bundle: bytes) -> ssl.SSLContext:
 
 @asynccontextmanager
 async def serving(
-    *, silent: float = 15.0, end_within: float = 5.0, bodies: Bodies | None = None
+    *, silent: float = 15.0, end_within: float = 5.0, bodies: Bodies | None = None, loopback_port: int = 0
 ) -> AsyncIterator[Scene]:
     now = dt.datetime.now(dt.UTC)
     authority = make_authority(now, 30 * DAY)
     tls = ServerTls(make_certificate(NAMES, authority, now, 10 * DAY))
     service = StandIn()
     server = SchedulerServer(service, context=tls.context, version="1", silent=silent, bodies=bodies)
-    await server.start("127.0.0.1", 0, end_within=end_within)
+    await server.start("127.0.0.1", 0, loopback_port=loopback_port, end_within=end_within)
     connector = aiohttp.TCPConnector(ssl=trusting(authority.chain))
     async with aiohttp.ClientSession(connector=connector) as session:
         try:

@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -20,6 +21,7 @@ from deviceplugin.errors import ConfigError
 from tests.cluster.certificates.stores import SecretInMemory, TrustInMemory
 from tests.cluster.http.scene import DAY, NAMES, Scene, StandIn, serving, trusting
 from tests.cluster.http.test_routes import counted
+from tests.e2e.cluster.processes import free_ports
 
 
 async def until(condition: Callable[[], bool], *, seconds: float = 10.0) -> None:
@@ -126,6 +128,44 @@ async def test_a_port_that_is_in_use_is_one_sentence() -> None:
             await other.start("127.0.0.1", scene.server.port)
         with pytest.raises(ConfigError, match=r"--listen-addr: 192.0.2.1 is no address of this machine"):
             await other.start("192.0.2.1", 0)
+
+
+async def test_beside_it_kube_scheduler_is_answered_without_tls_on_loopback_alone() -> None:
+    (port,) = free_ports(1)
+    async with serving(loopback_port=port) as scene:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+        async with asyncio.timeout(10):
+            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+        assert (await scene.post("/filter", b"{}"))[0] == 200, "over TLS as before"
+        assert listening_on(port) == {"127.0.0.1"}
+        await scene.server.stop()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_a_loopback_port_that_is_in_use_is_one_sentence_and_nothing_listens() -> None:
+    async with serving() as scene:
+        other = SchedulerServer(StandIn(), context=scene.tls.context, version="1")
+        (port,) = free_ports(1)
+        with pytest.raises(ConfigError, match=r"--loopback-port: port \d+ on 127.0.0.1 is in use"):
+            await other.start("127.0.0.1", port, loopback_port=scene.server.port)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+
+
+def listening_on(port: int) -> set[str]:
+    """Addresses, by what the kernel says of IPv4 and IPv6."""
+    found = set[str]()
+    for family, table in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
+        for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
+            local, state = line.split()[1], line.split()[3]
+            address, _, number = local.partition(":")
+            if state == "0A" and int(number, 16) == port:
+                packed = b"".join(bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, len(address), 8))
+                found.add(socket.inet_ntop(family, packed))
+    return found
 
 
 async def served_certificate(scene: Scene, name: str | None) -> bytes:

@@ -35,6 +35,7 @@ class HollowNodes:
 
     admin: Client
     inventories: Mapping[str, Inventory]
+    runs_pods: bool = True
     over: threading.Event = field(default_factory=threading.Event)
     failures: list[str] = field(default_factory=list)
 
@@ -78,8 +79,8 @@ class HollowNodes:
             return
         try:
             if "deletionTimestamp" in metadata:
-                self.admin.delete(f"{path}?gracePeriodSeconds=0")
-            elif item.get("status", {}).get("phase") == "Pending":
+                self.admin.text("DELETE", path, body=_end_of(metadata["uid"]))
+            elif self.runs_pods and item.get("status", {}).get("phase") == "Pending":
                 self.admin.merge(f"{path}/status", {"metadata": {"uid": metadata["uid"]}, "status": _running(item)})
         except ApiError as error:
             if error.status not in (404, 409, 422):  # it has gone meanwhile, or another has its name
@@ -91,8 +92,11 @@ class HollowNodes:
 
 
 @contextmanager
-def hollow_nodes(admin: Client, inventories: Mapping[str, Inventory]) -> Iterator[HollowNodes]:
-    nodes = HollowNodes(admin, inventories)
+def hollow_nodes(
+    admin: Client, inventories: Mapping[str, Inventory], *, runs_pods: bool = True
+) -> Iterator[HollowNodes]:
+    """Without `runs_pods` a bound pod stays Pending until it is deleted: no kubelet's work beside what is measured."""
+    nodes = HollowNodes(admin, inventories, runs_pods)
     threads = [threading.Thread(target=work, daemon=True) for work in (nodes.beat, nodes.follow)]
     try:
         for thread in threads:
@@ -164,6 +168,11 @@ def _lease(name: str) -> JsonObject:
         "metadata": {"name": name},
         "spec": {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": _now(micro=True)},
     }
+
+
+def _end_of(uid: str) -> JsonObject:
+    """Of this very pod: by the time that its event is looked at, another may have its name."""
+    return {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
 
 
 def _running(item: JsonObject) -> JsonObject:

@@ -2,7 +2,7 @@
 
 In: the extender's address and authority, a scheduler name. Out: a kube-scheduler that schedules the pods of that name.
 The cluster's own kube-scheduler goes on as a second scheduler that knows nothing of us. Not here: the extender.
-Invariant: client limits are far above what a test can do, so that they shape no measurement.
+Invariant: client limits are far above what a test can do, unless they are asked for, so that they shape no measurement.
 """
 
 import json
@@ -19,11 +19,22 @@ GANGS = ("GenericWorkload", "GangScheduling")
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """Requests of a kube-scheduler to the API server, a second and at once."""
+
+    qps: int
+    burst: int
+
+
+UNLIMITED = Limits(2000, 4000)
+
+
+@dataclass(frozen=True, slots=True)
 class ExtenderAddress:
-    """Where the extender serves, and who vouches for it."""
+    """Where the extender serves, and who vouches for it; nobody where the URL is without TLS."""
 
     url: str
-    authority: Path
+    authority: Path | None = None
     server_name: str = "127.0.0.1"
 
 
@@ -42,6 +53,7 @@ def scheduler_with(
     *,
     gates: Sequence[str] = GANGS,
     plugins: Plugins | None = None,
+    limits: Limits = UNLIMITED,
 ) -> Component:
     """Schedules pods with `schedulerName: name`; without an extender it is a plain one."""
     files = plane.files
@@ -51,7 +63,7 @@ def scheduler_with(
         folder / f"{name}.kubeconfig", server=plane.server, authority=files.authority.certificate, identity=identity
     )
     configuration = folder / f"{name}.json"
-    configuration.write_text(json.dumps(_document(name, kubeconfig, extender, plugins), indent=2))
+    configuration.write_text(json.dumps(_document(name, kubeconfig, extender, plugins, limits), indent=2))
     return make_scheduler(
         files,
         name,
@@ -63,13 +75,15 @@ def scheduler_with(
     )
 
 
-def _document(name: str, kubeconfig: Path, extender: ExtenderAddress | None, plugins: Plugins | None) -> JsonObject:
+def _document(
+    name: str, kubeconfig: Path, extender: ExtenderAddress | None, plugins: Plugins | None, limits: Limits
+) -> JsonObject:
     profile: JsonObject = {"schedulerName": name, **({"plugins": plugins.enabled} if plugins else {})}
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "leaderElection": {"leaderElect": False},
-        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 2000, "burst": 4000},
+        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": limits.qps, "burst": limits.burst},
         "profiles": [profile],
         "extenders": [_extender(extender)] if extender else [],
     }
@@ -77,15 +91,16 @@ def _document(name: str, kubeconfig: Path, extender: ExtenderAddress | None, plu
 
 def _extender(address: ExtenderAddress) -> JsonObject:
     names = ResourceNames()
+    secured = {"tlsConfig": {"serverName": address.server_name, "caFile": str(address.authority)}}
     return {
+        **(secured if address.authority else {}),
         "urlPrefix": address.url,
         "filterVerb": "filter",
         "prioritizeVerb": "prioritize",
         "weight": 1,
         "preemptVerb": "preempt",
         "bindVerb": "bind",
-        "enableHTTPS": True,
-        "tlsConfig": {"serverName": address.server_name, "caFile": str(address.authority)},
+        "enableHTTPS": address.authority is not None,
         "httpTimeout": "10s",
         "nodeCacheCapable": True,
         "ignorable": False,

@@ -1,0 +1,66 @@
+"""The fragmentation policy plans for the pods of this cluster, and no question waits while it learns of them."""
+
+from deviceplugin.cluster.extender.expectation import EVERY_S, Expectation
+from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.extender.settings import Settings
+from deviceplugin.model.preferences import NodePolicy
+from deviceplugin.model.units import ResourceNames
+from deviceplugin.placement.nodes import NodeScorer
+from deviceplugin.placement.observed import Observed
+from tests.cluster.extender.api import MemoryApi
+from tests.cluster.extender.conftest import Clock
+from tests.cluster.extender.makers import ask, node, pod
+
+NAMES = ResourceNames()
+
+
+def planned(clock: Clock, *, enough: int = 2) -> tuple[NodeScorer, Expectation]:
+    scorer = NodeScorer()
+    return scorer, Expectation(scorer, clock=clock, observed=Observed(enough=enough))
+
+
+def test_what_was_seen_before_the_start_is_planned_for_at_once(clock: Clock) -> None:
+    scorer, expectation = planned(clock)
+    for _ in range(2):
+        expectation.see(pod(cores=30), NAMES)
+    expectation.settle()
+    assert not scorer.prepare(1), "all is prepared"
+    assert scorer.renewals == 1
+
+
+def test_too_few_pods_leave_the_assumed_workload(clock: Clock) -> None:
+    scorer, expectation = planned(clock, enough=3)
+    expectation.see(pod(cores=30), NAMES)
+    expectation.see(pod(cores=150), NAMES)  # nonsense says nothing
+    expectation.see(pod(cores=30), NAMES)
+    expectation.settle()
+    assert scorer.renewals == 0
+
+
+def test_it_is_renewed_every_so_often_and_only_where_it_has_changed(clock: Clock) -> None:
+    scorer, expectation = planned(clock)
+    for cores in (30, 30):
+        expectation.see(pod(cores=cores), NAMES)
+    expectation.settle()
+    expectation.see(pod(cores=60), NAMES)
+    expectation.renew()
+    assert scorer.renewals == 1, "not yet"
+    clock.now += EVERY_S
+    expectation.renew()
+    assert scorer.renewals == 2
+    clock.now += EVERY_S
+    expectation.renew()
+    assert scorer.renewals == 2, "nothing new was seen"
+
+
+async def test_a_pod_counts_once_however_often_it_is_told_of(clock: Clock) -> None:
+    extender = Extender(MemoryApi(), Settings(node_policy=NodePolicy.FRAGMENTATION), clock=clock)
+    for name in ("a", "b"):
+        extender.put_node(node(name))
+    waiting = pod(cores=30)
+    for _ in range(3):
+        extender.put_pod(waiting)
+    assert extender.observed.tasks == 1
+    extender.filter(ask(waiting, "a", "b"))
+    extender.put_pod(waiting)
+    assert extender.observed.tasks == 1
