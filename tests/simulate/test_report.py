@@ -70,7 +70,7 @@ def test_tables_have_a_row_or_a_column_for_each_policy() -> None:
     assert "2 pods on 2 nodes with 8 GPUs, mean of 2 seeds" in text
     rows = {line.split("│")[1].strip(): [cell.strip() for cell in line.split("│")[2:-1]]
             for line in text.splitlines() if line.startswith("│")}  # fmt: skip
-    assert rows["fragmentation"] == ["70.77", "92.00", "1.00", "4 of 20", "1.5"]
+    assert rows["fragmentation"] == ["70.77", "92.00", "1.00", "4/20", "1.5"]
     assert rows["T4"] == ["92.0", "55.0"]
     assert rows["insufficient whole GPUs"] == ["4", "4"]
 
