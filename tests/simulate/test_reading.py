@@ -303,7 +303,10 @@ def test_a_cordoned_gpu_stays_cordoned(tmp_path: Path, annotation: str) -> None:
         node_object("other", {"nvidia.com/gpu": "2"}, labels=PLAIN_LABELS),
     ]
     scene = scene_of(tmp_path, as_list(nodes), as_list(PODS_OF_A_CLUSTER))
-    assert [(node.name, node.cordoned) for node in scene.nodes] == [("plain", {"plain/1"}), ("other", set())]
+    assert [(node.name, node.cordoned) for node in scene.nodes] == [
+        ("plain", frozenset({GpuUuid("plain/1")})),
+        ("other", frozenset()),
+    ]
 
 
 def test_a_pod_that_was_listed_twice_came_once(tmp_path: Path) -> None:
