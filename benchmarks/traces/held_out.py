@@ -3,13 +3,20 @@
     python -m benchmarks.traces.held_out FOLDER RESULTS.jsonl default:as-is:fragmentation:100-109 ...
 
 In: the folder of the openb trace, and what to run: workload, mix (`mixes`, or `as-is`), who chooses and the seeds. Of
-`default/3` every third node is there, which takes a ninth of the time. Who chooses is `binpack`, `spread` or `fragmentation`, one of the `rivals`, or `fragmentation@WORKLOAD`, which plans for the
-tasks of another workload than comes (`@assumed`: for none that was seen). Out: a line for each run, appended; what is
-there already is not run again. `--report` prints the lines of a file as a table.
+`default/3` every third node is there, which takes a ninth of the time. Out: a line for each run, appended; what stands
+there is not run again. `--report` prints the lines of a file as a table. Who chooses is
+
+    binpack, spread, fragmentation   our policies
+    fgd, best-fit, dot-product       published ones (`rivals`)
+    fragmentation@WORKLOAD           ours, which plans for the tasks of another workload than comes
+    fragmentation@assumed            ours, which plans for what is assumed where nothing was seen
+    extender, extender@...           ours without the CPU and memory of nodes, of which an extender does not hear:
+                                     kube-scheduler leaves out the nodes that have too little
 """
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +25,11 @@ from benchmarks.traces.mixes import mixed
 from benchmarks.traces.rivals import BestFit, DotProduct, Fgd, Rival
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.placement.nodes import NodeScorer
-from deviceplugin.placement.workload import ASSUMED, Workload, workload
+from deviceplugin.placement.workload import ASSUMED, NO_NEEDS, TaskKind, Workload, workload
 from deviceplugin.simulate.replay import Chooser, Plan, replay
 from deviceplugin.simulate.run import mean
 from deviceplugin.simulate.scene import read_scene
+from deviceplugin.simulate.scheduler_view import SchedulerView
 from deviceplugin.simulate.task import Scene
 
 NODES = "openb_node_list_gpu_node.csv"
@@ -39,10 +47,19 @@ def planned_for(scene: Scene) -> Workload:
     return workload((task.pod, task.needs) for task in scene.tasks)
 
 
+def without_needs(typical: Workload) -> Workload:
+    counted: Counter[TaskKind] = Counter()
+    for kind, count in typical.kinds:
+        counted[replace(kind, needs=NO_NEEDS)] += count
+    return Workload(tuple(counted.items()))
+
+
 def chooser(who: str, scene: Scene, folder: Path) -> Chooser:
     name, _, plan = who.partition("@")
-    if plan:
-        return NodeScorer(ASSUMED if plan == "assumed" else planned_for(read(folder, plan)))
+    if plan or name == "extender":
+        known = {"assumed": ASSUMED, "": planned_for(scene)}
+        typical = known[plan] if plan in known else planned_for(read(folder, plan))
+        return SchedulerView(without_needs(typical)) if name == "extender" else NodeScorer(typical)
     if name == "fgd":
         return Rival(Fgd(planned_for(scene)))
     most_cpu = max(node.spare.cpu_milli for node in scene.nodes if node.spare is not None)

@@ -76,6 +76,11 @@ _FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
     help="Order of arrival; may be repeated, and the means of all are reported.",
 )
 @click.option(
+    "--as-scheduler",
+    is_flag=True,
+    help="Choose with what the scheduler knows: no CPU and memory of nodes, and an assumed mix of pods.",
+)
+@click.option(
     "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
 )
 @click.option("--plot", "picture", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture (SVG).")
@@ -86,6 +91,7 @@ def simulate(
     gpu_policy: str,
     percent: int,
     seeds: tuple[int, ...],
+    as_scheduler: bool,
     output: str,
     picture: Path | None,
 ) -> None:
@@ -97,7 +103,9 @@ def simulate(
     for tasks.
     """
     scene = read_scene(nodes, pods)
-    plans = [Plan(NodePolicy(each), GpuPolicy(gpu_policy), percent) for each in dict.fromkeys(node_policies)]
+    plans = [
+        Plan(NodePolicy(each), GpuPolicy(gpu_policy), percent, as_scheduler) for each in dict.fromkeys(node_policies)
+    ]
     check_length(scene.tasks, until=plans[0].until(scene))
     if picture is not None:
         _check_writable(picture)

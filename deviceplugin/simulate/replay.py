@@ -23,6 +23,7 @@ from deviceplugin.placement.taken import with_pod
 from deviceplugin.placement.workload import Workload, workload
 from deviceplugin.simulate.arrivals import arrivals
 from deviceplugin.simulate.run import Run, Sample, Took, models_used
+from deviceplugin.simulate.scheduler_view import SchedulerView
 from deviceplugin.simulate.task import Scene, Task
 
 Progress = Callable[[int], None]
@@ -44,11 +45,16 @@ class Chooser(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is tried: policies for pods that name none, and how much is asked for, in percent of the capacity."""
+    """What is tried: policies for pods that name none, and how much is asked for, in percent of the capacity.
+
+    `as_scheduler`: they choose with what the scheduler's extender knows (`SchedulerView`), instead of with all that the
+    files say.
+    """
 
     node_policy: NodePolicy
     gpu_policy: GpuPolicy
     inflate_percent: int
+    as_scheduler: bool = False
 
     def until(self, scene: Scene) -> int:
         return -(-scene.capacity * self.inflate_percent // 100)
@@ -59,7 +65,8 @@ def replay(
 ) -> Run:
     """`progress` is told the cores that were asked for so far; the tasks of the scene are what is planned for."""
     typical = workload((task.pod, task.needs) for task in scene.tasks)
-    cluster = _Cluster(scene, plan, typical, chooser or NodeScorer(typical))
+    chooser = chooser or (SchedulerView() if plan.as_scheduler else NodeScorer(typical))
+    cluster = _Cluster(scene, plan, typical, chooser)
     began, worked = time.perf_counter(), time.process_time()
     for task in arrivals(scene.tasks, seed=seed, until=plan.until(scene)):
         cluster.arrive(task)

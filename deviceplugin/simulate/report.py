@@ -40,6 +40,21 @@ SIMPLIFIED = (
 )
 
 
+_ALL_KNOWN = (
+    "Policies know what the files say: the CPU and memory of nodes, and how often each kind of task comes. The "
+    "scheduler's extender knows neither; --as-scheduler shows what it makes of the workload."
+)
+_AS_SCHEDULER = (
+    "Policies choose as the scheduler's extender does: without the CPU and memory of nodes, and for an assumed mix of "
+    "tasks."
+)
+
+
+def simplified(tried: Sequence[Tried]) -> str:
+    """What a reader has to know before he believes the figures."""
+    return f"{SIMPLIFIED} {_AS_SCHEDULER if tried[0].plan.as_scheduler else _ALL_KNOWN}"
+
+
 def document(scene: Scene, tried: Sequence[Tried]) -> dict[str, object]:
     plan = tried[0].plan
     return {
@@ -49,7 +64,8 @@ def document(scene: Scene, tried: Sequence[Tried]) -> dict[str, object]:
         "pods": len(scene.tasks),
         "inflate": plan.inflate_percent / 100,
         "gpu_policy": plan.gpu_policy.value,
-        "simplified": SIMPLIFIED,
+        "as_scheduler": plan.as_scheduler,
+        "simplified": simplified(tried),
         "policies": {
             each.name: {"mean": _means(each), "seeds": [_one(each, run) for run in each.runs]} for each in tried
         },
@@ -101,7 +117,9 @@ def tables(scene: Scene, tried: Sequence[Tried]) -> Group:
         _counted(*each) for each in ((len(scene.tasks), "pod"), (len(scene.nodes), "node"), (scene.gpus, "GPU"))
     )
     title = f"{pods} on {nodes} with {gpus}, {_seeds(seeds)}"
-    return Group(_figure_table(title, tried), _model_table(tried), _waiting_table(tried), Text(SIMPLIFIED, style="dim"))
+    return Group(
+        _figure_table(title, tried), _model_table(tried), _waiting_table(tried), Text(simplified(tried), style="dim")
+    )
 
 
 def _counted(count: int, what: str) -> str:

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -49,6 +50,19 @@ def test_the_same_command_says_the_same() -> None:
         for figures in (said, run["mean"], run["seeds"][0]):
             del figures["seconds"], figures["processor_seconds"]
     assert one == other
+
+
+def test_every_process_says_the_same_whatever_its_hashes_are() -> None:
+    """Nodes, GPUs and reasons go through sets and dicts; their order must never be seen."""
+    program = [sys.executable, "-c", "from deviceplugin.cli import main; main()", "simulate", "--output", "json"]
+    command = [*program, "--nodes", str(NODES), "--pods", str(PODS), "--gpu-policy", "spread"]
+    command += [flag for policy in ("binpack", "spread", "fragmentation") for flag in ("--node-policy", policy)]
+    said = []
+    for seed in ("0", "1", "4711"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        said.append(re.sub(r'"(processor_)?seconds": [0-9.]+', "", result.stdout))
+    assert said[0] == said[1] == said[2]
 
 
 def test_a_table_for_a_person_and_a_picture_where_one_is_asked_for(tmp_path: Path) -> None:
