@@ -32,7 +32,8 @@ class SchedulerView:
         gpu_policy: GpuPolicy,
         needs: Spare,
     ) -> NodeChoice:
-        shown, short = [], []
+        shown: list[NodeState] = []
+        short: list[NodeState] = []
         for state in states:
             fits = state.spare is None or state.spare.covers(needs)
             (shown if fits else short).append(state)

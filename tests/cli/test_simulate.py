@@ -132,10 +132,11 @@ def test_a_wrong_flag_is_clicks_and_status_2(flags: tuple[str, str]) -> None:
 def test_what_is_simplified_is_said_with_the_figures() -> None:
     table = " ".join(vcuda_simulate("--inflate", "0.1").stdout.split())
     assert "none ends, whatever times the file has" in table
-    assert (
-        "priorities and gangs do not"
-        in json.loads(vcuda_simulate("--inflate", "0.1", "--output", "json").stdout)["simplified"]
-    )
+    for flags, said in (((), "--as-scheduler shows"), (("--as-scheduler",), "as the scheduler's extender does")):
+        document = json.loads(vcuda_simulate("--inflate", "0.1", "--output", "json", *flags).stdout)
+        assert "priorities and gangs do not" in document["simplified"]
+        assert said in document["simplified"]
+        assert document["as_scheduler"] == bool(flags)
 
 
 def test_a_terminal_sees_how_far_it_is_and_who_stops_it_gets_no_traceback_and_no_figures() -> None:
