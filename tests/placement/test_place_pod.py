@@ -146,6 +146,14 @@ def test_where_one_after_the_other_fails_all_are_placed_together() -> None:
     assert choice.reasons[0] == "GPU 1: so that each container finds room"
 
 
+def test_all_placed_together_keep_to_the_memory_too() -> None:
+    """By cores alone the second would go to the fuller GPU, which is short of memory for it."""
+    state = NodeState("n", snapshot(2, nvswitch, used={0: (40, 200)}))
+    choice = place_pod(pod((APP, 0, Request(40, 10)), (APP, 1, Request(60, 130)), (APP, 2, Request(60, 100))), state)
+    assert [sorted(each.uuids) for each in choice.allocations] == [["GPU-1"], ["GPU-1"], ["GPU-0"]]
+    assert fits(choice.allocations, state)
+
+
 def test_a_spreading_pod_uses_the_gpu_of_its_init_container_again_and_no_other_twice() -> None:
     asked = pod((INIT, 0, Request(10, 8)), (APP, 0, Request(10, 8)), (APP, 1, Request(10, 8)))
     choice = place_pod(asked, NodeState("n", snapshot(4, t6)), policy=GpuPolicy.SPREAD)
