@@ -6,6 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# On a busy machine every example may be slow, which says nothing of the code.
+settings.register_profile("vcuda", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("vcuda")
 
 
 @pytest.fixture

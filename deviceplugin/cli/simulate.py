@@ -4,8 +4,12 @@ In: a file of nodes, a file of pods, policies and seeds. Out: a table or JSON on
 was asked for; how far it is on standard error, where that is a terminal. Placement is the cluster's own.
 """
 
+import errno
+import itertools
 import json
-from collections.abc import Sequence
+import math
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -14,12 +18,21 @@ from rich.progress import Progress
 
 from deviceplugin.errors import ConfigError
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+from deviceplugin.simulate.arrivals import check_length
 from deviceplugin.simulate.plot import plot
 from deviceplugin.simulate.replay import Plan, replay
 from deviceplugin.simulate.report import Tried, document, tables
 from deviceplugin.simulate.run import Run
 from deviceplugin.simulate.scene import read_scene
 from deviceplugin.simulate.task import Scene
+
+
+def _percent(_context: click.Context, _parameter: click.Parameter, inflate: float) -> int:
+    percent = round(100 * inflate) if math.isfinite(inflate) else -1
+    if not math.isclose(percent, 100 * inflate):
+        raise click.BadParameter(f"{inflate} is no whole percentage; write 1.3 for 130 %.")
+    return percent
+
 
 _FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
 
@@ -45,12 +58,28 @@ _FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
 )
 @click.option(
     "--inflate",
+    "percent",
+    callback=_percent,
+    metavar="TIMES",
     type=click.FloatRange(min=0.01, max=100),
     default=1.3,
     show_default=True,
     help="For how much of the cluster's GPUs tasks ask in the end; tasks come again until then.",
 )
-@click.option("--seed", "seeds", type=int, multiple=True, default=[1], help="Order of arrival; may be repeated.")
+@click.option(
+    "--seed",
+    "seeds",
+    type=int,
+    multiple=True,
+    default=[1],
+    show_default=True,
+    help="Order of arrival; may be repeated, and the means of all are reported.",
+)
+@click.option(
+    "--as-scheduler",
+    is_flag=True,
+    help="Choose with what the scheduler knows: no CPU and memory of nodes, and an assumed mix of pods.",
+)
 @click.option(
     "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
 )
@@ -60,40 +89,61 @@ def simulate(
     pods: Path,
     node_policies: tuple[str, ...],
     gpu_policy: str,
-    inflate: float,
+    percent: int,
     seeds: tuple[int, ...],
+    as_scheduler: bool,
     output: str,
     picture: Path | None,
 ) -> None:
     """Try a policy on a workload before it is turned on.
 
     Tasks arrive in random order, one by one, and again until they have asked for --inflate times the GPUs there are.
-    One that fits nowhere waits; nothing ends. CSV has the columns of the openb trace: sn, cpu_milli, memory_mib, gpu,
-    model for nodes; cpu_milli, memory_mib, num_gpu, gpu_milli and perhaps name and gpu_spec for tasks.
+    One that fits nowhere waits; nothing ends, whatever times the file has. CSV has the columns of the openb trace: sn,
+    cpu_milli, memory_mib, gpu, model for nodes; cpu_milli, memory_mib, num_gpu, gpu_milli and perhaps name and gpu_spec
+    for tasks.
     """
     scene = read_scene(nodes, pods)
-    percent = round(inflate * 100)
-    plans = [Plan(NodePolicy(each), GpuPolicy(gpu_policy), percent) for each in dict.fromkeys(node_policies)]
+    plans = [
+        Plan(NodePolicy(each), GpuPolicy(gpu_policy), percent, as_scheduler) for each in dict.fromkeys(node_policies)
+    ]
+    check_length(scene.tasks, until=plans[0].until(scene))
+    if picture is not None:
+        _check_writable(picture)
     tried = _try(scene, plans, tuple(dict.fromkeys(seeds)))
     if picture is not None:
         _write(picture, plot(tried, title=f"{pods.name} on {nodes.name}"))
-    if output == "json":
-        click.echo(json.dumps(document(scene, tried)))
-    else:
-        Console().print(tables(scene, tried))
+    try:
+        if output == "json":
+            click.echo(json.dumps(document(scene, tried)))
+        else:
+            Console().print(tables(scene, tried))
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise
+        raise ConfigError(f"the report cannot be written to standard output: {error.strerror}") from None
 
 
 def _try(scene: Scene, plans: Sequence[Plan], seeds: Sequence[int]) -> list[Tried]:
     console = Console(stderr=True)
+    numbers = (f"run {at} of {len(plans) * len(seeds)}" for at in itertools.count(1))
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        return [Tried(plan, tuple(_run(scene, plan, seed, bar) for seed in seeds)) for plan in plans]
+        return [Tried(plan, tuple(_run(scene, plan, seed, bar, numbers) for seed in seeds)) for plan in plans]
 
 
-def _run(scene: Scene, plan: Plan, seed: int, bar: Progress) -> Run:
-    shown = bar.add_task(f"{plan.node_policy.value}, seed {seed}", total=plan.until(scene))
+def _run(scene: Scene, plan: Plan, seed: int, bar: Progress, numbers: Iterator[str]) -> Run:
+    shown = bar.add_task(f"{next(numbers)}: {plan.node_policy.value}, seed {seed}", total=plan.until(scene))
     run = replay(scene, plan, seed=seed, progress=lambda asked: bar.update(shown, completed=asked))
     bar.remove_task(shown)
     return run
+
+
+def _check_writable(path: Path) -> None:
+    """Before anything is calculated, which may take minutes."""
+    folder = path.parent
+    if not folder.is_dir():
+        raise ConfigError(f"--plot {path} cannot be written: {folder} is no directory")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise ConfigError(f"--plot {path} cannot be written: {os.strerror(errno.EACCES)}")
 
 
 def _write(path: Path, text: str) -> None:

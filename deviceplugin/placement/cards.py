@@ -2,7 +2,8 @@
 
 In: a `NodeState`. Out: its `cards`, in an order of their own, without names, links and processes; a GPU that takes no
 work at all is not among them. And the same cards after a pod, as the GPU policy would take them. Exact for a pod of one
-container on GPUs of one size; for others an estimate, which orders nodes and decides nothing.
+container on GPUs of one size, but for a share over several GPUs that shall be close, since cards know no links; for
+others an estimate, which orders nodes and decides nothing.
 """
 
 import operator

@@ -3,6 +3,7 @@
 In: values. Out: text for people, one line each, short on a node of 64 GPUs too.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 from deviceplugin.model.request import Request, RequestKind
@@ -75,19 +76,32 @@ def obstacle_text(obstacle: Obstacle, view: GpuView) -> str:
             return str(obstacle.value)
 
 
-def no_room(request: Request, survey: Survey) -> str:
-    """The sentence of a CapacityError: what was asked, what is free where, what to do."""
+def no_room(request: Request, survey: Survey, *, one_numa: bool = False, hopeless: bool = False) -> str:
+    """The sentence of a CapacityError: what was asked, what is free where, what to do.
+
+    `hopeless`: the pod of this container would not fit on the empty node either. To wait is advised only where the end
+    of a pod can help.
+    """
+    apart = one_numa and request.gpus > _most_on_one_numa(survey)
     fitting = [view.gpu.minor for view in survey.candidates.views]
     if not fitting and not survey.obstacles:
         return f"{request_text(request)} asked, but this node has no GPU; ask on a node that has one"
     if len(fitting) >= request.gpus:
         return (
             f"{request_text(request)} on one NUMA node asked, but {gpus_text(fitting)}, which fit, are on several; "
-            "ask for fewer GPUs, wait until a pod ends, or let the GPUs be on several NUMA nodes"
+            f"ask for fewer GPUs{' ' if hopeless or apart else ', wait until a pod ends, '}or let the GPUs be on "
+            "several NUMA nodes"
         )
     found = [f"only {gpus_text(fitting)} {_is(len(fitting))} free"] if fitting else []
     found += [_counted(obstacle, survey) for obstacle in Obstacle if _blocked_by(obstacle, survey)]
-    return f"{request_text(request)} asked, but {listed(found)}; {_advice(request, survey)}"
+    advice = "let the GPUs be on several NUMA nodes" if apart else _advice(request, survey, hopeless)
+    return f"{request_text(request)} asked, but {listed(found)}; {advice}"
+
+
+def _most_on_one_numa(survey: Survey) -> int:
+    """Of the GPUs that fit or will when pods end; those of which nobody says where they are count as one node."""
+    views = [*survey.candidates.views, *(view for view, obstacle in survey.obstacles if obstacle.passes)]
+    return max(Counter(view.gpu.numa for view in views).values(), default=0)
 
 
 def _blocked_by(obstacle: Obstacle, survey: Survey) -> list[GpuView]:
@@ -108,12 +122,14 @@ def _counted(obstacle: Obstacle, survey: Survey) -> str:
     return text
 
 
-def _advice(request: Request, survey: Survey) -> str:
+def _advice(request: Request, survey: Survey, hopeless: bool) -> str:
     waiting = sum(obstacle.passes for _, obstacle in survey.obstacles)
     fitting = len(survey.candidates.views)
     if any(obstacle is Obstacle.EXCLUDED for _, obstacle in survey.obstacles):
         return "delete the pod so that it is placed again"
     if fitting + waiting >= request.gpus:
+        if hopeless:
+            return "waiting does not help here, so ask for less for all its containers together or on another node"
         return "ask for less or wait until a pod ends"
     if fitting + waiting + len(_blocked_by(Obstacle.CORDONED, survey)) >= request.gpus:
         return "ask for less, or have a GPU uncordoned"

@@ -41,7 +41,7 @@ def place(
     found = survey(request, snapshot, Rules(wanted, cordoned, only))
     selection, preferred = select(found, policy, one_numa=wanted.one_numa, tiers=(prefer,))
     if selection is None:
-        raise CapacityError(no_room(request, found))
+        raise CapacityError(no_room(request, found, one_numa=wanted.one_numa))
     return Choice(
         evaluator=request.kind,
         gpus=tuple(view.gpu for view in selection.chosen),

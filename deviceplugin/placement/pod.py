@@ -6,6 +6,9 @@ and sidecars count as `occupancy` says. Each container prefers the GPUs that the
 the IDs of an init container on to the next ones. Containers are placed one after the other; where that leaves one
 without room, all are placed at once (`assign`). What some of them have already is `fixed`: a node's agent asks again
 for each container and moves none. The same arguments give the same choice, in every process.
+
+Invariant: a pod is refused where there is no room for it, and only there, but for pods of so many containers that not
+every combination can be tried; then the sentence says so.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -17,9 +20,10 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
 from deviceplugin.model.preferences import GpuPolicy
 from deviceplugin.model.request import RequestKind
-from deviceplugin.placement.assign import assign
-from deviceplugin.placement.candidates import Rules, survey
+from deviceplugin.placement.assign import Refused, assign
+from deviceplugin.placement.candidates import Rules, Survey, survey
 from deviceplugin.placement.describe import gpus_text, no_room, request_text
+from deviceplugin.placement.gate import gate
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.occupancy import beside
 from deviceplugin.placement.place import select, shares_of
@@ -53,13 +57,23 @@ def place_pod(
     `fixed` is what containers of the pod hold; the state is without it, and whether it is right is not asked.
     """
     _check_share_mode(pod, state)
-    try:
-        return _one_by_one(pod, state, pod.preferences.gpu or policy, prefer, fixed)
-    except CapacityError:
-        together = _together(pod, state, fixed) if len(pod.containers) > 1 else None
-        if together is None:
-            raise
-        return together
+    found = _one_by_one(pod, state, pod.preferences.gpu or policy, prefer, fixed)
+    if isinstance(found, PodChoice):
+        return found
+    if len(pod.containers) == 1:
+        raise CapacityError(no_room(found.container.request, found.survey, one_numa=pod.preferences.gpus.one_numa))
+    assigned = assign(pod, state, fixed=fixed)
+    if isinstance(assigned, Refused):
+        raise CapacityError(_refusal(pod, state, found, assigned))
+    return _together(pod, assigned, fixed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stuck:
+    """The container that found no room beside those of its pod before it, and what it saw."""
+
+    container: ContainerRequest
+    survey: Survey
 
 
 def _check_share_mode(pod: PodRequest, state: NodeState) -> None:
@@ -78,7 +92,7 @@ def _one_by_one(
     policy: GpuPolicy,
     prefer: Collection[GpuUuid],
     fixed: Collection[Allocation],
-) -> PodChoice:
+) -> PodChoice | _Stuck:
     wanted = pod.preferences.gpus
     rules = Rules(wanted, state.cordoned)
     own = list(fixed)
@@ -92,7 +106,7 @@ def _one_by_one(
         tiers = _tiers(frozenset(prefer), held_before(own, policy))
         selection, _ = select(found, policy, one_numa=wanted.one_numa, tiers=tiers)
         if selection is None:
-            raise CapacityError(_refusal(pod, container, no_room(container.request, found)))
+            return _Stuck(container, found)
         own.append(_allocation(pod, container, selection.chosen))
         reasons[container.name] = selection.reason
     return _choice(pod, own, reasons)
@@ -119,10 +133,7 @@ def _tiers(prefer: frozenset[GpuUuid], held: frozenset[GpuUuid]) -> Iterator[fro
     yield held
 
 
-def _together(pod: PodRequest, state: NodeState, fixed: Collection[Allocation]) -> PodChoice | None:
-    found = assign(pod, state, fixed=fixed)
-    if found is None:
-        return None
+def _together(pod: PodRequest, found: Mapping[str, tuple[GpuView, ...]], fixed: Collection[Allocation]) -> PodChoice:
     own, reasons = list(fixed), {}
     for container in pod.containers:
         if (chosen := found.get(container.name)) is not None:
@@ -142,7 +153,11 @@ def _allocation(pod: PodRequest, container: ContainerRequest, chosen: tuple[GpuV
     )
 
 
-def _refusal(pod: PodRequest, container: ContainerRequest, sentence: str) -> str:
-    if len(pod.containers) == 1:
-        return sentence
-    return f"container {container.name}, beside the others of its pod: {sentence}"
+def _refusal(pod: PodRequest, state: NodeState, stuck: _Stuck, why: Refused) -> str:
+    """Of a pod of several containers; to wait is advised only where the empty node might do."""
+    reason = gate(pod, state)
+    hopeless = reason is not None and not reason.resolvable
+    one_numa = pod.preferences.gpus.one_numa
+    sentence = no_room(stuck.container.request, stuck.survey, one_numa=one_numa, hopeless=hopeless)
+    tried = "" if why is Refused.NONE_EXISTS else ", or put less into one pod, because not every combination was tried"
+    return f"container {stuck.container.name}, beside the others of its pod: {sentence}{tried}"

@@ -2,7 +2,8 @@
 
 In: objects; what is no node is passed over. Out: `NodeState` without any pod on it. The GPUs of a node are those of the
 agent's inventory annotation; where no agent runs yet, as many as its `vcuda-core` or `nvidia.com/gpu` say, of the model
-and memory that its labels name. CPU and memory are what is allocatable. Cordoned GPUs stay cordoned.
+and memory that its labels name. CPU and memory are what is allocatable. GPUs that are cordoned or unhealthy stay so;
+a node that is cordoned or not ready counts like any other, because it is the cluster that is planned with.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,8 @@ from dataclasses import replace
 import msgspec
 
 from deviceplugin.errors import ParseError
+from deviceplugin.kube.cluster_nodes import cluster_node
+from deviceplugin.kube.cluster_structs import ClusterNodeObject
 from deviceplugin.kube.quantity import exact_quantity, parse_quantity
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
@@ -67,7 +70,8 @@ def _node(found: Found) -> NodeState:
         inventory, share_mode = _inventory(read.metadata, allocatable)
     except ParseError as error:
         raise ParseError(f"{found.where}: {error.message}") from None
-    return replace(node_state(read.metadata.name, inventory, (), share_mode=share_mode), spare=spare)
+    cordoned = cluster_node(found.read(ClusterNodeObject), _NAMES).cordoned(inventory)
+    return replace(node_state(read.metadata.name, inventory, (), share_mode=share_mode, cordoned=cordoned), spare=spare)
 
 
 def _inventory(meta: _Meta, allocatable: Quantities) -> tuple[Inventory, bool]:

@@ -2,7 +2,8 @@
 
 In: objects; what is no pod is passed over. Out: a `Task` for each pod, read as the scheduler reads it; a pod that asks
 for whole `nvidia.com/gpu` and nothing of ours asks for so many GPUs. CPU and memory are the pod's requests, added up as
-kube-scheduler does. Where a pod runs already, and whether it has ended, is of no account: it is one that came.
+kube-scheduler does. Where a pod runs already, and whether it has ended, is of no account: it is one that came. One
+that stands there several times, because it was listed several times, came once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,18 +53,23 @@ class _Pod(msgspec.Struct):
 
 
 def tasks_of_objects(found: Iterator[Found], *, file: str) -> Iterator[Task]:
+    seen: set[str] = set()
     count = 0
     for each in found:
-        if each.kind == "Pod":
-            count += 1
-            yield _task(each)
+        if each.kind != "Pod":
+            continue
+        count += 1
+        pod = pod_from(each.read(PodObject), ResourceNames())
+        if pod.api_uid not in seen:
+            yield _task(each, pod)
+        if pod.api_uid:
+            seen.add(pod.api_uid)
     if not count:
         raise ParseError(f"{file} holds no object of kind Pod")
 
 
-def _task(found: Found) -> Task:
+def _task(found: Found, pod: Pod) -> Task:
     spec = found.read(_Pod).spec or _Spec()
-    pod = pod_from(found.read(PodObject), ResourceNames())
     try:
         return task(pod_request(pod if pod.is_gpu else _with_plain(pod, spec)), _needs(spec))
     except VcudaError as error:

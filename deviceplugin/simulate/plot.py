@@ -1,57 +1,119 @@
 """A picture of several policies: what was allocated, and what was free and useless, as tasks arrived.
 
 In: the runs of each policy. Out: SVG, written without a library: two panels of lines need none. The line is the mean of
-the seeds, the band behind it reaches from the least to the largest. Colours are told apart by those who see fewer.
+the seeds, the band behind it reaches from the least to the largest. What was allocated is drawn from where the cluster
+begins to fill, and its axis begins there too: below, all policies give what is asked. Colours are told apart by those
+who see fewer, each line has its name and its last value at its end, and both follow a dark page.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from deviceplugin.simulate.report import Tried
 from deviceplugin.simulate.run import Sample, mean
 
-_COLOURS = ("#0072b2", "#d55e00", "#009e73")
-_WIDTH, _HEIGHT, _LEFT, _TOP, _GAP = 420, 260, 60, 50, 80
+_LIGHT = ("#0072b2", "#c04f00", "#007f5f")
+_DARK = ("#56b4e9", "#ee9a4d", "#3fc79a")
+_WIDTH, _HEIGHT, _LEFT, _TOP, _LABELS = 350, 270, 52, 84, 128
+_STEP = _LEFT + _WIDTH + _LABELS
+_FILLS_FROM = 70
+_LINE_OF_TEXT = 15
 _Figure = Callable[[Sample], float]
 
 
+@dataclass(frozen=True, slots=True)
+class _Axes:
+    """What the panel shows, in percent."""
+
+    left: int
+    right: int
+    bottom: float
+    top: float
+
+    def x(self, percent: float) -> float:
+        return _WIDTH * (percent - self.left) / max(1, self.right - self.left)
+
+    def y(self, value: float) -> float:
+        return _HEIGHT * (self.top - value) / (self.top - self.bottom)
+
+    def points(self, values: Sequence[float]) -> list[str]:
+        """`values` begins with 1 percent."""
+        shown = ((at, value) for at, value in enumerate(values, start=1) if at >= self.left)
+        return [f"{self.x(at):.1f},{self.y(value):.1f}" for at, value in shown]
+
+
 def plot(tried: Sequence[Tried], *, title: str) -> str:
-    panels = (
-        ("allocated, % of all GPUs", lambda sample: sample.allocated),
-        ("free but useless to the next task, % of all GPUs", lambda sample: sample.fragmented),
-    )
-    width, height = _LEFT + 2 * _WIDTH + _GAP + 30, _TOP + _HEIGHT + 60
+    width, height = 2 * _STEP + 8, _TOP + _HEIGHT + 52
+    seeds = len(tried[0].runs)
+    below = "one seed" if seeds == 1 else f"lines: mean of {seeds} seeds; bands: from the least to the largest"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">',
+        f"<style>{''.join(_style())}</style>",
         f'<g font-size="12" role="img"><title>{escape(title)}</title>',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-        f'<text x="{_LEFT}" y="20" font-size="14">{escape(title)}</text>',
+        f'<rect class="page" width="{width}" height="{height}"/>',
+        f'<text x="{_LEFT}" y="24" font-size="15" font-weight="bold">{escape(title)}</text>',
+        f'<text x="{_LEFT}" y="42" class="faint">{below}</text>',
+        *_panel(0, "allocated, % of all GPUs", tried, _allocated(tried), lambda sample: sample.allocated),
+        *_panel(1, "free but useless to the next task, % of all GPUs", tried, _fragmented(tried), _useless),
     ]
-    for number, (heading, figure) in enumerate(panels):
-        parts.append(f'<g transform="translate({_LEFT + number * (_WIDTH + _GAP)},{_TOP})">')
-        parts += _panel(tried, heading, figure)
-        parts.append("</g>")
-    parts += _legend(tried, _TOP + _HEIGHT + 48)
     return "\n".join([*parts, "</g></svg>"]) + "\n"
 
 
-def _panel(tried: Sequence[Tried], heading: str, figure: _Figure) -> Iterator[str]:
+def _style() -> Iterator[str]:
+    for scheme, (page, text, faint, grid), colours in (
+        ("light", ("#ffffff", "#1f2328", "#59636e", "#d8dee4"), _LIGHT),
+        ("dark", ("#0d1117", "#f0f6fc", "#9198a1", "#30363d"), _DARK),
+    ):
+        rules = f".page{{fill:{page}}}text{{fill:{text}}}.faint{{fill:{faint}}}.grid{{stroke:{grid}}}"
+        rules += "".join(f".line{at}{{stroke:{colour}}}.fill{at}{{fill:{colour}}}" for at, colour in enumerate(colours))
+        yield rules if scheme == "light" else f"@media(prefers-color-scheme:dark){{{rules}}}"
+
+
+def _useless(sample: Sample) -> float:
+    return sample.fragmented
+
+
+def _allocated(tried: Sequence[Tried]) -> _Axes:
+    end = max(each.plan.inflate_percent for each in tried)
+    start = _FILLS_FROM if end >= 100 else 0
+    least = min(100 * run.at(max(1, start)).allocated for each in tried for run in each.runs)
+    return _Axes(start, end, least // 10 * 10 if start else 0, 100)
+
+
+def _fragmented(tried: Sequence[Tried]) -> _Axes:
+    end = max(each.plan.inflate_percent for each in tried)
+    most = max(100 * sample.fragmented for each in tried for run in each.runs for sample in run.samples)
+    return _Axes(0, end, 0, next((bound for bound in (1, 2, 5, 10, 15, 20, 30, 50) if most <= bound), 100))
+
+
+def _panel(at: int, heading: str, tried: Sequence[Tried], axes: _Axes, figure: _Figure) -> Iterator[str]:
+    yield f'<g transform="translate({_LEFT + at * _STEP},{_TOP})">'
+    yield f'<text x="0" y="-12" font-weight="bold">{heading}</text>'
+    yield from _grid(axes)
     columns = [_columns(each, figure) for each in tried]
-    right = max(each.plan.inflate_percent for each in tried)
-    top = _round_up(max(value for each in columns for column in each for value in column))
-    yield f'<text x="0" y="-8">{heading}</text>'
-    for step in range(6):
-        y = _HEIGHT - _HEIGHT * step / 5
-        yield f'<line x1="0" x2="{_WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>'
-        yield f'<text x="-8" y="{y + 4:.1f}" text-anchor="end">{top * step / 5:g}</text>'
-    for percent in range(0, right + 1, max(10, right // 50 * 10)):
-        x = _WIDTH * percent / right
-        yield f'<text x="{x:.1f}" y="{_HEIGHT + 16}" text-anchor="middle">{percent}</text>'
-    yield f'<text x="{_WIDTH / 2}" y="{_HEIGHT + 30}" text-anchor="middle">asked for, % of all GPUs</text>'
-    for each, colour in zip(columns, _colours(), strict=False):
-        scale = (_WIDTH / right, _HEIGHT / top)
-        yield _band(each, colour, scale)
-        yield _line([mean(column) for column in each], colour, scale)
+    for number, each in enumerate(columns):
+        yield _band(each, axes, number)
+    for number, each in enumerate(columns):
+        points = " ".join(axes.points([mean(column) for column in each]))
+        yield f'<polyline class="line{number % 3}" points="{points}" fill="none" stroke-width="2.5"/>'
+    yield from _names(tried, [mean(each[-1]) for each in columns], axes)
+    yield "</g>"
+
+
+def _grid(axes: _Axes) -> Iterator[str]:
+    steps = 4 if axes.top - axes.bottom == 40 else 5
+    for step in range(steps + 1):
+        value = axes.bottom + (axes.top - axes.bottom) * step / steps
+        y = axes.y(value)
+        yield f'<line class="grid" x1="0" x2="{_WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<text class="faint" x="-8" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>'
+    stride = max(10, (axes.right - axes.left) // 60 * 10)
+    for percent in range(axes.left, axes.right + 1, stride):
+        x = axes.x(percent)
+        yield f'<text class="faint" x="{x:.1f}" y="{_HEIGHT + 18}" text-anchor="middle">{percent}</text>'
+    middle = f'x="{_WIDTH / 2}" y="{_HEIGHT + 36}" text-anchor="middle"'
+    yield f'<text class="faint" {middle}>asked for, % of all GPUs</text>'
 
 
 def _columns(tried: Tried, figure: _Figure) -> list[list[float]]:
@@ -60,32 +122,15 @@ def _columns(tried: Tried, figure: _Figure) -> list[list[float]]:
     return [[100 * figure(run.at(percent)) for run in tried.runs] for percent in percents]
 
 
-def _line(values: Sequence[float], colour: str, scale: tuple[float, float]) -> str:
-    points = " ".join(_point(at, value, scale) for at, value in enumerate(values, start=1))
-    return f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'
+def _band(columns: Sequence[Sequence[float]], axes: _Axes, number: int) -> str:
+    edge = axes.points([max(column) for column in columns]) + axes.points([min(column) for column in columns])[::-1]
+    return f'<polygon class="fill{number % 3}" points="{" ".join(edge)}" opacity="0.2"/>'
 
 
-def _band(columns: Sequence[Sequence[float]], colour: str, scale: tuple[float, float]) -> str:
-    upper = [_point(at, max(column), scale) for at, column in enumerate(columns, start=1)]
-    lower = [_point(at, min(column), scale) for at, column in enumerate(columns, start=1)]
-    return f'<polygon points="{" ".join(upper + lower[::-1])}" fill="{colour}" opacity="0.2"/>'
-
-
-def _point(at: int, value: float, scale: tuple[float, float]) -> str:
-    return f"{at * scale[0]:.1f},{_HEIGHT - value * scale[1]:.1f}"
-
-
-def _legend(tried: Sequence[Tried], y: int) -> Iterator[str]:
-    for number, (each, colour) in enumerate(zip(tried, _colours(), strict=False)):
-        x = _LEFT + 140 * number
-        yield f'<line x1="{x}" x2="{x + 24}" y1="{y - 4}" y2="{y - 4}" stroke="{colour}" stroke-width="3"/>'
-        yield f'<text x="{x + 30}" y="{y}">{escape(each.name)}</text>'
-
-
-def _colours() -> Iterator[str]:
-    while True:
-        yield from _COLOURS
-
-
-def _round_up(value: float) -> float:
-    return next((bound for bound in (1, 2, 5, 10, 20, 50, 100) if value <= bound), 100)
+def _names(tried: Sequence[Tried], last: Sequence[float], axes: _Axes) -> Iterator[str]:
+    """At the ends of the lines, moved apart downwards where they would lie on each other."""
+    y = float(-_LINE_OF_TEXT)
+    for number in sorted(range(len(tried)), key=lambda at: (-last[at], at)):
+        y = max(y + _LINE_OF_TEXT, axes.y(last[number]) + 4)
+        text = f'<tspan font-weight="bold">{last[number]:.1f}</tspan> {escape(tried[number].name)}'
+        yield f'<text class="fill{number % 3}" x="{_WIDTH + 6}" y="{y:.1f}">{text}</text>'

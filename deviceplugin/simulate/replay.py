@@ -1,46 +1,72 @@
 """Lets tasks arrive at a cluster one by one.
 
 In: a scene, a policy, a seed. Out: a `Run`: what was allocated as tasks arrived, what waits and why. Each task goes
-through `NodeScorer.choose`, as a pod does in the extender; one that fits nowhere waits, and nothing ends, so it waits
-for good. Invariant: no GPU gives more than it has (`placement.taken` would raise).
+through `NodeScorer.choose`, as a pod does in the extender, or through another `Chooser` that is measured against it;
+one that fits nowhere waits, and nothing ends, so it waits for good. Invariant: no GPU gives more than it has
+(`placement.taken` would raise).
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
+from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.placement.cards import cards_of
 from deviceplugin.placement.fragmentation import Fragmentation, by_count, stranded
 from deviceplugin.placement.node_choice import NodeChoice
-from deviceplugin.placement.node_state import NodeState
+from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.taken import with_pod
 from deviceplugin.placement.workload import Workload, workload
 from deviceplugin.simulate.arrivals import arrivals
 from deviceplugin.simulate.run import Run, Sample, Took, models_used
+from deviceplugin.simulate.scheduler_view import SchedulerView
 from deviceplugin.simulate.task import Scene, Task
 
 Progress = Callable[[int], None]
 
 
+class Chooser(Protocol):
+    """Whoever says where a pod goes."""
+
+    def choose(
+        self,
+        pod: PodRequest,
+        states: Iterable[NodeState],
+        *,
+        node_policy: NodePolicy,
+        gpu_policy: GpuPolicy,
+        needs: Spare,
+    ) -> NodeChoice: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is tried: policies for pods that name none, and how much is asked for, in percent of the capacity."""
+    """What is tried: policies for pods that name none, and how much is asked for, in percent of the capacity.
+
+    `as_scheduler`: they choose with what the scheduler's extender knows (`SchedulerView`), instead of with all that the
+    files say.
+    """
 
     node_policy: NodePolicy
     gpu_policy: GpuPolicy
     inflate_percent: int
+    as_scheduler: bool = False
 
     def until(self, scene: Scene) -> int:
         return -(-scene.capacity * self.inflate_percent // 100)
 
 
-def replay(scene: Scene, plan: Plan, *, seed: int, progress: Progress = lambda _: None) -> Run:
-    """`progress` is told the cores that were asked for so far."""
+def replay(
+    scene: Scene, plan: Plan, *, seed: int, progress: Progress = lambda _: None, chooser: Chooser | None = None
+) -> Run:
+    """`progress` is told the cores that were asked for so far; the tasks of the scene are what is planned for."""
     typical = workload((task.pod, task.needs) for task in scene.tasks)
-    cluster = _Cluster(scene, plan, typical)
+    chooser = chooser or (SchedulerView() if plan.as_scheduler else NodeScorer(typical))
+    cluster = _Cluster(scene, plan, typical, chooser)
     began, worked = time.perf_counter(), time.process_time()
     for task in arrivals(scene.tasks, seed=seed, until=plan.until(scene)):
         cluster.arrive(task)
@@ -53,10 +79,10 @@ def replay(scene: Scene, plan: Plan, *, seed: int, progress: Progress = lambda _
 class _Cluster:
     """The nodes as they are now, and what has been counted."""
 
-    def __init__(self, scene: Scene, plan: Plan, typical: Workload) -> None:
+    def __init__(self, scene: Scene, plan: Plan, typical: Workload, chooser: Chooser) -> None:
         self._capacity = max(1, scene.capacity)
         self._plan = plan
-        self._scorer = NodeScorer(typical)
+        self._chooser = chooser
         self._nodes = {node.name: node for node in scene.nodes}
         self._stranding = _Stranding(typical, scene)
         self._used = self._placed = self._waiting = self._waiting_demand = 0
@@ -66,7 +92,7 @@ class _Cluster:
 
     def arrive(self, task: Task) -> None:
         self.asked += task.demand
-        choice = self._scorer.choose(
+        choice = self._chooser.choose(
             task.pod,
             self._nodes.values(),
             node_policy=self._plan.node_policy,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from deviceplugin.simulate.replay import Plan
 from deviceplugin.simulate.run import Run, mean
@@ -33,6 +34,27 @@ class Tried:
         return tuple(sorted({min(100, self.plan.inflate_percent), self.plan.inflate_percent}))
 
 
+SIMPLIFIED = (
+    "Tasks come one by one in random order and none ends, whatever times the file has; one that fits nowhere waits for "
+    "good. Of a node its GPUs, CPU and memory count; selectors, taints, affinity, priorities and gangs do not."
+)
+
+
+_ALL_KNOWN = (
+    "Policies know what the files say: the CPU and memory of nodes, and how often each kind of task comes. The "
+    "scheduler's extender knows neither; --as-scheduler shows what it makes of the workload."
+)
+_AS_SCHEDULER = (
+    "Policies choose as the scheduler's extender does: without the CPU and memory of nodes, and for an assumed mix of "
+    "tasks."
+)
+
+
+def simplified(tried: Sequence[Tried]) -> str:
+    """What a reader has to know before he believes the figures."""
+    return f"{SIMPLIFIED} {_AS_SCHEDULER if tried[0].plan.as_scheduler else _ALL_KNOWN}"
+
+
 def document(scene: Scene, tried: Sequence[Tried]) -> dict[str, object]:
     plan = tried[0].plan
     return {
@@ -42,6 +64,8 @@ def document(scene: Scene, tried: Sequence[Tried]) -> dict[str, object]:
         "pods": len(scene.tasks),
         "inflate": plan.inflate_percent / 100,
         "gpu_policy": plan.gpu_policy.value,
+        "as_scheduler": plan.as_scheduler,
+        "simplified": simplified(tried),
         "policies": {
             each.name: {"mean": _means(each), "seeds": [_one(each, run) for run in each.runs]} for each in tried
         },
@@ -55,6 +79,8 @@ def _one(tried: Tried, run: Run) -> dict[str, object]:
         "waiting_for": dict(run.waits_for),
         "used_percent_by_model": {model: _percent(part) for model, part in run.models.items()},
         "allocated_percent": [_percent(sample.allocated) for sample in run.samples],
+        "fragmented_percents": [_percent(sample.fragmented) for sample in run.samples],
+        "waiting_tasks": [sample.waiting for sample in run.samples],
     }
 
 
@@ -87,8 +113,17 @@ def _percent(part: float) -> float:
 
 def tables(scene: Scene, tried: Sequence[Tried]) -> Group:
     seeds = len(tried[0].runs)
-    title = f"{len(scene.tasks)} pods on {len(scene.nodes)} nodes with {scene.gpus} GPUs, {_seeds(seeds)}"
-    return Group(_figure_table(title, tried), _model_table(tried), _waiting_table(tried))
+    pods, nodes, gpus = (
+        _counted(*each) for each in ((len(scene.tasks), "pod"), (len(scene.nodes), "node"), (scene.gpus, "GPU"))
+    )
+    title = f"{pods} on {nodes} with {gpus}, {_seeds(seeds)}"
+    return Group(
+        _figure_table(title, tried), _model_table(tried), _waiting_table(tried), Text(simplified(tried), style="dim")
+    )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _seeds(count: int) -> str:
@@ -100,16 +135,16 @@ def _figure_table(title: str, tried: Sequence[Tried]) -> Table:
     table.add_column("node policy", no_wrap=True)
     marks = tried[0].marks
     for mark in marks:
-        table.add_column(f"allocated % at {mark} % asked", justify="right")
-    for heading in ("free but useless %", "waiting", "seconds"):
-        table.add_column(heading, justify="right")
+        table.add_column(f"allocated %\nat {mark} %", justify="right", no_wrap=True)
+    for heading in ("free but\nuseless %", "waiting", "seconds"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for each in tried:
         figures = _means(each)
         table.add_row(
             each.name,
             *(f"{figures[f'allocated_percent_at_{mark}']:.2f}" for mark in marks),
             f"{figures['fragmented_percent']:.2f}",
-            f"{figures['waiting']:.0f} of {figures['tasks']:.0f}",
+            f"{figures['waiting']:.0f}/{figures['tasks']:.0f}",
             f"{figures['seconds']:.1f}",
         )
     return table

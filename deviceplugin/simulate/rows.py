@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from _csv import Reader
 
 LARGEST = 10**9
+_OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +41,20 @@ class Row:
 
 
 def read_rows(content: bytes, *, file: str, columns: Sequence[str]) -> Iterator[Row]:
-    """`columns` must be there, in any order, others may be."""
+    """`columns` must be there, in any order, others may be. Lines of empty fields, from spreadsheets, do not count."""
     lines = csv.reader(io.StringIO(_text(content, file), newline=""), strict=True)
     header = [name.strip() for name in _next(lines, file) or ()]
     if not any(header):
         raise ParseError(f"{file} is empty; it needs a first line with the columns {', '.join(columns)}")
+    if len(header) == 1 and (other := next((each for each in _OTHER_SEPARATORS if each in header[0]), None)):
+        raise ParseError(f"{file} line 1 is separated by {_OTHER_SEPARATORS[other]}; write commas between the columns")
     if missing := [name for name in columns if name not in header]:
         raise ParseError(f"{file} line 1 has no column {' and no column '.join(missing)}; it has {', '.join(header)}")
     if twice := [name for name in columns if header.count(name) > 1]:
         raise ParseError(f"{file} line 1 has column {twice[0]} twice")
     count = 0
     while (fields := _next(lines, file)) is not None:
-        if not fields:
+        if not any(fields):
             continue
         if len(fields) != len(header):
             at = f"column {header[len(fields)]} is missing" if len(fields) < len(header) else "the rest has no column"

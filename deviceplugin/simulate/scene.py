@@ -4,6 +4,7 @@ In: paths. Out: a `Scene` in which something can be simulated, or a ParseError t
 columns and Kubernetes objects are told apart by content: objects begin with `{`, or with a line that is YAML.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from deviceplugin.errors import ConfigError, ParseError
@@ -25,7 +26,19 @@ def read_scene(nodes: Path, pods: Path) -> Scene:
     tasks = _tasks(pods, models)
     if not any(task.demand for task in tasks):
         raise ParseError(f"{pods}: no pod asks for a GPU")
+    if any(container.request.blocks for task in tasks for container in task.pod.containers):
+        _check_memory(found, nodes, pods)
     return Scene(found, tasks)
+
+
+def _check_memory(found: Iterable[NodeState], nodes: Path, pods: Path) -> None:
+    """Nothing would fit, and it would look like a finding."""
+    for node in found:
+        if any(not view.gpu.blocks for view in node.snapshot.gpus):
+            raise ParseError(
+                f"{pods}: pods ask for memory of GPUs, and {nodes} does not say how much those of node "
+                f"{node.name[:60]} have; give it the agent's annotation or the label nvidia.com/gpu.memory (MiB)"
+            )
 
 
 def _nodes(path: Path) -> tuple[NodeState, ...]:

@@ -1,6 +1,10 @@
 """`vcuda simulate`, as a person and as a script use it."""
 
 import json
+import os
+import pty
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +52,19 @@ def test_the_same_command_says_the_same() -> None:
     assert one == other
 
 
+def test_every_process_says_the_same_whatever_its_hashes_are() -> None:
+    """Nodes, GPUs and reasons go through sets and dicts; their order must never be seen."""
+    program = [sys.executable, "-c", "from deviceplugin.cli import main; main()", "simulate", "--output", "json"]
+    command = [*program, "--nodes", str(NODES), "--pods", str(PODS), "--gpu-policy", "spread"]
+    command += [flag for policy in ("binpack", "spread", "fragmentation") for flag in ("--node-policy", policy)]
+    said = []
+    for seed in ("0", "1", "4711"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        said.append(re.sub(r'"(processor_)?seconds": [0-9.]+', "", result.stdout))
+    assert said[0] == said[1] == said[2]
+
+
 def test_a_table_for_a_person_and_a_picture_where_one_is_asked_for(tmp_path: Path) -> None:
     picture = tmp_path / "run.svg"
     result = vcuda_simulate("--inflate", "0.5", "--plot", str(picture), "--gpu-policy", "spread")
@@ -66,14 +83,78 @@ def test_a_wrong_file_is_one_sentence_and_status_1(tmp_path: Path) -> None:
 
 
 def test_a_picture_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    result = vcuda_simulate("--inflate", "0.1", "--plot", str(tmp_path / "none" / "x.svg"))
-    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
-    assert "cannot be written: No such file or directory" in result.stderr
+    picture = tmp_path / "none" / "x.svg"
+    result = vcuda_simulate("--inflate", "0.1", "--plot", str(picture))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"vcuda: --plot {picture} cannot be written: {picture.parent} is no directory\n"
 
 
-@pytest.mark.parametrize("flags", [("--node-policy", "best"), ("--inflate", "0"), ("--seed", "x"), ("--output", "xml")])
+def test_a_report_that_cannot_be_written_is_one_sentence() -> None:
+    program = [sys.executable, "-c", "from deviceplugin.cli import main; main()", "simulate", "--inflate", "0.1"]
+    for output in ("table", "json"):
+        with Path("/dev/full").open("w") as full:
+            command = [*program, "--nodes", str(NODES), "--pods", str(PODS), "--output", output]
+            result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        said = result.stderr.splitlines()
+        assert said[0] == "vcuda: the report cannot be written to standard output: No space left on device"
+        assert result.returncode == 1
+
+
+def test_tasks_that_ask_for_next_to_nothing_are_refused_before_days_pass(tmp_path: Path) -> None:
+    pods = tmp_path / "pods.csv"
+    pods.write_text("cpu_milli,memory_mib,num_gpu,gpu_milli\n" + "1,1,0,0\n" * 2000 + "0,0,1,10\n")
+    result = vcuda_simulate(pods=pods)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        "vcuda: some 41620800 tasks would have to come until they have asked for that much, and at most 5000000 are "
+        "simulated; lower --inflate, or leave out pods that ask for no GPU\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--node-policy", "best"),
+        ("--inflate", "0"),
+        ("--inflate", "nan"),
+        ("--inflate", "inf"),
+        ("--inflate", "1.005"),
+        ("--seed", "x"),
+        ("--output", "xml"),
+    ],
+)
 def test_a_wrong_flag_is_clicks_and_status_2(flags: tuple[str, str]) -> None:
-    assert vcuda_simulate(*flags).exit_code == 2
+    result = vcuda_simulate(*flags)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[-1].startswith(f"Error: Invalid value for '{flags[0]}': ")
+
+
+def test_what_is_simplified_is_said_with_the_figures() -> None:
+    table = " ".join(vcuda_simulate("--inflate", "0.1").stdout.split())
+    assert "none ends, whatever times the file has" in table
+    for flags, said in (((), "--as-scheduler shows"), (("--as-scheduler",), "as the scheduler's extender does")):
+        document = json.loads(vcuda_simulate("--inflate", "0.1", "--output", "json", *flags).stdout)
+        assert "priorities and gangs do not" in document["simplified"]
+        assert said in document["simplified"]
+        assert document["as_scheduler"] == bool(flags)
+
+
+def test_a_terminal_sees_how_far_it_is_and_who_stops_it_gets_no_traceback_and_no_figures() -> None:
+    program = [sys.executable, "-c", "from deviceplugin.cli import main; main()", "simulate", "--inflate", "100"]
+    command = [*program, "--nodes", str(NODES), "--pods", str(PODS), "--seed", "1", "--seed", "2"]
+    terminal, its_end = pty.openpty()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=its_end, text=True) as running:
+        os.close(its_end)
+        shown = ""
+        while "run 1 of 2: fragmentation, seed 1" not in shown:
+            shown += os.read(terminal, 4096).decode(errors="replace")
+        running.send_signal(signal.SIGINT)
+        out, _ = running.communicate()
+    while "Aborted!" not in shown:
+        shown += os.read(terminal, 4096).decode(errors="replace")
+    os.close(terminal)
+    assert (running.returncode, out) == (1, "")
+    assert "Traceback" not in shown
 
 
 def test_nothing_of_an_agent_is_imported_for_it() -> None:

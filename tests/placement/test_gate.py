@@ -87,6 +87,11 @@ def test_a_gate_that_has_seen_other_nodes_says_the_same(asked: PodRequest, one: 
             NodeState("n", snapshot(1, used={0: (30, 0)})),
             Reason.POD,
         ),
+        (
+            pod((APP, 0, Request(100, 0)), (APP, 1, Request(100, 0))),
+            NodeState("n", snapshot(3, used={1: (50, 0), 2: (50, 0)})),
+            Reason.POD,
+        ),
         (pod((INIT, 0, Request(60, 8)), (APP, 0, Request(60, 8))), NodeState("n", snapshot(1)), None),
         (PodRequest(REF, ()), NodeState("n", snapshot(0)), None),
     ],

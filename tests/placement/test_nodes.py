@@ -49,7 +49,7 @@ def test_nodes_of_different_size_are_compared_by_parts() -> None:
 
 
 def test_spread_looks_at_the_scarcer_of_cores_and_memory() -> None:
-    nodes = (node("little-memory", 1, used={0: (10, 200)}), node("few-cores", 1, used={0: (40, 10)}))
+    nodes = (node("little-memory", 1, used={0: (0, 200)}), node("few-cores", 1, used={0: (40, 100)}))
     assert chosen(pod((10, 10)), *nodes, policy=NodePolicy.SPREAD) == "few-cores"
 
 

@@ -1,5 +1,6 @@
 """Whole pods: never too much on a GPU, every wish kept, a place found wherever there is one, always the same one."""
 
+import random
 from dataclasses import replace
 from itertools import combinations, product
 
@@ -13,6 +14,8 @@ from deviceplugin.model.gpu import ComputeMode
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
 from deviceplugin.model.preferences import GpuFilter, GpuPolicy, Preferences
 from deviceplugin.model.request import Request, RequestKind
+from deviceplugin.placement.assign import Refused, assign
+from deviceplugin.placement.gate import gate
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.occupancy import Occupancy, occupied
 from deviceplugin.placement.place import shares_of
@@ -143,6 +146,14 @@ def test_where_one_after_the_other_fails_all_are_placed_together() -> None:
     assert choice.reasons[0] == "GPU 1: so that each container finds room"
 
 
+def test_all_placed_together_keep_to_the_memory_too() -> None:
+    """By cores alone the second would go to the fuller GPU, which is short of memory for it."""
+    state = NodeState("n", snapshot(2, nvswitch, used={0: (40, 200)}))
+    choice = place_pod(pod((APP, 0, Request(40, 10)), (APP, 1, Request(60, 130)), (APP, 2, Request(60, 100))), state)
+    assert [sorted(each.uuids) for each in choice.allocations] == [["GPU-1"], ["GPU-1"], ["GPU-0"]]
+    assert fits(choice.allocations, state)
+
+
 def test_a_spreading_pod_uses_the_gpu_of_its_init_container_again_and_no_other_twice() -> None:
     asked = pod((INIT, 0, Request(10, 8)), (APP, 0, Request(10, 8)), (APP, 1, Request(10, 8)))
     choice = place_pod(asked, NodeState("n", snapshot(4, t6)), policy=GpuPolicy.SPREAD)
@@ -169,7 +180,16 @@ def test_the_policy_of_the_pod_wins_over_that_of_the_scheduler() -> None:
             NodeState("n", snapshot(1)),
             (
                 "container app-1, beside the others of its pod: 60 cores and 8 blocks (2 GiB) of one GPU asked, but "
-                "GPU 0 is short of cores (at most 40 free, on GPU 0); ask for less or wait until a pod ends"
+                "GPU 0 is short of cores (at most 40 free, on GPU 0); waiting does not help here, so ask for less for "
+                "all its containers together or on another node"
+            ),
+        ),
+        (
+            pod((APP, 0, Request(60, 8)), (APP, 1, Request(30, 8))),
+            NodeState("n", snapshot(1, used={0: (20, 0)})),
+            (
+                "container app-1, beside the others of its pod: 30 cores and 8 blocks (2 GiB) of one GPU asked, but "
+                "GPU 0 is short of cores (at most 20 free, on GPU 0); ask for less or wait until a pod ends"
             ),
         ),
         (
@@ -200,11 +220,73 @@ def test_the_policy_of_the_pod_wins_over_that_of_the_scheduler() -> None:
             app(Request(200, 0), preferences=Preferences(gpus=GpuFilter(one_numa=True))),
             NodeState("n", snapshot(2, gpus={0: gpu(0, numa=0), 1: gpu(1, numa=1)})),
             (
+                "2 whole GPUs on one NUMA node asked, but GPUs 0 and 1, which fit, are on several; ask for fewer GPUs "
+                "or let the GPUs be on several NUMA nodes"
+            ),
+        ),
+        (
+            app(Request(200, 0), preferences=Preferences(gpus=GpuFilter(one_numa=True))),
+            NodeState(
+                "n", snapshot(3, used={2: (1, 1)}, gpus={0: gpu(0, numa=0), 1: gpu(1, numa=1), 2: gpu(2, numa=1)})
+            ),
+            (
                 "2 whole GPUs on one NUMA node asked, but GPUs 0 and 1, which fit, are on several; ask for fewer GPUs, "
                 "wait until a pod ends, or let the GPUs be on several NUMA nodes"
             ),
+        ),
+        (
+            app(Request(200, 0), preferences=Preferences(gpus=GpuFilter(one_numa=True))),
+            NodeState("n", snapshot(2, used={1: (1, 1)}, gpus={0: gpu(0, numa=0), 1: gpu(1, numa=1)})),
+            ("2 whole GPUs asked, but only GPU 0 is free and GPU 1 is in use; let the GPUs be on several NUMA nodes"),
         ),
     ],
 )
 def test_a_refusal_names_what_stands_against_it(asked: PodRequest, state: NodeState, sentence: str) -> None:
     assert str(outcome(asked, state)) == sentence
+
+
+def tight(*cores: int) -> PodRequest:
+    """Containers that fill four GPUs to the last core, in no order that helps."""
+    return pod(*((APP, at, Request(each, 1)) for at, each in enumerate(cores)))
+
+
+SIXTEEN = (42, 12, 35, 10, 19, 9, 13, 32, 21, 17, 24, 42, 12, 17, 43, 52)
+
+
+def test_where_the_search_gives_up_it_says_so_and_claims_nothing_else() -> None:
+    """Four times 100 cores in 16 containers: there is a place, and it takes longer to find than a scheduler waits."""
+    state = NodeState("n", snapshot(4, nvswitch))
+    assert sum(SIXTEEN) == 400
+    assert assign(tight(*SIXTEEN), state) is Refused.GIVEN_UP
+    assert not isinstance(assign(tight(*SIXTEEN), state, allowance=10_000_000), Refused)
+    assert str(outcome(tight(*SIXTEEN), state)).endswith(
+        "; ask for less or wait until a pod ends, or put less into one pod, because not every combination was tried"
+    )
+    assert gate(tight(*SIXTEEN), state) is None
+
+
+def test_where_there_is_no_place_for_certain_no_doubt_is_raised() -> None:
+    assert assign(tight(60, 60, 60), NodeState("n", snapshot(2, nvswitch))) is Refused.NONE_EXISTS
+    assert "tried" not in str(outcome(tight(60, 60, 60), NodeState("n", snapshot(2, nvswitch))))
+
+
+@given(asked=pods(), state=states())
+def test_to_wait_is_advised_only_where_a_pod_that_ends_can_help(asked: PodRequest, state: NodeState) -> None:
+    """For one container exactly; for several wherever the sums of the empty node say it."""
+    refused = outcome(asked, state)
+    if not isinstance(refused, CapacityError) or "wait until" not in refused.message:
+        return
+    reason = gate(asked, state)
+    assert reason is None or reason.resolvable
+
+
+@given(
+    cuts=st.lists(st.lists(st.integers(1, 99), min_size=2, max_size=2, unique=True), min_size=2, max_size=4),
+    order=st.randoms(use_true_random=False),
+)
+def test_twelve_containers_that_leave_nothing_over_still_find_their_place(
+    cuts: list[list[int]], order: random.Random
+) -> None:
+    cores = [each for low, high in map(sorted, cuts) for each in (low, high - low, 100 - high)]
+    order.shuffle(cores)
+    assert isinstance(outcome(tight(*cores), NodeState("n", snapshot(len(cuts), nvswitch))), PodChoice)

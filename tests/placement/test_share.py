@@ -24,6 +24,7 @@ def chosen(on: Snapshot, request: Request = ASK) -> int:
         pytest.param(snapshot(3, used={1: (40, 1)}), 1, id="fewest free cores"),
         pytest.param(snapshot(3, used={1: (40, 1), 2: (40, 9)}), 2, id="then fewest free blocks"),
         pytest.param(snapshot(3, processes={0: 2, 1: 1, 2: 1}), 1, id="then fewest processes, then the lowest minor"),
+        pytest.param(snapshot(3, used={1: (70, 312)}), 1, id="to the last core and block"),
         pytest.param(snapshot(3, used={1: (71, 1)}), 0, id="never too few cores"),
         pytest.param(snapshot(3, used={1: (40, 313)}), 0, id="never too little memory"),
         pytest.param(snapshot(2, used={0: (50, 1)}, ill={0: "XID 79"}), 1, id="never ill"),

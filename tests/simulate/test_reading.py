@@ -83,6 +83,14 @@ def test_a_task_asks_for_whole_cores(num_gpu: str, milli: str, expected: Request
             "nodes line 1 has no column memory_mib and no column model; it has sn, cpu_milli, gpu", id="columns",
         ),
         pytest.param(
+            NODES.replace(",", ";"), PODS,
+            "nodes line 1 is separated by semicolons; write commas between the columns", id="semicolons",
+        ),
+        pytest.param(
+            NODES.replace(",", "\t"), PODS,
+            "nodes line 1 is separated by tabs; write commas between the columns", id="tabs",
+        ),
+        pytest.param(
             NODES + "n-4,1,1,1\n", PODS,
             "nodes line 6 has 4 fields and the header 5: column model is missing", id="short row",
         ),
@@ -286,3 +294,44 @@ def test_an_inventory_of_another_version_is_refused_with_the_nodes_name(tmp_path
     annotated = node_object("n", {}, annotations={"tencent.com/vcuda-inventory": '{"version":9}'})
     said = refusal(tmp_path, as_list([annotated]), as_list(PODS_OF_A_CLUSTER))
     assert said.startswith("nodes, object 1.1 (Node n): annotation vcuda-inventory ")
+
+
+@pytest.mark.parametrize("annotation", ["tencent.com/vcuda-cordon", "hami.io/device-cordon"])
+def test_a_cordoned_gpu_stays_cordoned(tmp_path: Path, annotation: str) -> None:
+    nodes = [
+        node_object("plain", {"nvidia.com/gpu": "2"}, labels=PLAIN_LABELS, annotations={annotation: "1"}),
+        node_object("other", {"nvidia.com/gpu": "2"}, labels=PLAIN_LABELS),
+    ]
+    scene = scene_of(tmp_path, as_list(nodes), as_list(PODS_OF_A_CLUSTER))
+    assert [(node.name, node.cordoned) for node in scene.nodes] == [
+        ("plain", frozenset({GpuUuid("plain/1")})),
+        ("other", frozenset()),
+    ]
+
+
+def test_a_pod_that_was_listed_twice_came_once(tmp_path: Path) -> None:
+    scene = scene_of(tmp_path, as_list(NODES_OF_A_CLUSTER), as_list([*PODS_OF_A_CLUSTER, *PODS_OF_A_CLUSTER]))
+    assert len(scene.tasks) == len(PODS_OF_A_CLUSTER)
+    nameless = [{**each, "metadata": {"name": "same"}} for each in PODS_OF_A_CLUSTER]
+    assert len(scene_of(tmp_path, as_list(NODES_OF_A_CLUSTER), as_list(nameless)).tasks) == len(nameless)
+
+
+def test_pods_that_ask_for_memory_of_gpus_need_nodes_that_say_how_much_there_is(tmp_path: Path) -> None:
+    sentence = (
+        "pods: pods ask for memory of GPUs, and nodes does not say how much those of node {} have; give it the "
+        "agent's annotation or the label nvidia.com/gpu.memory (MiB)"
+    )
+    assert refusal(tmp_path, NODES, as_list(PODS_OF_A_CLUSTER)) == sentence.format("n-0")
+    unlabelled = as_list([node_object("bare", {"cpu": "1", "nvidia.com/gpu": "2"})])
+    assert refusal(tmp_path, unlabelled, as_list(PODS_OF_A_CLUSTER)) == sentence.format("bare")
+    assert scene_of(tmp_path, unlabelled, as_list(PODS_OF_A_CLUSTER[1:])).gpus == 2
+
+
+def test_a_table_from_a_spreadsheet_is_read(tmp_path: Path) -> None:
+    """With a byte order mark, carriage returns, quotes and lines of nothing but commas."""
+    lines = [*NODES.replace("P100", '"P100"').splitlines(), ",,,,", ""]
+    (tmp_path / "nodes").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
+    (tmp_path / "pods").write_text(PODS)
+    read = read_scene(tmp_path / "nodes", tmp_path / "pods")
+    assert [node.name for node in read.nodes] == ["n-0", "n-1", "n-2", "n-3"]
+    assert read.nodes[0].snapshot.gpus[0].gpu.model == "P100"

@@ -1,12 +1,13 @@
 """Tasks that arrive one by one, and what is counted meanwhile."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.model.preferences import NodePolicy
+from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.placement.node_state import Spare
 from deviceplugin.simulate.arrivals import arrivals
 from deviceplugin.simulate.replay import Plan, replay
@@ -95,3 +96,27 @@ def test_no_cluster_gives_more_than_it_has_and_every_task_is_placed_or_waits(
 def test_the_same_seed_gives_the_same_run(scene: Scene, tried: Plan, seed: int) -> None:
     reordered = Scene(scene.nodes[::-1], scene.tasks)
     assert without_time(replay(scene, tried, seed=seed)) == without_time(replay(reordered, tried, seed=seed))
+
+
+def test_as_the_scheduler_no_policy_knows_of_cpu_and_yet_no_node_gives_more_than_it_has() -> None:
+    """Half a GPU with much CPU: who knows of CPU keeps it for those tasks, the scheduler packs by GPU alone."""
+    hungry, modest = task(pod((50, 1)), Spare(10, 0)), task(pod((50, 1)), Spare(1, 0))
+    nodes = (node("a", 1, spare=Spare(11, 9)), node("b", 1, spare=Spare(11, 9)))
+    known = replay(Scene(nodes, (hungry, modest)), plan(NodePolicy.FRAGMENTATION, percent=100), seed=1)
+    blind = replay(Scene(nodes, (hungry, modest)), Plan(NodePolicy.FRAGMENTATION, GpuPolicy.BINPACK, 100, True), seed=1)
+    assert blind.tasks == known.tasks
+    assert blind.at(100).allocated <= known.at(100).allocated
+
+
+@given(some_scenes, some_plans, st.integers(0, 5))
+def test_as_the_scheduler_the_same_invariants_hold(scene: Scene, tried: Plan, seed: int) -> None:
+    run = replay(scene, replace(tried, as_scheduler=True), seed=seed)
+    assert 0 <= run.samples[-1].allocated <= 1
+    assert run.waiting == sum(run.waits_for.values()) <= run.tasks
+
+
+@pytest.mark.parametrize("policy", NodePolicy)
+def test_as_the_scheduler_a_node_without_cpu_is_left_out_and_says_so(policy: NodePolicy) -> None:
+    scene = Scene((node("a", 4, spare=Spare(5, 5)),), (task(pod((100, 0)), Spare(2, 2)),))
+    run = replay(scene, replace(plan(policy, percent=100), as_scheduler=True), seed=1)
+    assert (run.at(100).allocated, run.waits_for) == (0.5, {"insufficient cpu or memory": 2})

@@ -1,6 +1,7 @@
 """What is said of several policies: figures, tables, a picture."""
 
 import io
+import itertools
 from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
@@ -70,7 +71,7 @@ def test_tables_have_a_row_or_a_column_for_each_policy() -> None:
     assert "2 pods on 2 nodes with 8 GPUs, mean of 2 seeds" in text
     rows = {line.split("│")[1].strip(): [cell.strip() for cell in line.split("│")[2:-1]]
             for line in text.splitlines() if line.startswith("│")}  # fmt: skip
-    assert rows["fragmentation"] == ["70.77", "92.00", "1.00", "4 of 20", "1.5"]
+    assert rows["fragmentation"] == ["70.77", "92.00", "1.00", "4/20", "1.5"]
     assert rows["T4"] == ["92.0", "55.0"]
     assert rows["insufficient whole GPUs"] == ["4", "4"]
 
@@ -79,14 +80,30 @@ def test_the_picture_has_a_line_and_a_band_for_each_policy_in_each_panel() -> No
     root = ET.fromstring(plot(BOTH, title="a <b> & c"))
     assert len(list(root.iter(f"{SVG}polyline"))) == 4
     assert len(list(root.iter(f"{SVG}polygon"))) == 4
-    texts = [text.text for text in root.iter(f"{SVG}text")]
-    assert {"a <b> & c", "fragmentation", "spread"} <= set(texts)
+    texts = {"".join(text.itertext()) for text in root.iter(f"{SVG}text")}
+    assert {"a <b> & c", "92.0 fragmentation", "55.0 spread", "1.0 fragmentation", "1.0 spread"} <= texts
+    assert "lines: mean of 2 seeds; bands: from the least to the largest" in texts
 
 
-def test_every_point_of_the_picture_lies_inside_its_panel() -> None:
-    root = ET.fromstring(plot(BOTH, title="x"))
-    for line in root.iter(f"{SVG}polyline"):
-        points = [tuple(map(float, pair.split(","))) for pair in line.attrib["points"].split()]
-        assert len(points) == 130
+def test_names_at_the_ends_of_lines_never_lie_on_each_other() -> None:
+    alike = [tried(policy, 0.9) for policy in NodePolicy]
+    root = ET.fromstring(plot(alike, title="x"))
+    ends = [text for text in root.iter(f"{SVG}text") if list(text)]
+    heights = [float(text.attrib["y"]) for text in ends]
+    assert len(heights) == 6
+    for panel in (sorted(heights[:3]), sorted(heights[3:])):
+        assert all(lower - upper >= 15 for upper, lower in itertools.pairwise(panel))
+
+
+@pytest.mark.parametrize(("percent", "start"), [(130, 70), (50, 0), (1, 0)])
+def test_every_point_of_the_picture_lies_inside_its_panel(percent: int, start: int) -> None:
+    drawn = [tried(NodePolicy.BINPACK, 0.9, 0.92, percent=percent), tried(NodePolicy.SPREAD, 0.6, percent=percent)]
+    root = ET.fromstring(plot(drawn, title="x"))
+    lines = [
+        [tuple(map(float, pair.split(","))) for pair in line.attrib["points"].split()]
+        for line in root.iter(f"{SVG}polyline")
+    ]
+    assert [len(points) for points in lines] == [percent - max(start, 1) + 1] * 2 + [percent] * 2
+    for points in lines:
         assert points == sorted(points)
-        assert all(0 <= x <= 420 and 0 <= y <= 260 for x, y in points)
+        assert all(0 <= x <= 350 and 0 <= y <= 270 for x, y in points)

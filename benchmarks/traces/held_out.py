@@ -1,0 +1,117 @@
+"""Whether the fragmentation policy is still ahead on tasks and clusters on which its weights were not chosen.
+
+    python -m benchmarks.traces.held_out FOLDER RESULTS.jsonl default:as-is:fragmentation:100-109 ...
+
+In: the folder of the openb trace, and what to run: workload, mix (`mixes`, or `as-is`), who chooses and the seeds. Of
+`default/3` every third node is there, which takes a ninth of the time. Out: a line for each run, appended; what stands
+there is not run again. `--report` prints the lines of a file as a table. Who chooses is
+
+    binpack, spread, fragmentation   our policies
+    fgd, best-fit, dot-product       published ones (`rivals`)
+    fragmentation@WORKLOAD           ours, which plans for the tasks of another workload than comes
+    fragmentation@assumed            ours, which plans for what is assumed where nothing was seen
+    extender, extender@...           ours without the CPU and memory of nodes, of which an extender does not hear:
+                                     kube-scheduler leaves out the nodes that have too little
+"""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.traces.mixes import mixed
+from benchmarks.traces.rivals import BestFit, DotProduct, Fgd, Rival
+from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+from deviceplugin.placement.nodes import NodeScorer
+from deviceplugin.placement.workload import ASSUMED, NO_NEEDS, TaskKind, Workload, workload
+from deviceplugin.simulate.replay import Chooser, Plan, replay
+from deviceplugin.simulate.run import mean
+from deviceplugin.simulate.scene import read_scene
+from deviceplugin.simulate.scheduler_view import SchedulerView
+from deviceplugin.simulate.task import Scene
+
+NODES = "openb_node_list_gpu_node.csv"
+PERCENT = 130
+AS_IS = "as-is"
+
+
+def read(folder: Path, name: str) -> Scene:
+    name, _, part = name.partition("/")
+    scene = read_scene(folder / NODES, folder / f"openb_pod_list_{name}.csv")
+    return replace(scene, nodes=scene.nodes[:: int(part or 1)])
+
+
+def planned_for(scene: Scene) -> Workload:
+    return workload((task.pod, task.needs) for task in scene.tasks)
+
+
+def without_needs(typical: Workload) -> Workload:
+    counted: Counter[TaskKind] = Counter()
+    for kind, count in typical.kinds:
+        counted[replace(kind, needs=NO_NEEDS)] += count
+    return Workload(tuple(counted.items()))
+
+
+def chooser(who: str, scene: Scene, folder: Path) -> Chooser:
+    name, _, plan = who.partition("@")
+    if plan or name == "extender":
+        known = {"assumed": ASSUMED, "": planned_for(scene)}
+        typical = known[plan] if plan in known else planned_for(read(folder, plan))
+        return SchedulerView(without_needs(typical)) if name == "extender" else NodeScorer(typical)
+    if name == "fgd":
+        return Rival(Fgd(planned_for(scene)))
+    most_cpu = max(node.spare.cpu_milli for node in scene.nodes if node.spare is not None)
+    most_cores = max(100 * len(node.snapshot.gpus) for node in scene.nodes)
+    if name in ("best-fit", "dot-product"):
+        return Rival((BestFit if name == "best-fit" else DotProduct)(most_cpu, most_cores))
+    return NodeScorer(planned_for(scene))
+
+
+def runs(folder: Path, job: str, done: set[tuple[str, ...]]) -> Iterator[Mapping[str, object]]:
+    name, mix, who, seeds = job.split(":")
+    first, _, last = seeds.partition("-")
+    known = read(folder, name)
+    for seed in range(int(first), int(last or first) + 1):
+        if (name, mix, who, str(seed)) in done:
+            continue
+        scene = known if mix == AS_IS else mixed(known, mix, seed=seed)
+        policy = who.partition("@")[0]
+        node_policy = NodePolicy(policy) if policy in {each.value for each in NodePolicy} else NodePolicy.FRAGMENTATION
+        plan = Plan(node_policy, GpuPolicy.BINPACK, PERCENT)
+        run = replay(scene, plan, seed=seed, chooser=chooser(who, scene, folder))
+        yield {
+            "workload": name, "mix": mix, "who": who, "seed": seed,
+            "at_100": round(100 * run.at(100).allocated, 3), "at_130": round(100 * run.at(130).allocated, 3),
+            "processor_seconds": round(run.took.processor_seconds, 1),
+        }  # fmt: skip
+
+
+def report(path: Path) -> None:
+    """A row for each workload, mix and chooser: mean, worst and number of seeds."""
+    found: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    for line in map(json.loads, path.read_text().splitlines()):
+        found.setdefault((line["workload"], line["mix"], line["who"]), []).append((line["at_100"], line["at_130"]))
+    print("| workload | mix | who chooses | at 100 % | at 130 % | worst seed | seeds |\n|---|---|---|---|---|---|---|")
+    for (name, mix, who), pairs in sorted(found.items()):
+        early, late = ([pair[at] for pair in pairs] for at in (0, 1))
+        worst = f"{min(early):.2f} / {min(late):.2f}"
+        print(f"| {name} | {mix} | {who} | {mean(early):.2f} | {mean(late):.2f} | {worst} | {len(pairs)} |")
+
+
+def main(arguments: list[str]) -> None:
+    if arguments[0] == "--report":
+        report(Path(arguments[1]))
+        return
+    folder, results = Path(arguments[0]), Path(arguments[1])
+    lines = map(json.loads, results.read_text().splitlines() if results.exists() else ())
+    done = {tuple(str(line[key]) for key in ("workload", "mix", "who", "seed")) for line in lines}
+    for job in arguments[2:]:
+        for run in runs(folder, job, done):
+            with results.open("a") as file:
+                file.write(json.dumps(run) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

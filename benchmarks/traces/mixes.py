@@ -1,0 +1,84 @@
+"""Workloads and clusters near one that is known, on which nothing was tuned.
+
+In: a scene and a seed. Out: another scene of as many tasks or nodes; the same one for the same seed.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from deviceplugin.model.pod_request import PodRequest
+from deviceplugin.model.request import Request, RequestKind
+from deviceplugin.placement.node_state import NodeState, Spare
+from deviceplugin.simulate.task import Scene, Task, task
+
+Mix = Callable[[Scene, random.Random], Scene]
+
+
+def needs_exchanged(scene: Scene, drawn: random.Random) -> Scene:
+    """Every task keeps its GPUs and takes CPU and memory of another: what goes with what is lost."""
+    needs = [each.needs for each in scene.tasks]
+    drawn.shuffle(needs)
+    return replace(scene, tasks=tuple(task(each.pod, own) for each, own in zip(scene.tasks, needs, strict=True)))
+
+
+def shares_redrawn(scene: Scene, drawn: random.Random) -> Scene:
+    """Each share of one GPU becomes one of 5, 10, ... 95 cores."""
+    return replace(scene, tasks=tuple(_redrawn(each, drawn) for each in scene.tasks))
+
+
+def kinds_weighed_anew(scene: Scene, drawn: random.Random) -> Scene:
+    """Each kind of task becomes up to eight times as frequent or as rare."""
+    weights: dict[object, float] = {}
+    for each in scene.tasks:
+        weights.setdefault((each.pod.shape, each.needs), 2 ** drawn.uniform(-3, 3))
+    by_task = [weights[each.pod.shape, each.needs] for each in scene.tasks]
+    return replace(scene, tasks=tuple(drawn.choices(scene.tasks, by_task, k=len(scene.tasks))))
+
+
+def nodes_redrawn(scene: Scene, drawn: random.Random) -> Scene:
+    """As many nodes, drawn from the kinds of node with each kind as likely as any other; tasks stay as they are."""
+    kinds: dict[object, NodeState] = {}
+    for node in scene.nodes:
+        kinds.setdefault((node.spare, tuple(view.gpu.model for view in node.snapshot.gpus)), node)
+    nodes = drawn.choices(list(kinds.values()), k=len(scene.nodes))
+    return replace(scene, nodes=tuple(_named(node, f"n{at:04}") for at, node in enumerate(nodes)))
+
+
+def cpu_ample(scene: Scene, _drawn: random.Random) -> Scene:
+    """Twice the CPU and memory beside the same GPUs, so that GPUs alone are scarce."""
+    return replace(scene, nodes=tuple(replace(node, spare=_twice(node.spare)) for node in scene.nodes))
+
+
+MIXES: Mapping[str, Mix] = {
+    "needs-exchanged": needs_exchanged,
+    "shares-redrawn": shares_redrawn,
+    "kinds-weighed-anew": kinds_weighed_anew,
+    "nodes-redrawn": nodes_redrawn,
+    "cpu-ample": cpu_ample,
+}
+
+
+def mixed(scene: Scene, name: str, *, seed: int) -> Scene:
+    return MIXES[name](scene, random.Random(f"{name} {seed}"))
+
+
+def _redrawn(old: Task, drawn: random.Random) -> Task:
+    if not any(each.request.kind is RequestKind.SHARE and each.request.gpus == 1 for each in old.pod.containers):
+        return old
+    request = Request(drawn.randrange(5, 100, 5), 0)
+    containers = tuple(replace(each, request=request) for each in old.pod.containers)
+    return task(PodRequest(old.pod.pod, containers, old.pod.preferences), old.needs)
+
+
+def _twice(spare: Spare | None) -> Spare | None:
+    return None if spare is None else Spare(2 * spare.cpu_milli, 2 * spare.memory_mib)
+
+
+def _named(node: NodeState, name: str) -> NodeState:
+    """Under another name with GPUs of its own; they are not told apart by anything else."""
+    gpus = tuple(
+        replace(view, gpu=replace(view.gpu, uuid=type(view.gpu.uuid)(f"{name}/{view.gpu.minor}")))
+        for view in node.snapshot.gpus
+    )
+    return replace(node, name=name, snapshot=replace(node.snapshot, gpus=gpus))

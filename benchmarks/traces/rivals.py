@@ -1,0 +1,183 @@
+"""Published policies, to be measured against ours on tasks that nobody has tuned anything on.
+
+In: what every chooser is asked. Out: a `NodeChoice`. Gate and GPUs are those of the cluster, so only the order of nodes
+differs; where a policy chooses the GPU too, that one is preferred. Written from the descriptions in Weng et al.,
+"Beware of Fragmentation" (USENIX ATC 2023); what is left open there is decided in the rival's favour: nodes that tie go
+by the least GPU left. For pods of one container, which is all that traces have.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.pod_request import PodRequest
+from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+from deviceplugin.model.request import RequestKind
+from deviceplugin.placement.cards import Card, Cards, after, cards_of, free_cores
+from deviceplugin.placement.fragmentation import Fragmentation, by_count, stranded
+from deviceplugin.placement.gate import Gate, Reason
+from deviceplugin.placement.node_choice import Aside, NodeChoice, Verdict
+from deviceplugin.placement.node_state import NodeState, Spare
+from deviceplugin.placement.pod import place_pod
+from deviceplugin.placement.workload import Workload
+
+Order = tuple[int, int]
+_PPM = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A node before a pod, and the cards after it in one of the ways in which it can be put there."""
+
+    pod: PodRequest
+    before: Cards
+    after: Cards
+    spare: Spare
+    needs: Spare
+
+
+class Measure(Protocol):
+    def __call__(self, change: Change) -> Order: ...
+
+
+class Fgd:
+    """Fragmentation gradient descent: the node and the GPU by which least becomes useless to the next task."""
+
+    chooses_gpu = True
+
+    def __init__(self, typical: Workload) -> None:
+        self._measure = Fragmentation(typical, weigh=by_count)
+
+    def __call__(self, change: Change) -> Order:
+        left = stranded(self._measure, change.after, change.spare - change.needs)
+        return (left - stranded(self._measure, change.before, change.spare), free_cores(change.after))
+
+
+@dataclass(frozen=True)
+class BestFit:
+    """The node with the least left of CPU and GPU, each as a part of what the largest node has."""
+
+    most_cpu: int
+    most_cores: int
+    chooses_gpu = False
+
+    def __call__(self, change: Change) -> Order:
+        cpu = (change.spare - change.needs).cpu_milli * _PPM // self.most_cpu
+        cores = free_cores(change.after)
+        return (cpu + cores * _PPM // self.most_cores, cores)
+
+
+@dataclass(frozen=True)
+class DotProduct:
+    """The node whose free CPU and GPU, each times what the task asks of it, are the least together."""
+
+    most_cpu: int
+    most_cores: int
+    chooses_gpu = False
+
+    def __call__(self, change: Change) -> Order:
+        asked = sum(each.request.cores for each in change.pod.containers)
+        cpu = change.spare.cpu_milli * change.needs.cpu_milli * _PPM // self.most_cpu**2
+        gpu = free_cores(change.before) * asked * _PPM // self.most_cores**2
+        return (cpu + gpu, free_cores(change.after))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """How good a node is, and the GPU that a policy would take there, by what is free on it."""
+
+    order: Order
+    card: Card | None
+
+
+@dataclass(slots=True)
+class _Alike:
+    cards: Cards
+    outcomes: dict[object, "_Found | Verdict"] = field(default_factory=dict)
+
+
+class Rival:
+    """A chooser by one measure; remembers by what nodes have alike, as ours does, so that a run takes seconds."""
+
+    def __init__(self, measure: Fgd | BestFit | DotProduct) -> None:
+        self._measure = measure
+        self._nodes: dict[str, tuple[NodeState, _Alike]] = {}
+        self._alike: dict[object, _Alike] = {}
+
+    def choose(
+        self,
+        pod: PodRequest,
+        states: Iterable[NodeState],
+        *,
+        node_policy: NodePolicy,
+        gpu_policy: GpuPolicy,
+        needs: Spare,
+    ) -> NodeChoice:
+        gate, shape = Gate(pod), (pod.shape, needs)
+        best: tuple[Order, str, _Found] | None = None
+        refused: dict[str, Verdict] = {}
+        for state in states:
+            alike = self._known(state)
+            outcome = alike.outcomes.get(shape)
+            if outcome is None:
+                outcome = alike.outcomes[shape] = self._judge(gate, pod, state, alike.cards, needs)
+            if not isinstance(outcome, _Found):
+                refused[state.name] = outcome
+            elif best is None or (outcome.order, state.name) < best[:2]:
+                best = (outcome.order, state.name, outcome)
+        if best is None:
+            return NodeChoice(None, None, {}, refused)
+        order, name, found = best
+        placed = place_pod(pod, self._nodes[name][0], policy=gpu_policy, prefer=_named(self._nodes[name][0], found))
+        return NodeChoice(name, placed, {name: order}, refused)
+
+    def _known(self, state: NodeState) -> _Alike:
+        known = self._nodes.get(state.name)
+        if known is not None and known[0] is state:
+            return known[1]
+        cards = cards_of(state)
+        alike = self._alike.setdefault((state.spare, cards), _Alike(cards))
+        self._nodes[state.name] = (state, alike)
+        return alike
+
+    def _judge(self, gate: Gate, pod: PodRequest, state: NodeState, cards: Cards, needs: Spare) -> _Found | Verdict:
+        spare = state.spare or Spare(0, 0)
+        if not spare.covers(needs):
+            return Aside.SPARE
+        if (against := gate(state)) is not None:
+            return against
+        ways = _ways(pod, cards) if self._measure.chooses_gpu else _as_binpack(pod, cards)
+        found = [(self._measure(Change(pod, cards, left, spare, needs)), card) for card, left in ways]
+        if not found:
+            return Reason.CORES
+        order, card = min(found, key=lambda each: each[0])
+        return _Found(order, card)
+
+
+def _as_binpack(pod: PodRequest, cards: Cards) -> list[tuple[Card | None, Cards]]:
+    left = after(pod, cards, GpuPolicy.BINPACK)
+    return [] if left is None else [(None, left)]
+
+
+def _ways(pod: PodRequest, cards: Cards) -> list[tuple[Card | None, Cards]]:
+    """For a share of one GPU each GPU that differs from the others, the fullest first; else as it would go anyway."""
+    requests = [each.request for each in pod.containers]
+    if len(requests) != 1 or requests[0].kind is not RequestKind.SHARE or requests[0].gpus > 1:
+        return _as_binpack(pod, cards)
+    ways: list[tuple[Card | None, Cards]] = []
+    for card in sorted(set(cards), key=lambda each: (each.cores, each.blocks)):
+        left = after(pod, (card,), GpuPolicy.BINPACK)
+        if left is not None:
+            rest = list(cards)
+            rest.remove(card)
+            ways.append((card, tuple(sorted([*rest, *left]))))
+    return ways
+
+
+def _named(state: NodeState, found: _Found) -> frozenset[GpuUuid]:
+    if found.card is None:
+        return frozenset()
+    wanted = (found.card.kind.model, found.card.cores, found.card.blocks)
+    views = state.open_gpus.views
+    return frozenset(view.gpu.uuid for view in views if (view.gpu.model, view.free_cores, view.free_blocks) == wanted)

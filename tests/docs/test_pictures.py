@@ -1,0 +1,63 @@
+"""The pictures of the policies show what the code does."""
+
+import re
+
+import pytest
+
+from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+from scripts import pictures
+from scripts.pictures import PAGES, PICTURES, ROOT, drawn_page, marks
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_pictures_of_a_page_are_current(page: str) -> None:
+    text = (ROOT / page).read_text()
+    assert list(marks(text))
+    assert drawn_page(text) == text, "run scripts/docs"
+
+
+def test_every_mark_is_found_and_every_picture_is_shown() -> None:
+    texts = [(ROOT / page).read_text() for page in PAGES]
+    found = [name for text in texts for name in marks(text)]
+    assert len(found) == sum(text.count("<!-- picture:") for text in texts)
+    assert set(found) == set(PICTURES)
+
+
+def test_a_picture_that_lies_is_found() -> None:
+    honest = (ROOT / "README.md").read_text()
+    lying = honest.replace("▓▓", "░░", 1)
+    assert lying != honest
+    assert drawn_page(lying) == honest
+
+
+def drawn(name: str) -> list[list[str]]:
+    """Lines of a picture, cut into label and cells."""
+    return [re.split(r" {2,}", line) for line in PICTURES[name]().splitlines() if line]
+
+
+@pytest.mark.parametrize(
+    ("name", "policies"),
+    [(name, NodePolicy if name.startswith("node") else GpuPolicy) for name in PICTURES],
+)
+def test_each_policy_has_a_column(name: str, policies: type[NodePolicy] | type[GpuPolicy]) -> None:
+    head = drawn(name)[0]
+    assert [cell for cell in head if cell] == [policy.value for policy in policies]
+
+
+def test_what_is_drawn_is_what_was_asked_for() -> None:
+    asked = {"node-policies": 5, "gpu-policies": 6, "gpu-policies-share": 2, "gpu-policies-whole": 10,
+             "gpu-policies-several": 20}  # fmt: skip
+    for name, signs in asked.items():
+        assert PICTURES[name]().count("▓") == 3 * signs
+
+
+def test_the_three_policies_of_the_first_picture_take_three_nodes() -> None:
+    rows = PICTURES["node-policies"]().splitlines()[1:4]
+    taken = [next(at for at, cell in enumerate(re.split(r" {3,}", row)[1:]) if "▓" in cell) for row in rows]
+    assert taken == [0, 2, 1]
+
+
+def test_on_the_small_day_nobody_waits_with_fragmentation_alone() -> None:
+    (waits,) = (row for row in drawn("node-policies-day") if row[0] == "waits")
+    assert waits == ["waits", "i", "h", "nobody"]
+    assert sum(cores for _, cores in pictures.DAY) == 710
