@@ -85,6 +85,7 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asynci
                 group.create_task(certificates.run(lambda: leadership.leads), name="certificates"),
                 group.create_task(extender.wake_up.run(), name="wake-up"),
                 group.create_task(_lapse(extender), name="reservations"),
+                group.create_task(_resolve(extender), name="Bindings in doubt"),
                 group.create_task(_tell_when_ready(service, followed, certificates, began), name="ready"),
             )
             await stop.wait()
@@ -115,6 +116,12 @@ async def _lapse(extender: Extender) -> None:
     while True:
         await asyncio.sleep(_LAPSE_EVERY_S)
         extender.lapse()
+
+
+async def _resolve(extender: Extender) -> None:
+    while True:
+        await asyncio.sleep(_LAPSE_EVERY_S)
+        await extender.resolve()
 
 
 async def _tell_when_ready(

@@ -11,7 +11,6 @@ or why it cannot be used. Not here: any choice, and the API server. Invariants:
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 
 from deviceplugin.cluster.extender.holding import Hold, Holding, bound_holding
 from deviceplugin.cluster.extender.node_book import NodeBook
@@ -128,10 +127,10 @@ class Books:
         self._freed(node)
 
     def lapse(self) -> None:
-        """Ends what has waited too long."""
+        """Ends reservations that have waited too long; a Binding in doubt does not end by time alone."""
         for uid, node in self._lapses.due(self._clock()):
             held = self.on(node, uid)
-            if held is not None and held.expires <= self._clock():
+            if held is not None and held.hold is Hold.RESERVED and held.expires <= self._clock():
                 self.release(uid, node)
 
     def _enter(self, holding: Holding) -> None:
@@ -188,8 +187,3 @@ class Books:
     def _tidy(self, name: str) -> None:
         if self._nodes[name].is_forgotten:
             del self._nodes[name]
-
-
-def doubted(holding: Holding, until: float) -> Holding:
-    """A Binding whose answer is not known may still be carried out until then."""
-    return replace(holding, hold=Hold.DOUBTFUL, expires=until)

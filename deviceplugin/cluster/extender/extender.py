@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from deviceplugin.cluster.extender.bind import Api, Bind
+from deviceplugin.cluster.extender.bind import Bind
 from deviceplugin.cluster.extender.books import Books
+from deviceplugin.cluster.extender.carry_out import Api
 from deviceplugin.cluster.extender.dry_run import DryRun
 from deviceplugin.cluster.extender.explain import Explain, Explanation
 from deviceplugin.cluster.extender.filter import Filter
@@ -72,11 +73,13 @@ class Extender:
 
     def put_pod(self, pod: ClusterPod) -> None:
         self.books.put_pod(pod)
-        if pod.pod.node:
+        if pod.pod.node or pod.pod.is_terminal:
+            self._bind.unconfirmed.confirmed(pod.uid)
             self.verdicts.forget(pod.uid)
 
     def drop_pod(self, uid: PodUid) -> None:
         self.books.drop_pod(uid)
+        self._bind.unconfirmed.confirmed(uid)
         self.verdicts.forget(uid)
 
     def settle(self) -> None:
@@ -87,6 +90,14 @@ class Extender:
     def lapse(self) -> None:
         """To be called now and then: frees what has waited too long also while nobody asks."""
         self.books.lapse()
+
+    async def resolve(self) -> None:
+        """To be called now and then too: reads the pods of which only we say that they are bound, or may be."""
+        await self._bind.unconfirmed.resolve()
+
+    @property
+    def unconfirmed(self) -> int:
+        return len(self._bind.unconfirmed)
 
     def filter(self, question: Question) -> Filtered:
         return self._filter.filter(question)

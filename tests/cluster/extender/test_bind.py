@@ -11,7 +11,6 @@ from deviceplugin.cluster.extender.holding import Hold
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.cluster_pod import ClusterPod
 from tests.cluster.extender.api import Fate, MemoryApi
-from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import NAMES, ask, bound, node, order, pod
 
 
@@ -144,19 +143,6 @@ async def test_after_a_failure_the_pod_is_read_before_anything_is_given_up(
     api.fates = [fate]
     assert await extender.bind(order(one, "a")) == said
     assert hold(extender, "a", one) is left
-
-
-async def test_where_nobody_answers_what_was_committed_is_kept_for_a_while(
-    extender: Extender, api: MemoryApi, clock: Clock
-) -> None:
-    extender.put_node(node("a", 1))
-    one = chosen(extender, api, pod(cores=100, blocks=0), "a")
-    api.fates, api.read_fates = [Fate.BROKEN_AFTER], [Fate.LATE]
-    assert await extender.bind(order(one, "a")) == "bind: connection lost"
-    clock.now += 70
-    assert extender.filter(ask(pod(), "a")).names == ()
-    clock.now += 10
-    assert extender.filter(ask(pod(), "a")).names == ("a",)
 
 
 async def test_a_binding_that_arrives_late_finds_its_gpus_still_there(extender: Extender, api: MemoryApi) -> None:
