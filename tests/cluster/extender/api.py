@@ -23,6 +23,7 @@ class Fate(enum.Enum):
     BROKEN_BEFORE = "error before"
     BROKEN_AFTER = "error after it was applied"
     LATE = "timeout, applied later"
+    TWICE = "applied, and once more later"
 
 
 @dataclass
