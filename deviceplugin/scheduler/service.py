@@ -5,6 +5,7 @@ leader is, for reservations are in this replica's memory alone; webhook and dry 
 """
 
 from collections import Counter
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -40,6 +41,7 @@ class SchedulerService:
         certificates: Certificates,
         names: ResourceNames,
         near: bool,
+        clients: tuple[str, ...] = (),
     ) -> None:
         self._extender = extender
         self._webhook = webhook
@@ -48,17 +50,22 @@ class SchedulerService:
         self._certificates = certificates
         self._names = names
         self._near = near
+        self._clients = clients
 
     @property
     def verbs(self) -> tuple[Verb, ...]:
         return (
             Verb("webhook", self._review, early=True),
-            Verb("filter", self._filter, near=self._near),
+            self._order("filter", self._filter),
             Verb("filter-dryrun", self._filter_dry_run, LARGE),
-            Verb("prioritize", self._prioritize, near=self._near),
-            Verb("bind", self._bind, near=self._near),
-            Verb("preempt", self._preempt, near=self._near),
+            self._order("prioritize", self._prioritize),
+            self._order("bind", self._bind),
+            self._order("preempt", self._preempt),
         )
+
+    def _order(self, name: str, answer: Callable[[bytes], Awaitable[Answer]]) -> Verb:
+        """A verb of kube-scheduler's: whoever may ask for it places pods with our rights, or keeps others out."""
+        return Verb(name, answer, near=self._near, clients=self._clients)
 
     def not_ready(self) -> tuple[str, ...]:
         return (*self._cluster.missing(), *self._certificates.missing())

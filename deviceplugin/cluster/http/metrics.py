@@ -19,7 +19,8 @@ REQUESTS = Family(
     "vcuda_scheduler_requests_total",
     "counter",
     "Requests by verb and outcome. webhook: passed, changed, denied; filter: chosen, refused; bind: bound, refused; "
-    "any: answered, malformed, too_large, slow, gone, busy, not_now, failed.",
+    "preempt: room, no_room; any: answered, malformed, too_large, slow, gone, busy, not_now, far_caller, stranger, "
+    "failed.",
     ("verb", "outcome"),
 )
 SECONDS = Family(

@@ -34,6 +34,7 @@ class Verb:
     """One POST route; `limit` is the most bytes it reads, `early` that it answers before all is ready.
 
     `near`: answered to callers of this machine or pod only, for the protocol of extenders knows no authentication.
+    `clients`: answered to callers only that show a certificate in one of these names; empty: nobody has to.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Verb:
     limit: int = SMALL
     early: bool = False
     near: bool = False
+    clients: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

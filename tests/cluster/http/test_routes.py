@@ -138,7 +138,7 @@ async def test_who_does_not_call_from_loopback_may_not_place_pods(short_tmp: Pat
         async with aiohttp.ClientSession(connector=connector) as session, session.post(f"http://s{path}") as answer:
             assert answer.status == status
             if status == 403:
-                assert await answer.text() == f"{path} is for the kube-scheduler in this pod alone\n"
+                assert await answer.text() == f"{path} is for the kube-scheduler on this machine's loopback alone\n"
         assert service.bound == 0
     finally:
         await runner.cleanup()
