@@ -302,7 +302,7 @@ def _want(cores: int, blocks: int) -> Occupancy:
 
 
 def written(found: ClusterPod) -> list[Allocation]:
-    """The allocation that a pod carries, as one container for each that it names."""
+    """The allocation that a bound pod carries, as one container for each that it names."""
     text = found.pod.annotations.get(NAMES.allocation)
     if text is None:
         return []
@@ -310,8 +310,8 @@ def written(found: ClusterPod) -> list[Allocation]:
         read = parse_allocation(text)
     except VcudaError:
         return []
-    if read.pod != found.uid:
-        return []
+    if read.pod != found.uid or found.pod.annotations.get(NAMES.predicate_node, found.pod.node) != found.pod.node:
+        return []  # copied along
     ref = PodRef(found.uid, "", "")
     return [
         Allocation(ContainerRef(ref, name), ContainerRole.APP, Request(1, 1), shares)

@@ -222,6 +222,11 @@ class Scheduling(RuleBasedStateMachine):
                 assert [(each.node, each.hold) for each in held] == [(seen.pod.node, Hold.BOUND)]
 
     @invariant()
+    def a_pod_is_on_a_node_or_waits_for_one(self) -> None:
+        books = self.cluster.extender.books
+        assert not [uid for uid in books.waiting if books.bound_to(uid) is not None or books.is_over(uid)]
+
+    @invariant()
     def no_reservation_outlives_its_reason(self) -> None:
         cluster = self.cluster
         cluster.extender.lapse()
