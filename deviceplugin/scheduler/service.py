@@ -70,6 +70,9 @@ class SchedulerService:
     def not_ready(self) -> tuple[str, ...]:
         return (*self._cluster.missing(), *self._certificates.missing())
 
+    def not_leading(self) -> tuple[str, ...]:
+        return () if self._leadership.leads else (f"{self._leadership.leader or 'nobody'} leads, by the Lease",)
+
     def figures(self) -> Figures:
         books = self._extender.books.nodes.values()
         holdings = [held.is_bound for book in books for held in book.holdings.values()]

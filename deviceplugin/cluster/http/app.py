@@ -101,7 +101,10 @@ class Front:
                 return response
             except VcudaError as error:
                 status, outcome = _status(error)
-                return _sentence(status, error.message)
+                response = _sentence(status, error.message)
+                if isinstance(error, NotNowError):
+                    response.force_close()  # behind one address there are several of us: the next call finds another
+                return response
             except BaseException:
                 outcome = "failed"
                 raise
@@ -136,6 +139,8 @@ class Front:
 
     async def _readyz(self, request: web.Request) -> web.StreamResponse:
         missing = ("stopping",) if self.stopping else self._service.not_ready()
+        if not missing and "leader" in request.query:
+            missing = self._service.not_leading()
         return _sentence(503, "; ".join(missing)) if missing else web.Response(text="ok\n")
 
 

@@ -76,5 +76,8 @@ class Service(Protocol):
     def not_ready(self) -> tuple[str, ...]:
         """A phrase for each thing that is missing; empty when requests can be served."""
 
+    def not_leading(self) -> tuple[str, ...]:
+        """The same for the verbs of kube-scheduler, which only one replica answers."""
+
     def figures(self) -> Figures: ...
     def explain(self, namespace: str, name: str) -> Explanation: ...

@@ -273,16 +273,21 @@ class Cluster:
         return (each for each in self.api.pods.values() if each.pod.node == name and not each.pod.is_terminal)
 
     def _under_way(self, name: str, *, but: str = "") -> list[Allocation]:
+        """What the extender says of itself, and what it has sent, whatever it says."""
         book = self.extender.books.nodes.get(name)
-        return [
-            one
+        found: dict[str, tuple[Allocation, ...]] = {
+            uid: held.allocations
             for uid, held in (book.holdings.items() if book else ())
-            if held.hold in (Hold.COMMITTED, Hold.DOUBTFUL) and not self.is_bound(uid) and uid != but
-            for one in held.allocations
-        ]
+            if held.hold in (Hold.COMMITTED, Hold.DOUBTFUL)
+        }
+        for sent in self.late:
+            if sent.life == self.life and sent.node == name and sent.pod.uid not in found:
+                found[sent.pod.uid] = tuple(_allocations(sent.annotations[NAMES.allocation]))
+        return [one for uid, each in found.items() if uid != but and self._may_be_bound(uid) for one in each]
 
-    def is_bound(self, uid: PodUid) -> bool:
-        return uid in self.api.pods and bool(self.api.pods[uid].pod.node)
+    def _may_be_bound(self, uid: str) -> bool:
+        live = self.api.pods.get(PodUid(uid))
+        return live is not None and not (live.pod.node or live.pod.deleting or live.pod.is_terminal)
 
     def close(self) -> None:
         self.loop.close()
@@ -312,7 +317,12 @@ def written(found: ClusterPod) -> list[Allocation]:
         return []
     if read.pod != found.uid or found.pod.annotations.get(NAMES.predicate_node, found.pod.node) != found.pod.node:
         return []  # copied along
-    ref = PodRef(found.uid, "", "")
+    return _allocations(text)
+
+
+def _allocations(text: str) -> list[Allocation]:
+    read = parse_allocation(text)
+    ref = PodRef(read.pod, "", "")
     return [
         Allocation(ContainerRef(ref, name), ContainerRole.APP, Request(1, 1), shares)
         for name, shares in read.containers.items()
