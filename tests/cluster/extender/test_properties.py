@@ -92,14 +92,25 @@ class Scheduling(RuleBasedStateMachine):
         self._bind(found, name, True, Fate.WORKS, Fate.WORKS, 0)
         self.cluster.spin(12)
 
-    @rule(which=WHICH, read=READS, then=FATES, seconds=st.sampled_from([5.0, 40.0, 80.0]))
-    def a_binding_gets_no_answer_and_is_sent_again(self, which: int, read: Fate, then: Fate, seconds: float) -> None:
+    @rule(
+        which=WHICH,
+        read=READS,
+        then=FATES,
+        seconds=st.sampled_from([5.0, 40.0, 80.0]),
+        look=st.booleans(),
+        slow=st.sampled_from([1, 12]),
+    )
+    def a_binding_gets_no_answer_and_is_sent_again(
+        self, which: int, read: Fate, then: Fate, seconds: float, look: bool, slow: int
+    ) -> None:
         if (found := self._waiting(which)) is None:
             return
         self._filter(found, *NODES)
         self._bind(found, NODES[0], True, Fate.LATE, read, 0)
         self.cluster.spin(12)
         self.cluster.pass_time(seconds)
+        if look:
+            self.what_is_in_doubt_is_looked_up(Fate.WORKS, 6, slow, True)
         self._bind(found, NODES[0], True, then, Fate.WORKS, 0)
         self.cluster.spin(12)
 
@@ -175,11 +186,19 @@ class Scheduling(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.cluster.pass_time(seconds)
 
-    @rule(read=READS, turns=st.integers(1, 6))
-    def what_is_in_doubt_is_looked_up(self, read: Fate, turns: int) -> None:
-        self.cluster.api.read_fates.append(read)
-        self.cluster.start(self.cluster.extender.resolve())
-        self.cluster.spin(turns)
+    @rule(read=READS, turns=st.integers(1, 6), slow=st.sampled_from([1, 12]), again=st.booleans())
+    def what_is_in_doubt_is_looked_up(self, read: Fate, turns: int, slow: int, again: bool) -> None:
+        """Perhaps so slowly that it is bound meanwhile."""
+        cluster = self.cluster
+        cluster.api.read_turns = slow
+        cluster.api.read_fates[:] = [read]
+        cluster.start(cluster.extender.resolve())
+        cluster.spin(turns)
+        cluster.api.read_turns = 1
+        for found in self._all_waiting() if again else ():
+            if found.uid in cluster.extender._bind.unconfirmed._open:
+                self._bind(found, NODES[0], True, Fate.WORKS, Fate.WORKS, 0)
+        cluster.spin(12 if again else 0)
 
     @rule(name=NODE, how=CHANGES)
     def a_node_changes(self, name: str, how: str) -> None:
@@ -315,4 +334,4 @@ class Scheduling(RuleBasedStateMachine):
 
 TestScheduling = Scheduling.TestCase
 _PHASES = [Phase.explicit, Phase.reuse, Phase.generate, *([] if os.environ.get("VCUDA_NO_SHRINK") else [Phase.shrink])]
-TestScheduling.settings = settings(max_examples=250, stateful_step_count=40, deadline=None, phases=_PHASES)
+TestScheduling.settings = settings(max_examples=500, stateful_step_count=40, deadline=None, phases=_PHASES)
