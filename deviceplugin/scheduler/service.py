@@ -24,7 +24,7 @@ from deviceplugin.cluster.webhook.review import Webhook
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.scheduler.certificates import Certificates
 from deviceplugin.scheduler.cluster import FollowedCluster
-from deviceplugin.scheduler.explaining import bound_pod
+from deviceplugin.scheduler.explaining import bound_pod, unasked_pod
 from deviceplugin.scheduler.leadership import Leadership
 
 
@@ -88,7 +88,12 @@ class SchedulerService:
         )
 
     def explain(self, namespace: str, name: str) -> Explanation:
-        found = self._extender.explain(namespace, name) or bound_pod(self._extender.books, namespace, name)
+        if missing := self.not_ready():
+            return Explanation(status=503, sentence=f"not ready yet: {'; '.join(missing)}")
+        books = self._extender.books
+        found = self._extender.explain(namespace, name) or bound_pod(books, namespace, name)
+        if found is None and self._leadership.leads:
+            found = unasked_pod(books, namespace, name, self._names)
         if found is not None:
             return Explanation(msgspec.json.encode(found))
         leader = self._leadership.leader
@@ -96,8 +101,8 @@ class SchedulerService:
             sentence = f"this replica does not answer kube-scheduler; {leader or 'none'} does, ask there"
             return Explanation(status=421, sentence=sentence, leader=leader)
         sentence = (
-            f"nothing is known of pod {namespace}/{name}: it asks for no GPU of ours, has ended, or kube-scheduler has "
-            "not asked about it yet"
+            f"nothing is known of pod {namespace}/{name}: there is none of that name, it asks for no GPU of ours, or "
+            "it has ended"
         )
         return Explanation(status=404, sentence=sentence, leader=leader)
 

@@ -219,4 +219,4 @@ async def test_a_waiting_pod_is_explained_by_node_and_gpu(tmp_path: Path) -> Non
         assert "container main: 100 cores" in text
         code, text = await explained(scene, replica, "nobody")
         assert (code, text.count("\n")) == (1, 1)
-        assert text.startswith("vcuda: nothing is known of pod default/nobody: it asks for no GPU of ours")
+        assert text.startswith("vcuda: nothing is known of pod default/nobody: there is none of that name")
