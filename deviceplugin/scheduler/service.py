@@ -82,6 +82,8 @@ class SchedulerService:
             gpus=sum(known),
             reservations=holdings.count(False),
             pods=holdings.count(True),
+            unconfirmed=self._extender.unconfirmed,
+            overbooked=self._extender.overbooked.gpus,
             leads=self._leadership.leads,
             days_left=self._certificates.days_left(),
             silence=self._cluster.silence(),
@@ -133,7 +135,8 @@ class SchedulerService:
 
     async def _preempt(self, body: bytes) -> Answer:
         await self._lead()
-        return Answer(write_victims(self._extender.preempt(read_preempt(body, self._names))))
+        found = self._extender.preempt(read_preempt(body, self._names))
+        return Answer(write_victims(found), "room" if found else "no_room")
 
     async def _lead(self) -> None:
         if not await self._leadership.confirm():

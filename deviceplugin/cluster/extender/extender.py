@@ -14,6 +14,7 @@ from deviceplugin.cluster.extender.carry_out import Api
 from deviceplugin.cluster.extender.dry_run import DryRun
 from deviceplugin.cluster.extender.explain import Explain, Explanation
 from deviceplugin.cluster.extender.filter import Filter
+from deviceplugin.cluster.extender.overbooked import Overbooked
 from deviceplugin.cluster.extender.preempt import Preempt
 from deviceplugin.cluster.extender.prioritize import Prioritize
 from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS, Settings
@@ -56,6 +57,7 @@ class Extender:
             api, AnnotationNames(settings.names.domain), anybody_waits=lambda: self.verdicts.anybody_waits, wall=wall
         )
         self.books = Books(clock, names=settings.names, freed=self.wake_up.freed)
+        self.overbooked = Overbooked(self.books)
         self._scorer = NodeScorer(typical)
         self._filter = Filter(self.books, self.verdicts, self._scorer, settings=settings, clock=clock)
         self._dry_run = DryRun(self.books, NodeScorer(typical), settings=settings)
@@ -75,6 +77,7 @@ class Extender:
         self.books.put_pod(pod)
         if pod.pod.node or pod.pod.is_terminal:
             self._bind.unconfirmed.confirmed(pod.uid)
+            self.overbooked.suspect(pod.pod.node)
             self.verdicts.forget(pod.uid)
 
     def drop_pod(self, uid: PodUid) -> None:
@@ -90,6 +93,7 @@ class Extender:
     def lapse(self) -> None:
         """To be called now and then: frees what has waited too long also while nobody asks."""
         self.books.lapse()
+        self.overbooked.look()
 
     async def resolve(self) -> None:
         """To be called now and then too: reads the pods of which only we say that they are bound, or may be."""

@@ -53,6 +53,8 @@ class Figures:
     gpus: int = 0
     reservations: int = 0
     pods: int = 0
+    unconfirmed: int = 0
+    overbooked: int = 0
     leads: bool = False
     days_left: Mapping[str, float] = field(default_factory=dict)
     silence: Mapping[str, float] = field(default_factory=dict)

@@ -100,7 +100,10 @@ class Life:
 
 
 class Cluster:
-    """`outsiders` are pods that somebody else than the present process has bound or placed."""
+    """`outsiders` are pods that somebody else than the present process has bound or placed.
+
+    `heard` is what the watch said last of each bound pod, old news included.
+    """
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.now = 0.0
@@ -111,6 +114,7 @@ class Cluster:
         self.late: list[Sent] = []
         self.outsiders: set[PodUid] = set()
         self.asked_at: dict[PodUid, tuple[float, int]] = {}
+        self.heard: dict[PodUid, ClusterPod] = {}
         self.wrong: list[str] = []
         self.life = 0
         self.extender = self._started()
@@ -121,6 +125,7 @@ class Cluster:
         self.api.news.clear()
         self.api.told.clear()
         self.asked_at.clear()
+        self.heard.clear()
         extender = Extender(Life(self, self.life), clock=lambda: self.now)
         for each in self.nodes.values():
             extender.put_node(each)
@@ -128,6 +133,8 @@ class Cluster:
             if not pod.pod.is_terminal:
                 extender.put_pod(pod)
                 self.api.told[pod.uid].append(pod)
+                if pod.pod.node:
+                    self.heard[pod.uid] = pod
         extender.settle()
         return extender
 
@@ -188,8 +195,10 @@ class Cluster:
     def _tell(self, uid: PodUid, news: News) -> None:
         if news is None:
             self.extender.drop_pod(uid)
-        else:
-            self.extender.put_pod(news)
+            return
+        if news.pod.node:
+            self.heard[uid] = news
+        self.extender.put_pod(news)
 
     def seen(self, uid: PodUid) -> News:
         """The last that the watch has told."""

@@ -9,6 +9,7 @@ the extender cannot know before it is told: until then the node's agent stands g
 import os
 from dataclasses import replace
 
+import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -19,6 +20,7 @@ from deviceplugin.model.allocation import GpuShare
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.gang import Gang
 from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.placement.occupancy import occupied
 from tests.cluster.extender.api import Fate
 from tests.cluster.extender.cluster import BLOCKS, Cluster, described, fits, written
 from tests.cluster.extender.makers import NAMES, allocated, ask, deleting, ended, node, order, pod, refused
@@ -241,6 +243,18 @@ class Scheduling(RuleBasedStateMachine):
                 assert [(each.node, each.hold) for each in held] == [(seen.pod.node, Hold.BOUND)]
 
     @invariant()
+    def what_others_bound_too_much_is_said(self) -> None:
+        cluster = self.cluster
+        cluster.extender.overbooked.look()
+        bound = [uid for uid in cluster.api.told if (seen := cluster.seen(uid)) is not None and seen.pod.node]
+        told = [cluster.heard[uid] for uid in bound]
+        wrong = 0
+        for name, there in cluster.nodes.items():
+            use = occupied(one for each in told if each.pod.node == name for one in written(each))
+            wrong += sum(f'"{uuid}"' in there.inventory and not fits(each) for uuid, each in use.items())
+        assert cluster.extender.overbooked.gpus == wrong
+
+    @invariant()
     def a_pod_is_on_a_node_or_waits_for_one(self) -> None:
         books = self.cluster.extender.books
         assert not [uid for uid in books.waiting if books.bound_to(uid) is not None or books.is_over(uid)]
@@ -332,6 +346,6 @@ class Scheduling(RuleBasedStateMachine):
         return waiting[which % len(waiting)] if waiting else None
 
 
-TestScheduling = Scheduling.TestCase
+TestScheduling = pytest.mark.timeout(300)(Scheduling.TestCase)
 _PHASES = [Phase.explicit, Phase.reuse, Phase.generate, *([] if os.environ.get("VCUDA_NO_SHRINK") else [Phase.shrink])]
 TestScheduling.settings = settings(max_examples=500, stateful_step_count=40, deadline=None, phases=_PHASES)
