@@ -162,6 +162,30 @@ class Scheduling(RuleBasedStateMachine):
         elif found.pod.node:
             self.cluster.api.put(ended(found, how))
 
+    @rule(which=WHICH, how=st.sampled_from(["deleting", "refused"]))
+    def what_was_reserved_is_not_wanted_any_more(self, which: int, how: str) -> None:
+        if (found := self._waiting(which)) is not None:
+            self._filter(found, *NODES)
+            self.cluster.api.put(deleting(found) if how == "deleting" else refused(found, ""))
+            self.the_watch_catches_up()
+
+    @rule(which=WHICH, other=WHICH, name=NODE, claimed=NODE, copied=st.booleans())
+    def somebody_binds_what_says_nothing_of_itself(
+        self, which: int, other: int, name: str, claimed: str, copied: bool
+    ) -> None:
+        """Its annotations are those of another pod, or of itself on another node; then one of ours comes."""
+        if (found := self._waiting(which)) is None:
+            return
+        main = found.pod.containers[0]
+        share = GpuShare(GpuUuid(f"GPU-{claimed}-0"), main.cores, main.blocks)
+        text = allocated(found, {"main": (share,)}, uid="uid-of-another" if copied else "")
+        self._binds_elsewhere(found, name, text | ({} if copied else {NAMES.predicate_node: "elsewhere"}))
+        self.the_watch_catches_up()
+        if (ours := self._waiting(other)) is not None:
+            self._filter(ours, name)
+            self._bind(ours, name, True, Fate.WORKS, Fate.WORKS, 0)
+            self.cluster.spin(12)
+
     @rule(which=WHICH, name=NODE, claims=st.booleans(), nonsense=NONSENSE)
     def somebody_else_binds(self, which: int, name: str, claims: bool, nonsense: str) -> None:
         """Perhaps with an allocation that says more than is true."""
