@@ -68,6 +68,7 @@ class Extender:
 
     def put_node(self, node: ClusterNode) -> None:
         self.books.put_node(node)
+        self.overbooked.suspect(node.name)
 
     def drop_node(self, name: str) -> None:
         self.books.drop_node(name)

@@ -1,9 +1,9 @@
 """GPUs of which bound pods hold more than there is.
 
-In: nodes on which a pod was found bound, the books. Out: which GPUs, said in the log when it begins and when it is
-over, and counted. We never bind so; another scheduler may, and a Binding of a former process that was carried out when
-this one had listed the pods already. The node's agent refuses the pod that comes last. Looked at now and then, a few
-nodes at a time, so that a start with thousands of pods does not wait for it.
+In: nodes that changed or got a pod, the books. Out: which GPUs, said in the log when it begins and when it is over, and
+counted. We never bind so; another scheduler may, and a Binding of a former process that was carried out when this one
+had listed the pods already. The node's agent gives the pod that comes last other GPUs, or refuses it. Looked at now and
+then, a few nodes at a time, so that a start with thousands of pods does not wait for it.
 """
 
 import structlog

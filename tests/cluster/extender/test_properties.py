@@ -3,7 +3,7 @@
 The API server fails in every way there is, requests are carried out late or twice, the watch is late, repeats itself
 and begins anew, the extender is killed or follows another, GPUs fail and nodes vanish, other schedulers bind pods
 beside it and owners write nonsense into their pods. What others have bound, and what a process sent that is no more,
-the extender cannot know before it is told: until then the node's agent stands guard, which refuses what does not fit.
+the extender cannot know before it is told, and says where it is too much; the node's agent refuses what does not fit.
 """
 
 import os
@@ -372,4 +372,4 @@ class Scheduling(RuleBasedStateMachine):
 
 TestScheduling = pytest.mark.timeout(300)(Scheduling.TestCase)
 _PHASES = [Phase.explicit, Phase.reuse, Phase.generate, *([] if os.environ.get("VCUDA_NO_SHRINK") else [Phase.shrink])]
-TestScheduling.settings = settings(max_examples=500, stateful_step_count=40, deadline=None, phases=_PHASES)
+TestScheduling.settings = settings(max_examples=1000, stateful_step_count=40, deadline=None, phases=_PHASES)
