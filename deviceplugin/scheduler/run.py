@@ -93,6 +93,9 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asynci
             log.info("stopping", drain_s=serving.drain)
             # All parts go on meanwhile: whoever still asks gets the same answers as before.
             await server.stop(drain=serving.drain)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(serving.end_within):
+                    await extender.idle()
             with contextlib.suppress(VcudaError, TimeoutError):
                 async with asyncio.timeout(_RESIGN_WITHIN_S):
                     await leadership.resign()

@@ -65,6 +65,12 @@ class Bind:
         task.add_done_callback(lambda _: self._forget(uid, mine))
         return await asyncio.shield(task)
 
+    async def idle(self) -> None:
+        """Until nothing is under way any more, also of callers that have gone."""
+        while self._running:
+            await asyncio.wait([running.task for running in self._running.values()])
+            await asyncio.sleep(0)
+
     def _forget(self, uid: PodUid, done: _Running) -> None:
         if self._running.get(uid) is done:
             del self._running[uid]

@@ -116,6 +116,10 @@ class Extender:
     async def bind(self, order: BindOrder) -> str:
         return await self._bind.bind(order)
 
+    async def idle(self) -> None:
+        """Until no Binding is under way: before this, another replica should not lead."""
+        await self._bind.idle()
+
     def preempt(self, question: PreemptQuestion) -> dict[str, Victims]:
         return self._preempt.victims(question)
 

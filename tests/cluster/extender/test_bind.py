@@ -109,6 +109,19 @@ async def test_a_caller_that_goes_away_does_not_stop_the_binding(extender: Exten
     assert (api.bindings, api.pods[one.uid].pod.node) == (1, "a")
 
 
+async def test_whoever_ends_waits_for_bindings_whose_callers_have_gone(extender: Extender, api: MemoryApi) -> None:
+    extender.put_node(node("a"))
+    one = chosen(extender, api, pod(), "a")
+    api.turns = 20
+    caller = asyncio.create_task(extender.bind(order(one, "a")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    caller.cancel()
+    await extender.idle()
+    assert api.pods[one.uid].pod.node == "a"
+    await extender.idle()
+
+
 async def test_without_a_reservation_the_node_is_looked_at_again(extender: Extender, api: MemoryApi) -> None:
     extender.put_node(node("a", 1))
     one = api.put(pod(cores=100, blocks=0))
