@@ -6,6 +6,7 @@ one answers, it names the leader, and that pod is asked instead.
 """
 
 import asyncio
+import datetime as dt
 import json
 from pathlib import Path
 from typing import Any
@@ -80,15 +81,22 @@ async def _ask(scheduler: Scheduler, namespace: str, pod: str) -> dict[str, Any]
 def _as_text(found: dict[str, Any]) -> str:
     try:
         lines = [f"{found['pod']}: {found['sentence']}", *(f"  {asked}" for asked in found["asked"])]
+        if found["at"]:
+            lines.append(f"  kube-scheduler last asked at {_clock(found['at'])}")
         if found["reasons"]:
-            lines += ["", *(f"{count:>6} nodes: {reason}" for reason, count in found["reasons"].items())]
+            lines.append("")
+            lines += (f"{count:>6} node{'s' * (count != 1)}: {reason}" for reason, count in found["reasons"].items())
         for node in found["nodes"]:
             lines += ["", *_node_lines(node)]
         if found["left_out"] and found["nodes"]:
             lines += ["", f"{found['left_out']} further nodes are not shown"]
-    except (KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError, OSError):
         raise VcudaError("the scheduler's answer is of another version of vcuda; use its own `vcuda explain`") from None
     return "\n".join(lines)
+
+
+def _clock(at: float) -> str:
+    return dt.datetime.fromtimestamp(at, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _node_lines(node: dict[str, Any]) -> list[str]:

@@ -273,6 +273,16 @@ def _read_names(text: str) -> tuple[str, ...]:
 NAMES = Kind("a list of addresses and host names", "HOST,...", _read_names, ",".join, (list, str))
 
 
+def _read_subjects(text: str) -> tuple[str, ...]:
+    found = tuple(name for item in text.split(",") if (name := item.strip()))
+    if not found or not text.isprintable() or any(len(name) > 253 for name in found):
+        raise ValueError(f"{text[:60]!r} names nobody; give names such as system:kube-scheduler, with commas between")
+    return found
+
+
+SUBJECTS = Kind("a list of names in certificates", "NAME,...", _read_subjects, ",".join, (list, str))
+
+
 def _read_https(text: str) -> str:
     try:
         parts = urlsplit(text)

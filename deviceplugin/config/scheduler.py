@@ -196,14 +196,33 @@ class CertificateSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class CallerSettings:
+    """Whose orders are obeyed: who may ask for filter, prioritize, bind and preempt places pods with our rights."""
+
+    authority: Path | None = setting(
+        "client-ca-file",
+        kinds.OPTIONAL_PATH,
+        "Authority of the certificate that kube-scheduler has to show (its extender's tlsConfig.certFile); read at the "
+        "start. Empty: only callers on loopback are obeyed.",
+        default=None,
+    )
+    names: tuple[str, ...] = setting(
+        "client-names",
+        kinds.SUBJECTS,
+        "With --client-ca-file: the names that such a certificate may be made out to.",
+        default=("system:kube-scheduler",),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LeaderSettings:
     """Which replica answers kube-scheduler and keeps the certificates; the webhook is served by all."""
 
     election: Election = setting(
         "leader-election",
         kinds.choice(Election),
-        "own: by a Lease of ours; kube-scheduler: whoever is in one pod with the leading kube-scheduler, by its Lease, "
-        "and only callers in that pod are answered; none: this is the only replica.",
+        "own: by a Lease of ours; kube-scheduler: whoever is in one pod with the leading kube-scheduler, by its Lease; "
+        "none: this is the only replica.",
         default=Election.OWN,
     )
     lease: str = setting(
@@ -227,6 +246,7 @@ class SchedulerSettings:
     placement: PlacementSettings = section(PlacementSettings, "Placement")
     webhook: WebhookSettings = section(WebhookSettings, "Webhook")
     certificates: CertificateSettings = section(CertificateSettings, "Certificates")
+    callers: CallerSettings = section(CallerSettings, "Callers")
     leader: LeaderSettings = section(LeaderSettings, "Leader")
     log: LogSettings = section(LogSettings, "Logs")
 

@@ -6,6 +6,7 @@ asked then. No right is needed but that of the API server's proxy.
 """
 
 import asyncio
+import os
 import ssl
 from pathlib import Path
 from typing import Any, Protocol
@@ -48,6 +49,13 @@ class _Door:
                 return answer.status, await answer.read()
         except TimeoutError:
             raise VcudaError(f"{_host(url)} gave no answer within {_WITHIN_S:g}s") from None
+        except aiohttp.ClientConnectorCertificateError as error:
+            why = " ".join(str(error.certificate_error).split())
+            raise VcudaError(f"{_host(url)} cannot be asked: {why[:300]}") from None
+        except aiohttp.ClientConnectorError as error:
+            number = error.os_error.errno
+            why = os.strerror(number).lower() if number and number > 0 else str(error.os_error)
+            raise VcudaError(f"{_host(url)} cannot be asked: {why}") from None
         except (aiohttp.ClientError, OSError) as error:
             raise VcudaError(f"{_host(url)} cannot be asked: {' '.join(str(error).split())[:300]}") from None
 

@@ -27,7 +27,8 @@ class Certificates:
         chosen = settings.certificates
         now = dt.datetime.now(dt.UTC)
         names = names_of(settings)
-        self.tls = ServerTls(make_certificate(names, make_authority(now, _THROW_AWAY), now, _THROW_AWAY))
+        first = make_certificate(names, make_authority(now, _THROW_AWAY), now, _THROW_AWAY)
+        self.tls = ServerTls(first, clients=settings.callers.authority)
         self._period = chosen.check_period
         self._any_replica = settings.leader.election is Election.KUBE_SCHEDULER
         self.ready = asyncio.Event()

@@ -68,7 +68,8 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asynci
         leadership=leadership,
         certificates=certificates,
         names=settings.names,
-        near=settings.leader.election is Election.KUBE_SCHEDULER,  # then it is in our pod, and nobody else may bind
+        near=settings.callers.authority is None or settings.leader.election is Election.KUBE_SCHEDULER,
+        clients=() if settings.callers.authority is None else settings.callers.names,
     )
     server = SchedulerServer(service, context=certificates.tls.context, version=__version__)
     serving = settings.serving
@@ -84,12 +85,16 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asynci
                 group.create_task(certificates.run(lambda: leadership.leads), name="certificates"),
                 group.create_task(extender.wake_up.run(), name="wake-up"),
                 group.create_task(_lapse(extender), name="reservations"),
+                group.create_task(_resolve(extender), name="Bindings in doubt"),
                 group.create_task(_tell_when_ready(service, followed, certificates, began), name="ready"),
             )
             await stop.wait()
             log.info("stopping", drain_s=serving.drain)
             # All parts go on meanwhile: whoever still asks gets the same answers as before.
             await server.stop(drain=serving.drain)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(serving.end_within):
+                    await extender.idle()
             with contextlib.suppress(VcudaError, TimeoutError):
                 async with asyncio.timeout(_RESIGN_WITHIN_S):
                     await leadership.resign()
@@ -114,6 +119,12 @@ async def _lapse(extender: Extender) -> None:
     while True:
         await asyncio.sleep(_LAPSE_EVERY_S)
         extender.lapse()
+
+
+async def _resolve(extender: Extender) -> None:
+    while True:
+        await asyncio.sleep(_LAPSE_EVERY_S)
+        await extender.resolve()
 
 
 async def _tell_when_ready(

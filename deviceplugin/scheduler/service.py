@@ -5,6 +5,7 @@ leader is, for reservations are in this replica's memory alone; webhook and dry 
 """
 
 from collections import Counter
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -23,7 +24,7 @@ from deviceplugin.cluster.webhook.review import Webhook
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.scheduler.certificates import Certificates
 from deviceplugin.scheduler.cluster import FollowedCluster
-from deviceplugin.scheduler.explaining import bound_pod
+from deviceplugin.scheduler.explaining import bound_pod, unasked_pod
 from deviceplugin.scheduler.leadership import Leadership
 
 
@@ -40,6 +41,7 @@ class SchedulerService:
         certificates: Certificates,
         names: ResourceNames,
         near: bool,
+        clients: tuple[str, ...] = (),
     ) -> None:
         self._extender = extender
         self._webhook = webhook
@@ -48,20 +50,28 @@ class SchedulerService:
         self._certificates = certificates
         self._names = names
         self._near = near
+        self._clients = clients
 
     @property
     def verbs(self) -> tuple[Verb, ...]:
         return (
             Verb("webhook", self._review, early=True),
-            Verb("filter", self._filter, near=self._near),
+            self._order("filter", self._filter),
             Verb("filter-dryrun", self._filter_dry_run, LARGE),
-            Verb("prioritize", self._prioritize, near=self._near),
-            Verb("bind", self._bind, near=self._near),
-            Verb("preempt", self._preempt, near=self._near),
+            self._order("prioritize", self._prioritize),
+            self._order("bind", self._bind),
+            self._order("preempt", self._preempt),
         )
+
+    def _order(self, name: str, answer: Callable[[bytes], Awaitable[Answer]]) -> Verb:
+        """A verb of kube-scheduler's: whoever may ask for it places pods with our rights, or keeps others out."""
+        return Verb(name, answer, near=self._near, clients=self._clients)
 
     def not_ready(self) -> tuple[str, ...]:
         return (*self._cluster.missing(), *self._certificates.missing())
+
+    def not_leading(self) -> tuple[str, ...]:
+        return () if self._leadership.leads else (f"{self._leadership.leader or 'nobody'} leads, by the Lease",)
 
     def figures(self) -> Figures:
         books = self._extender.books.nodes.values()
@@ -72,13 +82,20 @@ class SchedulerService:
             gpus=sum(known),
             reservations=holdings.count(False),
             pods=holdings.count(True),
+            unconfirmed=self._extender.unconfirmed,
+            overbooked=self._extender.overbooked.gpus,
             leads=self._leadership.leads,
             days_left=self._certificates.days_left(),
             silence=self._cluster.silence(),
         )
 
     def explain(self, namespace: str, name: str) -> Explanation:
-        found = self._extender.explain(namespace, name) or bound_pod(self._extender.books, namespace, name)
+        if missing := self.not_ready():
+            return Explanation(status=503, sentence=f"not ready yet: {'; '.join(missing)}")
+        books = self._extender.books
+        found = self._extender.explain(namespace, name) or bound_pod(books, namespace, name)
+        if found is None and self._leadership.leads:
+            found = unasked_pod(books, namespace, name, self._names)
         if found is not None:
             return Explanation(msgspec.json.encode(found))
         leader = self._leadership.leader
@@ -86,8 +103,8 @@ class SchedulerService:
             sentence = f"this replica does not answer kube-scheduler; {leader or 'none'} does, ask there"
             return Explanation(status=421, sentence=sentence, leader=leader)
         sentence = (
-            f"nothing is known of pod {namespace}/{name}: it asks for no GPU of ours, has ended, or kube-scheduler has "
-            "not asked about it yet"
+            f"nothing is known of pod {namespace}/{name}: there is none of that name, it asks for no GPU of ours, or "
+            "it has ended"
         )
         return Explanation(status=404, sentence=sentence, leader=leader)
 
@@ -118,7 +135,8 @@ class SchedulerService:
 
     async def _preempt(self, body: bytes) -> Answer:
         await self._lead()
-        return Answer(write_victims(self._extender.preempt(read_preempt(body, self._names))))
+        found = self._extender.preempt(read_preempt(body, self._names))
+        return Answer(write_victims(found), "room" if found else "no_room")
 
     async def _lead(self) -> None:
         if not await self._leadership.confirm():

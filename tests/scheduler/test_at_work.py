@@ -2,17 +2,21 @@
 
 import asyncio
 import base64
+import datetime as dt
 import json
 import signal
 from pathlib import Path
 
+import aiohttp
 import pytest
 from click.testing import CliRunner
 
 from deviceplugin.cli import main
+from deviceplugin.cluster.certificates.making import make_authority
+from tests.cluster.http.clients import client_certificate, showing
 from tests.fakes.apiserver.faults import Harm
 from tests.fakes.apiserver.objects import container, pod
-from tests.scheduler.scene import Json, Scene, Scheduler, cluster
+from tests.scheduler.scene import SERVICE_NAME, Json, Scene, Scheduler, cluster, gpu_node
 
 
 def review(made: Json) -> Json:
@@ -117,8 +121,6 @@ async def test_without_the_api_server_it_lives_is_not_ready_and_says_why(tmp_pat
 
 
 async def insecure(replica: Scheduler, path: str, body: bytes | None = None) -> tuple[int, str]:
-    import aiohttp
-
     async with aiohttp.ClientSession() as session:
         method = "GET" if body is None else "POST"
         async with session.request(method, replica.url + path, data=body, ssl=False) as answer:
@@ -187,6 +189,66 @@ async def test_a_malformed_body_is_one_sentence_and_the_server_goes_on(tmp_path:
         assert "Traceback" not in replica.log.read_text()
 
 
+async def test_what_is_odd_in_a_good_request_is_one_sentence_for_its_node_or_pod_and_the_server_goes_on(
+    tmp_path: Path,
+) -> None:
+    later, foreign, plain = gpu_node("later"), gpu_node("foreign"), {"metadata": {"name": "plain"}, "status": {}}
+    later["metadata"]["annotations"]["tencent.com/vcuda-inventory"] = '{"version":99}'
+    foreign["metadata"]["annotations"]["tencent.com/vcuda-inventory"] = "not json"
+    async with cluster(tmp_path, gpu_node("n1"), later, foreign, plain) as scene:
+        replica = await scene.replica("replica-a", "--leader-election", "none")
+        await scene.until_ready(replica)
+        made = scene.create_pod("p")
+        made["metadata"]["annotations"] = {"tencent.com/vcuda-allocation": "{", "tencent.com/vcuda-inventory": "{"}
+        status, answer = await scene.filter(replica, made, "n1", "later", "foreign", "plain", "unknown", "")
+        assert (status, answer["NodeNames"], answer["Error"]) == (200, ["n1"], "")
+        assert answer["FailedAndUnresolvableNodes"] == {
+            "later": "node has a GPU inventory that this vcuda cannot read",
+            "foreign": "node has a GPU inventory that this vcuda cannot read",
+            "plain": "node has no GPU inventory of vcuda",
+            "unknown": "node is not known to the GPU scheduler yet",
+            "": "node is not known to the GPU scheduler yet",
+        }
+        for node_name in ("later", "unknown"):
+            status, answer = await scene.bind(replica, made, node_name)
+            assert (status, answer["Error"].startswith(f"pod default/p cannot be bound to node {node_name}: ")) == (
+                200,
+                True,
+            )
+        unknown = {"metadata": {"name": "nobody", "namespace": "default", "uid": "no-such"}}
+        status, answer = await scene.bind(replica, unknown, "n1")
+        assert (status, "not found" in answer["Error"]) == (200, True), answer
+        victims = {"n1": {"Pods": [{"UID": "no-such"}], "NumPDBViolations": 0}, "unknown": {"Pods": []}}
+        status, answer = await scene.ask(
+            replica, "/preempt", {"Pod": made, "NodeNameToVictims": None, "NodeNameToMetaVictims": victims}
+        )
+        kept = {"n1": {"Pods": [{"UID": "no-such"}], "NumPDBViolations": 0}}
+        assert (status, answer) == (200, {"NodeNameToMetaVictims": kept})
+        _, text = await scene.ask(replica, "/metrics")
+        for verb, outcome in (("filter", "chosen"), ("bind", "refused"), ("preempt", "room")):
+            assert f'requests_total{{outcome="{outcome}",verb="{verb}"}}' in text
+        assert "Traceback" not in replica.log.read_text()
+
+
+async def test_of_callers_only_one_with_kube_schedulers_certificate_is_obeyed(tmp_path: Path) -> None:
+    authority = make_authority(dt.datetime.now(dt.UTC), dt.timedelta(days=2))
+    (tmp_path / "clients.crt").write_bytes(authority.chain)
+    async with cluster(tmp_path) as scene:
+        replica = await scene.replica("replica-a", "--client-ca-file", str(tmp_path / "clients.crt"))
+        await scene.until_ready(replica)
+        made = scene.create_pod("p")
+        question = {"Pod": made, "NodeNames": ["n1"]}
+        assert (await scene.ask(replica, "/filter", question))[0] == 403
+        shown = client_certificate(authority, "system:kube-scheduler")
+        context = showing(scene.bundle().encode(), shown, tmp_path)
+        url = replica.url + "/filter"
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(url, json=question, ssl=context, server_hostname=SERVICE_NAME) as answer,
+        ):
+            assert (answer.status, (await answer.json())["NodeNames"]) == (200, ["n1"])
+
+
 async def explained(scene: Scene, replica: Scheduler, name: str, *more: str) -> tuple[int, str]:
     authority = scene.folder / "authority.crt"
     authority.write_text(scene.bundle())
@@ -219,4 +281,4 @@ async def test_a_waiting_pod_is_explained_by_node_and_gpu(tmp_path: Path) -> Non
         assert "container main: 100 cores" in text
         code, text = await explained(scene, replica, "nobody")
         assert (code, text.count("\n")) == (1, 1)
-        assert text.startswith("vcuda: nothing is known of pod default/nobody: it asks for no GPU of ours")
+        assert text.startswith("vcuda: nothing is known of pod default/nobody: there is none of that name")

@@ -1,41 +1,27 @@
-"""bind: checks again, commits in memory, and writes once.
+"""bind: checks again, commits in memory, and has it written once.
 
 In: a pod's reference and a node. Out: an empty string, or the sentence that kube-scheduler puts into the pod's
-condition. The Binding carries the allocation, so that node and GPUs become visible together or not at all. Whatever the
-API server answers, a failure is followed by a look at the pod: it may be bound all the same. Where even that leaves it
-open, what was committed is held until no request can still be on its way. The same order twice at once is one order.
+condition. The Binding carries the allocation, so that node and GPUs become visible together or not at all. What becomes
+of it is found out by `carry_out`. The same order twice at once is one order. A pod whose Binding is in doubt is sent
+with the same GPUs again or not at all: either of the two may be the one that is carried out.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
-
-import structlog
 
 from deviceplugin.cluster.extender.binding import binding_annotations, still_fits
 from deviceplugin.cluster.extender.books import Books
+from deviceplugin.cluster.extender.carry_out import Api, CarryOut
 from deviceplugin.cluster.extender.holding import NEVER, Hold, Holding
 from deviceplugin.cluster.extender.settings import Settings
+from deviceplugin.cluster.extender.unconfirmed import Unconfirmed
 from deviceplugin.cluster.extender.wire import BindOrder
-from deviceplugin.errors import CapacityError, KubeError, KubeNotFoundError, VcudaError
-from deviceplugin.model.allocation import PodRef, PodUid
-from deviceplugin.model.cluster_pod import ClusterPod
-from deviceplugin.model.pod import Pod
+from deviceplugin.errors import CapacityError, VcudaError
+from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod_request import PodRequest, pod_request
 from deviceplugin.placement.pod import place_pod
-
-log = structlog.get_logger("vcuda.cluster")
-_TIMED_OUT = 408
-
-
-class Api(Protocol):
-    """What bind needs of the API server."""
-
-    async def bind(self, pod: PodRef, node: str, annotations: Mapping[str, str]) -> None: ...
-
-    async def get_pod(self, pod: PodRef) -> Pod: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +45,12 @@ class Bind:
         self._books = books
         self._api = api
         self._settings = settings
-        self._clock = clock
         self._wall_ns = wall_ns
         self._running: dict[PodUid, _Running] = {}
+        self.unconfirmed = Unconfirmed(
+            books, api, clock=clock, patience=settings.patience.doubt, busy=lambda uid: uid in self._running
+        )
+        self._carry_out = CarryOut(api, self.unconfirmed)
 
     async def bind(self, order: BindOrder) -> str:
         """Goes on to its end when the caller goes away: kube-scheduler gives up earlier than the API server."""
@@ -76,6 +65,12 @@ class Bind:
         task.add_done_callback(lambda _: self._forget(uid, mine))
         return await asyncio.shield(task)
 
+    async def idle(self) -> None:
+        """Until nothing is under way any more, also of callers that have gone."""
+        while self._running:
+            await asyncio.wait([running.task for running in self._running.values()])
+            await asyncio.sleep(0)
+
     def _forget(self, uid: PodUid, done: _Running) -> None:
         if self._running.get(uid) is done:
             del self._running[uid]
@@ -86,11 +81,11 @@ class Bind:
             done = self._done(order)
             if done is not None:
                 return done
-            committed = self._commit(order, asked)
+            annotations = self._commit(order, asked)
         except VcudaError as error:
-            self._give_up(order, hold=Hold.RESERVED)
+            self._give_up(order)
             return error.message
-        return await self._write(order, committed)
+        return await self._carry_out.write(order, annotations)
 
     async def _asked(self, order: BindOrder) -> PodRequest:
         """What the pod wants: filter has asked, or the watch has told, or the API server says."""
@@ -114,71 +109,32 @@ class Bind:
             return None
         return "" if bound == order.node else f"pod {order.pod} is bound to node {bound} already"
 
-    def _commit(self, order: BindOrder, asked: PodRequest) -> Holding:
-        """From here on to the Binding what the pod gets is nobody else's; raises where it does not fit any more."""
+    def _commit(self, order: BindOrder, asked: PodRequest) -> dict[str, str]:
+        """From here on what the Binding is to carry is nobody else's; raises where it does not fit any more."""
         uid, node = order.pod.uid, order.node
         self._books.lapse()
         if (problem := self._books.problem(node)) is not None:
             raise CapacityError(f"pod {order.pod} cannot be bound to node {node}: {problem.text}")
         state = self._books.nodes[node].state_without({uid})
         held = self._books.on(node, uid)
-        if held is None or not (held.hold is Hold.DOUBTFUL or still_fits(held.allocations, state)):
+        fits = held is not None and still_fits(held.allocations, state)
+        if held is not None and held.hold is Hold.DOUBTFUL and not fits:
+            raise CapacityError(
+                f"pod {order.pod} cannot be bound to node {node} again: the GPUs that an earlier Binding without an "
+                "answer gave it cannot be used any more, and that Binding may still be carried out; it is tried again"
+            )
+        if held is None or not fits:
             prefer = {uuid for each in held.allocations for uuid in each.uuids} if held else set()
             placed = place_pod(asked, state, policy=self._settings.gpu_policy, prefer=prefer)
             priority = held.priority if held else 0
             held = Holding(order.pod, node, Hold.RESERVED, placed.allocations, priority=priority, request=asked)
         committed = replace(held, hold=Hold.COMMITTED, expires=NEVER)
-        self._books.hold(committed)
-        return committed
-
-    async def _write(self, order: BindOrder, committed: Holding) -> str:
-        inventory = self._books.nodes[order.node].inventory
+        inventory = self._books.nodes[node].inventory
         annotations = binding_annotations(committed, inventory, now_ns=self._wall_ns(), names=self._settings.names)
-        try:
-            await self._api.bind(order.pod, order.node, annotations)
-        except VcudaError as error:
-            return await self._look(order, error)
-        except BaseException:
-            self._doubt(order)
-            raise
-        return ""
+        self._books.hold(committed)
+        return annotations
 
-    async def _look(self, order: BindOrder, error: VcudaError) -> str:
-        """After a failure: is the pod bound all the same?"""
-        log.warning("a Binding failed", pod=str(order.pod), node=order.node, cause=error.message)
-        try:
-            found = await self._api.get_pod(order.pod)
-        except KubeNotFoundError:
-            self._give_up(order, hold=Hold.COMMITTED)
-            return error.message
-        except VcudaError:
-            self._doubt(order)
-            return error.message
-        except BaseException:
-            self._doubt(order)
-            raise
-        if found.node:
-            held = self._books.on(order.node, order.pod.uid)
-            self._books.put_pod(ClusterPod(found, priority=held.priority if held else 0))
-            return "" if found.node == order.node else f"pod {order.pod} is bound to node {found.node} already"
-        if _is_final(error):
-            self._give_up(order, hold=Hold.COMMITTED)
-        else:
-            self._doubt(order)
-        return error.message
-
-    def _doubt(self, order: BindOrder) -> None:
+    def _give_up(self, order: BindOrder) -> None:
         held = self._books.on(order.node, order.pod.uid)
-        if held is not None and held.hold is Hold.COMMITTED:
-            until = self._clock() + self._settings.patience.doubt
-            self._books.hold(replace(held, hold=Hold.DOUBTFUL, expires=until))
-
-    def _give_up(self, order: BindOrder, *, hold: Hold) -> None:
-        held = self._books.on(order.node, order.pod.uid)
-        if held is not None and held.hold is hold:
+        if held is not None and held.hold is Hold.RESERVED:
             self._books.release(order.pod.uid, order.node)
-
-
-def _is_final(error: VcudaError) -> bool:
-    """The API server has refused: this Binding will not be carried out later."""
-    return isinstance(error, KubeError) and 400 <= error.code < 500 and error.code != _TIMED_OUT

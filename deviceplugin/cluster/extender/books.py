@@ -12,7 +12,6 @@ or why it cannot be used. Not here: any choice, and the API server. Invariants:
 
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import replace
 
 from deviceplugin.cluster.extender.holding import Hold, Holding, bound_holding, given_up
 from deviceplugin.cluster.extender.node_book import NodeBook
@@ -140,10 +139,10 @@ class Books:
             self._freed(node)
 
     def lapse(self) -> None:
-        """Ends what has waited too long."""
+        """Ends reservations that have waited too long; a Binding in doubt does not end by time alone."""
         for uid, node in self._lapses.due(self._clock()):
             held = self.on(node, uid)
-            if held is not None and held.expires <= self._clock():
+            if held is not None and held.hold is Hold.RESERVED and held.expires <= self._clock():
                 self.release(uid, node)
 
     def _enter(self, holding: Holding) -> None:
@@ -213,8 +212,3 @@ def _says_the_same(known: ClusterPod, pod: ClusterPod) -> bool:
     return (was.node, was.deleting, known.priority) == (now.node, now.deleting, pod.priority) and (
         was.annotations == now.annotations and was.containers == now.containers
     )
-
-
-def doubted(holding: Holding, until: float) -> Holding:
-    """A Binding whose answer is not known may still be carried out until then."""
-    return replace(holding, hold=Hold.DOUBTFUL, expires=until)

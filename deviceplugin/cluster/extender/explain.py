@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from deviceplugin.cluster.extender.books import Books
+from deviceplugin.cluster.extender.holding import Hold, Holding
 from deviceplugin.cluster.extender.missing import Missing, missing_on, what_to_change
 from deviceplugin.cluster.extender.refusal import Refusal
 from deviceplugin.cluster.extender.settings import Settings
@@ -19,6 +20,7 @@ from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import PodRequest, pod_request
+from deviceplugin.model.units import format_blocks
 from deviceplugin.placement.describe import request_text
 
 _MOST_NODES = 20
@@ -81,10 +83,13 @@ class Explain:
         nodes = self._nodes(verdict, asked, most)
         return Explanation(
             pod=f"{namespace}/{name}",
-            sentence=_sentence(verdict),
+            sentence=self._sentence(verdict),
             at=verdict.at,
             node=verdict.node,
-            asked=tuple(f"container {each.name}: {request_text(each.request)}" for each in asked.containers),
+            asked=(
+                *(f"container {each.name}: {request_text(each.request)}" for each in asked.containers),
+                *(line for held in self._books.holdings(verdict.pod.uid) for line in held_lines(held)),
+            ),
             reasons=dict(Counter(why.text for why in verdict.refused.values()).most_common()),
             nodes=nodes,
             left_out=len(verdict.names) - len(nodes),
@@ -107,8 +112,8 @@ class Explain:
             GpuVerdict(gpu.uuid, gpu.minor, gpu.model, against, self._holders(pod, node, gpu.uuid))
             for gpu, against in missing.gpus
         )
-        sentence = book.sentence if book and book.sentence else ""
-        return NodeVerdict(node, why.text, sentence or what_to_change(why, missing), gpus)
+        sentence = f"{book.sentence}; " if book and book.sentence else ""
+        return NodeVerdict(node, why.text, sentence + what_to_change(why, missing), gpus)
 
     def _holders(self, pod: ClusterPod, node: str, uuid: GpuUuid) -> tuple[str, ...]:
         """Pods whose place on the node nobody has told us yet are named for each GPU."""
@@ -124,10 +129,37 @@ class Explain:
                 lines.append(f"{held.pod}: somewhere on this node, not known where yet")
         return tuple(lines)
 
+    def _sentence(self, verdict: LastVerdict) -> str:
+        held = next(iter(self._books.holdings(verdict.pod.uid)), None)
+        if held is not None:
+            return f"node {held.node} was chosen; {_MEANING[held.hold]}"
+        if verdict.node is not None:
+            return (
+                f"node {verdict.node} was chosen, but kube-scheduler has not bound the pod in time and its GPUs are "
+                "not reserved any more; they are when it asks again"
+            )
+        if verdict.fits:
+            return "some nodes carry the pod; kube-scheduler has not bound it yet"
+        asked = len(verdict.names)
+        if asked == 1:
+            return "the one node that kube-scheduler asked about does not carry the pod"
+        return f"none of the {asked} nodes that kube-scheduler asked about carries the pod"
 
-def _sentence(verdict: LastVerdict) -> str:
-    if verdict.node is not None:
-        return f"node {verdict.node} was chosen and its GPUs are reserved; kube-scheduler has not bound the pod yet"
-    if verdict.fits:
-        return "some nodes carry the pod; kube-scheduler has not bound it yet"
-    return f"none of the {len(verdict.names)} nodes that kube-scheduler asked about carries the pod"
+
+def held_lines(held: Holding) -> tuple[str, ...]:
+    """What a pod holds or is to hold, container by container."""
+    exact = (
+        f"container {one.owner.name}: {share.cores} cores and {format_blocks(share.blocks)} of {share.uuid}"
+        for one in held.allocations
+        for share in one.shares
+    )
+    unknown = (f"container {each.name}: where its agent put it, which is not known yet" for each in held.somewhere)
+    return (*exact, *unknown)
+
+
+_MEANING = {
+    Hold.RESERVED: "its GPUs are reserved, and kube-scheduler has not bound the pod yet",
+    Hold.COMMITTED: "the pod is being bound",
+    Hold.DOUBTFUL: "its Binding got no answer and may still be carried out; until that is known its GPUs are kept",
+    Hold.BOUND: "the pod is bound",
+}

@@ -8,13 +8,15 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from deviceplugin.cluster.extender.bind import Api, Bind
+from deviceplugin.cluster.extender.bind import Bind
 from deviceplugin.cluster.extender.books import Books
+from deviceplugin.cluster.extender.carry_out import Api
 from deviceplugin.cluster.extender.dry_run import DryRun
 from deviceplugin.cluster.extender.expectation import Expectation
 from deviceplugin.cluster.extender.explain import Explain, Explanation
 from deviceplugin.cluster.extender.filter import Filter
 from deviceplugin.cluster.extender.gangs import Gangs
+from deviceplugin.cluster.extender.overbooked import Overbooked
 from deviceplugin.cluster.extender.preempt import Preempt
 from deviceplugin.cluster.extender.prioritize import Prioritize
 from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS, Settings
@@ -51,6 +53,7 @@ class Extender:
             api, AnnotationNames(settings.names.domain), anybody_waits=lambda: self.verdicts.anybody_waits, wall=wall
         )
         self.books = Books(clock, names=settings.names, freed=self.wake_up.freed)
+        self.overbooked = Overbooked(self.books)
         self._scorer = NodeScorer(typical)
         self._names = settings.names
         self.observed = Observed()
@@ -67,6 +70,7 @@ class Extender:
 
     def put_node(self, node: ClusterNode) -> None:
         self.books.put_node(node)
+        self.overbooked.suspect(node.name)
 
     def drop_node(self, name: str) -> None:
         self.books.drop_node(name)
@@ -76,11 +80,14 @@ class Extender:
         if self.books.is_new(pod.uid):
             self._expectation.see(pod, self._names)
         self.books.put_pod(pod)
-        if pod.pod.node:
+        if pod.pod.node or pod.pod.is_terminal:
+            self._bind.unconfirmed.confirmed(pod.uid)
+            self.overbooked.suspect(pod.pod.node)
             self.verdicts.forget(pod.uid)
 
     def drop_pod(self, uid: PodUid) -> None:
         self.books.drop_pod(uid)
+        self._bind.unconfirmed.confirmed(uid)
         self.verdicts.forget(uid)
 
     def settle(self) -> None:
@@ -92,7 +99,16 @@ class Extender:
         """To be called every second or so: what has waited too long, and what is better done while nobody asks."""
         self.books.lapse()
         self._gangs.lapse()
+        self.overbooked.look()
         self._expectation.renew()
+
+    async def resolve(self) -> None:
+        """To be called now and then too: reads the pods of which only we say that they are bound, or may be."""
+        await self._bind.unconfirmed.resolve()
+
+    @property
+    def unconfirmed(self) -> int:
+        return len(self._bind.unconfirmed)
 
     def filter(self, question: Question) -> Filtered:
         return self._filter.filter(question)
@@ -105,6 +121,10 @@ class Extender:
 
     async def bind(self, order: BindOrder) -> str:
         return await self._bind.bind(order)
+
+    async def idle(self) -> None:
+        """Until no Binding is under way: before this, another replica should not lead."""
+        await self._bind.idle()
 
     def preempt(self, question: PreemptQuestion) -> dict[str, Victims]:
         return self._preempt.victims(question)

@@ -7,7 +7,8 @@ while it is answered is counted and forgotten, and what was begun for it is brou
 
 import ipaddress
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import msgspec
 import structlog
@@ -87,7 +88,7 @@ class Front:
             began = time.perf_counter()
             rejections: dict[str, int] = {}
             try:
-                _check_near(verb, request)
+                _check_caller(verb, request)
                 body = await self._bodies.read(request, verb.limit)
                 began = time.perf_counter()
                 answer = await self._answer(verb, body)
@@ -100,7 +101,10 @@ class Front:
                 return response
             except VcudaError as error:
                 status, outcome = _status(error)
-                return _sentence(status, error.message)
+                response = _sentence(status, error.message)
+                if isinstance(error, NotNowError):
+                    response.force_close()  # behind one address there are several of us: the next call finds another
+                return response
             except BaseException:
                 outcome = "failed"
                 raise
@@ -135,12 +139,30 @@ class Front:
 
     async def _readyz(self, request: web.Request) -> web.StreamResponse:
         missing = ("stopping",) if self.stopping else self._service.not_ready()
+        if not missing and "leader" in request.query:
+            missing = self._service.not_leading()
         return _sentence(503, "; ".join(missing)) if missing else web.Response(text="ok\n")
 
 
-def _check_near(verb: Verb, request: web.Request) -> None:
+def shown_names(certificate: Mapping[str, Any] | None) -> frozenset[str]:
+    """In whose names a certificate is that TLS has found good: its common name, and its DNS names."""
+    found = certificate or {}
+    subject = {value for part in found.get("subject", ()) for key, value in part if key == "commonName"}
+    return frozenset(subject | {value for key, value in found.get("subjectAltName", ()) if key == "DNS"})
+
+
+def _check_caller(verb: Verb, request: web.Request) -> None:
     if verb.near and not is_near(request.remote):
-        raise Refused(403, "far_caller", f"/{verb.name} is for the kube-scheduler in this pod alone")
+        raise Refused(403, "far_caller", f"/{verb.name} is for the kube-scheduler on this machine's loopback alone")
+    if verb.clients and not shown_names(_certificate(request)).intersection(verb.clients):
+        wanted = " or ".join(verb.clients)
+        raise Refused(
+            403, "stranger", f"/{verb.name} is for callers alone that show a certificate in the name of {wanted}"
+        )
+
+
+def _certificate(request: web.Request) -> Mapping[str, Any] | None:
+    return None if request.transport is None else request.transport.get_extra_info("peercert")
 
 
 def _status(error: VcudaError) -> tuple[int, str]:

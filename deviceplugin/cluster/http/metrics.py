@@ -16,7 +16,8 @@ REQUESTS = Family(
     "vcuda_scheduler_requests_total",
     "counter",
     "Requests by verb and outcome. webhook: passed, changed, denied; filter: chosen, refused; bind: bound, refused; "
-    "any: answered, malformed, too_large, slow, gone, busy, not_now, failed.",
+    "preempt: room, no_room; any: answered, malformed, too_large, slow, gone, busy, not_now, far_caller, stranger, "
+    "failed.",
     ("verb", "outcome"),
 )
 SECONDS = Family(
@@ -32,6 +33,17 @@ RESERVATIONS = Family(
     "vcuda_scheduler_reservations", "gauge", "Pods that hold GPUs by filter's choice and are not bound yet."
 )
 PODS = Family("vcuda_scheduler_pods", "gauge", "Bound pods that hold GPUs.")
+UNCONFIRMED = Family(
+    "vcuda_scheduler_unconfirmed_pods",
+    "gauge",
+    "Pods of which only this replica says that they are bound or may be: the watch has not told, or a Binding got no "
+    "answer.",
+)
+OVERBOOKED = Family(
+    "vcuda_scheduler_overbooked_gpus",
+    "gauge",
+    "GPUs of which bound pods hold more than there is, because another scheduler or a former replica bound one.",
+)
 NODES = Family("vcuda_scheduler_nodes", "gauge", "Nodes whose GPUs are known.")
 GPUS = Family("vcuda_scheduler_gpus", "gauge", "GPUs of these nodes.")
 LEADER = Family(
@@ -51,7 +63,10 @@ SILENCE = Family(
 )
 BUILD = Family("vcuda_scheduler_build_info", "gauge", "Always 1; the label is the version of vcuda.", ("version",))
 
-FAMILIES = (REQUESTS, SECONDS, REJECTIONS, RESERVATIONS, PODS, NODES, GPUS, LEADER, DAYS_LEFT, SILENCE, BUILD)
+FAMILIES = (
+    *(REQUESTS, SECONDS, REJECTIONS, RESERVATIONS, PODS, UNCONFIRMED, OVERBOOKED, NODES, GPUS, LEADER),
+    *(DAYS_LEFT, SILENCE, BUILD),
+)
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
@@ -80,6 +95,8 @@ def _collect(now: Figures) -> Iterator[Metric]:
     for family, value in (
         (RESERVATIONS, now.reservations),
         (PODS, now.pods),
+        (UNCONFIRMED, now.unconfirmed),
+        (OVERBOOKED, now.overbooked),
         (NODES, now.nodes),
         (GPUS, now.gpus),
         (LEADER, now.leads),

@@ -34,6 +34,7 @@ class Verb:
     """One POST route; `limit` is the most bytes it reads, `early` that it answers before all is ready.
 
     `near`: answered to callers of this machine or pod only, for the protocol of extenders knows no authentication.
+    `clients`: answered to callers only that show a certificate in one of these names; empty: nobody has to.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Verb:
     limit: int = SMALL
     early: bool = False
     near: bool = False
+    clients: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Figures:
     gpus: int = 0
     reservations: int = 0
     pods: int = 0
+    unconfirmed: int = 0
+    overbooked: int = 0
     leads: bool = False
     days_left: Mapping[str, float] = field(default_factory=dict)
     silence: Mapping[str, float] = field(default_factory=dict)
@@ -73,6 +77,9 @@ class Service(Protocol):
     def verbs(self) -> tuple[Verb, ...]: ...
     def not_ready(self) -> tuple[str, ...]:
         """A phrase for each thing that is missing; empty when requests can be served."""
+
+    def not_leading(self) -> tuple[str, ...]:
+        """The same for the verbs of kube-scheduler, which only one replica answers."""
 
     def figures(self) -> Figures: ...
     def explain(self, namespace: str, name: str) -> Explanation: ...

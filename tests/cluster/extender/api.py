@@ -23,6 +23,7 @@ class Fate(enum.Enum):
     BROKEN_BEFORE = "error before"
     BROKEN_AFTER = "error after it was applied"
     LATE = "timeout, applied later"
+    TWICE = "applied, and once more later"
 
 
 @dataclass
@@ -36,7 +37,9 @@ class MemoryApi:
     annotated: list[tuple[str, Mapping[str, str | None]]] = field(default_factory=list)
     node_fates: list[Fate] = field(default_factory=list)
     bindings: int = 0
+    reads: int = 0
     turns: int = 1
+    read_turns: int = 1
     version: int = 100
 
     def put(self, pod: ClusterPod) -> ClusterPod:
@@ -73,11 +76,15 @@ class MemoryApi:
         )
 
     async def get_pod(self, pod: PodRef) -> Pod:
+        """What was true at one moment between question and answer."""
+        self.reads += 1
         fate = self.read_fates.pop(0) if self.read_fates else Fate.WORKS
         await asyncio.sleep(0)
+        found = self.pods.get(pod.uid)
+        for _ in range(self.read_turns - 1):
+            await asyncio.sleep(0)
         if fate is not Fate.WORKS:
             raise KubeError("get: no answer", code=0)
-        found = self.pods.get(pod.uid)
         if found is None:
             raise KubeNotFoundError("no such pod", code=404)
         return found.pod

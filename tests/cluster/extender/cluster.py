@@ -1,28 +1,32 @@
-"""A cluster for the property tests: an API server, its watch, and everybody who changes pods there.
+"""A cluster for the property tests: an API server, its watch, several lives of the extender, and everybody else.
 
-The watch tells late, in any order between pods, and tells old news again; of one pod it tells the changes in order. A
-Binding that got no answer is carried out later or never, but not after the server's time for one request.
+The watch tells late, in any order between pods, tells old news again, and begins anew with a list, of which a pod that
+came and went meanwhile is no part. A Binding that got no answer is carried out later or never, but not after the
+server's time for one request; it may outlive the process that sent it. Each Binding is judged when it is sent, by what
+its sender had been told until then.
 """
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Coroutine, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.holding import Hold
-from deviceplugin.errors import VcudaError
+from deviceplugin.errors import KubeError, VcudaError
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.annotations import parse_allocation
 from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.pod import Pod
 from deviceplugin.model.request import Request
 from deviceplugin.placement.occupancy import Occupancy, occupied
-from tests.cluster.extender.api import MemoryApi
+from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.makers import NAMES, allocated, node
 
-GPUS, BLOCKS = 1, 64
+BLOCKS = 64
 REQUEST_SECONDS = 60.0
 News = ClusterPod | None
 
@@ -37,49 +41,120 @@ class WatchedApi(MemoryApi):
 
     def put(self, pod: ClusterPod) -> ClusterPod:
         kept = super().put(pod)
-        self.news[pod.uid].append(kept)
+        self.news[pod.uid].append(None if kept.pod.is_terminal else kept)  # the selector leaves out what has ended
         return kept
 
     def remove(self, uid: PodUid) -> None:
-        del self.pods[uid]
-        self.news[uid].append(None)
+        if not self.pods.pop(uid).pod.is_terminal:
+            self.news[uid].append(None)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A Binding on its way."""
+
+    at: float
+    life: int
+    pod: PodRef
+    node: str
+    annotations: Mapping[str, str]
+
+
+class Life:
+    """One process: its own calls, and whether they die with it."""
+
+    def __init__(self, cluster: "Cluster", number: int) -> None:
+        self._cluster = cluster
+        self.number = number
+
+    async def bind(self, pod: PodRef, node: str, annotations: Mapping[str, str]) -> None:
+        cluster, api = self._cluster, self._cluster.api
+        sent = Sent(cluster.now, self.number, pod, node, annotations)
+        cluster.judge(sent)
+        fate = api.fates.pop(0) if api.fates else Fate.WORKS
+        try:
+            for _ in range(api.turns):
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            cluster.late.append(sent)
+            raise
+        match fate:
+            case Fate.REFUSED:
+                raise KubeError("bind refused", code=403)
+            case Fate.BROKEN_BEFORE:
+                raise KubeError("bind: the server is unwell", code=500)
+            case Fate.LATE:
+                cluster.late.append(sent)
+                raise KubeError("bind: no answer", code=0)
+            case Fate.TWICE:
+                cluster.late.append(sent)
+        cluster.carry_out(sent)
+        if fate is Fate.BROKEN_AFTER:
+            raise KubeError("bind: connection lost", code=0)
+
+    async def get_pod(self, pod: PodRef) -> Pod:
+        return await self._cluster.api.get_pod(pod)
+
+    async def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> None:
+        await self._cluster.api.annotate_node(name, annotations)
 
 
 class Cluster:
+    """`outsiders` are pods that somebody else than the present process has bound or placed.
+
+    `heard` is what the watch said last of each bound pod, old news included.
+    """
+
     def __init__(self, names: tuple[str, ...]) -> None:
         self.now = 0.0
         self.loop = asyncio.new_event_loop()
         self.api = WatchedApi()
-        self.nodes: dict[str, ClusterNode] = {name: node(name, GPUS, blocks=BLOCKS) for name in names}
-        self.binds: list[asyncio.Task[str]] = []
-        self.sent: list[float] = []
-        self.filtered_at: dict[PodUid, float] = {}
+        self.nodes: dict[str, ClusterNode] = {name: node(name, 1, blocks=BLOCKS) for name in names}
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.late: list[Sent] = []
+        self.outsiders: set[PodUid] = set()
+        self.asked_at: dict[PodUid, tuple[float, int]] = {}
+        self.heard: dict[PodUid, ClusterPod] = {}
+        self.wrong: list[str] = []
+        self.life = 0
         self.extender = self._started()
 
     def _started(self) -> Extender:
-        extender = Extender(self.api, clock=lambda: self.now)
+        """Lists everything before it answers."""
+        self.life += 1
+        self.api.news.clear()
+        self.api.told.clear()
+        self.asked_at.clear()
+        self.heard.clear()
+        extender = Extender(Life(self, self.life), clock=lambda: self.now)
         for each in self.nodes.values():
             extender.put_node(each)
         for pod in self.api.pods.values():
-            extender.put_pod(pod)
+            if not pod.pod.is_terminal:
+                extender.put_pod(pod)
+                self.api.told[pod.uid].append(pod)
+                if pod.pod.node:
+                    self.heard[pod.uid] = pod
         extender.settle()
         return extender
 
-    def restart(self) -> None:
-        """What was on its way dies with the process; the new one lists everything before it answers."""
-        for task in self.binds:
+    def restart(self, *, outlives: bool) -> None:
+        """The process is killed; what it had sent is carried out all the same, or dies with it."""
+        before = len(self.late)
+        for task in self.tasks:
             task.cancel()
         self.spin(8)
-        self.binds.clear()
-        self.api.late.clear()
-        self.api.fates.clear()
-        self.api.read_fates.clear()
-        self.api.news.clear()
-        self.api.told.clear()
-        self.filtered_at.clear()
+        self.tasks.clear()
+        if not outlives:
+            del self.late[before:]
         self.extender = self._started()
-        for pod in self.api.pods.values():
-            self.api.told[pod.uid].append(pod)
+
+    def take_over(self) -> None:
+        """Another replica leads; the one before brings its requests to their end."""
+        self.extender = self._started()
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> None:
+        self.tasks.append(self.loop.create_task(work))
 
     def spin(self, turns: int) -> None:
         async def run() -> None:
@@ -90,6 +165,8 @@ class Cluster:
 
     def tell(self, uid: PodUid) -> None:
         news = self.api.news[uid].pop(0)
+        if news is None and self.seen(uid) is None:
+            return  # it was never in the watcher's store
         self.api.told[uid].append(news)
         self._tell(uid, news)
 
@@ -98,70 +175,164 @@ class Cluster:
         told = self.api.told[uid]
         self._tell(uid, told[at % len(told)])
 
+    def list_anew(self) -> None:
+        """410: what was not told until now is never told, but what is there is listed."""
+        self.api.news.clear()
+        for uid in tuple(self.api.told):
+            live = self.api.pods.get(uid)
+            if self.seen(uid) is not None and (live is None or live.pod.is_terminal):
+                self.api.news[uid].append(None)
+        for uid, live in self.api.pods.items():
+            if not live.pod.is_terminal and live != self.seen(uid):
+                self.api.news[uid].append(live)
+        self.tell_all()
+
+    def tell_all(self) -> None:
+        for uid in tuple(self.api.news):
+            while self.api.news[uid]:
+                self.tell(uid)
+
     def _tell(self, uid: PodUid, news: News) -> None:
         if news is None:
             self.extender.drop_pod(uid)
-        else:
-            self.extender.put_pod(news)
-
-    def arrive_late(self) -> None:
-        pod, name, annotations = self.api.late.pop(0)
-        try:
-            self.api.apply(pod, name, annotations)
-        except VcudaError:
             return
+        if news.pod.node:
+            self.heard[uid] = news
+        self.extender.put_pod(news)
 
     def seen(self, uid: PodUid) -> News:
         """The last that the watch has told."""
         told = self.api.told.get(uid)
         return told[-1] if told else None
 
+    def put_node(self, changed: ClusterNode) -> None:
+        self.nodes[changed.name] = changed
+        self.extender.put_node(changed)
+
+    def drop_node(self, name: str) -> None:
+        self.nodes.pop(name, None)
+        self.extender.drop_node(name)
+
+    def pass_time(self, seconds: float) -> None:
+        """No request is worked on for longer than the API server does."""
+        self.now += seconds
+        self.late = [sent for sent in self.late if self.now - sent.at < REQUEST_SECONDS]
+        self.extender.lapse()
+
+    def arrive_late(self) -> None:
+        try:
+            self.carry_out(self.late.pop(0))
+        except VcudaError:
+            return
+
+    def carry_out(self, sent: Sent) -> None:
+        self.api.apply(sent.pod, sent.node, sent.annotations)
+        if sent.life != self.life:
+            self.outsiders.add(sent.pod.uid)
+
     def agent_places(self, uid: PodUid) -> None:
         """The node's agent finds room for a pod that somebody else bound, and writes it back; else the pod fails."""
         found = self.api.pods[uid]
-        held = self.used(found.pod.node, also_under_way=True)
-        main = found.pod.containers[0]
-        for gpu in range(GPUS):
-            uuid = GpuUuid(f"GPU-{found.pod.node}-{gpu}")
-            use = held.get(uuid, Occupancy()) + Occupancy(main.cores, main.blocks)
-            if use.cores <= 100 and use.blocks <= BLOCKS:
-                text = allocated(found, {"main": (GpuShare(uuid, main.cores, main.blocks),)})
-                changed = replace(found.pod, annotations={**found.pod.annotations, **text})
-                self.api.put(replace(found, pod=changed))
-                return
-        self.api.put(replace(found, pod=replace(found.pod, phase="Failed")))
+        is_new = self.nodes.get(found.pod.node) == described(found.pod.node, f"new-{found.pod.node}")
+        main, uuid = found.pod.containers[0], GpuUuid(f"GPU-{'new-' if is_new else ''}{found.pod.node}-0")
+        use = self.used(found.pod.node).get(uuid, Occupancy()) + Occupancy(main.cores, main.blocks)
+        if fits(use):
+            text = allocated(found, {"main": (GpuShare(uuid, main.cores, main.blocks),)})
+            changed = replace(found.pod, annotations={**found.pod.annotations, **text})
+            self.api.put(replace(found, pod=changed))
+        else:
+            self.api.put(replace(found, pod=replace(found.pod, phase="Failed")))
 
-    def used(self, name: str, *, also_under_way: bool = False) -> Mapping[GpuUuid, Occupancy]:
-        """What pods hold of a node's GPUs by what the API server says, and by Bindings that it may yet get."""
-        exact = [
-            one
-            for each in self.api.pods.values()
-            if each.pod.node == name and not each.pod.is_terminal
-            for one in written(each)
+    def used(self, name: str) -> Mapping[GpuUuid, Occupancy]:
+        """What pods hold of a node's GPUs by what the API server says."""
+        return occupied(one for each in self._bound(name) for one in written(each))
+
+    def given(self, name: str) -> Mapping[GpuUuid, Occupancy]:
+        """What the present process has given away: bound, and to be bound."""
+        exact = [one for each in self._bound(name) if each.uid not in self.outsiders for one in written(each)]
+        return occupied([*exact, *self._under_way(name)])
+
+    def judge(self, sent: Sent) -> None:
+        """By what the watch has told: are these GPUs there, and free of whatever is or may be on them?"""
+        if sent.life != self.life:
+            return
+        name, there = sent.node, self.nodes.get(sent.node)
+        good = {GpuUuid(f"GPU-{each}-0"): described(name, each) for each in (name, f"new-{name}")}
+        gpu = next((uuid for uuid, each in good.items() if there == each), None)
+        new = parse_allocation(sent.annotations[NAMES.allocation])
+        shares = [share for each in new.containers.values() for share in each]
+        if gpu is None or [share.uuid for share in shares] != [gpu]:
+            self.wrong.append(f"{sent.pod} was sent to {name}: {shares}")
+            return
+        told = [
+            each
+            for uid in self.api.told
+            if (each := self.seen(uid)) is not None and each.pod.node == name and uid != sent.pod.uid
         ]
-        if also_under_way and name in self.extender.books.nodes:
-            exact += (
-                one
-                for uid, held in self.extender.books.nodes[name].holdings.items()
-                if held.hold in (Hold.COMMITTED, Hold.DOUBTFUL) and not self.is_bound(uid)
-                for one in held.allocations
-            )
-        return occupied(exact)
+        proved = occupied(one for each in told for one in written(each)).get(gpu, Occupancy())
+        others = occupied(self._under_way(name, but=sent.pod.uid)).get(gpu, Occupancy())
+        mine = Occupancy(shares[0].cores, shares[0].blocks)
+        wandering = [each.pod.containers[0] for each in told if not written(each)]
+        maybe = [Occupancy(one.cores, one.blocks) for one in wandering if fits(proved + _want(one.cores, one.blocks))]
+        for guest in maybe or [Occupancy()]:
+            if not fits(proved + others + mine + guest):
+                self.wrong.append(f"{sent.pod} to {name}: {proved} {others} {mine} {guest}")
 
-    def is_bound(self, uid: PodUid) -> bool:
-        return uid in self.api.pods and bool(self.api.pods[uid].pod.node)
+    def _bound(self, name: str) -> Iterator[ClusterPod]:
+        return (each for each in self.api.pods.values() if each.pod.node == name and not each.pod.is_terminal)
+
+    def _under_way(self, name: str, *, but: str = "") -> list[Allocation]:
+        """What the extender says of itself, and what it has sent, whatever it says."""
+        book = self.extender.books.nodes.get(name)
+        found: dict[str, tuple[Allocation, ...]] = {
+            uid: held.allocations
+            for uid, held in (book.holdings.items() if book else ())
+            if held.hold in (Hold.COMMITTED, Hold.DOUBTFUL)
+        }
+        for sent in self.late:
+            if sent.life == self.life and sent.node == name and sent.pod.uid not in found:
+                found[sent.pod.uid] = tuple(_allocations(sent.annotations[NAMES.allocation]))
+        return [one for uid, each in found.items() if uid != but and self._may_be_bound(uid) for one in each]
+
+    def _may_be_bound(self, uid: str) -> bool:
+        live = self.api.pods.get(PodUid(uid))
+        return live is not None and not (live.pod.node or live.pod.deleting or live.pod.is_terminal)
 
     def close(self) -> None:
         self.loop.close()
 
 
+def described(name: str, gpus: str) -> ClusterNode:
+    """A good node; its GPU may be a new one."""
+    return replace(node(name, 1, blocks=BLOCKS), inventory=node(gpus, 1, blocks=BLOCKS).inventory)
+
+
+def fits(use: Occupancy) -> bool:
+    return use.cores <= 100 and use.blocks <= BLOCKS
+
+
+def _want(cores: int, blocks: int) -> Occupancy:
+    return Occupancy(cores, BLOCKS if cores >= 100 else blocks)
+
+
 def written(found: ClusterPod) -> list[Allocation]:
-    """The allocation that a pod carries, as one container for each that it names."""
+    """The allocation that a bound pod carries, as one container for each that it names."""
     text = found.pod.annotations.get(NAMES.allocation)
     if text is None:
         return []
-    ref = PodRef(found.uid, "", "")
+    try:
+        read = parse_allocation(text)
+    except VcudaError:
+        return []
+    if read.pod != found.uid or found.pod.annotations.get(NAMES.predicate_node, found.pod.node) != found.pod.node:
+        return []  # copied along
+    return _allocations(text)
+
+
+def _allocations(text: str) -> list[Allocation]:
+    read = parse_allocation(text)
+    ref = PodRef(read.pod, "", "")
     return [
         Allocation(ContainerRef(ref, name), ContainerRole.APP, Request(1, 1), shares)
-        for name, shares in parse_allocation(text).containers.items()
+        for name, shares in read.containers.items()
     ]

@@ -11,7 +11,6 @@ from deviceplugin.cluster.extender.holding import Hold
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.cluster_pod import ClusterPod
 from tests.cluster.extender.api import Fate, MemoryApi
-from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import NAMES, ask, bound, node, order, pod
 
 
@@ -110,6 +109,19 @@ async def test_a_caller_that_goes_away_does_not_stop_the_binding(extender: Exten
     assert (api.bindings, api.pods[one.uid].pod.node) == (1, "a")
 
 
+async def test_whoever_ends_waits_for_bindings_whose_callers_have_gone(extender: Extender, api: MemoryApi) -> None:
+    extender.put_node(node("a"))
+    one = chosen(extender, api, pod(), "a")
+    api.turns = 20
+    caller = asyncio.create_task(extender.bind(order(one, "a")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    caller.cancel()
+    await extender.idle()
+    assert api.pods[one.uid].pod.node == "a"
+    await extender.idle()
+
+
 async def test_without_a_reservation_the_node_is_looked_at_again(extender: Extender, api: MemoryApi) -> None:
     extender.put_node(node("a", 1))
     one = api.put(pod(cores=100, blocks=0))
@@ -144,19 +156,6 @@ async def test_after_a_failure_the_pod_is_read_before_anything_is_given_up(
     api.fates = [fate]
     assert await extender.bind(order(one, "a")) == said
     assert hold(extender, "a", one) is left
-
-
-async def test_where_nobody_answers_what_was_committed_is_kept_for_a_while(
-    extender: Extender, api: MemoryApi, clock: Clock
-) -> None:
-    extender.put_node(node("a", 1))
-    one = chosen(extender, api, pod(cores=100, blocks=0), "a")
-    api.fates, api.read_fates = [Fate.BROKEN_AFTER], [Fate.LATE]
-    assert await extender.bind(order(one, "a")) == "bind: connection lost"
-    clock.now += 70
-    assert extender.filter(ask(pod(), "a")).names == ()
-    clock.now += 10
-    assert extender.filter(ask(pod(), "a")).names == ("a",)
 
 
 async def test_a_binding_that_arrives_late_finds_its_gpus_still_there(extender: Extender, api: MemoryApi) -> None:

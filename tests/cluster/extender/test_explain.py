@@ -1,11 +1,19 @@
 """Why a pod waits, and what would have to change."""
 
+from dataclasses import replace
+
+import pytest
+
 from deviceplugin.cluster.extender.explain import Explanation
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.verdicts import Verdicts
 from deviceplugin.model.allocation import ContainerRole
-from deviceplugin.model.cluster_pod import ClusterPod
-from tests.cluster.extender.makers import allocated, ask, bound, node, on_gpu, pod
+from deviceplugin.model.cluster_pod import ClusterPod, ScheduledCondition
+from deviceplugin.model.units import ResourceNames
+from deviceplugin.scheduler.explaining import bound_pod, unasked_pod
+from tests.cluster.extender.api import Fate, MemoryApi
+from tests.cluster.extender.conftest import Clock
+from tests.cluster.extender.makers import NAMES, allocated, ask, bound, node, on_gpu, order, pod
 
 
 def runs(extender: Extender, name: str, at: int, cores: int, blocks: int) -> ClusterPod:
@@ -72,11 +80,17 @@ async def test_containers_that_only_fit_alone_are_told_apart(extender: Extender)
     assert explained(extender, waits).nodes[0].change == "room for all containers of the pod together"
 
 
-async def test_a_chosen_pod_says_where(extender: Extender) -> None:
+async def test_a_chosen_pod_says_where(extender: Extender, clock: Clock) -> None:
     extender.put_node(node("a", 1))
     one = pod("p")
     extender.filter(ask(one, "a"))
     assert explained(extender, one).node == "a"
+    said = explained(extender, one)
+    assert said.sentence == "node a was chosen; its GPUs are reserved, and kube-scheduler has not bound the pod yet"
+    assert said.asked[-1] == "container main: 50 cores and 8 blocks (2 GiB) of GPU-a-0"
+    clock.now += 61
+    extender.lapse()
+    assert "has not bound the pod in time" in explained(extender, one).sentence
     extender.put_pod(bound(one, "a"))
     assert extender.explain("d", "p") is None
 
@@ -103,3 +117,57 @@ def test_the_oldest_verdicts_are_forgotten_first() -> None:
     for each in pods:
         verdicts.forget(each.uid)
     assert not verdicts.anybody_waits
+
+
+@pytest.mark.parametrize(
+    ("fate", "said"),
+    [(Fate.WORKS, "the pod is being bound"), (Fate.LATE, "its Binding got no answer and may still be carried out")],
+)
+async def test_a_pod_whose_binding_is_on_its_way_says_so(
+    extender: Extender, api: MemoryApi, fate: Fate, said: str
+) -> None:
+    extender.put_node(node("a", 1))
+    one = api.put(pod("p"))
+    extender.filter(ask(one, "a"))
+    api.fates, api.read_fates = [fate], [Fate.LATE]
+    await extender.bind(order(one, "a"))
+    assert said in explained(extender, one).sentence
+
+
+async def test_an_inventory_of_another_version_says_what_is_wrong_and_what_to_do(extender: Extender) -> None:
+    extender.put_node(node("a", text='{"version":99}'))
+    waits = pod("p")
+    extender.filter(ask(waits, "a"))
+    found = explained(extender, waits)
+    assert found.sentence == "the one node that kube-scheduler asked about does not carry the pod"
+    change = found.nodes[0].change
+    assert "vcuda-inventory" in change
+    assert change.endswith("the node's agent and the scheduler must be of versions that understand each other")
+
+
+async def test_a_pod_that_nobody_asked_about_says_whose_it_is(extender: Extender) -> None:
+    def said(found: ClusterPod) -> str:
+        extender.put_pod(found)
+        answer = unasked_pod(extender.books, "d", found.pod.ref.name, ResourceNames())
+        assert answer is not None
+        assert answer.asked == ("container main: 50 cores and 8 blocks (2 GiB) of one GPU",)
+        return answer.sentence
+
+    assert "its schedulerName is volcano" in said(replace(pod("v"), scheduler="volcano"))
+    gated = ScheduledCondition(is_true=False, reason="SchedulingGated")
+    assert "scheduling gates" in said(replace(pod("g"), condition=gated))
+    assert unasked_pod(extender.books, "d", "nobody", ResourceNames()) is None
+
+
+async def test_a_bound_pod_says_where_it_is_and_what_is_wrong_with_its_annotation(extender: Extender) -> None:
+    extender.put_node(node("a", 1))
+    for name, text, said in (
+        ("good", None, "it is bound to node a"),
+        ("bad", "{", "it is bound to node a; annotation vcuda-allocation cannot be read"),
+    ):
+        one = pod(name)
+        shares = allocated(one, {"main": on_gpu("a", 0, 50, 8)}) if text is None else {NAMES.allocation: text}
+        extender.put_pod(bound(one, "a", shares))
+        found = bound_pod(extender.books, "d", name)
+        assert found is not None
+        assert found.sentence.startswith(said)

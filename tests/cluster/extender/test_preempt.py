@@ -1,9 +1,17 @@
 """preempt: only evictions that make the pod fit."""
 
+import json
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.wire import Victims
+from deviceplugin.cluster.extender.wire import PreemptQuestion, Victims, read_preempt, write_victims
 from deviceplugin.model.allocation import ContainerRole, PodUid
 from deviceplugin.model.cluster_pod import ClusterPod
+from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.makers import allocated, ask, ask_room, bound, node, on_gpu, pod
 
 
@@ -82,3 +90,76 @@ async def test_victims_without_gpus_stay_proposed(extender: Extender) -> None:
     question = ask_room(vip, {})
     answer = extender.preempt(type(question)(vip, {"a": Victims((PodUid("cpu-only"),), 1)}))
     assert answer == {"a": Victims((PodUid("cpu-only"),), 1)}
+
+
+def asked(vip: ClusterPod, victims: dict[str, dict[str, object]], *, whole: bool) -> PreemptQuestion:
+    """As kube-scheduler writes it: UIDs where the extender keeps nodes, whole pods where it does not."""
+    main = vip.pod.containers[0]
+    limits = {"tencent.com/vcuda-core": str(main.cores), "tencent.com/vcuda-memory": str(main.blocks)}
+    pod_ = {
+        "metadata": {"name": vip.pod.ref.name, "namespace": "d", "uid": vip.uid},
+        "spec": {"priority": vip.priority, "containers": [{"name": "main", "resources": {"limits": limits}}]},
+    }
+    keys = ("NodeNameToVictims", "NodeNameToMetaVictims")
+    return read_preempt(json.dumps({"Pod": pod_, keys[not whole]: victims, keys[whole]: None}).encode())
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_every_answer_is_one_that_kube_scheduler_takes(extender: Extender, whole: bool) -> None:
+    """It refuses all of it for one UID that is not bound on that node, and believes the number of violations."""
+    extender.put_node(node("a", 2))
+    extender.put_node(node("b", 1))
+    left, right = runs(extender, "a", 0, 60), runs(extender, "a", 1, 60)
+    elsewhere = runs(extender, "b", 0, 60, priority=99)
+    extender.filter(ask(pod(cores=30), "a"))
+    vip = pod(cores=100, blocks=0, priority=10)
+    entry = {"metadata": {"uid": right.uid, "name": "x"}} if whole else {"UID": right.uid}
+    other = {"metadata": {"uid": elsewhere.uid, "name": "y"}} if whole else {"UID": elsewhere.uid}
+    victims: dict[str, dict[str, object]] = {
+        "a": {"Pods": [entry], "NumPDBViolations": 1},
+        "b": {"Pods": [other], "NumPDBViolations": 0},
+    }
+    answer = json.loads(write_victims(extender.preempt(asked(vip, victims, whole=whole))))
+    assert set(answer) == {"NodeNameToMetaVictims"}
+    on_a = answer["NodeNameToMetaVictims"]["a"]
+    assert {each["UID"] for each in on_a["Pods"]} <= {left.uid, right.uid}
+    assert on_a["Pods"][0] == {"UID": right.uid}
+    assert on_a["NumPDBViolations"] == 1 + len(on_a["Pods"]) - 1
+    assert answer["NodeNameToMetaVictims"]["b"] == {"Pods": [{"UID": elsewhere.uid}], "NumPDBViolations": 0}
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_what_is_proposed_makes_room_breaks_no_more_than_is_said_and_spares_whom_it_can(data: st.DataObject) -> None:
+    extender = Extender(MemoryApi(), clock=lambda: 0.0)
+    extender.put_node(node("a", 2))
+    pods = []
+    for at in (0, 1):
+        room = 100
+        while room >= 20 and data.draw(st.booleans()):
+            cores = data.draw(st.integers(10, room))
+            pods.append(runs(extender, "a", at, min(cores, 99), priority=data.draw(st.integers(0, 20))))
+            room -= cores
+    vip = pod(cores=data.draw(st.sampled_from([30, 60, 100])), blocks=0, priority=10)
+    lesser = [each for each in pods if each.priority < 10]
+    proposed = [each for each in lesser if data.draw(st.booleans())]
+    answer = extender.preempt(ask_room(vip, {"a": proposed})).get("a")
+
+    def fits(without: Iterable[PodUid]) -> bool:
+        alone = Extender(MemoryApi(), clock=lambda: 0.0)
+        alone.put_node(node("a", 2))
+        for each in pods:
+            if each.uid not in set(without):
+                alone.put_pod(each)
+        return bool(alone.filter(ask(vip, "a")).names)
+
+    if answer is None:
+        assert not fits(each.uid for each in lesser)
+        return
+    extra = answer.pods[len(proposed) :]
+    assert answer.pods[: len(proposed)] == tuple(each.uid for each in proposed)
+    assert set(extra) <= {each.uid for each in lesser}
+    assert fits(answer.pods)
+    assert answer.violations == len(extra)
+    for spared in extra:
+        assert not fits(uid for uid in answer.pods if uid != spared)

@@ -1,87 +1,128 @@
 """Whatever happens in whatever order: no GPU is given twice, nobody is counted twice, nothing is kept for nothing.
 
-The API server fails in every way there is, the watch is late and repeats itself, the extender is started anew, other
-schedulers bind pods beside it. What a Binding that outlives the process may do is not looked at here: between two
-processes only the node's agent stands guard. The watch is not silent for a minute: a doubt lasts a quarter of a minute
-longer than the API server works on a request, and a watch that is silent for longer is not followed here.
+The API server fails in every way there is, requests are carried out late or twice, the watch is late, repeats itself
+and begins anew, the extender is killed or follows another, GPUs fail and nodes vanish, other schedulers bind pods
+beside it and owners write nonsense into their pods. What others have bound, and what a process sent that is no more,
+the extender cannot know before it is told, and says where it is too much; the node's agent refuses what does not fit.
 """
 
+import os
 from dataclasses import replace
 
-from hypothesis import settings
+import pytest
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from deviceplugin.cluster.extender.holding import Hold
 from deviceplugin.cluster.extender.reservations import Patience
+from deviceplugin.model.allocation import GpuShare
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.gang import Gang
+from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.placement.occupancy import occupied
 from tests.cluster.extender.api import Fate
-from tests.cluster.extender.cluster import BLOCKS, GPUS, REQUEST_SECONDS, Cluster
-from tests.cluster.extender.makers import ask, deleting, ended, node, order, pod, refused
+from tests.cluster.extender.cluster import BLOCKS, Cluster, described, fits, written
+from tests.cluster.extender.makers import NAMES, allocated, ask, deleting, ended, node, order, pod, refused
 
-NAMES = ("a", "b")
+NODES = ("a", "b")
+GANG = Gang("d", "g")
 SIZES = st.sampled_from([(30, 8), (50, 32), (60, 8), (100, BLOCKS), (90, 60)])
-NODES = st.lists(st.sampled_from(NAMES), min_size=1, max_size=2, unique=True)
+FATES = st.sampled_from([Fate.WORKS, *Fate])
+READS = st.sampled_from([Fate.WORKS, Fate.WORKS, Fate.LATE])
 WHICH = st.integers(0, 30)
+NODE = st.sampled_from(NODES)
 PATIENCE = Patience()
+ANNOTATIONS = {
+    "none": {},
+    "broken": {NAMES.allocation: "{"},
+    "of another pod": {NAMES.allocation: '{"version":1,"pod":"x","containers":{"main":{"gpus":[]}}}'},
+    "of a later version": {NAMES.allocation: '{"version":99,"pod":"x","containers":{}}'},
+    "of another node": {NAMES.predicate_node: "elsewhere"},
+}
+NONSENSE = st.sampled_from(sorted(ANNOTATIONS))
+CHANGES = st.sampled_from(["gone", "ill", "cordoned", "broken", "away", "other", "back", "back", "back"])
 
 
 class Scheduling(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.cluster = Cluster(NAMES)
+        self.cluster = Cluster(NODES)
 
-    @initialize(sizes=st.lists(SIZES, min_size=1, max_size=4))
+    @initialize(sizes=st.lists(SIZES, min_size=2, max_size=4))
     def some_pods(self, sizes: list[tuple[int, int]]) -> None:
         for cores, blocks in sizes:
             self.cluster.api.put(pod(cores=cores, blocks=blocks))
 
-    @rule(size=SIZES, priority=st.integers(0, 2), gang=st.booleans())
-    def create(self, size: tuple[int, int], priority: int, gang: bool) -> None:
-        group = Gang("d", "g") if gang else None
-        self.cluster.api.put(pod(cores=size[0], blocks=size[1], priority=priority, gang=group))
+    @rule(size=SIZES, gang=st.booleans(), nonsense=NONSENSE)
+    def create(self, size: tuple[int, int], gang: bool, nonsense: str) -> None:
+        made = pod(cores=size[0], blocks=size[1], gang=GANG if gang else None, annotations=ANNOTATIONS[nonsense])
+        self.cluster.api.put(made)
 
-    @rule(which=WHICH, names=NODES)
+    @rule(which=WHICH, names=st.lists(NODE, min_size=1, max_size=2, unique=True))
     def ask_filter(self, which: int, names: list[str]) -> None:
+        if (found := self._waiting(which)) is not None:
+            self._filter(found, *names)
+
+    @rule(which=WHICH, name=NODE, stay=st.booleans(), fate=FATES, read=READS, turns=st.integers(0, 4))
+    def bind(self, which: int, name: str, stay: bool, fate: Fate, read: Fate, turns: int) -> None:
+        if (found := self._waiting(which)) is not None:
+            self._bind(found, name, stay, fate, read, turns)
+
+    @rule(which=WHICH, fate=FATES)
+    def schedule(self, which: int, fate: Fate) -> None:
+        """The usual course, undisturbed."""
+        if (found := self._waiting(which)) is not None:
+            self._filter(found, *NODES)
+            self._bind(found, NODES[0], True, fate, Fate.WORKS, 0)
+            self.cluster.spin(12)
+
+    @rule(which=WHICH, name=NODE, how=CHANGES, other=WHICH, by_whom=st.booleans())
+    def something_happens_between_filter_and_bind(
+        self, which: int, name: str, how: str, other: int, by_whom: bool
+    ) -> None:
         if (found := self._waiting(which)) is None:
             return
-        answer = self.cluster.extender.filter(ask(found, *names))
-        assert set(answer.names) <= set(names)
-        refused = set(answer.failed) | set(answer.unresolvable)
-        assert refused <= set(names) - set(answer.names)
-        assert answer.names or refused == set(names), "a pod that waits is told why, of every node"
-        self.cluster.filtered_at[found.uid] = self.cluster.now
+        self._filter(found, name)
+        if by_whom:
+            rivals = [each for each in self._all_waiting() if each.uid != found.uid]
+            if rivals:
+                self._binds_elsewhere(rivals[other % len(rivals)], name)
+                self.the_watch_catches_up()
+        else:
+            self.a_node_changes(name, how)
+        self._bind(found, name, True, Fate.WORKS, Fate.WORKS, 0)
+        self.cluster.spin(12)
 
     @rule(
         which=WHICH,
-        name=st.sampled_from(NAMES),
-        fate=st.sampled_from([Fate.WORKS, *Fate]),
-        read=st.sampled_from([Fate.WORKS, Fate.WORKS, Fate.LATE]),
-        turns=st.integers(0, 4),
+        read=READS,
+        then=FATES,
+        seconds=st.sampled_from([5.0, 40.0, 80.0]),
+        look=st.booleans(),
+        slow=st.sampled_from([1, 12]),
     )
-    def bind(self, which: int, name: str, fate: Fate, read: Fate, turns: int) -> None:
+    def a_binding_gets_no_answer_and_is_sent_again(
+        self, which: int, read: Fate, then: Fate, seconds: float, look: bool, slow: int
+    ) -> None:
         if (found := self._waiting(which)) is None:
             return
-        cluster = self.cluster
-        held = next((each.node for each in cluster.extender.books.holdings(found.uid)), name)
-        cluster.api.fates.append(fate)
-        cluster.api.read_fates.append(read)
-        cluster.api.turns = turns
-        cluster.binds.append(cluster.loop.create_task(cluster.extender.bind(order(found, held))))
-
-    @rule(which=WHICH, fate=st.sampled_from([Fate.WORKS, *Fate]))
-    def schedule(self, which: int, fate: Fate) -> None:
-        """The usual course, undisturbed."""
-        self.ask_filter(which, list(NAMES))
-        self.bind(which, NAMES[0], fate, Fate.WORKS, 0)
+        self._filter(found, *NODES)
+        self._bind(found, NODES[0], True, Fate.LATE, read, 0)
+        self.cluster.spin(12)
+        self.cluster.pass_time(seconds)
+        if look:
+            self.what_is_in_doubt_is_looked_up(Fate.WORKS, 6, slow, True)
+        self._bind(found, NODES[0], True, then, Fate.WORKS, 0)
         self.cluster.spin(12)
 
     @rule()
     def the_watch_catches_up(self) -> None:
-        for uid in tuple(self.cluster.api.news):
-            while self.cluster.api.news[uid]:
-                self.cluster.tell(uid)
+        self.cluster.tell_all()
+
+    @rule()
+    def the_watch_begins_anew(self) -> None:
+        self.cluster.list_anew()
 
     @rule(turns=st.integers(1, 6))
     def time_passes_in_the_loop(self, turns: int) -> None:
@@ -97,83 +138,150 @@ class Scheduling(RuleBasedStateMachine):
         if uids := sorted(uid for uid, told in self.cluster.api.told.items() if told):
             self.cluster.tell_again(uids[which % len(uids)], at)
 
-    @rule(which=WHICH)
-    def delete(self, which: int) -> None:
-        if (found := self._any(which)) is not None:
-            self.cluster.api.remove(found.uid)
+    @rule(which=WHICH, again=st.booleans())
+    def delete(self, which: int, again: bool) -> None:
+        """Made again from its own YAML, it has the name and the annotations of the old one, and another UID."""
+        if (found := self._any(which)) is None:
+            return
+        self.cluster.api.remove(found.uid)
+        if again:
+            main, ref = found.pod.containers[0], found.pod.ref
+            self.cluster.api.put(pod(ref.name, main.cores, main.blocks, annotations=found.pod.annotations))
 
-    @rule(which=WHICH, how=st.sampled_from(["Succeeded", "Failed", "deleting", "refused"]))
+    @rule(which=WHICH, how=st.sampled_from(["Succeeded", "Failed", "deleting", "refused", "refused"]))
     def change(self, which: int, how: str) -> None:
         if (found := self._any(which)) is None or found.pod.is_terminal:
             return
         if how == "deleting":
             self.cluster.api.put(deleting(found))
         elif how == "refused":
-            if not found.pod.node:
-                self.cluster.api.put(refused(found, ""))
+            members = [each for each in self._all_waiting() if found.gang is not None and each.gang == found.gang]
+            for each in members or [found]:
+                if not each.pod.node:
+                    self.cluster.api.put(refused(each, ""))
         elif found.pod.node:
             self.cluster.api.put(ended(found, how))
 
-    @rule(which=WHICH, name=st.sampled_from(NAMES))
-    def somebody_else_binds(self, which: int, name: str) -> None:
+    @rule(which=WHICH, how=st.sampled_from(["deleting", "refused"]))
+    def what_was_reserved_is_not_wanted_any_more(self, which: int, how: str) -> None:
         if (found := self._waiting(which)) is not None:
-            self.cluster.api.put(replace(found, pod=replace(found.pod, node=name)))
+            self._filter(found, *NODES)
+            self.cluster.api.put(deleting(found) if how == "deleting" else refused(found, ""))
+            self.the_watch_catches_up()
+
+    @rule(which=WHICH, other=WHICH, name=NODE, claimed=NODE, copied=st.booleans())
+    def somebody_binds_what_says_nothing_of_itself(
+        self, which: int, other: int, name: str, claimed: str, copied: bool
+    ) -> None:
+        """Its annotations are those of another pod, or of itself on another node; then one of ours comes."""
+        if (found := self._waiting(which)) is None:
+            return
+        main = found.pod.containers[0]
+        share = GpuShare(GpuUuid(f"GPU-{claimed}-0"), main.cores, main.blocks)
+        text = allocated(found, {"main": (share,)}, uid="uid-of-another" if copied else "")
+        self._binds_elsewhere(found, name, text | ({} if copied else {NAMES.predicate_node: "elsewhere"}))
+        self.the_watch_catches_up()
+        if (ours := self._waiting(other)) is not None:
+            self._filter(ours, name)
+            self._bind(ours, name, True, Fate.WORKS, Fate.WORKS, 0)
+            self.cluster.spin(12)
+
+    @rule(which=WHICH, name=NODE, claims=st.booleans(), nonsense=NONSENSE)
+    def somebody_else_binds(self, which: int, name: str, claims: bool, nonsense: str) -> None:
+        """Perhaps with an allocation that says more than is true."""
+        if (found := self._waiting(which)) is not None:
+            text = allocated(found, {"main": (GpuShare(GpuUuid(f"GPU-{name}-0"), 100, BLOCKS),)})
+            self._binds_elsewhere(found, name, text if claims else ANNOTATIONS[nonsense])
 
     @rule(which=WHICH)
     def an_agent_places_a_pod(self, which: int) -> None:
+        """It sees the pods of its node in time."""
+        pods = self.cluster.api.pods
         uids = sorted(
-            uid
-            for uid, each in self.cluster.api.pods.items()
-            if each.pod.node and not each.pod.is_terminal and not each.pod.annotations
+            uid for uid, each in pods.items() if each.pod.node and not each.pod.is_terminal and not written(each)
         )
-        told = [uid for uid in uids if (seen := self.cluster.seen(uid)) is not None and seen.pod.node]
-        if told:
-            self.cluster.agent_places(told[which % len(told)])
+        if uids:
+            self.cluster.agent_places(uids[which % len(uids)])
 
-    @precondition(lambda self: self.cluster.api.late)
+    @precondition(lambda self: self.cluster.late)
     @rule()
     def a_binding_arrives_late(self) -> None:
         self.cluster.arrive_late()
 
     @rule(seconds=st.sampled_from([1.0, 30.0, 61.0, 80.0, 601.0]))
     def time_passes(self, seconds: float) -> None:
-        self.cluster.now += seconds
-        if seconds >= REQUEST_SECONDS:
-            self.cluster.api.late.clear()
-            self.the_watch_catches_up()
-        self.cluster.extender.lapse()
+        self.cluster.pass_time(seconds)
 
-    @rule(name=st.sampled_from(NAMES), how=st.sampled_from(["gone", "back", "ill", "cordoned", "broken"]))
+    @rule(read=READS, turns=st.integers(1, 6), slow=st.sampled_from([1, 12]), again=st.booleans())
+    def what_is_in_doubt_is_looked_up(self, read: Fate, turns: int, slow: int, again: bool) -> None:
+        """Perhaps so slowly that it is bound meanwhile."""
+        cluster = self.cluster
+        cluster.api.read_turns = slow
+        cluster.api.read_fates[:] = [read]
+        cluster.start(cluster.extender.resolve())
+        cluster.spin(turns)
+        cluster.api.read_turns = 1
+        for found in self._all_waiting() if again else ():
+            if found.uid in cluster.extender._bind.unconfirmed._open:
+                self._bind(found, NODES[0], True, Fate.WORKS, Fate.WORKS, 0)
+        cluster.spin(12 if again else 0)
+
+    @rule(name=NODE, how=CHANGES)
     def a_node_changes(self, name: str, how: str) -> None:
         if how == "gone":
-            self.cluster.extender.drop_node(name)
+            self.cluster.drop_node(name)
             return
-        ill, cordon, text = [0] if how == "ill" else [], ["0"] if how == "cordoned" else [], None
-        changed = node(name, GPUS, blocks=BLOCKS, ill=ill, cordon=cordon, text="{" if how == "broken" else text)
-        self.cluster.extender.put_node(changed)
+        ill, cordon = [0] if how == "ill" else [], ["0"] if how == "cordoned" else []
+        changed = node(name, 1, blocks=BLOCKS, ill=ill, cordon=cordon, text="{" if how == "broken" else None)
+        if how == "other":
+            changed = described(name, f"new-{name}")
+        self.cluster.put_node(replace(changed, cores=0) if how == "away" else changed)
+
+    @rule(outlives=st.booleans())
+    def the_extender_is_killed(self, outlives: bool) -> None:
+        self.cluster.restart(outlives=outlives)
 
     @rule()
-    def restart(self) -> None:
-        self.cluster.restart()
+    def another_replica_leads(self) -> None:
+        self.cluster.take_over()
+
+    @invariant()
+    def no_binding_gave_what_was_not_there(self) -> None:
+        assert self.cluster.wrong == []
 
     @invariant()
     def no_gpu_is_given_twice(self) -> None:
-        for name in NAMES:
-            for uuid, use in self.cluster.used(name, also_under_way=True).items():
-                assert use.cores <= 100, (uuid, use)
-                assert use.blocks <= BLOCKS, (uuid, use)
+        for name in NODES:
+            for uuid, use in self.cluster.given(name).items():
+                assert fits(use), (uuid, use)
 
     @invariant()
-    def a_bound_pod_is_counted_once(self) -> None:
+    def a_bound_pod_is_counted_once_and_as_it_says(self) -> None:
         books = self.cluster.extender.books
         for uid in self.cluster.api.told:
-            held = [each.node for each in books.holdings(uid) if each.hold is Hold.BOUND]
+            held = list(books.holdings(uid))
             seen = self.cluster.seen(uid)
-            if seen is None or seen.pod.is_terminal:
-                assert not list(books.holdings(uid))
-            elif seen.pod.node:
-                assert held == [seen.pod.node]
-                assert len(list(books.holdings(uid))) == 1
+            if seen is None:
+                assert not held
+            elif seen.pod.node and (held or uid in self.cluster.api.pods):  # else a read was faster than the watch
+                assert [(each.node, each.hold) for each in held] == [(seen.pod.node, Hold.BOUND)]
+
+    @invariant()
+    def what_others_bound_too_much_is_said(self) -> None:
+        cluster = self.cluster
+        cluster.extender.overbooked.look()
+        bound = [uid for uid in cluster.api.told if (seen := cluster.seen(uid)) is not None and seen.pod.node]
+        told = [cluster.heard[uid] for uid in bound]
+        wrong = 0
+        for name, there in cluster.nodes.items():
+            use = occupied(one for each in told if each.pod.node == name for one in written(each))
+            wrong += sum(f'"{uuid}"' in there.inventory and not fits(each) for uuid, each in use.items())
+        assert cluster.extender.overbooked.gpus == wrong
+
+    @invariant()
+    def a_pod_is_on_a_node_or_waits_for_one(self) -> None:
+        books = self.cluster.extender.books
+        assert not [uid for uid in books.waiting if books.bound_to(uid) is not None or books.is_over(uid)]
 
     @invariant()
     def no_reservation_outlives_its_reason(self) -> None:
@@ -181,38 +289,89 @@ class Scheduling(RuleBasedStateMachine):
         cluster.extender.lapse()
         for name, book in cluster.extender.books.nodes.items():
             for uid, held in book.holdings.items():
-                if held.hold is Hold.RESERVED:
-                    patience = PATIENCE.gang if held.expires - cluster.filtered_at[uid] > 60 else PATIENCE.reservation
-                    assert cluster.filtered_at[uid] <= cluster.now < cluster.filtered_at[uid] + patience, (name, uid)
-                elif held.hold is Hold.DOUBTFUL:
-                    assert held.expires > cluster.now
+                if held.hold is not Hold.RESERVED:
+                    continue
+                asked, version = cluster.asked_at[uid]
+                seen, known = cluster.seen(uid), cluster.api.pods.get(uid)
+                gang = (seen or known) is not None and (seen or known).gang is not None  # type: ignore[union-attr]
+                assert asked <= cluster.now < asked + (PATIENCE.gang if gang else PATIENCE.reservation), (name, uid)
+                if seen is not None and int(seen.pod.resource_version) > version:
+                    assert not seen.is_refused, (name, uid)
+                    assert not seen.pod.deleting, (name, uid)
+
+    @invariant()
+    def what_only_we_say_is_somebodys_business(self) -> None:
+        bind = self.cluster.extender._bind
+        for book in self.cluster.extender.books.nodes.values():
+            for uid, held in book.holdings.items():
+                if held.hold in (Hold.COMMITTED, Hold.DOUBTFUL):
+                    assert uid in bind._running or uid in bind.unconfirmed._open
 
     def teardown(self) -> None:
+        try:
+            self._everything_comes_to_rest()
+        finally:
+            self.cluster.close()
+
+    def _everything_comes_to_rest(self) -> None:
         """When everybody has been told and no one asks any more, what is held is what is bound."""
         cluster = self.cluster
+        cluster.api.fates.clear()
+        cluster.api.read_fates.clear()
         for _ in range(60):
             cluster.spin(10)
-        assert all(task.done() for task in cluster.binds)
-        for uid in tuple(cluster.api.news):
-            while cluster.api.news[uid]:
-                cluster.tell(uid)
-        cluster.now += 2 * PATIENCE.gang
-        cluster.extender.lapse()
+        assert all(task.done() for task in cluster.tasks)
+        if cluster.life % 2:
+            cluster.list_anew()
+        cluster.tell_all()
+        for _ in range(3):
+            cluster.pass_time(2 * PATIENCE.gang)
+            cluster.start(cluster.extender.resolve())
+            cluster.spin(20)
+        assert cluster.wrong == []
         found = {
             (uid, held.node) for book in cluster.extender.books.nodes.values() for uid, held in book.holdings.items()
         }
         live = cluster.api.pods.values()
         assert found == {(each.uid, each.pod.node) for each in live if each.pod.node and not each.pod.is_terminal}
-        cluster.close()
+        assert cluster.extender.unconfirmed == 0
+
+    def _filter(self, found: ClusterPod, *names: str) -> None:
+        answer = self.cluster.extender.filter(ask(found, *names))
+        assert set(answer.names) <= set(names)
+        refused = set(answer.failed) | set(answer.unresolvable)
+        assert refused <= set(names) - set(answer.names)
+        assert answer.names or refused == set(names), "a pod that waits is told why, of every node"
+        if answer.names:
+            self.cluster.asked_at[found.uid] = self.cluster.now, int(found.pod.resource_version)
+
+    def _bind(self, found: ClusterPod, name: str, stay: bool, fate: Fate, read: Fate, turns: int) -> None:
+        """`stay`: to the node that filter has chosen, as kube-scheduler does."""
+        cluster = self.cluster
+        if stay:
+            name = next((each.node for each in cluster.extender.books.holdings(found.uid)), name)
+        cluster.api.fates.append(fate)
+        cluster.api.read_fates.append(read)
+        cluster.api.turns = turns
+        cluster.start(cluster.extender.bind(order(found, name)))
+
+    def _binds_elsewhere(self, found: ClusterPod, name: str, text: dict[str, str] | None = None) -> None:
+        self.cluster.outsiders.add(found.uid)
+        changed = replace(found.pod, node=name, annotations={**found.pod.annotations, **(text or {})})
+        self.cluster.api.put(replace(found, pod=changed))
+
+    def _all_waiting(self) -> list[ClusterPod]:
+        return [each for each in self.cluster.api.pods.values() if not each.pod.node and not each.pod.is_terminal]
 
     def _any(self, which: int) -> ClusterPod | None:
         pods = list(self.cluster.api.pods.values())
         return pods[which % len(pods)] if pods else None
 
     def _waiting(self, which: int) -> ClusterPod | None:
-        waiting = [each for each in self.cluster.api.pods.values() if not each.pod.node and not each.pod.is_terminal]
+        waiting = self._all_waiting()
         return waiting[which % len(waiting)] if waiting else None
 
 
-TestScheduling = Scheduling.TestCase
-TestScheduling.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestScheduling = pytest.mark.timeout(300)(Scheduling.TestCase)
+_PHASES = [Phase.explicit, Phase.reuse, Phase.generate, *([] if os.environ.get("VCUDA_NO_SHRINK") else [Phase.shrink])]
+TestScheduling.settings = settings(max_examples=1000, stateful_step_count=40, deadline=None, phases=_PHASES)

@@ -28,6 +28,7 @@ class StandIn:
     """Echoes; `held` keeps bind waiting until it is set."""
 
     missing: tuple[str, ...] = ()
+    leader: str = ""
     held: asyncio.Event = field(default_factory=asyncio.Event)
     under_way: asyncio.Event = field(default_factory=asyncio.Event)
     bound: int = 0
@@ -43,6 +44,9 @@ class StandIn:
 
     def not_ready(self) -> tuple[str, ...]:
         return self.missing
+
+    def not_leading(self) -> tuple[str, ...]:
+        return (f"{self.leader} leads",) if self.leader else ()
 
     def figures(self) -> Figures:
         return Figures(nodes=2, gpus=16, reservations=3, leads=True, days_left={"server": 30.0}, silence={"pods": 1.5})

@@ -116,6 +116,23 @@ async def test_nothing_is_answered_before_it_is_ready_but_it_lives() -> None:
         assert await counted(scene, "filter") == {"not_now": 1}
 
 
+async def test_a_load_balancer_finds_the_replica_that_leads_and_the_webhook_needs_none() -> None:
+    async with serving() as scene:
+        assert await scene.get("/readyz?leader") == (200, "ok\n")
+        scene.service.leader = "replica-b"
+        assert await scene.get("/readyz?leader") == (503, "replica-b leads\n")
+        assert await scene.get("/readyz") == (200, "ok\n")
+        scene.service.missing = ("pods are not listed yet",)
+        assert await scene.get("/readyz?leader") == (503, "pods are not listed yet\n")
+
+
+async def test_who_is_sent_elsewhere_does_not_stay_on_this_connection() -> None:
+    async with serving() as scene:
+        scene.service.missing = ("pods are not listed yet",)
+        async with scene.session.post(f"{scene.url}/filter", data=b"{}") as answer:
+            assert (answer.status, answer.headers["Connection"]) == (503, "close")
+
+
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.0.1", "::1", "::ffff:127.0.0.1"])
 def test_loopback_is_near(peer: str) -> None:
     assert is_near(peer)
@@ -138,7 +155,7 @@ async def test_who_does_not_call_from_loopback_may_not_place_pods(short_tmp: Pat
         async with aiohttp.ClientSession(connector=connector) as session, session.post(f"http://s{path}") as answer:
             assert answer.status == status
             if status == 403:
-                assert await answer.text() == f"{path} is for the kube-scheduler in this pod alone\n"
+                assert await answer.text() == f"{path} is for the kube-scheduler on this machine's loopback alone\n"
         assert service.bound == 0
     finally:
         await runner.cleanup()

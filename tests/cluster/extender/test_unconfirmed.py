@@ -1,0 +1,197 @@
+"""What only we say of a pod is looked up before it is believed for long, and before it is given up."""
+
+import asyncio
+
+import pytest
+
+from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.extender.holding import Hold
+from deviceplugin.model.cluster_pod import ClusterPod
+from tests.cluster.extender.api import Fate, MemoryApi
+from tests.cluster.extender.conftest import Clock
+from tests.cluster.extender.makers import ask, node, order, pod
+from tests.cluster.extender.test_bind import chosen, hold
+
+
+@pytest.fixture
+async def one(extender: Extender, api: MemoryApi) -> ClusterPod:
+    """It wants the only GPU of node a, and filter has chosen."""
+    extender.put_node(node("a", 1))
+    return chosen(extender, api, pod("one", cores=100, blocks=0), "a")
+
+
+def free(extender: Extender, name: str = "a") -> bool:
+    return extender.filter(ask(pod(cores=100, blocks=0), name)).names == (name,)
+
+
+async def doubt(extender: Extender, api: MemoryApi, one: ClusterPod, fate: Fate) -> None:
+    api.fates, api.read_fates = [fate], [Fate.LATE]
+    assert await extender.bind(order(one, "a")) != ""
+    assert hold(extender, "a", one) is Hold.DOUBTFUL
+
+
+async def test_a_binding_that_took_effect_unseen_keeps_its_gpu_however_late_the_watch_is(
+    extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
+) -> None:
+    await doubt(extender, api, one, Fate.BROKEN_AFTER)
+    clock.now += 80
+    extender.lapse()
+    assert not free(extender)
+    await extender.resolve()
+    assert hold(extender, "a", one) is Hold.BOUND
+    assert not free(extender)
+
+
+async def test_a_binding_that_took_no_effect_is_given_back_after_a_look_and_not_before_its_time(
+    extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
+) -> None:
+    await doubt(extender, api, one, Fate.BROKEN_BEFORE)
+    clock.now += 70
+    await extender.resolve()
+    assert not free(extender)
+    clock.now += 10
+    extender.lapse()
+    assert not free(extender)
+    await extender.resolve()
+    assert (free(extender), extender.unconfirmed) == (True, 0)
+
+
+async def test_while_nobody_answers_it_stays_held_and_is_asked_again_every_few_seconds(
+    extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
+) -> None:
+    await doubt(extender, api, one, Fate.BROKEN_BEFORE)
+    clock.now += 80
+    api.read_fates = [Fate.LATE] * 3
+    for _ in range(12):
+        await extender.resolve()
+        clock.now += 1
+    assert api.read_fates == []
+    assert not free(extender)
+    clock.now += 10
+    await extender.resolve()
+    assert free(extender)
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_pod_that_is_gone_or_has_come_again_with_another_uid_holds_nothing(
+    extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod, again: bool
+) -> None:
+    await doubt(extender, api, one, Fate.BROKEN_BEFORE)
+    del api.pods[one.uid]
+    if again:
+        api.put(pod("one", cores=100, blocks=0))
+    clock.now += 80
+    await extender.resolve()
+    assert (free(extender), extender.unconfirmed) == (True, 0)
+
+
+async def test_a_bound_pod_that_the_watch_never_knew_does_not_hold_its_gpu_for_ever(
+    extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
+) -> None:
+    """Bound, and deleted before a list that began anew: whoever did not have it in his store hears of no deletion."""
+    assert await extender.bind(order(one, "a")) == ""
+    assert extender.unconfirmed == 1
+    clock.now += 80
+    await extender.resolve()
+    assert hold(extender, "a", one) is Hold.BOUND
+    del api.pods[one.uid]
+    clock.now += 80
+    await extender.resolve()
+    assert (free(extender), extender.unconfirmed) == (True, 0)
+
+
+async def test_a_pod_found_bound_by_reading_is_read_again_until_the_watch_knows_it(
+    extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
+) -> None:
+    api.fates = [Fate.BROKEN_AFTER]
+    assert await extender.bind(order(one, "a")) == ""
+    assert (hold(extender, "a", one), extender.unconfirmed) == (Hold.BOUND, 1)
+    extender.put_pod(api.pods[one.uid])
+    assert extender.unconfirmed == 0
+    clock.now += 500
+    before = api.reads
+    await extender.resolve()
+    assert api.reads == before
+
+
+async def test_a_pod_that_the_watch_knew_first_is_not_read_again(
+    extender: Extender, api: MemoryApi, one: ClusterPod
+) -> None:
+    api.turns, api.fates = 5, [Fate.BROKEN_AFTER]
+    running = asyncio.create_task(extender.bind(order(one, "a")))
+    while not api.pods[one.uid].pod.node:
+        await asyncio.sleep(0)
+    extender.put_pod(api.pods[one.uid])
+    assert await running == ""
+    assert (hold(extender, "a", one), extender.unconfirmed) == (Hold.BOUND, 0)
+
+
+async def test_a_refusal_of_the_second_binding_says_nothing_of_the_first(
+    extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
+) -> None:
+    api.fates = [Fate.LATE, Fate.REFUSED]
+    await extender.bind(order(one, "a"))
+    clock.now += 30
+    assert await extender.bind(order(one, "a")) == "bind refused"
+    assert hold(extender, "a", one) is Hold.DOUBTFUL
+    assert not free(extender)
+    api.apply(*api.late.pop())
+    clock.now += 50
+    await extender.resolve()
+    assert hold(extender, "a", one) is Hold.BOUND
+
+
+async def test_what_filter_promised_anew_meanwhile_stays_promised_as_long_as_any_reservation(
+    extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
+) -> None:
+    await doubt(extender, api, one, Fate.BROKEN_BEFORE)
+    clock.now += 50
+    assert extender.filter(ask(one, "a")).names == ("a",)
+    clock.now += 30
+    await extender.resolve()
+    assert hold(extender, "a", one) is Hold.RESERVED
+    clock.now += 31
+    extender.lapse()
+    assert hold(extender, "a", one) is None
+
+
+async def test_an_answer_that_is_older_than_the_next_binding_is_not_believed(
+    extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
+) -> None:
+    await doubt(extender, api, one, Fate.BROKEN_BEFORE)
+    clock.now += 80
+    api.read_turns = 10
+    looking = asyncio.create_task(extender.resolve())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert await extender.bind(order(one, "a")) == ""
+    await looking
+    assert hold(extender, "a", one) is Hold.COMMITTED
+
+
+async def test_a_binding_in_doubt_is_not_sent_again_with_gpus_that_have_failed_since(
+    extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
+) -> None:
+    await doubt(extender, api, one, Fate.BROKEN_BEFORE)
+    extender.put_node(node("a", 2, ill=[0]))
+    assert "an earlier Binding without an answer" in await extender.bind(order(one, "a"))
+    assert (hold(extender, "a", one), api.bindings) == (Hold.DOUBTFUL, 1)
+    clock.now += 80
+    await extender.resolve()
+    assert await extender.bind(order(one, "a")) == ""
+    assert "GPU-a-1" in str(api.pods[one.uid].pod.annotations)
+
+
+async def test_a_process_that_is_ended_in_the_middle_of_a_binding_leaves_it_in_doubt(
+    extender: Extender, api: MemoryApi, one: ClusterPod
+) -> None:
+    api.turns = 50
+    running = asyncio.create_task(extender.bind(order(one, "a")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for task in asyncio.all_tasks():
+        if task.get_name().startswith("bind "):
+            task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert hold(extender, "a", one) is Hold.DOUBTFUL

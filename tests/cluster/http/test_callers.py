@@ -1,0 +1,113 @@
+"""Whoever can reach the port may not place pods with our rights: real TLS, real certificates."""
+
+import datetime as dt
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from deviceplugin.cluster.certificates.making import make_authority, make_certificate
+from deviceplugin.cluster.certificates.pair import Pair
+from deviceplugin.cluster.certificates.tls import ServerTls
+from deviceplugin.cluster.http.app import shown_names
+from deviceplugin.cluster.http.server import SchedulerServer
+from deviceplugin.cluster.http.verbs import Verb
+from deviceplugin.errors import ConfigError
+from tests.cluster.http.clients import client_certificate, showing
+from tests.cluster.http.scene import DAY, NAMES, StandIn
+
+SCHEDULER = "system:kube-scheduler"
+
+
+class Guarded(StandIn):
+    """Obeys kube-scheduler's certificate alone, from wherever it comes."""
+
+    @property
+    def verbs(self) -> tuple[Verb, ...]:
+        clients = (SCHEDULER, "scheduler.example.com")
+        self.held.set()
+        return Verb("webhook", self.webhook), Verb("bind", self.bind, clients=clients)
+
+
+class Door:
+    def __init__(self, folder: Path) -> None:
+        now = dt.datetime.now(dt.UTC)
+        self.folder = folder
+        self.ours, self.clients, self.foreign = (make_authority(now, 30 * DAY) for _ in range(3))
+        (folder / "clients.crt").write_bytes(self.clients.chain)
+        self.service = Guarded()
+        tls = ServerTls(make_certificate(NAMES, self.ours, now, DAY), clients=folder / "clients.crt")
+        self.server = SchedulerServer(self.service, context=tls.context, version="1")
+
+    async def ask(self, path: str, shown: Pair | None) -> tuple[int, str]:
+        connector = aiohttp.TCPConnector(ssl=showing(self.ours.chain, shown, self.folder))
+        async with aiohttp.ClientSession(connector=connector) as session:
+            url = f"https://127.0.0.1:{self.server.port}{path}"
+            async with session.request("POST" if path in ("/bind", "/webhook") else "GET", url) as answer:
+                return answer.status, await answer.text()
+
+
+@asynccontextmanager
+async def door(folder: Path) -> AsyncIterator[Door]:
+    made = Door(folder)
+    await made.server.start("127.0.0.1", 0)
+    try:
+        yield made
+    finally:
+        await made.server.stop()
+
+
+async def test_kube_schedulers_certificate_is_obeyed(tmp_path: Path) -> None:
+    async with door(tmp_path) as found:
+        assert (await found.ask("/bind", client_certificate(found.clients, SCHEDULER)))[0] == 200
+        named = client_certificate(found.clients, "anything", dns="scheduler.example.com")
+        assert (await found.ask("/bind", named))[0] == 200
+        assert found.service.bound == 2
+
+
+async def test_who_shows_none_or_one_in_another_name_is_told_what_is_needed(tmp_path: Path) -> None:
+    async with door(tmp_path) as found:
+        for shown in (None, client_certificate(found.clients, "system:node:n1")):
+            status, text = await found.ask("/bind", shown)
+            assert status == 403
+            assert text == (
+                "/bind is for callers alone that show a certificate in the name of system:kube-scheduler or "
+                "scheduler.example.com\n"
+            )
+        assert found.service.bound == 0
+        assert 'requests_total{outcome="stranger",verb="bind"} 2.0' in (await found.ask("/metrics", None))[1]
+
+
+@pytest.mark.parametrize("path", ["/webhook", "/metrics", "/healthz", "/readyz", "/explain?pod=d/p"])
+async def test_api_server_probes_and_people_need_no_certificate(tmp_path: Path, path: str) -> None:
+    async with door(tmp_path) as found:
+        assert (await found.ask(path, None))[0] == 200
+
+
+@pytest.mark.parametrize("how", ["foreign", "expired", "a server's"])
+async def test_a_certificate_that_proves_nothing_ends_in_the_handshake(tmp_path: Path, how: str) -> None:
+    async with door(tmp_path) as found:
+        shown = {
+            "foreign": client_certificate(found.foreign, SCHEDULER),
+            "expired": client_certificate(found.clients, SCHEDULER, life=-DAY),
+            "a server's": client_certificate(found.clients, SCHEDULER, serves=True),
+        }[how]
+        with pytest.raises((aiohttp.ClientError, ConnectionError)):
+            await found.ask("/bind", shown)
+        assert found.service.bound == 0
+        assert (await found.ask("/bind", client_certificate(found.clients, SCHEDULER)))[0] == 200
+
+
+@pytest.mark.parametrize(("content", "said"), [(None, "No such file"), (b"no certificate", "no certificate in PEM")])
+def test_a_file_that_is_no_authority_is_one_sentence(tmp_path: Path, content: bytes | None, said: str) -> None:
+    path = tmp_path / "ca.crt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=f"--client-ca-file: .* cannot be used: .*{said}"):
+        ServerTls(make_authority(dt.datetime.now(dt.UTC), DAY), clients=path)
+
+
+def test_a_certificate_without_names_is_nobodys() -> None:
+    assert shown_names(None) == shown_names({}) == frozenset()

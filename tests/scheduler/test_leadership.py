@@ -1,0 +1,231 @@
+"""Which replica answers kube-scheduler, over a real local API server: one at a time, and never one that is unsure."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.config.effective import resolve
+from deviceplugin.config.scheduler import SCHEDULER, Election, SchedulerSettings
+from deviceplugin.kube.cluster_client import ClusterClient
+from deviceplugin.kube.transport import Timeouts, Transport
+from deviceplugin.scheduler.leadership import Following, Leadership, leadership_of
+from tests.fakes.apiserver import ApiServer, Harm, JsonObject
+from tests.waiting import in_background, until
+
+TIMEOUTS = Timeouts(connect=0.5, request=5.0, silence=5.0)
+LEASE = {"namespace": "gpu", "name": "the-lease"}
+
+
+class World:
+    """The server, and a leadership for each name, each with a client of its own."""
+
+    def __init__(self, server: ApiServer, folder: Path, stack: AsyncExitStack) -> None:
+        self.server = server
+        self.now = 500.0
+        self._folder = folder
+        self._stack = stack
+
+    async def client(self) -> ClusterClient:
+        made = ClusterClient(
+            await Transport.open(self.server.kubeconfig(self._folder / "kubeconfig"), timeouts=TIMEOUTS)
+        )
+        self._stack.push_async_callback(made.close)
+        return made
+
+    async def own(self, identity: str) -> Leadership:
+        return leadership_of(settings(Election.OWN, identity), await self.client())
+
+    async def following(self, identity: str) -> Following:
+        return Following(await self.client(), **LEASE, identity=identity, retry=0.02, clock=lambda: self.now)
+
+    def kube_scheduler(self, holder: str, *, renewed: str = "2026-01-01T00:00:00.000000Z", seconds: int = 15) -> None:
+        """Its Lease, as it writes it."""
+        spec = {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": seconds,
+            "renewTime": renewed,
+            "acquireTime": renewed,
+            "leaseTransitions": 1,
+        }
+        if any(found["metadata"]["name"] == "the-lease" for found in self.leases()):
+            self.server.store.patch("leases", "the-lease", {"spec": spec}, namespace="gpu")
+        else:
+            self.server.store.create("leases", {"metadata": {"name": "the-lease"}, "spec": spec}, namespace="gpu")
+
+    def leases(self) -> list[JsonObject]:
+        try:
+            return [self.server.store.get("leases", "the-lease", namespace="gpu")]
+        except Exception:
+            return []
+
+    def holder(self) -> str:
+        return str(self.leases()[0]["spec"]["holderIdentity"])
+
+    def asked(self) -> set[tuple[str, str]]:
+        return {(method, path.partition("?")[0]) for method, path in self.server.requests}
+
+
+def settings(election: Election, identity: str) -> SchedulerSettings:
+    """A lease of a second, renewed within two thirds of it."""
+    found = resolve(SCHEDULER, flags={}, env={}).settings
+    return replace(
+        found,
+        cluster=replace(found.cluster, namespace="gpu", identity=identity),
+        leader=replace(found.leader, election=election, lease="the-lease", duration=1, retry=0.1),
+    )
+
+
+def leads(found: Leadership) -> bool:
+    return found.leads
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with ApiServer() as server, AsyncExitStack() as stack:
+        yield World(server, tmp_path, stack)
+
+
+async def test_alone_it_leads_and_asks_nobody(world: World) -> None:
+    found = leadership_of(settings(Election.NONE, "a"), await world.client())
+    await found.run()
+    assert (found.leads, found.leader, await found.confirm()) == (True, "a", True)
+    await found.resign()
+    assert world.server.requests == []
+
+
+async def test_of_two_one_leads_and_the_other_knows_who(world: World) -> None:
+    first, second = await world.own("a"), await world.own("b")
+    async with in_background(first.run()):
+        await until(lambda: leads(first))
+        async with in_background(second.run()):
+            await until(lambda: second.leader == "a")
+            assert (leads(second), await second.confirm()) == (False, False)
+
+
+async def test_whoever_is_killed_is_followed_when_its_lease_is_over_and_never_before(world: World) -> None:
+    first, second = await world.own("a"), await world.own("b")
+    killed = asyncio.create_task(first.run())
+    await until(lambda: leads(first))
+    async with in_background(second.run()):
+        await until(lambda: second.leader == "a")
+        killed.cancel()
+        both = 0
+        while not leads(second):
+            both += leads(first) and leads(second)
+            await asyncio.sleep(0.005)
+        assert not leads(first)
+        assert (both, world.holder()) == (0, "b")
+    with pytest.raises(asyncio.CancelledError):
+        await killed
+
+
+async def test_whoever_resigns_is_followed_at_once(world: World) -> None:
+    first, second = await world.own("a"), await world.own("b")
+    await_first = asyncio.create_task(first.run())
+    await until(lambda: leads(first))
+    await_first.cancel()
+    await first.resign()
+    assert (leads(first), world.holder()) == (False, "")
+    async with in_background(second.run()):
+        await until(lambda: leads(second), within=0.9)
+    with pytest.raises(asyncio.CancelledError):
+        await await_first
+
+
+@pytest.mark.parametrize("harm", [Harm.HANG, Harm.STATUS, Harm.RESET])
+async def test_a_leader_that_cannot_renew_stops_by_itself_even_while_a_request_hangs(world: World, harm: Harm) -> None:
+    found = await world.own("a")
+    async with in_background(found.run()):
+        await until(lambda: leads(found))
+        world.server.faults.add(harm, times=1000)
+        await until(lambda: not leads(found), within=2.0)
+        assert not await found.confirm()
+        world.server.faults.clear()
+        await until(lambda: leads(found))
+
+
+async def test_a_lease_that_somebody_took_away_is_not_ours_any_more(world: World) -> None:
+    found = await world.own("a")
+    async with in_background(found.run()):
+        await until(lambda: leads(found))
+        world.kube_scheduler("thief", seconds=3600)
+        await until(lambda: found.leader == "thief")
+        assert not leads(found)
+
+
+async def test_rights_that_our_own_election_needs_are_get_create_and_patch(world: World) -> None:
+    found = await world.own("a")
+    async with in_background(found.run()):
+        await until(lambda: leads(found))
+        await until(lambda: len(world.server.requests) > 4)
+    await found.resign()
+    leases = "/apis/coordination.k8s.io/v1/namespaces/gpu/leases"
+    assert world.asked() == {("GET", f"{leases}/the-lease"), ("POST", leases), ("PATCH", f"{leases}/the-lease")}
+
+
+async def test_beside_kube_scheduler_its_host_name_decides_and_only_get_is_needed(world: World) -> None:
+    here, there = await world.following("host-1"), await world.following("host-2")
+    assert not await here.confirm()
+    world.kube_scheduler("host-1_3f7a-11")
+    assert (await here.confirm(), await there.confirm()) == (True, False)
+    assert (here.leader, there.leader) == ("host-1", "host-1")
+    await here.resign()
+    assert world.holder() == "host-1_3f7a-11"
+    path = "/apis/coordination.k8s.io/v1/namespaces/gpu/leases/the-lease"
+    assert world.asked() == {("GET", path)}
+
+
+@pytest.mark.parametrize("renewed", ["1970-01-01T00:00:00.000000Z", "2999-01-01T00:00:00.000000Z"])
+async def test_the_clock_of_the_holder_says_nothing(world: World, renewed: str) -> None:
+    found = await world.following("host-1")
+    world.kube_scheduler("host-1_x", renewed=renewed)
+    assert await found.confirm()
+    world.now += 14.9
+    assert leads(found)
+    world.now += 0.2
+    assert not leads(found)
+
+
+async def test_a_kube_scheduler_that_is_silent_for_its_lease_is_followed_by_nobody(world: World) -> None:
+    found = await world.following("host-1")
+    world.kube_scheduler("host-1_x")
+    assert await found.confirm()
+    world.now += 16
+    assert (await found.confirm(), found.leader) == (False, "")
+    world.kube_scheduler("host-1_x", renewed="2026-01-01T00:00:16.000000Z")
+    assert await found.confirm()
+
+
+async def test_a_lease_that_was_given_up_makes_nobody_lead(world: World) -> None:
+    found = await world.following("host-1")
+    world.kube_scheduler("host-1_x")
+    assert await found.confirm()
+    world.kube_scheduler("", seconds=1)
+    async with in_background(found.run()):
+        await until(lambda: not leads(found))
+    assert (await found.confirm(), found.leader) == (False, "")
+
+
+async def test_many_who_ask_a_replica_that_does_not_lead_cause_one_look(world: World) -> None:
+    found = await world.following("host-2")
+    world.kube_scheduler("host-1_x")
+    assert await asyncio.gather(*(found.confirm() for _ in range(50))) == [False] * 50
+    assert len(world.server.requests) == 1
+
+
+@pytest.mark.parametrize("harm", [Harm.STATUS, Harm.RESET, Harm.BODY])
+async def test_an_api_server_that_fails_does_not_end_a_lease_that_is_still_good(world: World, harm: Harm) -> None:
+    found = await world.following("host-1")
+    world.kube_scheduler("host-1_x")
+    assert await found.confirm()
+    world.server.faults.add(harm, times=1000, body=b"{", code=403)
+    async with in_background(found.run()):
+        before = len(world.server.requests)
+        await until(lambda: len(world.server.requests) > before + 2)
+        assert leads(found)
+        world.now += 16
+        assert not await found.confirm()
