@@ -62,12 +62,18 @@ def _layer(files: dict[str, bytes], *, links: dict[str, str], folders: Iterable[
     return _tar(entries)
 
 
-def _archive(reference: str, layer: bytes, entrypoint: list[str]) -> bytes:
+def kube_scheduler_image(reference: str, program: Path) -> bytes:
+    """As Kubernetes publishes it: the static program, and no shell."""
+    layer = _layer({"usr/local/bin/kube-scheduler": program.read_bytes()}, links={})
+    return _archive(reference, layer, ["/usr/local/bin/kube-scheduler"], path="/usr/local/bin")
+
+
+def _archive(reference: str, layer: bytes, entrypoint: list[str], *, path: str = "/bin") -> bytes:
     configuration = json.dumps(
         {
             "architecture": "amd64",
             "os": "linux",
-            "config": {"Entrypoint": entrypoint, "Env": ["PATH=/bin"]},
+            "config": {"Entrypoint": entrypoint, "Env": [f"PATH={path}"]},
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
             "history": [{"created_by": "tests/e2e"}],
         }

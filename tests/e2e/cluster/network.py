@@ -14,6 +14,7 @@ from tests.e2e.cluster.layout import Layout
 from tests.e2e.cluster.processes import run
 from tests.e2e.cluster.waiting import HarnessError
 
+API_ADDRESS = "10.96.0.1"  # of Service kubernetes; leads somewhere while `service_address` serves it
 CANDIDATES = ipaddress.IPv4Network("10.224.0.0/11")
 PREFIX_LENGTH = 22  # a few hundred pods, some still Terminating, each with an address
 
@@ -60,6 +61,7 @@ def _write_cni(folder: Path, network: PodNetwork) -> None:
         "type": "host-local",
         "dataDir": str(folder / "addresses"),
         "ranges": [[{"subnet": str(network.subnet), "rangeStart": str(network.subnet[16])}]],
+        "routes": [{"dst": f"{API_ADDRESS}/32", "gw": network.node_address}],
     }
     bridge = {"type": "bridge", "bridge": network.bridge, "isGateway": False, "ipMasq": False, "ipam": addresses}
     document = {"cniVersion": "0.4.0", "name": "e2e", "plugins": [bridge, {"type": "loopback"}]}
