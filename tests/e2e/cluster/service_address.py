@@ -35,10 +35,11 @@ def api_server_for_pods(cluster: Cluster) -> Iterator[None]:
         try:
             yield
         finally:
-            loop.call_soon_threadsafe(server.close)
+            asyncio.run_coroutine_threadsafe(_end(server), loop).result(10)
             loop.call_soon_threadsafe(loop.stop)
             thread.join(10)
     finally:
+        loop.close()
         run(["ip", "address", "delete", *address], doing="taking the address away again")
 
 
@@ -49,9 +50,21 @@ async def _forward(
     try:
         far_reader, far_writer = await asyncio.open_connection(host, port)
     except OSError:  # the API server is away: so is the connection
-        writer.close()
+        writer.transport.abort()
         return
-    await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
+    try:
+        await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
+    finally:
+        for each in (writer, far_writer):
+            each.transport.abort()
+
+
+async def _end(server: asyncio.Server) -> None:
+    server.close()
+    connections = asyncio.all_tasks() - {asyncio.current_task()}
+    for each in connections:
+        each.cancel()
+    await asyncio.gather(*connections, return_exceptions=True)
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -59,5 +72,4 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         while chunk := await reader.read(_CHUNK):
             writer.write(chunk)
             await writer.drain()
-    with contextlib.suppress(OSError):
-        writer.close()
+        writer.write_eof()
