@@ -13,7 +13,9 @@ VALUE_SETS: dict[str, Object] = {
     },
     "a Secret of the operator": {"webhook": {"certificates": {"from": "secret", "caBundle": "Q0E="}}},
     "HAMi by other names": {"hami": {"unlimitedCores": False, "resources": {"count": "example.com/vgpu"}}},
+    "emulated GPUs": {"agent": {"driver": {"from": "emulated", "emulatedProfile": "laptop"}}},
     "everything else": {
+        "operators": {"subjects": [{"kind": "ServiceAccount", "name": "ops", "namespace": "default"}]},
         "resourceDomain": "gpu.example.org",
         "image": {"repository": "registry.example.org/vcuda", "tag": "1", "pullSecrets": [{"name": "registry"}]},
         "agent": {

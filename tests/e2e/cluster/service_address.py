@@ -28,7 +28,9 @@ def api_server_for_pods(cluster: Cluster) -> Iterator[None]:
     try:
         target = urlsplit(cluster.control_plane.server)
         server = loop.run_until_complete(
-            asyncio.start_server(lambda *near: _forward(*near, target.hostname, target.port), API_ADDRESS, _PORT)
+            asyncio.start_server(
+                lambda reader, writer: _forward(reader, writer, target.hostname, target.port), API_ADDRESS, _PORT
+            )
         )
         thread = threading.Thread(target=loop.run_forever, name="Service kubernetes", daemon=True)
         thread.start()

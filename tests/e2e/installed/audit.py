@@ -26,7 +26,9 @@ class Asked:
     allowed: bool
 
     def __str__(self) -> str:
-        return f"{self.account} ({self.program}): {self.verb} {self.resource} {self.namespace}/{self.name}: {self.status}"
+        return (
+            f"{self.account} ({self.program}): {self.verb} {self.resource} {self.namespace}/{self.name}: {self.status}"
+        )
 
 
 def asked(cluster: Cluster) -> Iterator[Asked]:

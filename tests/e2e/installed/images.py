@@ -32,9 +32,7 @@ def vcuda_archive(request: pytest.FixtureRequest) -> Path:
     pytest.skip(f"THE IMAGE AND THE INSTALLED CHART WERE NOT TESTED. {cause}")
 
 
-def import_images(
-    cluster: Cluster, archive: Path, *, kube_scheduler: tuple[str, Path], samples: Iterable[str]
-) -> None:
+def import_images(cluster: Cluster, archive: Path, *, kube_scheduler: tuple[str, Path], samples: Iterable[str]) -> None:
     cluster.containerd.ctr("images", "import", str(archive), doing="importing the image of the Dockerfile")
     made = [kube_scheduler_image(*kube_scheduler), *(image_with(_full(name), ()) for name in samples)]
     for image in made:
