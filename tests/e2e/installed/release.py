@@ -5,7 +5,6 @@ Invariant: whatever happens, the release is gone when the context ends.
 """
 
 import contextlib
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from tests.e2e.cluster.client import ApiError, Client
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.waiting import wait_until
 from tests.e2e.installed.images import REPOSITORY
+from tests.e2e.released import Helm
 
 NAMESPACE = "kube-system"
 LABEL = {"nvidia-device-enable": "enable"}
@@ -35,11 +35,7 @@ class Release:
         return self.cluster.admin
 
     def say(self, *words: str) -> str:
-        kubeconfig = str(self.cluster.control_plane.admin_kubeconfig)
-        command = [self.helm, "--kubeconfig", kubeconfig, "--namespace", NAMESPACE, *words]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-        assert done.returncode == 0, done.stdout
-        return done.stdout
+        return Helm(self.helm, self.cluster.control_plane.admin_kubeconfig, NAMESPACE)(*words)
 
     def upgrade(self, *values: str) -> None:
         self.say("upgrade", "vcuda", str(manifests.CHART), "--reuse-values", *values)
