@@ -33,7 +33,11 @@ class PodNetwork:
 
 def create_network(layout: Layout) -> PodNetwork:
     network = PodNetwork(layout.bridge, _free_subnet())
-    run(["ip", "link", "add", network.bridge, "type", "bridge"], doing="creating the pods' bridge")
+    # An address of its own: otherwise it takes the lowest of its ports', which changes as pods come, and the pods that
+    # know the old one lose the node until their ARP entries are stale.
+    hardware = f"02:76:63:{layout.identifier[:2]}:{layout.identifier[2:4]}:{layout.identifier[4:6]}"
+    command = ["ip", "link", "add", network.bridge, "address", hardware, "type", "bridge"]
+    run(command, doing="creating the pods' bridge")
     address = f"{network.node_address}/{PREFIX_LENGTH}"
     run(["ip", "address", "add", address, "dev", network.bridge], doing="giving the bridge its address")
     run(["ip", "link", "set", network.bridge, "up"], doing="bringing the bridge up")
