@@ -18,6 +18,7 @@ from tests.e2e.cluster.processes import run
 
 PAUSE = "docker.io/local/pause:1"
 BUSYBOX = "docker.io/local/busybox:1"
+_OF_EVERY_GLIBC = ("libpthread.so.0", "libdl.so.2", "librt.so.1")  # what was built for older ones names them
 
 
 def pause_image() -> bytes:
@@ -51,7 +52,9 @@ def image_with(reference: str, programs: Iterable[Path], libraries: Iterable[Pat
 
 def _system_libraries(path: Path) -> list[str]:
     needed = run(["ldd", str(path)], doing=f"asking what {path.name} needs")
-    return re.findall(r"(?:^|\s)(/(?:usr/)?lib\S*)", needed)
+    found: list[str] = re.findall(r"(?:^|\s)(/(?:usr/)?lib\S*)", needed)
+    folders = {str(Path(each).parent) for each in found if Path(each).name == "libc.so.6"}
+    return [*found, *(f"{folder}/{name}" for folder in folders for name in _OF_EVERY_GLIBC)]
 
 
 def _layer(files: dict[str, bytes], *, links: dict[str, str], folders: Iterable[str] = ()) -> bytes:
