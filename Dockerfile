@@ -62,6 +62,7 @@ FROM agent-base AS emulated
 COPY --from=library /src/library/build/emulator/libnvidia-ml.so.1 /src/library/build/emulator/libcuda.so.1 \
      /opt/vcuda/emulator/usr/lib64/
 COPY --from=library /src/library/build/emulator/vcuda-emulator /opt/vcuda/emulator/usr/bin/
+COPY --from=library /src/library/emulator/profiles /opt/vcuda/emulator/profiles
 ENV VCUDA_AGENT_NVML_LIBRARY=/opt/vcuda/emulator/usr/lib64/libnvidia-ml.so.1 \
     VCUDA_AGENT_DRIVER_ROOT=/opt/vcuda/emulator
 

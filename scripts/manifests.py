@@ -24,6 +24,7 @@ FILES = {
     "components/confined/policy.yaml": "agent/confined.yaml",
     "scheduler/serviceaccount.yaml": "scheduler/serviceaccount.yaml",
     "scheduler/rbac.yaml": "scheduler/rbac.yaml",
+    "scheduler/operators.yaml": "scheduler/operators.yaml",
     "scheduler/configmap.yaml": "scheduler/configmap.yaml",
     "scheduler/deployment.yaml": "scheduler/deployment.yaml",
     "scheduler/service.yaml": "scheduler/service.yaml",

@@ -1,4 +1,4 @@
-"""The Dockerfile, as far as it can be checked without an engine: its paths, its pins, its users."""
+"""The Dockerfile: its paths, its pins, its users. tests/e2e/test_newcomer.py carries it out and runs the image."""
 
 import fnmatch
 import re
@@ -53,7 +53,7 @@ def test_nothing_else_is_let_in() -> None:
 def test_what_is_copied_from_another_stage_is_made_there() -> None:
     emulated = ("libnvidia-ml.so.1", "libcuda.so.1", "vcuda-emulator")
     made = {
-        "library": {f"/src/library/build/emulator/{name}" for name in emulated},
+        "library": {"/src/library/emulator/profiles", *(f"/src/library/build/emulator/{name}" for name in emulated)},
         "packages": {"/opt/vcuda"},
         "interposers": {"/usr/local/lib/vcuda"},
     }
@@ -135,4 +135,6 @@ def test_the_emulated_image_names_its_driver_by_the_agents_variables() -> None:
     root = settings.driver.root
     assert settings.driver.nvml_library == str(root / "usr/lib64/libnvidia-ml.so.1")
     copied = [shlex.split(rest)[-1] for keyword, rest in stages()["emulated"] if keyword == "COPY"]
-    assert copied == [f"{root}/usr/lib64/", f"{root}/usr/bin/"]
+    assert copied == [f"{root}/usr/lib64/", f"{root}/usr/bin/", f"{root}/profiles"]
+    template = (ROOT / "daemonset/chart/templates/agent/daemonset.yaml").read_text()
+    assert f"value: {root}/profiles/" in template

@@ -79,7 +79,7 @@ def test_every_object_is_in_the_namespace_of_the_release(helm: str, tmp_path: Pa
         elsewhere = "kube-system" if each["metadata"]["name"] == "vcuda-scheduler-authentication-reader" else NAMESPACE
         assert each["metadata"].get("namespace", elsewhere) == elsewhere
         for subject in each.get("subjects", []):
-            assert subject["namespace"] == NAMESPACE
+            assert subject["namespace"] == NAMESPACE or each["metadata"]["name"] == "vcuda-explain"
 
 
 @pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS.keys())
@@ -258,7 +258,7 @@ def test_cert_manager_makes_what_we_show_and_what_the_api_server_trusts(helm: st
     hook = rendered.get("MutatingWebhookConfiguration", "vcuda-scheduler")
     assert hook["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] == f"{NAMESPACE}/vcuda-scheduler"
     paths = {mount["mountPath"] for mount in rendered.scheduler["initContainers"][0]["volumeMounts"]}
-    assert paths == {str(settings(rendered).certificates.cert_file.parent)}  # type: ignore[union-attr]
+    assert paths == {"/tmp", str(settings(rendered).certificates.cert_file.parent)}  # type: ignore[union-attr]
 
 
 def test_an_issuer_of_the_cluster_signs_where_one_is_named(helm: str, tmp_path: Path) -> None:
@@ -278,6 +278,34 @@ def test_nothing_is_there_for_prometheus_unless_asked(defaults: Rendered, helm: 
     assert service["spec"]["selector"]["matchLabels"].items() <= (
         rendered.get("Service", "vcuda-scheduler")["metadata"]["labels"].items()
     )
+
+
+def test_emulated_gpus_need_no_privilege_and_nothing_of_the_nodes_driver(helm: str, tmp_path: Path) -> None:
+    pod = render(helm, VALUE_SETS["emulated GPUs"], folder=tmp_path).agent
+    (nodes,), (agent,) = pod["initContainers"], pod["containers"]
+    assert nodes["image"] == agent["image"]
+    assert (nodes["securityContext"]["privileged"], agent["securityContext"]["privileged"]) == (False, False)
+    assert nodes["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["MKNOD"]}
+    assert agent["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    paths = {volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    assert not paths & {"/dev", "/usr", "/etc", "/lib/modules"}
+    env = {each["name"]: each.get("value") for each in agent["env"]}
+    profile = Path(str(env["VCUDA_EMULATOR_PROFILE"]))
+    assert (manifests.ROOT / "library/emulator/profiles" / profile.name).exists()
+    assert str(Path(str(env["VCUDA_EMULATOR_STATE"])).parent) == agent["args"][3].removeprefix("--device-root=")
+
+
+def test_who_may_ask_for_explanations_may_do_nothing_else(helm: str, tmp_path: Path) -> None:
+    defaults = render(helm, folder=tmp_path)
+    assert {(rule["resources"][0], *rule["verbs"]) for rule in defaults.get("Role", "vcuda-explain")["rules"]} == {
+        ("services/proxy", "get"),
+        ("pods/proxy", "get"),
+    }
+    assert "vcuda-explain" not in defaults.names("RoleBinding")
+    subject = {"kind": "Group", "name": "ops", "apiGroup": "rbac.authorization.k8s.io"}
+    given = render(helm, {"operators": {"subjects": [subject]}}, folder=tmp_path)
+    assert given.get("RoleBinding", "vcuda-explain")["subjects"] == [subject]
+    assert "vcuda-explain" not in render(helm, {"operators": {"role": False}}, folder=tmp_path).names("Role")
 
 
 def test_only_our_accounts_are_let_through_by_the_policy(defaults: Rendered) -> None:

@@ -74,12 +74,21 @@ def test_the_command_line_takes_the_arguments_as_they_stand() -> None:
     assert result.exit_code == 0, result.output
 
 
+def paths_of(pod: Object) -> dict[str, str]:
+    """On the node, of each volume; /tmp is the pod's own, in memory, for what Python puts aside."""
+    paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    (own,) = [volume for volume in pod["volumes"] if "hostPath" not in volume]
+    assert own == {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}}
+    assert {"name": "tmp", "mountPath": "/tmp"} in pod["containers"][0]["volumeMounts"]
+    return {**paths, "tmp": "/tmp"}
+
+
 @pytest.mark.parametrize("components", COMBINATIONS, ids="+".join)
 def test_every_path_that_the_agent_uses_is_mounted_and_every_mount_has_its_volume(components: tuple[str, ...]) -> None:
     pod = pod_of(built(*components))
     container = pod["containers"][0]
     mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
-    volumes = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
+    volumes = paths_of(pod)
     assert sorted(mount["name"] for mount in mounts.values()) == sorted(volumes)
 
     settings = settings_for(container)
@@ -108,7 +117,7 @@ def test_the_drivers_files_are_seen_where_the_agent_looks_for_them(components: t
     pod = pod_of(built(*components))
     container = pod["containers"][0]
     root = settings_for(container).driver.root
-    volumes = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
+    volumes = paths_of(pod)
     seen = {
         mount["mountPath"]: mount for mount in container["volumeMounts"] if volumes[mount["name"]] in ("/usr", "/etc")
     }

@@ -15,7 +15,9 @@ VALUE_SETS: dict[str, Object] = {
     "HAMi by other names": {
         "hami": {"translate": "all", "unlimitedCores": False, "resources": {"count": "example.com/vgpu"}}
     },
+    "emulated GPUs": {"agent": {"driver": {"from": "emulated", "emulatedProfile": "laptop"}}},
     "everything else": {
+        "operators": {"subjects": [{"kind": "ServiceAccount", "name": "ops", "namespace": "default"}]},
         "resourceDomain": "gpu.example.org",
         "image": {"repository": "registry.example.org/vcuda", "tag": "1", "pullSecrets": [{"name": "registry"}]},
         "agent": {

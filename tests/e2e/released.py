@@ -34,9 +34,10 @@ class Helm:
 
     program: str
     kubeconfig: Path
+    namespace: str = NAMESPACE
 
     def __call__(self, *words: str) -> str:
-        command = [self.program, "--kubeconfig", str(self.kubeconfig), "--namespace", NAMESPACE, *words]
+        command = [self.program, "--kubeconfig", str(self.kubeconfig), "--namespace", self.namespace, *words]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         assert done.returncode == 0, done.stdout
         return done.stdout

@@ -5,6 +5,7 @@ client. Not here: the node.
 Invariant: `start` returns when the program serves, or raises with the end of its log.
 """
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +14,12 @@ from tests.e2e.cluster.cgroups import ClusterCgroup
 from tests.e2e.cluster.client import Client
 from tests.e2e.cluster.kubeconfig import write_kubeconfig
 from tests.e2e.cluster.layout import Layout
+from tests.e2e.cluster.network import API_ADDRESS
 from tests.e2e.cluster.processes import Process, free_ports
 from tests.e2e.cluster.waiting import wait_until
 
 SERVICE_ADDRESSES = "10.96.0.0/16"
-FIRST_SERVICE_ADDRESS = "10.96.0.1"
+AUDIT_LOG = "audit.log"
 GANG_API = (
     "scheduling.k8s.io/v1alpha2"  # 1.36: alpha, so it and the gates GenericWorkload and GangScheduling are asked for
 )
@@ -80,7 +82,7 @@ def make_control_plane(
     layout: Layout, programs: Path, *, authority: Authority, cgroup: ClusterCgroup, etcd_url: str
 ) -> ControlPlane:
     api_port, scheduler_port, manager_port = free_ports(3)
-    names = ["kubernetes", "kubernetes.default.svc", "localhost", "127.0.0.1", FIRST_SERVICE_ADDRESS]
+    names = ["kubernetes", "kubernetes.default.svc", "localhost", "127.0.0.1", API_ADDRESS]
     files = ControlPlaneFiles(
         layout,
         programs,
@@ -152,10 +154,23 @@ def _api_server(files: ControlPlaneFiles, port: int, etcd_url: str) -> list[str]
         f"--kubelet-client-key={to_kubelet.key}",
         f"--kubelet-certificate-authority={files.authority.certificate}",
         "--kubelet-preferred-address-types=InternalIP",
+        f"--audit-policy-file={_audit_policy(files.layout)}",
+        f"--audit-log-path={files.layout.logs / AUDIT_LOG}",
+        "--enable-aggregator-routing=true",  # webhooks by their pods' addresses: there is no kube-proxy
         "--profiling=false",
         f"--runtime-config={GANG_API}=true",
         "--feature-gates=GenericWorkload=true",
     ]
+
+
+def _audit_policy(layout: Layout) -> Path:
+    """Every request of the chart's accounts is noted, without what was in it."""
+    accounts = [f"system:serviceaccount:kube-system:{name}" for name in ("vcuda-agent", "vcuda-scheduler")]
+    noted = {"level": "Metadata", "users": accounts, "omitStages": ["RequestReceived"]}
+    path = layout.root / "audit-policy.json"
+    policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [noted, {"level": "None"}]}
+    path.write_text(json.dumps(policy))
+    return path
 
 
 def _scheduler(files: ControlPlaneFiles, server: str) -> list[str]:

@@ -18,6 +18,7 @@ from tests.e2e.cluster.processes import run
 
 PAUSE = "docker.io/local/pause:1"
 BUSYBOX = "docker.io/local/busybox:1"
+_OF_EVERY_GLIBC = ("libpthread.so.0", "libdl.so.2", "librt.so.1")  # what was built for older ones names them
 
 
 def pause_image() -> bytes:
@@ -51,7 +52,9 @@ def image_with(reference: str, programs: Iterable[Path], libraries: Iterable[Pat
 
 def _system_libraries(path: Path) -> list[str]:
     needed = run(["ldd", str(path)], doing=f"asking what {path.name} needs")
-    return re.findall(r"(?:^|\s)(/(?:usr/)?lib\S*)", needed)
+    found: list[str] = re.findall(r"(?:^|\s)(/(?:usr/)?lib\S*)", needed)
+    folders = {str(Path(each).parent) for each in found if Path(each).name == "libc.so.6"}
+    return [*found, *(f"{folder}/{name}" for folder in folders for name in _OF_EVERY_GLIBC)]
 
 
 def _layer(files: dict[str, bytes], *, links: dict[str, str], folders: Iterable[str] = ()) -> bytes:
@@ -62,12 +65,18 @@ def _layer(files: dict[str, bytes], *, links: dict[str, str], folders: Iterable[
     return _tar(entries)
 
 
-def _archive(reference: str, layer: bytes, entrypoint: list[str]) -> bytes:
+def kube_scheduler_image(reference: str, program: Path) -> bytes:
+    """As Kubernetes publishes it: the static program, and no shell."""
+    layer = _layer({"usr/local/bin/kube-scheduler": program.read_bytes()}, links={})
+    return _archive(reference, layer, ["/usr/local/bin/kube-scheduler"], path="/usr/local/bin")
+
+
+def _archive(reference: str, layer: bytes, entrypoint: list[str], *, path: str = "/bin") -> bytes:
     configuration = json.dumps(
         {
             "architecture": "amd64",
             "os": "linux",
-            "config": {"Entrypoint": entrypoint, "Env": ["PATH=/bin"]},
+            "config": {"Entrypoint": entrypoint, "Env": [f"PATH={path}"]},
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
             "history": [{"created_by": "tests/e2e"}],
         }

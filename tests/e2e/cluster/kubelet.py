@@ -23,6 +23,7 @@ from tests.e2e.cluster.processes import Process, free_ports
 from tests.e2e.cluster.waiting import wait_until
 
 NODE = "vcuda-node"
+PORT = 10250  # as everywhere; the node's address is the cluster's own, so it is free
 MOST_PODS = 300
 ALMOST_NOTHING = "1%"
 
@@ -79,7 +80,7 @@ def make_kubelet(
     namespace: MountNamespace,
     node: str = NODE,
 ) -> Kubelet:
-    port, healthz_port = free_ports(2)
+    (healthz_port,) = free_ports(1)
     identity = authority.issue(f"kubelet-{node}", common_name=f"system:node:{node}", organization="system:nodes")
     kubeconfig = write_kubeconfig(
         layout.root / "kubelet.kubeconfig",
@@ -88,7 +89,7 @@ def make_kubelet(
         identity=identity,
     )
     document = _configuration(layout, authority, network, cgroup, node)
-    document.update(port=port, healthzPort=healthz_port)
+    document.update(port=PORT, healthzPort=healthz_port)
     configuration = layout.root / "kubelet.json"
     configuration.write_text(json.dumps(document, indent=2))
     flags = [
@@ -100,7 +101,7 @@ def make_kubelet(
     ]
     command = cgroup.joining(namespace.entering([str(programs / "kubelet"), *flags]))
     process = Process("kubelet", command, layout.logs / "kubelet.log")
-    return Kubelet(process, f"https://{network.node_address}:{port}", control_plane.admin, node)
+    return Kubelet(process, f"https://{network.node_address}:{PORT}", control_plane.admin, node)
 
 
 def _configuration(

@@ -55,7 +55,8 @@ class Layout:
 
     @property
     def containerd_socket(self) -> Path:
-        return self.root / "containerd.sock"
+        """In the mount namespace this is /run/containerd/containerd.sock, where the chart looks for it."""
+        return self.covers / "run-containerd" / "containerd.sock"
 
     @property
     def cni(self) -> Path:

@@ -21,6 +21,8 @@ COVERED = (
     "/var/log/containers",  # kubelet's links to pod logs
     "/opt/containerd",
     "/usr/libexec/kubernetes",
+    "/etc/gpu-manager",  # what the chart's DaemonSet keeps on a node
+    "/run/vcuda",
 )
 KUBELET_HOME = "/var/lib/kubelet"
 

@@ -14,6 +14,7 @@ from tests.e2e.cluster.layout import Layout
 from tests.e2e.cluster.processes import run
 from tests.e2e.cluster.waiting import HarnessError
 
+API_ADDRESS = "10.96.0.1"  # of Service kubernetes; leads somewhere while `service_address` serves it
 CANDIDATES = ipaddress.IPv4Network("10.224.0.0/11")
 PREFIX_LENGTH = 22  # a few hundred pods, some still Terminating, each with an address
 
@@ -32,7 +33,11 @@ class PodNetwork:
 
 def create_network(layout: Layout) -> PodNetwork:
     network = PodNetwork(layout.bridge, _free_subnet())
-    run(["ip", "link", "add", network.bridge, "type", "bridge"], doing="creating the pods' bridge")
+    # An address of its own: otherwise it takes the lowest of its ports', which changes as pods come, and the pods that
+    # know the old one lose the node until their ARP entries are stale.
+    hardware = f"02:76:63:{layout.identifier[:2]}:{layout.identifier[2:4]}:{layout.identifier[4:6]}"
+    command = ["ip", "link", "add", network.bridge, "address", hardware, "type", "bridge"]
+    run(command, doing="creating the pods' bridge")
     address = f"{network.node_address}/{PREFIX_LENGTH}"
     run(["ip", "address", "add", address, "dev", network.bridge], doing="giving the bridge its address")
     run(["ip", "link", "set", network.bridge, "up"], doing="bringing the bridge up")
@@ -60,6 +65,7 @@ def _write_cni(folder: Path, network: PodNetwork) -> None:
         "type": "host-local",
         "dataDir": str(folder / "addresses"),
         "ranges": [[{"subnet": str(network.subnet), "rangeStart": str(network.subnet[16])}]],
+        "routes": [{"dst": f"{API_ADDRESS}/32", "gw": network.node_address}],
     }
     bridge = {"type": "bridge", "bridge": network.bridge, "isGateway": False, "ipMasq": False, "ipam": addresses}
     document = {"cniVersion": "0.4.0", "name": "e2e", "plugins": [bridge, {"type": "loopback"}]}

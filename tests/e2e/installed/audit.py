@@ -1,0 +1,50 @@
+"""What the chart's accounts asked of the API server, from its audit log.
+
+In: the cluster. Out: requests as (verb, resource) with who asked and how it was decided. Not here: what they may.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.control_plane import AUDIT_LOG
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request. `program` is the first word of its User-Agent: both containers of a pod have one account."""
+
+    account: str
+    program: str
+    verb: str
+    group: str
+    resource: str
+    name: str
+    namespace: str
+    status: int
+    allowed: bool
+
+    def __str__(self) -> str:
+        return (
+            f"{self.account} ({self.program}): {self.verb} {self.resource} {self.namespace}/{self.name}: {self.status}"
+        )
+
+
+def asked(cluster: Cluster) -> Iterator[Asked]:
+    """Everything since the cluster began, by anybody who used the two accounts."""
+    for line in (cluster.layout.logs / AUDIT_LOG).read_text().splitlines():
+        event = json.loads(line)
+        target = event.get("objectRef") or {}
+        parts = (target.get("resource", event["requestURI"]), target.get("subresource"))
+        yield Asked(
+            account=event["user"]["username"].rpartition(":")[2],
+            program=event.get("userAgent", "").split("/")[0],
+            verb=event["verb"],
+            group=target.get("apiGroup", ""),
+            resource="/".join(filter(None, parts)),
+            name=target.get("name", ""),
+            namespace=target.get("namespace", ""),
+            status=event.get("responseStatus", {}).get("code", 0),
+            allowed=event.get("annotations", {}).get("authorization.k8s.io/decision") == "allow",
+        )

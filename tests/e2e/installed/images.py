@@ -1,0 +1,44 @@
+"""The images that the chart and the samples name, brought into the node's containerd.
+
+In: the archive that image/build makes of the Dockerfile; the kube-scheduler that was built. Out: containerd has them
+under the names that stand in the chart and in the samples. Not here: how the Dockerfile is carried out.
+Invariant: in CI (`CI=true`) an image that cannot be had is a failure; elsewhere it is a skip that says why.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.images import image_with, kube_scheduler_image
+
+_BUILD = Path(__file__).with_name("image") / "build"
+REPOSITORY = "registry.example.org/vcuda"
+
+
+def vcuda_archive(request: pytest.FixtureRequest) -> Path:
+    """The first time it is made, in plain sight, for it takes minutes."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        done = subprocess.run([str(_BUILD)], stdout=subprocess.PIPE, text=True, check=False)
+    if not done.returncode:
+        return Path(done.stdout.strip().splitlines()[-1])
+    cause = f"{_BUILD} could not make the image; its words stand above."
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"CI must test the image. {cause}", pytrace=False)
+    pytest.skip(f"THE IMAGE AND THE INSTALLED CHART WERE NOT TESTED. {cause}")
+
+
+def import_images(cluster: Cluster, archive: Path, *, kube_scheduler: tuple[str, Path], samples: Iterable[str]) -> None:
+    cluster.containerd.ctr("images", "import", str(archive), doing="importing the image of the Dockerfile")
+    made = [kube_scheduler_image(*kube_scheduler), *(image_with(_full(name), ()) for name in samples)]
+    for image in made:
+        cluster.containerd.ctr("images", "import", "-", stdin=image, doing="importing an image")
+
+
+def _full(name: str) -> str:
+    """As containerd knows a name without a registry."""
+    return f"docker.io/{name}" if "/" in name else f"docker.io/library/{name}"

@@ -1,0 +1,113 @@
+"""The release as a newcomer makes it: Helm with the README's words, and waiting for what it started.
+
+In: the cluster, Helm. Out: a `Release` that can be upgraded and waited for. Not here: images, pods of users.
+Invariant: whatever happens, the release is gone when the context ends.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from scripts import manifests
+from tests.daemonset.chart import Object
+from tests.e2e.cluster.client import ApiError, Client
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.waiting import wait_until
+from tests.e2e.installed.images import REPOSITORY
+from tests.e2e.released import Helm
+
+NAMESPACE = "kube-system"
+LABEL = {"nvidia-device-enable": "enable"}
+EMULATED = ("--set", f"image.repository={REPOSITORY}", "--set", "agent.driver.from=emulated")
+_APPS = f"/apis/apps/v1/namespaces/{NAMESPACE}"
+_PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """`say` is Helm with the admin's kubeconfig."""
+
+    cluster: Cluster
+    helm: str
+
+    @property
+    def admin(self) -> Client:
+        return self.cluster.admin
+
+    def say(self, *words: str) -> str:
+        return Helm(self.helm, self.cluster.control_plane.admin_kubeconfig, NAMESPACE)(*words)
+
+    def upgrade(self, *values: str) -> None:
+        self.say("upgrade", "vcuda", str(manifests.CHART), "--reuse-values", *values)
+
+    def has_rolled_out(self) -> bool:
+        """What `kubectl rollout status` looks at, of both."""
+        deployment = self.admin.get(f"{_APPS}/deployments/vcuda-scheduler")
+        wanted, told = deployment["spec"]["replicas"], deployment["status"]
+        if told.get("observedGeneration") != deployment["metadata"]["generation"]:
+            return False
+        if not wanted == told.get("updatedReplicas") == told.get("readyReplicas") == told.get("replicas"):
+            return False
+        agents = self.admin.get(f"{_APPS}/daemonsets/vcuda-agent")
+        told = agents["status"]
+        if told.get("observedGeneration") != agents["metadata"]["generation"]:
+            return False
+        nodes = told["desiredNumberScheduled"]
+        return bool(0 < nodes == told.get("updatedNumberScheduled") == told["numberReady"])
+
+    def wait_rolled_out(self, *, seconds: float = 180) -> None:
+        wait_until(self.has_rolled_out, "the release is rolled out", seconds=seconds, every=0.5, evidence=self.evidence)
+
+    def pods(self, name: str) -> list[Object]:
+        """Those of the DaemonSet or of the Deployment that do not end."""
+        found = self.admin.get(f"{_PODS}?labelSelector=app.kubernetes.io/name={name}")["items"]
+        return [item for item in found if "deletionTimestamp" not in item["metadata"]]
+
+    def restarts(self, name: str) -> dict[str, int]:
+        """Of each container, by its name: the most of any pod."""
+        counts: dict[str, int] = {}
+        for pod in self.pods(name):
+            status = pod["status"]
+            for each in (*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])):
+                counts[each["name"]] = max(counts.get(each["name"], 0), each["restartCount"])
+        return counts
+
+    def log(self, pod: str, container: str, query: str = "") -> str:
+        with contextlib.suppress(ApiError):
+            return self.admin.text("GET", f"{_PODS}/{pod}/log?container={container}{query}")
+        return "(no log)"
+
+    def evidence(self) -> str:
+        """Each pod's state and the end of what its containers say."""
+        said = []
+        for name in ("vcuda-agent", "vcuda-scheduler"):
+            for pod in self.pods(name):
+                title, status = pod["metadata"]["name"], pod["status"]
+                said.append(f"--- {title}: {status['phase']} {status.get('message', '')}")
+                for each in (*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])):
+                    said.append(f"{each['name']}: {each['state']} restarts {each['restartCount']}")
+                    said.append(self.log(title, each["name"], "&tailLines=15"))
+                    if each["restartCount"]:
+                        said.append("before: " + self.log(title, each["name"], "&tailLines=15&previous=true"))
+                said.extend(_events(self.admin, title))
+        return "\n".join(said)
+
+
+def _events(admin: Client, pod: str) -> list[str]:
+    path = f"/api/v1/namespaces/{NAMESPACE}/events?fieldSelector=involvedObject.name={pod}"
+    return [f"{item['reason']}: {item['message']}" for item in admin.get(path)["items"]]
+
+
+@contextlib.contextmanager
+def released(cluster: Cluster, helm: str) -> Iterator[Release]:
+    """The README's two commands; the node's label and the release are gone afterwards."""
+    node = f"/api/v1/nodes/{cluster.kubelet.node}"
+    release = Release(cluster, helm)
+    cluster.admin.merge(node, {"metadata": {"labels": LABEL}})
+    try:
+        release.say("install", "vcuda", str(manifests.CHART), *EMULATED)
+        yield release
+    finally:
+        if "vcuda" in release.say("list", "--short").split():
+            release.say("uninstall", "vcuda", "--wait")
+        cluster.admin.merge(node, {"metadata": {"labels": dict.fromkeys(LABEL)}})

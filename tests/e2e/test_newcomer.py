@@ -1,0 +1,279 @@
+"""What a newcomer does, from the README: the image of the Dockerfile, one `helm install`, his pods, and away again.
+
+Everything of ours runs where it will run for him: in the chart's own pods, started by the real kubelet and containerd
+from an image that the Dockerfile gave, under the chart's accounts. What differs: images come into containerd by import,
+because there is no registry; the GPUs are emulated (`agent.driver.from=emulated`); what kubectl sends is sent here.
+"""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deviceplugin.model.annotation_names import AnnotationNames
+from scripts import manifests
+from tests.daemonset.chart import Object, helm_program
+from tests.daemonset.manifests import documents
+from tests.e2e.cluster import pods
+from tests.e2e.cluster.client import ApiError
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.kubeconfig import write_kubeconfig
+from tests.e2e.cluster.service_address import api_server_for_pods
+from tests.e2e.cluster.waiting import wait_until
+from tests.e2e.installed.audit import asked
+from tests.e2e.installed.images import import_images, vcuda_archive
+from tests.e2e.installed.release import EMULATED as EMULATED_VALUES
+from tests.e2e.installed.release import NAMESPACE, Release, released
+from tests.e2e.node.agent import PROGRAM
+from tests.e2e.node.greedy import GO, GreedyPod, import_image
+from tests.e2e.node.limits import BLOCK_BYTES
+from tests.e2e.node.scene import everything, wait_offered
+from tests.e2e.node.usage import Usage, parse_usage
+from tests.e2e.node.workload import CORE, MEMORY, GpuContainer
+from tests.fakes.emulated_gpus import PROFILES, REPOSITORY, EmulatedGpus
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600, func_only=True)]
+
+EMULATED = Path("/run/vcuda/emulated")
+NAMES = AnnotationNames()
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+PLAIN: Object = pods.pod("plain", [pods.container("c", "sleep 1000")])
+
+
+def readme_pod() -> Object:
+    """The one YAML document of the README."""
+    (text,) = re.findall(r"```yaml\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    pod: Object = yaml.safe_load(text)
+    return pod
+
+
+SAMPLES: dict[str, Object] = {
+    pod["metadata"]["name"]: pod
+    for pod in (readme_pod(), *documents("sample-pod.yaml"), *documents("sample-pod-hami.yaml"))
+}
+
+
+BLOCKS = {"share": 8, "vcuda-sample": 16, "vcuda-sample-hami": 16}
+"""What each asks for; 4096 MiB in HAMi's words."""
+
+
+def image_of(pod: Object) -> str:
+    return str(pod["spec"]["containers"][0]["image"])
+
+
+@pytest.fixture(scope="module")
+def release(cluster: Cluster, programs: Path, request: pytest.FixtureRequest) -> Iterator[Release]:
+    helm, archive = helm_program(request), vcuda_archive(request)
+    text = manifests.render(helm, "--show-only=templates/scheduler/deployment.yaml")
+    (kube_scheduler,) = yaml.safe_load(text)["spec"]["template"]["spec"]["containers"]
+    import_images(
+        cluster,
+        archive,
+        kube_scheduler=(kube_scheduler["image"], programs / "kube-scheduler"),
+        samples={image_of(pod) for pod in SAMPLES.values()},
+    )
+    with ExitStack() as undo:
+        undo.callback(pods.delete_all, cluster.admin)
+        undo.enter_context(api_server_for_pods(cluster))
+        installed = undo.enter_context(released(cluster, helm))
+        installed.wait_rolled_out()
+        gpus = EmulatedGpus(PROFILES / "hgx-a100.json", _state(cluster))
+        wait_offered(cluster.admin, everything(gpus.blocks_of_each()))
+        undo.callback(pods.delete_all, cluster.admin)  # while the agent lives
+        yield installed
+
+
+def _state(cluster: Cluster) -> Path:
+    """The emulated driver's, as this machine sees the node's folder."""
+    return cluster.layout.covers / "run-vcuda" / EMULATED.name / "state"
+
+
+def test_one_command_brings_everything_up_without_a_crash(release: Release) -> None:
+    assert len(release.pods("vcuda-scheduler")) == 2, "one node takes both replicas"
+    assert release.restarts("vcuda-agent") == {"device-nodes": 0, "agent": 0}, release.evidence()
+    restarts = release.restarts("vcuda-scheduler")
+    assert restarts["extender"] == 0, release.evidence()
+    assert restarts["kube-scheduler"] <= 1, "docs/install.md: once, where the Secret came after its start"
+
+
+@pytest.fixture(scope="module")
+def running(release: Release) -> Release:
+    for pod in SAMPLES.values():
+        pods.create(release.admin, pod)
+    pods.wait_running(release.admin, SAMPLES, seconds=120)
+    return release
+
+
+def test_the_pods_of_readme_and_samples_run_and_hold_what_their_annotations_say(running: Release) -> None:
+    for name in SAMPLES:
+        wait_until(
+            lambda name=name: pods.states(running.admin)[name].annotations[NAMES.gpu_assigned] == "true",  # type: ignore[misc]
+            f"the agent says that it has carried {name} out",
+            seconds=30,
+            every=0.5,
+            evidence=running.evidence,
+        )
+        pod = running.admin.get(f"{pods.PODS}/{name}")
+        annotations = pod["metadata"]["annotations"]
+        assert pod["spec"]["schedulerName"] == "vcuda-scheduler"
+        assert annotations[NAMES.predicate_node] == running.cluster.kubelet.node
+        assert annotations[NAMES.allocation]
+        limits = pod["spec"]["containers"][0]["resources"]["limits"]
+        assert {name: int(count) for name, count in limits.items()} == {CORE: 20, MEMORY: BLOCKS[name]}
+        assert any(line.startswith("GPUAllocated:") for line in pods.events(running.admin, name)), "describe says it"
+
+
+def test_a_program_that_takes_all_it_can_gets_its_share_of_the_memory(running: Release) -> None:
+    cluster = running.cluster
+    import_image(cluster)
+    pod = GreedyPod("greedy", GpuContainer("main", 30, 8), seconds=1)
+    pods.create(cluster.admin, pod.manifest(EmulatedGpus(PROFILES / "hgx-a100.json", EMULATED / "state")))
+    (_state(cluster).parent / GO).touch()
+    pods.wait_for(cluster.admin, [pod.name], lambda state: state.phase == "Succeeded", what="over", seconds=60)
+    assert "total_bytes" in pods.log(cluster.admin, pod.name, "main"), pods.log(cluster.admin, pod.name, "main")
+    (got,) = pod.got(cluster.admin)
+    assert (got.total_bytes, got.refusal) == (8 * BLOCK_BYTES, "CUDA_ERROR_OUT_OF_MEMORY")
+
+
+@pytest.fixture
+def operator(running: Release, tmp_path: Path) -> Iterator[Path]:
+    """The kubeconfig of somebody who has the Role `vcuda-explain` and nothing else."""
+    admin, plane = running.admin, running.cluster.control_plane
+    accounts = "/api/v1/namespaces/default/serviceaccounts"
+    running.upgrade("--set-json", 'operators.subjects=[{"kind":"ServiceAccount","name":"ops","namespace":"default"}]')
+    admin.post(accounts, {"metadata": {"name": "ops"}})
+    token = admin.post(f"{accounts}/ops/token", {"spec": {"expirationSeconds": 3600}})["status"]["token"]
+    authority = running.cluster.authority.certificate
+    yield write_kubeconfig(tmp_path / "ops", server=plane.server, authority=authority, identity=token)
+    admin.delete(f"{accounts}/ops")
+
+
+def test_an_operator_is_told_where_a_pod_is_and_why_another_one_waits(running: Release, operator: Path) -> None:
+    wants = pods.pod("wants-another", [pods.container("c", "true", {CORE: 20, MEMORY: 4})])
+    wants["metadata"]["annotations"] = {"tencent.com/vcuda-use-models": "B200"}
+    pods.create(running.admin, wants)
+    for name, expected in (
+        ("vcuda-sample", running.cluster.kubelet.node),
+        ("wants-another", "no GPU of a wanted model"),
+    ):
+        command = [str(PROGRAM), "explain", name, f"--kubeconfig={operator}"]
+
+        def said(command: list[str] = command) -> str:
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+            return done.stdout if done.returncode == 0 else f"({done.returncode}) {done.stdout}"
+
+        wait_until(
+            lambda: expected in said(),  # noqa: B023
+            f"{name} is explained",
+            seconds=30,
+            every=1,
+            evidence=said,
+        )
+    pods.delete(running.admin, ["wants-another"])
+
+
+def _usage(release: Release) -> Usage:
+    (agent,) = release.pods("vcuda-agent")
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{agent['metadata']['name']}:5678/proxy/usage"
+    return parse_usage(release.admin.text("GET", path))
+
+
+def test_what_a_pod_held_is_free_when_it_is_gone(running: Release) -> None:
+    assert {each.pod for each in _usage(running).containers} >= SAMPLES.keys()
+    pods.delete(running.admin, ["share", "greedy"])
+    pods.wait_gone(running.admin, ["share", "greedy"], seconds=60)
+    wait_until(
+        lambda: {each.pod for each in _usage(running).containers} == SAMPLES.keys() - {"share"},
+        "the agent has taken the slices back",
+        seconds=60,
+        every=0.5,
+        evidence=lambda: str(_usage(running).containers),
+    )
+
+
+def test_an_upgrade_stops_no_container_and_refuses_no_pod(running: Release) -> None:
+    before = pods.states(running.admin)
+    trial = {**SAMPLES["vcuda-sample"], "metadata": {"name": "trial"}}
+    running.upgrade("--set=scheduler.nodePolicy=spread", "--set=agent.flags.log-level=debug")
+    tried = 0
+    while not running.has_rolled_out():
+        assert tried < 600, running.evidence()
+        made = running.admin.post(f"{pods.PODS}?dryRun=All", trial)
+        assert made["spec"]["schedulerName"] == "vcuda-scheduler"
+        tried += 1
+    assert tried > 1
+    after = pods.states(running.admin)
+    for name in before:
+        assert after[name].containers == before[name].containers
+    pods.create(running.admin, trial)
+    pods.wait_running(running.admin, ["trial"], seconds=60)
+    assert set(running.restarts("vcuda-scheduler").values()) == {0}, running.evidence()  # the Secret is there
+
+
+def granted(release: Release) -> set[tuple[str, str, str]]:
+    """(account, verb, resource) of the chart's own roles."""
+    rendered = release.say("get", "manifest", "vcuda")
+    return {
+        (document["metadata"]["name"], verb, resource)
+        for document in yaml.safe_load_all(rendered)
+        if document and document["kind"] in ("Role", "ClusterRole") and document["metadata"]["name"] != "vcuda-explain"
+        for rule in document["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+ELSEWHERE = {
+    ("vcuda-agent", "get", "pods"): "whether a pod that is not in the watch exists; tests/kube",
+    ("vcuda-agent", "delete", "pods"): "a pod that kubelet refused; tests/e2e/test_agent.py",
+    ("vcuda-agent", "get", "nodes/pods"): "asked of kubelet, which asks the API server under its own name",
+    ("vcuda-agent", "patch", "events"): "an event that comes again; tests/kube",
+    ("vcuda-scheduler", "get", "pods"): "a bind whose answer was lost; tests/cluster/extender/test_bind.py",
+    ("vcuda-scheduler", "patch", "nodes"): "capacity that becomes free while pods wait; tests/e2e/test_scheduling.py",
+    ("vcuda-scheduler", "patch", "secrets"): "a renewal; tests/cluster/certificates",
+}
+
+
+def test_every_right_is_used_and_none_is_missed(running: Release) -> None:
+    requests = list(asked(running.cluster))
+    refused = [str(each) for each in requests if not each.allowed or each.status in (401, 403)]
+    assert not refused
+    used = {(each.account, each.verb, each.resource) for each in requests}
+    assert granted(running) - used <= ELSEWHERE.keys() <= granted(running)
+
+
+def test_after_the_release_is_gone_pods_are_made_as_if_it_had_never_been(running: Release) -> None:
+    running.say("uninstall", "vcuda", "--wait")
+    pods.delete_all(running.admin)
+    pods.create(running.admin, PLAIN)
+    pods.wait_running(running.admin, ["plain"], seconds=60)
+    made = running.admin.post(f"{pods.PODS}?dryRun=All", SAMPLES["vcuda-sample"])
+    assert made["spec"]["schedulerName"] == "default-scheduler"
+    for kind in ("mutatingwebhookconfigurations", "validatingadmissionpolicies"):
+        names = [item["metadata"]["name"] for item in running.admin.get(f"{ADMISSION}/{kind}")["items"]]
+        assert not [name for name in names if "vcuda" in name]
+
+
+def test_it_can_be_installed_again_beside_what_was_left(running: Release) -> None:
+    running.say("install", "vcuda", str(manifests.CHART), *EMULATED_VALUES)
+    running.wait_rolled_out()
+    # Until the controllers have swept the addresses of the old Service's pods away, the API server may try one of them.
+    wait_until(
+        lambda: _scheduler_name(running) == "vcuda-scheduler",
+        "the webhook is asked again",
+        seconds=60,
+        every=0.5,
+        evidence=running.evidence,
+    )
+
+
+def _scheduler_name(release: Release) -> str:
+    try:
+        made = release.admin.post(f"{pods.PODS}?dryRun=All", SAMPLES["vcuda-sample"])
+    except ApiError:
+        return ""
+    return str(made["spec"]["schedulerName"])
