@@ -3,11 +3,10 @@
 Printed (`--output json`: as keys): `filter_p99_ms` with as many names as kube-scheduler samples, `bind_p99_ms` at 64
 Binds under way against an API server that answers after 5 ms, `pairs_per_s` of filter and bind, `webhook_p99_ms`,
 `rss_mib` after all of that, `ready_s` from the start of the process, and `throughput_ratio`: pods a second of a real
-kube-scheduler with the extender over the same without it, both with client limits that they never reach.
-`throughput_ratio_default_limits` is the same with kube-scheduler's own limits (50 requests a second), which hold the
-plain one back: it says what an untuned cluster sees, not what the extender costs. The measured process is held to one
-core, what measures it to the others. `--growth` measures clusters of 100 to 10,000 nodes as well, without the real
-kube-scheduler.
+kube-scheduler with the extender over the same without it, both with the configuration that the chart installs.
+`throughput_ratio_unlimited` is the same with client limits that neither ever reaches: what the extender costs a
+kube-scheduler that nothing else holds back. The measured process is held to one core, what measures it to the others.
+`--growth` measures clusters of 100 to 10,000 nodes as well, without the real kube-scheduler.
 
     python -m benchmarks.extender [--output json] [--growth] [--without throughput]
 """
@@ -28,15 +27,13 @@ from pathlib import Path
 from benchmarks.cluster.connection import HttpError
 from benchmarks.cluster.load import Figures, Load
 from benchmarks.cluster.measured import MeasuredError, measured_scheduler, pin_others
-from benchmarks.cluster.throughput import Throughput, measure_throughput
-from tests.e2e.cluster.schedulers import Limits
+from benchmarks.cluster.throughput import Throughput, measure_throughput, shipped_limits
+from tests.e2e.cluster.schedulers import UNLIMITED
 from tests.fakes.apiserver.kubeconfig import write_kubeconfig
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SIZES = (100, 500, 1_000, 5_000, 10_000)
 PODS_A_NODE = 4
-DEFAULT_LIMITS = Limits(50, 100)
-"""Of kube-scheduler, where nobody sets others."""
 CORE = 0
 TABLE = (
     "names",
@@ -83,10 +80,10 @@ def main() -> None:
         throughput: dict[str, Throughput] = {}
         if not given.without:
             nodes, count, rounds = given.hollow_nodes, given.hollow_pods, given.rounds
-            throughput[""] = measure_throughput(base / "unlimited", nodes=nodes, count=count, rounds=rounds)
-            throughput["_default_limits"] = measure_throughput(
-                base / "limited", nodes=nodes, count=min(count, 300), rounds=min(rounds, 2), limits=DEFAULT_LIMITS
-            )
+            for under, limits in (("", shipped_limits()), ("_unlimited", UNLIMITED)):
+                throughput[under] = measure_throughput(
+                    base / f"t{under}", nodes=nodes, count=count, rounds=rounds, limits=limits
+                )
         pin_others(CORE)
         result = measure(base / "main", given.nodes, given.pairs)
         growth = [measure(base / str(size), size, given.pairs // 2) for size in SIZES] if given.growth else []

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import urllib3
+import yaml
 
 from benchmarks.cluster.measured import cpu_seconds, measured_scheduler
 from tests.e2e.cluster import pods
@@ -26,10 +27,11 @@ from tests.e2e.cluster.cluster import running_control_plane
 from tests.e2e.cluster.control_plane import Component, ControlPlane
 from tests.e2e.cluster.hollow import hollow_nodes
 from tests.e2e.cluster.prerequisites import kubernetes_programs
-from tests.e2e.cluster.schedulers import UNLIMITED, ExtenderAddress, Limits, scheduler_with
+from tests.e2e.cluster.schedulers import ExtenderAddress, Limits, scheduler_with
 from tests.e2e.node.workload import share
 from tests.fakes.inventories import made_up_inventory
 
+CONFIGURATION = Path(__file__).resolve().parents[2] / "daemonset" / "scheduler" / "configmap.yaml"
 OURS, PLAIN = "vcuda-scheduler", "plain-scheduler"
 ROUND_SECONDS = 300.0
 STARTUP = 20
@@ -55,7 +57,14 @@ class Throughput:
     rounds_without: tuple[Round, ...]
 
 
-def measure_throughput(folder: Path, *, nodes: int, count: int, rounds: int, limits: Limits = UNLIMITED) -> Throughput:
+def shipped_limits() -> Limits:
+    """Those of the kube-scheduler that the chart installs."""
+    text = yaml.safe_load(CONFIGURATION.read_text())["data"]["kube-scheduler.yaml"]
+    connection = yaml.safe_load(text)["clientConnection"]
+    return Limits(connection["qps"], connection["burst"])
+
+
+def measure_throughput(folder: Path, *, nodes: int, count: int, rounds: int, limits: Limits) -> Throughput:
     inventories = {f"hollow-{number:04d}": made_up_inventory(f"hollow-{number:04d}") for number in range(nodes)}
     found: dict[str, list[Round]] = {OURS: [], PLAIN: []}
     with (
