@@ -202,6 +202,8 @@ async def test_what_is_odd_in_a_good_request_is_one_sentence_for_its_node_or_pod
         made["metadata"]["annotations"] = {"tencent.com/vcuda-allocation": "{", "tencent.com/vcuda-inventory": "{"}
         status, answer = await scene.filter(replica, made, "n1", "later", "foreign", "plain", "unknown", "")
         assert (status, answer["NodeNames"], answer["Error"]) == (200, ["n1"], "")
+        status, answer = await scene.filter(replica, made, "later", "foreign", "plain", "unknown", "")
+        assert (status, answer["NodeNames"], answer["Error"]) == (200, [], "")
         assert answer["FailedAndUnresolvableNodes"] == {
             "later": "node has a GPU inventory that this vcuda cannot read",
             "foreign": "node has a GPU inventory that this vcuda cannot read",

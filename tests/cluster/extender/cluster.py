@@ -113,7 +113,7 @@ class Cluster:
         self.tasks: list[asyncio.Task[Any]] = []
         self.late: list[Sent] = []
         self.outsiders: set[PodUid] = set()
-        self.asked_at: dict[PodUid, tuple[float, int]] = {}
+        self.asked_at: dict[PodUid, tuple[float, ClusterPod]] = {}
         self.heard: dict[PodUid, ClusterPod] = {}
         self.wrong: list[str] = []
         self.life = 0

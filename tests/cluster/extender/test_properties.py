@@ -291,12 +291,13 @@ class Scheduling(RuleBasedStateMachine):
             for uid, held in book.holdings.items():
                 if held.hold is not Hold.RESERVED:
                     continue
-                asked, version = cluster.asked_at[uid]
+                asked, then = cluster.asked_at[uid]
                 seen, known = cluster.seen(uid), cluster.api.pods.get(uid)
                 gang = (seen or known) is not None and (seen or known).gang is not None  # type: ignore[union-attr]
                 assert asked <= cluster.now < asked + (PATIENCE.gang if gang else PATIENCE.reservation), (name, uid)
-                if seen is not None and int(seen.pod.resource_version) > version:
-                    assert not seen.is_refused, (name, uid)
+                if seen is not None and int(seen.pod.resource_version) > int(then.pod.resource_version):
+                    # An older refusal still stands while the pod is tried again: only another one is news.
+                    assert not seen.is_refused or seen.condition == then.condition, (name, uid)
                     assert not seen.pod.deleting, (name, uid)
 
     @invariant()
@@ -343,7 +344,7 @@ class Scheduling(RuleBasedStateMachine):
         assert refused <= set(names) - set(answer.names)
         assert answer.names or refused == set(names), "a pod that waits is told why, of every node"
         if answer.names:
-            self.cluster.asked_at[found.uid] = self.cluster.now, int(found.pod.resource_version)
+            self.cluster.asked_at[found.uid] = self.cluster.now, found
 
     def _bind(self, found: ClusterPod, name: str, stay: bool, fate: Fate, read: Fate, turns: int) -> None:
         """`stay`: to the node that filter has chosen, as kube-scheduler does."""
