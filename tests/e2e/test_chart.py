@@ -30,6 +30,7 @@ SERVER_KINDS = {
     "Service": ("/api/v1", "services"),
     "DaemonSet": ("/apis/apps/v1", "daemonsets"),
     "Deployment": ("/apis/apps/v1", "deployments"),
+    "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
     "ClusterRole": ("/apis/rbac.authorization.k8s.io/v1", "clusterroles"),
     "ClusterRoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "clusterrolebindings"),
@@ -175,7 +176,6 @@ def test_kube_scheduler_reads_its_configuration_without_complaint(
 ) -> None:
     text = admin.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/vcuda-scheduler")["data"]["kube-scheduler.yaml"]
     configuration = yaml.safe_load(text)
-    configuration["extenders"][0]["tlsConfig"]["caFile"] = str(cluster.authority.certificate)  # read at once
     configuration["clientConnection"]["kubeconfig"] = str(cluster.control_plane.admin_kubeconfig)
     given, written = tmp_path / "given.yaml", tmp_path / "written.yaml"
     given.write_text(yaml.safe_dump(configuration))
@@ -186,6 +186,7 @@ def test_kube_scheduler_reads_its_configuration_without_complaint(
     managed = [resource["name"] for resource in understood["extenders"][0]["managedResources"]]
     assert managed == ["tencent.com/vcuda-core", "tencent.com/vcuda-memory"]
     assert understood["extenders"][0]["httpTimeout"] == "10s"
+    assert understood["extenders"][0]["urlPrefix"] == "http://127.0.0.1:8444"
     assert [profile["schedulerName"] for profile in understood["profiles"]] == ["vcuda-scheduler"]
 
 
