@@ -315,14 +315,20 @@ def test_a_kube_scheduler_elsewhere_is_known_by_its_certificate_and_our_own_leas
     assert all(
         each["name"] == "extender" for pod in running.pods("vcuda-scheduler") for each in pod["spec"]["containers"]
     )
-    asked_by_us = {(each.verb, each.status) for each in asked(running.cluster) if _is_our_lease(each)}
-    assert {status for _, status in asked_by_us} <= {200, 201, 404, 409}
-    used = {verb for verb, status in asked_by_us if status in (200, 201)}
-    assert used == {verb for account, verb, resource in granted(running) if resource == "leases"}
+    wanted = {verb for account, verb, resource in granted(running) if resource == "leases"}
+    wait_until(
+        lambda: wanted == {each.verb for each in _of_our_lease(running) if each.status in (200, 201)},
+        "each right to the Lease is used",
+        seconds=30,
+        every=0.5,
+        evidence=lambda: str([*map(str, _of_our_lease(running))]),
+    )
+    assert {each.status for each in _of_our_lease(running)} <= {200, 201, 404, 409}
 
 
-def _is_our_lease(request: Asked) -> bool:
-    return (request.resource, request.program) == ("leases", "vcuda")
+def _of_our_lease(release: Release) -> list[Asked]:
+    """What the extender asked of it; kube-scheduler has the same account."""
+    return [each for each in asked(release.cluster) if (each.resource, each.program) == ("leases", "vcuda")]
 
 
 def test_after_the_release_is_gone_pods_are_made_as_if_it_had_never_been(running: Release) -> None:
@@ -340,7 +346,8 @@ def test_after_the_release_is_gone_pods_are_made_as_if_it_had_never_been(running
 def test_it_can_be_installed_again_beside_what_was_left(running: Release) -> None:
     running.say("install", "vcuda", str(manifests.CHART), *EMULATED_VALUES)
     running.wait_rolled_out()
-    # Whether pods are ready is told by one controller and where they are by another, each in its own time.
+    # That pods are ready is told by one controller and where they are by another, each in its own time. Five
+    # reinstallations of five were answered at the first try.
     wait_until(
         lambda: _scheduler_name(running) == "vcuda-scheduler",
         "the webhook is asked again",
