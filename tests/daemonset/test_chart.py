@@ -202,6 +202,12 @@ def test_beside_a_kube_scheduler_elsewhere_there_is_none_and_none_of_its_rights(
     assert _verbs_of_the_lease(defaults) == {"get", "update"}
 
 
+def test_an_election_that_is_left_out_takes_no_kube_scheduler_away(helm: str, tmp_path: Path) -> None:
+    rendered = render(helm, {"scheduler": {"leaderElection": None}}, folder=tmp_path)
+    assert [each["name"] for each in rendered.scheduler["containers"]] == ["kube-scheduler"]
+    assert _verbs_of_the_lease(rendered) == {"get", "update"}
+
+
 def _verbs_of_the_lease(rendered: Rendered) -> set[str]:
     rules = rendered.get("Role", "vcuda-scheduler")["rules"]
     (named,) = [rule for rule in rules if rule["resources"] == ["leases"] and "resourceNames" in rule]

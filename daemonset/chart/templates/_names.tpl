@@ -46,9 +46,9 @@ a in {{ include "vcuda.list" (list (print $domain "/predicate-time") (print $dom
 (object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(c, has(c.resources) && (has(c.resources.limits) && c.resources.limits.exists(r, r in {{ include "vcuda.list" . }}) || has(c.resources.requests) && c.resources.requests.exists(r, r in {{ include "vcuda.list" . }})))
 {{- end -}}
 
-{{/* Not empty where the chart brings kube-scheduler and the extender stands beside it. */}}
+{{/* Not empty where the chart brings kube-scheduler and the extender stands beside it: wherever nothing else is said. */}}
 {{- define "vcuda.isBesideKubeScheduler" -}}
-{{- if eq .Values.scheduler.leaderElection "kube-scheduler" }}yes{{ end -}}
+{{- if ne (.Values.scheduler.leaderElection | toString) "own" }}yes{{ end -}}
 {{- end -}}
 
 {{/* Not empty where kube-scheduler asks on its pod's loopback, without TLS: nobody else is there, and no certificate is wanted. */}}
