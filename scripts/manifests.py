@@ -42,9 +42,9 @@ def helm() -> str:
     return subprocess.run([BUILD], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
-def render(program: str, *flags: str, namespace: str = NAMESPACE) -> str:
+def render(program: str, *flags: str, namespace: str = NAMESPACE, chart: Path = CHART) -> str:
     """What `helm template` says to the chart, with whatever values the flags set."""
-    command = [program, "template", "vcuda", str(CHART), "--namespace", namespace, "--kube-version", KUBERNETES, *flags]
+    command = [program, "template", "vcuda", str(chart), "--namespace", namespace, "--kube-version", KUBERNETES, *flags]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 

@@ -256,7 +256,14 @@ class SchedulerSettings:
 
 
 def _check_together(settings: SchedulerSettings) -> None:
-    certificates, leader = settings.certificates, settings.leader
+    certificates, leader, serving = settings.certificates, settings.leader, settings.serving
+    if serving.loopback_port and settings.callers.authority is not None:
+        raise ConfigError(
+            "--loopback-port is without TLS, so nobody can show there the certificate that --client-ca-file wants; "
+            "give one of the two"
+        )
+    if serving.loopback_port and serving.loopback_port == serving.port:
+        raise ConfigError(f"--loopback-port and --listen-port are both {serving.port}; give two ports")
     if (certificates.cert_file is None) != (certificates.key_file is None):
         raise ConfigError("--tls-cert-file and --tls-key-file go together; give both, or none for our own authority")
     if certificates.life > certificates.authority_life / 3:

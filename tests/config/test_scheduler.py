@@ -58,6 +58,11 @@ def test_words_become_values() -> None:
         ({"tls-cert-file": "/c"}, "--tls-cert-file and --tls-key-file go together"),
         ({"certificate-life": "200h", "authority-life": "500h"}, "--certificate-life: 200h is longer than a third of"),
         ({"lease-retry": "6s"}, "--lease-retry: 6s leaves no room"),
+        (
+            {"loopback-port": "8444", "client-ca-file": "/ca"},
+            "--loopback-port is without TLS, so nobody can show there",
+        ),
+        ({"loopback-port": "8443"}, "--loopback-port and --listen-port are both 8443; give two ports"),
         ({"kube-api-qps": "0"}, "--kube-api-qps: '0' is not a whole number from 1 to 999999"),
         ({"certificate-names": "a b"}, "--certificate-names: 'a b' is neither an address nor a host name"),
         ({"namespace": "A"}, "--namespace: 'A' is not the name of an object"),

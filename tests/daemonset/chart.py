@@ -46,6 +46,14 @@ class Rendered:
         return pod
 
     @property
+    def extender(self) -> Object:
+        """Our container: a sidecar of kube-scheduler, or alone in its pod."""
+        pod = self.scheduler
+        (container,) = pod["initContainers"] if "initContainers" in pod else pod["containers"]
+        found: Object = container
+        return found
+
+    @property
     def configuration(self) -> Object:
         """KubeSchedulerConfiguration, as kube-scheduler will read it."""
         text = self.get("ConfigMap", "vcuda-scheduler")["data"]["kube-scheduler.yaml"]

@@ -12,9 +12,10 @@ from deviceplugin.model.units import ResourceNames
 from scripts import manifests
 from tests.daemonset.chart import Object, render
 from tests.daemonset.manifests import ROOT, documents
+from tests.daemonset.value_sets import VALUE_SETS
 
 DOCS = manifests.ROOT / "docs"
-GUIDES = [DOCS / "install.md", DOCS / "gangs.md", DOCS / "volcano.md", ROOT / "README.md"]
+GUIDES = [DOCS / "install.md", DOCS / "gangs.md", DOCS / "volcano.md", DOCS / "scheduler.md", ROOT / "README.md"]
 GROUPS = ("agent", "scheduler", "webhook", "policy", "hami", "monitoring", "image")
 _VALUE = re.compile(rf"(?:`|--set |,)(?!hami[.]io)((?:{'|'.join(GROUPS)})(?:\.[A-Za-z]+)+)")
 _HAMIS = "## Coming from HAMi"
@@ -50,6 +51,21 @@ def test_the_values_of_the_guide_to_gangs_are_taken(helm: str, tmp_path: Path) -
     assert rendered.scheduler["containers"][0]["image"] == "registry.k8s.io/scheduler-plugins/kube-scheduler:TAG"
     rules = rendered.get("ClusterRole", "vcuda-scheduler")["rules"]
     assert rules[-1]["resources"] == ["podgroups", "podgroups/status"]
+
+
+def test_the_policy_of_the_guide_to_the_scheduler_is_taken(helm: str, tmp_path: Path) -> None:
+    (values,) = (each for each in _examples(DOCS / "scheduler.md") if "scheduler" in each)
+    (rule,) = render(helm, values, folder=tmp_path).get("NetworkPolicy", "vcuda-scheduler")["spec"]["ingress"]
+    assert [sorted(peer) for peer in rule["from"]] == [["ipBlock"], ["namespaceSelector"]]
+
+
+def test_the_certificate_that_the_guide_shows_the_extender_is_where_the_chart_puts_it(
+    helm: str, tmp_path: Path
+) -> None:
+    (shown,) = (each["extenders"][0] for each in _examples(DOCS / "scheduler.md") if "extenders" in each)
+    rendered = render(helm, VALUE_SETS["the nodes' network"], folder=tmp_path)
+    (ours,) = rendered.configuration["extenders"]
+    assert shown["tlsConfig"].items() <= ours["tlsConfig"].items()
 
 
 def _pod_specs(value: object) -> Iterator[Object]:

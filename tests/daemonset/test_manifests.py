@@ -28,7 +28,12 @@ NEEDED = {
         "patch": "annotations of what a pod holds",
         "delete": "pods of a controller that kubelet refused for our devices",
     },
-    "nodes": {"get": "labels and annotations as they are", "patch": "labels and the inventory annotation"},
+    "nodes": {
+        "get": "labels and annotations as they are",
+        "list": "the reflector of its own node, for the cordon of GPUs",
+        "watch": "the reflector of its own node",
+        "patch": "labels and the inventory annotation",
+    },
     "nodes/pods": {"get": "kubelet's list of pods"},
     "events": {"create": "what happened to a pod or a GPU", "patch": "counting one that happens again"},
 }

@@ -1,12 +1,16 @@
 """The chart's values: all of them described, none taken that is wrong."""
 
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
 from scripts import manifests
-from tests.daemonset.chart import Object, refusal, render
+from tests.daemonset.chart import Object, Rendered, refusal, render
+from tests.daemonset.notes import notes
+from tests.daemonset.value_sets import VALUE_SETS
 
 VALUES = manifests.CHART / "values.yaml"
 
@@ -42,6 +46,29 @@ WRONG = {
         {"scheduler": {"kubeScheduler": {"rules": [{"apiGroups": [""], "resources": ["*"], "verbs": ["get"]}]}}},
         "rules",
     ),
+    "the nodes' network without a certificate": ({"scheduler": {"hostNetwork": True}}, "authority/name"),
+    "a kube-scheduler elsewhere that shows nothing": ({"scheduler": {"leaderElection": "own"}}, "authority/name"),
+    "an authority, and nothing to show it": (
+        {"scheduler": {"callers": {"authority": {"name": "ca"}}}},
+        "certificateSecret",
+    ),
+    "a certificate that nobody asks for": ({"scheduler": {"callers": {"certificateSecret": "c"}}}, "certificateSecret"),
+    "callers without a name": ({"scheduler": {"callers": {"names": []}}}, "names"),
+    "callers in one word": ({"scheduler": {"callers": {"names": ["a,b"]}}}, "names"),
+    "an election that the chart does not make": ({"scheduler": {"leaderElection": "none"}}, "leaderElection"),
+    "a policy that lets nobody through, or all": ({"scheduler": {"networkPolicy": {"enabled": True}}}, "from"),
+    "a policy for the nodes' network": (
+        {
+            "scheduler": {
+                "hostNetwork": True,
+                "callers": {"authority": {"name": "ca"}, "certificateSecret": "c"},
+                "networkPolicy": {"enabled": True, "from": [{"ipBlock": {"cidr": "10.0.0.0/24"}}]},
+            }
+        },
+        "networkPolicy/enabled",
+    ),
+    "a spread over nothing": ({"scheduler": {"topologySpreadConstraints": [{"maxSkew": 1}]}}, "topologyKey"),
+    "an update strategy that is none": ({"agent": {"updateStrategy": "Recreate"}}, "updateStrategy"),
     "nothing where a name is needed": ({"image": {"repository": ""}}, "repository"),
 }
 
@@ -96,3 +123,48 @@ def test_every_value_is_described_above_it_or_above_its_neighbours() -> None:
             assert covered, f"nothing says what this is: {line}"
         elif not line.strip():
             described = set()
+
+
+_FREE = ("nodeSelector", "resources")
+"""What users fill in themselves over a default of ours; `hami.resources` alone has values of its own in it."""
+
+
+def _leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    is_free = path[-1:] in [(each,) for each in _FREE] and path[0] != "hami"
+    if not isinstance(value, dict) or not value or is_free:
+        yield path
+        return
+    for key, inner in value.items():
+        yield from _leaves(inner, (*path, key))
+
+
+def _without(values: Object, path: tuple[str, ...]) -> Object | None:
+    """The same with the default at this place; None where nothing is said of it."""
+    key, *rest = path
+    if key not in values:
+        return None
+    if not rest:
+        return {other: value for other, value in values.items() if other != key}
+    inner = _without(values[key], tuple(rest))
+    return None if inner is None else {**values, key: inner}
+
+
+def _differs(helm: str, values: Object, other: Object, folder: Path) -> bool:
+    """Whether one of the two is refused counts as a difference too: a value that others demand is read."""
+    return _shown(helm, values, folder) != _shown(helm, other, folder)
+
+
+def _shown(helm: str, values: Object, folder: Path) -> tuple[Rendered | None, str]:
+    try:
+        return render(helm, values, folder=folder), notes(helm, values, folder=folder)
+    except subprocess.CalledProcessError:
+        return None, ""
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, id=".".join(path)) for path in _leaves(yaml.safe_load(VALUES.read_text()))]
+)
+def test_every_value_changes_something(helm: str, tmp_path: Path, path: tuple[str, ...]) -> None:
+    said = [(values, other) for values in VALUE_SETS.values() if (other := _without(values, path)) is not None]
+    assert said, "no set of values says anything about it; tests/daemonset/value_sets.py"
+    assert any(_differs(helm, values, other, tmp_path) for values, other in said), "a value that does nothing"

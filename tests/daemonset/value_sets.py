@@ -4,7 +4,7 @@ from tests.daemonset.chart import Object
 
 VALUE_SETS: dict[str, Object] = {
     "defaults": {},
-    "agent alone": {"scheduler": {"enabled": False}},
+    "agent alone": {"scheduler": {"enabled": False}, "agent": {"updateStrategy": "OnDelete"}},
     "scheduler alone": {"agent": {"enabled": False}},
     "without webhook and policy": {"webhook": {"enabled": False}, "policy": {"enabled": False}},
     "cert-manager": {"webhook": {"certificates": {"from": "cert-manager"}}, "monitoring": {"enabled": True}},
@@ -16,6 +16,26 @@ VALUE_SETS: dict[str, Object] = {
         "hami": {"translate": "all", "unlimitedCores": False, "resources": {"count": "example.com/vgpu"}}
     },
     "emulated GPUs": {"agent": {"driver": {"from": "emulated", "emulatedProfile": "laptop"}}},
+    "a kube-scheduler elsewhere": {
+        "scheduler": {
+            "leaderElection": "own",
+            "callers": {
+                "authority": {"kind": "ConfigMap", "name": "callers", "key": "authority.crt"},
+                "names": ["system:kube-scheduler", "scheduler.example.org"],
+            },
+            "networkPolicy": {
+                "enabled": True,
+                "from": [{"ipBlock": {"cidr": "10.0.0.0/24"}}, {"namespaceSelector": {"matchLabels": {"a": "b"}}}],
+            },
+        },
+    },
+    "the nodes' network": {
+        "scheduler": {
+            "hostNetwork": True,
+            "callers": {"authority": {"name": "callers"}, "certificateSecret": "kube-scheduler-client"},
+            "kubeScheduler": {"port": 10260},
+        },
+    },
     "everything else": {
         "operators": {"subjects": [{"kind": "ServiceAccount", "name": "ops", "namespace": "default"}]},
         "resourceDomain": "gpu.example.org",
@@ -27,6 +47,8 @@ VALUE_SETS: dict[str, Object] = {
             "confined": True,
             "port": 5679,
             "maxUnavailable": "10%",
+            "revisionHistoryLimit": 2,
+            "priorityClassName": "",
             "flags": {"sample-period": "2s", "numa": True},
             "env": [{"name": "TZ", "value": "UTC"}],
             "podLabels": {"team": "gpu"},
@@ -36,6 +58,12 @@ VALUE_SETS: dict[str, Object] = {
         "scheduler": {
             "name": "hami-scheduler",
             "replicas": 1,
+            "revisionHistoryLimit": 0,
+            "priorityClassName": "",
+            "topologySpreadConstraints": [
+                {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway"}
+            ],
+            "loopbackPort": 9444,
             "nodePolicy": "fragmentation",
             "gpuPolicy": "link",
             "nodeChoice": "scheduler",
@@ -44,6 +72,7 @@ VALUE_SETS: dict[str, Object] = {
             "podLabels": {"team": "gpu"},
             "affinity": {"nodeAffinity": {}},
             "kubeScheduler": {
+                "image": {"tag": "v1.35.1"},
                 "percentageOfNodesToScore": 100,
                 "featureGates": {"GenericWorkload": True, "GangScheduling": True},
                 "plugins": {"score": {"disabled": [{"name": "ImageLocality"}]}},
@@ -66,5 +95,59 @@ VALUE_SETS: dict[str, Object] = {
             "objectSelector": [{"key": "gpu", "operator": "Exists"}],
         },
         "hami": {"translate": "off"},
+    },
+    "what installations seldom change": {
+        "image": {"digest": f"sha256:{'a' * 64}", "pullPolicy": "Always"},
+        "agent": {
+            "shareMode": False,
+            "nodeSelector": {"pool": "gpu"},
+            "tolerations": [],
+            "priorityClassName": "ours",
+            "resources": {"limits": {"cpu": "1"}},
+            "driver": {"from": "runtime", "runtimeClassName": "nvidia-cdi"},
+            "serviceAccountAnnotations": {"note": "agent"},
+        },
+        "scheduler": {
+            "weight": 3,
+            "reservationTime": "30s",
+            "gangReservationTime": "5m",
+            "httpTimeout": "5s",
+            "nodeSelector": {"pool": "system"},
+            "tolerations": [],
+            "priorityClassName": "ours",
+            "resources": {"limits": {"cpu": "2"}},
+            "env": [{"name": "TZ", "value": "UTC"}],
+            "podAnnotations": {"note": "scheduler"},
+            "serviceAccountAnnotations": {"note": "scheduler"},
+            "kubeScheduler": {
+                "image": {
+                    "repository": "registry.example.org/kube-scheduler",
+                    "digest": f"sha256:{'b' * 64}",
+                    "pullPolicy": "Always",
+                },
+                "qps": 50.5,
+                "burst": 60,
+                "pluginConfig": [{"name": "NodeResourcesFit", "args": {"scoringStrategy": {"type": "MostAllocated"}}}],
+                "verbosity": 4,
+                "resources": {"limits": {"cpu": "2"}},
+            },
+        },
+        "webhook": {
+            "failurePolicy": "Ignore",
+            "timeoutSeconds": 3,
+            "reinvocationPolicy": "Never",
+            "hideGpus": False,
+            "certificates": {"secretName": "tls", "life": "720h", "authorityLife": "8760h"},
+        },
+        "operators": {"role": False},
+        "hami": {
+            "resources": {
+                "memory": "example.com/mem",
+                "memoryPercentage": "example.com/part",
+                "cores": "example.com/cores",
+                "priority": "example.com/priority",
+            }
+        },
+        "monitoring": {"enabled": True, "labels": {"release": "prometheus"}, "interval": "30s"},
     },
 }

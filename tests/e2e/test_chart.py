@@ -30,6 +30,7 @@ SERVER_KINDS = {
     "Service": ("/api/v1", "services"),
     "DaemonSet": ("/apis/apps/v1", "daemonsets"),
     "Deployment": ("/apis/apps/v1", "deployments"),
+    "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
     "ClusterRole": ("/apis/rbac.authorization.k8s.io/v1", "clusterroles"),
     "ClusterRoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "clusterrolebindings"),
@@ -170,23 +171,42 @@ def test_an_upgrade_leaves_the_authority_that_the_scheduler_wrote(
     assert (after["clientConfig"]["caBundle"], after["timeoutSeconds"]) == (bundle, 4)
 
 
-def test_kube_scheduler_reads_its_configuration_without_complaint(
-    installed: str, admin: Client, cluster: Cluster, programs: Path, tmp_path: Path
-) -> None:
-    text = admin.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/vcuda-scheduler")["data"]["kube-scheduler.yaml"]
-    configuration = yaml.safe_load(text)
-    configuration["extenders"][0]["tlsConfig"]["caFile"] = str(cluster.authority.certificate)  # read at once
+def _understood(configuration: Object, cluster: Cluster, programs: Path, folder: Path) -> Object:
+    """What kube-scheduler makes of a configuration; it reads certificates at once."""
+    (extender,) = configuration["extenders"]
+    if "tlsConfig" in extender:
+        shown = cluster.authority.issue("caller", common_name="system:kube-scheduler")
+        files = {"caFile": cluster.authority.certificate, "certFile": shown.certificate, "keyFile": shown.key}
+        extender["tlsConfig"].update({name: str(file) for name, file in files.items()})
     configuration["clientConnection"]["kubeconfig"] = str(cluster.control_plane.admin_kubeconfig)
-    given, written = tmp_path / "given.yaml", tmp_path / "written.yaml"
+    given, written = folder / "given.yaml", folder / "written.yaml"
     given.write_text(yaml.safe_dump(configuration))
     command = [str(programs / "kube-scheduler"), f"--config={given}", f"--write-config-to={written}", "--secure-port=0"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout
-    understood = yaml.safe_load(written.read_text())
-    managed = [resource["name"] for resource in understood["extenders"][0]["managedResources"]]
+    understood: Object = yaml.safe_load(written.read_text())
+    return understood
+
+
+def test_kube_scheduler_reads_its_configuration_without_complaint(
+    installed: str, admin: Client, cluster: Cluster, programs: Path, tmp_path: Path
+) -> None:
+    text = admin.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/vcuda-scheduler")["data"]["kube-scheduler.yaml"]
+    understood = _understood(yaml.safe_load(text), cluster, programs, tmp_path)
+    (extender,) = understood["extenders"]
+    managed = [resource["name"] for resource in extender["managedResources"]]
     assert managed == ["tencent.com/vcuda-core", "tencent.com/vcuda-memory"]
-    assert understood["extenders"][0]["httpTimeout"] == "10s"
+    assert (extender["httpTimeout"], extender["urlPrefix"]) == ("10s", "http://127.0.0.1:8444")
     assert [profile["schedulerName"] for profile in understood["profiles"]] == ["vcuda-scheduler"]
+
+
+def test_kube_scheduler_on_the_nodes_network_takes_the_certificate_that_it_is_to_show(
+    cluster: Cluster, helm: str, programs: Path, tmp_path: Path
+) -> None:
+    configuration = render(helm, VALUE_SETS["the nodes' network"], folder=tmp_path).configuration
+    (extender,) = _understood(configuration, cluster, programs, tmp_path)["extenders"]
+    assert (extender["urlPrefix"], extender["enableHTTPS"]) == ("https://127.0.0.1:8443", True)
+    assert set(extender["tlsConfig"]) == {"serverName", "caFile", "certFile", "keyFile"}
 
 
 def _as(admin: Client, account: str) -> Client:

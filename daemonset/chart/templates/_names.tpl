@@ -45,3 +45,13 @@ a in {{ include "vcuda.list" (list (print $domain "/predicate-time") (print $dom
 {{- define "vcuda.asksFor" -}}
 (object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(c, has(c.resources) && (has(c.resources.limits) && c.resources.limits.exists(r, r in {{ include "vcuda.list" . }}) || has(c.resources.requests) && c.resources.requests.exists(r, r in {{ include "vcuda.list" . }})))
 {{- end -}}
+
+{{/* Not empty where the chart brings kube-scheduler and the extender stands beside it: wherever nothing else is said. */}}
+{{- define "vcuda.isBesideKubeScheduler" -}}
+{{- if ne (.Values.scheduler.leaderElection | toString) "own" }}yes{{ end -}}
+{{- end -}}
+
+{{/* Not empty where kube-scheduler asks on its pod's loopback, without TLS: nobody else is there, and no certificate is wanted. */}}
+{{- define "vcuda.asksOnLoopback" -}}
+{{- if and (include "vcuda.isBesideKubeScheduler" .) (not .Values.scheduler.hostNetwork) (not .Values.scheduler.callers.authority.name) }}yes{{ end -}}
+{{- end -}}

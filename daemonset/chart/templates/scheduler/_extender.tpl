@@ -1,0 +1,136 @@
+{{/* Our own container: beside kube-scheduler a sidecar of it, otherwise alone in its pod. */}}
+{{- define "vcuda.extender" -}}
+- name: extender
+{{- if include "vcuda.isBesideKubeScheduler" . }}
+  # A sidecar, not a second container: kube-scheduler starts when the extender can answer, and ends before it.
+  restartPolicy: Always
+{{- end }}
+  image: {{ include "vcuda.image" . }}
+{{- with .Values.image.pullPolicy }}
+  imagePullPolicy: {{ . }}
+{{- end }}
+  args:
+    - scheduler
+    - --listen-port={{ .Values.scheduler.port }}
+{{- if include "vcuda.asksOnLoopback" . }}
+    # kube-scheduler asks here; nobody else reaches the loopback of this pod.
+    - --loopback-port={{ .Values.scheduler.loopbackPort }}
+{{- end }}
+{{- with .Values.scheduler.callers }}
+{{- if .authority.name }}
+    - --client-ca-file=/etc/vcuda/callers/{{ .authority.key }}
+    - --client-names={{ join "," .names }}
+{{- end }}
+{{- end }}
+{{- if include "vcuda.isBesideKubeScheduler" . }}
+    # The extender of the pod whose kube-scheduler leads is the one that is asked.
+    - --leader-election=kube-scheduler
+{{- else }}
+    - --leader-election=own
+{{- end }}
+    - --lease-name=vcuda-scheduler
+    - --scheduler-name={{ .Values.scheduler.name }}
+    - --node-policy={{ .Values.scheduler.nodePolicy }}
+    - --gpu-policy={{ .Values.scheduler.gpuPolicy }}
+    - --node-choice={{ .Values.scheduler.nodeChoice }}
+    - --reservation-time={{ .Values.scheduler.reservationTime }}
+    - --gang-reservation-time={{ .Values.scheduler.gangReservationTime }}
+    - --default-cores={{ .Values.webhook.defaultCores }}
+    - --share-memory={{ .Values.webhook.shareMemory }}
+{{- with .Values.webhook.runtimeClass }}
+    - --runtime-class={{ . }}
+{{- end }}
+    - --hide-gpus={{ .Values.webhook.hideGpus }}
+    - --translate-hami={{ include "vcuda.hamiScope" . }}
+{{- if ne (include "vcuda.hamiScope" .) "off" }}
+    - --hami-unlimited-cores={{ .Values.hami.unlimitedCores }}
+    - --hami-count-resource={{ .Values.hami.resources.count }}
+    - --hami-memory-resource={{ .Values.hami.resources.memory }}
+    - --hami-memory-percentage-resource={{ .Values.hami.resources.memoryPercentage }}
+    - --hami-cores-resource={{ .Values.hami.resources.cores }}
+    - --hami-priority-resource={{ .Values.hami.resources.priority }}
+{{- end }}
+{{- if ne .Values.resourceDomain "tencent.com" }}
+    - --resource-domain={{ .Values.resourceDomain }}
+{{- end }}
+{{- if and .Values.webhook.enabled (eq .Values.webhook.certificates.from "self") }}
+    - --webhook-configuration=vcuda-scheduler
+{{- else }}
+    - --webhook-configuration= # its caBundle is somebody else's to keep
+{{- end }}
+{{- if eq .Values.webhook.certificates.from "self" }}
+    - --service-name=vcuda-scheduler
+    - --certificate-secret={{ include "vcuda.certificateSecret" . }}
+    - --certificate-life={{ .Values.webhook.certificates.life }}
+    - --authority-life={{ .Values.webhook.certificates.authorityLife }}
+{{- else }}
+    - --tls-cert-file=/etc/vcuda/certificate/tls.crt
+    - --tls-key-file=/etc/vcuda/certificate/tls.key
+{{- end }}
+{{- range $flag, $value := .Values.scheduler.flags }}
+    - --{{ $flag }}={{ $value }}
+{{- end }}
+  env:
+{{- if not .Values.scheduler.hostNetwork }}
+    # Our name as a replica. On the node's network it is the node's host name, as it is kube-scheduler's in the Lease.
+    - name: POD_NAME
+      valueFrom:
+        fieldRef:
+          fieldPath: metadata.name
+{{- end }}
+    - name: POD_NAMESPACE
+      valueFrom:
+        fieldRef:
+          fieldPath: metadata.namespace
+{{- with .Values.scheduler.env }}
+    {{- toYaml . | nindent 4 }}
+{{- end }}
+  ports:
+    - name: https
+      containerPort: {{ .Values.scheduler.port }}
+  startupProbe:
+    # Reading a large cluster takes a while. Both ports are open before this says yes; then kube-scheduler may start.
+    httpGet:
+      path: /readyz
+      port: https
+      scheme: HTTPS
+    periodSeconds: 1
+    timeoutSeconds: 3
+    failureThreshold: 180
+  livenessProbe:
+    httpGet:
+      path: /healthz
+      port: https
+      scheme: HTTPS
+    periodSeconds: 10
+    timeoutSeconds: 3
+    failureThreshold: 3
+  readinessProbe:
+    httpGet:
+      path: /readyz
+      port: https
+      scheme: HTTPS
+    periodSeconds: 5
+    timeoutSeconds: 3
+  resources: {{- toYaml .Values.scheduler.resources | nindent 4 }}
+  securityContext:
+    privileged: false
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    capabilities:
+      drop: ["ALL"]
+  volumeMounts:
+    # Where the credentials of the pod's account are put together; the image cannot be written.
+    - name: tmp
+      mountPath: /tmp
+{{- if ne .Values.webhook.certificates.from "self" }}
+    - name: certificate
+      mountPath: /etc/vcuda/certificate
+      readOnly: true
+{{- end }}
+{{- if .Values.scheduler.callers.authority.name }}
+    - name: callers
+      mountPath: /etc/vcuda/callers
+      readOnly: true
+{{- end }}
+{{- end -}}

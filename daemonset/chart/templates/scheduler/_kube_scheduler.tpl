@@ -1,0 +1,52 @@
+{{/* The stock kube-scheduler, which asks the extender beside it. */}}
+{{- define "vcuda.kubeScheduler" -}}
+- name: kube-scheduler
+  image: {{ include "vcuda.kubeSchedulerImage" . }}
+{{- with .Values.scheduler.kubeScheduler.image.pullPolicy }}
+  imagePullPolicy: {{ . }}
+{{- end }}
+  command:
+    - kube-scheduler
+    - --config=/etc/vcuda/scheduler/kube-scheduler.yaml
+    - --profiling=false
+    - --secure-port={{ .Values.scheduler.kubeScheduler.port }}
+    - --v={{ .Values.scheduler.kubeScheduler.verbosity }}
+{{- with .Values.scheduler.kubeScheduler.featureGates }}
+    - --feature-gates={{ $gates := list }}{{ range $gate, $on := . }}{{ $gates = append $gates (printf "%s=%t" $gate $on) }}{{ end }}{{ join "," $gates }}
+{{- end }}
+{{- range $flag, $value := .Values.scheduler.kubeScheduler.flags }}
+    - --{{ $flag }}={{ $value }}
+{{- end }}
+  ports:
+    - name: scheduler
+      containerPort: {{ .Values.scheduler.kubeScheduler.port }}
+  # No readiness of its own: the webhook is served by the other container and does not wait for this one.
+  livenessProbe:
+    httpGet:
+      path: {{ if semverCompare ">=1.31.0-0" .Capabilities.KubeVersion.Version }}/livez{{ else }}/healthz{{ end }}
+      port: scheduler
+      scheme: HTTPS
+    initialDelaySeconds: 10
+    periodSeconds: 10
+    timeoutSeconds: 15
+    failureThreshold: 8
+  resources: {{- toYaml .Values.scheduler.kubeScheduler.resources | nindent 4 }}
+  securityContext:
+    privileged: false
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    capabilities:
+      drop: ["ALL"]
+  volumeMounts:
+    - name: configuration
+      mountPath: /etc/vcuda/scheduler
+      readOnly: true
+{{- if not (include "vcuda.asksOnLoopback" .) }}
+    - name: authority
+      mountPath: /etc/vcuda/authority
+      readOnly: true
+    - name: client
+      mountPath: /etc/vcuda/client
+      readOnly: true
+{{- end }}
+{{- end -}}

@@ -1,0 +1,34 @@
+"""What Helm tells whoever installs the chart, without a cluster.
+
+In: Helm and values. Out: the text of NOTES.txt. `helm template` leaves the notes out and `helm install --dry-run` wants
+an API server, so a copy of the chart carries them in an object.
+"""
+
+import shutil
+from pathlib import Path
+
+import yaml
+
+from scripts import manifests
+from tests.daemonset.chart import NAMESPACE, Object
+
+_CARRIER = """kind: ConfigMap
+metadata: {name: notes}
+data:
+  notes: {{ include "notes" . | toJson }}
+"""
+
+
+def notes(helm: str, values: Object | None = None, *, folder: Path) -> str:
+    copy, file = folder / "chart", folder / "values.yaml"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(manifests.CHART, copy)
+    templates = copy / "templates"
+    text = (templates / "NOTES.txt").read_text()
+    (templates / "_notes.tpl").write_text('{{ define "notes" }}' + text + "{{ end }}")
+    (templates / "notes.yaml").write_text(_CARRIER)
+    file.write_text(yaml.safe_dump(values or {}))
+    rendered = manifests.render(
+        helm, f"--values={file}", "--show-only=templates/notes.yaml", namespace=NAMESPACE, chart=copy
+    )
+    return str(yaml.safe_load(rendered)["data"]["notes"])
