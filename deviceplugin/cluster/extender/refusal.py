@@ -28,6 +28,8 @@ PREFERRED = Refusal("another node was preferred")
 TOGETHER = Refusal("the pod's containers do not fit together")
 GIVEN_UP = Refusal("no room found for the pod's containers together, though not every combination was tried")
 GAVE_WAY = Refusal("other members of its gang gave way to pods that could start")
+ROOM = Refusal("its GPUs have room for the pod")
+MAYBE_ROOM = Refusal("its GPUs have room for each container, which were not all tried together")
 GONE = Refusal("pod is bound to another node or gone", resolvable=False)
 
 
