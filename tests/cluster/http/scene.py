@@ -54,6 +54,8 @@ class StandIn:
     async def explain(self, namespace: str, name: str) -> Explanation:
         if name == "elsewhere":
             return Explanation(status=421, sentence="replica b leads", leader="b")
+        if name.startswith("unknown"):
+            return Explanation(status=404, sentence=f"nothing is known of pod {namespace}/{name}")
         return Explanation(msgspec.json.encode({"pod": f"{namespace}/{name}"}))
 
     async def webhook(self, body: bytes) -> Answer:
