@@ -301,7 +301,7 @@ async def test_a_pod_about_which_nobody_asks_is_judged_by_what_is_known_now(tmp_
         assert code == 0
         assert first == (
             "default/large: kube-scheduler has not asked about it; by what is known now none of the 2 nodes carries "
-            "it; its own sums of cores and memory tell kube-scheduler as much, so it need not ask"
+            "it; kube-scheduler's own sums of cores and memory say so too, so it need not ask"
         )
         assert lines[:4] == [
             "  container main: 10 whole GPUs",

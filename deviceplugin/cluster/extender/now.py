@@ -27,9 +27,11 @@ class Judged:
     """`verdicts` has every node; `changes` those of which more is known than what their GPUs lack.
 
     `untried`: how many nodes may carry the pod's several containers together, and may not; only so many are tried.
+    `alone`: the pod has one container, of which the gate is certain.
     `enough`: nodes where kube-scheduler's sums leave enough, whatever single GPUs have.
     """
 
+    alone: bool = True
     verdicts: dict[str, Refusal] = field(default_factory=dict)
     changes: dict[str, str] = field(default_factory=dict)
     open: list[str] = field(default_factory=list)
@@ -39,8 +41,8 @@ class Judged:
 
 
 async def judge_now(books: Books, view: View, settings: Settings, pod: ClusterPod, asked: PodRequest) -> Judged:
-    found, gate, sums, pace = Judged(), Gate(asked), Sums(books, pod), Pace()
-    for name in tuple(books.nodes):
+    found, gate, sums, pace = Judged(alone=len(asked.containers) == 1), Gate(asked), Sums(books, pod), Pace()
+    for name in [name for name, book in books.nodes.items() if book.node is not None]:
         await pace.step()
         against = _by_gate(view, pod, gate, name)
         found.enough += sums.suffice(name)
@@ -48,7 +50,7 @@ async def judge_now(books: Books, view: View, settings: Settings, pod: ClusterPo
             found.verdicts[name] = against
         else:
             _look_elsewhere(found, sums, settings, name)
-    if len(asked.containers) > 1:
+    if not found.alone:
         await _try_together(found, view, settings, pod, asked)
     return found
 

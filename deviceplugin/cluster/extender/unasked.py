@@ -72,7 +72,10 @@ def what_is_known_now(found: Judged, *, unexplained: bool) -> str:
         why = f", so what keeps it waiting lies elsewhere: {_ELSEWHERE}" if unexplained else ""
         return f"{_with_room(found)}{why}"
     if found.barred:
-        return f"on {_of(found.barred, nodes)} GPUs have room, but kube-scheduler takes none of them, as is said below"
+        have = "have" if found.alone else "may have"
+        return (
+            f"on {_of(found.barred, nodes)} GPUs {have} room, but kube-scheduler takes none of them, as is said below"
+        )
     tried = ", as far as its containers were tried together" if found.untried else ""
     return f"{_none(nodes)}{tried}{_by_sums(found) if unexplained else ''}"
 
@@ -87,7 +90,7 @@ def _with_room(found: Judged) -> str:
 def _by_sums(found: Judged) -> str:
     """kube-scheduler does not ask about nodes that its own sums rule out."""
     if not found.enough:
-        return "; its own sums of cores and memory tell kube-scheduler as much, so it need not ask"
+        return "; kube-scheduler's own sums of cores and memory say so too, so it need not ask"
     where = _of(found.enough, len(found.verdicts))
     return f"; by kube-scheduler's own sums {where} would do, so it refuses the pod for something else"
 

@@ -42,8 +42,8 @@ async def test_a_pod_larger_than_any_node_is_judged_now(extender: Extender) -> N
     extender.put_node(node("a", 8))
     found = await said_of(extender, unschedulable(pod("p", cores=1000, blocks=0), CORES))
     assert found.sentence == (
-        "kube-scheduler has not asked about it; by what is known now the one node does not carry it; its own sums of "
-        "cores and memory tell kube-scheduler as much, so it need not ask"
+        "kube-scheduler has not asked about it; by what is known now the one node does not carry it; "
+        "kube-scheduler's own sums of cores and memory say so too, so it need not ask"
     )
     assert (found.now, found.at, found.condition) == (True, 0.0, CORES)
     assert found.asked == ("container main: 10 whole GPUs",)
@@ -58,7 +58,7 @@ async def test_of_a_full_cluster_it_is_said_who_holds_what_and_what_must_become_
     runs(extender, "a", 0, 100, 64)
     runs(extender, "b", 0, 60, 64)
     found = await said_of(extender, unschedulable(pod("p", cores=50, blocks=8), CORES))
-    assert "by what is known now none of the 2 nodes carries it; its own sums" in found.sentence
+    assert "by what is known now none of the 2 nodes carries it; kube-scheduler's own sums" in found.sentence
     assert [each.node for each in found.nodes] == ["b", "a"]
     assert found.nodes[0].gpus[0].holders == ("d/on-b-0: 60 cores, 64 blocks (bound)",)
     assert found.nodes[0].change == "10 more cores and 8 blocks (2 GiB) more must become free on GPU 0"
@@ -118,6 +118,20 @@ async def test_what_kube_scheduler_holds_against_a_node_whose_gpus_have_room_is_
     assert "on the one node GPUs have room, but kube-scheduler takes none of them" in found.sentence
     assert (found.nodes[0].reason, found.nodes[0].change) == (reason, change)
     assert [gpu.against for gpu in found.nodes[0].gpus] == ["only 40 cores free", ""]
+
+
+async def test_of_several_containers_it_is_not_claimed_that_a_barred_node_has_room(extender: Extender) -> None:
+    extender.put_node(replace(node("a", 2), unschedulable=True))
+    several = unschedulable(pod("p", more=[("side", ContainerRole.APP, 60, 1)]), TAINT)
+    assert "on the one node GPUs may have room, but" in (await said_of(extender, several)).sentence
+
+
+async def test_a_node_that_was_deleted_and_still_has_pods_is_none(extender: Extender) -> None:
+    extender.put_node(node("a", 2))
+    runs(extender, "a", 0, 60, 8)
+    extender.drop_node("a")
+    found = await said_of(extender, unschedulable(pod("p"), TAINT))
+    assert (found.sentence.endswith("no node is known"), found.reasons) == (True, {})
 
 
 async def test_where_the_sums_would_do_and_no_gpu_does_it_is_not_for_the_sums_that_nobody_asked(
