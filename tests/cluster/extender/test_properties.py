@@ -8,7 +8,6 @@ the extender cannot know before it is told, and says where it is too much; the n
 
 import os
 from dataclasses import replace
-from itertools import count
 
 import pytest
 from hypothesis import Phase, settings
@@ -18,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from deviceplugin.cluster.extender.holding import Hold
 from deviceplugin.cluster.extender.reservations import Patience
 from deviceplugin.model.allocation import GpuShare, PodUid
-from deviceplugin.model.cluster_pod import ClusterPod, ScheduledCondition
+from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.gang import Gang
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.placement.occupancy import occupied
@@ -49,7 +48,6 @@ class Scheduling(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.cluster = Cluster(NODES)
-        self.words = count(1)
 
     @initialize(sizes=st.lists(SIZES, min_size=2, max_size=4))
     def some_pods(self, sizes: list[tuple[int, int]]) -> None:
@@ -160,7 +158,7 @@ class Scheduling(RuleBasedStateMachine):
             members = [each for each in self._all_waiting() if found.gang is not None and each.gang == found.gang]
             for each in members or [found]:
                 if not each.pod.node:
-                    self.cluster.api.put(self._refused(each))
+                    self.cluster.api.put(refused(each, ""))
         elif found.pod.node:
             self.cluster.api.put(ended(found, how))
 
@@ -168,7 +166,7 @@ class Scheduling(RuleBasedStateMachine):
     def what_was_reserved_is_not_wanted_any_more(self, which: int, how: str) -> None:
         if (found := self._waiting(which)) is not None:
             self._filter(found, *NODES)
-            self.cluster.api.put(deleting(found) if how == "deleting" else self._refused(found))
+            self.cluster.api.put(deleting(found) if how == "deleting" else refused(found, ""))
             self.the_watch_catches_up()
 
     @rule(which=WHICH, other=WHICH, name=NODE, claimed=NODE, copied=st.booleans())
@@ -267,11 +265,6 @@ class Scheduling(RuleBasedStateMachine):
                 assert not held
             elif seen.pod.node and (held or not self._is_over(uid)):  # else a read was faster than the watch
                 assert [(each.node, each.hold) for each in held] == [(seen.pod.node, Hold.BOUND)]
-
-    def _refused(self, found: ClusterPod) -> ClusterPod:
-        """In words of its own: kube-scheduler writes nothing where a refusal would only be said again."""
-        condition = ScheduledCondition(is_true=False, reason="Unschedulable", text=next(self.words))
-        return replace(refused(found, ""), condition=condition)
 
     def _is_over(self, uid: PodUid) -> bool:
         known = self.cluster.api.pods.get(uid)
