@@ -5,6 +5,7 @@
     ├── ParseError         foreign text that does not say what it should (topology, profile, annotation, checkpoint)
     ├── RequestError       a request that no GPU could ever serve
     ├── CapacityError      a good request that does not fit now
+    │   └── GivenUpError   or that might, and not every way was tried
     ├── IdentityError      kubelet asked, and it is not known for which container
     ├── OwnershipError     what kubelet proves at PreStartContainer cannot be carried out
     ├── HardwareError      the driver is missing, broken or does not answer
@@ -60,6 +61,10 @@ class CapacityError(VcudaError):
     """A good request that nothing free can serve now."""
 
     status = "RESOURCE_EXHAUSTED"
+
+
+class GivenUpError(CapacityError):
+    """No room was found in the time there is for the search; there may be some."""
 
 
 class IdentityError(VcudaError):

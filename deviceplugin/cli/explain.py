@@ -47,8 +47,8 @@ def explain(
 ) -> None:
     """Say why a pod is where it is, or why it waits.
 
-    POD is a name, or NAMESPACE/NAME. Shows the last verdict about it for each node and GPU, and what would have to
-    change for it to fit.
+    POD is a name, or NAMESPACE/NAME. Shows the last verdict about it for each node and GPU, or where kube-scheduler did
+    not ask for one what is known now, and what would have to change for it to fit.
     """
     log.open_log(level="error", format_="console")  # warnings about credentials are not what was asked for
     if "/" in pod:
@@ -83,6 +83,8 @@ def _as_text(found: dict[str, Any]) -> str:
         lines = [f"{found['pod']}: {found['sentence']}", *(f"  {asked}" for asked in found["asked"])]
         if found["at"]:
             lines.append(f"  kube-scheduler last asked at {_clock(found['at'])}")
+        if found.get("condition"):
+            lines.append(f"  the pod's condition PodScheduled says: {found['condition']}")
         if found["reasons"]:
             lines.append("")
             lines += (f"{count:>6} node{'s' * (count != 1)}: {reason}" for reason, count in found["reasons"].items())

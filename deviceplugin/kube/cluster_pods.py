@@ -5,6 +5,7 @@ nothing of ours are dropped by a search of their bytes; the server itself leaves
 watcher is their deletion: kubelet says so only when all containers have stopped.
 """
 
+import sys
 from collections.abc import Sequence
 
 from deviceplugin.kube.cluster_structs import ClusterPodObject, ClusterPodSpec, ClusterPodStatus, Condition
@@ -18,6 +19,7 @@ from deviceplugin.model.units import ResourceNames
 
 _WHAT = "pods of the cluster"
 _DONE = ScheduledCondition(is_true=True)
+_LONGEST_MESSAGE = 4096
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 
 
@@ -70,4 +72,7 @@ def _scheduled(conditions: Sequence[Condition]) -> ScheduledCondition | None:
         return None
     if found.status == "True":
         return _DONE
-    return ScheduledCondition(is_true=False, reason=found.reason or "", text=hash(found.message or ""))
+    message = found.message or ""
+    # Pods that ask for the same are refused in the same words, and there may be thousands.
+    kept = sys.intern(message[:_LONGEST_MESSAGE])
+    return ScheduledCondition(is_true=False, reason=found.reason or "", text=hash(message), message=kept)

@@ -4,7 +4,7 @@ In: `kube.cluster_pods` decodes it. Not here: what its containers do at the mome
 `pod` has none of that.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.gang import Gang
@@ -15,12 +15,13 @@ from deviceplugin.model.pod import Pod
 class ScheduledCondition:
     """The pod's condition PodScheduled; `reason` such as Unschedulable or SchedulerError where it is not true.
 
-    `text` is a hash of its message: another message is another refusal.
+    `text` is a hash of its message: another message is another refusal. `message` is its beginning, for people.
     """
 
     is_true: bool
     reason: str = ""
     text: int = 0
+    message: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

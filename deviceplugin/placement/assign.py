@@ -1,9 +1,9 @@
 """Places all containers of a pod at once, where one after the other does not work out.
 
 In: a pod and a node. Out: the GPUs of each container, or whether it is certain that there is no such assignment: the
-allowance of work is enough for all but pods of some 16 GPU containers that leave nothing over. The container with the
-least choice is tried first, among equals the largest, GPUs in the order of how full they are; GPUs that are in all
-respects alike are tried once.
+allowance of work is enough for all but pods of a dozen GPU containers and more that leave nothing over. The container
+with the least choice is tried first, among equals the largest, GPUs in the order of how full they are; GPUs that are in
+all respects alike are tried once.
 
 What runs at the same time is a phase: one for each init container, and one for the app containers; a sidecar runs in
 all phases from its own on. No GPU has more in any phase than it has free: the same as `occupancy`, said so that a

@@ -15,6 +15,7 @@ class Aside(enum.Enum):
     PREFERRED = "another node was preferred"
     SPARE = "insufficient cpu or memory"
     TOGETHER = "its containers do not fit together"
+    GIVEN_UP = "no room found for its containers together, though not every combination was tried"
 
 
 Verdict = Reason | Aside

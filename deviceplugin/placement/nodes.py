@@ -16,7 +16,7 @@ changed is not looked at again; a pod that names cards by UUID is calculated eac
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from deviceplugin.errors import CapacityError
+from deviceplugin.errors import CapacityError, GivenUpError
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
@@ -140,9 +140,9 @@ class NodeScorer:
         ranked, refused = self._look(task, states)
         for name in _best_first(ranked):
             placed = _placed(task, self._nodes[name][0], prefer)
-            if placed is not None:
+            if not isinstance(placed, Aside):
                 return NodeChoice(name, placed, ranked, refused)
-            refused[name] = Aside.TOGETHER
+            refused[name] = placed
         return NodeChoice(None, None, ranked, refused)
 
     def _look(self, task: _Task, states: Iterable[NodeState]) -> tuple[dict[str, Score], dict[str, Verdict]]:
@@ -222,11 +222,13 @@ def _best_first(ranked: Mapping[str, Score]) -> Iterable[str]:
     yield from (name for _, name in rest)
 
 
-def _placed(task: _Task, state: NodeState, prefer: Collection[GpuUuid]) -> PodChoice | None:
+def _placed(task: _Task, state: NodeState, prefer: Collection[GpuUuid]) -> PodChoice | Aside:
     try:
         return place_pod(task.pod, state, policy=task.gpu_policy, prefer=prefer)
+    except GivenUpError:
+        return Aside.GIVEN_UP
     except CapacityError:
-        return None
+        return Aside.TOGETHER
 
 
 def _likeness(state: NodeState) -> tuple[object, ...]:

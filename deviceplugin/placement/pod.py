@@ -8,13 +8,13 @@ without room, all are placed at once (`assign`). What some of them have already 
 for each container and moves none. The same arguments give the same choice, in every process.
 
 Invariant: a pod is refused where there is no room for it, and only there, but for pods of so many containers that not
-every combination can be tried; then the sentence says so.
+every combination can be tried; then it is a GivenUpError, whose sentence says so.
 """
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from deviceplugin.errors import CapacityError, RequestError
+from deviceplugin.errors import CapacityError, GivenUpError, RequestError
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
@@ -64,7 +64,8 @@ def place_pod(
         raise CapacityError(no_room(found.container.request, found.survey, one_numa=pod.preferences.gpus.one_numa))
     assigned = assign(pod, state, fixed=fixed)
     if isinstance(assigned, Refused):
-        raise CapacityError(_refusal(pod, state, found, assigned))
+        error = GivenUpError if assigned is Refused.GIVEN_UP else CapacityError
+        raise error(_refusal(pod, state, found, assigned))
     return _together(pod, assigned, fixed)
 
 

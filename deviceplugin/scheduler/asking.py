@@ -2,7 +2,8 @@
 
 In: its URL, or a kubeconfig and the name of its service. Out: documents, or one of our errors with the scheduler's own
 sentence. Through the API server any replica may answer; one that does not lead names the one that does, whose pod is
-asked then. No right is needed but that of the API server's proxy.
+asked then. No right is needed but that of the API server's proxy; of a pod that the scheduler does not know, whoever
+may read it is told more.
 """
 
 import asyncio
@@ -92,11 +93,21 @@ class _ByProxy:
         leader = _leader(body) if status == _ELSEWHERE else ""
         if leader:
             status, body = await self._get("pods", f"https:{leader}:{self._port}", query)
+        if status == 404 and "error" in _object(body):  # the scheduler's own word, not that there is none
+            raise KubeError(await self._unknown(namespace, name) or _object(body)["error"], code=status)
         return _document(status, body)
 
+    async def _unknown(self, namespace: str, name: str) -> str:
+        """Why the scheduler does not know the pod; empty where the API server does not let us see."""
+        status, body = await self._read(f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}")
+        return why_unknown(f"{namespace}/{name}", status, _object(body))
+
     async def _get(self, kind: str, target: str, query: str) -> tuple[int, bytes]:
+        target = quote(target, safe=":")
+        return await self._read(f"/api/v1/namespaces/{quote(self._namespace)}/{kind}/{target}/proxy{query}")
+
+    async def _read(self, path: str) -> tuple[int, bytes]:
         access = await self._credentials.access()
-        path = f"/api/v1/namespaces/{quote(self._namespace)}/{kind}/{quote(target, safe=':')}/proxy{query}"
         tls = access.tls if access.tls is not None else True
         return await self._door.get(
             access.server + path, tls=tls, name=access.tls_server_name, authorization=access.authorization
@@ -123,6 +134,25 @@ def by_proxy(kubeconfig: Path | None, *, namespace: str, service: str, port: int
     return _ByProxy(kubeconfig, namespace, service, port)
 
 
+def why_unknown(pod: str, status: int, document: dict[str, Any]) -> str:
+    """In: the API server's answer about a pod that the scheduler does not know. Out: one sentence, empty for none."""
+    if status == 404:
+        return f"there is no pod {pod}; of a suspended Job, or where a quota is used up, none is made"
+    if status != 200:
+        return ""
+    try:
+        phase = document["status"]["phase"]
+        containers = [*document["spec"].get("initContainers", ()), *document["spec"]["containers"]]
+        asked = {resource for each in containers for resource in each.get("resources", {}).get("limits", {})}
+    except (KeyError, TypeError, AttributeError):
+        return ""
+    if phase in ("Succeeded", "Failed"):
+        return f"pod {pod} has ended ({phase}) and holds nothing any more"
+    if not any("/vcuda-" in resource for resource in asked):
+        return f"pod {pod} asks for no GPU of vcuda: no container has limits of vcuda-core and vcuda-memory"
+    return ""
+
+
 def _path(namespace: str, name: str) -> str:
     return f"/explain?pod={quote(namespace, safe='')}/{quote(name, safe='')}"
 
@@ -139,10 +169,15 @@ def _document(status: int, body: bytes) -> dict[str, Any]:
 
 
 def _leader(body: bytes) -> str:
+    return str(_object(body).get("leader") or "")
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """Empty where it is none."""
     try:
-        return str(msgspec.json.decode(body, type=dict[str, Any]).get("leader") or "")
+        return msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.DecodeError:
-        return ""
+        return {}
 
 
 def _host(url: str) -> str:

@@ -112,6 +112,7 @@ def _choosing(settings: SchedulerSettings) -> Settings:
         one_node=placement.node_choice is NodeChoice.EXTENDER,
         patience=Patience(reservation=placement.reservation_time, gang=placement.gang_reservation_time),
         names=settings.names,
+        scheduler=settings.webhook.scheduler_name,
     )
 
 

@@ -4,6 +4,7 @@ In: bodies. Out: answers for `cluster.http`. Filter, prioritize, bind and preemp
 leader is, for reservations are in this replica's memory alone; webhook and dry run everywhere. Not here: any choice.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
@@ -24,7 +25,6 @@ from deviceplugin.cluster.webhook.review import Webhook
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.scheduler.certificates import Certificates
 from deviceplugin.scheduler.cluster import FollowedCluster
-from deviceplugin.scheduler.explaining import bound_pod, unasked_pod
 from deviceplugin.scheduler.leadership import Leadership
 
 
@@ -51,6 +51,7 @@ class SchedulerService:
         self._names = names
         self._near = near
         self._clients = clients
+        self._explaining = asyncio.Lock()
 
     @property
     def verbs(self) -> tuple[Verb, ...]:
@@ -89,17 +90,19 @@ class SchedulerService:
             silence=self._cluster.silence(),
         )
 
-    def explain(self, namespace: str, name: str) -> Explanation:
+    async def explain(self, namespace: str, name: str) -> Explanation:
+        """One at a time, so that kube-scheduler never waits for more than a step of one. Verdicts are the leader's."""
         if missing := self.not_ready():
             return Explanation(status=503, sentence=f"not ready yet: {'; '.join(missing)}")
-        books = self._extender.books
-        found = self._extender.explain(namespace, name) or bound_pod(books, namespace, name)
-        if found is None and self._leadership.leads:
-            found = unasked_pod(books, namespace, name, self._names)
+        leads, leader = self._leadership.leads, self._leadership.leader
+        if leads:
+            async with self._explaining:
+                found = await self._extender.explain(namespace, name)
+        else:
+            found = self._extender.explain_bound(namespace, name)
         if found is not None:
             return Explanation(msgspec.json.encode(found))
-        leader = self._leadership.leader
-        if not self._leadership.leads:
+        if not leads:
             sentence = f"this replica does not answer kube-scheduler; {leader or 'none'} does, ask there"
             return Explanation(status=421, sentence=sentence, leader=leader)
         sentence = (

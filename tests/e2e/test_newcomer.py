@@ -158,9 +158,19 @@ def test_an_operator_is_told_where_a_pod_is_and_why_another_one_waits(running: R
     wants = pods.pod("wants-another", [pods.container("c", "true", {CORE: 20, MEMORY: 4})])
     wants["metadata"]["annotations"] = {"tencent.com/vcuda-use-models": "B200"}
     pods.create(running.admin, wants)
+    pods.create(running.admin, pods.pod("too-large", [pods.container("c", "true", {CORE: 1000})]))
     for name, expected in (
-        ("vcuda-sample", running.cluster.kubelet.node),
-        ("wants-another", "no GPU of a wanted model"),
+        ("vcuda-sample", [f"it is bound to node {running.cluster.kubelet.node}"]),
+        ("wants-another", ["kube-scheduler asked about does not carry the pod", "no GPU of a wanted model"]),
+        (
+            "too-large",  # kube-scheduler's own sums refuse it, and the extender is never asked
+            [
+                "kube-scheduler has not asked about it; by what is known now the one node does not carry it",
+                f"Insufficient {CORE}",
+                "1 node: too few GPUs that can serve the pod",
+            ],
+        ),
+        ("nobody", ["nothing is known of pod default/nobody"]),
     ):
         command = [str(PROGRAM), "explain", name, f"--kubeconfig={operator}"]
 
@@ -169,13 +179,17 @@ def test_an_operator_is_told_where_a_pod_is_and_why_another_one_waits(running: R
             return done.stdout if done.returncode == 0 else f"({done.returncode}) {done.stdout}"
 
         wait_until(
-            lambda: expected in said(),  # noqa: B023
+            lambda expected=expected, said=said: _has_all(said(), expected),  # type: ignore[misc]
             f"{name} is explained",
             seconds=30,
             every=1,
             evidence=said,
         )
-    pods.delete(running.admin, ["wants-another"])
+    pods.delete(running.admin, ["wants-another", "too-large"])
+
+
+def _has_all(text: str, parts: list[str]) -> bool:
+    return all(part in text for part in parts)
 
 
 def _usage(release: Release) -> Usage:

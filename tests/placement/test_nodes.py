@@ -107,6 +107,13 @@ def test_a_node_that_does_not_carry_all_containers_together_comes_last_and_is_re
     assert (choice.node, choice.placed, choice.verdict("a-tight")) == (None, None, Aside.TOGETHER)
 
 
+def test_a_node_for_which_not_every_combination_was_tried_is_not_said_to_be_too_small() -> None:
+    """Four times 100 cores in 16 containers, to the last core."""
+    sixteen = pod(*((cores, 1) for cores in (42, 12, 35, 10, 19, 9, 13, 32, 21, 17, 24, 42, 12, 17, 43, 52)))
+    choice = NodeScorer().choose(sixteen, (node("a", 4),))
+    assert (choice.node, choice.verdict("a")) == (None, Aside.GIVEN_UP)
+
+
 def test_a_pod_that_fits_nowhere_has_no_node() -> None:
     choice = NodeScorer().choose(pod((500, 0)), (node("a"), node("b", 0)))
     assert (choice.node, choice.placed) == (None, None)
@@ -192,7 +199,7 @@ def test_a_pod_of_one_container_never_fails_behind_the_gate(
 ) -> None:
     choice = NodeScorer().choose(asked, nodes, node_policy=policy)
     if len(asked.containers) <= 1:
-        assert Aside.TOGETHER not in choice.refused.values()
+        assert not {Aside.TOGETHER, Aside.GIVEN_UP}.intersection(choice.refused.values())
         assert (choice.node is None) == (not choice.ranked)
 
 

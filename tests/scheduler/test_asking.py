@@ -2,9 +2,11 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import aiohttp
 import pytest
@@ -13,17 +15,20 @@ from click.testing import CliRunner
 
 from deviceplugin.cli import main
 from deviceplugin.errors import ConfigError
-from deviceplugin.scheduler.asking import by_url
+from deviceplugin.scheduler.asking import by_url, why_unknown
 from tests.cluster.http.scene import serving
 from tests.fakes.apiserver.kubeconfig import write_kubeconfig
 
+Json = dict[str, Any]
 _SERVICE = re.compile(r"/api/v1/namespaces/gpu/services/https:vcuda-scheduler:https/proxy(/.*)")
 _POD = re.compile(r"/api/v1/namespaces/gpu/pods/https:([^:]+):8443/proxy(/.*)")
 
 
 @asynccontextmanager
-async def proxying(port: int, *, leader_answers: bool = True) -> AsyncIterator[tuple[str, list[str]]]:
-    """The proxy of an API server before one replica; a pod named b has a document of its own."""
+async def proxying(
+    port: int, *, leader_answers: bool = True, pods: Mapping[str, Json] = MappingProxyType({})
+) -> AsyncIterator[tuple[str, list[str]]]:
+    """The proxy of an API server before one replica; a pod named b has a document of its own. `pods` by path."""
     paths: list[str] = []
 
     async def forward(request: web.Request) -> web.StreamResponse:
@@ -36,6 +41,8 @@ async def proxying(port: int, *, leader_answers: bool = True) -> AsyncIterator[t
                 "at": 1e9,
             }
             return web.json_response(document | {"asked": [], "nodes": [], "left_out": 0})
+        if request.path in pods:
+            return web.json_response(pods[request.path])
         if (found := _SERVICE.fullmatch(request.path)) is None:
             return web.json_response({"kind": "Status", "message": 'pods "b" is forbidden'}, status=403)
         url = f"https://127.0.0.1:{port}{found[1]}?{request.query_string}"
@@ -70,6 +77,41 @@ async def test_the_leader_is_asked_where_another_replica_answers(tmp_path: Path)
             "     2 nodes: no room\n     1 node: no agent\n"
         )
         assert [bool(_SERVICE.fullmatch(paths[0])), bool(_POD.fullmatch(paths[1]))] == [True, True]
+
+
+async def test_of_a_pod_that_the_scheduler_does_not_know_whoever_may_read_it_is_told_why(tmp_path: Path) -> None:
+    ended = gpu_pod({"tencent.com/vcuda-core": "50"}, phase="Succeeded")
+    async with (
+        serving() as scene,
+        proxying(scene.server.port, pods={"/api/v1/namespaces/d/pods/unknown": ended}) as (url, _),
+    ):
+        code, text = await explain(tmp_path, url, "d/unknown")
+        assert (code, text) == (1, "vcuda: pod d/unknown has ended (Succeeded) and holds nothing any more\n")
+        code, text = await explain(tmp_path, url, "d/unknown-to-me")
+        assert (code, text) == (1, "vcuda: nothing is known of pod d/unknown-to-me\n"), "the API server says 403"
+
+
+def gpu_pod(limits: Json, *, phase: str = "Pending") -> Json:
+    return {"spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}, "status": {"phase": phase}}
+
+
+@pytest.mark.parametrize(
+    ("status", "document", "said"),
+    [
+        (404, {}, "there is no pod d/p; of a suspended Job, or where a quota is used up, none is made"),
+        (403, {}, ""),
+        (200, {"spec": None}, ""),
+        (200, gpu_pod({}), "pod d/p asks for no GPU of vcuda: no container has limits of vcuda-core and vcuda-memory"),
+        (200, gpu_pod({"cpu": "1"}), "pod d/p asks for no GPU of vcuda: no container has limits of vcuda-core and "),
+        (200, gpu_pod({"x/vcuda-core": "1"}), ""),
+        (200, gpu_pod({}, phase="Failed"), "pod d/p has ended (Failed) and holds nothing any more"),
+        (200, {"spec": {"containers": [{"resources": {"limits": None}}]}, "status": {"phase": "Pending"}}, ""),
+    ],
+)
+def test_why_the_scheduler_knows_nothing_of_a_pod(status: int, document: Json, said: str) -> None:
+    found = why_unknown("d/p", status, document)
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
 
 
 async def test_a_right_that_is_missing_is_said_in_the_api_servers_words(tmp_path: Path) -> None:

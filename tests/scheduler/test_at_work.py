@@ -284,3 +284,34 @@ async def test_a_waiting_pod_is_explained_by_node_and_gpu(tmp_path: Path) -> Non
         code, text = await explained(scene, replica, "nobody")
         assert (code, text.count("\n")) == (1, 1)
         assert text.startswith("vcuda: nothing is known of pod default/nobody: there is none of that name")
+
+
+async def test_a_pod_about_which_nobody_asks_is_judged_by_what_is_known_now(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as scene:
+        replica = await scene.replica()
+        await scene.until_ready(replica)
+        message = "0/2 nodes are available: 2 Insufficient tencent.com/vcuda-core."
+        refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        made = pod("large", container(cores=1000, blocks=0))
+        made["spec"]["schedulerName"] = "vcuda-scheduler"
+        made["status"] = {"phase": "Pending", "conditions": [refused]}
+        scene.api.store.create("pods", made, namespace="default")
+        scene.create_pod("elsewhere")
+
+        code, text = await explained(scene, replica, "large")
+        first, *lines = text.splitlines()
+        assert code == 0
+        assert first == (
+            "default/large: kube-scheduler has not asked about it; by what is known now none of the 2 nodes carries "
+            "it; kube-scheduler's own sums of cores and memory say so too, so it need not ask"
+        )
+        assert lines[:4] == [
+            "  container main: 10 whole GPUs",
+            f"  the pod's condition PodScheduled says: {message}",
+            "",
+            "     2 nodes: too few GPUs that can serve the pod",
+        ]
+        code, text = await explained(scene, replica, "elsewhere", "--output", "json")
+        found = json.loads(text)
+        assert found["sentence"].startswith("nobody has asked about it; its schedulerName is default-scheduler")
+        assert (found["now"], found["reasons"]) == (True, {"its GPUs have room for the pod": 2})

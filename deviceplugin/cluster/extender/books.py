@@ -57,6 +57,16 @@ class Books:
         """Pods that want GPUs and are on no node."""
         return self._waiting
 
+    def waiting_pod(self, namespace: str, name: str) -> ClusterPod | None:
+        """Looks through all that wait: people ask seldom."""
+        wanted = (namespace, name)
+        named = (each for each in self._waiting.values() if (each.pod.ref.namespace, each.pod.ref.name) == wanted)
+        return next(named, None)
+
+    def pod(self, uid: PodUid) -> ClusterPod | None:
+        """As the API server last told of it."""
+        return self._told.get(uid) or self._waiting.get(uid)
+
     def put_node(self, node: ClusterNode) -> None:
         if self._book(node.name).describe(node):
             self._freed(node.name)

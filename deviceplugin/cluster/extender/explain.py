@@ -1,65 +1,30 @@
-"""Why a pod waits: for each node and GPU what speaks against it, and what would have to change.
+"""Why a pod waits: for each node and GPU what speaks against it, and what would have to change; or where the pod is.
 
-In: the last verdict of filter, and the books as they are now. Out: values for `/explain` and `vcuda explain`. Reasons
-of nodes are those of the verdict; GPUs are looked at afresh, so an answer may say that the pod fits by now. The nodes
-that lack least come first, and of a large cluster only those in full.
+In: the books as they are now, and the last verdict of filter. Out: an `Explanation`. Where filter was asked, reasons of
+nodes are those of its verdict; where it was not, or kube-scheduler has decided since without asking, every node is
+judged now, and the answer says so. Nodes that lack least come first, and of a large cluster only those in full.
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 from deviceplugin.cluster.extender.books import Books
+from deviceplugin.cluster.extender.explanation import Explanation
 from deviceplugin.cluster.extender.holding import Hold, Holding
-from deviceplugin.cluster.extender.missing import Missing, missing_on, what_to_change
+from deviceplugin.cluster.extender.node_verdicts import NodeVerdicts
+from deviceplugin.cluster.extender.now import judge_now
 from deviceplugin.cluster.extender.refusal import Refusal
 from deviceplugin.cluster.extender.settings import Settings
+from deviceplugin.cluster.extender.unasked import decided_since, is_unexplained, what_happened, what_is_known_now
 from deviceplugin.cluster.extender.verdicts import LastVerdict, Verdicts
 from deviceplugin.cluster.extender.view import View
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.cluster_pod import ClusterPod
-from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import PodRequest, pod_request
 from deviceplugin.model.units import format_blocks
 from deviceplugin.placement.describe import request_text
 
 _MOST_NODES = 20
-
-
-@dataclass(frozen=True, slots=True)
-class GpuVerdict:
-    """`against` is empty where this GPU would do; `holders` are pods with what they have of it."""
-
-    uuid: GpuUuid
-    minor: int
-    model: str
-    against: str
-    holders: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NodeVerdict:
-    """`change`: what would have to become different for the pod to fit here."""
-
-    node: str
-    reason: str
-    change: str
-    gpus: tuple[GpuVerdict, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """`at` is when filter was last asked, in Unix seconds. `reasons` counts the nodes by reason, `left_out` those
-    without detail."""
-
-    pod: str
-    sentence: str
-    at: float
-    node: str | None
-    asked: tuple[str, ...]
-    reasons: Mapping[str, int]
-    nodes: tuple[NodeVerdict, ...]
-    left_out: int
 
 
 class Explain:
@@ -70,80 +35,81 @@ class Explain:
         self._verdicts = verdicts
         self._settings = settings
         self._view = View(books, policy=settings.gpu_policy, names=settings.names)
+        self._nodes = NodeVerdicts(books, self._view, settings)
 
-    def explain(self, namespace: str, name: str, *, most: int = _MOST_NODES) -> Explanation | None:
-        """None where filter was never asked about a waiting pod of that name."""
-        verdict = self._verdicts.find(namespace, name)
-        if verdict is None:
-            return None
+    async def explain(self, namespace: str, name: str, *, most: int = _MOST_NODES) -> Explanation | None:
+        """None where no pod of that name waits or is bound."""
+        waiting = self._books.waiting_pod(namespace, name)
+        verdict = self._verdicts.find(namespace, name) if waiting is None else self._verdicts.of(waiting.uid)
+        if verdict is not None and not self._is_superseded(verdict, waiting):
+            return await self._as_judged(verdict, waiting, most)
+        if waiting is not None:
+            return await self._as_it_is_now(waiting, verdict, most)
+        return self.bound(namespace, name)
+
+    def bound(self, namespace: str, name: str) -> Explanation | None:
+        """None where no pod of that name is bound; looks through all pods, as people ask seldom."""
+        for book in self._books.nodes.values():
+            for held in book.holdings.values():
+                if held.is_bound and (held.pod.namespace, held.pod.name) == (namespace, name):
+                    problem = f"; {held.problem}" if held.problem else ""
+                    said = f"it is bound to node {book.name}{problem}"
+                    return Explanation(f"{namespace}/{name}", said, node=book.name, asked=held_lines(held))
+        return None
+
+    def _is_superseded(self, verdict: LastVerdict, waiting: ClusterPod | None) -> bool:
+        if waiting is None or any(self._books.holdings(waiting.uid)):
+            return False
+        return decided_since(verdict, waiting)
+
+    async def _as_judged(self, verdict: LastVerdict, waiting: ClusterPod | None, most: int) -> Explanation:
+        pod, asked = verdict.pod, PodRequest(verdict.pod.pod.ref, ())
+        wishes: tuple[str, ...] = ()
         try:
-            asked = pod_request(verdict.pod.pod, self._settings.names)
+            asked = pod_request(pod.pod, self._settings.names)
+            wishes = wish_lines(asked)
         except (RequestError, ParseError):
-            asked = PodRequest(verdict.pod.pod.ref, ())
-        nodes = self._nodes(verdict, asked, most)
+            pass  # the reason of each node says it
+        held = tuple(self._books.holdings(pod.uid))
+        refused = verdict.refused
+        nodes = await self._nodes.nearest(pod, asked, refused, most=most)
         return Explanation(
-            pod=f"{namespace}/{name}",
-            sentence=self._sentence(verdict),
+            pod=str(pod.pod.ref),
+            sentence=_as_asked(verdict, next(iter(held), None)),
             at=verdict.at,
             node=verdict.node,
-            asked=(
-                *(f"container {each.name}: {request_text(each.request)}" for each in asked.containers),
-                *(line for held in self._books.holdings(verdict.pod.uid) for line in held_lines(held)),
-            ),
-            reasons=dict(Counter(why.text for why in verdict.refused.values()).most_common()),
+            asked=(*wishes, *(line for each in held for line in held_lines(each))),
+            reasons=_counted(refused.values()),
             nodes=nodes,
-            left_out=len(verdict.names) - len(nodes),
+            left_out=len(refused) - len(nodes),
+            condition="" if held or waiting is None else _said(waiting),
         )
 
-    def _nodes(self, verdict: LastVerdict, asked: PodRequest, most: int) -> tuple[NodeVerdict, ...]:
-        if not asked.containers:
-            return ()
-        judged = [(self._missing(verdict.pod, asked, node), node, why) for node, why in verdict.refused.items()]
-        judged.sort(key=lambda one: (not one[2].resolvable, one[0].order, one[1]))
-        return tuple(self._node(verdict.pod, missing, node, why) for missing, node, why in judged[:most])
-
-    def _missing(self, pod: ClusterPod, asked: PodRequest, node: str) -> Missing:
-        state = self._view.node(pod, node)
-        return Missing() if isinstance(state, Refusal) else missing_on(asked, state, self._settings.gpu_policy)
-
-    def _node(self, pod: ClusterPod, missing: Missing, node: str, why: Refusal) -> NodeVerdict:
-        book = self._books.nodes.get(node)
-        gpus = tuple(
-            GpuVerdict(gpu.uuid, gpu.minor, gpu.model, against, self._holders(pod, node, gpu.uuid))
-            for gpu, against in missing.gpus
+    async def _as_it_is_now(self, pod: ClusterPod, verdict: LastVerdict | None, most: int) -> Explanation:
+        name, at = str(pod.pod.ref), 0.0 if verdict is None else verdict.at
+        happened = what_happened(pod, verdict, usual=self._settings.scheduler)
+        try:
+            asked = pod_request(pod.pod, self._settings.names)
+        except (RequestError, ParseError) as error:
+            said = f"{happened}; no node can carry it as it is"
+            return Explanation(name, said, at, asked=(error.message,), now=True, condition=_said(pod))
+        found = await judge_now(self._books, self._view, self._settings, pod, asked)
+        nodes = await self._nodes.nearest(pod, asked, found.verdicts, most=most, changes=found.changes)
+        return Explanation(
+            pod=name,
+            sentence=f"{happened}; by what is known now {what_is_known_now(found, unexplained=is_unexplained(pod))}",
+            at=at,
+            asked=wish_lines(asked),
+            reasons=_counted(found.verdicts.values()),
+            nodes=nodes,
+            left_out=len(found.verdicts) - len(nodes),
+            now=True,
+            condition=_said(pod),
         )
-        sentence = f"{book.sentence}; " if book and book.sentence else ""
-        return NodeVerdict(node, why.text, sentence + what_to_change(why, missing), gpus)
 
-    def _holders(self, pod: ClusterPod, node: str, uuid: GpuUuid) -> tuple[str, ...]:
-        """Pods whose place on the node nobody has told us yet are named for each GPU."""
-        lines: list[str] = []
-        for held in self._books.nodes[node].holdings.values():
-            if held.pod.uid == pod.uid:
-                continue
-            parts = [share for one in held.allocations for share in one.shares if share.uuid == uuid]
-            if parts:
-                cores, blocks = sum(part.cores for part in parts), sum(part.blocks for part in parts)
-                lines.append(f"{held.pod}: {cores} cores, {blocks} blocks ({held.hold.value})")
-            elif held.somewhere:
-                lines.append(f"{held.pod}: somewhere on this node, not known where yet")
-        return tuple(lines)
 
-    def _sentence(self, verdict: LastVerdict) -> str:
-        held = next(iter(self._books.holdings(verdict.pod.uid)), None)
-        if held is not None:
-            return f"node {held.node} was chosen; {_MEANING[held.hold]}"
-        if verdict.node is not None:
-            return (
-                f"node {verdict.node} was chosen, but kube-scheduler has not bound the pod in time and its GPUs are "
-                "not reserved any more; they are when it asks again"
-            )
-        if verdict.fits:
-            return "some nodes carry the pod; kube-scheduler has not bound it yet"
-        asked = len(verdict.names)
-        if asked == 1:
-            return "the one node that kube-scheduler asked about does not carry the pod"
-        return f"none of the {asked} nodes that kube-scheduler asked about carries the pod"
+def wish_lines(asked: PodRequest) -> tuple[str, ...]:
+    return tuple(f"container {each.name}: {request_text(each.request)}" for each in asked.containers)
 
 
 def held_lines(held: Holding) -> tuple[str, ...]:
@@ -155,6 +121,30 @@ def held_lines(held: Holding) -> tuple[str, ...]:
     )
     unknown = (f"container {each.name}: where its agent put it, which is not known yet" for each in held.somewhere)
     return (*exact, *unknown)
+
+
+def _counted(reasons: Iterable[Refusal]) -> Mapping[str, int]:
+    return dict(Counter(why.text for why in reasons).most_common())
+
+
+def _said(pod: ClusterPod) -> str:
+    return "" if pod.condition is None else " ".join(pod.condition.message.split())
+
+
+def _as_asked(verdict: LastVerdict, held: Holding | None) -> str:
+    if held is not None:
+        return f"node {held.node} was chosen; {_MEANING[held.hold]}"
+    if verdict.node is not None:
+        return (
+            f"node {verdict.node} was chosen, but kube-scheduler has not bound the pod in time and its GPUs are "
+            "not reserved any more; they are when it asks again"
+        )
+    if verdict.fits:
+        return "some nodes carry the pod; kube-scheduler has not bound it yet"
+    asked = len(verdict.names)
+    if asked == 1:
+        return "the one node that kube-scheduler asked about does not carry the pod"
+    return f"none of the {asked} nodes that kube-scheduler asked about carries the pod"
 
 
 _MEANING = {

@@ -13,7 +13,8 @@ from deviceplugin.cluster.extender.books import Books
 from deviceplugin.cluster.extender.carry_out import Api
 from deviceplugin.cluster.extender.dry_run import DryRun
 from deviceplugin.cluster.extender.expectation import Expectation
-from deviceplugin.cluster.extender.explain import Explain, Explanation
+from deviceplugin.cluster.extender.explain import Explain
+from deviceplugin.cluster.extender.explanation import Explanation
 from deviceplugin.cluster.extender.filter import Filter
 from deviceplugin.cluster.extender.gangs import Gangs
 from deviceplugin.cluster.extender.overbooked import Overbooked
@@ -129,5 +130,10 @@ class Extender:
     def preempt(self, question: PreemptQuestion) -> dict[str, Victims]:
         return self._preempt.victims(question)
 
-    def explain(self, namespace: str, name: str) -> Explanation | None:
-        return self._explain.explain(namespace, name)
+    async def explain(self, namespace: str, name: str) -> Explanation | None:
+        """Reads only, and gives the loop to others in between."""
+        return await self._explain.explain(namespace, name)
+
+    def explain_bound(self, namespace: str, name: str) -> Explanation | None:
+        """What any replica knows."""
+        return self._explain.bound(namespace, name)

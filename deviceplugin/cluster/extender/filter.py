@@ -11,7 +11,7 @@ from dataclasses import replace
 from deviceplugin.cluster.extender.books import Books
 from deviceplugin.cluster.extender.gangs import Gangs
 from deviceplugin.cluster.extender.holding import Hold, Holding
-from deviceplugin.cluster.extender.refusal import GAVE_WAY, GONE, Refusal, refusal_of
+from deviceplugin.cluster.extender.refusal import GAVE_WAY, GONE, Refusal, refusal_by, refusal_of
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.verdicts import Verdicts
 from deviceplugin.cluster.extender.view import Nodes, View
@@ -147,9 +147,9 @@ def fitting_nodes(
         for state in tuple(fitting):
             try:
                 place_pod(asked, state, policy=settings.gpu_policy)
-            except CapacityError:
+            except CapacityError as error:
                 fitting.remove(state)
-                refused[state.name] = refusal_of(None)
+                refused[state.name] = refusal_by(error)
     return tuple(state.name for state in fitting), refused
 
 

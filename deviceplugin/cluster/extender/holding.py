@@ -92,12 +92,12 @@ def given_up(pod: ClusterPod, held: Holding, *, before: ClusterPod | None) -> bo
     refusal has other words, or takes a nomination away that stood `before`; one of which nothing of this is true is not
     told at all.
     """
-    if not pod.is_refused or not _is_later(pod.pod.resource_version, held.version):
+    if not pod.is_refused or not is_later(pod.pod.resource_version, held.version):
         return False
     return pod.condition != held.condition or (before is not None and before.nominated_node > pod.nominated_node == "")
 
 
-def _is_later(version: str, known: str) -> bool:
+def is_later(version: str, known: str) -> bool:
     """Versions of one object are ordered (Kubernetes 1.35), and were before it was said; others are only different."""
     if version.isdecimal() and known.isdecimal():
         return int(version) > int(known)

@@ -7,8 +7,8 @@ is looked at, for its GPUs are the shortest.
 
 from dataclasses import dataclass
 
-from deviceplugin.cluster.extender.refusal import FOREIGN_INVENTORY, GAVE_WAY, NOMINATED, PREFERRED, Refusal
-from deviceplugin.errors import CapacityError, RequestError
+from deviceplugin.cluster.extender.refusal import FOREIGN_INVENTORY, GAVE_WAY, NOMINATED, PREFERRED, ROOM, Refusal
+from deviceplugin.errors import CapacityError, GivenUpError, RequestError
 from deviceplugin.model.gpu import Gpu
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
 from deviceplugin.model.preferences import GpuPolicy
@@ -20,7 +20,7 @@ from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.pod import place_pod
 from deviceplugin.placement.snapshot import GpuView
 
-_FAR = 1 << 30
+FAR = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +28,48 @@ class Missing:
     """`gpus` in minor order with what speaks against each; `change` what would help, empty where nothing would."""
 
     gpus: tuple[tuple[Gpu, str], ...] = ()
-    order: int = _FAR
+    order: int = FAR
     change: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Shortest:
+    """`lacking`: the GPUs on which least would have to become free; None where no end of a pod would do."""
+
+    container: ContainerRequest
+    survey: Survey
+    is_short: bool
+    lacking: tuple[GpuView, ...] | None
+
+    @property
+    def order(self) -> int:
+        if self.lacking is None:
+            return FAR
+        return sum(_parts(self.container, view) for view in self.lacking)
+
+
+def nearness(asked: PodRequest, state: NodeState) -> int:
+    """How little is missing, in thousandths of a GPU; cheap, so that several containers are not tried together."""
+    return _shortest(asked, state).order
+
+
 def missing_on(asked: PodRequest, state: NodeState, policy: GpuPolicy) -> Missing:
-    rules = Rules(asked.preferences.gpus, state.cordoned)
-    surveys = [(each, survey(each.request, state.snapshot, rules)) for each in asked.containers]
-    short = [(each, found) for each, found in surveys if len(found.candidates.views) < each.request.gpus]
-    container, found = (short or surveys)[0]
-    if not short and _fits(asked, state, policy):
-        return Missing(_gpus(found), 0, "nothing: the pod fits by now and will be tried again")
-    order, change = _least(container, found) if short else (_FAR - 1, "room for all containers of the pod together")
-    return Missing(_gpus(found), order, change)
+    found = _shortest(asked, state)
+    gpus = _gpus(found.survey)
+    if found.is_short:
+        return Missing(gpus, found.order, "; ".join(_more(found.container, view) for view in found.lacking or ()))
+    try:
+        place_pod(asked, state, policy=policy)
+    except GivenUpError:
+        return Missing(gpus, FAR - 1, "fewer containers in one pod, as not every combination was tried")
+    except (CapacityError, RequestError):
+        return Missing(gpus, FAR - 1, "room for all containers of the pod together")
+    return Missing(gpus, 0, "nothing: the pod fits by now and will be tried again")
 
 
 def what_to_change(why: Refusal, missing: Missing) -> str:
+    if why == ROOM:
+        return "nothing on its GPUs"
     if why == PREFERRED:
         return "nothing: the pod fits, and another node was preferred"
     if why == NOMINATED:
@@ -59,12 +85,12 @@ def what_to_change(why: Refusal, missing: Missing) -> str:
     return "the node's agent must run and report GPUs"
 
 
-def _fits(asked: PodRequest, state: NodeState, policy: GpuPolicy) -> bool:
-    try:
-        place_pod(asked, state, policy=policy)
-    except (CapacityError, RequestError):
-        return False
-    return True
+def _shortest(asked: PodRequest, state: NodeState) -> _Shortest:
+    rules = Rules(asked.preferences.gpus, state.cordoned)
+    surveys = [(each, survey(each.request, state.snapshot, rules)) for each in asked.containers]
+    short = [(each, found) for each, found in surveys if len(found.candidates.views) < each.request.gpus]
+    container, found = (short or surveys)[0]
+    return _Shortest(container, found, bool(short), _nearest(container, found) if short else ())
 
 
 def _gpus(found: Survey) -> tuple[tuple[Gpu, str], ...]:
@@ -73,15 +99,12 @@ def _gpus(found: Survey) -> tuple[tuple[Gpu, str], ...]:
     return tuple(sorted((*free, *closed), key=lambda one: (one[0].minor, one[0].uuid)))
 
 
-def _least(container: ContainerRequest, found: Survey) -> tuple[int, str]:
-    """The GPUs on which least would have to become free, and how much."""
+def _nearest(container: ContainerRequest, found: Survey) -> tuple[GpuView, ...] | None:
     passing = [view for view, obstacle in found.obstacles if obstacle.passes]
     needed = container.request.gpus - len(found.candidates.views)
     if len(passing) < needed:
-        return _FAR, ""
-    nearest = sorted(passing, key=lambda view: (_lacks(container, view), view.gpu.minor))[:needed]
-    order = sum(_parts(container, view) for view in nearest)
-    return order, "; ".join(_more(container, view) for view in nearest)
+        return None
+    return tuple(sorted(passing, key=lambda view: (_lacks(container, view), view.gpu.minor))[:needed])
 
 
 def _lacks(container: ContainerRequest, view: GpuView) -> tuple[int, int]:

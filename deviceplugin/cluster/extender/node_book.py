@@ -55,6 +55,11 @@ class NodeBook:
         return self._holdings
 
     @property
+    def node(self) -> ClusterNode | None:
+        """What it last said of itself; None of a node that was deleted or never came."""
+        return self._node
+
+    @property
     def is_forgotten(self) -> bool:
         """Neither a node nor a pod speaks of it."""
         return self._node is None and not self._holdings

@@ -6,6 +6,7 @@ eviction on this node would help, so kube-scheduler does not look for victims th
 
 from dataclasses import dataclass
 
+from deviceplugin.errors import CapacityError, GivenUpError
 from deviceplugin.placement.gate import Reason
 from deviceplugin.placement.node_choice import Aside, Verdict
 
@@ -25,13 +26,21 @@ AGENT_AWAY = Refusal("node offers no GPU resources, its vcuda agent is away", re
 NOMINATED = Refusal("GPUs are kept for a pod of higher priority")
 PREFERRED = Refusal("another node was preferred")
 TOGETHER = Refusal("the pod's containers do not fit together")
+GIVEN_UP = Refusal("no room found for the pod's containers together, though not every combination was tried")
 GAVE_WAY = Refusal("other members of its gang gave way to pods that could start")
+ROOM = Refusal("its GPUs have room for the pod")
+MAYBE_ROOM = Refusal("its GPUs have room for each container, which were not all tried together")
 GONE = Refusal("pod is bound to another node or gone", resolvable=False)
 
 
-def refusal_of(verdict: Verdict | None) -> Refusal:
-    """What placement says against a node; None: its containers do not fit together."""
-    return TOGETHER if verdict is None else _MEANINGS[verdict]
+def refusal_of(verdict: Verdict) -> Refusal:
+    """What placement says against a node."""
+    return _MEANINGS[verdict]
+
+
+def refusal_by(error: CapacityError) -> Refusal:
+    """What `place_pod` says against a node to which the gate had no objection."""
+    return GIVEN_UP if isinstance(error, GivenUpError) else TOGETHER
 
 
 _MEANINGS: dict[Verdict, Refusal] = {
@@ -39,4 +48,5 @@ _MEANINGS: dict[Verdict, Refusal] = {
     Aside.PREFERRED: PREFERRED,
     Aside.SPARE: Refusal(Aside.SPARE.value),
     Aside.TOGETHER: TOGETHER,
+    Aside.GIVEN_UP: GIVEN_UP,
 }

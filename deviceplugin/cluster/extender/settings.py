@@ -9,13 +9,17 @@ from deviceplugin.model.units import ResourceNames
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`one_node`: filter answers the node it chose; else all that fit, and kube-scheduler chooses by our scores."""
+    """`one_node`: filter answers the node it chose; else all that fit, and kube-scheduler chooses by our scores.
+
+    `scheduler`: what the webhook writes into `schedulerName` of pods for GPUs; empty: nothing.
+    """
 
     node_policy: NodePolicy = NodePolicy.BINPACK
     gpu_policy: GpuPolicy = GpuPolicy.BINPACK
     one_node: bool = True
     patience: Patience = DEFAULT_PATIENCE
     names: ResourceNames = ResourceNames()
+    scheduler: str = ""
 
 
 DEFAULT_SETTINGS = Settings()

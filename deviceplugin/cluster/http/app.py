@@ -122,7 +122,7 @@ class Front:
         namespace, slash, name = request.query.get("pod", "").partition("/")
         if not slash or not namespace or not name or "/" in name:
             return _sentence(400, "name a pod as in /explain?pod=NAMESPACE/NAME")
-        found = self._service.explain(namespace, name)
+        found = await self._service.explain(namespace, name)
         if found.status != 200:
             document = {"error": found.sentence, "leader": found.leader}
             return web.Response(

@@ -1,16 +1,12 @@
 """Why a pod waits, and what would have to change."""
 
-from dataclasses import replace
-
 import pytest
 
-from deviceplugin.cluster.extender.explain import Explanation
+from deviceplugin.cluster.extender.explanation import Explanation
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.verdicts import Verdicts
 from deviceplugin.model.allocation import ContainerRole
-from deviceplugin.model.cluster_pod import ClusterPod, ScheduledCondition
-from deviceplugin.model.units import ResourceNames
-from deviceplugin.scheduler.explaining import bound_pod, unasked_pod
+from deviceplugin.model.cluster_pod import ClusterPod
 from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import NAMES, allocated, ask, bound, node, on_gpu, order, pod
@@ -22,14 +18,14 @@ def runs(extender: Extender, name: str, at: int, cores: int, blocks: int) -> Clu
     return one
 
 
-def explained(extender: Extender, one: ClusterPod) -> Explanation:
-    found = extender.explain("d", one.pod.ref.name)
+async def explained(extender: Extender, one: ClusterPod) -> Explanation:
+    found = await extender.explain("d", one.pod.ref.name)
     assert found is not None
     return found
 
 
-async def test_a_pod_that_nobody_asked_about_has_no_explanation(extender: Extender) -> None:
-    assert extender.explain("d", "p") is None
+async def test_a_pod_that_is_not_there_has_no_explanation(extender: Extender) -> None:
+    assert await extender.explain("d", "p") is None
 
 
 async def test_every_node_and_gpu_has_its_reason_and_what_would_have_to_change(extender: Extender) -> None:
@@ -40,7 +36,7 @@ async def test_every_node_and_gpu_has_its_reason_and_what_would_have_to_change(e
     runs(extender, "a", 1, 60, 60)
     waits = pod("p", cores=50, blocks=8)
     assert extender.filter(ask(waits, "a", "small", "broken")).names == ()
-    found = explained(extender, waits)
+    found = await explained(extender, waits)
     assert found.sentence == "none of the 3 nodes that kube-scheduler asked about carries the pod"
     assert found.asked == ("container main: 50 cores and 8 blocks (2 GiB) of one GPU",)
     assert [each.node for each in found.nodes] == ["a", "broken", "small"] or found.nodes[0].node == "a"
@@ -59,7 +55,7 @@ async def test_a_pod_that_fits_by_now_is_told_so(extender: Extender) -> None:
     waits = pod("p")
     extender.filter(ask(waits, "a"))
     extender.drop_pod(other.uid)
-    assert explained(extender, waits).nodes[0].change == "nothing: the pod fits by now and will be tried again"
+    assert (await explained(extender, waits)).nodes[0].change == "nothing: the pod fits by now and will be tried again"
 
 
 async def test_whole_gpus_that_are_missing_are_named(extender: Extender) -> None:
@@ -68,7 +64,7 @@ async def test_whole_gpus_that_are_missing_are_named(extender: Extender) -> None
     runs(extender, "a", 1, 90, 8)
     waits = pod("p", cores=100, blocks=0)
     extender.filter(ask(waits, "a"))
-    change = explained(extender, waits).nodes[0].change
+    change = (await explained(extender, waits)).nodes[0].change
     assert change == "20 more cores and 8 blocks (2 GiB) more must become free on GPU 0"
 
 
@@ -77,22 +73,22 @@ async def test_containers_that_only_fit_alone_are_told_apart(extender: Extender)
     runs(extender, "a", 0, 30, 8)
     waits = pod("p", cores=40, more=[("side", ContainerRole.APP, 40, 8)])
     extender.filter(ask(waits, "a"))
-    assert explained(extender, waits).nodes[0].change == "room for all containers of the pod together"
+    assert (await explained(extender, waits)).nodes[0].change == "room for all containers of the pod together"
 
 
 async def test_a_chosen_pod_says_where(extender: Extender, clock: Clock) -> None:
     extender.put_node(node("a", 1))
     one = pod("p")
     extender.filter(ask(one, "a"))
-    assert explained(extender, one).node == "a"
-    said = explained(extender, one)
+    assert (await explained(extender, one)).node == "a"
+    said = await explained(extender, one)
     assert said.sentence == "node a was chosen; its GPUs are reserved, and kube-scheduler has not bound the pod yet"
     assert said.asked[-1] == "container main: 50 cores and 8 blocks (2 GiB) of GPU-a-0"
     clock.now += 61
     extender.lapse()
-    assert "has not bound the pod in time" in explained(extender, one).sentence
+    assert "has not bound the pod in time" in (await explained(extender, one)).sentence
     extender.put_pod(bound(one, "a"))
-    assert extender.explain("d", "p") is None
+    assert (await explained(extender, one)).sentence == "it is bound to node a"
 
 
 async def test_of_many_nodes_the_nearest_are_told_in_full(extender: Extender) -> None:
@@ -102,7 +98,7 @@ async def test_of_many_nodes_the_nearest_are_told_in_full(extender: Extender) ->
         runs(extender, name, 0, 99 - at, 8)
     waits = pod("p", cores=100, blocks=0)
     extender.filter(ask(waits, *names))
-    found = explained(extender, waits)
+    found = await explained(extender, waits)
     assert (len(found.nodes), found.left_out) == (20, 10)
     assert found.nodes[0].node == "n29"
     assert found.reasons == {"insufficient whole GPUs": 30}
@@ -131,32 +127,18 @@ async def test_a_pod_whose_binding_is_on_its_way_says_so(
     extender.filter(ask(one, "a"))
     api.fates, api.read_fates = [fate], [Fate.LATE]
     await extender.bind(order(one, "a"))
-    assert said in explained(extender, one).sentence
+    assert said in (await explained(extender, one)).sentence
 
 
 async def test_an_inventory_of_another_version_says_what_is_wrong_and_what_to_do(extender: Extender) -> None:
     extender.put_node(node("a", text='{"version":99}'))
     waits = pod("p")
     extender.filter(ask(waits, "a"))
-    found = explained(extender, waits)
+    found = await explained(extender, waits)
     assert found.sentence == "the one node that kube-scheduler asked about does not carry the pod"
     change = found.nodes[0].change
     assert "vcuda-inventory" in change
     assert change.endswith("the node's agent and the scheduler must be of versions that understand each other")
-
-
-async def test_a_pod_that_nobody_asked_about_says_whose_it_is(extender: Extender) -> None:
-    def said(found: ClusterPod) -> str:
-        extender.put_pod(found)
-        answer = unasked_pod(extender.books, "d", found.pod.ref.name, ResourceNames())
-        assert answer is not None
-        assert answer.asked == ("container main: 50 cores and 8 blocks (2 GiB) of one GPU",)
-        return answer.sentence
-
-    assert "its schedulerName is volcano" in said(replace(pod("v"), scheduler="volcano"))
-    gated = ScheduledCondition(is_true=False, reason="SchedulingGated")
-    assert "scheduling gates" in said(replace(pod("g"), condition=gated))
-    assert unasked_pod(extender.books, "d", "nobody", ResourceNames()) is None
 
 
 async def test_a_bound_pod_says_where_it_is_and_what_is_wrong_with_its_annotation(extender: Extender) -> None:
@@ -168,6 +150,5 @@ async def test_a_bound_pod_says_where_it_is_and_what_is_wrong_with_its_annotatio
         one = pod(name)
         shares = allocated(one, {"main": on_gpu("a", 0, 50, 8)}) if text is None else {NAMES.allocation: text}
         extender.put_pod(bound(one, "a", shares))
-        found = bound_pod(extender.books, "d", name)
-        assert found is not None
-        assert found.sentence.startswith(said)
+        assert (await explained(extender, one)).sentence.startswith(said)
+        assert extender.explain_bound("d", name) == await explained(extender, one)

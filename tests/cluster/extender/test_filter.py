@@ -33,6 +33,30 @@ async def test_one_node_is_answered_and_reserved(extender: Extender) -> None:
     assert free_cores(extender, "a") == [50, 100]
 
 
+@pytest.mark.parametrize("one_node", [True, False])
+@pytest.mark.parametrize(
+    ("cores", "said"),
+    [
+        ((60, 60, 60), "the pod's containers do not fit together"),
+        (
+            (42, 12, 35, 10, 19, 9, 13, 32, 21, 17, 24, 42, 12, 17, 43, 52),
+            "no room found for the pod's containers together, though not every combination was tried",
+        ),
+    ],
+)
+async def test_that_containers_do_not_fit_together_is_said_only_where_all_was_tried(
+    api: MemoryApi, clock: Clock, one_node: bool, cores: tuple[int, ...], said: str
+) -> None:
+    extender = Extender(api, Settings(one_node=one_node), clock=clock)
+    extender.put_node(node("a", 2 if len(cores) == 3 else 4))
+    first, *others = cores
+    several = pod(
+        cores=first, blocks=1, more=[(f"c{at}", ContainerRole.APP, each, 1) for at, each in enumerate(others)]
+    )
+    answer = extender.filter(ask(several, "a"))
+    assert (answer.names, answer.failed) == ((), {"a": said})
+
+
 async def test_the_same_pod_again_has_one_reservation(extender: Extender) -> None:
     for name in ("a", "b"):
         extender.put_node(node(name))

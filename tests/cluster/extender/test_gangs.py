@@ -108,7 +108,7 @@ async def test_a_gang_at_permit_of_which_a_member_was_refused_gives_way_as_a_who
     answer = busy.filter(ask(third, "a"))
     assert answer.failed == {"a": "other members of its gang gave way to pods that could start"}
 
-    explained = busy.explain("d", third.pod.ref.name)
+    explained = await busy.explain("d", third.pod.ref.name)
     assert explained is not None
     assert explained.nodes[0].change.startswith("its scheduler must try the gang anew")
 

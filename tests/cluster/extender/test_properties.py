@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from deviceplugin.cluster.extender.holding import Hold
 from deviceplugin.cluster.extender.reservations import Patience
-from deviceplugin.model.allocation import GpuShare
+from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.gang import Gang
 from deviceplugin.model.gpu import GpuUuid
@@ -263,8 +263,12 @@ class Scheduling(RuleBasedStateMachine):
             seen = self.cluster.seen(uid)
             if seen is None:
                 assert not held
-            elif seen.pod.node and (held or uid in self.cluster.api.pods):  # else a read was faster than the watch
+            elif seen.pod.node and (held or not self._is_over(uid)):  # else a read was faster than the watch
                 assert [(each.node, each.hold) for each in held] == [(seen.pod.node, Hold.BOUND)]
+
+    def _is_over(self, uid: PodUid) -> bool:
+        known = self.cluster.api.pods.get(uid)
+        return known is None or known.pod.is_terminal
 
     @invariant()
     def what_others_bound_too_much_is_said(self) -> None:

@@ -51,9 +51,11 @@ class StandIn:
     def figures(self) -> Figures:
         return Figures(nodes=2, gpus=16, reservations=3, leads=True, days_left={"server": 30.0}, silence={"pods": 1.5})
 
-    def explain(self, namespace: str, name: str) -> Explanation:
+    async def explain(self, namespace: str, name: str) -> Explanation:
         if name == "elsewhere":
             return Explanation(status=421, sentence="replica b leads", leader="b")
+        if name.startswith("unknown"):
+            return Explanation(status=404, sentence=f"nothing is known of pod {namespace}/{name}")
         return Explanation(msgspec.json.encode({"pod": f"{namespace}/{name}"}))
 
     async def webhook(self, body: bytes) -> Answer:

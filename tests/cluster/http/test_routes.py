@@ -102,6 +102,8 @@ async def test_a_pod_is_explained_or_it_is_said_who_can() -> None:
     async with serving() as scene:
         assert await scene.get("/explain?pod=d/p") == (200, '{"pod":"d/p"}')
         assert await scene.get("/explain?pod=d/elsewhere") == (421, '{"error":"replica b leads","leader":"b"}')
+        unknown = '{"error":"nothing is known of pod d/unknown","leader":""}'
+        assert await scene.get("/explain?pod=d/unknown") == (404, unknown)
 
 
 async def test_nothing_is_answered_before_it_is_ready_but_it_lives() -> None:

@@ -1,0 +1,287 @@
+"""A pod about which kube-scheduler does not ask: what is known of it now, and what that explains."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from deviceplugin.cluster.extender.explanation import Explanation
+from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.extender.settings import Settings
+from deviceplugin.cluster.extender.sums import Amount, asked_in_all
+from deviceplugin.model.allocation import ContainerRole
+from deviceplugin.model.cluster_node import ClusterNode
+from deviceplugin.model.cluster_pod import ClusterPod, ScheduledCondition
+from tests.cluster.extender.api import MemoryApi
+from tests.cluster.extender.conftest import Clock
+from tests.cluster.extender.makers import allocated, ask, bound, deleting, node, on_gpu, pod
+
+CORES = "0/1 nodes are available: 1 Insufficient tencent.com/vcuda-core."
+TAINT = "0/1 nodes are available: 1 node(s) had untolerated taint {gpu: only}."
+
+
+def unschedulable(one: ClusterPod, message: str, *, version: str = "2", reason: str = "Unschedulable") -> ClusterPod:
+    condition = ScheduledCondition(is_true=False, reason=reason, text=hash(message), message=message)
+    return replace(one, pod=replace(one.pod, resource_version=version), condition=condition)
+
+
+def runs(extender: Extender, name: str, at: int, cores: int, blocks: int) -> ClusterPod:
+    one = pod(f"on-{name}-{at}", cores=cores, blocks=blocks)
+    extender.put_pod(bound(one, name, allocated(one, {"main": on_gpu(name, at, cores, blocks)})))
+    return one
+
+
+async def said_of(extender: Extender, one: ClusterPod) -> Explanation:
+    extender.put_pod(one)
+    found = await extender.explain("d", one.pod.ref.name)
+    assert found is not None
+    return found
+
+
+async def test_a_pod_larger_than_any_node_is_judged_now(extender: Extender) -> None:
+    extender.put_node(node("a", 8))
+    found = await said_of(extender, unschedulable(pod("p", cores=1000, blocks=0), CORES))
+    assert found.sentence == (
+        "kube-scheduler has not asked about it; by what is known now the one node does not carry it; "
+        "kube-scheduler's own sums of cores and memory say so too, so it need not ask"
+    )
+    assert (found.now, found.at, found.condition) == (True, 0.0, CORES)
+    assert found.asked == ("container main: 10 whole GPUs",)
+    assert found.reasons == {"too few GPUs that can serve the pod": 1}
+    assert found.nodes[0].change == "the pod must ask for less or for other GPUs, or the node must get others"
+    assert (len(found.nodes[0].gpus), found.left_out) == (8, 0)
+
+
+async def test_of_a_full_cluster_it_is_said_who_holds_what_and_what_must_become_free(extender: Extender) -> None:
+    for name in ("a", "b"):
+        extender.put_node(node(name, 1))
+    runs(extender, "a", 0, 100, 64)
+    runs(extender, "b", 0, 60, 64)
+    found = await said_of(extender, unschedulable(pod("p", cores=50, blocks=8), CORES))
+    assert "by what is known now none of the 2 nodes carries it; kube-scheduler's own sums" in found.sentence
+    assert [each.node for each in found.nodes] == ["b", "a"]
+    assert found.nodes[0].gpus[0].holders == ("d/on-b-0: 60 cores, 64 blocks (bound)",)
+    assert found.nodes[0].change == "10 more cores and 8 blocks (2 GiB) more must become free on GPU 0"
+
+
+async def test_where_a_node_has_room_the_reason_lies_elsewhere(extender: Extender) -> None:
+    extender.put_node(node("a", 1))
+    extender.put_node(node("cpu", text=""))
+    found = await said_of(extender, unschedulable(pod("p"), TAINT))
+    assert found.sentence == (
+        "kube-scheduler has not asked about it; by what is known now node a has room on its GPUs, so what keeps it "
+        "waiting lies elsewhere: CPU, memory, taints, affinity, volumes or another check of kube-scheduler's comes "
+        "before its question to us"
+    )
+    assert found.condition == TAINT
+    assert found.nodes[0].node == "a"
+    assert (found.nodes[0].reason, found.nodes[0].change) == ("its GPUs have room for the pod", "nothing on its GPUs")
+    assert found.reasons == {"its GPUs have room for the pod": 1, "node has no GPU inventory of vcuda": 1}
+    extender.put_node(node("b", 1))
+    assert "2 of 3 nodes have room on their GPUs" in (await said_of(extender, unschedulable(pod("p"), TAINT))).sentence
+
+
+async def test_nothing_is_reserved_or_recorded_by_asking_why(extender: Extender) -> None:
+    extender.put_node(node("a", 1))
+    one = unschedulable(pod("p"), TAINT)
+    before = extender.verdicts.count
+    await said_of(extender, one)
+    assert (extender.verdicts.count, extender.verdicts.of(one.uid)) == (before, None)
+    assert not list(extender.books.holdings(one.uid))
+    assert not extender.verdicts.anybody_waits
+
+
+@pytest.mark.parametrize(
+    ("of_node", "reason", "change"),
+    [
+        ({"unschedulable": True}, "node is unschedulable", "kubectl uncordon a"),
+        ({"ready": False}, "node is not ready", "its kubelet must report that the node is ready"),
+        (
+            {"cores": 90},
+            "too little by kube-scheduler's own sums, though single GPUs have room",
+            "the pod asks 50 tencent.com/vcuda-core in all, and 30 of 90 are not asked by others",
+        ),
+        (
+            {"blocks": 12},
+            "too little by kube-scheduler's own sums, though single GPUs have room",
+            "the pod asks 8 tencent.com/vcuda-memory in all, and 4 of 12 are not asked by others",
+        ),
+    ],
+)
+async def test_what_kube_scheduler_holds_against_a_node_whose_gpus_have_room_is_said_where_it_is_known(
+    extender: Extender, of_node: dict[str, int], reason: str, change: str
+) -> None:
+    made: ClusterNode = replace(node("a", 2), **of_node)  # type: ignore[arg-type]
+    extender.put_node(made)
+    runs(extender, "a", 0, 60, 8)
+    found = await said_of(extender, unschedulable(pod("p"), CORES))
+    assert "on the one node GPUs have room, but kube-scheduler takes none of them" in found.sentence
+    assert (found.nodes[0].reason, found.nodes[0].change) == (reason, change)
+    assert [gpu.against for gpu in found.nodes[0].gpus] == ["only 40 cores free", ""]
+
+
+async def test_of_several_containers_it_is_not_claimed_that_a_barred_node_has_room(extender: Extender) -> None:
+    extender.put_node(replace(node("a", 2), unschedulable=True))
+    several = unschedulable(pod("p", more=[("side", ContainerRole.APP, 60, 1)]), TAINT)
+    assert "on the one node GPUs may have room, but" in (await said_of(extender, several)).sentence
+
+
+async def test_a_node_that_was_deleted_and_still_has_pods_is_none(extender: Extender) -> None:
+    extender.put_node(node("a", 2))
+    runs(extender, "a", 0, 60, 8)
+    extender.drop_node("a")
+    found = await said_of(extender, unschedulable(pod("p"), TAINT))
+    assert (found.sentence.endswith("no node is known"), found.reasons) == (True, {})
+
+
+async def test_where_the_sums_would_do_and_no_gpu_does_it_is_not_for_the_sums_that_nobody_asked(
+    extender: Extender,
+) -> None:
+    extender.put_node(node("a", 2))
+    for at in range(2):
+        runs(extender, "a", at, 60, 8)
+    found = await said_of(extender, unschedulable(pod("p"), TAINT))
+    assert found.sentence.endswith(
+        "the one node does not carry it; by kube-scheduler's own sums the one node would do, so it refuses the pod "
+        "for something else"
+    )
+
+
+async def test_who_must_ask_is_named_where_nobody_has(api: MemoryApi, clock: Clock) -> None:
+    extender = Extender(api, Settings(scheduler="vcuda-scheduler"), clock=clock)
+    extender.put_node(node("a", 1))
+    for one, beginning in (
+        (
+            replace(pod("own"), scheduler="vcuda-scheduler"),
+            "kube-scheduler has neither asked about it nor said anything",
+        ),
+        (replace(pod("other"), scheduler="volcano"), "nobody has asked about it; its schedulerName is volcano, while"),
+        (pod("default"), "nobody has asked about it; its schedulerName is default-scheduler, while"),
+        (deleting(pod("leaving")), "it is being deleted"),
+        (
+            unschedulable(
+                pod("gated"), "Scheduling is blocked due to non-empty scheduling gates", reason="SchedulingGated"
+            ),
+            "it waits for its scheduling gates to be removed; nobody chooses a node before",
+        ),
+    ):
+        found = await said_of(extender, one)
+        assert found.sentence.startswith(beginning), found.sentence
+        assert found.sentence.endswith("; by what is known now node a has room on its GPUs"), found.sentence
+
+
+async def test_without_nodes_and_with_nonsense_there_is_a_sentence(extender: Extender) -> None:
+    assert (await said_of(extender, pod("p"))).sentence.endswith("by what is known now no node is known")
+    found = await said_of(extender, unschedulable(pod("odd", cores=150), CORES))
+    assert found.sentence == "kube-scheduler has not asked about it; no node can carry it as it is"
+    assert "write 100 or 200" in found.asked[0]
+
+
+async def test_a_verdict_stands_as_long_as_kube_scheduler_repeats_it_and_no_longer(extender: Extender) -> None:
+    extender.put_node(node("a", 1))
+    runs(extender, "a", 0, 60, 8)
+    one = pod("p")
+    extender.put_pod(one)
+    assert not extender.filter(ask(one, "a")).names
+    ours = unschedulable(one, "0/1 nodes are available: 1 insufficient vcuda-core on any one GPU.")
+    found = await said_of(extender, ours)
+    assert found.sentence == "the one node that kube-scheduler asked about does not carry the pod"
+    assert (found.now, found.condition) == (False, ours.condition.message if ours.condition else "")
+
+    found = await said_of(extender, unschedulable(one, CORES, version="3"))
+    assert found.sentence.startswith(
+        "kube-scheduler has asked about it, and has since refused it without naming any reason of ours; by what is "
+        "known now the one node does not carry it"
+    )
+    assert found.now
+    assert found.at > 0
+
+
+async def test_a_refusal_that_kube_scheduler_had_in_hand_when_it_asked_supersedes_nothing(extender: Extender) -> None:
+    extender.put_node(node("a", 1))
+    runs(extender, "a", 0, 60, 8)
+    one = unschedulable(pod("p"), CORES)
+    extender.put_pod(one)
+    extender.filter(ask(one, "a"))
+    assert not (await said_of(extender, one)).now
+
+
+async def test_a_pod_that_was_chosen_and_then_refused_is_judged_anew(extender: Extender) -> None:
+    extender.put_node(node("a", 1))
+    one = pod("p")
+    extender.put_pod(one)
+    assert extender.filter(ask(one, "a")).names == ("a",)
+    found = await said_of(extender, unschedulable(one, TAINT))
+    assert found.sentence.startswith(
+        "node a was chosen when kube-scheduler last asked, but it has since refused the pod; by what is known now"
+    )
+    assert found.now
+
+
+async def test_several_containers_are_tried_together_on_few_nodes_only(extender: Extender) -> None:
+    """Each alone has room on every node; together only on the one that comes last."""
+    for at in range(30):
+        extender.put_node(node(f"n{at:02}", 2))
+        runs(extender, f"n{at:02}", 0, 20, 8)
+        runs(extender, f"n{at:02}", 1, 50, 8)
+    several = unschedulable(pod("p", cores=60, blocks=1, more=[("side", ContainerRole.APP, 60, 1)]), TAINT)
+    found = await said_of(extender, several)
+    assert "none of the 30 nodes carries it, as far as its containers were tried together" in found.sentence
+    assert found.reasons == {
+        "the pod's containers do not fit together": 20,
+        "its GPUs have room for each container, which were not all tried together": 10,
+    }
+    extender.put_node(node("n00a", 2))
+    found = await said_of(extender, several)
+    assert "node n00a has room on its GPUs" in found.sentence
+
+
+async def test_others_have_the_loop_while_all_nodes_of_a_large_cluster_are_judged(extender: Extender) -> None:
+    for at in range(5000):
+        extender.put_node(node(f"n{at:04}", 1))
+    extender.put_pod(unschedulable(pod("p", cores=1000, blocks=0), CORES))
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(other())
+    found = await extender.explain("d", "p")
+    beside.cancel()
+    assert found is not None
+    assert (len(found.nodes), found.left_out) == (20, 4980)
+    assert turns > 2 * 5000 / 32, "after every 32 nodes at the latest, when they are judged and when they are compared"
+
+
+async def test_a_node_that_goes_while_the_others_are_judged_is_no_bug(extender: Extender) -> None:
+    for at in range(100):
+        extender.put_node(node(f"n{at:02}", 1))
+    extender.put_pod(unschedulable(pod("p"), TAINT))
+    asked = asyncio.create_task(extender.explain("d", "p"))
+    for at in range(100):
+        await asyncio.sleep(0)
+        extender.drop_node(f"n{at:02}")
+    assert await asked is not None
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ([], Amount(50, 8)),
+        ([("side", ContainerRole.APP, 20, 4)], Amount(70, 12)),
+    ],
+)
+def test_kube_schedulers_sum_is_what_runs_at_once(
+    more: list[tuple[str, ContainerRole, int, int]], expected: Amount
+) -> None:
+    assert asked_in_all(pod("p", more=more).pod) == expected
+
+
+def test_kube_schedulers_sum_of_init_containers_is_the_largest_beside_the_sidecars_before_it() -> None:
+    one = pod("p", cores=50, blocks=8, more=[("s", ContainerRole.SIDECAR, 10, 1), ("i", ContainerRole.INIT, 80, 2)])
+    app, sidecar, init = one.pod.containers
+    assert asked_in_all(replace(one.pod, containers=(sidecar, init, app))) == Amount(90, 9)
+    assert asked_in_all(replace(one.pod, containers=(init, sidecar, app))) == Amount(80, 9)
