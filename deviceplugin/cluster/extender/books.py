@@ -12,6 +12,7 @@ or why it cannot be used. Not here: any choice, and the API server. Invariants:
 
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from deviceplugin.cluster.extender.holding import Hold, Holding, bound_holding, given_up
 from deviceplugin.cluster.extender.node_book import NodeBook
@@ -188,8 +189,15 @@ class Books:
         if pod.nominated_node:
             self._nominated.setdefault(pod.nominated_node, {})[uid] = pod
         for held in tuple(self.holdings(uid)):
-            if held.hold is Hold.RESERVED and (pod.pod.deleting or given_up(pod, held, before=before)):
-                self.release(uid, held.node)
+            if pod.pod.deleting or given_up(pod, held, before=before):
+                self._give_up(held)
+
+    def _give_up(self, held: Holding) -> None:
+        """What may have been bound already stays, but filter's promise beside it ends."""
+        if held.hold is Hold.RESERVED:
+            self.release(held.pod.uid, held.node)
+        elif held.hold is Hold.DOUBTFUL:
+            self._enter(replace(held, expires=min(held.expires, self._clock())))
 
     def _end(self, uid: PodUid) -> None:
         self._forget_waiting(uid)

@@ -100,7 +100,8 @@ class Filter:
             if held.hold is not Hold.RESERVED:
                 # A Binding with these GPUs is under way: no other choice on this node could be kept apart from it.
                 if held.lapses:
-                    self._books.hold(replace(held, expires=max(held.expires, self._until(pod))))
+                    until, version = max(held.expires, self._until(pod)), pod.pod.resource_version
+                    self._books.hold(replace(held, expires=until, version=version, condition=pod.condition))
                 return held.node
             placed = _placed(asked, state, self._settings, held)
             if placed is not None:

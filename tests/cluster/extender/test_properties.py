@@ -380,3 +380,17 @@ class Scheduling(RuleBasedStateMachine):
 TestScheduling = pytest.mark.timeout(300)(Scheduling.TestCase)
 _PHASES = [Phase.explicit, Phase.reuse, Phase.generate, *([] if os.environ.get("VCUDA_NO_SHRINK") else [Phase.shrink])]
 TestScheduling.settings = settings(max_examples=1000, stateful_step_count=40, deadline=None, phases=_PHASES)
+
+
+def test_a_promise_beside_a_binding_in_doubt_ends_with_the_next_refusal() -> None:
+    course = Scheduling()
+    course.some_pods(sizes=[(30, 8), (30, 8)])
+    course.what_was_reserved_is_not_wanted_any_more(which=0, how="deleting")
+    course.a_binding_gets_no_answer_and_is_sent_again(
+        which=0, then=Fate.WORKS, read=Fate.WORKS, look=False, seconds=80.0, slow=1
+    )
+    course.what_was_reserved_is_not_wanted_any_more(which=0, how="refused")
+    course.the_watch_begins_anew()
+    course.what_is_in_doubt_is_looked_up(again=False, read=Fate.WORKS, slow=1, turns=1)
+    course.no_reservation_outlives_its_reason()
+    course.teardown()
