@@ -43,7 +43,7 @@ class OpenGpus:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeState:
-    """`spare` is None where somebody else looks after CPU and memory: kube-scheduler has, before it asks an extender.
+    """`spare` is None where nothing is known of CPU and memory.
 
     `cordoned` GPUs take no new work by their operator's wish. Without `share_mode` the node gives whole GPUs only.
     """
@@ -93,6 +93,16 @@ def node_state(
     return NodeState(name, snapshot, share_mode=share_mode, cordoned=cordoned)
 
 
+def with_spare(state: NodeState, spare: Spare | None) -> NodeState:
+    """The same GPUs, with what was calculated of them; the same object where nothing is different."""
+    if state.spare == spare:
+        return state
+    changed = replace(state, spare=spare)
+    object.__setattr__(changed, "_open", state._open)
+    object.__setattr__(changed, "_numa", state._numa)
+    return changed
+
+
 def without_spare(state: NodeState, taken: Spare) -> NodeState:
     """The same GPUs with less CPU and memory beside them."""
-    return state if state.spare is None else replace(state, spare=state.spare - taken)
+    return state if state.spare is None else with_spare(state, state.spare - taken)

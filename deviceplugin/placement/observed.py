@@ -1,9 +1,9 @@
 """What kinds of task a cluster has seen of late, for the policy that plans for those to come.
 
-In: each pod once, with the CPU and memory that it needs, when it is first heard of. Out: a `Workload`, or None while too
-few were seen to say anything. What is long ago counts less: whenever so many tasks have been counted, every count is
-halved. Rare kinds beyond the most frequent ones are left out, so that a cluster in which no two pods are alike costs no
-more than another. The same pods in the same order give the same workload.
+In: each pod once, with the CPU and memory that it needs, when it is first heard of. Out: a `Workload`, or None while
+too few were seen to say anything. What is long ago counts less: whenever so many tasks have been counted, every count
+is halved. Rare kinds beyond the most frequent ones are left out, so that a cluster in which no two pods are alike costs
+no more than another. The same pods in the same order give the same workload.
 """
 
 from collections import Counter
