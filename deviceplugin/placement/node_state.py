@@ -75,6 +75,15 @@ class NodeState:
             assert self._numa is not None
         return self._numa
 
+    def with_spare(self, spare: Spare | None) -> "NodeState":
+        """The same GPUs, with what was calculated of them; the same object where nothing is different."""
+        if self.spare == spare:
+            return self
+        changed = replace(self, spare=spare)
+        object.__setattr__(changed, "_open", self._open)
+        object.__setattr__(changed, "_numa", self._numa)
+        return changed
+
     def _is_open(self, view: GpuView) -> bool:
         return view.gpu.uuid not in self.cordoned and broken(view) is None
 
@@ -93,16 +102,6 @@ def node_state(
     return NodeState(name, snapshot, share_mode=share_mode, cordoned=cordoned)
 
 
-def with_spare(state: NodeState, spare: Spare | None) -> NodeState:
-    """The same GPUs, with what was calculated of them; the same object where nothing is different."""
-    if state.spare == spare:
-        return state
-    changed = replace(state, spare=spare)
-    object.__setattr__(changed, "_open", state._open)
-    object.__setattr__(changed, "_numa", state._numa)
-    return changed
-
-
 def without_spare(state: NodeState, taken: Spare) -> NodeState:
     """The same GPUs with less CPU and memory beside them."""
-    return state if state.spare is None else with_spare(state, state.spare - taken)
+    return state if state.spare is None else state.with_spare(state.spare - taken)

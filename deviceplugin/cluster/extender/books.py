@@ -1,7 +1,8 @@
 """What every node has and who holds what of it: the only memory of the extender that decides anything.
 
-In: nodes and pods as the watches tell of them, with GPUs and without, reservations of filter, commitments of bind. Out: the state of a node,
-or why it cannot be used. Not here: any choice, and the API server. Invariants:
+In: nodes and pods as the watches tell of them, reservations of filter, commitments of bind. Out: the state of a node,
+or why it cannot be used. Pods that want no GPU count too, for the CPU and memory that they take. Not here: any choice,
+and the API server. Invariants:
 
 - a bound pod has one holding, on the node it is bound to, however the events about it were mixed up;
 - a pod that ended or was deleted holds nothing, and no later event about it brings it back; one that is being deleted
@@ -238,9 +239,8 @@ class Books:
 def _says_the_same(known: ClusterPod, pod: ClusterPod) -> bool:
     """About what the pod holds."""
     was, now = known.pod, pod.pod
-    return (was.node, was.deleting, known.priority, known.needs) == (
-        now.node,
-        now.deleting,
-        pod.priority,
-        pod.needs,
-    ) and (was.annotations == now.annotations and was.containers == now.containers)
+    return (
+        (was.node, was.deleting, known.priority, known.needs) == (now.node, now.deleting, pod.priority, pod.needs)
+        and was.annotations == now.annotations
+        and was.containers == now.containers
+    )

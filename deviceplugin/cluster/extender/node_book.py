@@ -1,8 +1,9 @@
 """One node: its GPUs as its agent wrote them down, and everything that pods hold of them.
 
-In: what the node says of itself, holdings, and the pods beside them that want no GPU. Out: a `NodeState` for placement, the same object for as long as the
-pods hold the same; or the reason why the node cannot be used. What pods hold outlives the node's own entry: a node that
-comes back has the same pods, and if it comes back with other GPUs, what was held of the old ones is held of nothing.
+In: what the node says of itself, holdings, and what pods without GPUs take beside them. Out: a `NodeState` for
+placement, the same object for as long as the pods hold the same; or the reason why the node cannot be used. What pods
+hold outlives the node's own entry: a node that comes back has the same pods, and if it comes back with other GPUs, what
+was held of the old ones is held of nothing.
 
 A container that somebody else placed may be on any GPU that has room for it beside what is known: it counts on each of
 them, so that what is left is free wherever it is.
@@ -25,7 +26,7 @@ from deviceplugin.model.inventory_annotation import parse_inventory
 from deviceplugin.model.pod_request import ContainerRequest
 from deviceplugin.model.request import RequestKind
 from deviceplugin.model.units import CORES_PER_GPU
-from deviceplugin.placement.node_state import NodeState, Spare, node_state, with_spare
+from deviceplugin.placement.node_state import NodeState, Spare, node_state
 from deviceplugin.placement.occupancy import Occupancy, occupied
 from deviceplugin.placement.tally import Tally
 
@@ -117,7 +118,7 @@ class NodeBook:
     def state(self) -> NodeState:
         """Only of a node that can be used."""
         if self.known is None:
-            self.known = with_spare(self._calculate(()), self._spare)
+            self.known = self._calculate(()).with_spare(self._spare)
         return self.known
 
     def state_without(
@@ -128,9 +129,8 @@ class NodeBook:
         absent = [self._holdings[uid].needs for uid in pods if uid in self._holdings]
         if not extra and not absent:
             return self.state
-        return with_spare(
-            self._calculate(pods, extra), self._beside.spare(self._offered, without=absent, further=needs)
-        )
+        spare = self._beside.spare(self._offered, without=absent, further=needs)
+        return self._calculate(pods, extra).with_spare(spare)
 
     @property
     def unknown_gpus(self) -> int:
@@ -149,7 +149,7 @@ class NodeBook:
 
     def _spare_has_changed(self) -> None:
         if self.known is not None:
-            self.known = with_spare(self.known, self._spare)
+            self.known = self.known.with_spare(self._spare)
 
     def _read_inventory(self, text: str) -> None:
         self.inventory, self._unread, self.sentence = None, NO_INVENTORY, ""
