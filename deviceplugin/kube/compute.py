@@ -19,22 +19,26 @@ from deviceplugin.kube.cluster_structs import (
 )
 from deviceplugin.kube.quantity import exact_quantity
 from deviceplugin.kube.structs import Amounts, Container
-from deviceplugin.model.compute import NOTHING, Compute
+from deviceplugin.model.compute import Compute
 
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30}
 _RESIZE_PENDING = "PodResizePending"
 _INFEASIBLE = "Infeasible"
-_Container = Container | PlainContainer
+_Pair = tuple[int, int]
+"""CPU and memory as in `Compute`; this runs for every change of any pod of the cluster."""
+_NONE: _Pair = (0, 0)
 
 
 def pod_needs(spec: ClusterPodSpec | PlainSpec, status: ClusterPodStatus | PlainStatus) -> Compute | None:
     try:
-        asked = _by_containers(spec, _Resizing(status))
-        if spec.resources is not None:
-            asked = _instead(asked, spec.resources.requests)
-        return asked + _compute(spec.overhead) if spec.overhead is not None else asked
+        cpu, memory = _by_containers(spec, status)
+        if spec.resources is not None and (whole := spec.resources.requests) is not None:
+            cpu = cpu if whole.cpu is None else _milli(whole.cpu)
+            memory = memory if whole.memory is None else _bytes(whole.memory)
+        more = _pair(spec.overhead)
     except ParseError:
         return None
+    return Compute(cpu + more[0], memory + more[1])
 
 
 def node_offers(allocatable: Mapping[str, str | int]) -> Compute | None:
@@ -44,74 +48,67 @@ def node_offers(allocatable: Mapping[str, str | int]) -> Compute | None:
         return None
 
 
-class _Resizing:
-    """What kubelet says of CPU and memory of the containers that run."""
-
-    def __init__(self, status: ClusterPodStatus | PlainStatus) -> None:
-        self.status = status
-        self._refused: bool | None = None
-
-    def __call__(self, container: _Container, statuses: Sequence[ResizedStatus] | None) -> Compute:
-        wanted = _requests(container)
-        for each in statuses or ():
-            if each.name == container.name and each.resources is not None:
-                real = _compute(each.resources.requests).max(_compute(each.allocated_resources))
-                return real if real == wanted or self._is_refused else wanted.max(real)
-        return wanted
-
-    @property
-    def _is_refused(self) -> bool:
-        if self._refused is None:
-            self._refused = any(
-                each.type == _RESIZE_PENDING and each.reason == _INFEASIBLE for each in self.status.conditions or ()
-            )
-        return self._refused
-
-
-def _by_containers(spec: ClusterPodSpec | PlainSpec, resizing: _Resizing) -> Compute:
-    status = resizing.status
-    apps = NOTHING
+def _by_containers(spec: ClusterPodSpec | PlainSpec, status: ClusterPodStatus | PlainStatus) -> _Pair:
+    apps = _NONE
     for each in spec.containers or ():
-        apps += resizing(each, status.container_statuses)
+        apps = _sum(apps, _takes(each, status.container_statuses, status))
     if not spec.init_containers:
         return apps
-    sidecars = most = NOTHING
+    sidecars = most = _NONE
     for each in spec.init_containers:
         if each.restart_policy == "Always":
-            sidecars += resizing(each, status.init_container_statuses)
-            most = most.max(sidecars)
+            sidecars = _sum(sidecars, _takes(each, status.init_container_statuses, status))
+            most = _most(most, sidecars)
         else:
-            most = most.max(sidecars + _requests(each))
-    return most.max(sidecars + apps)
+            most = _most(most, _sum(sidecars, _requests(each)))
+    return _most(most, _sum(sidecars, apps))
 
 
-def _instead(asked: Compute, pod: Amounts | None) -> Compute:
-    if pod is None:
-        return asked
-    return Compute(
-        asked.cpu_milli if pod.cpu is None else _milli(pod.cpu),
-        asked.memory_bytes if pod.memory is None else _bytes(pod.memory),
-    )
+def _takes(
+    container: Container | PlainContainer,
+    statuses: Sequence[ResizedStatus] | None,
+    status: ClusterPodStatus | PlainStatus,
+) -> _Pair:
+    wanted = _requests(container)
+    for each in statuses or ():
+        if each.name == container.name and each.resources is not None:
+            as_written = container.resources and container.resources.requests
+            if each.resources.requests == as_written == each.allocated_resources:
+                break  # nearly always, and then it need not be read again
+            real = _most(_pair(each.resources.requests), _pair(each.allocated_resources))
+            return real if real == wanted or _is_refused(status) else _most(wanted, real)
+    return wanted
 
 
-def _requests(container: _Container) -> Compute:
-    return NOTHING if container.resources is None else _compute(container.resources.requests)
+def _is_refused(status: ClusterPodStatus | PlainStatus) -> bool:
+    """Kubelet has said that it cannot resize the pod."""
+    return any(each.type == _RESIZE_PENDING and each.reason == _INFEASIBLE for each in status.conditions or ())
 
 
-def _compute(amounts: Amounts | None) -> Compute:
-    if amounts is None:
-        return NOTHING
-    return Compute(_milli(amounts.cpu or 0), _bytes(amounts.memory or 0))
+def _requests(container: Container | PlainContainer) -> _Pair:
+    return _NONE if container.resources is None else _pair(container.resources.requests)
+
+
+def _pair(amounts: Amounts | None) -> _Pair:
+    return _NONE if amounts is None else (_milli(amounts.cpu or 0), _bytes(amounts.memory or 0))
+
+
+def _sum(one: _Pair, other: _Pair) -> _Pair:
+    return (one[0] + other[0], one[1] + other[1])
+
+
+def _most(one: _Pair, other: _Pair) -> _Pair:
+    """The larger of each."""
+    return (max(one[0], other[0]), max(one[1], other[1]))
 
 
 def _milli(text: str | int) -> int:
     """Rounded up; nearly all are written as `250m` or `2`."""
     plain = str(text)
     if plain.isascii():
-        if plain.isdigit():
-            return int(plain) * 1000
-        if plain[-1:] == "m" and plain[:-1].isdigit():
-            return int(plain[:-1])
+        number, milli = (plain[:-1], 1) if plain[-1:] == "m" else (plain, 1000)
+        if number.isdigit():
+            return int(number) * milli
     return -int(-exact_quantity(plain) * 1000 // 1)
 
 

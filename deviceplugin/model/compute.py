@@ -16,9 +16,5 @@ class Compute:
     def __sub__(self, other: "Compute") -> "Compute":
         return Compute(self.cpu_milli - other.cpu_milli, self.memory_bytes - other.memory_bytes)
 
-    def max(self, other: "Compute") -> "Compute":
-        """The larger of each."""
-        return Compute(max(self.cpu_milli, other.cpu_milli), max(self.memory_bytes, other.memory_bytes))
-
 
 NOTHING = Compute(0, 0)

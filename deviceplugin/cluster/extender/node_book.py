@@ -36,7 +36,7 @@ log = structlog.get_logger("vcuda.cluster")
 class NodeBook:
     """`sentence` says more than `problem`: it may name the node and is for people who ask.
 
-    `known` is `state`, or None where that has to be calculated first.
+    `known` is `state`, or None where that has to be calculated first; `_gpus` is right but for CPU and memory.
     """
 
     def __init__(self, name: str) -> None:
@@ -53,6 +53,7 @@ class NodeBook:
         self._wandering: set[PodUid] = set()
         self._beside = Beside()
         self._plain = 0
+        self._gpus: NodeState | None = None
         self.known: NodeState | None = None
 
     @property
@@ -94,7 +95,7 @@ class NodeBook:
             self._spare_has_changed()
             return
         self._count(holding)
-        self.known = None
+        self.known = self._gpus = None
 
     def take(self, needs: Compute | None) -> None:
         """A pod that wants no GPU has come."""
@@ -112,13 +113,13 @@ class NodeBook:
         self._wandering.discard(uid)
         if self._tally is not None:
             self._tally.release(uid)
-        self.known = None
+        self.known = self._gpus = None
 
     @property
     def state(self) -> NodeState:
         """Only of a node that can be used."""
         if self.known is None:
-            self.known = self._calculate(()).with_spare(self._spare)
+            self._gpus = self.known = (self._gpus or self._calculate(())).with_spare(self._spare)
         return self.known
 
     def state_without(
@@ -148,8 +149,8 @@ class NodeBook:
         return self._beside.spare(self._offered)
 
     def _spare_has_changed(self) -> None:
-        if self.known is not None:
-            self.known = self.known.with_spare(self._spare)
+        """Calculated when somebody asks: on most nodes nobody does between two such changes."""
+        self.known = None
 
     def _read_inventory(self, text: str) -> None:
         self.inventory, self._unread, self.sentence = None, NO_INVENTORY, ""
@@ -170,7 +171,7 @@ class NodeBook:
         return known.allocations == holding.allocations and not holding.somewhere
 
     def _count_anew(self) -> None:
-        self.known = self._tally = None
+        self.known = self._gpus = self._tally = None
         if self.inventory is not None:
             self._tally = Tally(self.name, self.inventory, share_mode=self._share_mode, cordoned=self._cordoned)
             for holding in self._holdings.values():
