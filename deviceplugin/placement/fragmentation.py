@@ -26,15 +26,14 @@ from deviceplugin.placement.workload import TaskKind, Workload
 
 _SCALE = 1 << 20
 _MOST_KEPT = 200_000
-_MOST_BESIDE = 50_000
+_MOST_GROUNDS = 50_000
 _AMPLE = Spare(1 << 62, 1 << 62)
 """Beside a node of which somebody else counts CPU and memory."""
 
 Weigh = Callable[[Request], int]
 
 
-@dataclass(frozen=True, slots=True)
-class Usable:
+class Usable(NamedTuple):
     """Cores, times the weight of the kinds of task that could use them."""
 
     alone: int
@@ -82,6 +81,34 @@ class _Room(NamedTuple):
     cores: int
 
 
+class Ground:
+    """Cards as one measure sees them, whatever CPU and memory are beside them."""
+
+    __slots__ = ("_ample", "_enough", "_rooms", "_whole", "free")
+
+    def __init__(self, cards: Cards, rooms: tuple[_Room, ...], weight: int) -> None:
+        self.free = free_cores(cards)
+        self._rooms = rooms
+        self._whole = 2 * weight * self.free
+        self._enough = (
+            max((group.most[0] * sets for group, sets, _ in rooms), default=0),
+            max((group.most[1] * sets for group, sets, _ in rooms), default=0),
+        )
+        self._ample: Usable | None = None
+
+    def usable(self, cpu: int, memory: int) -> Usable:
+        """Beside so much; most nodes have more than any tasks on their GPUs could need."""
+        if cpu < self._enough[0] or memory < self._enough[1]:
+            return _counted(self._rooms, cpu, memory)
+        if self._ample is None:
+            self._ample = _counted(self._rooms, cpu, memory)
+        return self._ample
+
+    def value(self, cpu: int, memory: int) -> int:
+        alone, together = self.usable(cpu, memory)
+        return self._whole - alone - together
+
+
 def _sets(fits: list[int], size: int) -> int:
     """How many sets of so many different GPUs there are, where each GPU may be in as many sets as it fits."""
     sets = sum(fits) // size
@@ -99,8 +126,7 @@ class Fragmentation:
         self.weight = sum(weight for _, weight in self._kinds)
         self._groups: dict[frozenset[Kind], tuple[_Group, ...]] = {}
         self._known: dict[Cards, Usable] = {}
-        self._beside: dict[tuple[Spare, Cards], Usable] = {}
-        self._rooms: dict[Cards, tuple[_Room, ...]] = {}
+        self._grounds: dict[Cards, Ground] = {}
         self._alone: dict[Card, Usable] = {}
         self._wide: dict[Cards, Usable] = {}
         self._least = min((kind.request.cores_per_gpu for kind, _ in self._kinds if kind.request.gpus > 1), default=0)
@@ -116,7 +142,7 @@ class Fragmentation:
 
     def usable(self, cards: Cards, spare: Spare | None) -> Usable:
         if spare is not None:
-            return self._usable_beside(cards, spare)
+            return self.ground(cards).usable(spare.cpu_milli, spare.memory_mib)
         found = self._known.get(cards)
         if found is None:
             if len(self._known) >= _MOST_KEPT:
@@ -125,19 +151,13 @@ class Fragmentation:
             found = self._known[cards] = self._of_cards(cards)
         return found
 
-    def _usable_beside(self, cards: Cards, spare: Spare) -> Usable:
+    def ground(self, cards: Cards) -> Ground:
         """CPU and memory change more often than cards, so what cards alone say is kept apart."""
-        key = (spare, cards)
-        found = self._beside.get(key)
+        found = self._grounds.get(cards)
         if found is None:
-            if len(self._beside) >= _MOST_BESIDE:
-                self._beside.clear()
-            rooms = self._rooms.get(cards)
-            if rooms is None:
-                if len(self._rooms) >= _MOST_BESIDE:
-                    self._rooms.clear()
-                rooms = self._rooms[cards] = self._rooms_in(_free(cards))
-            found = self._beside[key] = _counted(rooms, spare)
+            if len(self._grounds) >= _MOST_GROUNDS:
+                self._grounds.clear()
+            found = self._grounds[cards] = Ground(cards, self._rooms_in(_free(cards)), self.weight)
         return found
 
     def _of_cards(self, cards: Cards) -> Usable:
@@ -160,7 +180,7 @@ class Fragmentation:
 
     def _count(self, cards: Cards, spare: Spare, *, single: bool = True, several: bool = True) -> Usable:
         """For tasks of one GPU, of several, or both."""
-        return _counted(self._rooms_in(cards, single=single, several=several), spare)
+        return _counted(self._rooms_in(cards, single=single, several=several), spare.cpu_milli, spare.memory_mib)
 
     def _rooms_in(self, cards: Cards, *, single: bool = True, several: bool = True) -> tuple[_Room, ...]:
         rooms: list[_Room] = []
@@ -198,10 +218,10 @@ def _group(request: Request, open_to: frozenset[Kind], members: tuple[tuple[int,
     )
 
 
-def _counted(rooms: tuple[_Room, ...], spare: Spare) -> Usable:
+def _counted(rooms: tuple[_Room, ...], cpu_free: int, memory_free: int) -> Usable:
     """Where even the largest needs of a group leave room for all sets, its members need not be looked at."""
     alone = together = 0
-    cpu_free, memory_free = max(0, spare.cpu_milli), max(0, spare.memory_mib)
+    cpu_free, memory_free = max(0, cpu_free), max(0, memory_free)
     for group, sets, cores in rooms:
         size = group.gpus * group.cores
         if group.most[0] * sets <= cpu_free and group.most[1] * sets <= memory_free:

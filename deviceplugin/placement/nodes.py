@@ -25,7 +25,7 @@ from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.model.request import RequestKind
 from deviceplugin.placement.cards import Cards, Foresight, cards_of
-from deviceplugin.placement.fragmentation import Fragmentation
+from deviceplugin.placement.fragmentation import Fragmentation, Ground
 from deviceplugin.placement.gate import Gate, Reason
 from deviceplugin.placement.node_choice import Aside, NodeChoice, Verdict
 from deviceplugin.placement.node_score import LAST, Change, Score, Totals, score, score_of_totals, totals_of
@@ -83,26 +83,34 @@ class _Task:
 
 
 class _Beside:
-    """What was found out for nodes that are alike and have as much CPU and memory, by shape."""
+    """What was found out for nodes that are alike and have as much CPU and memory, by shape.
 
-    __slots__ = ("__weakref__", "outcomes")
+    `value` is the fragmentation of such a node, by the measure of which `renewal` it is.
+    """
+
+    __slots__ = ("__weakref__", "outcomes", "renewal", "value")
 
     def __init__(self) -> None:
         self.outcomes: dict[int, _Outcome] = {}
+        self.renewal = -1
+        self.value = 0
 
 
 @dataclass(slots=True)
 class _Alike:
     """Nodes between whose GPUs neither gate nor score sees a difference.
 
-    `reached` and `outcomes` were found out by shape, of which `reached` knows the GPUs alone; `beside` is more for the
-    nodes of which CPU and memory are known, and goes when the last of them does.
+    `reached` was found out by what a pod asks of GPUs alone, and `left` of that by the measure of this `renewal`;
+    `any_spare` by shape. `beside` is more for the nodes of which CPU and memory are known, and goes when the last of
+    them does.
     """
 
     first: NodeState
     cards: Cards
     totals: Totals
     reached: dict[int, _Reached] = field(default_factory=dict)
+    left: dict[int, Ground] = field(default_factory=dict)
+    renewal: int = -1
     any_spare: _Beside = field(default_factory=_Beside)
     beside: WeakValueDictionary[Spare, _Beside] = field(default_factory=WeakValueDictionary)
 
@@ -202,6 +210,7 @@ class NodeScorer:
         """At every node; written for speed, because there are thousands and nearly all have not changed."""
         shape, nodes, plans = self._shape(task), self._nodes, task.plans
         leaves_out, needs = self._leaves_out, task.needs
+        on_gpus = _NAMES_CARDS if shape == _NAMES_CARDS else self._number((task.pod.shape, task.gpu_policy))
         ranked: dict[str, Score] = {}
         refused: dict[str, Verdict] = {}
         for state in states:
@@ -214,7 +223,7 @@ class NodeScorer:
             outcomes = (known[2] if plans else known[1].any_spare).outcomes
             outcome = outcomes.get(shape)
             if outcome is None:
-                outcome = self._judge(task, known)
+                outcome = self._judge(task, known, on_gpus)
                 if shape != _NAMES_CARDS:
                     outcomes[shape] = outcome
                     self._kept += 1
@@ -255,32 +264,47 @@ class NodeScorer:
         self._shapes.clear()
         self._kept = 0
 
-    def _judge(self, task: _Task, known: _Known) -> _Outcome:
+    def _judge(self, task: _Task, known: _Known, on_gpus: int) -> _Outcome:
         state, alike, _ = known
-        if task.plans and not task.names_cards:
-            reached = self._reached(task, alike)
-        elif (against := task.against(state, alike)) is not None:
+        if task.plans and state.spare is not None and on_gpus != _NAMES_CARDS:
+            return self._planned(task, known, on_gpus)
+        if (against := task.against(state, alike)) is not None:
             return against
-        elif (share := task.share) is not None:  # the gate is exact for it
+        if (share := task.share) is not None:  # the gate is exact for it
             free = alike.totals
             left = Totals(free.gpus, free.cores - share[0], free.blocks - share[1], free.size)
             return score_of_totals(task.node_policy, left)
-        else:
-            reached = task.after(alike.cards)
-        if reached is None:
+        after = task.after(alike.cards)
+        if after is None:
             return LAST
-        if isinstance(reached, Reason):
-            return reached
-        return score(task.node_policy, Change(alike.cards, reached, state.spare, task.needs), self._measure)
+        return score(task.node_policy, Change(alike.cards, after, state.spare, task.needs), self._measure)
 
-    def _reached(self, task: _Task, alike: _Alike) -> _Reached:
-        """CPU and memory make many shapes of few, and many nodes of few."""
-        number = self._number((task.pod.shape, task.gpu_policy))
-        if number not in alike.reached:
+    def _planned(self, task: _Task, known: _Known, on_gpus: int) -> _Outcome:
+        """The same by the fragmentation policy beside CPU and memory, which make many nodes of few that are alike."""
+        state, alike, beside = known
+        spare, needs = state.spare, task.needs
+        assert spare is not None
+        if alike.renewal != self.renewals:
+            alike.left.clear()
+            alike.renewal = self.renewals
+        left = alike.left.get(on_gpus)
+        if left is None:
+            reached = self._reached(task, alike, on_gpus)
+            if not isinstance(reached, tuple):
+                return LAST if reached is None else reached
+            left = alike.left[on_gpus] = self._measure.ground(reached)
+        if beside.renewal != self.renewals:
+            beside.value = self._measure.ground(alike.cards).value(spare.cpu_milli, spare.memory_mib)
+            beside.renewal = self.renewals
+        value = left.value(spare.cpu_milli - needs.cpu_milli, spare.memory_mib - needs.memory_mib)
+        return (value - beside.value, left.free)
+
+    def _reached(self, task: _Task, alike: _Alike, on_gpus: int) -> _Reached:
+        if on_gpus not in alike.reached:
             against = task.gate(alike.first)
-            alike.reached[number] = task.after(alike.cards) if against is None else against
+            alike.reached[on_gpus] = task.after(alike.cards) if against is None else against
             self._kept += 1
-        return alike.reached[number]
+        return alike.reached[on_gpus]
 
 
 def _best_first(ranked: Mapping[str, Score]) -> Iterable[str]:
