@@ -10,20 +10,24 @@ there is not run again. `--report` prints the lines of a file as a table. Who ch
     fgd, best-fit, dot-product       published ones (`rivals`)
     fragmentation@WORKLOAD           ours, which plans for the tasks of another workload than comes
     fragmentation@assumed            ours, which plans for what is assumed where nothing was seen
-    extender, extender@...           ours without the CPU and memory of nodes, of which an extender does not hear:
+    scheduler                        ours with what the scheduler knows (`vcuda simulate --as-scheduler`)
+    extender, extender@...           ours without the CPU and memory of nodes, of which the scheduler knew nothing once:
                                      kube-scheduler leaves out the nodes that have too little
 """
 
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.traces.mixes import mixed
 from benchmarks.traces.rivals import BestFit, DotProduct, Fgd, Rival
+from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+from deviceplugin.placement.node_choice import NodeChoice
+from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.workload import ASSUMED, NO_NEEDS, TaskKind, Workload, workload
 from deviceplugin.simulate.replay import Chooser, Plan, replay
@@ -54,12 +58,40 @@ def without_needs(typical: Workload) -> Workload:
     return Workload(tuple(counted.items()))
 
 
+class Blind:
+    """Does not know of CPU and memory; keeps the nodes as they are shown, so that what is unchanged stays the same."""
+
+    def __init__(self, typical: Workload) -> None:
+        self._scorer = NodeScorer(typical)
+        self._shown: dict[str, tuple[NodeState, NodeState]] = {}
+
+    def choose(
+        self,
+        pod: PodRequest,
+        states: Iterable[NodeState],
+        *,
+        node_policy: NodePolicy,
+        gpu_policy: GpuPolicy,
+        needs: Spare,
+    ) -> NodeChoice:
+        shown = [self._show(state) for state in states if state.spare is None or state.spare.covers(needs)]
+        return self._scorer.choose(pod, shown, node_policy=node_policy, gpu_policy=gpu_policy)
+
+    def _show(self, state: NodeState) -> NodeState:
+        known = self._shown.get(state.name)
+        if known is None or known[0] is not state:
+            known = self._shown[state.name] = (state, replace(state, spare=None))
+        return known[1]
+
+
 def chooser(who: str, scene: Scene, folder: Path) -> Chooser:
     name, _, plan = who.partition("@")
     if plan or name == "extender":
         known = {"assumed": ASSUMED, "": planned_for(scene)}
         typical = known[plan] if plan in known else planned_for(read(folder, plan))
-        return SchedulerView(without_needs(typical)) if name == "extender" else NodeScorer(typical)
+        return Blind(without_needs(typical)) if name == "extender" else NodeScorer(typical)
+    if name == "scheduler":
+        return SchedulerView()
     if name == "fgd":
         return Rival(Fgd(planned_for(scene)))
     most_cpu = max(node.spare.cpu_milli for node in scene.nodes if node.spare is not None)

@@ -78,7 +78,7 @@ _FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
 @click.option(
     "--as-scheduler",
     is_flag=True,
-    help="Choose with what the scheduler knows: no CPU and memory of nodes, and an assumed mix of pods.",
+    help="Choose with what the scheduler knows: of the pods to come only those that have come until then.",
 )
 @click.option(
     "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."

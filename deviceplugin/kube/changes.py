@@ -5,12 +5,11 @@ says, 410 as KubeGoneError; a line that is none becomes ParseError.
 """
 
 import enum
-from collections.abc import Container
 from dataclasses import dataclass
 from typing import Generic
 
 from deviceplugin.errors import KubeError, ParseError
-from deviceplugin.kube.collection import Collection, Key, Value
+from deviceplugin.kube.collection import NOTHING_KEPT, Collection, Kept, Key, Value
 from deviceplugin.kube.structs import Head, StatusObject, WatchLine, decode
 from deviceplugin.kube.transport import refusal
 
@@ -36,7 +35,7 @@ class WatchEvent(Generic[Value]):
     item: Value | None = None
 
 
-def read_line(line: bytes, collection: Collection[Key, Value], kept: Container[object] = ()) -> WatchEvent[Value]:
+def read_line(line: bytes, collection: Collection[Key, Value], kept: Kept = NOTHING_KEPT) -> WatchEvent[Value]:
     """A watch line as an event; raises what an ERROR line says."""
     what = f"the watch of {collection.what}"
     found = decode(WatchLine, line, what=what)

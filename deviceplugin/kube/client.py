@@ -5,7 +5,7 @@ In: references, annotations, events. Out: pods and nodes as values, `KubeError` 
 later is never touched. Not here: retries and caches.
 """
 
-from collections.abc import AsyncGenerator, Callable, Container, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
@@ -15,7 +15,7 @@ import msgspec
 
 from deviceplugin.errors import KubeConflictError, KubeError, KubeNotFoundError
 from deviceplugin.kube.changes import WatchEvent, read_line
-from deviceplugin.kube.collection import Collection, Key, Value
+from deviceplugin.kube.collection import NOTHING_KEPT, Collection, Kept, Key, Value
 from deviceplugin.kube.listing import Listing, list_all
 from deviceplugin.kube.paths import core
 from deviceplugin.kube.pods import decode_pod
@@ -69,7 +69,7 @@ class KubeClient:
         version: str,
         seconds: int,
         opened: Callable[[], None] = lambda: None,
-        kept: Container[object] = (),
+        kept: Kept = NOTHING_KEPT,
     ) -> AsyncGenerator[WatchEvent[Value]]:
         """Changes after a version, for at most so long; use with `contextlib.aclosing`.
 

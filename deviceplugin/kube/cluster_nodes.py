@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.cluster_structs import ClusterNodeObject, Condition, NodeSpec, NodeStatus
 from deviceplugin.kube.collection import Collection, reader
+from deviceplugin.kube.compute import node_offers
 from deviceplugin.kube.quantity import parse_quantity
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.cluster_node import ClusterNode, cordon_words
@@ -56,6 +57,7 @@ def cluster_node(item: ClusterNodeObject, names: ResourceNames) -> ClusterNode:
         deleting=bool(meta.deletion_timestamp),
         cores=_count(allocatable, names.core),
         blocks=_count(allocatable, names.memory),
+        allocatable=node_offers(allocatable),
     )
 
 

@@ -1,44 +1,90 @@
-"""The pods of the whole cluster that ask for our resources, as the extender follows them.
+"""The pods of the whole cluster, as the extender follows them.
 
-In: JSON of the API server. Out: `cluster_pods`, a collection of `ClusterPod` by the API server's UID. Pods that ask for
-nothing of ours are dropped by a search of their bytes; the server itself leaves out those that have ended, which for a
-watcher is their deletion: kubelet says so only when all containers have stopped.
+In: JSON of the API server. Out: `cluster_pods`, a collection of `ClusterPod` by the API server's UID for those that ask
+for our resources, and of `PlainPod` for the others on nodes. Which is which is found by a search of the bytes, so that
+the others, nearly all, are hardly read; those on no node are dropped. The server itself leaves out what has ended,
+which for a watcher is its deletion: kubelet says so only when all containers have stopped. Invariant: a `ClusterPod`
+that is kept stays one for as long as it is there, whatever becomes of it.
 """
 
 import sys
 from collections.abc import Sequence
 
-from deviceplugin.kube.cluster_structs import ClusterPodObject, ClusterPodSpec, ClusterPodStatus, Condition
-from deviceplugin.kube.collection import Collection, reader
+from deviceplugin.kube.cluster_structs import (
+    ClusterPodObject,
+    ClusterPodSpec,
+    ClusterPodStatus,
+    Condition,
+    PlainPodObject,
+    PlainSpec,
+    PlainStatus,
+)
+from deviceplugin.kube.collection import Collection, Kept, Seen
+from deviceplugin.kube.compute import pod_needs
 from deviceplugin.kube.pods import pod_from
-from deviceplugin.kube.structs import PodObject, PodStatus
+from deviceplugin.kube.structs import PodObject, PodStatus, decode
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_pod import ClusterPod, ScheduledCondition
+from deviceplugin.model.compute import Compute
 from deviceplugin.model.gang import Gang, gang_of
+from deviceplugin.model.plain_pod import PlainPod
 from deviceplugin.model.units import ResourceNames
 
 _WHAT = "pods of the cluster"
 _DONE = ScheduledCondition(is_true=True)
 _LONGEST_MESSAGE = 4096
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
+_MOST_NEEDS = 10_000
+
+AnyPod = ClusterPod | PlainPod
 
 
-def cluster_pods(names: ResourceNames = ResourceNames()) -> Collection[PodUid, ClusterPod]:
-    """Those with a container that asks for our resources, whichever scheduler they name."""
+def cluster_pods(names: ResourceNames = ResourceNames()) -> Collection[PodUid, AnyPod]:
+    """Whichever scheduler they name."""
     return Collection(
         what=_WHAT,
         path="/api/v1/pods",
         query={"fieldSelector": _LIVE},
-        read=reader(
-            ClusterPodObject,
-            lambda item: cluster_pod(item, names),
-            what=_WHAT,
-            sieve=f'"{names.domain}/vcuda-'.encode(),
-            keeps=lambda found: found.pod.is_gpu,
-        ),
+        read=_Reader(names),
         key=lambda found: found.uid,
         identity=lambda found: found.uid,
     )
+
+
+class _Reader:
+    """Pods of one deployment need the same, and are on the same nodes: what is equal is kept once."""
+
+    def __init__(self, names: ResourceNames) -> None:
+        self._names = names
+        self._sieve = f'"{names.domain}/vcuda-'.encode()
+        self._needs: dict[Compute | None, Compute | None] = {}
+
+    def __call__(self, raw: bytes, kept: Kept) -> Seen[AnyPod]:
+        if self._sieve not in raw:
+            seen = self._plain(decode(PlainPodObject, raw, what=_WHAT), kept)
+            if seen is not None:
+                return seen
+        whole = decode(ClusterPodObject, raw, what=_WHAT)
+        found, meta = cluster_pod(whole, self._names), whole.metadata
+        is_ours = found.pod.is_gpu or isinstance(kept.get(meta.uid), ClusterPod)
+        return Seen(meta.resource_version, found if is_ours else self._on_node(meta.uid, found.pod.node, found.needs))
+
+    def _plain(self, found: PlainPodObject, kept: Kept) -> Seen[AnyPod] | None:
+        """None where it was one of ours."""
+        meta, spec = found.metadata, found.spec or PlainSpec()
+        if isinstance(kept.get(meta.uid), ClusterPod):
+            return None
+        if not spec.node_name:
+            return Seen(meta.resource_version, None)
+        needs = pod_needs(spec, found.status or PlainStatus())
+        return Seen(meta.resource_version, self._on_node(meta.uid, spec.node_name, needs))
+
+    def _on_node(self, uid: str, node: str, needs: Compute | None) -> PlainPod | None:
+        if not node:
+            return None
+        if len(self._needs) >= _MOST_NEEDS:
+            self._needs.clear()
+        return PlainPod(PodUid(uid), sys.intern(node), self._needs.setdefault(needs, needs))
 
 
 def cluster_pod(item: ClusterPodObject, names: ResourceNames) -> ClusterPod:
@@ -50,6 +96,7 @@ def cluster_pod(item: ClusterPodObject, names: ResourceNames) -> ClusterPod:
         nominated_node=status.nominated_node_name or "",
         gang=_gang(item, spec),
         condition=_scheduled(status.conditions or ()),
+        needs=pod_needs(spec, status),
     )
 
 

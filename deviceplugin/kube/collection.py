@@ -1,16 +1,16 @@
 """Which objects are followed, and how one of them is read.
 
 In: a path and selectors of the API server, a schema, a function from the schema to a value of ours. Out: `Collection`,
-which `client` lists and watches and `reflector` keeps. Most pods of a cluster ask for no GPU: bytes that do not hold
-the `sieve` are read no further than their UID and version. Invariant: an object that is kept is read whole for as long
-as it is there, whatever becomes of it.
+which `client` lists and watches and `reflector` keeps. A reader is told what is kept, for it may depend on that how an
+object is read.
 """
 
-from collections.abc import Callable, Container, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
 
-from deviceplugin.kube.structs import Head, Object, decode
+from deviceplugin.kube.structs import Object, decode
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -25,7 +25,10 @@ class Seen(Generic[Value]):
     item: Value | None
 
 
-Reader = Callable[[bytes, Container[object]], Seen[Value]]
+Kept = Mapping[Any, object]
+"""Values by key."""
+NOTHING_KEPT: Kept = MappingProxyType({})
+Reader = Callable[[bytes, Kept], Seen[Value]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +43,11 @@ class Collection(Generic[Key, Value]):
     query: Mapping[str, str] = field(default_factory=dict)
 
 
-def reader(
-    schema: type[Schema],
-    value: Callable[[Schema], Value],
-    *,
-    what: str,
-    sieve: bytes = b"",
-    keeps: Callable[[Value], bool] = lambda _: True,
-) -> Reader[Value]:
-    """Reads one object. What is kept already (by UID, which must be the key then) is read whatever it holds."""
+def reader(schema: type[Schema], value: Callable[[Schema], Value], *, what: str) -> Reader[Value]:
+    """Reads each object whole and keeps it."""
 
-    def read(raw: bytes, kept: Container[object]) -> Seen[Value]:
-        if sieve and sieve not in raw:
-            meta = decode(Head, raw, what=what).metadata
-            if meta.uid not in kept:
-                return Seen(meta.resource_version, None)
+    def read(raw: bytes, _kept: Kept) -> Seen[Value]:
         found = decode(schema, raw, what=what)
-        item = value(found)
-        version = found.metadata.resource_version
-        return Seen(version, item if keeps(item) or found.metadata.uid in kept else None)
+        return Seen(found.metadata.resource_version, value(found))
 
     return read

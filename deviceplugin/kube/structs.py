@@ -65,10 +65,18 @@ class EnvVar(Json):
     value: str | None = None
 
 
+class Amounts(Json):
+    """CPU and memory out of a list of resources, as written."""
+
+    cpu: str | int | None = None
+    memory: str | int | None = None
+
+
 class Resources(Json):
-    """Limits as written: quantities."""
+    """Limits and requests as written: quantities. The API server sets requests where only limits were given."""
 
     limits: dict[str, str | int] | None = None
+    requests: Amounts | None = None
 
 
 class Container(Json):

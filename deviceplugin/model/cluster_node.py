@@ -7,12 +7,16 @@ is the annotation's text: `parse_inventory` reads it where it has changed.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from deviceplugin.model.compute import Compute
 from deviceplugin.model.gpu import GpuUuid, Inventory
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """`cores` and `blocks` are what kubelet offers: 0 where its agent is away. `cordon` holds UUIDs and minors."""
+    """`cores` and `blocks` are what kubelet offers: 0 where its agent is away. `cordon` holds UUIDs and minors.
+
+    `allocatable` is what kubelet offers of CPU and memory, None where that is not known.
+    """
 
     name: str
     uid: str
@@ -24,6 +28,7 @@ class ClusterNode:
     deleting: bool = False
     cores: int = 0
     blocks: int = 0
+    allocatable: Compute | None = None
 
     @property
     def has_gpus(self) -> bool:

@@ -7,6 +7,7 @@ In: `kube.cluster_pods` decodes it. Not here: what its containers do at the mome
 from dataclasses import dataclass, field
 
 from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.compute import Compute
 from deviceplugin.model.gang import Gang
 from deviceplugin.model.pod import Pod
 
@@ -26,7 +27,10 @@ class ScheduledCondition:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPod:
-    """`nominated_node`: kube-scheduler keeps room for the pod there until its victims have gone."""
+    """`nominated_node`: kube-scheduler keeps room for the pod there until its victims have gone.
+
+    `needs` is None where nobody has told us.
+    """
 
     pod: Pod
     scheduler: str = ""
@@ -34,6 +38,7 @@ class ClusterPod:
     nominated_node: str = ""
     gang: Gang | None = None
     condition: ScheduledCondition | None = None
+    needs: Compute | None = None
 
     @property
     def uid(self) -> PodUid:

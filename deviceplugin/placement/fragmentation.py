@@ -16,6 +16,7 @@ Invariant: the growth by a pod is the fragmentation after it less that before it
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.model.units import CORES_PER_GPU
@@ -25,14 +26,14 @@ from deviceplugin.placement.workload import TaskKind, Workload
 
 _SCALE = 1 << 20
 _MOST_KEPT = 200_000
+_MOST_GROUNDS = 50_000
 _AMPLE = Spare(1 << 62, 1 << 62)
 """Beside a node of which somebody else counts CPU and memory."""
 
 Weigh = Callable[[Request], int]
 
 
-@dataclass(frozen=True, slots=True)
-class Usable:
+class Usable(NamedTuple):
     """Cores, times the weight of the kinds of task that could use them."""
 
     alone: int
@@ -43,7 +44,8 @@ class Usable:
 class _Group:
     """Kinds of task that want the same of GPUs and may use the same cards; each with CPU, memory and weight.
 
-    `cores` and `blocks` are of each of `gpus`; a whole GPU has all its memory free.
+    `cores` and `blocks` are of each of `gpus`; a whole GPU has all its memory free. `most` has the largest CPU and the
+    largest memory of all members, `weight` what they weigh together.
     """
 
     gpus: int
@@ -51,6 +53,8 @@ class _Group:
     blocks: int
     open_to: frozenset[Kind]
     members: tuple[tuple[int, int, int], ...]
+    most: tuple[int, int]
+    weight: int
 
     def room(self, cards: Cards) -> tuple[int, int]:
         """How many such tasks fit on the GPUs side by side, and the free cores of the GPUs that one could go to."""
@@ -69,6 +73,42 @@ class _Group:
         return (sets, alone) if sets else (0, 0)
 
 
+class _Room(NamedTuple):
+    """What cards have for one group: `sets` of its tasks side by side, and the cores of cards that one could go to."""
+
+    group: _Group
+    sets: int
+    cores: int
+
+
+class Ground:
+    """Cards as one measure sees them, whatever CPU and memory are beside them."""
+
+    __slots__ = ("_ample", "_enough", "_rooms", "_whole", "free")
+
+    def __init__(self, cards: Cards, rooms: tuple[_Room, ...], weight: int) -> None:
+        self.free = free_cores(cards)
+        self._rooms = rooms
+        self._whole = 2 * weight * self.free
+        self._enough = (
+            max((group.most[0] * sets for group, sets, _ in rooms), default=0),
+            max((group.most[1] * sets for group, sets, _ in rooms), default=0),
+        )
+        self._ample: Usable | None = None
+
+    def usable(self, cpu: int, memory: int) -> Usable:
+        """Beside so much; most nodes have more than any tasks on their GPUs could need."""
+        if cpu < self._enough[0] or memory < self._enough[1]:
+            return _counted(self._rooms, cpu, memory)
+        if self._ample is None:
+            self._ample = _counted(self._rooms, cpu, memory)
+        return self._ample
+
+    def value(self, cpu: int, memory: int) -> int:
+        alone, together = self.usable(cpu, memory)
+        return self._whole - alone - together
+
+
 def _sets(fits: list[int], size: int) -> int:
     """How many sets of so many different GPUs there are, where each GPU may be in as many sets as it fits."""
     sets = sum(fits) // size
@@ -85,7 +125,8 @@ class Fragmentation:
         self._kinds = tuple((kind, count * rate(kind.request)) for kind, count in workload.kinds)
         self.weight = sum(weight for _, weight in self._kinds)
         self._groups: dict[frozenset[Kind], tuple[_Group, ...]] = {}
-        self._known: dict[tuple[Spare | None, Cards], Usable] = {}
+        self._known: dict[Cards, Usable] = {}
+        self._grounds: dict[Cards, Ground] = {}
         self._alone: dict[Card, Usable] = {}
         self._wide: dict[Cards, Usable] = {}
         self._least = min((kind.request.cores_per_gpu for kind, _ in self._kinds if kind.request.gpus > 1), default=0)
@@ -100,13 +141,23 @@ class Fragmentation:
         return self.of(after, None if spare is None else spare - needs) - self.of(before, spare)
 
     def usable(self, cards: Cards, spare: Spare | None) -> Usable:
-        key = (spare, cards)
-        found = self._known.get(key)
+        if spare is not None:
+            return self.ground(cards).usable(spare.cpu_milli, spare.memory_mib)
+        found = self._known.get(cards)
         if found is None:
             if len(self._known) >= _MOST_KEPT:
                 for kept in (self._known, self._alone, self._wide):
                     kept.clear()
-            found = self._known[key] = self._of_cards(cards) if spare is None else self._count(_free(cards), spare)
+            found = self._known[cards] = self._of_cards(cards)
+        return found
+
+    def ground(self, cards: Cards) -> Ground:
+        """CPU and memory change more often than cards, so what cards alone say is kept apart."""
+        found = self._grounds.get(cards)
+        if found is None:
+            if len(self._grounds) >= _MOST_GROUNDS:
+                self._grounds.clear()
+            found = self._grounds[cards] = Ground(cards, self._rooms_in(_free(cards)), self.weight)
         return found
 
     def _of_cards(self, cards: Cards) -> Usable:
@@ -129,23 +180,16 @@ class Fragmentation:
 
     def _count(self, cards: Cards, spare: Spare, *, single: bool = True, several: bool = True) -> Usable:
         """For tasks of one GPU, of several, or both."""
-        alone = together = 0
-        cpu_free, memory_free = max(0, spare.cpu_milli), max(0, spare.memory_mib)
+        return _counted(self._rooms_in(cards, single=single, several=several), spare.cpu_milli, spare.memory_mib)
+
+    def _rooms_in(self, cards: Cards, *, single: bool = True, several: bool = True) -> tuple[_Room, ...]:
+        rooms: list[_Room] = []
         for group in self._groups_for(frozenset(card.kind for card in cards)):
-            if not (single if group.gpus == 1 else several):
-                continue
-            sets, cores = group.room(cards)
-            if not sets:
-                continue
-            size = group.gpus * group.cores
-            for cpu, memory, weight in group.members:
-                count = sets if cpu * sets <= cpu_free else cpu_free // cpu
-                if memory * count > memory_free:
-                    count = memory_free // memory
-                if count > 0:
-                    alone += weight * cores
-                    together += weight * count * size
-        return Usable(alone, together)
+            if single if group.gpus == 1 else several:
+                sets, cores = group.room(cards)
+                if sets:
+                    rooms.append(_Room(group, sets, cores))
+        return tuple(rooms)
 
     def _groups_for(self, kinds: frozenset[Kind]) -> tuple[_Group, ...]:
         found = self._groups.get(kinds)
@@ -159,10 +203,39 @@ class Fragmentation:
             if open_to := frozenset(kind for kind in kinds if _admits(task, kind)):
                 own = (task.needs.cpu_milli, task.needs.memory_mib, weight)
                 members.setdefault((task.request, open_to), []).append(own)
-        return tuple(
-            _Group(request.gpus, request.cores_per_gpu, request.blocks_per_gpu, open_to, tuple(own))
-            for (request, open_to), own in members.items()
-        )
+        return tuple(_group(request, open_to, tuple(own)) for (request, open_to), own in members.items())
+
+
+def _group(request: Request, open_to: frozenset[Kind], members: tuple[tuple[int, int, int], ...]) -> _Group:
+    return _Group(
+        request.gpus,
+        request.cores_per_gpu,
+        request.blocks_per_gpu,
+        open_to,
+        members,
+        most=(max(cpu for cpu, _, _ in members), max(memory for _, memory, _ in members)),
+        weight=sum(weight for _, _, weight in members),
+    )
+
+
+def _counted(rooms: tuple[_Room, ...], cpu_free: int, memory_free: int) -> Usable:
+    """Where even the largest needs of a group leave room for all sets, its members need not be looked at."""
+    alone = together = 0
+    cpu_free, memory_free = max(0, cpu_free), max(0, memory_free)
+    for group, sets, cores in rooms:
+        size = group.gpus * group.cores
+        if group.most[0] * sets <= cpu_free and group.most[1] * sets <= memory_free:
+            alone += group.weight * cores
+            together += group.weight * sets * size
+            continue
+        for cpu, memory, weight in group.members:
+            count = sets if cpu * sets <= cpu_free else cpu_free // cpu
+            if memory * count > memory_free:
+                count = memory_free // memory
+            if count > 0:
+                alone += weight * cores
+                together += weight * count * size
+    return Usable(alone, together)
 
 
 def _free(cards: Cards) -> Cards:

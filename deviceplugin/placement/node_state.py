@@ -43,7 +43,7 @@ class OpenGpus:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeState:
-    """`spare` is None where somebody else looks after CPU and memory: kube-scheduler has, before it asks an extender.
+    """`spare` is None where nothing is known of CPU and memory.
 
     `cordoned` GPUs take no new work by their operator's wish. Without `share_mode` the node gives whole GPUs only.
     """
@@ -75,6 +75,15 @@ class NodeState:
             assert self._numa is not None
         return self._numa
 
+    def with_spare(self, spare: Spare | None) -> "NodeState":
+        """The same GPUs, with what was calculated of them; the same object where nothing is different."""
+        if self.spare == spare:
+            return self
+        changed = replace(self, spare=spare)
+        object.__setattr__(changed, "_open", self._open)
+        object.__setattr__(changed, "_numa", self._numa)
+        return changed
+
     def _is_open(self, view: GpuView) -> bool:
         return view.gpu.uuid not in self.cordoned and broken(view) is None
 
@@ -95,4 +104,4 @@ def node_state(
 
 def without_spare(state: NodeState, taken: Spare) -> NodeState:
     """The same GPUs with less CPU and memory beside them."""
-    return state if state.spare is None else replace(state, spare=state.spare - taken)
+    return state if state.spare is None else state.with_spare(state.spare - taken)

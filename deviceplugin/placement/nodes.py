@@ -10,11 +10,14 @@ for each node. Every node passes the gate; those that may carry the pod are put 
 
 Ties go to the node with the least GPU left (spread: the most), then to the first by name; the order in which nodes are
 given never counts. What was found out for a pod's shape is kept beside all nodes that are alike, so a node that has not
-changed is not looked at again; a pod that names cards by UUID is calculated each time.
+changed is not looked at again; a pod that names cards by UUID is calculated each time. What depends on the CPU and
+memory beside the GPUs as well is kept for as long as some node has just that much.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from deviceplugin.errors import CapacityError, GivenUpError
 from deviceplugin.model.gpu import GpuUuid
@@ -22,18 +25,20 @@ from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.model.request import RequestKind
 from deviceplugin.placement.cards import Cards, Foresight, cards_of
-from deviceplugin.placement.fragmentation import Fragmentation
-from deviceplugin.placement.gate import Gate
+from deviceplugin.placement.fragmentation import Fragmentation, Ground
+from deviceplugin.placement.gate import Gate, Reason
 from deviceplugin.placement.node_choice import Aside, NodeChoice, Verdict
 from deviceplugin.placement.node_score import LAST, Change, Score, Totals, score, score_of_totals, totals_of
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.pod import PodChoice, place_pod
 from deviceplugin.placement.workload import ASSUMED, NO_NEEDS, Workload
 
-_MOST_KEPT = 1_000_000
+_MOST_KEPT = 300_000
 _NAMES_CARDS = -1
 """For every pod that does: nothing found out for it is kept, because nodes that are alike differ for it."""
 _Outcome = Verdict | Score
+_Reached = Reason | Cards | None
+"""What speaks against a pod on a node's GPUs, or the cards after it; None where one after the other does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,33 +62,89 @@ class _Task:
             return None
         return (asked.gpus * asked.cores_per_gpu, asked.gpus * asked.blocks_per_gpu)
 
+    def against(self, state: NodeState, alike: "_Alike") -> Reason | None:
+        """What the gate needs of a node has been calculated for the first of those that are alike."""
+        return self.gate(state if self.names_cards else alike.first)
+
+    @property
+    def plans(self) -> bool:
+        """Only then CPU and memory say which node is better."""
+        return self.node_policy is NodePolicy.FRAGMENTATION
+
+    @property
+    def names_cards(self) -> bool:
+        wanted = self.pod.preferences.gpus
+        return bool(wanted.uuids or wanted.not_uuids)
+
     @property
     def shape(self) -> tuple[object, ...]:
-        return (self.pod.shape, self.needs, self.node_policy, self.gpu_policy)
+        needs = self.needs if self.plans else None
+        return (self.pod.shape, needs, self.node_policy, self.gpu_policy)
+
+
+class _Beside:
+    """What was found out for nodes that are alike and have as much CPU and memory, by shape.
+
+    `value` is the fragmentation of such a node, by the measure of which `renewal` it is.
+    """
+
+    __slots__ = ("__weakref__", "outcomes", "renewal", "value")
+
+    def __init__(self) -> None:
+        self.outcomes: dict[int, _Outcome] = {}
+        self.renewal = -1
+        self.value = 0
 
 
 @dataclass(slots=True)
 class _Alike:
-    """Nodes between which neither gate nor score sees a difference, and what was found out about them by shape."""
+    """Nodes between whose GPUs neither gate nor score sees a difference.
+
+    `reached` was found out by what a pod asks of GPUs alone, and `left` of that by the measure of this `renewal`;
+    `any_spare` by shape. `beside` is more for the nodes of which CPU and memory are known, and goes when the last of
+    them does.
+    """
 
     first: NodeState
     cards: Cards
     totals: Totals
-    outcomes: dict[int, _Outcome] = field(default_factory=dict)
+    reached: dict[int, _Reached] = field(default_factory=dict)
+    left: dict[int, Ground] = field(default_factory=dict)
+    renewal: int = -1
+    any_spare: _Beside = field(default_factory=_Beside)
+    beside: WeakValueDictionary[Spare, _Beside] = field(default_factory=WeakValueDictionary)
+
+    def with_spare(self, spare: Spare | None) -> _Beside:
+        if spare is None:
+            return self.any_spare
+        found = self.beside.get(spare)
+        if found is None:
+            found = self.beside[spare] = _Beside()
+        return found
+
+
+class _Known(NamedTuple):
+    """A node as it was last seen."""
+
+    state: NodeState
+    alike: _Alike
+    beside: _Beside
 
 
 class NodeScorer:
     """Keeps what it found out; belongs to one thread. `typical` is what the fragmentation policy plans for.
 
-    `renewals` is how often that has changed.
+    `leaves_out`: a node with too little CPU or memory is refused; else whoever asks has left such nodes out.
+    `renewals` is how often the workload has changed.
     """
 
-    def __init__(self, typical: Workload = ASSUMED) -> None:
+    def __init__(self, typical: Workload = ASSUMED, *, leaves_out: bool = True) -> None:
         self._measure = Fragmentation(typical)
+        self._leaves_out = leaves_out
         self.renewals = 0
         self._next: Fragmentation | None = None
-        self._unprepared: list[_Alike] = []
-        self._nodes: dict[str, tuple[NodeState, _Alike]] = {}
+        self._unprepared: list[_Known] = []
+        self._nodes: dict[str, _Known] = {}
         self._alike: dict[tuple[object, ...], _Alike] = {}
         self._shapes: dict[tuple[object, ...], int] = {}
         self._kept = 0
@@ -95,7 +156,7 @@ class NodeScorer:
 
     def expect_soon(self, typical: Workload) -> None:
         """The same from when `prepare` has looked at every node; until then answers are as before."""
-        self._next, self._unprepared = Fragmentation(typical), list(self._alike.values())
+        self._next, self._unprepared = Fragmentation(typical), list(self._nodes.values())
 
     def prepare(self, most: int) -> bool:
         """Looks at so many nodes more, for a choice that had to look at all would keep somebody waiting.
@@ -105,8 +166,8 @@ class NodeScorer:
         if self._next is None:
             return False
         for _ in range(min(most, len(self._unprepared))):
-            alike = self._unprepared.pop()
-            self._next.usable(alike.cards, alike.first.spare)
+            known = self._unprepared.pop()
+            self._next.usable(known.alike.cards, known.state.spare)
         if not self._unprepared:
             self._measure, self._next = self._next, None
             self.renewals += 1
@@ -116,7 +177,7 @@ class NodeScorer:
         """Prepares for nodes that are new or have changed, so that the next `choose` need not."""
         for state in states:
             known = self._nodes.get(state.name)
-            if known is None or known[0] is not state:
+            if known is None or known.state is not state:
                 self._remember(state)
 
     def forget(self, node: str) -> None:
@@ -147,17 +208,24 @@ class NodeScorer:
 
     def _look(self, task: _Task, states: Iterable[NodeState]) -> tuple[dict[str, Score], dict[str, Verdict]]:
         """At every node; written for speed, because there are thousands and nearly all have not changed."""
-        shape, nodes, share = self._shape(task), self._nodes, task.share
+        shape, nodes, plans = self._shape(task), self._nodes, task.plans
+        leaves_out, needs = self._leaves_out, task.needs
+        on_gpus = _NAMES_CARDS if shape == _NAMES_CARDS else self._number((task.pod.shape, task.gpu_policy))
         ranked: dict[str, Score] = {}
         refused: dict[str, Verdict] = {}
         for state in states:
             known = nodes.get(state.name)
-            alike = known[1] if known is not None and known[0] is state else self._remember(state)
-            outcome = alike.outcomes.get(shape)
+            if known is None or known[0] is not state:
+                known = self._remember(state)
+            if leaves_out and state.spare is not None and not state.spare.covers(needs):
+                refused[state.name] = Aside.SPARE
+                continue
+            outcomes = (known[2] if plans else known[1].any_spare).outcomes
+            outcome = outcomes.get(shape)
             if outcome is None:
-                outcome = self._judge(task, state, alike, share)
+                outcome = self._judge(task, known, on_gpus)
                 if shape != _NAMES_CARDS:
-                    alike.outcomes[shape] = outcome
+                    outcomes[shape] = outcome
                     self._kept += 1
             if isinstance(outcome, tuple):
                 ranked[state.name] = outcome
@@ -167,27 +235,28 @@ class NodeScorer:
 
     def _shape(self, task: _Task) -> int:
         """A number for the shape, which is quicker to look up by."""
-        wanted = task.pod.preferences.gpus
-        if wanted.uuids or wanted.not_uuids:
+        if task.names_cards:
             return _NAMES_CARDS
         if self._kept >= _MOST_KEPT:
             self._start_over()
-        return self._shapes.setdefault(self._key(task), len(self._shapes))
+        return self._number(self._key(task))
+
+    def _number(self, key: tuple[object, ...]) -> int:
+        return self._shapes.setdefault(key, len(self._shapes))
 
     def _key(self, task: _Task) -> tuple[object, ...]:
         """What was found out by another measure is not looked up again."""
-        measure = self.renewals if task.node_policy is NodePolicy.FRAGMENTATION else 0
-        return (*task.shape, measure)
+        return (*task.shape, self.renewals if task.plans else 0)
 
-    def _remember(self, state: NodeState) -> _Alike:
+    def _remember(self, state: NodeState) -> _Known:
         likeness = _likeness(state)
         alike = self._alike.get(likeness)
         if alike is None:
             cards = cards_of(state)
             alike = self._alike[likeness] = _Alike(state, cards, totals_of(cards))
             self._kept += 1
-        self._nodes[state.name] = (state, alike)
-        return alike
+        known = self._nodes[state.name] = _Known(state, alike, alike.with_spare(state.spare))
+        return known
 
     def _start_over(self) -> None:
         self._nodes.clear()
@@ -195,14 +264,13 @@ class NodeScorer:
         self._shapes.clear()
         self._kept = 0
 
-    def _judge(self, task: _Task, state: NodeState, alike: _Alike, share: tuple[int, int] | None) -> _Outcome:
-        if state.spare is not None and not state.spare.covers(task.needs):
-            return Aside.SPARE
-        # What the gate needs of a node has been calculated for the first of those that are alike.
-        by_name = bool(task.pod.preferences.gpus.uuids or task.pod.preferences.gpus.not_uuids)
-        if (against := task.gate(state if by_name else alike.first)) is not None:
+    def _judge(self, task: _Task, known: _Known, on_gpus: int) -> _Outcome:
+        state, alike, _ = known
+        if task.plans and state.spare is not None and on_gpus != _NAMES_CARDS:
+            return self._planned(task, known, on_gpus)
+        if (against := task.against(state, alike)) is not None:
             return against
-        if share is not None:  # the gate is exact for it
+        if (share := task.share) is not None:  # the gate is exact for it
             free = alike.totals
             left = Totals(free.gpus, free.cores - share[0], free.blocks - share[1], free.size)
             return score_of_totals(task.node_policy, left)
@@ -210,6 +278,33 @@ class NodeScorer:
         if after is None:
             return LAST
         return score(task.node_policy, Change(alike.cards, after, state.spare, task.needs), self._measure)
+
+    def _planned(self, task: _Task, known: _Known, on_gpus: int) -> _Outcome:
+        """The same by the fragmentation policy beside CPU and memory, which make many nodes of few that are alike."""
+        state, alike, beside = known
+        spare, needs = state.spare, task.needs
+        assert spare is not None
+        if alike.renewal != self.renewals:
+            alike.left.clear()
+            alike.renewal = self.renewals
+        left = alike.left.get(on_gpus)
+        if left is None:
+            reached = self._reached(task, alike, on_gpus)
+            if not isinstance(reached, tuple):
+                return LAST if reached is None else reached
+            left = alike.left[on_gpus] = self._measure.ground(reached)
+        if beside.renewal != self.renewals:
+            beside.value = self._measure.ground(alike.cards).value(spare.cpu_milli, spare.memory_mib)
+            beside.renewal = self.renewals
+        value = left.value(spare.cpu_milli - needs.cpu_milli, spare.memory_mib - needs.memory_mib)
+        return (value - beside.value, left.free)
+
+    def _reached(self, task: _Task, alike: _Alike, on_gpus: int) -> _Reached:
+        if on_gpus not in alike.reached:
+            against = task.gate(alike.first)
+            alike.reached[on_gpus] = task.after(alike.cards) if against is None else against
+            self._kept += 1
+        return alike.reached[on_gpus]
 
 
 def _best_first(ranked: Mapping[str, Score]) -> Iterable[str]:
@@ -232,7 +327,7 @@ def _placed(task: _Task, state: NodeState, prefer: Collection[GpuUuid]) -> PodCh
 
 
 def _likeness(state: NodeState) -> tuple[object, ...]:
-    """What the gate looks at, and the score; neither knows names, links or processes."""
+    """What the gate looks at, and the score of cards; neither knows names, links or processes."""
     gpus = sorted(
         (
             view.gpu.model,
@@ -247,4 +342,4 @@ def _likeness(state: NodeState) -> tuple[object, ...]:
         )
         for view in state.snapshot.gpus
     )
-    return (state.spare, state.share_mode, tuple(gpus))
+    return (state.share_mode, tuple(gpus))

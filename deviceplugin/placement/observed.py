@@ -1,14 +1,15 @@
 """What kinds of task a cluster has seen of late, for the policy that plans for those to come.
 
-In: each pod once, when it is first heard of. Out: a `Workload`, or None while too few were seen to say anything. What
-is long ago counts less: whenever so many tasks have been counted, every count is halved. Rare kinds beyond the most
-frequent ones are left out, so that a cluster in which no two pods are alike costs no more than another. The same pods
-in the same order give the same workload.
+In: each pod once, with the CPU and memory that it needs, when it is first heard of. Out: a `Workload`, or None while
+too few were seen to say anything. What is long ago counts less: whenever so many tasks have been counted, every count
+is halved. Rare kinds beyond the most frequent ones are left out, so that a cluster in which no two pods are alike costs
+no more than another. The same pods in the same order give the same workload.
 """
 
 from collections import Counter
 
 from deviceplugin.model.pod_request import PodRequest
+from deviceplugin.placement.node_state import Spare
 from deviceplugin.placement.workload import NO_NEEDS, TaskKind, Workload, kinds_of
 
 ENOUGH = 100
@@ -29,8 +30,8 @@ class Observed:
         self._total = 0
         self.tasks = 0
 
-    def see(self, pod: PodRequest) -> None:
-        for kind in kinds_of(pod, NO_NEEDS):
+    def see(self, pod: PodRequest, needs: Spare = NO_NEEDS) -> None:
+        for kind in kinds_of(pod, needs):
             self._counts[kind] += 1
             self._total += 1
             self.tasks += 1

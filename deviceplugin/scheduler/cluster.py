@@ -1,4 +1,4 @@
-"""The cluster as the scheduler follows it: every node and GPU pod, told to the extender as it changes.
+"""The cluster as the scheduler follows it: every node and pod, told to the extender as it changes.
 
 In: the API server. Out: calls of `Extender.put_*` and `drop_*`, and what the webhook may know of the GPUs. `synced` is
 set when both lists are in the books and each node was calculated once.
@@ -10,11 +10,11 @@ from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.webhook.settings import KnownGpus
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.cluster_nodes import cluster_nodes
-from deviceplugin.kube.cluster_pods import cluster_pods
+from deviceplugin.kube.cluster_pods import AnyPod, cluster_pods
 from deviceplugin.kube.reflector import Change, ChangeKind, Reflector
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_node import ClusterNode
-from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.plain_pod import PlainPod
 from deviceplugin.model.units import ResourceNames
 
 
@@ -24,7 +24,7 @@ class FollowedCluster:
     def __init__(self, client: ClusterClient, extender: Extender, *, names: ResourceNames) -> None:
         self._extender = extender
         self._nodes: Reflector[str, ClusterNode] = Reflector(client, cluster_nodes(names))
-        self._pods: Reflector[PodUid, ClusterPod] = Reflector(client, cluster_pods(names))
+        self._pods: Reflector[PodUid, AnyPod] = Reflector(client, cluster_pods(names))
         self._nodes.subscribe(self._node_changed)
         self._pods.subscribe(self._pod_changed)
         self._known: KnownGpus | None = None
@@ -65,8 +65,11 @@ class FollowedCluster:
         else:
             self._extender.put_node(change.item)
 
-    def _pod_changed(self, change: Change[ClusterPod]) -> None:
-        if change.kind is ChangeKind.DELETED:
-            self._extender.drop_pod(change.item.uid)
+    def _pod_changed(self, change: Change[AnyPod]) -> None:
+        pod, is_gone = change.item, change.kind is ChangeKind.DELETED
+        if isinstance(pod, PlainPod):
+            self._extender.drop_plain(pod.uid) if is_gone else self._extender.put_plain(pod)
+        elif is_gone:
+            self._extender.drop_pod(pod.uid)
         else:
-            self._extender.put_pod(change.item)
+            self._extender.put_pod(pod)

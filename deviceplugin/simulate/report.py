@@ -42,11 +42,11 @@ SIMPLIFIED = (
 
 _ALL_KNOWN = (
     "Policies know what the files say: the CPU and memory of nodes, and how often each kind of task comes. The "
-    "scheduler's extender knows neither; --as-scheduler shows what it makes of the workload."
+    "scheduler's extender learns the latter while tasks come; --as-scheduler shows what it makes of the workload."
 )
 _AS_SCHEDULER = (
-    "Policies choose as the scheduler's extender does: without the CPU and memory of nodes, and for an assumed mix of "
-    "tasks."
+    "Policies choose as the scheduler's extender does: with the CPU and memory of nodes, and for the tasks that have "
+    "come until then; before the first hundred for an assumed mix."
 )
 
 

@@ -1,8 +1,8 @@
-"""Chooses with what the scheduler's extender knows, which is less than the files say.
+"""Chooses with what the scheduler's extender knows, which is a little less than the files say.
 
-In: what every chooser is asked. Out: a `NodeChoice`. kube-scheduler leaves out the nodes with too little CPU or memory
-and tells the extender only which are left, so a policy cannot plan with either; and it plans for a mix of pods that is
-assumed, or for one that it is told, never for what the file holds.
+In: what every chooser is asked. Out: a `NodeChoice`. kube-scheduler leaves out the nodes with too little CPU or memory,
+and the extender knows how much the others have left. The mix of pods that it plans for is the one that it has seen come
+until then, learnt anew now and then; while too few have come, one that is assumed.
 """
 
 from collections.abc import Iterable
@@ -13,15 +13,19 @@ from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.placement.node_choice import Aside, NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer
-from deviceplugin.placement.workload import ASSUMED, Workload
+from deviceplugin.placement.observed import ENOUGH, Observed
+
+LEARNT_EVERY = ENOUGH
+"""Tasks; the scheduler goes by the clock, which a simulation has not."""
 
 
 class SchedulerView:
-    """Keeps the nodes as they are shown, so that what has not changed stays the same object."""
+    """Begins as a scheduler in a cluster in which no pod has run yet."""
 
-    def __init__(self, typical: Workload = ASSUMED) -> None:
-        self._scorer = NodeScorer(typical)
-        self._shown: dict[str, tuple[NodeState, NodeState]] = {}
+    def __init__(self) -> None:
+        self._scorer = NodeScorer(leaves_out=False)
+        self._observed = Observed()
+        self._came = 0
 
     def choose(
         self,
@@ -32,16 +36,19 @@ class SchedulerView:
         gpu_policy: GpuPolicy,
         needs: Spare,
     ) -> NodeChoice:
+        self._see(pod, needs)
         shown: list[NodeState] = []
         short: list[NodeState] = []
         for state in states:
             fits = state.spare is None or state.spare.covers(needs)
             (shown if fits else short).append(state)
-        choice = self._scorer.choose(pod, map(self._show, shown), node_policy=node_policy, gpu_policy=gpu_policy)
+        choice = self._scorer.choose(pod, shown, node_policy=node_policy, gpu_policy=gpu_policy, needs=needs)
         return replace(choice, refused={**choice.refused, **{state.name: Aside.SPARE for state in short}})
 
-    def _show(self, state: NodeState) -> NodeState:
-        known = self._shown.get(state.name)
-        if known is None or known[0] is not state:
-            known = self._shown[state.name] = (state, replace(state, spare=None))
-        return known[1]
+    def _see(self, pod: PodRequest, needs: Spare) -> None:
+        if not pod.containers:
+            return  # the scheduler is told of pods with GPUs, and of no other what it asks
+        self._observed.see(pod, needs)
+        self._came += 1
+        if self._came % LEARNT_EVERY == 0 and (typical := self._observed.workload()) is not None:
+            self._scorer.expect(typical)

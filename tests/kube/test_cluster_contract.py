@@ -24,6 +24,8 @@ from deviceplugin.kube.reflector import Pace, Reflector
 from deviceplugin.kube.secrets import NewSecret
 from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodRef, PodUid
+from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.plain_pod import PlainPod
 from tests.e2e.cluster.certificates import Authority
 from tests.fakes.apiserver import ApiServer, JsonObject, container, node, pod
 from tests.waiting import in_background, until
@@ -112,28 +114,38 @@ async def test_a_binding_ends_what_the_scheduler_said_before(world: World) -> No
     status = {"conditions": [condition], "nominatedNodeName": "n9"}
     await world.ask("PATCH", f"{PODS}/{ref.name}/status", {"status": status}, kind=MERGE)
     before = (await world.client.list(cluster_pods())).items[ref.uid]
+    assert isinstance(before, ClusterPod)
     assert before.condition is not None
     assert (before.is_refused, before.condition.reason, before.nominated_node) == (True, "Unschedulable", "n9")
     await world.client.bind(ref, "n1", {})
     after = (await world.client.list(cluster_pods())).items[ref.uid]
+    assert isinstance(after, ClusterPod)
     assert after.condition is not None
     assert (after.condition.is_true, after.nominated_node) == (True, "")
 
 
-async def test_pods_of_others_are_not_followed_and_ended_ones_leave(world: World) -> None:
+async def test_pods_of_others_are_followed_on_nodes_alone_and_ended_ones_leave(world: World) -> None:
     ours, others = await world.create_pod(), await world.create_pod(gpu=False)
     reflector = Reflector(world.client, cluster_pods(), pace=Pace(watch=5, first_wait=0.05, most_wait=0.1))
+
+    def followed(uid: PodUid) -> tuple[str, str]:
+        found = reflector.items[uid]
+        return ("plain", found.node) if isinstance(found, PlainPod) else ("ours", found.pod.node)
+
     async with in_background(reflector.run()):
         await asyncio.wait_for(reflector.synced.wait(), 5)
         assert ours.uid in reflector.items
         assert others.uid not in reflector.items
+        await world.client.bind(others, "n1", {})
+        await until(lambda: others.uid in reflector.items)
+        assert followed(others.uid) == ("plain", "n1")
         late = await world.create_pod()
         await until(lambda: late.uid in reflector.items)
         await world.client.bind(late, "n1", {"tencent.com/x": "y"})
-        await until(lambda: reflector.items[late.uid].pod.node == "n1")
-        assert reflector.items[late.uid].pod.annotations == {"tencent.com/x": "y"}
-        await world.ask("PATCH", f"{PODS}/{late.name}/status", {"status": {"phase": "Succeeded"}}, kind=MERGE)
-        await until(lambda: late.uid not in reflector.items)
+        await until(lambda: followed(late.uid) == ("ours", "n1"))
+        for ref in (late, others):
+            await world.ask("PATCH", f"{PODS}/{ref.name}/status", {"status": {"phase": "Succeeded"}}, kind=MERGE)
+        await until(lambda: not {late.uid, others.uid} & set(reflector.items))
 
 
 async def test_nodes_are_followed(world: World) -> None:

@@ -11,6 +11,7 @@ from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.cluster_nodes import cluster_nodes
 from deviceplugin.kube.reflector import Change, Pace, Reflector
 from deviceplugin.model.cluster_node import ClusterNode, cordon_words
+from deviceplugin.model.compute import Compute
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.topology import Topology
 from tests.fakes.apiserver import ApiServer, JsonObject, node
@@ -52,7 +53,7 @@ FULL: JsonObject = {
 
 
 def read(item: JsonObject) -> ClusterNode:
-    found = NODES.read(json.dumps(item).encode(), ()).item
+    found = NODES.read(json.dumps(item).encode(), {}).item
     assert found is not None
     return found
 
@@ -69,6 +70,7 @@ def test_everything_that_counts_is_read() -> None:
         deleting=False,
         cores=800,
         blocks=2000,
+        allocatable=Compute(96_000, 1 << 40),
     )
 
 
@@ -85,6 +87,22 @@ def test_a_node_that_is_not_known_to_be_ready_is_not(status: str) -> None:
 @pytest.mark.parametrize("text", ["lots", "-3", "1500m", ""])
 def test_an_allocatable_that_cannot_be_read_offers_nothing(text: str) -> None:
     assert read(FULL | {"status": {"allocatable": {"tencent.com/vcuda-core": text}}}).cores == 0
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "offers"),
+    [
+        ({"cpu": "7910m", "memory": "64Gi"}, Compute(7910, 64 << 30)),
+        ({"cpu": 8, "memory": 1024}, Compute(8000, 1024)),
+        ({"cpu": "1.5", "memory": "1e3"}, Compute(1500, 1000)),
+        ({"cpu": "8"}, None),
+        ({"memory": "1Gi"}, None),
+        ({"cpu": "8", "memory": "much"}, None),
+        ({}, None),
+    ],
+)
+def test_cpu_and_memory_are_known_together_or_not_at_all(allocatable: JsonObject, offers: Compute | None) -> None:
+    assert read(FULL | {"status": {"allocatable": allocatable}}).allocatable == offers
 
 
 def test_a_node_that_is_going_says_so() -> None:

@@ -1,4 +1,4 @@
-"""Of all pods of a cluster those with our resources are kept, and what their scheduling needs to know of them."""
+"""Of pods with our resources what their scheduling needs is kept, of the others what they take of their nodes."""
 
 import asyncio
 import json
@@ -10,14 +10,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.cluster_pods import cluster_pods
+from deviceplugin.kube.cluster_pods import AnyPod, cluster_pods
+from deviceplugin.kube.collection import NOTHING_KEPT, Kept
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.reading import read as read_config
 from deviceplugin.kube.reflector import Change, Pace, Reflector
 from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_pod import ClusterPod, ScheduledCondition
+from deviceplugin.model.compute import NOTHING, Compute
 from deviceplugin.model.gang import Gang
+from deviceplugin.model.plain_pod import PlainPod
 from deviceplugin.model.units import ResourceNames
 from tests.fakes.apiserver import ApiError, ApiServer, JsonObject, container, pod
 from tests.waiting import in_background, until
@@ -27,7 +30,7 @@ PACE = Pace(watch=20.0, first_wait=0.01, most_wait=0.02)
 GPU = container(cores=30, blocks=16)
 
 
-def read(item: JsonObject, *, kept: frozenset[str] = frozenset()) -> ClusterPod | None:
+def read(item: JsonObject, *, kept: Kept = NOTHING_KEPT) -> AnyPod | None:
     item = json.loads(json.dumps(item))
     item["metadata"] |= {"uid": "u-1", "resourceVersion": "7"}
     seen = PODS.read(json.dumps(item, separators=(",", ":")).encode(), kept)
@@ -42,7 +45,7 @@ def gpu_pod(*, labels: JsonObject | None = None, spec: JsonObject | None = None,
     item["spec"] |= spec or {}
     item["status"] = status or {}
     found = read(item)
-    assert found is not None
+    assert isinstance(found, ClusterPod)
     return found
 
 
@@ -108,31 +111,44 @@ def test_a_gang_is_known_by_kubernetes_own_fields(spec: JsonObject, gang: Gang |
     assert gpu_pod(spec=spec).gang == gang
 
 
-def test_pods_without_our_resources_are_dropped_unless_they_were_ours() -> None:
+def test_pods_without_our_resources_are_plain_unless_they_were_ours() -> None:
+    ours = gpu_pod()
     for item in (
         pod("a"),
         pod("a", container(env={"X": "tencent.com/vcuda-core"})),
         pod("a", annotations={"tencent.com/vcuda-node-policy": "spread"}),
         pod("a", container(cores=5, domain="other.example")),
     ):
-        assert read(item) is None
-        kept = read(item, kept=frozenset({"u-1"}))
-        assert kept is not None
-        assert not kept.pod.is_gpu
+        assert read(item) is None, "nobody has to know of it before it is on a node"
+        item["spec"]["nodeName"] = "n1"
+        for kept in ({}, {PodUid("u-1"): PlainPod(PodUid("u-1"), "n1", NOTHING)}):
+            assert read(item, kept=kept) == PlainPod(PodUid("u-1"), "n1", NOTHING)
+        found = read(item, kept={PodUid("u-1"): ours})
+        assert isinstance(found, ClusterPod)
+        assert not found.pod.is_gpu
+
+
+def test_what_is_equal_in_plain_pods_is_kept_once() -> None:
+    item = pod("a", node="n1")
+    first, second = read(item), read(item)
+    assert isinstance(first, PlainPod)
+    assert isinstance(second, PlainPod)
+    assert first.node is second.node
+    assert first.needs is second.needs
 
 
 @pytest.mark.parametrize("where", ["init", "sidecar"])
 def test_a_pod_whose_init_container_alone_asks_is_ours(where: str) -> None:
     found = read(pod("a", init=(container("first", cores=20, blocks=4, sidecar=where == "sidecar"),)))
-    assert found is not None
+    assert isinstance(found, ClusterPod)
     assert found.pod.containers[0].role.value == where
 
 
 def test_the_domain_may_be_another() -> None:
     collection = cluster_pods(ResourceNames("gpu.example"))
     body = json.dumps(pod("a", container(cores=5, blocks=1, domain="gpu.example"))).encode()
-    assert collection.read(body, ()).item is not None
-    assert PODS.read(body, ()).item is None
+    assert isinstance(collection.read(body, NOTHING_KEPT).item, ClusterPod)
+    assert PODS.read(body, NOTHING_KEPT).item is None
 
 
 async def test_the_cluster_is_followed_from_binding_to_the_end(server: ApiServer, client: KubeClient) -> None:
@@ -141,7 +157,8 @@ async def test_the_cluster_is_followed_from_binding_to_the_end(server: ApiServer
     server.store.create("pods", pod("web"))
     reflector = Reflector(client, PODS, pace=PACE)
 
-    def listen(change: Change[ClusterPod]) -> None:
+    def listen(change: Change[AnyPod]) -> None:
+        assert isinstance(change.item, ClusterPod)
         heard.append((change.kind.value, change.item.pod.ref.name, change.item.pod.node))
 
     reflector.subscribe(listen)
@@ -153,7 +170,7 @@ async def test_the_cluster_is_followed_from_binding_to_the_end(server: ApiServer
         server.store.set_status("web", {"phase": "Running"})
         server.store.set_status("old", {"phase": "Succeeded"})
         await until(lambda: len(heard) == 4)
-        assert {found.pod.ref.name for found in reflector.items.values()} == {"new"}
+        assert {each.pod.ref.name for each in reflector.items.values() if isinstance(each, ClusterPod)} == {"new"}
     assert heard == [("added", "old", "n1"), ("added", "new", ""), ("modified", "new", "n2"), ("deleted", "old", "n1")]
 
 
@@ -171,12 +188,14 @@ async def test_what_has_not_changed_is_the_same_object_after_a_second_list(
     first = (await client.list(PODS)).items
     server.store.bind("p7", "n1")
     second = (await client.list(PODS, kept=first)).items
-    assert [first[uid].pod.ref.name for uid in first if first[uid] is not second[uid]] == ["p7"]
+    changed = [second[uid] for uid in first if first[uid] is not second[uid]]
+    assert [each.pod.ref.name for each in changed if isinstance(each, ClusterPod)] == ["p7"]
+    assert len(changed) == 1
 
 
 actions = st.lists(
     st.tuples(
-        st.sampled_from(["create", "plain", "bind", "end", "strip", "delete", "drop", "compact"]),
+        st.sampled_from(["create", "plain", "bind", "bind", "resize", "end", "strip", "delete", "drop", "compact"]),
         st.sampled_from("abc"),
     ),
     max_size=20,
@@ -185,9 +204,7 @@ actions = st.lists(
 
 @given(actions)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_history_ends_with_the_live_pods_that_are_or_were_ours(
-    tmp_path: Path, script: list[tuple[str, str]]
-) -> None:
+def test_any_history_ends_with_the_live_pods(tmp_path: Path, script: list[tuple[str, str]]) -> None:
     asyncio.run(follow(script, tmp_path / "kubeconfig"))
 
 
@@ -200,9 +217,9 @@ async def follow(script: list[tuple[str, str]], kubeconfig: Path) -> None:
         ) as client,
     ):
         reflector = Reflector(client, PODS, pace=Pace(watch=1, first_wait=0.002, most_wait=0.01))
-        heard: dict[PodUid, ClusterPod] = {}
+        heard: dict[PodUid, AnyPod] = {}
 
-        def listen(change: Change[ClusterPod]) -> None:
+        def listen(change: Change[AnyPod]) -> None:
             if change.kind.value == "deleted":
                 heard.pop(change.item.uid)
             else:
@@ -225,6 +242,10 @@ async def act(server: ApiServer, action: str, name: str) -> None:
                 server.store.create("pods", pod(name, GPU))
             case "plain":
                 server.store.create("pods", pod(name))
+            case "resize":
+                spec = container()
+                spec["resources"] = {"requests": {"cpu": "2", "memory": "1Gi"}}
+                server.store.patch("pods", name, {"spec": {"containers": [spec]}}, namespace="default")
             case "bind":
                 server.store.bind(name, "n1")
             case "end":
@@ -239,14 +260,22 @@ async def act(server: ApiServer, action: str, name: str) -> None:
                 server.compact()
 
 
-def is_true(reflector: Reflector[PodUid, ClusterPod], server: ApiServer) -> bool:
-    """Everything that asks for GPUs is there; what asked for some once may be; all of it as the server has it."""
+def is_true(reflector: Reflector[PodUid, AnyPod], server: ApiServer) -> bool:
+    """Everything that asks for GPUs or is on a node is there, as the server has it; what asked for some once may be."""
     live = {
         item["metadata"]["uid"]: item
         for item in server.store.objects("pods")
         if item.get("status", {}).get("phase") not in ("Succeeded", "Failed")
     }
-    asking = {uid for uid, item in live.items() if "vcuda-core" in json.dumps(item["spec"])}
-    return asking <= set(reflector.items) <= set(live) and all(
-        each.pod.resource_version == live[uid]["metadata"]["resourceVersion"] for uid, each in reflector.items.items()
+    specs = {uid: item["spec"] for uid, item in live.items()}
+    there = {uid for uid, spec in specs.items() if "vcuda-core" in json.dumps(spec) or "nodeName" in spec}
+    return there <= set(reflector.items) <= set(live) and all(
+        _is_as_served(each, live[uid]) for uid, each in reflector.items.items()
     )
+
+
+def _is_as_served(found: AnyPod, item: JsonObject) -> bool:
+    if isinstance(found, ClusterPod):
+        return bool(found.pod.resource_version == item["metadata"]["resourceVersion"])
+    resized = "requests" in item["spec"]["containers"][0].get("resources", {})
+    return found == PlainPod(found.uid, item["spec"]["nodeName"], Compute(2000, 1 << 30) if resized else NOTHING)

@@ -12,7 +12,8 @@ from deviceplugin.placement.node_state import Spare
 from deviceplugin.simulate.arrivals import arrivals
 from deviceplugin.simulate.replay import Plan, replay
 from deviceplugin.simulate.run import Run
-from deviceplugin.simulate.task import Scene, task
+from deviceplugin.simulate.scheduler_view import LEARNT_EVERY, SchedulerView
+from deviceplugin.simulate.task import Scene, Task, task
 from tests.placement.clusters import node, pod
 from tests.simulate.scenes import AMPLE, plan, shares, some_plans, some_scenes, two_nodes
 
@@ -98,14 +99,21 @@ def test_the_same_seed_gives_the_same_run(scene: Scene, tried: Plan, seed: int) 
     assert without_time(replay(scene, tried, seed=seed)) == without_time(replay(reordered, tried, seed=seed))
 
 
-def test_as_the_scheduler_no_policy_knows_of_cpu_and_yet_no_node_gives_more_than_it_has() -> None:
-    """Half a GPU with much CPU: who knows of CPU keeps it for those tasks, the scheduler packs by GPU alone."""
-    hungry, modest = task(pod((50, 1)), Spare(10, 0)), task(pod((50, 1)), Spare(1, 0))
-    nodes = (node("a", 1, spare=Spare(11, 9)), node("b", 1, spare=Spare(11, 9)))
-    known = replay(Scene(nodes, (hungry, modest)), plan(NodePolicy.FRAGMENTATION, percent=100), seed=1)
-    blind = replay(Scene(nodes, (hungry, modest)), Plan(NodePolicy.FRAGMENTATION, GpuPolicy.BINPACK, 100, True), seed=1)
-    assert blind.tasks == known.tasks
-    assert blind.at(100).allocated <= known.at(100).allocated
+def test_as_the_scheduler_it_is_learnt_from_the_tasks_that_come_what_is_worth_keeping() -> None:
+    """Half a GPU with much CPU: before a hundred have come nobody knows that there is anything to keep CPU for."""
+    hungry, modest = task(pod((50, 1)), Spare(10, 0)), task(pod((50, 1)), Spare(0, 0))
+    view = SchedulerView()
+    nodes = (node("a", 1, spare=Spare(20, 9)), node("b", 1, spare=Spare(9, 9)))
+
+    def goes(asked: Task) -> str | None:
+        return view.choose(
+            asked.pod, nodes, node_policy=NodePolicy.FRAGMENTATION, gpu_policy=GpuPolicy.BINPACK, needs=asked.needs
+        ).node
+
+    assert goes(modest) == "a", "the first by name"
+    for _ in range(LEARNT_EVERY):
+        assert goes(hungry) == "a", "kube-scheduler leaves out the other"
+    assert goes(modest) == "b"
 
 
 @given(some_scenes, some_plans, st.integers(0, 5))

@@ -127,7 +127,15 @@ class Bind:
             prefer = {uuid for each in held.allocations for uuid in each.uuids} if held else set()
             placed = place_pod(asked, state, policy=self._settings.gpu_policy, prefer=prefer)
             priority = held.priority if held else 0
-            held = Holding(order.pod, node, Hold.RESERVED, placed.allocations, priority=priority, request=asked)
+            held = Holding(
+                order.pod,
+                node,
+                Hold.RESERVED,
+                placed.allocations,
+                priority=priority,
+                request=asked,
+                needs=self._books.needs_of(uid),
+            )
         committed = replace(held, hold=Hold.COMMITTED, expires=NEVER)
         inventory = self._books.nodes[node].inventory
         annotations = binding_annotations(committed, inventory, now_ns=self._wall_ns(), names=self._settings.names)

@@ -1,7 +1,8 @@
 """What every node has and who holds what of it: the only memory of the extender that decides anything.
 
 In: nodes and pods as the watches tell of them, reservations of filter, commitments of bind. Out: the state of a node,
-or why it cannot be used. Not here: any choice, and the API server. Invariants:
+or why it cannot be used. Pods that want no GPU count too, for the CPU and memory that they take. Not here: any choice,
+and the API server. Invariants:
 
 - a bound pod has one holding, on the node it is bound to, however the events about it were mixed up;
 - a pod that ended or was deleted holds nothing, and no later event about it brings it back; one that is being deleted
@@ -21,6 +22,8 @@ from deviceplugin.cluster.extender.reservations import Reservations
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.compute import Compute
+from deviceplugin.model.plain_pod import PlainPod
 from deviceplugin.model.units import ResourceNames
 
 _MOST_GONE = 20_000
@@ -44,6 +47,7 @@ class Books:
         self._where: dict[PodUid, tuple[str, ...]] = {}
         self._waiting: dict[PodUid, ClusterPod] = {}
         self._told: dict[PodUid, ClusterPod] = {}
+        self._plain: dict[PodUid, PlainPod] = {}
         self._nominated: dict[str, dict[PodUid, ClusterPod]] = {}
         self._ended: set[PodUid] = set()
         self._gone: OrderedDict[PodUid, None] = OrderedDict()
@@ -81,6 +85,7 @@ class Books:
         uid = pod.uid
         if not pod.pod.is_gpu or uid in self._gone or uid in self._ended:
             return
+        self.drop_plain(uid)
         if pod.pod.is_terminal:
             self._ended.add(uid)
             self._end(uid)
@@ -96,6 +101,27 @@ class Books:
         self._gone[uid] = None
         if len(self._gone) > _MOST_GONE:
             self._gone.popitem(last=False)
+
+    def put_plain(self, pod: PlainPod) -> None:
+        """It takes CPU and memory of its node, and no GPU."""
+        known = self._plain.get(pod.uid)
+        if known == pod:
+            return
+        self._book(pod.node).take(pod.needs)
+        self._plain[pod.uid] = pod
+        if known is not None:
+            self._give_back(known)
+
+    def drop_plain(self, uid: PodUid) -> None:
+        """It has ended or was deleted."""
+        if (known := self._plain.pop(uid, None)) is not None:
+            self._give_back(known)
+
+    def needs_of(self, uid: PodUid) -> Compute | None:
+        """CPU and memory of a pod that wants GPUs, where somebody has told."""
+        found = next((held.needs for held in self.holdings(uid) if held.needs is not None), None)
+        waiting = self._waiting.get(uid)
+        return waiting.needs if found is None and waiting is not None else found
 
     def is_new(self, uid: PodUid) -> bool:
         """Nobody has told of it before."""
@@ -219,6 +245,10 @@ class Books:
             book = self._nodes[name] = NodeBook(name)
         return book
 
+    def _give_back(self, pod: PlainPod) -> None:
+        self._nodes[pod.node].give_back(pod.needs)
+        self._tidy(pod.node)
+
     def _tidy(self, name: str) -> None:
         if self._nodes[name].is_forgotten:
             del self._nodes[name]
@@ -227,6 +257,8 @@ class Books:
 def _says_the_same(known: ClusterPod, pod: ClusterPod) -> bool:
     """About what the pod holds."""
     was, now = known.pod, pod.pod
-    return (was.node, was.deleting, known.priority) == (now.node, now.deleting, pod.priority) and (
-        was.annotations == now.annotations and was.containers == now.containers
+    return (
+        (was.node, was.deleting, known.priority, known.needs) == (now.node, now.deleting, pod.priority, pod.needs)
+        and was.annotations == now.annotations
+        and was.containers == now.containers
     )

@@ -7,6 +7,7 @@ pods that run then are seen again.
 
 from collections.abc import Callable
 
+from deviceplugin.cluster.extender.beside import needs_of
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.pod_request import pod_request
@@ -33,7 +34,7 @@ class Expectation:
     def see(self, pod: ClusterPod, names: ResourceNames) -> None:
         """To be called once for each pod; one that asks for nonsense says nothing about what comes."""
         try:
-            self._observed.see(pod_request(pod.pod, names))
+            self._observed.see(pod_request(pod.pod, names), needs_of(pod.needs))
         except VcudaError:
             return
 

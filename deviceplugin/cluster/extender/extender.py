@@ -28,6 +28,7 @@ from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.plain_pod import PlainPod
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.observed import Observed
 from deviceplugin.placement.workload import ASSUMED, Workload
@@ -55,7 +56,7 @@ class Extender:
         )
         self.books = Books(clock, names=settings.names, freed=self.wake_up.freed)
         self.overbooked = Overbooked(self.books)
-        self._scorer = NodeScorer(typical)
+        self._scorer = NodeScorer(typical, leaves_out=False)
         self._names = settings.names
         self.observed = Observed()
         self._expectation = Expectation(self._scorer, clock=clock, observed=self.observed)
@@ -63,7 +64,7 @@ class Extender:
         self._filter = Filter(
             self.books, self.verdicts, self._scorer, gangs=self._gangs, settings=settings, clock=clock
         )
-        self._dry_run = DryRun(self.books, NodeScorer(typical), settings=settings)
+        self._dry_run = DryRun(self.books, NodeScorer(typical, leaves_out=False), settings=settings)
         self._prioritize = Prioritize(self.books, self._scorer, settings=settings)
         self._bind = Bind(self.books, api, settings=settings, clock=clock)
         self._preempt = Preempt(self.books, settings=settings)
@@ -90,6 +91,12 @@ class Extender:
         self.books.drop_pod(uid)
         self._bind.unconfirmed.confirmed(uid)
         self.verdicts.forget(uid)
+
+    def put_plain(self, pod: PlainPod) -> None:
+        self.books.put_plain(pod)
+
+    def drop_plain(self, uid: PodUid) -> None:
+        self.books.drop_plain(uid)
 
     def settle(self) -> None:
         """Once the books are complete after the start: the first question is then as quick as the others."""

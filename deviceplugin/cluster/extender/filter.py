@@ -8,6 +8,7 @@ filtered again gets the node and GPUs it has already, where they are still offer
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from deviceplugin.cluster.extender.beside import needs_of
 from deviceplugin.cluster.extender.books import Books
 from deviceplugin.cluster.extender.gangs import Gangs
 from deviceplugin.cluster.extender.holding import Hold, Holding
@@ -72,19 +73,24 @@ class Filter:
         nodes = self._view.nodes(pod, names)
         if (kept := self._again(pod, asked, nodes)) is not None:
             return self._answer(pod, (kept,), nodes.refused, aside=[state.name for state in nodes.states])
-        choice = self._choose(asked, nodes)
+        choice = self._choose(pod, asked, nodes)
         if choice.node is None and self._gangs.give_way(pod):
             nodes = self._view.nodes(pod, names)
-            choice = self._choose(asked, nodes)
+            choice = self._choose(pod, asked, nodes)
         refused = nodes.refused | {name: refusal_of(verdict) for name, verdict in choice.refused.items()}
         if choice.node is None or choice.placed is None:
             return self._answer(pod, (), refused)
         self._reserve(pod, asked, choice.node, choice.placed)
         return self._answer(pod, (choice.node,), refused, aside=choice.ranked)
 
-    def _choose(self, asked: PodRequest, nodes: Nodes) -> NodeChoice:
+    def _choose(self, pod: ClusterPod, asked: PodRequest, nodes: Nodes) -> NodeChoice:
+        policies = self._settings
         return self._scorer.choose(
-            asked, nodes.states, node_policy=self._settings.node_policy, gpu_policy=self._settings.gpu_policy
+            asked,
+            nodes.states,
+            node_policy=policies.node_policy,
+            gpu_policy=policies.gpu_policy,
+            needs=needs_of(pod.needs),
         )
 
     def _all(self, pod: ClusterPod, asked: PodRequest, nodes: Nodes) -> Filtered:
@@ -121,6 +127,7 @@ class Filter:
                 version=pod.pod.resource_version,
                 condition=pod.condition,
                 request=asked,
+                needs=pod.needs,
             )
         )
 

@@ -15,6 +15,7 @@ from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import PodAllocation
 from deviceplugin.model.belief import believed
 from deviceplugin.model.cluster_pod import ClusterPod, ScheduledCondition
+from deviceplugin.model.compute import Compute
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest, pod_request
 from deviceplugin.model.request import Request
@@ -36,7 +37,7 @@ class Hold(enum.Enum):
 class Holding:
     """`expires` is a time of the monotonic clock; what is bound never does.
 
-    `request` is what placement was asked, where it was ours.
+    `request` is what placement was asked, where it was ours; `needs` is of CPU and memory, None where not known.
     `version` is the pod's when the reservation was made, `condition` what kube-scheduler had said of it until then.
     """
 
@@ -52,6 +53,7 @@ class Holding:
     condition: ScheduledCondition | None = None
     problem: str = ""
     request: PodRequest | None = None
+    needs: Compute | None = None
 
     @property
     def is_bound(self) -> bool:
@@ -82,6 +84,7 @@ def bound_holding(found: ClusterPod, names: ResourceNames) -> Holding:
         priority=found.priority,
         deleting=pod.deleting,
         problem=problem or said.doubt,
+        needs=found.needs,
     )
 
 

@@ -1,8 +1,9 @@
 """One node: its GPUs as its agent wrote them down, and everything that pods hold of them.
 
-In: what the node says of itself, and holdings. Out: a `NodeState` for placement, the same object for as long as the
-pods hold the same; or the reason why the node cannot be used. What pods hold outlives the node's own entry: a node that
-comes back has the same pods, and if it comes back with other GPUs, what was held of the old ones is held of nothing.
+In: what the node says of itself, holdings, and what pods without GPUs take beside them. Out: a `NodeState` for
+placement, the same object for as long as the pods hold the same; or the reason why the node cannot be used. What pods
+hold outlives the node's own entry: a node that comes back has the same pods, and if it comes back with other GPUs, what
+was held of the old ones is held of nothing.
 
 A container that somebody else placed may be on any GPU that has room for it beside what is known: it counts on each of
 them, so that what is left is free wherever it is.
@@ -13,17 +14,19 @@ from itertools import chain
 
 import structlog
 
+from deviceplugin.cluster.extender.beside import Beside
 from deviceplugin.cluster.extender.holding import Holding
 from deviceplugin.cluster.extender.refusal import AGENT_AWAY, FOREIGN_INVENTORY, NO_INVENTORY, UNKNOWN_NODE, Refusal
 from deviceplugin.errors import ParseError
 from deviceplugin.model.allocation import Allocation, ContainerRef, GpuShare, PodUid
 from deviceplugin.model.cluster_node import ClusterNode
+from deviceplugin.model.compute import NOTHING, Compute
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 from deviceplugin.model.inventory_annotation import parse_inventory
 from deviceplugin.model.pod_request import ContainerRequest
 from deviceplugin.model.request import RequestKind
 from deviceplugin.model.units import CORES_PER_GPU
-from deviceplugin.placement.node_state import NodeState, node_state
+from deviceplugin.placement.node_state import NodeState, Spare, node_state
 from deviceplugin.placement.occupancy import Occupancy, occupied
 from deviceplugin.placement.tally import Tally
 
@@ -33,7 +36,7 @@ log = structlog.get_logger("vcuda.cluster")
 class NodeBook:
     """`sentence` says more than `problem`: it may name the node and is for people who ask.
 
-    `known` is `state`, or None where that has to be calculated first.
+    `known` is `state`, or None where that has to be calculated first; `_gpus` is right but for CPU and memory.
     """
 
     def __init__(self, name: str) -> None:
@@ -48,6 +51,9 @@ class NodeBook:
         self._holdings: dict[PodUid, Holding] = {}
         self._tally: Tally | None = None
         self._wandering: set[PodUid] = set()
+        self._beside = Beside()
+        self._plain = 0
+        self._gpus: NodeState | None = None
         self.known: NodeState | None = None
 
     @property
@@ -62,7 +68,7 @@ class NodeBook:
     @property
     def is_forgotten(self) -> bool:
         """Neither a node nor a pod speaks of it."""
-        return self._node is None and not self._holdings
+        return self._node is None and not self._holdings and not self._plain
 
     def describe(self, node: ClusterNode) -> bool:
         """Takes over what the node says of itself; false where nothing of it changes what pods may have."""
@@ -70,6 +76,8 @@ class NodeBook:
         if known is None or known.inventory != node.inventory:
             self._read_inventory(node.inventory)
         elif (known.cordon, known.cores) == (node.cordon, node.cores):
+            if known.allocatable != node.allocatable:
+                self._spare_has_changed()
             return False
         self._cordoned = node.cordoned(self.inventory) if self.inventory else frozenset()
         self.problem = self._unread or (AGENT_AWAY if not node.cores else None)
@@ -85,31 +93,50 @@ class NodeBook:
     def hold(self, holding: Holding) -> None:
         uid = holding.pod.uid
         known, self._holdings[uid] = self._holdings.get(uid), holding
+        if known is not None:
+            self._beside.give_back(known.needs)
+        self._beside.take(holding.needs)
         if self._is_counted(known, holding):
+            self._spare_has_changed()
             return
         self._count(holding)
-        self.known = None
+        self.known = self._gpus = None
+
+    def take(self, needs: Compute | None) -> None:
+        """A pod that wants no GPU has come."""
+        self._plain += 1
+        self._beside.take(needs)
+        self._spare_has_changed()
+
+    def give_back(self, needs: Compute | None) -> None:
+        self._plain -= 1
+        self._beside.give_back(needs)
+        self._spare_has_changed()
 
     def release(self, uid: PodUid) -> None:
-        del self._holdings[uid]
+        self._beside.give_back(self._holdings.pop(uid).needs)
         self._wandering.discard(uid)
         if self._tally is not None:
             self._tally.release(uid)
-        self.known = None
+        self.known = self._gpus = None
 
     @property
     def state(self) -> NodeState:
         """Only of a node that can be used."""
         if self.known is None:
-            self.known = self._calculate(())
+            self._gpus = self.known = (self._gpus or self._calculate(())).with_spare(self._spare)
         return self.known
 
-    def state_without(self, pods: Collection[PodUid], *, beside: Iterable[Allocation] = ()) -> NodeState:
-        """As if these pods were not there, and as if something further was held."""
+    def state_without(
+        self, pods: Collection[PodUid], *, beside: Iterable[Allocation] = (), needs: Compute = NOTHING
+    ) -> NodeState:
+        """As if these pods were not there, and as if something further was held, with so much CPU and memory."""
         extra = tuple(beside)
-        if not extra and not any(uid in self._holdings for uid in pods):
+        absent = [self._holdings[uid].needs for uid in pods if uid in self._holdings]
+        if not extra and not absent:
             return self.state
-        return self._calculate(pods, extra)
+        spare = self._beside.spare(self._offered, without=absent, further=needs)
+        return self._calculate(pods, extra).with_spare(spare)
 
     @property
     def unknown_gpus(self) -> int:
@@ -117,6 +144,18 @@ class NodeBook:
         known = {gpu.uuid for gpu in self.inventory.gpus} if self.inventory else set()
         held = {uuid for each in self._holdings.values() for one in each.allocations for uuid in one.uuids}
         return len(held - known)
+
+    @property
+    def _offered(self) -> Compute | None:
+        return None if self._node is None else self._node.allocatable
+
+    @property
+    def _spare(self) -> Spare | None:
+        return self._beside.spare(self._offered)
+
+    def _spare_has_changed(self) -> None:
+        """Calculated when somebody asks: on most nodes nobody does between two such changes."""
+        self.known = None
 
     def _read_inventory(self, text: str) -> None:
         self.inventory, self._unread, self.sentence = None, NO_INVENTORY, ""
@@ -137,7 +176,7 @@ class NodeBook:
         return known.allocations == holding.allocations and not holding.somewhere
 
     def _count_anew(self) -> None:
-        self.known = self._tally = None
+        self.known = self._gpus = self._tally = None
         if self.inventory is not None:
             self._tally = Tally(self.name, self.inventory, share_mode=self._share_mode, cordoned=self._cordoned)
             for holding in self._holdings.values():

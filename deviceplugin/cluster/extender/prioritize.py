@@ -6,6 +6,7 @@ worst, nodes that are equally good equal. kube-scheduler adds it, with its weigh
 
 from collections.abc import Mapping
 
+from deviceplugin.cluster.extender.beside import needs_of
 from deviceplugin.cluster.extender.books import Books
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.view import View
@@ -39,7 +40,11 @@ class Prioritize:
         states = self._view.nodes(question.pod, question.names).states
         policies = self._settings
         return self._scorer.choose(
-            asked, states, node_policy=policies.node_policy, gpu_policy=policies.gpu_policy
+            asked,
+            states,
+            node_policy=policies.node_policy,
+            gpu_policy=policies.gpu_policy,
+            needs=needs_of(question.pod.needs),
         ).ranked
 
 

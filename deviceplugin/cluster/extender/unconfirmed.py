@@ -92,7 +92,7 @@ class Unconfirmed:
         uid = PodUid(pod.api_uid)
         told = self._books.bound_to(uid) is not None and uid not in self._open
         priority = max((held.priority for held in self._books.holdings(uid)), default=0)
-        self._books.put_pod(ClusterPod(pod, priority=priority))
+        self._books.put_pod(ClusterPod(pod, priority=priority, needs=self._books.needs_of(uid)))
         if pod.is_terminal:
             self._open.pop(uid, None)
         elif not told:

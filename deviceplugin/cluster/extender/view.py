@@ -13,6 +13,7 @@ from deviceplugin.cluster.extender.refusal import NOMINATED, UNKNOWN_NODE, Refus
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.compute import NOTHING
 from deviceplugin.model.pod_request import pod_request
 from deviceplugin.model.preferences import GpuPolicy
 from deviceplugin.model.units import ResourceNames
@@ -64,6 +65,7 @@ class View:
         book = self._books.nodes[name]
         absent = {pod.uid, *without}
         kept: list[Allocation] = []
+        needs = NOTHING
         for other in self._books.nominated(name):
             if other.uid in absent or other.priority < pod.priority or any(self._books.holdings(other.uid)):
                 continue
@@ -71,7 +73,8 @@ class View:
             if taken is None:
                 return NOMINATED
             kept += taken
-        return book.state_without(absent, beside=kept)
+            needs += other.needs or NOTHING
+        return book.state_without(absent, beside=kept, needs=needs)
 
     def _taken_by(self, pod: ClusterPod, state: NodeState) -> tuple[Allocation, ...] | None:
         try:

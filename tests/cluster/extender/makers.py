@@ -10,6 +10,7 @@ from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import PodAllocation, format_allocation
 from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.cluster_pod import ClusterPod, ScheduledCondition
+from deviceplugin.model.compute import Compute
 from deviceplugin.model.gang import Gang
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Health, Inventory
 from deviceplugin.model.inventory_annotation import format_inventory
@@ -39,6 +40,7 @@ def node(
     text: str | None = None,
     cordon: Iterable[str] = (),
     labels: Mapping[str, str] | None = None,
+    allocatable: Compute | None = None,
 ) -> ClusterNode:
     written = format_inventory(inventory(name, gpus, blocks=blocks, ill=ill, model=model), share_mode=True)
     return ClusterNode(
@@ -50,6 +52,7 @@ def node(
         ready=True,
         cores=gpus * CORES_PER_GPU,
         blocks=gpus * blocks,
+        allocatable=allocatable,
     )
 
 
@@ -65,6 +68,7 @@ def pod(
     gang: Gang | None = None,
     uid: str = "",
     more: Iterable[tuple[str, ContainerRole, int, int]] = (),
+    needs: Compute | None = None,
 ) -> ClusterPod:
     """One container `main`, and `more` as (name, role, cores, blocks)."""
     number = next(_uids)
@@ -80,7 +84,7 @@ def pod(
         resource_version="1",
         api_uid=ref.uid,
     )
-    return ClusterPod(found, priority=priority, nominated_node=nominated, gang=gang)
+    return ClusterPod(found, priority=priority, nominated_node=nominated, gang=gang, needs=needs)
 
 
 def allocated(found: ClusterPod, shares: Mapping[str, tuple[GpuShare, ...]], *, uid: str = "") -> dict[str, str]:

@@ -1,0 +1,122 @@
+"""How much CPU and memory a pod takes of its node, by kube-scheduler's arithmetic, and how much a node has.
+
+In: structs of pods and nodes. Out: `Compute`, or None where a quantity is none. Containers add up; an init container
+runs before them, beside the sidecars that were started until then, and the larger counts. What is asked for the pod as
+a whole takes the place of both, and overhead comes on top. While a container is being resized the largest of what it
+asks for, what kubelet has promised it and what it runs with counts, unless kubelet has said that it cannot be done.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from deviceplugin.errors import ParseError
+from deviceplugin.kube.cluster_structs import (
+    ClusterPodSpec,
+    ClusterPodStatus,
+    PlainContainer,
+    PlainSpec,
+    PlainStatus,
+    ResizedStatus,
+)
+from deviceplugin.kube.quantity import exact_quantity
+from deviceplugin.kube.structs import Amounts, Container
+from deviceplugin.model.compute import Compute
+
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30}
+_RESIZE_PENDING = "PodResizePending"
+_INFEASIBLE = "Infeasible"
+_Pair = tuple[int, int]
+"""CPU and memory as in `Compute`; this runs for every change of any pod of the cluster."""
+_NONE: _Pair = (0, 0)
+
+
+def pod_needs(spec: ClusterPodSpec | PlainSpec, status: ClusterPodStatus | PlainStatus) -> Compute | None:
+    try:
+        cpu, memory = _by_containers(spec, status)
+        if spec.resources is not None and (whole := spec.resources.requests) is not None:
+            cpu = cpu if whole.cpu is None else _milli(whole.cpu)
+            memory = memory if whole.memory is None else _bytes(whole.memory)
+        more = _pair(spec.overhead)
+    except ParseError:
+        return None
+    return Compute(cpu + more[0], memory + more[1])
+
+
+def node_offers(allocatable: Mapping[str, str | int]) -> Compute | None:
+    try:
+        return Compute(_milli(allocatable["cpu"]), _bytes(allocatable["memory"]))
+    except (KeyError, ParseError):
+        return None
+
+
+def _by_containers(spec: ClusterPodSpec | PlainSpec, status: ClusterPodStatus | PlainStatus) -> _Pair:
+    apps = _NONE
+    for each in spec.containers or ():
+        apps = _sum(apps, _takes(each, status.container_statuses, status))
+    if not spec.init_containers:
+        return apps
+    sidecars = most = _NONE
+    for each in spec.init_containers:
+        if each.restart_policy == "Always":
+            sidecars = _sum(sidecars, _takes(each, status.init_container_statuses, status))
+            most = _most(most, sidecars)
+        else:
+            most = _most(most, _sum(sidecars, _requests(each)))
+    return _most(most, _sum(sidecars, apps))
+
+
+def _takes(
+    container: Container | PlainContainer,
+    statuses: Sequence[ResizedStatus] | None,
+    status: ClusterPodStatus | PlainStatus,
+) -> _Pair:
+    wanted = _requests(container)
+    for each in statuses or ():
+        if each.name == container.name and each.resources is not None:
+            as_written = container.resources and container.resources.requests
+            if each.resources.requests == as_written == each.allocated_resources:
+                break  # nearly always, and then it need not be read again
+            real = _most(_pair(each.resources.requests), _pair(each.allocated_resources))
+            return real if real == wanted or _is_refused(status) else _most(wanted, real)
+    return wanted
+
+
+def _is_refused(status: ClusterPodStatus | PlainStatus) -> bool:
+    """Kubelet has said that it cannot resize the pod."""
+    return any(each.type == _RESIZE_PENDING and each.reason == _INFEASIBLE for each in status.conditions or ())
+
+
+def _requests(container: Container | PlainContainer) -> _Pair:
+    return _NONE if container.resources is None else _pair(container.resources.requests)
+
+
+def _pair(amounts: Amounts | None) -> _Pair:
+    return _NONE if amounts is None else (_milli(amounts.cpu or 0), _bytes(amounts.memory or 0))
+
+
+def _sum(one: _Pair, other: _Pair) -> _Pair:
+    return (one[0] + other[0], one[1] + other[1])
+
+
+def _most(one: _Pair, other: _Pair) -> _Pair:
+    """The larger of each."""
+    return (max(one[0], other[0]), max(one[1], other[1]))
+
+
+def _milli(text: str | int) -> int:
+    """Rounded up; nearly all are written as `250m` or `2`."""
+    plain = str(text)
+    if plain.isascii():
+        number, milli = (plain[:-1], 1) if plain[-1:] == "m" else (plain, 1000)
+        if number.isdigit():
+            return int(number) * milli
+    return -int(-exact_quantity(plain) * 1000 // 1)
+
+
+def _bytes(text: str | int) -> int:
+    plain = str(text)
+    if plain.isascii():
+        if plain.isdigit():
+            return int(plain)
+        if plain[-2:] in _BINARY and plain[:-2].isdigit():
+            return int(plain[:-2]) << _BINARY[plain[-2:]]
+    return -int(-exact_quantity(plain) // 1)

@@ -1,0 +1,172 @@
+"""The extender chooses as the simulator says: over the arrivals of the shipped example, node by node and GPU by GPU."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.extender.settings import Settings
+from deviceplugin.cluster.extender.wire import Question
+from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
+from deviceplugin.model.annotations import PodAllocation, format_allocation
+from deviceplugin.model.cluster_node import ClusterNode
+from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.compute import Compute
+from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
+from deviceplugin.model.inventory_annotation import format_inventory
+from deviceplugin.model.plain_pod import PlainPod
+from deviceplugin.model.pod import Pod, PodContainer
+from deviceplugin.model.pod_request import PodRequest, pod_request
+from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+from deviceplugin.model.topology import Topology
+from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU, MIB
+from deviceplugin.placement.node_choice import NodeChoice
+from deviceplugin.placement.node_state import NodeState, Spare, node_state
+from deviceplugin.placement.nodes import NodeScorer
+from deviceplugin.placement.workload import Workload, workload
+from deviceplugin.simulate.replay import Chooser, Plan, replay
+from deviceplugin.simulate.scene import read_scene
+from deviceplugin.simulate.scheduler_view import LEARNT_EVERY, SchedulerView
+from deviceplugin.simulate.task import Scene, Task, task
+from tests.cluster.extender.api import MemoryApi
+from tests.cluster.extender.makers import NAMES, bound
+
+TRACES = Path(__file__).resolve().parents[3] / "benchmarks" / "traces"
+BLOCKS = 96
+Took = tuple[str | None, tuple[tuple[GpuShare, ...], ...]]
+
+
+def inventory(seen: NodeState) -> Inventory:
+    """GPUs that have memory, which a table does not say."""
+    views = seen.snapshot.gpus
+    gpus = tuple(
+        Gpu(GpuUuid(f"GPU-{seen.name}-{at}"), at, at, view.gpu.model, BLOCKS * BLOCK_BYTES)
+        for at, view in enumerate(views)
+    )
+    return Inventory(gpus, Topology(tuple(range(len(gpus)))), Driver("550.1", (12, 4)))
+
+
+def with_memory(found: Task) -> Task:
+    """A share asks for as large a part of the memory as of the cores."""
+    containers = tuple(
+        replace(each, request=replace(each.request, blocks=max(1, each.request.cores * BLOCKS // CORES_PER_GPU // 2)))
+        for each in found.pod.containers
+    )
+    return task(replace(found.pod, containers=containers), found.needs)
+
+
+def example() -> Scene:
+    read = read_scene(TRACES / "example-nodes.csv", TRACES / "example-pods.csv")
+    nodes = tuple(
+        node_state(each.name, inventory(each), ()).with_spare(each.spare) for each in read.nodes if each.snapshot.gpus
+    )
+    return Scene(nodes, tuple(with_memory(each) for each in read.tasks))
+
+
+@dataclass
+class Heard:
+    """Chooses with another chooser, and writes down what."""
+
+    chooser: Chooser
+    asked: list[tuple[PodRequest, Spare]] = field(default_factory=list)
+    took: list[Took] = field(default_factory=list)
+
+    def choose(
+        self,
+        pod: PodRequest,
+        states: Iterable[NodeState],
+        *,
+        node_policy: NodePolicy,
+        gpu_policy: GpuPolicy,
+        needs: Spare,
+    ) -> NodeChoice:
+        choice = self.chooser.choose(pod, states, node_policy=node_policy, gpu_policy=gpu_policy, needs=needs)
+        self.asked.append((pod, needs))
+        self.took.append((choice.node, _shares(choice.placed.allocations if choice.placed else ())))
+        return choice
+
+
+def _shares(allocations: Iterable[Allocation]) -> tuple[tuple[GpuShare, ...], ...]:
+    return tuple(each.shares for each in allocations)
+
+
+class Deployed:
+    """An extender with the watch beside it, and kube-scheduler, which leaves out nodes with too little CPU."""
+
+    def __init__(self, scene: Scene, policy: NodePolicy, typical: Workload | None) -> None:
+        settings = Settings(node_policy=policy)
+        self.extender = (
+            Extender(MemoryApi(), settings) if typical is None else Extender(MemoryApi(), settings, typical=typical)
+        )
+        self._learns = typical is None
+        self._seen = 0
+        self._left = {each.name: each.spare or Spare(0, 0) for each in scene.nodes}
+        for each in scene.nodes:
+            assert each.spare is not None
+            text = format_inventory(
+                Inventory(
+                    tuple(view.gpu for view in each.snapshot.gpus), each.snapshot.topology, Driver("550.1", (12, 4))
+                ),
+                share_mode=True,
+            )
+            offered = Compute(each.spare.cpu_milli, each.spare.memory_mib * MIB)
+            self.extender.put_node(
+                ClusterNode(each.name, each.name, inventory=text, ready=True, cores=1, allocatable=offered)
+            )
+
+    def arrive(self, asked: PodRequest, needs: Spare, number: int, *, where: str | None) -> Took:
+        """`where` kube-scheduler puts a pod without GPUs."""
+        names = tuple(name for name, left in self._left.items() if left.covers(needs))
+        taken = Compute(needs.cpu_milli, needs.memory_mib * MIB)
+        if not asked.containers:
+            if where is not None:
+                assert where in names
+                self.extender.put_plain(PlainPod(PodUid(f"plain-{number}"), where, taken))
+                self._left[where] -= needs
+            return (where, ())
+        found = _cluster_pod(asked, taken, number)
+        self.extender.put_pod(found)
+        self._seen += 1
+        if self._learns and self._seen % LEARNT_EVERY == 0:
+            self.extender.settle()
+        answer = self.extender.filter(Question(found, names))
+        if not answer.names:
+            return (None, ())
+        (node,) = answer.names
+        held = self.extender.books.on(node, found.uid)
+        assert held is not None
+        said = PodAllocation(found.uid, {each.owner.name: each.shares for each in held.allocations})
+        self.extender.put_pod(bound(found, node, {NAMES.allocation: format_allocation(said)}))
+        self._left[node] -= needs
+        return (node, _shares(held.allocations))
+
+
+def _cluster_pod(asked: PodRequest, taken: Compute, number: int) -> ClusterPod:
+    ref = PodRef(PodUid(f"uid-{number}"), "d", f"pod-{number}")
+    containers = tuple(
+        PodContainer(ContainerRef(ref, each.name), ContainerRole.APP, at, each.request.cores, each.request.blocks)
+        for at, each in enumerate(asked.containers)
+    )
+    parts = {NAMES.gpus: str(asked.containers[0].request.parts)} if asked.containers[0].request.parts > 1 else {}
+    gpus = asked.preferences.gpus
+    models = {NAMES.use_models: ",".join(gpus.models), NAMES.avoid_models: ",".join(gpus.not_models)}
+    wanted = {name: text for name, text in models.items() if text}
+    found = Pod(ref, containers, annotations={**parts, **wanted}, resource_version="1", api_uid=ref.uid)
+    assert pod_request(found).shape == asked.shape
+    return ClusterPod(found, needs=taken)
+
+
+@pytest.mark.parametrize("learns", [False, True], ids=["told the workload", "learning it"])
+@pytest.mark.parametrize("policy", NodePolicy)
+def test_every_arrival_gets_the_node_and_the_gpus_that_the_simulator_gives_it(policy: NodePolicy, learns: bool) -> None:
+    scene = example()
+    typical = workload((each.pod, each.needs) for each in scene.tasks)
+    heard = Heard(SchedulerView() if learns else NodeScorer(typical))
+    replay(scene, Plan(policy, GpuPolicy.BINPACK, 130), seed=3, chooser=heard)
+    deployed = Deployed(scene, policy, None if learns else typical)
+    told = zip(heard.asked, heard.took, strict=True)
+    took = [deployed.arrive(*asked, at, where=node) for at, (asked, (node, _)) in enumerate(told)]
+    assert took == heard.took
+    assert {node for node, _ in took} > {None}, "some wait, and most do not"

@@ -1,0 +1,257 @@
+"""CPU and memory beside the GPUs: counted as pods of every kind come and go, and never a reason to refuse."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deviceplugin.cluster.extender.books import Books
+from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.extender.holding import Hold, Holding
+from deviceplugin.cluster.extender.settings import Settings
+from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.compute import Compute
+from deviceplugin.model.plain_pod import PlainPod
+from deviceplugin.model.preferences import NodePolicy
+from deviceplugin.model.request import Request
+from deviceplugin.model.units import MIB
+from deviceplugin.placement.node_state import Spare
+from deviceplugin.placement.workload import TaskKind, Workload
+from tests.cluster.extender.api import MemoryApi
+from tests.cluster.extender.conftest import Clock
+from tests.cluster.extender.makers import allocated, ask, bound, deleting, ended, node, on_gpu, order, pod
+
+OFFERED = Compute(8_000, 1024 * MIB)
+
+
+def needs(cpu: int, mib: int = 0) -> Compute:
+    return Compute(cpu, mib * MIB)
+
+
+def plain(name: str, where: str, taken: Compute | None) -> PlainPod:
+    return PlainPod(PodUid(name), where, taken)
+
+
+def spare(books: Books, name: str = "a") -> Spare | None:
+    return books.nodes[name].state.spare
+
+
+def placed(name: str, taken: Compute | None, *, uid: str = "") -> ClusterPod:
+    found = pod(cores=10, blocks=1, needs=taken, uid=uid)
+    return bound(found, name, allocated(found, {"main": on_gpu(name, 0, 10, 1)}))
+
+
+@pytest.fixture
+def books() -> Books:
+    found = Books(lambda: 0.0)
+    found.put_node(node("a", allocatable=OFFERED))
+    return found
+
+
+def test_pods_with_gpus_and_without_take_what_they_ask_for(books: Books) -> None:
+    books.put_plain(plain("p", "a", needs(500, 24)))
+    books.put_pod(placed("a", needs(1500, 100)))
+    assert spare(books) == Spare(6000, 900)
+
+
+def test_memory_that_is_left_is_rounded_down(books: Books) -> None:
+    books.put_plain(plain("p", "a", Compute(0, 1)))
+    assert spare(books) == Spare(8000, 1023)
+
+
+def test_what_has_ended_gives_back_and_a_deletion_counts_once(books: Books) -> None:
+    gpu = placed("a", needs(1000))
+    books.put_pod(gpu)
+    books.put_plain(plain("p", "a", needs(1000)))
+    books.put_pod(deleting(gpu))
+    assert spare(books) == Spare(6000, 1024)
+    books.put_pod(ended(gpu))
+    for _ in range(2):
+        books.drop_pod(gpu.uid)
+        books.drop_plain(PodUid("p"))
+    assert spare(books) == Spare(8000, 1024)
+
+
+def test_a_resize_counts_anew_and_what_is_told_again_once(books: Books) -> None:
+    gpu = placed("a", needs(1000))
+    for cpu in (1000, 3000, 3000, 2000):
+        books.put_pod(replace(gpu, needs=needs(cpu)))
+        books.put_plain(plain("p", "a", needs(cpu)))
+        assert spare(books) == Spare(8000 - 2 * cpu, 1024)
+
+
+def test_a_change_of_cpu_is_no_news_of_gpus() -> None:
+    freed: list[str] = []
+    books = Books(lambda: 0.0, freed=freed.append)
+    books.put_node(node("a", allocatable=OFFERED))
+    gpu = placed("a", needs(1000))
+    books.put_pod(gpu)
+    before, told = books.nodes["a"].state, len(freed)
+    books.put_pod(replace(gpu, needs=needs(2000)))
+    books.put_plain(plain("p", "a", needs(1)))
+    books.put_node(node("a", allocatable=needs(9000, 1024)))
+    after = books.nodes["a"].state
+    assert after.spare == Spare(6999, 1024)
+    assert (after.snapshot, len(freed)) == (before.snapshot, told)
+
+
+def test_who_asks_for_nothing_changes_nothing(books: Books) -> None:
+    before = books.nodes["a"].state
+    books.put_plain(plain("p", "a", needs(0)))
+    assert books.nodes["a"].state is before
+
+
+@pytest.mark.parametrize("offered", [None, OFFERED])
+def test_what_somebody_does_not_say_is_not_known(books: Books, offered: Compute | None) -> None:
+    books.put_node(node("a", allocatable=offered))
+    books.put_plain(plain("p", "a", None if offered else needs(1)))
+    assert spare(books) is None
+    books.put_node(node("a", allocatable=OFFERED))
+    books.drop_plain(PodUid("p"))
+    assert spare(books) == Spare(8000, 1024)
+
+
+def test_pods_are_told_of_before_their_node_and_outlive_its_entry() -> None:
+    books = Books(lambda: 0.0)
+    books.put_plain(plain("p", "a", needs(1000)))
+    for _ in range(2):
+        books.put_node(node("a", allocatable=OFFERED))
+        assert spare(books) == Spare(7000, 1024)
+        books.drop_node("a")
+    books.drop_plain(PodUid("p"))
+    assert not books.nodes
+
+
+def test_a_plain_pod_that_turns_out_to_want_gpus_counts_once(books: Books) -> None:
+    books.put_plain(plain("u", "a", needs(1000)))
+    books.put_pod(placed("a", needs(1000), uid="u"))
+    assert spare(books) == Spare(7000, 1024)
+
+
+async def test_a_reservation_counts_until_it_lapses_and_a_binding_for_good(clock: Clock) -> None:
+    api = MemoryApi()
+    extender = Extender(api, clock=clock)
+    extender.put_node(node("a", allocatable=OFFERED))
+    one, other = pod(needs=needs(1000, 24)), pod(needs=needs(500))
+    for each in (one, other):
+        extender.filter(ask(api.put(each), "a"))
+    assert spare(extender.books) == Spare(6500, 1000)
+    extender.filter(ask(one, "a"))
+    assert spare(extender.books) == Spare(6500, 1000), "it is asked for again, and counts once"
+    assert await extender.bind(order(one, "a")) == ""
+    clock.now += 61.0
+    extender.lapse()
+    assert spare(extender.books) == Spare(7000, 1000)
+    extender.put_pod(api.pods[one.uid])
+    assert spare(extender.books) == Spare(7000, 1000)
+
+
+def test_a_pod_that_is_asked_about_does_not_stand_in_its_own_way(books: Books) -> None:
+    gpu = placed("a", needs(1000))
+    books.put_pod(gpu)
+    assert books.nodes["a"].state_without({gpu.uid}).spare == Spare(8000, 1024)
+
+
+async def test_what_is_kept_for_a_nominated_pod_is_not_spare(clock: Clock) -> None:
+    extender = Extender(MemoryApi(), clock=clock)
+    extender.put_node(node("a", allocatable=OFFERED))
+    extender.put_pod(pod(needs=needs(3000, 24), priority=5, nominated="a"))
+    view = extender._filter._view
+    (seen,) = view.nodes(pod(needs=needs(1000)), ["a"]).states
+    assert seen.spare == Spare(5000, 1000)
+
+
+KINDS = Workload(((TaskKind(Request(50, 8), Spare(4000, 0)), 1), (TaskKind(Request(50, 8)), 1)))
+
+
+@pytest.mark.parametrize("policy", NodePolicy)
+def test_no_node_is_refused_for_cpu_whatever_is_known(clock: Clock, policy: NodePolicy) -> None:
+    """kube-scheduler has looked at it already, and knows better."""
+    extender = Extender(MemoryApi(), Settings(node_policy=policy), clock=clock)
+    extender.put_node(node("a", allocatable=needs(100, 1)))
+    assert extender.filter(ask(pod(needs=needs(2000, 8)), "a")).names == ("a",)
+
+
+def test_the_fragmentation_policy_keeps_cpu_beside_gpus(clock: Clock) -> None:
+    """Two nodes with equal GPUs: who needs no CPU goes where there is none for the others."""
+    extender = Extender(MemoryApi(), Settings(node_policy=NodePolicy.FRAGMENTATION), typical=KINDS, clock=clock)
+    for name in ("a", "b"):
+        extender.put_node(node(name, allocatable=needs(16_000, 1024)))
+    extender.put_plain(plain("p", "b", needs(14_000)))
+    assert extender.filter(ask(pod(needs=needs(0)), "a", "b")).names == ("b",)
+    extender.drop_plain(PodUid("p"))
+    extender.put_plain(plain("p", "a", needs(14_000)))
+    assert extender.filter(ask(pod(needs=needs(0)), "a", "b")).names == ("a",)
+
+
+Step = tuple[str, str, int, Compute | None]
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["node", "no node", "plain", "drop plain", "bound", "end", "drop", "reserve", "lapse"]),
+        st.sampled_from("ab"),
+        st.integers(0, 3),
+        st.sampled_from([None, needs(0), needs(250, 3), needs(1000), Compute(0, 77)]),
+    ),
+    max_size=40,
+)
+
+
+@given(ACTIONS)
+@settings(max_examples=300, deadline=None)
+def test_in_any_order_of_news_what_is_spare_equals_a_recount(
+    script: list[tuple[str, str, int, Compute | None]],
+) -> None:
+    clock = Clock()
+    books = Books(clock)
+    offered: dict[str, Compute | None] = {}
+    plains: dict[PodUid, PlainPod] = {}
+    live: dict[PodUid, ClusterPod] = {}
+    over: set[PodUid] = set()
+    for action, name, number, taken in script:
+        ours = placed(name, taken, uid=f"g{number}")
+        match action:
+            case "node":
+                offered[name] = None if taken is None else taken + OFFERED
+                books.put_node(node(name, allocatable=offered[name]))
+            case "no node":
+                offered.pop(name, None)
+                books.drop_node(name)
+            case "plain":
+                told = plains[PodUid(f"p{number}")] = plain(f"p{number}", name, taken)
+                books.put_plain(told)
+            case "drop plain":
+                plains.pop(PodUid(f"p{number}"), None)
+                books.drop_plain(PodUid(f"p{number}"))
+            case "bound":
+                books.put_pod(ours)
+                if ours.uid not in over:
+                    live[ours.uid] = ours
+            case "end" | "drop":
+                over.add(ours.uid)
+                live.pop(ours.uid, None)
+                books.put_pod(ended(ours)) if action == "end" else books.drop_pod(ours.uid)
+            case "reserve" if ours.uid not in live and ours.uid not in over:
+                expires = clock.now + 10
+                books.hold(Holding(ours.pod.api_ref, name, Hold.RESERVED, expires=expires, needs=taken))
+            case "lapse":
+                clock.now += 6
+                books.lapse()
+        for each, has in offered.items():
+            held = books.nodes[each].holdings.values()
+            assert {one.pod.uid for one in held if one.is_bound} == {
+                uid for uid, one in live.items() if one.pod.node == each
+            }
+            taking = [one.needs for one in plains.values() if one.node == each] + [one.needs for one in held]
+            assert spare(books, each) == recount(has, taking)
+
+
+def recount(offered: Compute | None, taken: Iterable[Compute | None]) -> Spare | None:
+    cpu, memory = (offered.cpu_milli, offered.memory_bytes) if offered is not None else (0, 0)
+    for each in taken:
+        if each is None:
+            return None
+        cpu, memory = cpu - each.cpu_milli, memory - each.memory_bytes
+    return None if offered is None else Spare(cpu, memory // MIB)
