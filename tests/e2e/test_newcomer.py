@@ -360,8 +360,8 @@ def test_after_the_release_is_gone_pods_are_made_as_if_it_had_never_been(running
 def test_it_can_be_installed_again_beside_what_was_left(running: Release) -> None:
     running.say("install", "vcuda", str(manifests.CHART), *EMULATED_VALUES)
     running.wait_rolled_out()
-    # That pods are ready is told by one controller and where they are by another, each in its own time. Five
-    # reinstallations of five were answered at the first try.
+    # That pods are ready is told by one controller and where they are by another, each in its own time. In
+    # four reinstallations that were timed the first try was answered.
     wait_until(
         lambda: _scheduler_name(running) == "vcuda-scheduler",
         "the webhook is asked again",
