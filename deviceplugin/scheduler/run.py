@@ -14,8 +14,8 @@ import time
 import structlog
 
 from deviceplugin import __version__
+from deviceplugin.cluster.extender.books.reservations import Patience
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.reservations import Patience
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.webhook.configured import configured

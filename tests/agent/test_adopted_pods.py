@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.cluster.extender.holding import bound_holding
+from deviceplugin.cluster.extender.books.holding import bound_holding
 from deviceplugin.kube.pods import decode_pod_list
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames

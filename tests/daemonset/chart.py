@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from deviceplugin.config.effective import resolve
+from deviceplugin.config.scheduler import SCHEDULER, SchedulerSettings
 from scripts import manifests
 
 Object = dict[str, Any]
@@ -89,6 +91,17 @@ def render(helm: str, values: Object | None = None, *, folder: Path, namespace: 
     objects = {(each["kind"], each["metadata"]["name"]): each for each in decoded}
     assert len(objects) == len(decoded), "two objects of one kind and name"
     return Rendered(objects)
+
+
+def settings(rendered: Rendered) -> SchedulerSettings:
+    """What the extender would be told: its arguments and environment, read by its own readers."""
+    container = rendered.extender
+    command, *flags = container["args"]
+    assert command == "scheduler"
+    given = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
+    assert set(given) <= {setting.flag for setting in SCHEDULER.settings}
+    env = {each["name"]: each.get("value", "vcuda-scheduler-0") for each in container["env"]}
+    return resolve(SCHEDULER, flags=given, env=env).settings
 
 
 def refusal(helm: str, values: Object, *, folder: Path) -> str:

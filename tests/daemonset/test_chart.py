@@ -1,8 +1,7 @@
-"""What the chart renders: one source with the plain manifests, flags that exist, rights with their reasons."""
+"""What the chart renders: one source with the plain manifests, rights with their reasons, the webhook and the agent."""
 
 import itertools
 import re
-import socket
 import subprocess
 from pathlib import Path
 
@@ -10,38 +9,19 @@ import pytest
 
 from deviceplugin.cluster.webhook.conditions import match_conditions, policy_conditions, policy_variables
 from deviceplugin.cluster.webhook.settings import HamiSettings, WebhookSettings
-from deviceplugin.config.effective import resolve
-from deviceplugin.config.scheduler import SCHEDULER, Election, SchedulerSettings
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.units import ResourceNames
 from scripts import manifests
-from tests.daemonset.chart import NAMESPACE, Object, Rendered, lint, refusal, render
+from tests.daemonset.chart import NAMESPACE, Object, Rendered, lint, render, settings
 from tests.daemonset.manifests import ROOT, base, documents, with_component
 from tests.daemonset.value_sets import VALUE_SETS
 
-_DEPLOYMENT = "templates/scheduler/deployment.yaml"
 AS_VALUES: dict[str, Object] = {
     "cdi": {"cdi": {"enabled": True}},
     "nodes-proxy": {"kubelet": {"nodesProxy": True}},
     "nvidia-runtime": {"driver": {"from": "runtime"}},
 }
 COMBINATIONS = [chosen for size in range(len(AS_VALUES) + 1) for chosen in itertools.combinations(AS_VALUES, size)]
-
-
-@pytest.fixture
-def defaults(helm: str, tmp_path: Path) -> Rendered:
-    return render(helm, folder=tmp_path)
-
-
-def settings(rendered: Rendered) -> SchedulerSettings:
-    """What the extender would be told: its arguments and environment, read by its own readers."""
-    container = rendered.extender
-    command, *flags = container["args"]
-    assert command == "scheduler"
-    given = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
-    assert set(given) <= {setting.flag for setting in SCHEDULER.settings}
-    env = {each["name"]: each.get("value", "vcuda-scheduler-0") for each in container["env"]}
-    return resolve(SCHEDULER, flags=given, env=env).settings
 
 
 def test_the_chart_has_nothing_to_complain_about(helm: str) -> None:
@@ -93,181 +73,10 @@ def test_no_object_grants_everything(helm: str, tmp_path: Path, values: Object) 
             assert not any("*" in [*rule["verbs"], *rule["resources"], *rule["apiGroups"]] for rule in rules)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "defaults",
-        "scheduler alone",
-        "cert-manager",
-        "a Secret of the operator",
-        "a kube-scheduler elsewhere",
-        "the nodes' network",
-        "HAMi by other names",
-        "everything else",
-    ],
-)
-def test_the_extender_is_told_what_the_values_say_in_flags_that_it_has(helm: str, tmp_path: Path, name: str) -> None:
-    values = VALUE_SETS[name]
-    rendered = render(helm, values, folder=tmp_path)
-    told, chosen = settings(rendered), values.get("scheduler", {})
-    assert told.serving.port == chosen.get("port", 8443)
-    assert told.placement.node_policy.value == chosen.get("nodePolicy", "binpack")
-    assert told.placement.node_choice.value == chosen.get("nodeChoice", "extender")
-    assert told.cluster.resource_domain == values.get("resourceDomain", "tencent.com")
-    assert told.webhook.translate_hami.value == values.get("hami", {}).get("translate", "marked")
-    assert told.webhook.hami_count == values.get("hami", {}).get("resources", {}).get("count", "nvidia.com/gpu")
-    assert told.leader.election.value == chosen.get("leaderElection", "kube-scheduler")
-    ours = values.get("webhook", {}).get("certificates", {}).get("from", "self") == "self"
-    assert (told.certificates.cert_file is None) is ours
-    assert told.webhook.configuration == ("vcuda-scheduler" if ours else "")
-
-
-def _mounted(rendered: Rendered, container: Object, path: Path) -> tuple[str, list[str]]:
-    """Which Secret or ConfigMap a file of a container comes from, and the keys that lie there."""
-    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
-    (volume,) = [each for each in rendered.scheduler["volumes"] if each["name"] == mounts[str(path.parent)]]
-    source = volume.get("secret") or volume["configMap"]
-    return source.get("secretName") or source["name"], [item["key"] for item in source["items"]]
-
-
-@pytest.mark.parametrize("name", ["defaults", "cert-manager", "a Secret of the operator", "everything else"])
-def test_kube_scheduler_asks_the_extender_on_the_loopback_of_their_pod_and_needs_no_certificate(
-    helm: str, tmp_path: Path, name: str
-) -> None:
-    rendered = render(helm, VALUE_SETS[name], folder=tmp_path)
-    told = settings(rendered)
-    (extender,) = rendered.configuration["extenders"]
-    assert told.serving.loopback_port not in (0, told.serving.port)
-    assert extender["urlPrefix"] == f"http://127.0.0.1:{told.serving.loopback_port}"
-    assert (extender["enableHTTPS"], "tlsConfig" in extender) == (False, False)
-    assert told.callers.authority is None
-    (container,) = rendered.scheduler["containers"]
-    assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/etc/vcuda/scheduler"]
-    assert "hostNetwork" not in rendered.scheduler
-
-
-@pytest.mark.parametrize("on_the_node", [True, False])
-def test_where_a_certificate_is_wanted_kube_scheduler_shows_one_and_knows_the_extenders_authority(
-    helm: str, tmp_path: Path, on_the_node: bool
-) -> None:
-    values = {"scheduler": {**VALUE_SETS["the nodes' network"]["scheduler"], "hostNetwork": on_the_node}}
-    rendered = render(helm, values, folder=tmp_path)
-    told = settings(rendered)
-    (extender,) = rendered.configuration["extenders"]
-    (container,) = rendered.scheduler["containers"]
-    assert told.serving.loopback_port == 0, "nobody can show a certificate there"
-    assert extender["urlPrefix"] == f"https://127.0.0.1:{told.serving.port}"
-    assert extender["enableHTTPS"] is True
-    tls = extender["tlsConfig"]
-    assert tls["serverName"] == f"{told.certificates.service}.{NAMESPACE}.svc"
-    assert _mounted(rendered, container, Path(tls["caFile"])) == (told.certificates.secret, ["ca.crt"]), "not the key"
-    for file in ("certFile", "keyFile"):
-        name, keys = _mounted(rendered, container, Path(tls[file]))
-        assert (name, Path(tls[file]).name in keys) == ("kube-scheduler-client", True)
-    assert told.callers.authority is not None
-    assert _mounted(rendered, rendered.extender, told.callers.authority) == ("callers", [told.callers.authority.name])
-
-
-def test_on_the_nodes_network_no_two_replicas_stand_on_one_node_and_the_host_name_decides(
-    helm: str, tmp_path: Path, defaults: Rendered
-) -> None:
-    rendered = render(helm, VALUE_SETS["the nodes' network"], folder=tmp_path)
-    pod = rendered.scheduler
-    assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
-    rolling = rendered.get("Deployment", "vcuda-scheduler")["spec"]["strategy"]["rollingUpdate"]
-    assert rolling == {"maxSurge": 0, "maxUnavailable": 1}, "a new pod finds its ports taken until the old one is gone"
-    assert settings(rendered).cluster.identity == socket.gethostname(), "as kube-scheduler calls itself in its Lease"
-    assert settings(defaults).cluster.identity == "vcuda-scheduler-0"
-    (container,) = pod["containers"]
-    assert "--secure-port=10260" in container["command"]
-    assert [each["containerPort"] for each in container["ports"]] == [10260]
-
-
-def test_beside_a_kube_scheduler_elsewhere_there_is_none_and_none_of_its_rights(
-    helm: str, tmp_path: Path, defaults: Rendered
-) -> None:
-    rendered = render(helm, VALUE_SETS["a kube-scheduler elsewhere"], folder=tmp_path)
-    told = settings(rendered)
-    assert [each["name"] for each in rendered.scheduler["containers"]] == ["extender"]
-    assert "initContainers" not in rendered.scheduler
-    assert "restartPolicy" not in rendered.extender
-    assert (told.leader.election, told.serving.loopback_port) == (Election.OWN, 0)
-    assert told.callers.names == ("system:kube-scheduler", "scheduler.example.org")
-    assert told.callers.authority is not None
-    assert _mounted(rendered, rendered.extender, told.callers.authority) == ("callers", ["authority.crt"])
-    assert not rendered.names("ConfigMap")
-    assert rendered.names("ClusterRoleBinding") == {"vcuda-agent", "vcuda-scheduler"}
-    assert rendered.names("RoleBinding") == {"vcuda-scheduler"}
-    assert _verbs_of_the_lease(rendered) == {"get", "patch"}
-    assert _verbs_of_the_lease(defaults) == {"get", "update"}
-
-
-def test_an_election_that_is_left_out_takes_no_kube_scheduler_away(helm: str, tmp_path: Path) -> None:
-    rendered = render(helm, {"scheduler": {"leaderElection": None}}, folder=tmp_path)
-    assert [each["name"] for each in rendered.scheduler["containers"]] == ["kube-scheduler"]
-    assert _verbs_of_the_lease(rendered) == {"get", "update"}
-
-
-def _verbs_of_the_lease(rendered: Rendered) -> set[str]:
-    rules = rendered.get("Role", "vcuda-scheduler")["rules"]
-    (named,) = [rule for rule in rules if rule["resources"] == ["leases"] and "resourceNames" in rule]
-    (free,) = [rule for rule in rules if rule["resources"] == ["leases"] and "resourceNames" not in rule]
-    assert (named["resourceNames"], free["verbs"]) == ([settings(rendered).leader.lease], ["create"])
-    return set(named["verbs"])
-
-
-def test_who_reaches_the_port_is_named_or_nobody_is_kept_away(helm: str, tmp_path: Path, defaults: Rendered) -> None:
-    assert not defaults.names("NetworkPolicy")
-    rendered = render(helm, VALUE_SETS["a kube-scheduler elsewhere"], folder=tmp_path)
-    policy = rendered.get("NetworkPolicy", "vcuda-scheduler")["spec"]
-    labels = rendered.get("Deployment", "vcuda-scheduler")["spec"]["template"]["metadata"]["labels"]
-    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
-    assert policy["policyTypes"] == ["Ingress"]
-    (rule,) = policy["ingress"]
-    assert rule["from"] == VALUE_SETS["a kube-scheduler elsewhere"]["scheduler"]["networkPolicy"]["from"]
-    assert [each["port"] for each in rule["ports"]] == [each["name"] for each in rendered.extender["ports"]]
-
-
-@pytest.mark.parametrize("ports", [{"loopbackPort": 8443}, {"kubeScheduler": {"port": 8444}}, {"port": 10259}])
-def test_two_ports_of_one_pod_that_are_the_same_are_refused(helm: str, tmp_path: Path, ports: Object) -> None:
-    assert "give three different ones" in refusal(helm, {"scheduler": ports}, folder=tmp_path)
-
-
-def test_the_extender_is_asked_for_everything_and_never_passed_over(defaults: Rendered) -> None:
-    (extender,) = defaults.configuration["extenders"]
-    verbs = {verb: extender[verb] for verb in extender if verb.endswith("Verb")}
-    assert verbs == {
-        "filterVerb": "filter",
-        "prioritizeVerb": "prioritize",
-        "preemptVerb": "preempt",
-        "bindVerb": "bind",
-    }
-    assert (extender["nodeCacheCapable"], extender["ignorable"]) == (True, False)
-    assert extender["managedResources"] == [
-        {"name": "tencent.com/vcuda-core", "ignoredByScheduler": False},
-        {"name": "tencent.com/vcuda-memory", "ignoredByScheduler": False},
-    ]
-
-
-def test_pods_name_the_profile_and_the_extender_follows_its_lease(defaults: Rendered) -> None:
-    told = settings(defaults)
-    (profile,) = defaults.configuration["profiles"]
-    assert profile == {"schedulerName": told.webhook.scheduler_name}
-    election = defaults.configuration["leaderElection"]
-    assert election["resourceName"] == told.leader.lease
-    assert (election["leaderElect"], election["resourceNamespace"]) == (True, NAMESPACE)
-
-
 def test_another_domain_leaves_no_trace_of_the_default(helm: str, tmp_path: Path) -> None:
     rendered = render(helm, {"resourceDomain": "gpu.example.org"}, folder=tmp_path)
     assert "tencent" not in str(rendered.objects)
     assert "gpu.example.org/vcuda-core" in rendered.webhook["matchConditions"][0]["expression"]
-
-
-@pytest.mark.parametrize("cluster", ["v1.34.1", "v1.34.1+k3s1", "v1.34.1-eks-ba24e9c", "v1.34.1-gke.1000"])
-def test_kube_scheduler_is_of_the_clusters_version(helm: str, cluster: str) -> None:
-    text = manifests.render(helm, f"--kube-version={cluster}", "--show-only=templates/scheduler/deployment.yaml")
-    assert "image: registry.k8s.io/kube-scheduler:v1.34.1\n" in text
 
 
 def test_a_cluster_without_match_conditions_is_refused(helm: str) -> None:
@@ -275,52 +84,6 @@ def test_a_cluster_without_match_conditions_is_refused(helm: str) -> None:
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode != 0
     assert "chart requires kubeVersion: >=1.30.0-0" in done.stderr
-
-
-@pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS.keys())
-def test_the_scheduler_has_no_privilege_whatsoever(helm: str, tmp_path: Path, values: Object) -> None:
-    rendered = render(helm, values, folder=tmp_path)
-    if not rendered.names("Deployment"):
-        assert values == VALUE_SETS["agent alone"]
-        return
-    pod = rendered.scheduler
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    assert not {"hostPID", "hostIPC"} & set(pod)
-    assert pod.get("hostNetwork", False) is values.get("scheduler", {}).get("hostNetwork", False)
-    assert not [volume for volume in pod["volumes"] if "hostPath" in volume]
-    for container in (*pod.get("initContainers", ()), *pod["containers"]):
-        context = container["securityContext"]
-        assert (context["privileged"], context["allowPrivilegeEscalation"]) == (False, False)
-        assert context["readOnlyRootFilesystem"] is True
-        assert context["capabilities"] == {"drop": ["ALL"]}
-        assert container["resources"]["requests"]
-
-
-def test_kube_scheduler_starts_after_the_extender_and_does_not_make_the_webhook_wait(defaults: Rendered) -> None:
-    (extender,) = defaults.scheduler["initContainers"]
-    (kube_scheduler,) = defaults.scheduler["containers"]
-    assert extender["restartPolicy"] == "Always"
-    assert extender["startupProbe"]["httpGet"] == {"path": "/readyz", "port": "https", "scheme": "HTTPS"}
-    assert extender["readinessProbe"]["httpGet"]["path"] == "/readyz"
-    assert extender["livenessProbe"]["httpGet"]["path"] == "/healthz"
-    assert "readinessProbe" not in kube_scheduler
-    assert kube_scheduler["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "scheduler", "scheme": "HTTPS"}
-
-
-def test_a_change_of_the_configuration_restarts_kube_scheduler(helm: str, tmp_path: Path) -> None:
-    def mark(values: Object) -> str:
-        rendered = render(helm, values, folder=tmp_path)
-        return str(rendered.get("Deployment", "vcuda-scheduler")["spec"]["template"]["metadata"]["annotations"])
-
-    assert mark({}) == mark({}) != mark({"scheduler": {"httpTimeout": "5s"}})
-
-
-def test_zones_are_spread_over_where_they_are_named(helm: str, tmp_path: Path, defaults: Rendered) -> None:
-    assert "topologySpreadConstraints" not in defaults.scheduler
-    rendered = render(helm, VALUE_SETS["everything else"], folder=tmp_path)
-    (zones,) = rendered.scheduler["topologySpreadConstraints"]
-    assert zones.pop("labelSelector") == rendered.get("Deployment", "vcuda-scheduler")["spec"]["selector"]
-    assert [zones] == VALUE_SETS["everything else"]["scheduler"]["topologySpreadConstraints"]
 
 
 def test_no_priority_class_is_named_where_none_is_wanted(helm: str, tmp_path: Path, defaults: Rendered) -> None:
@@ -333,34 +96,6 @@ def test_no_priority_class_is_named_where_none_is_wanted(helm: str, tmp_path: Pa
 def test_agents_are_updated_by_whoever_deletes_them_where_that_is_wanted(helm: str, tmp_path: Path) -> None:
     rendered = render(helm, VALUE_SETS["agent alone"], folder=tmp_path)
     assert rendered.get("DaemonSet", "vcuda-agent")["spec"]["updateStrategy"] == {"type": "OnDelete"}
-
-
-def test_without_a_cluster_the_newest_kube_scheduler_that_helm_knows_is_taken(helm: str) -> None:
-    command = [helm, "template", "vcuda", str(manifests.CHART), f"--show-only={_DEPLOYMENT}"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    assert re.search(r"image: registry[.]k8s[.]io/kube-scheduler:v1[.][0-9]+[.][0-9]+\n", done.stdout)
-    named = manifests.render(helm, "--set=scheduler.kubeScheduler.image.tag=v1.35.0", f"--show-only={_DEPLOYMENT}")
-    assert "image: registry.k8s.io/kube-scheduler:v1.35.0\n" in named
-
-
-def test_replicas_are_spread_and_not_evicted_together(defaults: Rendered, helm: str, tmp_path: Path) -> None:
-    deployment = defaults.get("Deployment", "vcuda-scheduler")["spec"]
-    labels = deployment["template"]["metadata"]["labels"]
-    (spread,) = defaults.scheduler["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
-    assert spread["podAffinityTerm"]["labelSelector"]["matchLabels"].items() <= labels.items()
-    budget = defaults.get("PodDisruptionBudget", "vcuda-scheduler")["spec"]
-    assert (deployment["replicas"], budget["maxUnavailable"]) == (2, 1)
-    assert budget["selector"] == deployment["selector"]
-    alone = render(helm, {"scheduler": {"replicas": 1}}, folder=tmp_path)
-    assert not alone.names("PodDisruptionBudget"), "with one replica it would stop every drain"
-
-
-def test_the_service_leads_to_the_port_of_the_extender(defaults: Rendered) -> None:
-    service = defaults.get("Service", "vcuda-scheduler")["spec"]
-    (container,) = defaults.scheduler["initContainers"]
-    assert [port["targetPort"] for port in service["ports"]] == [port["name"] for port in container["ports"]]
-    asked = defaults.webhook["clientConfig"]["service"]
-    assert asked == {"namespace": NAMESPACE, "name": "vcuda-scheduler", "path": "/webhook", "port": 443}
 
 
 def test_the_webhook_fails_closed_for_gpu_pods_and_leaves_the_systems_namespaces_alone(defaults: Rendered) -> None:

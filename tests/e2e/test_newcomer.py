@@ -248,7 +248,7 @@ ELSEWHERE = {
     ("vcuda-agent", "delete", "pods"): "a pod that kubelet refused; tests/e2e/test_agent.py",
     ("vcuda-agent", "get", "nodes/pods"): "asked of kubelet, which asks the API server under its own name",
     ("vcuda-agent", "patch", "events"): "an event that comes again; tests/kube",
-    ("vcuda-scheduler", "get", "pods"): "a bind whose answer was lost; tests/cluster/extender/test_bind.py",
+    ("vcuda-scheduler", "get", "pods"): "a bind whose answer was lost; tests/cluster/extender/bind/test_bind.py",
     ("vcuda-scheduler", "patch", "nodes"): "capacity that becomes free while pods wait; tests/e2e/test_scheduling.py",
     ("vcuda-scheduler", "patch", "secrets"): "a renewal; tests/cluster/certificates",
 }

@@ -6,9 +6,9 @@ and is not in the books counts as empty, with the GPUs that its inventory annota
 template of a node group has the labels of its nodes.
 """
 
-from deviceplugin.cluster.extender.books import Books
+from deviceplugin.cluster.extender.books.books import Books
+from deviceplugin.cluster.extender.books.node_book import NodeBook
 from deviceplugin.cluster.extender.filter import filtered, fitting_nodes
-from deviceplugin.cluster.extender.node_book import NodeBook
 from deviceplugin.cluster.extender.refusal import Refusal
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.template import described

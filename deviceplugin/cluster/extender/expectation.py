@@ -7,7 +7,7 @@ pods that run then are seen again.
 
 from collections.abc import Callable
 
-from deviceplugin.cluster.extender.beside import needs_of
+from deviceplugin.cluster.extender.books.beside import needs_of
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.pod_request import pod_request

@@ -8,20 +8,20 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from deviceplugin.cluster.extender.bind import Bind
-from deviceplugin.cluster.extender.books import Books
-from deviceplugin.cluster.extender.carry_out import Api
+from deviceplugin.cluster.extender.bind.bind import Bind
+from deviceplugin.cluster.extender.bind.carry_out import Api
+from deviceplugin.cluster.extender.books.books import Books
+from deviceplugin.cluster.extender.books.overbooked import Overbooked
 from deviceplugin.cluster.extender.dry_run import DryRun
 from deviceplugin.cluster.extender.expectation import Expectation
-from deviceplugin.cluster.extender.explain import Explain
-from deviceplugin.cluster.extender.explanation import Explanation
+from deviceplugin.cluster.extender.explain.explain import Explain
+from deviceplugin.cluster.extender.explain.explanation import Explanation
+from deviceplugin.cluster.extender.explain.verdicts import Verdicts
 from deviceplugin.cluster.extender.filter import Filter
 from deviceplugin.cluster.extender.gangs import Gangs
-from deviceplugin.cluster.extender.overbooked import Overbooked
 from deviceplugin.cluster.extender.preempt import Preempt
 from deviceplugin.cluster.extender.prioritize import Prioritize
 from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS, Settings
-from deviceplugin.cluster.extender.verdicts import Verdicts
 from deviceplugin.cluster.extender.wake_up import NodeApi, WakeUp
 from deviceplugin.cluster.extender.wire import BindOrder, Filtered, PreemptQuestion, Question, Victims
 from deviceplugin.model.allocation import PodUid

@@ -16,10 +16,10 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from deviceplugin.cluster.extender.books import Books
-from deviceplugin.cluster.extender.holding import Hold, Holding
-from deviceplugin.cluster.extender.reservations import Patience
-from deviceplugin.cluster.extender.verdicts import Verdicts
+from deviceplugin.cluster.extender.books.books import Books
+from deviceplugin.cluster.extender.books.holding import Hold, Holding
+from deviceplugin.cluster.extender.books.reservations import Patience
+from deviceplugin.cluster.extender.explain.verdicts import Verdicts
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.gang import Gang

@@ -9,8 +9,8 @@ see.
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import combinations, islice
 
-from deviceplugin.cluster.extender.books import Books
-from deviceplugin.cluster.extender.holding import Holding
+from deviceplugin.cluster.extender.books.books import Books
+from deviceplugin.cluster.extender.books.holding import Holding
 from deviceplugin.cluster.extender.refusal import Refusal
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.view import View

@@ -6,8 +6,8 @@ worst, nodes that are equally good equal. kube-scheduler adds it, with its weigh
 
 from collections.abc import Mapping
 
-from deviceplugin.cluster.extender.beside import needs_of
-from deviceplugin.cluster.extender.books import Books
+from deviceplugin.cluster.extender.books.beside import needs_of
+from deviceplugin.cluster.extender.books.books import Books
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.view import View
 from deviceplugin.cluster.extender.wire import Question

@@ -8,7 +8,7 @@ does not fit yet, its victims are still there, and nobody below it gets what the
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from deviceplugin.cluster.extender.books import Books
+from deviceplugin.cluster.extender.books.books import Books
 from deviceplugin.cluster.extender.refusal import NOMINATED, UNKNOWN_NODE, Refusal
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.allocation import Allocation, PodUid

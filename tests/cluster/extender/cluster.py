@@ -12,8 +12,8 @@ from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from deviceplugin.cluster.extender.books.holding import Hold
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.holding import Hold
 from deviceplugin.errors import KubeError, VcudaError
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.annotations import parse_allocation

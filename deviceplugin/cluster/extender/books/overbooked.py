@@ -8,8 +8,8 @@ then, a few nodes at a time, so that a start with thousands of pods does not wai
 
 import structlog
 
-from deviceplugin.cluster.extender.books import Books
-from deviceplugin.cluster.extender.holding import Holding
+from deviceplugin.cluster.extender.books.books import Books
+from deviceplugin.cluster.extender.books.holding import Holding
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.occupancy import occupied

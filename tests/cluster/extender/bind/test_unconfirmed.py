@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
+from deviceplugin.cluster.extender.books.holding import Hold
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.holding import Hold
 from deviceplugin.model.cluster_pod import ClusterPod
 from tests.cluster.extender.api import Fate, MemoryApi
+from tests.cluster.extender.bind.test_bind import chosen, hold
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import ask, node, order, pod
-from tests.cluster.extender.test_bind import chosen, hold
 
 
 @pytest.fixture

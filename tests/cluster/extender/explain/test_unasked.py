@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from deviceplugin.cluster.extender.explanation import Explanation
+from deviceplugin.cluster.extender.explain.explanation import Explanation
+from deviceplugin.cluster.extender.explain.sums import Amount, asked_in_all
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
-from deviceplugin.cluster.extender.sums import Amount, asked_in_all
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.cluster_pod import ClusterPod, ScheduledCondition

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import structlog
 
-from deviceplugin.cluster.extender.unconfirmed import PodApi, Unconfirmed
+from deviceplugin.cluster.extender.bind.unconfirmed import PodApi, Unconfirmed
 from deviceplugin.cluster.extender.wire import BindOrder
 from deviceplugin.errors import KubeError, KubeNotFoundError, VcudaError
 from deviceplugin.model.allocation import PodRef

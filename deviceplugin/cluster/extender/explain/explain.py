@@ -8,15 +8,20 @@ judged now, and the answer says so. Nodes that lack least come first, and of a l
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from deviceplugin.cluster.extender.books import Books
-from deviceplugin.cluster.extender.explanation import Explanation
-from deviceplugin.cluster.extender.holding import Hold, Holding
-from deviceplugin.cluster.extender.node_verdicts import NodeVerdicts
-from deviceplugin.cluster.extender.now import judge_now
+from deviceplugin.cluster.extender.books.books import Books
+from deviceplugin.cluster.extender.books.holding import Hold, Holding
+from deviceplugin.cluster.extender.explain.explanation import Explanation
+from deviceplugin.cluster.extender.explain.node_verdicts import NodeVerdicts
+from deviceplugin.cluster.extender.explain.now import judge_now
+from deviceplugin.cluster.extender.explain.unasked import (
+    decided_since,
+    is_unexplained,
+    what_happened,
+    what_is_known_now,
+)
+from deviceplugin.cluster.extender.explain.verdicts import LastVerdict, Verdicts
 from deviceplugin.cluster.extender.refusal import Refusal
 from deviceplugin.cluster.extender.settings import Settings
-from deviceplugin.cluster.extender.unasked import decided_since, is_unexplained, what_happened, what_is_known_now
-from deviceplugin.cluster.extender.verdicts import LastVerdict, Verdicts
 from deviceplugin.cluster.extender.view import View
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.cluster_pod import ClusterPod

@@ -7,11 +7,11 @@ others in between, so the nodes are not all judged at one moment.
 
 from dataclasses import dataclass, field
 
-from deviceplugin.cluster.extender.books import Books
-from deviceplugin.cluster.extender.pace import Pace
+from deviceplugin.cluster.extender.books.books import Books
+from deviceplugin.cluster.extender.explain.pace import Pace
+from deviceplugin.cluster.extender.explain.sums import Sums
 from deviceplugin.cluster.extender.refusal import MAYBE_ROOM, ROOM, Refusal, refusal_by, refusal_of
 from deviceplugin.cluster.extender.settings import Settings
-from deviceplugin.cluster.extender.sums import Sums
 from deviceplugin.cluster.extender.view import View
 from deviceplugin.errors import CapacityError
 from deviceplugin.model.cluster_pod import ClusterPod

@@ -15,10 +15,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from deviceplugin.cluster.extender.holding import Hold, Holding, bound_holding, given_up
-from deviceplugin.cluster.extender.node_book import NodeBook
+from deviceplugin.cluster.extender.books.holding import Hold, Holding, bound_holding, given_up
+from deviceplugin.cluster.extender.books.node_book import NodeBook
+from deviceplugin.cluster.extender.books.reservations import Reservations
 from deviceplugin.cluster.extender.refusal import UNKNOWN_NODE, Refusal
-from deviceplugin.cluster.extender.reservations import Reservations
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.cluster_pod import ClusterPod

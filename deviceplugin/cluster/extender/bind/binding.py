@@ -6,7 +6,7 @@ that. Pure.
 
 from collections.abc import Iterable
 
-from deviceplugin.cluster.extender.holding import Holding
+from deviceplugin.cluster.extender.books.holding import Holding
 from deviceplugin.model import annotations as text
 from deviceplugin.model.allocation import Allocation, ContainerRole
 from deviceplugin.model.annotation_names import AnnotationNames

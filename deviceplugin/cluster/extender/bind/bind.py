@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from deviceplugin.cluster.extender.binding import binding_annotations, still_fits
-from deviceplugin.cluster.extender.books import Books
-from deviceplugin.cluster.extender.carry_out import Api, CarryOut
-from deviceplugin.cluster.extender.holding import NEVER, Hold, Holding
+from deviceplugin.cluster.extender.bind.binding import binding_annotations, still_fits
+from deviceplugin.cluster.extender.bind.carry_out import Api, CarryOut
+from deviceplugin.cluster.extender.bind.unconfirmed import Unconfirmed
+from deviceplugin.cluster.extender.books.books import Books
+from deviceplugin.cluster.extender.books.holding import NEVER, Hold, Holding
 from deviceplugin.cluster.extender.settings import Settings
-from deviceplugin.cluster.extender.unconfirmed import Unconfirmed
 from deviceplugin.cluster.extender.wire import BindOrder
 from deviceplugin.errors import CapacityError, VcudaError
 from deviceplugin.model.allocation import PodUid

@@ -14,8 +14,8 @@ from itertools import chain
 
 import structlog
 
-from deviceplugin.cluster.extender.beside import Beside
-from deviceplugin.cluster.extender.holding import Holding
+from deviceplugin.cluster.extender.books.beside import Beside
+from deviceplugin.cluster.extender.books.holding import Holding
 from deviceplugin.cluster.extender.refusal import AGENT_AWAY, FOREIGN_INVENTORY, NO_INVENTORY, UNKNOWN_NODE, Refusal
 from deviceplugin.errors import ParseError
 from deviceplugin.model.allocation import Allocation, ContainerRef, GpuShare, PodUid

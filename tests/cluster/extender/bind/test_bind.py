@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from deviceplugin.cluster.extender.books.holding import Hold
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.holding import Hold
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.cluster_pod import ClusterPod
 from tests.cluster.extender.api import Fate, MemoryApi

@@ -2,9 +2,9 @@
 
 import pytest
 
-from deviceplugin.cluster.extender.explanation import Explanation
+from deviceplugin.cluster.extender.explain.explanation import Explanation
+from deviceplugin.cluster.extender.explain.verdicts import Verdicts
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.verdicts import Verdicts
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.cluster_pod import ClusterPod
 from tests.cluster.extender.api import Fate, MemoryApi

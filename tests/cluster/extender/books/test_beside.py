@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.cluster.extender.books import Books
+from deviceplugin.cluster.extender.books.books import Books
+from deviceplugin.cluster.extender.books.holding import Hold, Holding
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.holding import Hold, Holding
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_pod import ClusterPod
