@@ -18,7 +18,6 @@ from deviceplugin.cluster.extender.books.reservations import Patience
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.http.server import SchedulerServer
-from deviceplugin.cluster.webhook.configured import configured
 from deviceplugin.cluster.webhook.review import Webhook
 from deviceplugin.config.scheduler import Election, NodeChoice, SchedulerSettings
 from deviceplugin.errors import VcudaError
@@ -29,6 +28,7 @@ from deviceplugin.scheduler.certificates import Certificates
 from deviceplugin.scheduler.cluster import FollowedCluster
 from deviceplugin.scheduler.leadership import leadership_of
 from deviceplugin.scheduler.service import SchedulerService
+from deviceplugin.scheduler.webhook_settings import configured
 
 log = structlog.get_logger("vcuda.scheduler")
 _LAPSE_EVERY_S = 1.0

@@ -4,13 +4,13 @@ import dataclasses
 
 import pytest
 
-from deviceplugin.cluster.webhook.configured import configured
 from deviceplugin.cluster.webhook.settings import HamiSettings
 from deviceplugin.config import webhook as config
 from deviceplugin.config.setting import Setting
 from deviceplugin.model.hami_scope import HamiScope
 from deviceplugin.model.share_memory import ShareMemory
 from deviceplugin.model.units import ResourceNames
+from deviceplugin.scheduler.webhook_settings import configured
 
 NAMES = ResourceNames("example.org")
 LEAVES: dict[str, Setting] = {
