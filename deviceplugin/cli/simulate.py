@@ -9,8 +9,11 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import click
 from rich.console import Console
@@ -126,15 +129,44 @@ def simulate(
 def _try(scene: Scene, plans: Sequence[Plan], seeds: Sequence[int]) -> list[Tried]:
     console = Console(stderr=True)
     numbers = (f"run {at} of {len(plans) * len(seeds)}" for at in itertools.count(1))
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        return [Tried(plan, tuple(_run(scene, plan, seed, bar, numbers) for seed in seeds)) for plan in plans]
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar, _interruptible() as check:
+
+        def run(plan: Plan, seed: int) -> Run:
+            shown = bar.add_task(f"{next(numbers)}: {plan.node_policy.value}, seed {seed}", total=plan.until(scene))
+
+            def progress(asked: int) -> None:
+                check()
+                bar.update(shown, completed=asked)
+
+            found = replay(scene, plan, seed=seed, progress=progress)
+            bar.remove_task(shown)
+            return found
+
+        return [Tried(plan, tuple(run(plan, seed) for seed in seeds)) for plan in plans]
 
 
-def _run(scene: Scene, plan: Plan, seed: int, bar: Progress, numbers: Iterator[str]) -> Run:
-    shown = bar.add_task(f"{next(numbers)}: {plan.node_policy.value}, seed {seed}", total=plan.until(scene))
-    run = replay(scene, plan, seed=seed, progress=lambda asked: bar.update(shown, completed=asked))
-    bar.remove_task(shown)
-    return run
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], None]]:
+    """A check that ends the runs once somebody has interrupted them.
+
+    Raised by the signal itself, wherever the program is, the interruption was lost once in some 300 trials.
+    """
+    interrupted = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+
+    def check() -> None:
+        if interrupted:
+            raise click.Abort
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield check
+        check()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _check_writable(path: Path) -> None:

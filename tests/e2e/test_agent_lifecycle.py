@@ -41,7 +41,7 @@ def test_a_terminating_pod_holds_its_slice_until_its_container_ended(
     stubborn = pods.container("main", "trap '' TERM; while :; do sleep 1; done", GpuContainer("main", 20, 8).limits())
     pods.create(admin, pods.pod("stubborn", [stubborn], terminationGracePeriodSeconds=12))
     pods.wait_running(admin, ["stubborn"], seconds=60)
-    held = agent.usage().containers
+    held = agent.usage().held()
 
     pods.delete(admin, ["stubborn"])
 
@@ -50,9 +50,9 @@ def test_a_terminating_pod_holds_its_slice_until_its_container_ended(
     def still_held_or_ended() -> bool:
         """The ledger is asked first: a container that is seen to run afterwards ran at that moment too."""
         nonlocal seen
-        containers, state = agent.usage().containers, pods.states(admin).get("stubborn")
+        now, state = agent.usage().held(), pods.states(admin).get("stubborn")
         runs = state is not None and state.is_running
-        assert not runs or containers == held
+        assert not runs or now == held
         seen += runs
         return not runs
 

@@ -152,7 +152,7 @@ def test_a_pod_that_fits_the_sum_and_no_gpu_is_refused_and_made_again_until_it_f
     world.admin.post(JOBS, _job("fragmented", cores=50, blocks=16))
 
     wait_until(lambda: _failed(world, "fragmented") >= 1, "the node has refused it", seconds=60, every=0.5)
-    said = [each for each in _events(world) if "UnexpectedAdmissionError" in each]
+    said = [each for each in _events(world) if each.startswith("fragmented") and "UnexpectedAdmissionError" in each]
     assert said, _events(world)
     assert "50" in said[0], said
     check_no_gpu_is_given_out_twice(world)
