@@ -16,7 +16,16 @@ from tests.e2e.cluster.schedulers import Plugins
 from tests.e2e.cluster.waiting import wait_until
 from tests.e2e.node.workload import share
 from tests.e2e.scheduling.permit import GROUPS, pod_groups_known, values_of_the_guide
-from tests.e2e.scheduling.steps import bound, check, create, is_refused, reservations, wait_all, wait_nothing_reserved
+from tests.e2e.scheduling.steps import (
+    bound,
+    check,
+    create,
+    delete_gangs,
+    is_refused,
+    reservations,
+    wait_all,
+    wait_nothing_reserved,
+)
 from tests.e2e.scheduling.world import HOLLOW, World, everybody
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600, func_only=True)]
@@ -45,9 +54,7 @@ def permit_world(cluster: Cluster, programs: Path, coscheduling: Path) -> Iterat
 def world(permit_world: World) -> Iterator[World]:
     """With no pods and no gangs, in the beginning and in the end."""
     yield permit_world
-    pods.delete_all(permit_world.admin)
-    permit_world.admin.delete(GROUPS)
-    wait_until(lambda: not permit_world.admin.get(GROUPS)["items"], "the pod groups are gone", seconds=30)
+    delete_gangs(permit_world.admin, GROUPS)
     wait_nothing_reserved(permit_world, seconds=10)
 
 

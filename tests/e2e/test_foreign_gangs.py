@@ -21,7 +21,7 @@ from tests.e2e.node.scene import wait_ledger_empty
 from tests.e2e.node.view import SHOW_AND_STAY
 from tests.e2e.node.workload import CORE, MEMORY, share
 from tests.e2e.scheduling.expectations import NAMES, check_no_gpu_is_given_out_twice, placed, wait_agents_agree
-from tests.e2e.scheduling.steps import bound, check, create, is_refused, wait_all, wait_nothing_reserved
+from tests.e2e.scheduling.steps import bound, check, create, delete_gangs, is_refused, wait_all, wait_nothing_reserved
 from tests.e2e.scheduling.world import World, everybody
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600, func_only=True)]
@@ -59,9 +59,7 @@ def both(schedulers: Both) -> Iterator[Both]:
     admin = schedulers.world.admin
     for item in admin.get(JOBS)["items"]:
         admin.delete(f"{JOBS}/{item['metadata']['name']}?propagationPolicy=Background")
-    pods.delete_all(admin)
-    admin.delete(GROUPS)
-    wait_until(lambda: not admin.get(GROUPS)["items"], "the pod groups are gone", seconds=30)
+    delete_gangs(admin, GROUPS)
     wait_ledger_empty(schedulers.world.agents[NODE])
     wait_nothing_reserved(schedulers.world, seconds=10)
 

@@ -18,6 +18,7 @@ from tests.e2e.scheduling.steps import (
     bound,
     check,
     create,
+    delete_gangs,
     is_refused,
     reservations,
     wait_all,
@@ -43,9 +44,7 @@ def hollow_world(cluster: Cluster, programs: Path) -> Iterator[World]:
 def world(hollow_world: World) -> Iterator[World]:
     """With no pods and no gangs, in the beginning and in the end."""
     yield hollow_world
-    pods.delete_all(hollow_world.admin)
-    hollow_world.admin.delete(GROUPS)
-    wait_until(lambda: not hollow_world.admin.get(GROUPS)["items"], "the pod groups are gone", seconds=30)
+    delete_gangs(hollow_world.admin, GROUPS)
     wait_nothing_reserved(hollow_world, seconds=10)
 
 

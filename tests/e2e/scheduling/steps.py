@@ -7,7 +7,7 @@ true of placed pods (`expectations`).
 from collections.abc import Iterable, Mapping, Sequence
 
 from tests.e2e.cluster import pods
-from tests.e2e.cluster.client import JsonObject
+from tests.e2e.cluster.client import Client, JsonObject
 from tests.e2e.cluster.waiting import wait_until
 from tests.e2e.node.workload import GpuPod
 from tests.e2e.scheduling.expectations import (
@@ -77,6 +77,13 @@ def metric(world: World, name: str) -> float:
     """One without labels."""
     lines = world.ours.client().text("GET", "/metrics").splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+
+
+def delete_gangs(admin: Client, groups: str) -> None:
+    """All pods and all pod groups; `groups` is the path of their collection."""
+    pods.delete_all(admin)
+    admin.delete(groups)
+    wait_until(lambda: not admin.get(groups)["items"], "the pod groups are gone", seconds=30)
 
 
 def wait_nothing_reserved(world: World, *, seconds: float) -> None:

@@ -97,7 +97,7 @@ async def test_an_order_that_comes_while_another_is_just_ending_is_answered(
     assert await first == "bind refused"
 
 
-async def test_a_caller_that_goes_away_does_not_stop_the_binding(extender: Extender, api: MemoryApi) -> None:
+async def _bind_of_a_caller_that_goes_away(extender: Extender, api: MemoryApi) -> ClusterPod:
     extender.put_node(node("a"))
     one = chosen(extender, api, pod(), "a")
     api.turns = 20
@@ -105,18 +105,17 @@ async def test_a_caller_that_goes_away_does_not_stop_the_binding(extender: Exten
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     caller.cancel()
+    return one
+
+
+async def test_a_caller_that_goes_away_does_not_stop_the_binding(extender: Extender, api: MemoryApi) -> None:
+    one = await _bind_of_a_caller_that_goes_away(extender, api)
     assert await extender.bind(order(one, "a")) == ""
     assert (api.bindings, api.pods[one.uid].pod.node) == (1, "a")
 
 
 async def test_whoever_ends_waits_for_bindings_whose_callers_have_gone(extender: Extender, api: MemoryApi) -> None:
-    extender.put_node(node("a"))
-    one = chosen(extender, api, pod(), "a")
-    api.turns = 20
-    caller = asyncio.create_task(extender.bind(order(one, "a")))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    caller.cancel()
+    one = await _bind_of_a_caller_that_goes_away(extender, api)
     await extender.idle()
     assert api.pods[one.uid].pod.node == "a"
     await extender.idle()
