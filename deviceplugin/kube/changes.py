@@ -5,6 +5,7 @@ says, 410 as KubeGoneError; a line that is none becomes ParseError.
 """
 
 import enum
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic
 
@@ -35,8 +36,26 @@ class WatchEvent(Generic[Value]):
     item: Value | None = None
 
 
+_HEADS = {
+    f'{{"type":"{kind.value}","object":'.encode(): kind
+    for kind in (EventKind.ADDED, EventKind.MODIFIED, EventKind.DELETED)
+}
+"""How the API server begins nearly all lines; what follows is the object and one brace, or it is not JSON at all."""
+
+
 def read_line(line: bytes, collection: Collection[Key, Value], kept: Kept = NOTHING_KEPT) -> WatchEvent[Value]:
     """A watch line as an event; raises what an ERROR line says."""
+    begin = line.find(b"{", 1)
+    kind = _HEADS.get(line[:begin])
+    if kind is not None and line.endswith(b"}}"):
+        with suppress(ParseError):
+            seen = collection.read(line[begin:-1], kept)
+            return WatchEvent(kind, seen.version, seen.item)
+    return _read_any(line, collection, kept)
+
+
+def _read_any(line: bytes, collection: Collection[Key, Value], kept: Kept) -> WatchEvent[Value]:
+    """However it is written: the line is read once for its type, and its object again."""
     what = f"the watch of {collection.what}"
     found = decode(WatchLine, line, what=what)
     if found.type == "ERROR":

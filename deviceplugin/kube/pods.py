@@ -10,7 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.quantity import parse_quantity
-from deviceplugin.kube.structs import Container, ContainerStatus, PodListObject, PodObject, PodSpec, PodStatus, decode
+from deviceplugin.kube.structs import (
+    Container,
+    ContainerStatus,
+    PodListObject,
+    PodObject,
+    PodSpec,
+    PodStatus,
+    State,
+    decode,
+)
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
 from deviceplugin.model.pod import ContainerState, Pod, PodContainer
 from deviceplugin.model.preferences import FOREIGN
@@ -77,7 +86,8 @@ def _container(
 ) -> PodContainer:
     limits = (container.resources.limits if container.resources else None) or {}
     cores, blocks = _count(limits, names.core), _count(limits, names.memory)
-    state, reason, message, restarts = _state(container.name, statuses)
+    status = _status(container.name, statuses)
+    state, reason, message = _state(status.state)
     return PodContainer(
         ref=ContainerRef(pod=ref, name=container.name),
         role=role,
@@ -88,8 +98,8 @@ def _container(
         state=state,
         waiting_reason=reason,
         waiting_message=message,
-        restarts=restarts,
-        runtime_id=_runtime_id(container.name, statuses),
+        restarts=status.restart_count,
+        runtime_id=(status.container_id or "").partition("://")[2],
     )
 
 
@@ -103,31 +113,32 @@ def _count(limits: Mapping[str, str | int], name: str) -> int:
     return count if 0 <= count < UNREADABLE_COUNT else UNREADABLE_COUNT
 
 
-def _state(name: str, statuses: Sequence[ContainerStatus]) -> tuple[ContainerState, str, str, int]:
-    status = next((status for status in statuses if status.name == name), None)
-    if status is None or status.state is None:
-        return ContainerState.UNKNOWN, "", "", 0 if status is None else status.restart_count
-    if status.state.running is not None:
-        return ContainerState.RUNNING, "", "", status.restart_count
-    if status.state.terminated is not None:
-        return ContainerState.TERMINATED, "", "", status.restart_count
-    if status.state.waiting is None:
-        return ContainerState.UNKNOWN, "", "", status.restart_count
-    waiting = status.state.waiting
-    return ContainerState.WAITING, waiting.reason or "", waiting.message or "", status.restart_count
+def _status(name: str, statuses: Sequence[ContainerStatus]) -> ContainerStatus:
+    """One without a word where kubelet has said nothing of the container."""
+    for each in statuses:
+        if each.name == name:
+            return each
+    return ContainerStatus(name)
 
 
-def _runtime_id(name: str, statuses: Sequence[ContainerStatus]) -> str:
-    """From `containerd://ID`."""
-    known = next((each.container_id for each in statuses if each.name == name), None)
-    return (known or "").partition("://")[2]
+def _state(state: State | None) -> tuple[ContainerState, str, str]:
+    if state is None:
+        return ContainerState.UNKNOWN, "", ""
+    if state.running is not None:
+        return ContainerState.RUNNING, "", ""
+    if state.terminated is not None:
+        return ContainerState.TERMINATED, "", ""
+    if state.waiting is None:
+        return ContainerState.UNKNOWN, "", ""
+    return ContainerState.WAITING, state.waiting.reason or "", state.waiting.message or ""
 
 
 def _ours(annotations: Mapping[str, str], domain: str) -> dict[str, str]:
+    prefix = f"{domain}/"
     return {
         name: text
         for name, text in annotations.items()
-        if name.startswith(f"{domain}/") or name == _KEPT_ANNOTATION or name in FOREIGN
+        if name.startswith(prefix) or name == _KEPT_ANNOTATION or name in FOREIGN
     }
 
 
@@ -140,11 +151,8 @@ def _unix(text: str | None) -> float:
     """RFC 3339 as Unix seconds; 0.0 where there is none or it cannot be read: a time only orders pods."""
     if not text:
         return 0.0
-    # Kubelet writes nanoseconds, datetime reads microseconds.
-    head, dot, fraction = text.partition(".")
-    digits = fraction[: len(fraction) - len(fraction.lstrip("0123456789"))]
     try:
-        moment = dt.datetime.fromisoformat(f"{head}.{digits[:6]}{fraction[len(digits) :]}" if dot else text)
+        moment = dt.datetime.fromisoformat(text)
     except ValueError:
         return 0.0
     return moment.timestamp() if moment.tzinfo else moment.replace(tzinfo=dt.UTC).timestamp()

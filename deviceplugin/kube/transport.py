@@ -10,12 +10,13 @@ import asyncio
 import os
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import aiohttp
+from yarl import URL
 
 from deviceplugin.errors import KubeConflictError, KubeError, KubeGoneError, KubeNotFoundError, ParseError
 from deviceplugin.kube.credentials import Access, Credentials
@@ -57,6 +58,10 @@ class Transport:
         self._credentials = credentials
         self._timeouts = timeouts
         self._connections = connections
+        # One request ends in time as a whole; of a watch each silence is measured.
+        self._once = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect)
+        self._watching = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect, sock_read=timeouts.silence)
+        self._way: _Way | None = None
         self._session: aiohttp.ClientSession | None = None
 
     @classmethod
@@ -87,12 +92,14 @@ class Transport:
 
         A server that has too much to do (429) is asked again after as long as it says, within the time of one request.
         """
-        headers = {"Content-Type": content_type} if body is not None else {}
         try:
             async with asyncio.timeout(self._timeouts.request) as limit:
                 while True:
-                    async with self._send(method, path, query=query, body=body, headers=headers) as response:
+                    response = await self._send(method, path, query, self._once, body, content_type)
+                    try:
                         answer = await _read(response)
+                    finally:
+                        response.release()
                     pause = _pause(response)
                     if pause is None or asyncio.get_running_loop().time() + pause >= (limit.when() or 0.0):
                         break
@@ -111,7 +118,8 @@ class Transport:
         Silence is no error: where nothing changes a server may send no bookmarks either (seen on 1.36).
         """
         try:
-            async with self._send("GET", path, query=query, streaming=True) as response:
+            response = await self._send("GET", path, query, self._watching)
+            try:
                 if response.status >= 300:
                     async with asyncio.timeout(self._timeouts.request):
                         raise refusal(response.status, await _read(response), what=what)
@@ -119,6 +127,8 @@ class Transport:
                 with suppress(aiohttp.SocketTimeoutError):
                     async for line in _split(response):
                         yield line
+            finally:
+                response.close()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise silence(error, what=what) from None
 
@@ -127,35 +137,27 @@ class Transport:
         if session is not None:
             await session.close()
 
-    @asynccontextmanager
     async def _send(
         self,
         method: str,
         path: str,
-        *,
-        query: Mapping[str, str] | None = None,
+        query: Mapping[str, str] | None,
+        limits: aiohttp.ClientTimeout,
         body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        streaming: bool = False,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        content_type: str = JSON,
+    ) -> aiohttp.ClientResponse:
+        """An answer whose body has not been read; whoever gets it releases it."""
         access = await self._credentials.access()
-        for attempt in (1, 2):
-            try:
-                response = await self._open(access, method, path, query, body, headers or {}, streaming)
-            except aiohttp.ClientConnectorCertificateError:
-                if attempt == 2:
-                    raise
-                access = await self._credentials.renew(access)  # the cluster's authority may be another one by now
-                continue
-            if response.status == 401 and attempt == 1:
-                response.release()
-                access = await self._credentials.renew(access)
-                continue
-            try:
-                yield response
-            finally:
-                response.close() if streaming else response.release()
-            return
+        try:
+            response = await self._open(access, method, path, query, limits, body, content_type)
+        except aiohttp.ClientConnectorCertificateError:
+            pass  # the cluster's authority may be another one by now
+        else:
+            if response.status != 401:
+                return response
+            response.release()
+        access = await self._credentials.renew(access)
+        return await self._open(access, method, path, query, limits, body, content_type)
 
     async def _open(
         self,
@@ -163,35 +165,55 @@ class Transport:
         method: str,
         path: str,
         query: Mapping[str, str] | None,
+        limits: aiohttp.ClientTimeout,
         body: bytes | None,
-        headers: Mapping[str, str],
-        streaming: bool,
+        content_type: str,
     ) -> aiohttp.ClientResponse:
+        way = self._way
+        if way is None or way.access is not access:
+            way = self._way = _Way.by(access)
+        sending = self._opened_session().request(
+            method,
+            way.base.with_path(way.prefix + path, encoded=True),
+            params=query,
+            data=body,
+            headers=way.headers if body is None else {**way.headers, "Content-Type": content_type},
+            ssl=access.tls if access.tls is not None else True,
+            server_hostname=access.tls_server_name,
+            proxy=access.proxy,
+            allow_redirects=False,
+            timeout=limits,
+        )
+        if limits is self._once:
+            return await sending
+        async with asyncio.timeout(self._timeouts.request):  # only the lines of a watch may take long
+            return await sending
+
+    def _opened_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=self._connections, ttl_dns_cache=60),
                 cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"Accept": JSON, "User-Agent": "vcuda"},
                 read_bufsize=_CHUNK,
             )
-        own = {"Accept": "application/json", "User-Agent": "vcuda"}
-        if access.authorization:
-            own["Authorization"] = access.authorization
-        reading = self._timeouts.silence if streaming else self._timeouts.request
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=self._timeouts.connect, sock_read=reading)
-        # Headers come at once; only the lines of a watch may take long.
-        async with asyncio.timeout(self._timeouts.request):
-            return await self._session.request(
-                method,
-                access.server + path,
-                params=query,
-                data=body,
-                headers={**own, **headers},
-                ssl=access.tls if access.tls is not None else True,
-                server_hostname=access.tls_server_name,
-                proxy=access.proxy,
-                allow_redirects=False,
-                timeout=limits,
-            )
+        return self._session
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """What every request of one access begins with."""
+
+    access: Access
+    base: URL
+    prefix: str
+    headers: Mapping[str, str]
+
+    @classmethod
+    def by(cls, access: Access) -> Self:
+        base = URL(access.server)
+        headers = {"Authorization": access.authorization} if access.authorization else {}
+        return cls(access, base, base.raw_path.rstrip("/"), headers)
 
 
 def refusal(code: int, body: bytes, *, what: str) -> KubeError:
@@ -225,19 +247,22 @@ def _cause(error: Exception) -> str:
 
 def _pause(response: aiohttp.ClientResponse) -> float | None:
     """How long a busy server wants to be left alone, and by chance up to half longer; None where it says nothing."""
+    if response.status != _BUSY:
+        return None
     said = response.headers.get("Retry-After", "")
-    if response.status != _BUSY or not said.isascii() or not said.isdecimal() or len(said) > 4:
+    if not said.isascii() or not said.isdecimal() or len(said) > 4:
         return None
     return max(1, int(said)) * (1 + random.random() / 2)  # noqa: S311 - so that nodes do not come back in step
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) > _MOST_BODY:
+    parts, size = [], 0
+    while part := await response.content.readany():
+        parts.append(part)
+        size += len(part)
+        if size > _MOST_BODY:
             raise KubeError(f"the API server's answer is larger than {_MOST_BODY >> 20} MiB", code=TOO_LARGE)
-    return bytes(body)
+    return b"".join(parts)
 
 
 async def _split(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
