@@ -3,7 +3,8 @@
 In: a client and a collection. Out: a store by key, a `synced` event, calls to subscribers at each change. Whatever
 happens to the connection, the store ends in the server's state: a lost watch goes on from its last version, one that
 cannot (410, a line that is none) begins again with a list, and every failure waits longer than the one before.
-Subscribers run on the loop and must not block; one that raises is logged and the others still hear.
+Subscribers run on the loop and must not block; one that raises is logged and the others still hear. Changes may come
+by the hundred in one read: after a slice of time all others have their turn, and the next change is told after that.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from deviceplugin.kube.collection import Collection, Key, Value
 
 log = structlog.get_logger("vcuda.kube")
 _STEADY_SECONDS = 10.0
+_SLICE_SECONDS = 0.002
 
 
 class ChangeKind(enum.Enum):
@@ -129,9 +131,13 @@ class Reflector(Generic[Key, Value]):
                     kept=self._items,
                 )
             ) as events:
+                began = self._clock()
                 async for event in events:
                     self._apply(event)
                     backoff.reset()
+                    if self._clock() - began >= _SLICE_SECONDS:
+                        await asyncio.sleep(0)
+                        began = self._clock()
         except (KubeGoneError, ParseError) as error:
             self._version = ""
             return error.message

@@ -1,0 +1,99 @@
+"""Changes that come by the hundred in one read are told in turns, and others have theirs in between."""
+
+import asyncio
+import json
+from itertools import pairwise
+
+from deviceplugin.kube.client import KubeClient
+from deviceplugin.kube.node_pods import PodChange, PodReflector
+from deviceplugin.kube.reflector import Pace
+from tests.fakes.apiserver import ApiServer, Harm, pod
+from tests.waiting import in_background, until
+
+PACE = Pace(watch=20.0, first_wait=0.01, most_wait=0.02)
+BURST = 400
+
+
+class SlowReader:
+    """For whom each change takes a millisecond of the reflector's clock."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.heard: list[str] = []
+
+    def __call__(self, change: PodChange) -> None:
+        self.now += 0.001
+        self.heard.append(change.item.ref.name)
+
+    def clock(self) -> float:
+        return self.now
+
+
+def reflector_of(client: KubeClient, reader: SlowReader) -> PodReflector:
+    reflector = PodReflector(client, node="n1", pace=PACE, clock=reader.clock)
+    reflector.subscribe(reader)
+    return reflector
+
+
+def burst(server: ApiServer) -> list[str]:
+    """The first watch says all of them at once."""
+    lines = []
+    for number in range(BURST):
+        item = pod(f"p{number}", node="n1")
+        item["metadata"] |= {"uid": f"u-{number}", "resourceVersion": str(server.store.version)}
+        lines.append(json.dumps({"type": "ADDED", "object": item}, separators=(",", ":")).encode() + b"\n")
+    server.faults.add(Harm.SLOW, path="/pods")
+    server.faults.add(Harm.BODY, path="/pods", body=b"".join(lines))
+    return [f"p{number}" for number in range(BURST)]
+
+
+async def test_others_have_their_turn_within_one_read(server: ApiServer, client: KubeClient) -> None:
+    reader = SlowReader()
+    told = burst(server)
+    seen = [0]
+    async with in_background(reflector_of(client, reader).run()):
+        while seen[-1] < BURST:
+            await asyncio.sleep(0)
+            seen.append(len(reader.heard))
+    assert reader.heard == told, "each is told once, and in order"
+    assert max(after - before for before, after in pairwise(seen)) <= 3
+
+
+async def test_changes_that_take_no_time_are_told_in_one_turn(server: ApiServer, client: KubeClient) -> None:
+    reader = SlowReader()
+    told = burst(server)
+    reflector = PodReflector(client, node="n1", pace=PACE, clock=lambda: 0.0)
+    reflector.subscribe(reader)
+    turns = 0
+    async with in_background(reflector.run()):
+        while len(reader.heard) < BURST:
+            before = len(reader.heard)
+            await asyncio.sleep(0)
+            turns += len(reader.heard) > before
+    assert reader.heard == told
+    assert turns < BURST / 8, "a turn of the loop for each change would cost more than the change"
+
+
+async def test_who_is_cancelled_between_two_turns_goes_on_where_it_ended(server: ApiServer, client: KubeClient) -> None:
+    reader = SlowReader()
+    reflector = reflector_of(client, reader)
+    first = asyncio.create_task(reflector.run())
+
+    def end_it(_: PodChange) -> None:
+        if len(reader.heard) == 5:
+            first.cancel()
+
+    reflector.subscribe(end_it)
+    await until(lambda: server.open_watches == 1)
+    told = [f"p{number}" for number in range(40)]
+    for name in told:
+        server.store.create("pods", pod(name, node="n1"))
+    await asyncio.wait([first])
+    assert first.cancelled()
+    assert reader.heard == told[: len(reader.heard)]
+    assert 5 <= len(reader.heard) < len(told)
+    assert {found.ref.name for found in reflector.pods.values()} == set(reader.heard)
+    async with in_background(reflector.run()):
+        await until(lambda: len(reader.heard) == len(told))
+    assert reader.heard == told
+    assert reflector.lists == 1
