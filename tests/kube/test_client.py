@@ -14,6 +14,7 @@ from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.pod import Pod
 from tests.fakes.apiserver import ApiServer, Harm, JsonObject, container, node, pod
+from tests.fakes.apiserver.kubeconfig import write_kubeconfig
 
 PODS = pods_of_node("n1")
 
@@ -237,7 +238,18 @@ async def test_foreign_text_is_capped_and_on_one_line(server: ApiServer, client:
 async def test_names_cannot_leave_their_place_in_the_path(server: ApiServer, client: KubeClient) -> None:
     with pytest.raises(KubeNotFoundError):
         await client.get_pod(PodRef(PodUid(""), "default", "../../../nodes/n1?x=y"))
+    with pytest.raises(KubeError):
+        await client.get_pod(PodRef(PodUid(""), "default", ".."))
     assert all(path.startswith("/api/v1/namespaces/default/pods/") for _, path in server.requests)
+    assert len(server.requests) == 2
+
+
+async def test_a_server_may_stand_under_a_path_of_its_own(server: ApiServer, tmp_path: Path) -> None:
+    kubeconfig = write_kubeconfig(tmp_path / "kc", server.url + "/k8s/clusters/c-1/")
+    async with KubeClient(await Transport.open(kubeconfig)) as client:
+        with pytest.raises(KubeNotFoundError):
+            await client.get_pod(PodRef(PodUid(""), "default", "a"))
+    assert server.requests == [("GET", "/k8s/clusters/c-1/api/v1/namespaces/default/pods/a")]
 
 
 async def test_nothing_is_left_open_after_close(server: ApiServer, tmp_path: Path) -> None:
