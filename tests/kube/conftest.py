@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.kube.client import KubeClient
+from deviceplugin.kube.credentials import Credentials
+from deviceplugin.kube.reading import read
 from deviceplugin.kube.transport import Timeouts, Transport
 from tests.e2e.cluster.certificates import Authority
 from tests.fakes.apiserver import ApiServer
@@ -21,8 +23,10 @@ async def server() -> AsyncIterator[ApiServer]:
 @pytest.fixture
 async def client(server: ApiServer, tmp_path: Path) -> AsyncIterator[KubeClient]:
     timeouts = Timeouts(connect=1.0, request=1.0, silence=1.0)
-    kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
-    async with KubeClient(await Transport.open(kubeconfig, timeouts=timeouts)) as connected:
+    # Read here, not in a process of its own: on a busy machine that takes longer than a request may.
+    credentials = Credentials(server.kubeconfig(tmp_path / "kubeconfig"), read=read)
+    transport = await Transport.open(None, credentials=credentials, timeouts=timeouts)
+    async with KubeClient(transport) as connected:
         yield connected
 
 
