@@ -155,8 +155,8 @@ async def test_a_session_is_not_taken_up_again_under_another_authority(tmp_path:
         assert await asyncio.to_thread(client.ask) == (b"HTTP/1.1 200", False)
         assert await asyncio.to_thread(client.ask) == (b"HTTP/1.1 200", True)
         found.tls.trust(found.foreign.chain)
-        with pytest.raises(OSError):
-            await asyncio.to_thread(client.ask)
+        with contextlib.suppress(OSError):  # TLS 1.3 has the client read its refusal, or the end, where the answer was
+            assert (await asyncio.to_thread(client.ask))[0] == b""
         assert found.service.bound == 2
 
 
