@@ -202,8 +202,8 @@ class CallerSettings:
     authority: Path | None = setting(
         "client-ca-file",
         kinds.OPTIONAL_PATH,
-        "Authority of the certificate that kube-scheduler has to show (its extender's tlsConfig.certFile); read at the "
-        "start. Empty: only callers on loopback are obeyed.",
+        "Authority of the certificate that kube-scheduler has to show (its extender's tlsConfig.certFile); a "
+        "changed file counts for new connections. Empty: only callers on loopback are obeyed.",
         default=None,
     )
     names: tuple[str, ...] = setting(

@@ -8,7 +8,7 @@ import asyncio
 import datetime as dt
 from collections.abc import Callable
 
-from deviceplugin.cluster.certificates.files import CertificateFiles
+from deviceplugin.cluster.certificates.files import CertificateFiles, client_authority, server_files
 from deviceplugin.cluster.certificates.keeper import Keeper
 from deviceplugin.cluster.certificates.keyring import Rules
 from deviceplugin.cluster.certificates.making import make_authority, make_certificate
@@ -28,14 +28,18 @@ class Certificates:
         now = dt.datetime.now(dt.UTC)
         names = names_of(settings)
         first = make_certificate(names, make_authority(now, _THROW_AWAY), now, _THROW_AWAY)
-        self.tls = ServerTls(first, clients=settings.callers.authority)
+        self.tls = ServerTls(first)
+        self._callers: CertificateFiles | None = None
+        if settings.callers.authority is not None:
+            self._callers = client_authority(settings.callers.authority, trust=self.tls.trust)
+            self._callers.look()
         self._period = chosen.check_period
         self._any_replica = settings.leader.election is Election.KUBE_SCHEDULER
         self.ready = asyncio.Event()
         self._files: CertificateFiles | None = None
         self._keeper: Keeper | None = None
         if chosen.cert_file is not None and chosen.key_file is not None:
-            self._files = CertificateFiles(chosen.cert_file, chosen.key_file, show=self.tls.show)
+            self._files = server_files(chosen.cert_file, chosen.key_file, show=self.tls.show)
             return
         configuration = settings.webhook.configuration
         self._keeper = Keeper(
@@ -52,11 +56,13 @@ class Certificates:
         if self._files is not None:
             self._files.look()
             self.ready.set()
-            await self._files.run(period=self._period)
-        elif self._keeper is not None:
-            # kube-scheduler starts after us, so with its Lease there is no leader yet; the Secret's version decides.
-            await self._keeper.run(lambda: self._any_replica or leads(), period=self._period)
-        await asyncio.Event().wait()
+        async with asyncio.TaskGroup() as group:
+            for files in (self._files, self._callers):
+                if files is not None:
+                    group.create_task(files.run(period=self._period))
+            if self._keeper is not None:
+                # kube-scheduler starts after us, so with its Lease none leads yet; the Secret's version decides.
+                group.create_task(self._keeper.run(lambda: self._any_replica or leads(), period=self._period))
 
     def missing(self) -> tuple[str, ...]:
         return () if self.ready.is_set() else ("there is no certificate yet",)

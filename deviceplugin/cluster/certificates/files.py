@@ -1,7 +1,7 @@
-"""Certificates that somebody else keeps in files, such as cert-manager's in a mounted Secret: shown when they change.
+"""Certificates that somebody else keeps in files, such as cert-manager's in a mounted Secret: used when they change.
 
-In: two paths. Out: calls of `show`. The files are compared by content, because a mounted Secret changes by a link two
-directories up. What cannot be used is reported once and what was shown stays.
+In: paths. Out: calls of `show` or `trust`. The files are compared by content, because a mounted Secret changes by a
+link two directories up. What cannot be used is reported once and what was in use stays.
 """
 
 import asyncio
@@ -11,34 +11,32 @@ from pathlib import Path
 import structlog
 
 from deviceplugin.cluster.certificates.pair import Pair, read_pair
-from deviceplugin.errors import ConfigError, ParseError, VcudaError
+from deviceplugin.errors import ConfigError, VcudaError
 
 log = structlog.get_logger("vcuda.certificates")
 
 
 class CertificateFiles:
-    """`look` at start, then `run` until it is cancelled."""
+    """`look` at start, then `run` until it is cancelled. `take` raises where it cannot use what they hold."""
 
-    def __init__(self, chain: Path, key: Path, *, show: Callable[[Pair], None]) -> None:
-        self._paths = (chain, key)
-        self._show = show
-        self._seen: tuple[bytes, bytes] | None = None
+    def __init__(self, *paths: Path, named: str, take: Callable[[tuple[bytes, ...]], None]) -> None:
+        self._paths = paths
+        self._named = named
+        self._use = take
+        self._seen: tuple[bytes, ...] | None = None
 
     def look(self) -> None:
         """ConfigError where they cannot be used."""
         self._take(self._read())
 
-    def _take(self, content: tuple[bytes, bytes]) -> None:
+    def _take(self, content: tuple[bytes, ...]) -> None:
         if content == self._seen:
             return
         try:
-            pair = read_pair(*content)
-        except ParseError as error:
-            chain, key = self._paths
-            raise ConfigError(f"{chain} and {key} cannot be used: {error.message}") from None
-        self._show(pair)
-        self._seen = content  # only now: what could not be shown is tried again
-        log.info("a certificate is shown", until=str(pair.certificate.not_valid_after_utc))
+            self._use(content)
+        except VcudaError as error:
+            raise ConfigError(f"{self._named} cannot be used: {error.message}") from None
+        self._seen = content  # only now: what could not be used is tried again
 
     async def run(self, *, period: float) -> None:
         said = ""
@@ -49,14 +47,35 @@ class CertificateFiles:
                 said = ""
             except VcudaError as error:
                 if error.message != said:
-                    log.warning("the certificate stays as it was", cause=error.message)
+                    log.warning("what the files held before is kept in use", cause=error.message)
                 said = error.message
 
-    def _read(self) -> tuple[bytes, bytes]:
+    def _read(self) -> tuple[bytes, ...]:
         found = []
         for path in self._paths:
             try:
                 found.append(path.read_bytes())
             except OSError as error:
                 raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-        return found[0], found[1]
+        return tuple(found)
+
+
+def server_files(chain: Path, key: Path, *, show: Callable[[Pair], None]) -> CertificateFiles:
+    """What we show."""
+
+    def take(content: tuple[bytes, ...]) -> None:
+        pair = read_pair(*content)
+        show(pair)
+        log.info("a certificate is shown", until=str(pair.certificate.not_valid_after_utc))
+
+    return CertificateFiles(chain, key, named=f"{chain} and {key}", take=take)
+
+
+def client_authority(path: Path, *, trust: Callable[[bytes], None]) -> CertificateFiles:
+    """Who has to have signed what clients show."""
+
+    def take(content: tuple[bytes, ...]) -> None:
+        trust(*content)
+        log.info("an authority of clients is believed", file=str(path))
+
+    return CertificateFiles(path, named=f"--client-ca-file: {path}", take=take)

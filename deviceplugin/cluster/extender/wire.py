@@ -1,8 +1,8 @@
 """The extender protocol of kube-scheduler (k8s.io/kube-scheduler/extender/v1) as values.
 
 In: bodies of requests. Out: values, or a ParseError of one sentence; bodies of answers. Its Go types carry no JSON
-names, so keys are in Title case; requests made by hand in lower case are read too, as Go itself would. A full node is
-kept as the bytes it came as and goes back the same way.
+names, so keys are in Title case; requests made by hand in lower case are read too, as Go itself would, only not as
+quickly. A full node is kept as the bytes it came as and goes back the same way.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,12 +74,26 @@ class Filtered:
     error: str = ""
 
 
+class _QuestionAsWritten(msgspec.Struct, rename="pascal"):
+    pod: ClusterPodObject
+    node_names: tuple[str, ...]
+
+
+class _BindAsWritten(msgspec.Struct, rename="pascal"):
+    pod_name: str
+    pod_namespace: str
+    node: str
+    pod_uid: str = msgspec.field(name="PodUID")
+
+
 class _NodeList(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
 def read_question(body: bytes, names: ResourceNames = ResourceNames()) -> Question:
     """NodeNames are what counts where both are there, as in kube-scheduler."""
+    if (written := _as_written(_QuestionAsWritten, body)) is not None:
+        return Question(cluster_pod(written.pod, names), written.node_names)
     keys = _keys(body, "the filter request")
     pod = cluster_pod(_decode(ClusterPodObject, _needed(keys, "Pod"), "Pod"), names)
     if "nodenames" in keys:
@@ -90,10 +104,13 @@ def read_question(body: bytes, names: ResourceNames = ResourceNames()) -> Questi
 
 
 def read_bind(body: bytes) -> BindOrder:
-    keys = _keys(body, "the bind request")
-    name, namespace, uid, node = (
-        _decode(str, _needed(keys, key), key) for key in ("PodName", "PodNamespace", "PodUID", "Node")
-    )
+    if (written := _as_written(_BindAsWritten, body)) is not None:
+        name, namespace, uid, node = written.pod_name, written.pod_namespace, written.pod_uid, written.node
+    else:
+        keys = _keys(body, "the bind request")
+        name, namespace, uid, node = (
+            _decode(str, _needed(keys, key), key) for key in ("PodName", "PodNamespace", "PodUID", "Node")
+        )
     if not (name and namespace and uid and node):
         raise ParseError("the bind request lacks one of PodName, PodNamespace, PodUID and Node")
     return BindOrder(PodRef(PodUid(uid), namespace, name), node)
@@ -145,6 +162,14 @@ def write_victims(victims: Mapping[str, Victims]) -> bytes:
 
 
 _NULL = b"null"
+
+
+def _as_written(type_: type[Decoded], body: bytes) -> Decoded | None:
+    """Read at once, where it is as kube-scheduler writes it; else None, and key by key it is found what it is."""
+    try:
+        return msgspec.json.decode(body, type=type_)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
 
 
 def _keys(body: bytes, what: str) -> dict[str, bytes]:

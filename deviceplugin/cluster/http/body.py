@@ -1,18 +1,21 @@
 """The body of a request, read within limits: of its size, of the time it may take, and of all bodies together.
 
 In: a request. Out: its bytes, or a `Refused` with the status and one sentence. Slow, huge or vanished clients cost this
-process a bounded amount of memory and nobody else's time.
+process a bounded amount of memory and nobody else's time. A body that came whole with its headers, as kube-scheduler's
+do, is in memory already: nothing is waited for, and it takes no room that others may have to wait for.
 """
 
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 _WITHIN_S = 10.0
 _MOST_TOGETHER = 128 << 20
+_Bytes = TypeVar("_Bytes", bytes, bytearray)
 
 
 class Refused(Exception):  # noqa: N818 - an answer, no error of ours
@@ -43,30 +46,46 @@ class Bodies:
         finally:
             self.held -= size
 
-    async def read(self, request: web.Request, limit: int) -> bytes:
-        """Refused with 408, 413, 400 or 503."""
+    async def read(self, request: web.BaseRequest, limit: int) -> bytes:
+        """Refused with 408, 413, 417, 400 or 503."""
         declared = request.content_length
         if declared is not None and declared > limit:
             raise _too_large(limit)
-        with self._room(declared if declared is not None else limit):
-            try:
+        try:
+            if request.content.is_eof():
+                return _within(request.content.read_nowait(), limit)
+            with self._room(declared if declared is not None else limit):
                 async with asyncio.timeout(self._within):
+                    await _go_ahead(request)
                     return await _all(request, limit)
-            except TimeoutError:
-                raise Refused(
-                    408, "slow", f"the body did not arrive within {self._within:g}s; send it at once"
-                ) from None
-            except (ConnectionError, web.RequestPayloadError, HttpProcessingError):
-                raise Refused(400, "gone", "the body ended before it was whole; send it again") from None
+        except TimeoutError:
+            raise Refused(408, "slow", f"the body did not arrive within {self._within:g}s; send it at once") from None
+        except (ConnectionError, web.RequestPayloadError, HttpProcessingError):
+            raise Refused(400, "gone", "the body ended before it was whole; send it again") from None
 
 
-async def _all(request: web.Request, limit: int) -> bytes:
+async def _go_ahead(request: web.BaseRequest) -> None:
+    """Some clients wait for our word before they send a large body."""
+    expected = request.headers.get("Expect")
+    if expected is None or request.version != HttpVersion11:
+        return
+    if expected.lower() != "100-continue":
+        raise Refused(417, "malformed", "the request expects what is not known here; send it without Expect")
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+async def _all(request: web.BaseRequest, limit: int) -> bytes:
     body = bytearray()
     async for chunk in request.content.iter_any():
         body += chunk
-        if len(body) > limit:
-            raise _too_large(limit)
+        _within(body, limit)
     return bytes(body)
+
+
+def _within(body: _Bytes, limit: int) -> _Bytes:
+    if len(body) > limit:
+        raise _too_large(limit)
+    return body
 
 
 def _too_large(limit: int) -> Refused:

@@ -50,20 +50,15 @@ class SchedulerServer:
         self._clock = clock
         self._met: dict[object, float] = {}
         self._asked: set[object] = set()
-        self._runner: web.AppRunner | None = None
+        self._runner: web.ServerRunner | None = None
         self._listeners: list[asyncio.Server] = []
         self._sweeping: asyncio.Task[None] | None = None
         self.port = 0
 
     async def start(self, address: str, port: int, *, loopback_port: int = 0, end_within: float = 10.0) -> None:
         """ConfigError where it cannot listen; without a `loopback_port` all is over TLS."""
-        self._runner = web.AppRunner(
-            self._front.application(),
-            access_log=None,
-            keepalive_timeout=_IDLE_S,
-            lingering_time=_LINGER_S,
-            shutdown_timeout=end_within,
-        )
+        server = web.Server(self._front.answer, access_log=None, keepalive_timeout=_IDLE_S, lingering_time=_LINGER_S)
+        self._runner = web.ServerRunner(server, shutdown_timeout=end_within)
         await self._runner.setup()
         try:
             await self._listen(address, port, tls=True)
@@ -110,7 +105,7 @@ class SchedulerServer:
         for listener in self._listeners:
             listener.close()
 
-    def _note(self, request: web.Request) -> None:
+    def _note(self, request: web.BaseRequest) -> None:
         self._asked.add(request.protocol)
 
     async def _sweep(self) -> None:

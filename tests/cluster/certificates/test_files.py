@@ -7,15 +7,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import structlog
 
-from deviceplugin.cluster.certificates.files import CertificateFiles
+from deviceplugin.cluster.certificates.files import CertificateFiles, client_authority, server_files
 from deviceplugin.cluster.certificates.making import make_authority, make_certificate
 from deviceplugin.cluster.certificates.pair import Pair
+from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.errors import ConfigError
 
 DAY = dt.timedelta(days=1)
 NOW = dt.datetime.now(dt.UTC)
 AUTHORITY = make_authority(NOW, 30 * DAY)
+OTHER = make_authority(NOW, 30 * DAY)
+BROKEN = OTHER.chain[:100] + OTHER.chain[200:]
 
 
 def certificate() -> Pair:
@@ -42,7 +46,7 @@ class Mounted:
         link.rename(self._folder / "..data")
 
     def read(self, show: Callable[[Pair], None]) -> CertificateFiles:
-        return CertificateFiles(self._folder / "tls.crt", self._folder / "tls.key", show=show)
+        return server_files(self._folder / "tls.crt", self._folder / "tls.key", show=show)
 
 
 @asynccontextmanager
@@ -88,6 +92,31 @@ async def test_what_is_broken_or_gone_leaves_the_old_one_and_what_follows_is_sho
     assert shown[-1] == second
 
 
+async def test_another_authority_of_clients_is_believed_and_what_is_none_leaves_the_old_one(tmp_path: Path) -> None:
+    path, believed = tmp_path / "clients.crt", list[bytes]()
+    tls = ServerTls(certificate())
+
+    def trust(content: bytes) -> None:
+        tls.trust(content)
+        believed.append(content)
+
+    path.write_bytes(AUTHORITY.chain)
+    files = client_authority(path, trust=trust)
+    with structlog.testing.capture_logs() as said:
+        async with watched(files):
+            for broken, sentence in ((b"", "cannot be used"), (BROKEN, "cannot be used"), (None, "cannot be read")):
+                path.write_bytes(broken) if broken is not None else path.unlink()
+                await until(lambda sentence=sentence: said[-1].get("cause", "").find(sentence) > 0)  # type: ignore[misc]
+                await asyncio.sleep(0.05)
+            path.write_bytes(OTHER.chain)
+            await until(lambda: believed[-1] == OTHER.chain)
+    assert believed == [AUTHORITY.chain, OTHER.chain]
+    assert [each["cause"] for each in said if each["log_level"] == "warning"] == [
+        f"--client-ca-file: {path} cannot be used: it holds no certificate in PEM",
+        f"{path} cannot be read: No such file or directory",
+    ]
+
+
 @pytest.mark.parametrize(
     ("chain", "key", "message"),
     [
@@ -106,4 +135,4 @@ def test_files_that_cannot_be_used_end_the_start_with_one_sentence(
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tls.crt cannot be read: No such file or directory"):
-        CertificateFiles(tmp_path / "tls.crt", tmp_path / "tls.key", show=lambda _: None).look()
+        server_files(tmp_path / "tls.crt", tmp_path / "tls.key", show=lambda _: None).look()

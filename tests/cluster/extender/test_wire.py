@@ -50,6 +50,16 @@ def test_lower_case_keys_are_read_too() -> None:
     assert read_question(body(pod=POD, nodenames=["a"])).names == ("a",)
 
 
+@given(name=st.text(min_size=1), nodes=st.lists(st.text()), priority=st.integers(-(2**31), 2**31 - 1))
+def test_keys_in_any_case_mean_the_same(name: str, nodes: list[str], priority: int) -> None:
+    """As kube-scheduler writes it a request is read at once, otherwise key by key."""
+    made = {**POD, "metadata": {**POD["metadata"], "name": name}, "spec": {**POD["spec"], "priority": priority}}
+    written = body(Pod=made, Nodes=None, NodeNames=nodes)
+    assert read_question(written) == read_question(body(pod=made, NODENAMES=nodes))
+    order = {"PodName": name, "PodNamespace": "d", "PodUID": "u", "Node": "n"}
+    assert read_bind(body(**order)) == read_bind(body(**{key.lower(): value for key, value in order.items()}))
+
+
 def test_names_count_where_both_names_and_nodes_are_there() -> None:
     nodes = {"metadata": {}, "items": [{"metadata": {"name": "x"}}]}
     assert read_question(body(Pod=POD, Nodes=nodes, NodeNames=["a"])).names == ("a",)

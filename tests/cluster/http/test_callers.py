@@ -1,6 +1,10 @@
 """Whoever can reach the port may not place pods with our rights: real TLS, real certificates."""
 
+import asyncio
+import contextlib
 import datetime as dt
+import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,6 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from deviceplugin.cluster.certificates.files import client_authority
 from deviceplugin.cluster.certificates.making import make_authority, make_certificate
 from deviceplugin.cluster.certificates.pair import Pair
 from deviceplugin.cluster.certificates.tls import ServerTls
@@ -38,8 +43,9 @@ class Door:
         self.ours, self.clients, self.foreign = (make_authority(now, 30 * DAY) for _ in range(3))
         (folder / "clients.crt").write_bytes(self.clients.chain)
         self.service = Guarded()
-        tls = ServerTls(make_certificate(NAMES, self.ours, now, DAY), clients=folder / "clients.crt")
-        self.server = SchedulerServer(self.service, context=tls.context, version="1")
+        self.tls = ServerTls(make_certificate(NAMES, self.ours, now, DAY))
+        client_authority(folder / "clients.crt", trust=self.tls.trust).look()
+        self.server = SchedulerServer(self.service, context=self.tls.context, version="1")
 
     async def ask(self, path: str, shown: Pair | None) -> tuple[int, str]:
         connector = aiohttp.TCPConnector(ssl=showing(self.ours.chain, shown, self.folder))
@@ -100,13 +106,75 @@ async def test_a_certificate_that_proves_nothing_ends_in_the_handshake(tmp_path:
         assert (await found.ask("/bind", client_certificate(found.clients, SCHEDULER)))[0] == 200
 
 
-@pytest.mark.parametrize(("content", "said"), [(None, "No such file"), (b"no certificate", "no certificate in PEM")])
+async def test_another_authority_counts_for_new_connections_and_open_ones_stay(tmp_path: Path) -> None:
+    async with door(tmp_path) as found:
+        before, after = (client_certificate(each, SCHEDULER) for each in (found.clients, found.foreign))
+        connector = aiohttp.TCPConnector(ssl=showing(found.ours.chain, before, tmp_path))
+        async with aiohttp.ClientSession(connector=connector) as open_:
+            url = f"https://127.0.0.1:{found.server.port}/bind"
+            async with open_.post(url) as answer:
+                assert answer.status == 200
+            found.tls.trust(found.foreign.chain)
+            async with open_.post(url) as answer:
+                assert answer.status == 200
+        assert (await found.ask("/bind", after))[0] == 200
+        with pytest.raises((aiohttp.ClientError, ConnectionError)):
+            await found.ask("/bind", before)
+        now = dt.datetime.now(dt.UTC)
+        found.tls.show(make_certificate(NAMES, found.ours, now, DAY))
+        assert (await found.ask("/bind", after))[0] == 200, "a renewed certificate changes nothing of it"
+        assert (await found.ask("/bind", None))[0] == 403
+
+
+class Resuming:
+    """A client that takes its last session up again."""
+
+    def __init__(self, port: int, context: ssl.SSLContext) -> None:
+        self._port = port
+        self._context = context
+        self._session: ssl.SSLSession | None = None
+
+    def ask(self) -> tuple[bytes, bool | None]:
+        """The beginning of the answer to a Bind, and whether a session was taken up for it."""
+        with (
+            socket.create_connection(("127.0.0.1", self._port), timeout=10) as plain,
+            self._context.wrap_socket(plain, server_hostname=NAMES[0], session=self._session) as tls,
+        ):
+            tls.sendall(b"POST /bind HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+            said = tls.recv(12)
+            self._session = tls.session
+            return said, tls.session_reused
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_session_is_not_taken_up_again_under_another_authority(tmp_path: Path, version: ssl.TLSVersion) -> None:
+    async with door(tmp_path) as found:
+        context = showing(found.ours.chain, client_certificate(found.clients, SCHEDULER), tmp_path)
+        context.maximum_version = version
+        client = Resuming(found.server.port, context)
+        assert await asyncio.to_thread(client.ask) == (b"HTTP/1.1 200", False)
+        assert await asyncio.to_thread(client.ask) == (b"HTTP/1.1 200", True)
+        found.tls.trust(found.foreign.chain)
+        with contextlib.suppress(OSError):  # TLS 1.3 has the client read its refusal, or the end, where the answer was
+            assert (await asyncio.to_thread(client.ask))[0] == b""
+        assert found.service.bound == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot be read: No such file"),
+        (b"", "no certificate in PEM"),
+        (b"no certificate", "no certificate in PEM"),
+    ],
+)
 def test_a_file_that_is_no_authority_is_one_sentence(tmp_path: Path, content: bytes | None, said: str) -> None:
     path = tmp_path / "ca.crt"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(ConfigError, match=f"--client-ca-file: .* cannot be used: .*{said}"):
-        ServerTls(make_authority(dt.datetime.now(dt.UTC), DAY), clients=path)
+    tls = ServerTls(make_authority(dt.datetime.now(dt.UTC), DAY))
+    with pytest.raises(ConfigError, match=f"{path} .*{said}"):
+        client_authority(path, trust=tls.trust).look()
 
 
 def test_a_certificate_without_names_is_nobodys() -> None:

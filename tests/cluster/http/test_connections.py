@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import gzip
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -72,6 +73,70 @@ async def test_a_client_that_goes_away_in_its_body_is_counted_and_forgotten() ->
         async with asyncio.timeout(10):
             while await counted(scene, "filter") != {"gone": 1}:
                 await asyncio.sleep(0.02)
+
+
+async def asked(scene: Scene, *parts: bytes) -> bytes:
+    """What a connection of its own answers; each part is sent when something was answered to the one before."""
+    reader, writer = await scene.raw()
+    answer = b""
+    async with asyncio.timeout(10):
+        for part in parts:
+            writer.write(part)
+            answer += await reader.read(65536)
+    writer.close()
+    return answer
+
+
+async def test_who_waits_for_our_word_before_a_body_gets_it() -> None:
+    async with serving() as scene:
+        head = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+        answer = await asked(scene, head, b"{}")
+        assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 ")
+        assert (await asked(scene, head + b"{}")).startswith(b"HTTP/1.1 200 "), "nothing to wait for"
+
+
+@pytest.mark.parametrize(
+    ("expected", "length", "status", "sentence"),
+    [
+        (b"tea", 2, 417, b"the request expects what is not known here; send it without Expect\n"),
+        (b"100-continue", 9 << 20, 413, b"the body is larger than 8 MiB; send names instead of whole nodes\n"),
+    ],
+)
+async def test_who_waits_for_our_word_in_vain_is_told_why(
+    expected: bytes, length: int, status: int, sentence: bytes
+) -> None:
+    async with serving() as scene:
+        head = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nExpect: %s\r\n\r\n"
+        answer = await asked(scene, head % (length, expected))
+        assert answer.startswith(b"HTTP/1.1 %d " % status)
+        assert answer.endswith(sentence)
+
+
+async def test_a_body_that_came_with_its_headers_takes_no_room_of_the_others() -> None:
+    bodies = Bodies(most_together=0)
+    async with serving(bodies=bodies) as scene:
+        whole = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+        assert (await asked(scene, whole)).startswith(b"HTTP/1.1 200 ")
+        assert (await asked(scene, whole[:-1])).startswith(b"HTTP/1.1 503 ")
+
+
+async def test_a_body_is_limited_by_what_it_is_unpacked() -> None:
+    async with serving() as scene:
+        packed = gzip.compress(b" " * (9 << 20))
+        head = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+        assert (await asked(scene, head % len(packed) + packed)).startswith(b"HTTP/1.1 413 ")
+
+
+async def test_requests_sent_in_one_go_are_answered_in_their_order() -> None:
+    async with serving() as scene:
+        parts = [b"POST /webhook HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n%d" % number for number in range(5)]
+        reader, writer = await scene.raw()
+        writer.write(b"".join(parts))
+        async with asyncio.timeout(10):
+            for number in range(5):
+                assert await reader.readuntil(b"\r\n\r\n")
+                assert await reader.readexactly(1) == b"%d" % number
+        writer.close()
 
 
 async def test_a_bind_whose_client_went_away_is_brought_to_its_end() -> None:

@@ -6,6 +6,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
+from yarl import URL
 
 from deviceplugin.cluster.http.app import Front, is_near
 from deviceplugin.cluster.http.metrics import FAMILIES, SchedulerMetrics
@@ -89,6 +90,8 @@ async def test_a_body_without_a_declared_length_is_limited_too() -> None:
         ("GET", "/nothing", 404, "there is no such path; there are /bind, /explain, /filter, /filter-dryrun, /healthz"),
         ("GET", "/filter", 405, "GET is not what this path takes; use POST"),
         ("POST", "/metrics", 405, "POST is not what this path takes; use GET"),
+        ("POST", "/filter/", 404, "there is no such path; there are /bind"),
+        ("OPTIONS", "/readyz", 405, "OPTIONS is not what this path takes; use GET,HEAD"),
         ("GET", "/explain", 400, "name a pod as in /explain?pod=NAMESPACE/NAME"),
         ("GET", "/explain?pod=a/b/c", 400, "name a pod as in /explain?pod=NAMESPACE/NAME"),
     ],
@@ -96,6 +99,22 @@ async def test_a_body_without_a_declared_length_is_limited_too() -> None:
 async def test_a_wrong_path_or_method_says_what_is_right(method: str, path: str, status: int, sentence: str) -> None:
     async with serving() as scene, scene.session.request(method, f"{scene.url}{path}") as answer:
         assert (answer.status, (await answer.text()).startswith(sentence)) == (status, True)
+
+
+@pytest.mark.parametrize(("path", "method", "allowed"), [("/bind", "PUT", "POST"), ("/metrics", "POST", "GET,HEAD")])
+async def test_a_wrong_method_is_told_the_right_ones_as_http_has_it(path: str, method: str, allowed: str) -> None:
+    async with serving() as scene, scene.session.request(method, f"{scene.url}{path}") as answer:
+        assert (answer.status, answer.headers["Allow"]) == (405, allowed)
+
+
+async def test_a_path_may_be_asked_for_without_its_text_and_in_other_spellings() -> None:
+    async with serving() as scene:
+        async with scene.session.head(f"{scene.url}/healthz") as answer:
+            assert (answer.status, answer.content_length, await answer.read()) == (200, 3, b"")
+        assert (await scene.post("/filter?timeout=5s", b"{}"))[0] == 200
+        url = URL(f"{scene.url}/%66ilter", encoded=True)
+        async with scene.session.post(url, data=b"{}") as answer:
+            assert answer.status == 200
 
 
 async def test_a_pod_is_explained_or_it_is_said_who_can() -> None:
@@ -149,7 +168,8 @@ def test_nobody_else_is_near(peer: str | None) -> None:
 async def test_who_does_not_call_from_loopback_may_not_place_pods(short_tmp: Path, path: str, status: int) -> None:
     """A caller over a unix socket has no address at all, so it is as far as one of another pod."""
     service = StandIn()
-    runner = web.AppRunner(Front(service, SchedulerMetrics(service.figures, version="1")).application())
+    front = Front(service, SchedulerMetrics(service.figures, version="1"))
+    runner = web.ServerRunner(web.Server(front.answer))
     await runner.setup()
     await web.UnixSite(runner, str(short_tmp / "s")).start()
     try:
