@@ -83,6 +83,15 @@ async def test_a_group_that_others_refuse_again_and_again_gives_way_too(busy: Ex
     assert busy.filter(ask(single, "a")).names == ("a",)
 
 
+async def test_a_group_that_gave_way_is_tried_anew_whichever_member_comes_first(busy: Extender) -> None:
+    """All of it is decided in one cycle, so no late member starts without the others."""
+    first, second, third = tried = members(ONE_CYCLE, 3)
+    for _ in range(2):
+        assert cycle(busy, tried) == [True, True, False]
+    assert busy.filter(ask(pod(cores=100, blocks=0), "a")).names == ("a",)
+    assert cycle(busy, [third, first, second]) == [True, False, False]
+
+
 async def test_a_gang_does_not_give_way_where_there_is_room_elsewhere(busy: Extender) -> None:
     busy.put_node(node("b", 1))
     tried = members(ONE_CYCLE, 3)
@@ -116,6 +125,18 @@ async def test_a_gang_at_permit_of_which_a_member_was_refused_gives_way_as_a_who
     assert cycle(busy, [second, third, first]) == [True, True, False], (
         "tried anew, since a placed member is asked about"
     )
+
+
+async def test_a_gang_at_permit_whose_refused_member_found_a_node_after_all_gives_way_to_nobody(busy: Extender) -> None:
+    """It was tried again without the others, and now all of them are placed."""
+    guest = pod(cores=100, blocks=0)
+    assert busy.filter(ask(guest, "a")).names
+    first, second = tried = members(AT_PERMIT, 2)
+    assert cycle(busy, tried) == [True, False]
+    busy.drop_pod(guest.uid)
+    assert cycle(busy, [second]) == [True]
+    assert not busy.filter(ask(pod(cores=100, blocks=0), "a")).names
+    assert list(busy.books.holdings(first.uid))
 
 
 async def test_a_gang_at_permit_gives_way_in_every_round(busy: Extender) -> None:
@@ -162,6 +183,16 @@ async def test_a_long_cycle_keeps_what_its_first_members_have(busy: Extender, cl
         busy.lapse()
     assert not busy.filter(ask(third, "a")).names
     assert free(busy) == 0
+
+
+async def test_each_gang_ends_by_its_own_time(busy: Extender, clock: Clock) -> None:
+    """The one that waits at Permit was asked about last, and ends long after the other."""
+    later = Gang("d", "later", waits=True)
+    assert cycle(busy, [*members(ONE_CYCLE, 1), *members(later, 1)]) == [True, True]
+    for seconds, left in ((6, 100), (590, 100), (5, 200)):
+        clock.now += seconds
+        busy.lapse()
+        assert free(busy) == left
 
 
 async def test_members_that_are_bound_or_being_bound_keep_theirs(busy: Extender, clock: Clock, api: MemoryApi) -> None:
