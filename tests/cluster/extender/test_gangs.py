@@ -46,7 +46,7 @@ async def test_a_pod_group_that_was_given_up_without_a_word_is_given_up_here(bus
     clock.now += 4
     busy.lapse()
     assert free(busy) == 0
-    clock.now += 2
+    clock.now += 1
     busy.lapse()
     assert free(busy) == 200
 
@@ -70,7 +70,36 @@ async def test_a_group_that_is_tried_without_end_gives_way_to_whoever_fits_nowhe
         assert cycle(busy, tried) == [True, True, False]
         clock.now += 0.02
     assert busy.filter(ask(pod(cores=100, blocks=0), "a")).names == ("a",)
+    assert not busy.wake_up.pending, "the group itself would be woken, and what it gave up is taken"
     assert cycle(busy, tried) == [True, False, False]
+
+
+async def test_all_that_a_group_has_gives_way_also_what_an_earlier_round_left(busy: Extender) -> None:
+    """The round is under way: one member was asked about again, the other is still to come."""
+    first, second = tried = members(ONE_CYCLE, 2)
+    assert cycle(busy, tried) == [True, True]
+    assert cycle(busy, [first]) == [True]
+    assert busy.filter(ask(pod(cores=200, blocks=0), "a")).names == ("a",)
+    assert not list(busy.books.holdings(second.uid))
+
+
+async def test_every_gang_that_was_given_up_gives_way_at_once(busy: Extender) -> None:
+    for name in ("g", "other"):
+        gang = members(Gang("d", name, waits=False), 1)
+        for _ in range(2):
+            assert cycle(busy, gang) == [True]
+    assert busy.filter(ask(pod(cores=200, blocks=0), "a")).names == ("a",)
+
+
+async def test_a_group_that_is_tried_long_after_its_time_is_tried_for_the_first_time(
+    busy: Extender, clock: Clock
+) -> None:
+    """Its Bindings may be on their way when the next pod is asked about."""
+    tried = members(ONE_CYCLE, 2)
+    assert cycle(busy, tried) == [True, True]
+    clock.now += 6
+    assert cycle(busy, tried) == [True, True]
+    assert not busy.filter(ask(pod(cores=100, blocks=0), "a")).names
 
 
 async def test_a_group_that_others_refuse_again_and_again_gives_way_too(busy: Extender, clock: Clock) -> None:
@@ -157,6 +186,13 @@ async def test_a_refused_member_that_is_gone_speaks_for_its_gang_no_more(busy: E
     assert not busy.filter(ask(pod(cores=100, blocks=0), "a")).names
 
 
+async def test_of_two_refused_members_the_one_that_is_left_speaks_for_its_gang(busy: Extender) -> None:
+    tried = members(AT_PERMIT, 4)
+    assert cycle(busy, tried) == [True, True, False, False]
+    busy.drop_pod(tried[2].uid)
+    assert busy.filter(ask(pod(cores=100, blocks=0), "a")).names == ("a",)
+
+
 async def test_a_group_of_which_some_may_be_enough_gives_way_to_nobody_before_it_is_tried_again(
     busy: Extender, api: MemoryApi
 ) -> None:
@@ -186,10 +222,11 @@ async def test_a_long_cycle_keeps_what_its_first_members_have(busy: Extender, cl
 
 
 async def test_each_gang_ends_by_its_own_time(busy: Extender, clock: Clock) -> None:
-    """The one that waits at Permit was asked about last, and ends long after the other."""
-    later = Gang("d", "later", waits=True)
-    assert cycle(busy, [*members(ONE_CYCLE, 1), *members(later, 1)]) == [True, True]
-    for seconds, left in ((6, 100), (590, 100), (5, 200)):
+    busy.put_node(node("a", 3))
+    assert cycle(busy, [*members(ONE_CYCLE, 1), *members(AT_PERMIT, 1)]) == [True, True]
+    clock.now += 3
+    assert cycle(busy, members(Gang("d", "later", waits=False), 1)) == [True]
+    for seconds, left in ((3, 100), (3, 200), (590, 200), (2, 300)):
         clock.now += seconds
         busy.lapse()
         assert free(busy) == left
@@ -204,6 +241,16 @@ async def test_members_that_are_bound_or_being_bound_keep_theirs(busy: Extender,
     busy.lapse()
     assert free(busy) == 100
     assert await busy.bind(order(second, "a")) == "", "late, but its GPU is still free"
+
+
+async def test_what_an_earlier_round_left_ends_with_the_try(busy: Extender, clock: Clock) -> None:
+    """In the last round kube-scheduler stopped at the first member."""
+    first, second = members(ONE_CYCLE, 2)
+    assert cycle(busy, [first, second]) == [True, True]
+    assert cycle(busy, [first]) == [True]
+    clock.now += 6
+    busy.lapse()
+    assert free(busy) == 200
 
 
 async def test_a_member_whose_volumes_are_prepared_keeps_its_gpu(busy: Extender, clock: Clock) -> None:

@@ -64,6 +64,21 @@ def test_a_share_over_several_gpus_is_completed_for_each_of_them() -> None:
     assert asked(changed, 1) == {CORE: "40", MEMORY: "8"}
 
 
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({CORE: "150"}, {CORE: "150", MEMORY: "240"}),  # more than one GPU's cores, and of each only a share
+        ({CORE: "200"}, {CORE: "200"}),
+        ({CORE: "61"}, {CORE: "61"}),  # no even parts, which `validate` says
+        ({CORE: "61", MEMORY: "8"}, {CORE: "61", MEMORY: "8"}),
+    ],
+)
+def test_what_is_asked_of_two_gpus_is_completed_where_each_gives_an_even_share(
+    limits: dict[str, str], expected: dict[str, str]
+) -> None:
+    assert asked(mutated(gpu_pod(limits, {"tencent.com/vcuda-gpus": "2"}))) == expected
+
+
 @pytest.mark.parametrize("kind", ["limits", "requests"])
 def test_requests_and_limits_are_both_written(kind: str) -> None:
     given = pod({"name": "main", "resources": {kind: {CORE: "30", "cpu": "1"}}})
