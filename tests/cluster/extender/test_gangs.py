@@ -11,7 +11,7 @@ import pytest
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.gang import Gang
-from tests.cluster.extender.api import MemoryApi
+from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import ask, node, order, pod, refused
 
@@ -186,6 +186,30 @@ async def test_a_refused_member_that_is_gone_speaks_for_its_gang_no_more(busy: E
     assert not busy.filter(ask(pod(cores=100, blocks=0), "a")).names
 
 
+async def test_a_gang_that_has_nothing_to_give_is_not_told_to_wait(busy: Extender) -> None:
+    """Else its members would be refused for ever: none that was placed can be asked about again."""
+    guests = [pod(cores=100, blocks=0) for _ in range(2)]
+    assert all(busy.filter(ask(each, "a")).names for each in guests)
+    tried = members(AT_PERMIT, 2)
+    assert cycle(busy, tried) == [False, False]
+    assert not busy.filter(ask(pod(), "a")).names
+    for each in guests:
+        busy.drop_pod(each.uid)
+    assert cycle(busy, tried) == [True, True]
+
+
+async def test_a_gang_that_keeps_what_it_has_is_not_told_to_wait_either(busy: Extender) -> None:
+    """Its first member is about to be bound."""
+    guest = pod(cores=100, blocks=0)
+    assert busy.filter(ask(guest, "a")).names
+    first, second = tried = members(AT_PERMIT, 2)
+    assert cycle(busy, tried) == [True, False]
+    busy.put_pod(replace(first, nominated_node="a", pod=replace(first.pod, resource_version="2")))
+    assert not busy.filter(ask(pod(), "a")).names
+    busy.drop_pod(guest.uid)
+    assert cycle(busy, [second]) == [True]
+
+
 async def test_of_two_refused_members_the_one_that_is_left_speaks_for_its_gang(busy: Extender) -> None:
     tried = members(AT_PERMIT, 4)
     assert cycle(busy, tried) == [True, True, False, False]
@@ -241,6 +265,25 @@ async def test_members_that_are_bound_or_being_bound_keep_theirs(busy: Extender,
     busy.lapse()
     assert free(busy) == 100
     assert await busy.bind(order(second, "a")) == "", "late, but its GPU is still free"
+
+
+async def test_a_member_whose_binding_is_in_doubt_keeps_its_gpu(busy: Extender, clock: Clock, api: MemoryApi) -> None:
+    (one,) = members(ONE_CYCLE, 1)
+    api.pods, api.fates = {one.uid: one}, [Fate.LATE]
+    assert cycle(busy, [one]) == [True]
+    assert await busy.bind(order(one, "a")) != ""
+    clock.now += 6
+    busy.lapse()
+    assert free(busy) == 100
+
+
+async def test_a_member_that_is_nominated_for_another_node_keeps_nothing(busy: Extender, clock: Clock) -> None:
+    (one,) = members(ONE_CYCLE, 1)
+    assert cycle(busy, [one]) == [True]
+    busy.put_pod(replace(one, nominated_node="b", pod=replace(one.pod, resource_version="2")))
+    clock.now += 6
+    busy.lapse()
+    assert free(busy) == 200
 
 
 async def test_what_an_earlier_round_left_ends_with_the_try(busy: Extender, clock: Clock) -> None:

@@ -29,6 +29,7 @@ from tests.cluster.webhook.makers import (
 )
 
 UNKNOWN = KnownGpus()
+T4S = KnownGpus(smallest_blocks=64, largest_blocks=64, most=1, models=frozenset({"Tesla T4"}))
 EVERYTHING = replace(HAMI, hide_gpus=True, runtime_class="nvidia")
 
 
@@ -37,6 +38,8 @@ EVERYTHING = replace(HAMI, hide_gpus=True, runtime_class="nvidia")
     [
         ({CORE: "30"}, SETTINGS, A100S, {CORE: "30", MEMORY: "48"}),  # of the smallest GPU, not of the largest
         ({CORE: "1"}, SETTINGS, A100S, {CORE: "1", MEMORY: "1"}),
+        ({CORE: "1"}, SETTINGS, T4S, {CORE: "1", MEMORY: "1"}),  # a share has no less than a block
+        ({CORE: "2"}, SETTINGS, T4S, {CORE: "2", MEMORY: "1"}),
         ({CORE: "30", MEMORY: "0"}, SETTINGS, A100S, {CORE: "30", MEMORY: "48"}),
         ({CORE: "30"}, SETTINGS, UNKNOWN, {CORE: "30"}),
         ({CORE: "30"}, replace(SETTINGS, share_memory=ShareMemory(False, 4)), UNKNOWN, {CORE: "30", MEMORY: "4"}),

@@ -19,7 +19,9 @@ BLOCKS = 16
 def make_gang(world: World, name: str, count: int, *, cores: int, scheduler: str = "") -> list[str]:
     """With as many members as it needs, each a share of so many cores; without a `scheduler` the webhook says which."""
     make_group(world, name, count)
-    return add_members(world, name, [f"{name}-{number:02}" for number in range(count)], cores=cores, scheduler=scheduler)
+    return add_members(
+        world, name, [f"{name}-{number:02}" for number in range(count)], cores=cores, scheduler=scheduler
+    )
 
 
 def make_group(world: World, name: str, count: int) -> None:
