@@ -66,6 +66,7 @@ async def test_the_same_node_and_gpu_are_answered_and_stay_what_they_were(scene:
     before = scene.held
     assert scene.extender.filter(ask(scene.pod, "a", "b")).names == ("a",)
     assert (scene.held.hold, scene.held.allocations) == (before.hold, before.allocations)
+    assert scene.held.expires >= before.expires
     assert (scene.free("a"), scene.free("b")) == (100, 200)
 
 
