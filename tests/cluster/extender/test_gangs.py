@@ -36,13 +36,18 @@ async def test_a_pod_group_whose_last_member_other_plugins_refused_is_given_up_t
     assert free(busy) == 200
 
 
+async def test_whoever_comes_after_its_time_finds_what_a_group_had(busy: Extender, clock: Clock) -> None:
+    """Although nobody has looked at the time since."""
+    assert cycle(busy, members(ONE_CYCLE, 2)) == [True, True]
+    clock.now += 6
+    assert busy.filter(ask(pod(cores=200, blocks=0), "a")).names == ("a",)
+
+
 async def test_a_long_cycle_keeps_what_its_first_members_have(busy: Extender, clock: Clock) -> None:
-    first, second, third = members(ONE_CYCLE, 3)
-    for each in (first, second):
-        assert busy.filter(ask(each, "a")).names
+    for fits, each in zip((True, True, False, False), members(ONE_CYCLE, 4), strict=True):
+        assert bool(busy.filter(ask(each, "a")).names) is fits
         clock.now += 4
         busy.lapse()
-    assert not busy.filter(ask(third, "a")).names
     assert free(busy) == 0
 
 
