@@ -1,5 +1,6 @@
 """The API server is away from the start: kubelet is served all the same, and what it missed is told when it comes."""
 
+from functools import partial
 from pathlib import Path
 
 from deviceplugin.model.annotation_names import AnnotationNames
@@ -72,6 +73,10 @@ async def test_kubelet_is_served_exactly_and_the_cluster_is_told_later(short_tmp
         assert grants(await until_held_by(node, uids[1:])) == held
 
 
+def is_written_back(node: GpuNode, pod: Json) -> bool:
+    return NAMES.allocation in annotations(node, pod)
+
+
 async def check_the_cluster_is_told(node: GpuNode, pods: list[Json], uids: list[str]) -> None:
     shown = node.server.store
     labels = {"pool": "gpus", "tencent.com/gpu-count": "8"}
@@ -84,7 +89,7 @@ async def check_the_cluster_is_told(node: GpuNode, pods: list[Json], uids: list[
     inventory, share_mode = parse_inventory(shown.get("nodes", "node-1")["metadata"]["annotations"][NAMES.inventory])
     assert (len(inventory.gpus), share_mode) == (8, True)
     for pod, uid in zip(pods, uids, strict=True):
-        await node.server.until(lambda pod=pod: NAMES.allocation in annotations(node, pod), seconds=PATIENCE_S)  # type: ignore[misc]
+        await node.server.until(partial(is_written_back, node, pod), seconds=PATIENCE_S)
         written = annotations(node, pod)
         assert written[NAMES.gpu_assigned] == "true"
         assert written[NAMES.gpu_indices(0)] == ",".join(map(str, minors(node, uid)))

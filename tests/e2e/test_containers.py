@@ -75,9 +75,12 @@ def test_a_container_that_takes_more_than_its_slice_is_told_of(empty_cluster: Cl
     def breach(container: str, kind: str) -> float | None:
         return agent.metric("vcuda_container_over_limit", container=container, breach=kind)
 
+    def wait_breach(kind: str, value: float, *, seconds: float) -> None:
+        wait_until(lambda: breach("one", kind) == value, f"the breach of {kind} becomes {value}", seconds=seconds)
+
     wait_until(lambda: entry(agent, "one").processes == 1, "its process is seen", seconds=15)
     for kind in ("memory", "bypass"):
-        wait_until(lambda kind=kind: breach("one", kind) == 1, f"{kind} is told of", seconds=30)  # type: ignore[misc]
+        wait_breach(kind, 1, seconds=30)
     assert entry(agent, "two").processes == 0
     assert {breach("two", kind) for kind in ("memory", "bypass", "cores", "state")} == {0}
     said = " ".join(entry(agent, "one").over_limit)
@@ -90,6 +93,6 @@ def test_a_container_that_takes_more_than_its_slice_is_told_of(empty_cluster: Cl
     wait_until(lambda: len(told()) == 2, "the pod has an event for each", seconds=20, evidence=lambda: str(told()))
     agent.gpus.command("process", "remove", share.uuid, pid)
     for kind in ("memory", "bypass"):
-        wait_until(lambda kind=kind: breach("one", kind) == 0, f"{kind} is over", seconds=15)  # type: ignore[misc]
+        wait_breach(kind, 0, seconds=15)
     assert entry(agent, "one").over_limit == ()
     assert len(told()) == 2

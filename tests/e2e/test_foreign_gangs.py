@@ -21,16 +21,18 @@ from tests.e2e.node.scene import wait_ledger_empty
 from tests.e2e.node.view import SHOW_AND_STAY
 from tests.e2e.node.workload import CORE, MEMORY, share
 from tests.e2e.scheduling.expectations import NAMES, check_no_gpu_is_given_out_twice, placed, wait_agents_agree
+from tests.e2e.scheduling.gangs import GROUPS, make_gang, wait_unschedulable
 from tests.e2e.scheduling.steps import bound, check, create, delete_gangs, is_refused, wait_all, wait_nothing_reserved
 from tests.e2e.scheduling.world import World, everybody
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600, func_only=True)]
 
 FOREIGN = "foreign"
-GROUPS = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 HALVES = 16
 """Of the node's eight GPUs."""
+HALF = 50
+"""Cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ def test_the_webhook_completes_and_checks_pods_of_other_schedulers_and_leaves_th
 
 
 def test_a_gang_that_fits_is_adopted_and_what_is_left_is_ours(world: World) -> None:
-    gang = _gang(world, "fits", 12)
+    gang = make_gang(world, "fits", 12, cores=HALF, scheduler=FOREIGN)
     wait_all(world, gang)
     wait_agents_agree(world, gang)
     check_no_gpu_is_given_out_twice(world)
@@ -94,8 +96,8 @@ def test_a_gang_that_fits_is_adopted_and_what_is_left_is_ours(world: World) -> N
 
 
 def test_a_gang_too_large_leaves_nothing_behind(world: World) -> None:
-    gang = _gang(world, "large", HALVES + 1)
-    wait_until(lambda: _is_unschedulable(world, "large"), "the gang does not fit", seconds=60, every=0.5)
+    gang = make_gang(world, "large", HALVES + 1, cores=HALF, scheduler=FOREIGN)
+    wait_unschedulable(world, "large")
 
     assert bound(world) == 0
     states = pods.states(world.admin)
@@ -108,10 +110,10 @@ def test_a_gang_too_large_leaves_nothing_behind(world: World) -> None:
 
 
 def test_of_two_gangs_that_need_more_than_half_one_waits_for_the_other(world: World) -> None:
-    first = _gang(world, "first", HALVES // 2 + 1)
+    first = make_gang(world, "first", HALVES // 2 + 1, cores=HALF, scheduler=FOREIGN)
     wait_all(world, first)
-    second = _gang(world, "second", HALVES // 2 + 1)
-    wait_until(lambda: _is_unschedulable(world, "second"), "the second waits", seconds=60, every=0.5)
+    second = make_gang(world, "second", HALVES // 2 + 1, cores=HALF, scheduler=FOREIGN)
+    wait_unschedulable(world, "second")
     wait_agents_agree(world, first)
     check(world, first, waiting=second)
 
@@ -162,20 +164,6 @@ def test_a_pod_that_fits_the_sum_and_no_gpu_is_refused_and_made_again_until_it_f
     assert placed(world, names)
 
 
-def _gang(world: World, name: str, count: int) -> list[str]:
-    body: JsonObject = {
-        "apiVersion": "scheduling.k8s.io/v1alpha2",
-        "kind": "PodGroup",
-        "metadata": {"name": name},
-        "spec": {"schedulingPolicy": {"gang": {"minCount": count}}},
-    }
-    world.admin.post(GROUPS, body)
-    names = [f"{name}-{number:02}" for number in range(count)]
-    members = [share(each, 50, 16) for each in names]
-    create(world, members, schedulerName=FOREIGN, schedulingGroup={"podGroupName": name})
-    return names
-
-
 def _job(name: str, *, cores: int, blocks: int) -> JsonObject:
     manifest = pods.pod(name, [pods.container("main", SHOW_AND_STAY, {CORE: cores, MEMORY: blocks})])
     spec = {**manifest["spec"], "restartPolicy": "Never", "schedulerName": FOREIGN}
@@ -185,11 +173,6 @@ def _job(name: str, *, cores: int, blocks: int) -> JsonObject:
         "metadata": {"name": name},
         "spec": {"backoffLimit": 20, "template": {"spec": spec}},
     }
-
-
-def _is_unschedulable(world: World, gang: str) -> bool:
-    conditions = world.admin.get(f"{GROUPS}/{gang}").get("status", {}).get("conditions", [])
-    return any(each["type"] == "PodGroupScheduled" and each["status"] == "False" for each in conditions)
 
 
 def _running(world: World) -> int:

@@ -3,17 +3,17 @@
 Two hollow nodes, whose pods cost nothing: here it matters what is bound and what is kept, not what runs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.cluster import pods
-from tests.e2e.cluster.client import JsonObject
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.waiting import wait_until
 from tests.e2e.node.workload import share
 from tests.e2e.scheduling.expectations import NAMES
+from tests.e2e.scheduling.gangs import BLOCKS, GROUPS, add_members, make_gang, make_group, wait_unschedulable
 from tests.e2e.scheduling.steps import (
     bound,
     check,
@@ -28,8 +28,9 @@ from tests.e2e.scheduling.world import HOLLOW, World, everybody
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600, func_only=True)]
 
-GROUPS = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups"
 GPUS = 8 * len(HOLLOW)
+SHARE = 60
+"""Cores: no GPU has room for two."""
 TOLD_AT_ONCE = 10
 """Seconds: much less than a reservation's own time, so that something must have ended it."""
 
@@ -49,7 +50,7 @@ def world(hollow_world: World) -> Iterator[World]:
 
 
 def test_a_gang_that_fits_runs_whole(world: World) -> None:
-    names = _gang(world, "fitting", GPUS)
+    names = make_gang(world, "fitting", GPUS, cores=SHARE)
     wait_all(world, names, seconds=90)
     check(world, names)
 
@@ -59,20 +60,20 @@ def test_a_gang_too_large_to_fit_keeps_nothing_from_others(world: World) -> None
 
     The gang is there all the time, and kube-scheduler tries it again and again without a word.
     """
-    gang = _gang(world, "large", GPUS + 1)
-    _wait_refused(world, "large")
+    gang = make_gang(world, "large", GPUS + 1, cores=SHARE)
+    wait_unschedulable(world, "large")
     assert bound(world) == 0, "all or nothing"
     _wait_questions(world, _questions(world) + 3 * len(gang))
 
-    singles = [share(f"single-{number:02}", 60, 16) for number in range(GPUS)]
+    singles = [share(f"single-{number:02}", SHARE, BLOCKS) for number in range(GPUS)]
     create(world, singles)
     wait_all(world, [each.name for each in singles], seconds=30)
     check(world, [each.name for each in singles], waiting=gang)
 
 
 def test_a_gang_too_large_to_fit_leaves_nothing_behind(world: World) -> None:
-    gang = _gang(world, "large", GPUS + 1)
-    _wait_refused(world, "large")
+    gang = make_gang(world, "large", GPUS + 1, cores=SHARE)
+    wait_unschedulable(world, "large")
     states = pods.states(world.admin)
     assert not [name for name in gang if any(NAMES.domain in each for each in states[name].annotations)]
     pods.delete(world.admin, gang)
@@ -81,24 +82,24 @@ def test_a_gang_too_large_to_fit_leaves_nothing_behind(world: World) -> None:
 
 
 def test_no_member_is_tried_before_all_are_there(world: World) -> None:
-    _group(world, "late", 4)
-    first = _members(world, "late", ["late-0", "late-1", "late-2"])
-    create(world, [share("other", 60, 16)])
+    make_group(world, "late", 4)
+    first = add_members(world, "late", ["late-0", "late-1", "late-2"], cores=SHARE)
+    create(world, [share("other", SHARE, BLOCKS)])
     wait_all(world, ["other"], seconds=30)
     assert bound(world) == 1
     assert reservations(world) == 0
 
-    last = _members(world, "late", ["late-3"])
+    last = add_members(world, "late", ["late-3"], cores=SHARE)
     wait_all(world, [*first, *last], seconds=30)
     check(world, [*first, *last, "other"])
 
 
 def test_a_gang_waits_for_another_to_end_and_then_runs(world: World) -> None:
     """Each needs more than half of the GPUs."""
-    first = _gang(world, "first", GPUS // 2 + 1)
+    first = make_gang(world, "first", GPUS // 2 + 1, cores=SHARE)
     wait_all(world, first, seconds=60)
-    second = _gang(world, "second", GPUS // 2 + 1)
-    _wait_refused(world, "second")
+    second = make_gang(world, "second", GPUS // 2 + 1, cores=SHARE)
+    wait_unschedulable(world, "second")
     check(world, first, waiting=second)
 
     pods.delete(world.admin, first)
@@ -107,51 +108,22 @@ def test_a_gang_waits_for_another_to_end_and_then_runs(world: World) -> None:
 
 
 def test_a_member_deleted_while_its_gang_waits_takes_its_part_along(world: World) -> None:
-    create(world, [share("guest", 60, 16)])
+    create(world, [share("guest", SHARE, BLOCKS)])
     wait_all(world, ["guest"], seconds=30)
-    names = _gang(world, "shrinking", GPUS)
-    _wait_refused(world, "shrinking")
+    names = make_gang(world, "shrinking", GPUS, cores=SHARE)
+    wait_unschedulable(world, "shrinking")
     pods.delete(world.admin, names[:1])
     pods.wait_gone(world.admin, names[:1], seconds=30)
     pods.delete(world.admin, ["guest"])
-    create(world, [share("other", 60, 16)])
+    create(world, [share("other", SHARE, BLOCKS)])
     wait_all(world, ["other"], seconds=30)
     assert bound(world) == 1, "fewer members than the gang needs"
 
-    _members(world, "shrinking", ["replacement"])
+    add_members(world, "shrinking", ["replacement"], cores=SHARE)
     wait_until(lambda: is_refused(world, "replacement"), "there is one GPU too few", seconds=60, every=0.5)
     pods.delete(world.admin, ["other"])
     wait_all(world, [*names[1:], "replacement"], seconds=60)
     check(world, [*names[1:], "replacement"])
-
-
-def _gang(world: World, name: str, count: int) -> list[str]:
-    _group(world, name, count)
-    return _members(world, name, [f"{name}-{number:02}" for number in range(count)])
-
-
-def _members(world: World, group: str, names: Sequence[str]) -> list[str]:
-    create(world, [share(name, 60, 16) for name in names], schedulingGroup={"podGroupName": group})
-    return list(names)
-
-
-def _group(world: World, name: str, count: int) -> None:
-    body: JsonObject = {
-        "apiVersion": "scheduling.k8s.io/v1alpha2",
-        "kind": "PodGroup",
-        "metadata": {"name": name},
-        "spec": {"schedulingPolicy": {"gang": {"minCount": count}}},
-    }
-    world.admin.post(GROUPS, body)
-
-
-def _wait_refused(world: World, gang: str) -> None:
-    wait_until(lambda: _is_unschedulable(world, gang), f"gang {gang} does not fit", seconds=60, every=0.5)
-
-
-def _is_unschedulable(world: World, gang: str) -> bool:
-    conditions = world.admin.get(f"{GROUPS}/{gang}").get("status", {}).get("conditions", [])
-    return any(each["type"] == "PodGroupScheduled" and each["status"] == "False" for each in conditions)
 
 
 def _wait_questions(world: World, count: int) -> None:

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,7 @@ def running(release: Release) -> Release:
 def test_the_pods_of_readme_and_samples_run_and_hold_what_their_annotations_say(running: Release) -> None:
     for name in SAMPLES:
         wait_until(
-            lambda name=name: pods.states(running.admin)[name].annotations[NAMES.gpu_assigned] == "true",  # type: ignore[misc]
+            partial(_is_carried_out, running, name),
             f"the agent says that it has carried {name} out",
             seconds=30,
             every=0.5,
@@ -174,22 +175,28 @@ def test_an_operator_is_told_where_a_pod_is_and_why_another_one_waits(running: R
     ):
         command = [str(PROGRAM), "explain", name, f"--kubeconfig={operator}"]
 
-        def said(command: list[str] = command) -> str:
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-            return done.stdout if done.returncode == 0 else f"({done.returncode}) {done.stdout}"
-
         wait_until(
-            lambda expected=expected, said=said: _has_all(said(), expected),  # type: ignore[misc]
+            partial(_says_all, command, expected),
             f"{name} is explained",
             seconds=30,
             every=1,
-            evidence=said,
+            evidence=partial(_said, command),
         )
     pods.delete(running.admin, ["wants-another", "too-large"])
 
 
-def _has_all(text: str, parts: list[str]) -> bool:
+def _is_carried_out(release: Release, name: str) -> bool:
+    return pods.states(release.admin)[name].annotations[NAMES.gpu_assigned] == "true"
+
+
+def _says_all(command: list[str], parts: list[str]) -> bool:
+    text = _said(command)
     return all(part in text for part in parts)
+
+
+def _said(command: list[str]) -> str:
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    return done.stdout if done.returncode == 0 else f"({done.returncode}) {done.stdout}"
 
 
 def _usage(release: Release) -> Usage:

@@ -85,6 +85,16 @@ def check_memory(pod: GreedyPod, got: Sequence[Got]) -> None:
         assert each.nvml.processes == pod.processes
 
 
+def wait_held_back(agent: Agent, pod: GreedyPod) -> None:
+    wait_until(
+        lambda: (entry(agent, pod).gpus[0].throttled_seconds or 0) > 0,
+        f"{pod.name} is told to be held back",
+        seconds=5,
+        every=0.2,
+        evidence=lambda: str(entry(agent, pod)),
+    )
+
+
 def test_two_containers_on_one_gpu_are_each_held_to_their_own(empty_cluster: Cluster, start_agent: StartAgent) -> None:
     agent = start_agent()
     asked = [
@@ -96,13 +106,7 @@ def test_two_containers_on_one_gpu_are_each_held_to_their_own(empty_cluster: Clu
 
     (gpu,) = {share.uuid for pod in asked for share in entry(agent, pod).gpus}
     for pod, limit in zip(asked, limits, strict=True):
-        wait_until(
-            lambda pod=pod: (entry(agent, pod).gpus[0].throttled_seconds or 0) > 0,  # type: ignore[misc]
-            f"{pod.name} is told to be held back",
-            seconds=5,
-            every=0.2,
-            evidence=lambda pod=pod: str(entry(agent, pod)),  # type: ignore[misc]
-        )
+        wait_held_back(agent, pod)
         seen = entry(agent, pod)
         (share,) = seen.gpus
         assert share.memory_used_bytes is not None

@@ -75,10 +75,13 @@ class BarePlugin:
                 async with self._changed:
                     message = self._snapshot()
                 yield message
-                async with self._changed:
-                    await self._changed.wait_for(lambda sent=message: self._snapshot() != sent)  # type: ignore[misc]
+                await self._until_other_than(message)
         finally:
             self.streams -= 1
+
+    async def _until_other_than(self, sent: pb.ListAndWatchResponse) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._snapshot() != sent)
 
     async def GetPreferredAllocation(
         self, request: pb.PreferredAllocationRequest, context: "grpc.aio.ServicerContext[Any, Any]"

@@ -67,8 +67,12 @@ async def starting(driver: Path, node: Path) -> AsyncIterator[Start]:
         yield begin
     finally:
         for hardware in running:
-            await until(lambda one=hardware: one._door.stuck_for == 0.0)  # type: ignore[misc]
+            await _unstuck(hardware)
             await hardware.stop()  # else the thread would come back into a library that is unmapped
+
+
+async def _unstuck(hardware: Hardware) -> None:
+    await until(lambda: hardware._door.stuck_for == 0.0)
 
 
 def reasons(hardware: Hardware) -> dict[GpuUuid, str]:

@@ -30,6 +30,10 @@ def _blocks_until(event: threading.Event) -> Callable[[Nvml], str]:
     return work
 
 
+def _notes(ran: list[int], number: int) -> Callable[[Nvml], None]:
+    return lambda _nvml: ran.append(number)
+
+
 async def test_a_result_and_an_error_go_to_who_asked(door: Door) -> None:
     def fail(_nvml: Nvml) -> None:
         raise HardwareError("as ordered")
@@ -70,10 +74,9 @@ async def test_a_hung_driver_costs_its_caller_the_budget_and_everyone_else_nothi
         with pytest.raises(HardwareError, match=r"^reading GPU 3: the NVIDIA driver has not answered for \d+ s; see"):
             await door.run(_blocks_until(release), what="reading GPU 3", budget=0.05)
         assert door.stuck_for > 0.04
-        before = time.monotonic()
-        with pytest.raises(HardwareError, match=r"counting: .* \(in: reading GPU 3\); see the kernel log"):
-            await door.run(lambda _nvml: 1, what="counting", budget=10)
-        assert time.monotonic() - before < 1
+        async with asyncio.timeout(4):  # shorter than any budget
+            with pytest.raises(HardwareError, match=r"counting: .* \(in: reading GPU 3\); see the kernel log"):
+                await door.run(lambda _nvml: 1, what="counting", budget=20)
     finally:
         release.set()
     await until(lambda: door.stuck_for == 0.0)
@@ -106,7 +109,7 @@ async def test_jobs_do_not_pile_up_behind_a_hang(door: Door) -> None:
             await door.run(_blocks_until(release), what="reading", budget=0.02)
         for number in range(100):
             with pytest.raises(HardwareError):
-                await door.run(lambda _nvml, number=number: ran.append(number), what="reading")  # type: ignore[misc]
+                await door.run(_notes(ran, number), what="reading")
     finally:
         release.set()
     await until(lambda: door.stuck_for == 0.0)
@@ -130,9 +133,8 @@ async def test_closing_does_not_wait_for_a_hang() -> None:
     try:
         with pytest.raises(HardwareError):
             await door.run(_blocks_until(release), what="reading", budget=0.02)
-        before = time.monotonic()
-        await door.close()
-        assert time.monotonic() - before < 1
+        async with asyncio.timeout(4):
+            await door.close(budget=20)
     finally:
         release.set()
     await until(lambda: "nvml" not in [thread.name for thread in threading.enumerate()])

@@ -97,11 +97,11 @@ def test_a_charge_is_there_when_a_launch_returns_and_gone_after_a_trim(gpu_slice
 
 def test_graphs_in_one_stream_share_what_they_need(gpu_slice: GpuSlice) -> None:
     cuda = gpu_slice.start()
-    graphs = [executable(cuda, size, milliseconds=100) for size in (10 * STEP, 12 * STEP, 8 * STEP)]
+    graphs = [executable(cuda, size, milliseconds=30_000) for size in (10 * STEP, 12 * STEP, 8 * STEP)]
     begin = time.monotonic()
     for launched in graphs:
         cuda("cuGraphLaunch", launched, 0)
-    assert time.monotonic() - begin < 0.25  # nobody waited
+    assert time.monotonic() - begin < 10, "nobody waited"
     assert gpu_slice.used() == reserved(cuda) == 12 * STEP
 
 
@@ -119,22 +119,22 @@ def test_graphs_of_several_streams_wait_for_each_other_where_they_do_not_all_fit
 def test_graphs_of_several_streams_run_at_once_where_they_fit(gpu_slice: GpuSlice) -> None:
     cuda = gpu_slice.start()
     graphs, streams = (
-        [executable(cuda, 4 * STEP, milliseconds=400) for _ in range(3)],
+        [executable(cuda, 4 * STEP, milliseconds=30_000) for _ in range(3)],
         [cuda.stream() for _ in range(3)],
     )
     begin = time.monotonic()
     for launched, stream in zip(graphs, streams, strict=True):
         cuda("cuGraphLaunch", launched, stream)
-    assert time.monotonic() - begin < 0.3
+    assert time.monotonic() - begin < 10, "nobody waited"
     assert gpu_slice.used() == reserved(cuda) == 12 * STEP
 
 
 def test_nobody_waits_for_ever(gpu_slice: GpuSlice) -> None:
     cuda = gpu_slice.start()
-    cuda("cuGraphLaunch", executable(cuda, 8 * STEP, milliseconds=6000), cuda.stream())
+    cuda("cuGraphLaunch", executable(cuda, 8 * STEP, milliseconds=50_000), cuda.stream())
     begin = time.monotonic()
     assert cuda.code("cuGraphLaunch", executable(cuda, 8 * STEP), cuda.stream()) == OUT_OF_MEMORY
-    assert 1.5 < time.monotonic() - begin < 4
+    assert 1.5 < time.monotonic() - begin < 20
     assert reserved(cuda) == 8 * STEP
 
 

@@ -52,9 +52,9 @@ def test_a_context_that_does_not_fit_is_made_and_nothing_else_is(gpu_slice: GpuS
 def test_a_module_counts_while_it_is_loaded(gpu_slice: GpuSlice) -> None:
     cuda = gpu_slice.start()
     loaded = cuda.get("cuModuleLoadData", pointer_to(module(5 * MIB)))
-    assert eventually(lambda: overhead(gpu_slice, cuda) > CONTEXT, within=0.8)
+    assert eventually(lambda: overhead(gpu_slice, cuda) > CONTEXT)
     cuda("cuModuleUnload", loaded)
-    assert eventually(lambda: overhead(gpu_slice, cuda) == CONTEXT, within=0.8)
+    assert eventually(lambda: overhead(gpu_slice, cuda) == CONTEXT)
 
 
 def test_a_module_counts_for_whoever_asks_next(gpu_slice: GpuSlice) -> None:
@@ -69,10 +69,10 @@ def test_a_module_counts_for_whoever_asks_next(gpu_slice: GpuSlice) -> None:
 def test_the_slab_that_small_allocations_share_counts(gpu_slice: GpuSlice) -> None:
     cuda = gpu_slice.start()
     pointer = cuda.alloc(KIB)
-    assert eventually(lambda: gpu_slice.total() == CONTEXT + UNIT, within=2.0)
+    assert eventually(lambda: gpu_slice.total() == CONTEXT + UNIT)
     assert gpu_slice.used() == KIB
     cuda.free(pointer)
-    assert eventually(lambda: gpu_slice.total() == CONTEXT, within=2.0)
+    assert eventually(lambda: gpu_slice.total() == CONTEXT)
 
 
 def test_contexts_end_and_give_their_memory_back(gpu_slice: GpuSlice) -> None:
@@ -80,7 +80,7 @@ def test_contexts_end_and_give_their_memory_back(gpu_slice: GpuSlice) -> None:
     second = cuda.get("cuCtxCreate_v2", 0, 0)
     cuda("cuCtxDestroy_v2", second)
     cuda("cuDevicePrimaryCtxRelease_v2", 0)
-    assert eventually(lambda: overhead(gpu_slice, cuda) == 0, within=0.8)
+    assert eventually(lambda: overhead(gpu_slice, cuda) == 0)
 
 
 def test_allocating_meanwhile_does_not_lower_it(gpu_slice: GpuSlice) -> None:

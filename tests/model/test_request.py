@@ -85,6 +85,8 @@ def test_a_request_is_servable_or_refused_with_one_sentence(cores: int, blocks: 
         (120, 32, 2, SHARE, 2, (60, 16)),
         (64, 64, 64, SHARE, 64, (1, 1)),
         (200, 8, 2, LINKED, 2, (100, 4)),
+        (200, 7, 2, LINKED, 2, (100, 4)),  # whole GPUs are asked for no exact part of their memory
+        (200, 0, 2, LINKED, 2, (100, 0)),
         (100, 8, 1, WHOLE, 1, (100, 8)),
     ],
 )
@@ -102,6 +104,7 @@ def test_a_share_goes_over_several_gpus_in_equal_parts(
         (60, 31, 2, ["vcuda-memory: 31", "evenly over 2 GPUs", "30 or 32"]),
         (300, 32, 2, ["300 over 2 GPUs", "at most 200"]),
         (60, 0, 2, ["without tencent.com/vcuda-memory"]),
+        (150, 0, 2, ["150 was asked without tencent.com/vcuda-memory"]),
     ],
 )
 def test_parts_that_are_none_are_refused(cores: int, blocks: int, parts: int, words: list[str]) -> None:

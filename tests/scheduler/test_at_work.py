@@ -82,6 +82,19 @@ async def test_a_kill_between_filter_and_bind_loses_nothing(tmp_path: Path) -> N
         assert list(answer["FailedNodes"]) == ["n1"]
 
 
+async def test_what_a_gang_at_permit_reserved_ends_by_the_time_that_was_set(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as scene:
+        replica = await scene.replica("replica-a", "--reservation-time", "1h", "--gang-reservation-time", "1s")
+        await scene.until_ready(replica)
+        made = pod("member", container(cores=200, blocks=0))
+        made["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "gang"}
+        member = scene.api.store.create("pods", made, namespace="default")
+        _, answer = await scene.filter(replica, member, "n1")
+        assert answer["NodeNames"] == ["n1"]
+        question = {"Pod": scene.create_pod("p", cores=200, blocks=0), "Nodes": None, "NodeNames": ["n1"]}
+        await scene.until(replica, "/filter", lambda _, found: found["NodeNames"] == ["n1"], question)
+
+
 async def test_its_certificate_outlives_it_so_that_nobody_notices_a_restart(tmp_path: Path) -> None:
     async with cluster(tmp_path) as scene:
         replica = await scene.replica()

@@ -4,6 +4,7 @@ import pytest
 
 from deviceplugin.cluster.extender.extender import Extender
 from tests.cluster.extender.api import MemoryApi
+from tests.cluster.extender.makers import node
 
 
 class Clock:
@@ -27,3 +28,10 @@ def api() -> MemoryApi:
 @pytest.fixture
 async def extender(api: MemoryApi, clock: Clock) -> Extender:
     return Extender(api, clock=clock)
+
+
+@pytest.fixture
+def busy(extender: Extender) -> Extender:
+    """With a node that has two GPUs."""
+    extender.put_node(node("a", 2))
+    return extender

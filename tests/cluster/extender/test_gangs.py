@@ -9,36 +9,11 @@ from dataclasses import replace
 import pytest
 
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.gang import Gang
-from tests.cluster.extender.api import MemoryApi
+from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import ask, node, order, pod, refused
-
-ONE_CYCLE = Gang("d", "g", waits=False)
-AT_PERMIT = Gang("d", "g", waits=True)
-
-
-def members(gang: Gang, count: int) -> list[ClusterPod]:
-    return [pod(cores=100, blocks=0, gang=gang) for _ in range(count)]
-
-
-def cycle(extender: Extender, pods: list[ClusterPod]) -> list[bool]:
-    """kube-scheduler asks about one member after the other."""
-    for each in pods:
-        extender.put_pod(each)
-    return [bool(extender.filter(ask(each, "a")).names) for each in pods]
-
-
-def free(extender: Extender) -> int:
-    return sum(view.free_cores for view in extender.books.nodes["a"].state.snapshot.gpus)
-
-
-@pytest.fixture
-def busy(extender: Extender) -> Extender:
-    """A node with two GPUs."""
-    extender.put_node(node("a", 2))
-    return extender
+from tests.cluster.extender.rounds import AT_PERMIT, ONE_CYCLE, cycle, free, members
 
 
 async def test_a_pod_group_that_was_given_up_without_a_word_is_given_up_here(busy: Extender, clock: Clock) -> None:
@@ -46,7 +21,7 @@ async def test_a_pod_group_that_was_given_up_without_a_word_is_given_up_here(bus
     clock.now += 4
     busy.lapse()
     assert free(busy) == 0
-    clock.now += 2
+    clock.now += 1
     busy.lapse()
     assert free(busy) == 200
 
@@ -61,107 +36,30 @@ async def test_a_pod_group_whose_last_member_other_plugins_refused_is_given_up_t
     assert free(busy) == 200
 
 
-async def test_a_group_that_is_tried_without_end_gives_way_to_whoever_fits_nowhere_else(
-    busy: Extender, clock: Clock
-) -> None:
-    """As kube-scheduler 1.36 does, many times a second."""
-    tried = members(ONE_CYCLE, 3)
-    for _ in range(20):
-        assert cycle(busy, tried) == [True, True, False]
-        clock.now += 0.02
-    assert busy.filter(ask(pod(cores=100, blocks=0), "a")).names == ("a",)
-    assert cycle(busy, tried) == [True, False, False]
-
-
-async def test_a_group_that_others_refuse_again_and_again_gives_way_too(busy: Extender, clock: Clock) -> None:
-    """Its last member fits no node's CPUs, and the extender is not asked about it."""
-    tried = members(ONE_CYCLE, 2)
-    single = pod(cores=100, blocks=0)
-    assert cycle(busy, tried) == [True, True]
-    assert not busy.filter(ask(single, "a")).names, "they may be on their way to be bound"
-    assert cycle(busy, tried) == [True, True]
-    assert busy.filter(ask(single, "a")).names == ("a",)
-
-
-async def test_a_gang_does_not_give_way_where_there_is_room_elsewhere(busy: Extender) -> None:
-    busy.put_node(node("b", 1))
-    tried = members(ONE_CYCLE, 3)
-    for _ in range(2):
-        cycle(busy, tried)
-    assert busy.filter(ask(pod(cores=100, blocks=0), "a", "b")).names == ("b",)
-    assert free(busy) == 0
-
-
-async def test_a_gang_that_waits_at_permit_gives_way_to_nobody_while_all_were_placed(busy: Extender) -> None:
-    tried = members(AT_PERMIT, 2)
-    for _ in range(2):
-        assert cycle(busy, tried) == [True, True]
-        assert not busy.filter(ask(pod(cores=100, blocks=0), "a")).names
-
-
-async def test_a_gang_at_permit_of_which_a_member_was_refused_gives_way_as_a_whole(busy: Extender) -> None:
-    """Were the member that comes late placed, it would start the gang without those that gave way."""
-    first, second, third = tried = members(AT_PERMIT, 3)
-    assert cycle(busy, tried) == [True, True, False]
-    single = pod(cores=100, blocks=0)
-    assert busy.filter(ask(single, "a")).names == ("a",)
-    answer = busy.filter(ask(third, "a"))
-    assert answer.failed == {"a": "other members of its gang gave way to pods that could start"}
-
-    explained = await busy.explain("d", third.pod.ref.name)
-    assert explained is not None
-    assert explained.nodes[0].change.startswith("its scheduler must try the gang anew")
-
-    busy.drop_pod(single.uid)
-    assert cycle(busy, [second, third, first]) == [True, True, False], (
-        "tried anew, since a placed member is asked about"
-    )
-
-
-async def test_a_gang_at_permit_gives_way_in_every_round(busy: Extender) -> None:
-    """Also where the member that does not fit comes before others that do."""
-    first, last = members(AT_PERMIT, 2)
-    large = pod(cores=200, blocks=0, gang=AT_PERMIT)
-    for _ in range(3):
-        assert cycle(busy, [first, large, last]) == [True, False, True]
-        single = pod(cores=100, blocks=0)
-        assert busy.filter(ask(single, "a")).names == ("a",)
-        busy.drop_pod(single.uid)
-
-
-async def test_a_refused_member_that_is_gone_speaks_for_its_gang_no_more(busy: Extender) -> None:
-    tried = members(AT_PERMIT, 3)
-    assert cycle(busy, tried) == [True, True, False]
-    busy.drop_pod(tried[2].uid)
-    assert not busy.filter(ask(pod(cores=100, blocks=0), "a")).names
-
-
-async def test_a_group_of_which_some_may_be_enough_gives_way_to_nobody_before_it_is_tried_again(
-    busy: Extender, api: MemoryApi
-) -> None:
-    """It may need two of its three; the Bindings of these are on their way when the next pod is asked about."""
-    tried = members(ONE_CYCLE, 3)
-    api.pods = {each.uid: each for each in tried}
-    assert cycle(busy, tried) == [True, True, False]
-    assert not busy.filter(ask(pod(cores=100, blocks=0), "a")).names
-    for each in tried[:2]:
-        assert await busy.bind(order(each, "a")) == ""
-
-
-async def test_a_gang_does_not_give_way_to_its_own_members(busy: Extender) -> None:
-    tried = members(ONE_CYCLE, 4)
-    for _ in range(3):
-        assert cycle(busy, tried) == [True, True, False, False]
+async def test_whoever_comes_after_its_time_finds_what_a_group_had(busy: Extender, clock: Clock) -> None:
+    """Although nobody has looked at the time since."""
+    assert cycle(busy, members(ONE_CYCLE, 2)) == [True, True]
+    clock.now += 6
+    assert busy.filter(ask(pod(cores=200, blocks=0), "a")).names == ("a",)
 
 
 async def test_a_long_cycle_keeps_what_its_first_members_have(busy: Extender, clock: Clock) -> None:
-    first, second, third = members(ONE_CYCLE, 3)
-    for each in (first, second):
-        assert busy.filter(ask(each, "a")).names
+    for fits, each in zip((True, True, False, False), members(ONE_CYCLE, 4), strict=True):
+        assert bool(busy.filter(ask(each, "a")).names) is fits
         clock.now += 4
         busy.lapse()
-    assert not busy.filter(ask(third, "a")).names
     assert free(busy) == 0
+
+
+async def test_each_gang_ends_by_its_own_time(busy: Extender, clock: Clock) -> None:
+    busy.put_node(node("a", 3))
+    assert cycle(busy, [*members(ONE_CYCLE, 1), *members(AT_PERMIT, 1)]) == [True, True]
+    clock.now += 3
+    assert cycle(busy, members(Gang("d", "later", waits=False), 1)) == [True]
+    for seconds, left in ((3, 100), (3, 200), (590, 200), (2, 300)):
+        clock.now += seconds
+        busy.lapse()
+        assert free(busy) == left
 
 
 async def test_members_that_are_bound_or_being_bound_keep_theirs(busy: Extender, clock: Clock, api: MemoryApi) -> None:
@@ -173,6 +71,35 @@ async def test_members_that_are_bound_or_being_bound_keep_theirs(busy: Extender,
     busy.lapse()
     assert free(busy) == 100
     assert await busy.bind(order(second, "a")) == "", "late, but its GPU is still free"
+
+
+async def test_a_member_whose_binding_is_in_doubt_keeps_its_gpu(busy: Extender, clock: Clock, api: MemoryApi) -> None:
+    (one,) = members(ONE_CYCLE, 1)
+    api.pods, api.fates = {one.uid: one}, [Fate.LATE]
+    assert cycle(busy, [one]) == [True]
+    assert await busy.bind(order(one, "a")) != ""
+    clock.now += 6
+    busy.lapse()
+    assert free(busy) == 100
+
+
+async def test_a_member_that_is_nominated_for_another_node_keeps_nothing(busy: Extender, clock: Clock) -> None:
+    (one,) = members(ONE_CYCLE, 1)
+    assert cycle(busy, [one]) == [True]
+    busy.put_pod(replace(one, nominated_node="b", pod=replace(one.pod, resource_version="2")))
+    clock.now += 6
+    busy.lapse()
+    assert free(busy) == 200
+
+
+async def test_what_an_earlier_round_left_ends_with_the_try(busy: Extender, clock: Clock) -> None:
+    """In the last round kube-scheduler stopped at the first member."""
+    first, second = members(ONE_CYCLE, 2)
+    assert cycle(busy, [first, second]) == [True, True]
+    assert cycle(busy, [first]) == [True]
+    clock.now += 6
+    busy.lapse()
+    assert free(busy) == 200
 
 
 async def test_a_member_whose_volumes_are_prepared_keeps_its_gpu(busy: Extender, clock: Clock) -> None:
@@ -210,6 +137,16 @@ async def test_what_a_given_up_gang_gives_back_wakes_whoever_was_refused_meanwhi
 ) -> None:
     cycle(busy, members(ONE_CYCLE, 2))
     assert not busy.filter(ask(pod(), "a")).names
+    clock.now += 6
+    busy.lapse()
+    assert busy.wake_up.pending
+
+
+async def test_whoever_was_refused_between_two_rounds_is_woken_too(busy: Extender, clock: Clock) -> None:
+    tried = members(ONE_CYCLE, 2)
+    assert cycle(busy, tried) == [True, True]
+    assert not busy.filter(ask(pod(), "a")).names
+    assert cycle(busy, tried) == [True, True]
     clock.now += 6
     busy.lapse()
     assert busy.wake_up.pending

@@ -29,6 +29,7 @@ from tests.cluster.webhook.makers import (
 )
 
 UNKNOWN = KnownGpus()
+T4S = KnownGpus(smallest_blocks=64, largest_blocks=64, most=1, models=frozenset({"Tesla T4"}))
 EVERYTHING = replace(HAMI, hide_gpus=True, runtime_class="nvidia")
 
 
@@ -37,6 +38,8 @@ EVERYTHING = replace(HAMI, hide_gpus=True, runtime_class="nvidia")
     [
         ({CORE: "30"}, SETTINGS, A100S, {CORE: "30", MEMORY: "48"}),  # of the smallest GPU, not of the largest
         ({CORE: "1"}, SETTINGS, A100S, {CORE: "1", MEMORY: "1"}),
+        ({CORE: "1"}, SETTINGS, T4S, {CORE: "1", MEMORY: "1"}),  # a share has no less than a block
+        ({CORE: "2"}, SETTINGS, T4S, {CORE: "2", MEMORY: "1"}),
         ({CORE: "30", MEMORY: "0"}, SETTINGS, A100S, {CORE: "30", MEMORY: "48"}),
         ({CORE: "30"}, SETTINGS, UNKNOWN, {CORE: "30"}),
         ({CORE: "30"}, replace(SETTINGS, share_memory=ShareMemory(False, 4)), UNKNOWN, {CORE: "30", MEMORY: "4"}),
@@ -62,6 +65,21 @@ def test_a_share_over_several_gpus_is_completed_for_each_of_them() -> None:
     }))  # fmt: skip
     assert asked(changed) == {CORE: "60", MEMORY: "96"}
     assert asked(changed, 1) == {CORE: "40", MEMORY: "8"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({CORE: "150"}, {CORE: "150", MEMORY: "240"}),  # more than one GPU's cores, and of each only a share
+        ({CORE: "200"}, {CORE: "200"}),
+        ({CORE: "61"}, {CORE: "61"}),  # no even parts, which `validate` says
+        ({CORE: "61", MEMORY: "8"}, {CORE: "61", MEMORY: "8"}),
+    ],
+)
+def test_what_is_asked_of_two_gpus_is_completed_where_each_gives_an_even_share(
+    limits: dict[str, str], expected: dict[str, str]
+) -> None:
+    assert asked(mutated(gpu_pod(limits, {"tencent.com/vcuda-gpus": "2"}))) == expected
 
 
 @pytest.mark.parametrize("kind", ["limits", "requests"])

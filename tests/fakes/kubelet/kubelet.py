@@ -7,6 +7,7 @@ container runtime, the source of pods and the record of calls outlive `kill`; al
 
 import random
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -211,10 +212,13 @@ class Kubelet:
     async def wait_registered(self, *resources: str, deadline_s: float = 10.0) -> None:
         for resource in resources:
             await self.changes.until(
-                lambda wanted=resource: self.allocatable(wanted) > 0,  # type: ignore[misc]
+                partial(self._is_offered, resource),
                 what=f"{resource} is registered and has healthy devices",
                 deadline_s=deadline_s,
             )
+
+    def _is_offered(self, resource: str) -> bool:
+        return self.allocatable(resource) > 0
 
     async def wait_allocatable(self, resource: str, count: int, *, deadline_s: float = 10.0) -> None:
         await self.changes.until(

@@ -10,7 +10,7 @@ from deviceplugin.model.cluster_pod import ClusterPod
 from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.bind.test_bind import chosen, hold
 from tests.cluster.extender.conftest import Clock
-from tests.cluster.extender.makers import ask, node, order, pod
+from tests.cluster.extender.makers import ask, node, order, pod, refused
 
 
 @pytest.fixture
@@ -153,6 +153,21 @@ async def test_what_filter_promised_anew_meanwhile_stays_promised_as_long_as_any
     clock.now += 31
     extender.lapse()
     assert hold(extender, "a", one) is None
+
+
+async def test_what_filter_promised_anew_is_not_ended_by_the_refusal_of_before(
+    extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
+) -> None:
+    """The pod still says so while it is tried again, and changes for other reasons."""
+    await doubt(extender, api, one, Fate.BROKEN_BEFORE)
+    clock.now += 50
+    known = refused(one, "500")
+    extender.put_pod(known)
+    assert extender.filter(ask(known, "a")).names == ("a",)
+    extender.put_pod(refused(one, "501"))
+    clock.now += 30
+    await extender.resolve()
+    assert hold(extender, "a", one) is Hold.RESERVED
 
 
 async def test_an_answer_that_is_older_than_the_next_binding_is_not_believed(

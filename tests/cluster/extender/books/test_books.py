@@ -164,6 +164,14 @@ def test_a_node_without_inventory_or_agent_is_unusable() -> None:
     assert (books.problem("a"), books.problem("b"), books.problem("c")) == (NO_INVENTORY, AGENT_AWAY, UNKNOWN_NODE)
 
 
+def test_a_node_whose_agent_goes_is_unusable_until_it_comes_back() -> None:
+    """Its annotation stays; kubelet takes away what the agent offered."""
+    books = books_with()
+    for cores, problem in ((200, None), (0, AGENT_AWAY), (200, None)):
+        books.put_node(replace(node("a"), cores=cores))
+        assert books.problem("a") is problem
+
+
 def test_ill_and_cordoned_gpus_take_no_new_work() -> None:
     books = books_with()
     books.put_node(node("a", 4, ill=[1], cordon=["2", "GPU-a-3"]))

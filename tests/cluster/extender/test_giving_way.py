@@ -1,0 +1,199 @@
+"""Which gangs give their reservations to a pod that fits nowhere else, and which may still be bound and do not.
+
+Kubernetes' own pod groups are placed in one cycle; others wait at Permit for the member that comes last.
+"""
+
+from dataclasses import replace
+
+from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.model.gang import Gang
+from tests.cluster.extender.api import MemoryApi
+from tests.cluster.extender.conftest import Clock
+from tests.cluster.extender.makers import ask, node, order, pod
+from tests.cluster.extender.rounds import AT_PERMIT, ONE_CYCLE, cycle, free, members
+
+
+async def test_a_group_that_is_tried_without_end_gives_way_to_whoever_fits_nowhere_else(
+    busy: Extender, clock: Clock
+) -> None:
+    """As kube-scheduler 1.36 does, many times a second."""
+    tried = members(ONE_CYCLE, 3)
+    for _ in range(20):
+        assert cycle(busy, tried) == [True, True, False]
+        clock.now += 0.02
+    assert busy.filter(ask(pod(cores=100, blocks=0), "a")).names == ("a",)
+    assert not busy.wake_up.pending, "the group itself would be woken, and what it gave up is taken"
+    assert cycle(busy, tried) == [True, False, False]
+
+
+async def test_all_that_a_group_has_gives_way_also_what_an_earlier_round_left(busy: Extender) -> None:
+    """The round is under way: one member was asked about again, the other is still to come."""
+    first, second = tried = members(ONE_CYCLE, 2)
+    assert cycle(busy, tried) == [True, True]
+    assert cycle(busy, [first]) == [True]
+    assert busy.filter(ask(pod(cores=200, blocks=0), "a")).names == ("a",)
+    assert not list(busy.books.holdings(second.uid))
+
+
+async def test_every_gang_that_was_given_up_gives_way_at_once(busy: Extender) -> None:
+    for name in ("g", "other"):
+        gang = members(Gang("d", name, waits=False), 1)
+        for _ in range(2):
+            assert cycle(busy, gang) == [True]
+    assert busy.filter(ask(pod(cores=200, blocks=0), "a")).names == ("a",)
+
+
+async def test_a_group_that_is_tried_long_after_its_time_is_tried_for_the_first_time(
+    busy: Extender, clock: Clock
+) -> None:
+    """Its Bindings may be on their way when the next pod is asked about."""
+    tried = members(ONE_CYCLE, 2)
+    assert cycle(busy, tried) == [True, True]
+    clock.now += 6
+    assert cycle(busy, tried) == [True, True]
+    assert not busy.filter(ask(pod(cores=100, blocks=0), "a")).names
+
+
+async def test_a_group_that_others_refuse_again_and_again_gives_way_too(busy: Extender, clock: Clock) -> None:
+    """Its last member fits no node's CPUs, and the extender is not asked about it."""
+    tried = members(ONE_CYCLE, 2)
+    single = pod(cores=100, blocks=0)
+    assert cycle(busy, tried) == [True, True]
+    assert not busy.filter(ask(single, "a")).names, "they may be on their way to be bound"
+    assert cycle(busy, tried) == [True, True]
+    assert busy.filter(ask(single, "a")).names == ("a",)
+
+
+async def test_a_group_that_gave_way_is_tried_anew_whichever_member_comes_first(busy: Extender) -> None:
+    """All of it is decided in one cycle, so no late member starts without the others."""
+    first, second, third = tried = members(ONE_CYCLE, 3)
+    for _ in range(2):
+        assert cycle(busy, tried) == [True, True, False]
+    assert busy.filter(ask(pod(cores=100, blocks=0), "a")).names == ("a",)
+    assert cycle(busy, [third, first, second]) == [True, False, False]
+
+
+async def test_a_gang_does_not_give_way_where_there_is_room_elsewhere(busy: Extender) -> None:
+    busy.put_node(node("b", 1))
+    tried = members(ONE_CYCLE, 3)
+    for _ in range(2):
+        cycle(busy, tried)
+    assert busy.filter(ask(pod(cores=100, blocks=0), "a", "b")).names == ("b",)
+    assert free(busy) == 0
+
+
+async def test_a_gang_that_waits_at_permit_gives_way_to_nobody_while_all_were_placed(busy: Extender) -> None:
+    tried = members(AT_PERMIT, 2)
+    for _ in range(2):
+        assert cycle(busy, tried) == [True, True]
+        assert not busy.filter(ask(pod(cores=100, blocks=0), "a")).names
+
+
+async def test_a_gang_at_permit_of_which_a_member_was_refused_gives_way_as_a_whole(busy: Extender) -> None:
+    """Were the member that comes late placed, it would start the gang without those that gave way."""
+    first, second, third = tried = members(AT_PERMIT, 3)
+    assert cycle(busy, tried) == [True, True, False]
+    single = pod(cores=100, blocks=0)
+    assert busy.filter(ask(single, "a")).names == ("a",)
+    answer = busy.filter(ask(third, "a"))
+    assert answer.failed == {"a": "other members of its gang gave way to pods that could start"}
+
+    explained = await busy.explain("d", third.pod.ref.name)
+    assert explained is not None
+    assert explained.nodes[0].change.startswith("its scheduler must try the gang anew")
+
+    busy.drop_pod(single.uid)
+    assert cycle(busy, [second, third, first]) == [True, True, False], (
+        "tried anew, since a placed member is asked about"
+    )
+
+
+async def test_a_gang_at_permit_whose_refused_member_found_a_node_after_all_gives_way_to_nobody(busy: Extender) -> None:
+    """It was tried again without the others, and now all of them are placed."""
+    guest = pod(cores=100, blocks=0)
+    assert busy.filter(ask(guest, "a")).names
+    first, second = tried = members(AT_PERMIT, 2)
+    assert cycle(busy, tried) == [True, False]
+    busy.drop_pod(guest.uid)
+    assert cycle(busy, [second]) == [True]
+    assert not busy.filter(ask(pod(cores=100, blocks=0), "a")).names
+    assert list(busy.books.holdings(first.uid))
+
+
+async def test_a_gang_at_permit_gives_way_in_every_round(busy: Extender) -> None:
+    """Also where the member that does not fit comes before others that do."""
+    first, last = members(AT_PERMIT, 2)
+    large = pod(cores=200, blocks=0, gang=AT_PERMIT)
+    for _ in range(3):
+        assert cycle(busy, [first, large, last]) == [True, False, True]
+        single = pod(cores=100, blocks=0)
+        assert busy.filter(ask(single, "a")).names == ("a",)
+        busy.drop_pod(single.uid)
+
+
+async def test_a_refused_member_that_is_gone_speaks_for_its_gang_no_more(busy: Extender) -> None:
+    tried = members(AT_PERMIT, 3)
+    assert cycle(busy, tried) == [True, True, False]
+    busy.drop_pod(tried[2].uid)
+    assert not busy.filter(ask(pod(cores=100, blocks=0), "a")).names
+
+
+async def test_a_gang_at_permit_that_is_tried_anew_gives_way_only_when_a_member_is_refused_again(
+    busy: Extender,
+) -> None:
+    tried = members(AT_PERMIT, 3)
+    assert cycle(busy, tried) == [True, True, False]
+    assert cycle(busy, tried[:2]) == [True, True]
+    single = pod(cores=100, blocks=0)
+    assert not busy.filter(ask(single, "a")).names
+    assert cycle(busy, tried[2:]) == [False]
+    assert busy.filter(ask(single, "a")).names == ("a",)
+
+
+async def test_a_gang_that_has_nothing_to_give_is_not_told_to_wait(busy: Extender) -> None:
+    """Else its members would be refused for ever: none that was placed can be asked about again."""
+    guests = [pod(cores=100, blocks=0) for _ in range(2)]
+    assert all(busy.filter(ask(each, "a")).names for each in guests)
+    tried = members(AT_PERMIT, 2)
+    assert cycle(busy, tried) == [False, False]
+    assert not busy.filter(ask(pod(), "a")).names
+    for each in guests:
+        busy.drop_pod(each.uid)
+    assert cycle(busy, tried) == [True, True]
+
+
+async def test_a_gang_that_keeps_what_it_has_is_not_told_to_wait_either(busy: Extender) -> None:
+    """Its first member is about to be bound."""
+    guest = pod(cores=100, blocks=0)
+    assert busy.filter(ask(guest, "a")).names
+    first, second = tried = members(AT_PERMIT, 2)
+    assert cycle(busy, tried) == [True, False]
+    busy.put_pod(replace(first, nominated_node="a", pod=replace(first.pod, resource_version="2")))
+    assert not busy.filter(ask(pod(), "a")).names
+    busy.drop_pod(guest.uid)
+    assert cycle(busy, [second]) == [True]
+
+
+async def test_of_two_refused_members_the_one_that_is_left_speaks_for_its_gang(busy: Extender) -> None:
+    tried = members(AT_PERMIT, 4)
+    assert cycle(busy, tried) == [True, True, False, False]
+    busy.drop_pod(tried[2].uid)
+    assert busy.filter(ask(pod(cores=100, blocks=0), "a")).names == ("a",)
+
+
+async def test_a_group_of_which_some_may_be_enough_gives_way_to_nobody_before_it_is_tried_again(
+    busy: Extender, api: MemoryApi
+) -> None:
+    """It may need two of its three; the Bindings of these are on their way when the next pod is asked about."""
+    tried = members(ONE_CYCLE, 3)
+    api.pods = {each.uid: each for each in tried}
+    assert cycle(busy, tried) == [True, True, False]
+    assert not busy.filter(ask(pod(cores=100, blocks=0), "a")).names
+    for each in tried[:2]:
+        assert await busy.bind(order(each, "a")) == ""
+
+
+async def test_a_gang_does_not_give_way_to_its_own_members(busy: Extender) -> None:
+    tried = members(ONE_CYCLE, 4)
+    for _ in range(3):
+        assert cycle(busy, tried) == [True, True, False, False]
