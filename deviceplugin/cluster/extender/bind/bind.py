@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from deviceplugin.cluster.extender.bind.binding import binding_annotations
+from deviceplugin.cluster.extender.bind.binding import binding_annotations, written_allocation
 from deviceplugin.cluster.extender.bind.carry_out import Api, CarryOut
 from deviceplugin.cluster.extender.bind.unconfirmed import Unconfirmed
 from deviceplugin.cluster.extender.books.books import Books
@@ -135,7 +135,7 @@ class Bind:
                 request=asked,
                 needs=self._books.needs_of(uid),
             )
-        committed = replace(held, hold=Hold.COMMITTED, expires=NEVER)
+        committed = replace(held, hold=Hold.COMMITTED, expires=NEVER, written=written_allocation(held))
         annotations = binding_annotations(committed, book.inventory, now_ns=self._wall_ns(), names=self._settings.names)
         self._books.hold(committed)
         return annotations

@@ -12,17 +12,23 @@ from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.units import ResourceNames
 
 
+def written_allocation(held: Holding) -> text.WrittenAllocation:
+    shares = {each.owner.name: each.shares for each in held.allocations}
+    allocation = text.PodAllocation(held.pod.uid, shares)
+    return text.WrittenAllocation(allocation, text.format_allocation(allocation))
+
+
 def binding_annotations(
     held: Holding, inventory: Inventory | None, *, now_ns: int, names: ResourceNames
 ) -> dict[str, str]:
     """GPU indices are written for app containers only: that is what they count."""
     known = AnnotationNames(names.domain)
-    shares = {each.owner.name: each.shares for each in held.allocations}
+    written = held.written or written_allocation(held)
     out = {
         known.predicate_time: text.format_predicate_time(now_ns),
         known.predicate_node: held.node,
         known.gpu_assigned: text.format_assigned(False),
-        known.allocation: text.format_allocation(text.PodAllocation(held.pod.uid, shares)),
+        known.allocation: written.text,
     }
     minors = {gpu.uuid: gpu.minor for gpu in inventory.gpus} if inventory else {}
     for each in held.allocations:
