@@ -27,7 +27,9 @@ from deviceplugin.placement.workload import TaskKind, Workload
 _SCALE = 1 << 20
 _MOST_KEPT = 200_000
 _MOST_GROUNDS = 50_000
-_MOST_PARTS = 20_000
+_MOST_PARTS = 8_000
+_NEVER = CORES_PER_GPU + 1
+"""More cores than a GPU has."""
 _AMPLE = Spare(1 << 62, 1 << 62)
 """Beside a node of which somebody else counts CPU and memory."""
 
@@ -58,13 +60,11 @@ class _Group:
     weight: int
     size: int
 
-    def fits(self, card: Card) -> int:
-        """How many such tasks could have their part of this GPU side by side."""
-        kind, cores, blocks = card
-        if kind not in self.open_to or (self.cores == CORES_PER_GPU and blocks < kind.blocks):
-            return 0
-        count = cores // self.cores
-        return min(count, blocks // self.blocks) if self.blocks else count
+    def wants(self, kind: Kind) -> tuple[int, int]:
+        """Cores and blocks of a GPU of this kind: a whole one has all of its own, and one not open never enough."""
+        if kind not in self.open_to:
+            return (_NEVER, 0)
+        return (self.cores, max(self.blocks, kind.blocks) if self.cores == CORES_PER_GPU else self.blocks)
 
 
 class _Room(NamedTuple):
@@ -78,11 +78,12 @@ class _Room(NamedTuple):
 class _Groups:
     """All groups of the tasks that GPUs of some kinds are open to; what one card is for each of them is kept."""
 
-    __slots__ = ("_groups", "_parts")
+    __slots__ = ("_groups", "_parts", "_wants")
 
     def __init__(self, groups: tuple[_Group, ...]) -> None:
         self._groups = groups
         self._parts: dict[Card, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._wants: dict[Kind, tuple[tuple[int, int], ...]] = {}
 
     def rooms(self, cards: Cards, *, single: bool, several: bool) -> tuple[_Room, ...]:
         """Written for speed: a pod of a new shape makes new cards of every node."""
@@ -102,8 +103,12 @@ class _Groups:
         """For each group how many of its tasks fit, and the free cores where one does."""
         if len(self._parts) >= _MOST_PARTS:
             self._parts.clear()
-        fits = tuple(group.fits(card) for group in self._groups)
-        found = self._parts[card] = (fits, tuple(card.cores if count else 0 for count in fits))
+        kind, cores, free = card
+        wants = self._wants.get(kind)
+        if wants is None:
+            wants = self._wants[kind] = tuple(group.wants(kind) for group in self._groups)
+        fits = tuple([min(cores // own, free // blocks) if blocks else cores // own for own, blocks in wants])
+        found = self._parts[card] = (fits, tuple([cores if count else 0 for count in fits]))
         return found
 
 
