@@ -51,6 +51,14 @@ class PodAllocation:
 
 
 @dataclass(frozen=True, slots=True)
+class WrittenAllocation:
+    """An allocation and its text, for whoever wrote it and need not read the same words again."""
+
+    allocation: PodAllocation
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerGrant:
     """What the annotations of Allocate's answer say, for readers that speak CRI: cores, bytes, device minors."""
 

@@ -26,15 +26,18 @@ class Believed:
         return self.allocation.containers.get(container, ()) if self.allocation is not None else ()
 
 
-def believed(pod: Pod, names: AnnotationNames) -> Believed:
-    """What `vcuda-allocation` says, if it was written for this very pod and this very node."""
+def believed(pod: Pod, names: AnnotationNames, *, own: text.WrittenAllocation | None = None) -> Believed:
+    """What `vcuda-allocation` says, if it was written for this very pod and this very node.
+
+    `own` is what the caller wrote itself: word for word the same is not parsed again.
+    """
     written = pod.annotations.get(names.allocation)
     if written is None:
         return Believed()
     if not _names_its_node(pod, names):
         return Believed(doubt=f"annotation {names.allocation} was written for another node; it is not believed")
     try:
-        found = text.parse_allocation(written)
+        found = own.allocation if own is not None and own.text == written else text.parse_allocation(written)
     except ParseError as error:
         return Believed(doubt=error.message)
     if found.pod not in {pod.ref.uid, pod.api_uid}:

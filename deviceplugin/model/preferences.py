@@ -73,23 +73,26 @@ class GpuFilter:
         return not self.models or any(each.lower() in name for each in self.models)
 
 
+ANY_GPU = GpuFilter()
+
+
 @dataclass(frozen=True, slots=True)
 class Preferences:
     """None: as the scheduler is set."""
 
     node: NodePolicy | None = None
     gpu: GpuPolicy | None = None
-    gpus: GpuFilter = GpuFilter()
+    gpus: GpuFilter = ANY_GPU
 
 
-ANY_GPU = GpuFilter()
 NO_PREFERENCES = Preferences()
 _Word = TypeVar("_Word", NodePolicy, GpuPolicy)
 
 
 def parse_preferences(annotations: Mapping[str, str], names: AnnotationNames) -> Preferences:
     """Reads them all; ParseError for a wrong word in an annotation of our own names."""
-    if not any(name in annotations for name in (*names.preferences, *FOREIGN)):
+    written = annotations.keys()
+    if written.isdisjoint(names.preferences) and written.isdisjoint(FOREIGN):
         return NO_PREFERENCES
     return Preferences(
         node=_policy(NodePolicy, annotations, names.node_policy, _HAMI_NODE_POLICY),

@@ -78,7 +78,8 @@ class Survey:
 
 def survey(request: Request, snapshot: Snapshot, rules: Rules = NO_RULES) -> Survey:
     views = sorted(snapshot.gpus, key=_order)
-    judged = [(view, _obstacle(request, view, rules)) for view in views]
+    is_share, cores, blocks = request.kind is RequestKind.SHARE, request.cores_per_gpu, request.blocks_per_gpu
+    judged = [(view, _obstacle(view, rules, is_share=is_share, cores=cores, blocks=blocks)) for view in views]
     candidates = Candidates(
         request=request,
         views=tuple(view for view, obstacle in judged if obstacle is None),
@@ -92,20 +93,21 @@ def _order(view: GpuView) -> tuple[int, GpuUuid]:
     return (view.gpu.minor, view.gpu.uuid)
 
 
-def _obstacle(request: Request, view: GpuView, rules: Rules) -> Obstacle | None:
+def _obstacle(view: GpuView, rules: Rules, *, is_share: bool, cores: int, blocks: int) -> Obstacle | None:
+    """`cores` and `blocks` are of each GPU."""
     if (ruled_out := _against(view, rules)) is not None:
         return ruled_out
     if (ill := broken(view)) is not None:
         return ill
-    if request.blocks_per_gpu > view.gpu.blocks:
+    if blocks > view.gpu.blocks:
         return Obstacle.SMALL
-    if request.kind is not RequestKind.SHARE:
+    if not is_share:
         return None if view.is_whole else Obstacle.IN_USE
     if view.gpu.compute_mode is ComputeMode.EXCLUSIVE_PROCESS:
         return Obstacle.EXCLUSIVE
-    if request.cores_per_gpu > view.free_cores:
+    if cores > view.free_cores:
         return Obstacle.CORES
-    return Obstacle.MEMORY if request.blocks_per_gpu > view.free_blocks else None
+    return Obstacle.MEMORY if blocks > view.free_blocks else None
 
 
 def is_open(view: GpuView, rules: Rules) -> bool:

@@ -14,7 +14,7 @@ Invariant: the growth by a pod is the fragmentation after it less that before it
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,6 +27,9 @@ from deviceplugin.placement.workload import TaskKind, Workload
 _SCALE = 1 << 20
 _MOST_KEPT = 200_000
 _MOST_GROUNDS = 50_000
+_MOST_PARTS = 8_000
+_NEVER = CORES_PER_GPU + 1
+"""More cores than a GPU has."""
 _AMPLE = Spare(1 << 62, 1 << 62)
 """Beside a node of which somebody else counts CPU and memory."""
 
@@ -45,7 +48,7 @@ class _Group:
     """Kinds of task that want the same of GPUs and may use the same cards; each with CPU, memory and weight.
 
     `cores` and `blocks` are of each of `gpus`; a whole GPU has all its memory free. `most` has the largest CPU and the
-    largest memory of all members, `weight` what they weigh together.
+    largest memory of all members, `weight` what they weigh together. `size`: cores of one task.
     """
 
     gpus: int
@@ -55,22 +58,13 @@ class _Group:
     members: tuple[tuple[int, int, int], ...]
     most: tuple[int, int]
     weight: int
+    size: int
 
-    def room(self, cards: Cards) -> tuple[int, int]:
-        """How many such tasks fit on the GPUs side by side, and the free cores of the GPUs that one could go to."""
-        wanted, blocks, open_to = self.cores, self.blocks, self.open_to
-        is_whole = wanted == CORES_PER_GPU
-        alone, fits = 0, []
-        for kind, cores, free_blocks in cards:
-            count = cores // wanted
-            if not count or kind not in open_to or (is_whole and free_blocks < kind.blocks):
-                continue
-            if blocks and (count := min(count, free_blocks // blocks)) == 0:
-                continue
-            fits.append(count)
-            alone += cores
-        sets = _sets(fits, self.gpus)
-        return (sets, alone) if sets else (0, 0)
+    def wants(self, kind: Kind) -> tuple[int, int]:
+        """Cores and blocks of a GPU of this kind: a whole one has all of its own, and one not open never enough."""
+        if kind not in self.open_to:
+            return (_NEVER, 0)
+        return (self.cores, max(self.blocks, kind.blocks) if self.cores == CORES_PER_GPU else self.blocks)
 
 
 class _Room(NamedTuple):
@@ -79,6 +73,43 @@ class _Room(NamedTuple):
     group: _Group
     sets: int
     cores: int
+
+
+class _Groups:
+    """All groups of the tasks that GPUs of some kinds are open to; what one card is for each of them is kept."""
+
+    __slots__ = ("_groups", "_parts", "_wants")
+
+    def __init__(self, groups: tuple[_Group, ...]) -> None:
+        self._groups = groups
+        self._parts: dict[Card, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._wants: dict[Kind, tuple[tuple[int, int], ...]] = {}
+
+    def rooms(self, cards: Cards, *, single: bool, several: bool) -> tuple[_Room, ...]:
+        """Written for speed: a pod of a new shape makes new cards of every node."""
+        if not cards:
+            return ()
+        parts = [self._parts.get(card) or self._part(card) for card in cards]
+        fits, cores = zip(*[part[0] for part in parts], strict=True), zip(*[part[1] for part in parts], strict=True)
+        rooms: list[_Room] = []
+        for group, counts, free in zip(self._groups, fits, cores, strict=True):
+            if single if group.gpus == 1 else several:
+                sets = sum(counts) if group.gpus == 1 else _sets(counts, group.gpus)
+                if sets:
+                    rooms.append(_Room(group, sets, sum(free)))
+        return tuple(rooms)
+
+    def _part(self, card: Card) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """For each group how many of its tasks fit, and the free cores where one does."""
+        if len(self._parts) >= _MOST_PARTS:
+            self._parts.clear()
+        kind, cores, free = card
+        wants = self._wants.get(kind)
+        if wants is None:
+            wants = self._wants[kind] = tuple(group.wants(kind) for group in self._groups)
+        fits = tuple([min(cores // own, free // blocks) if blocks else cores // own for own, blocks in wants])
+        found = self._parts[card] = (fits, tuple([cores if count else 0 for count in fits]))
+        return found
 
 
 class Ground:
@@ -90,18 +121,20 @@ class Ground:
         self.free = free_cores(cards)
         self._rooms = rooms
         self._whole = 2 * weight * self.free
-        self._enough = (
-            max((group.most[0] * sets for group, sets, _ in rooms), default=0),
-            max((group.most[1] * sets for group, sets, _ in rooms), default=0),
-        )
-        self._ample: Usable | None = None
+        cpu = memory = alone = together = 0
+        for group, sets, cores in rooms:
+            most = group.most
+            cpu = max(cpu, most[0] * sets)
+            memory = max(memory, most[1] * sets)
+            alone += group.weight * cores
+            together += group.weight * sets * group.size
+        self._enough = (cpu, memory)
+        self._ample = Usable(alone, together)
 
     def usable(self, cpu: int, memory: int) -> Usable:
         """Beside so much; most nodes have more than any tasks on their GPUs could need."""
         if cpu < self._enough[0] or memory < self._enough[1]:
             return _counted(self._rooms, cpu, memory)
-        if self._ample is None:
-            self._ample = _counted(self._rooms, cpu, memory)
         return self._ample
 
     def value(self, cpu: int, memory: int) -> int:
@@ -109,7 +142,7 @@ class Ground:
         return self._whole - alone - together
 
 
-def _sets(fits: list[int], size: int) -> int:
+def _sets(fits: Sequence[int], size: int) -> int:
     """How many sets of so many different GPUs there are, where each GPU may be in as many sets as it fits."""
     sets = sum(fits) // size
     while sets and size > 1 and sum(min(count, sets) for count in fits) < sets * size:
@@ -124,7 +157,7 @@ class Fragmentation:
         rate = weigh or by_rate
         self._kinds = tuple((kind, count * rate(kind.request)) for kind, count in workload.kinds)
         self.weight = sum(weight for _, weight in self._kinds)
-        self._groups: dict[frozenset[Kind], tuple[_Group, ...]] = {}
+        self._groups: dict[frozenset[Kind], _Groups] = {}
         self._known: dict[Cards, Usable] = {}
         self._grounds: dict[Cards, Ground] = {}
         self._alone: dict[Card, Usable] = {}
@@ -157,7 +190,7 @@ class Fragmentation:
         if found is None:
             if len(self._grounds) >= _MOST_GROUNDS:
                 self._grounds.clear()
-            found = self._grounds[cards] = Ground(cards, self._rooms_in(_free(cards)), self.weight)
+            found = self._grounds[cards] = Ground(cards, self._rooms_in(cards), self.weight)
         return found
 
     def _of_cards(self, cards: Cards) -> Usable:
@@ -183,27 +216,22 @@ class Fragmentation:
         return _counted(self._rooms_in(cards, single=single, several=several), spare.cpu_milli, spare.memory_mib)
 
     def _rooms_in(self, cards: Cards, *, single: bool = True, several: bool = True) -> tuple[_Room, ...]:
-        rooms: list[_Room] = []
-        for group in self._groups_for(frozenset(card.kind for card in cards)):
-            if single if group.gpus == 1 else several:
-                sets, cores = group.room(cards)
-                if sets:
-                    rooms.append(_Room(group, sets, cores))
-        return tuple(rooms)
+        groups = self._groups_for(frozenset([card[0] for card in cards]))
+        return groups.rooms(cards, single=single, several=several)
 
-    def _groups_for(self, kinds: frozenset[Kind]) -> tuple[_Group, ...]:
+    def _groups_for(self, kinds: frozenset[Kind]) -> _Groups:
         found = self._groups.get(kinds)
         if found is None:
             found = self._groups[kinds] = self._group(kinds)
         return found
 
-    def _group(self, kinds: frozenset[Kind]) -> tuple[_Group, ...]:
+    def _group(self, kinds: frozenset[Kind]) -> _Groups:
         members: dict[tuple[Request, frozenset[Kind]], list[tuple[int, int, int]]] = {}
         for task, weight in self._kinds:
             if open_to := frozenset(kind for kind in kinds if _admits(task, kind)):
                 own = (task.needs.cpu_milli, task.needs.memory_mib, weight)
                 members.setdefault((task.request, open_to), []).append(own)
-        return tuple(_group(request, open_to, tuple(own)) for (request, open_to), own in members.items())
+        return _Groups(tuple(_group(request, open_to, tuple(own)) for (request, open_to), own in members.items()))
 
 
 def _group(request: Request, open_to: frozenset[Kind], members: tuple[tuple[int, int, int], ...]) -> _Group:
@@ -215,6 +243,7 @@ def _group(request: Request, open_to: frozenset[Kind], members: tuple[tuple[int,
         members,
         most=(max(cpu for cpu, _, _ in members), max(memory for _, memory, _ in members)),
         weight=sum(weight for _, _, weight in members),
+        size=request.gpus * request.cores_per_gpu,
     )
 
 
@@ -223,7 +252,7 @@ def _counted(rooms: tuple[_Room, ...], cpu_free: int, memory_free: int) -> Usabl
     alone = together = 0
     cpu_free, memory_free = max(0, cpu_free), max(0, memory_free)
     for group, sets, cores in rooms:
-        size = group.gpus * group.cores
+        size = group.size
         if group.most[0] * sets <= cpu_free and group.most[1] * sets <= memory_free:
             alone += group.weight * cores
             together += group.weight * sets * size

@@ -43,7 +43,10 @@ _Reached = Reason | Cards | None
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """Everything that the score of a node depends on, besides the node."""
+    """Everything that the score of a node depends on, besides the node.
+
+    `share`: cores and blocks, where they alone say what is left of a node's totals, whichever its GPUs are.
+    """
 
     pod: PodRequest
     gate: Gate
@@ -51,16 +54,7 @@ class _Task:
     needs: Spare
     node_policy: NodePolicy
     gpu_policy: GpuPolicy
-
-    @property
-    def share(self) -> tuple[int, int] | None:
-        """Cores and blocks, where they alone say what is left of a node's totals, whichever its GPUs are."""
-        if len(self.pod.containers) != 1 or self.node_policy is NodePolicy.FRAGMENTATION:
-            return None
-        asked = self.pod.containers[0].request
-        if asked.kind is not RequestKind.SHARE:
-            return None
-        return (asked.gpus * asked.cores_per_gpu, asked.gpus * asked.blocks_per_gpu)
+    share: tuple[int, int] | None
 
     def against(self, state: NodeState, alike: "_Alike") -> Reason | None:
         """What the gate needs of a node has been calculated for the first of those that are alike."""
@@ -197,7 +191,8 @@ class NodeScorer:
         """The pod's own preferences win over both policies; `needs` counts only on nodes that have a `spare`."""
         own = pod.preferences
         gpus = own.gpu or gpu_policy
-        task = _Task(pod, Gate(pod), Foresight(pod, gpus), needs, own.node or node_policy, gpus)
+        nodes = own.node or node_policy
+        task = _Task(pod, Gate(pod), Foresight(pod, gpus), needs, nodes, gpus, _share(pod, nodes))
         ranked, refused = self._look(task, states)
         for name in _best_first(ranked):
             placed = _placed(task, self._nodes[name][0], prefer)
@@ -305,6 +300,15 @@ class NodeScorer:
             alike.reached[on_gpus] = task.after(alike.cards) if against is None else against
             self._kept += 1
         return alike.reached[on_gpus]
+
+
+def _share(pod: PodRequest, policy: NodePolicy) -> tuple[int, int] | None:
+    if len(pod.containers) != 1 or policy is NodePolicy.FRAGMENTATION:
+        return None
+    asked = pod.containers[0].request
+    if asked.kind is not RequestKind.SHARE:
+        return None
+    return (asked.gpus * asked.cores_per_gpu, asked.gpus * asked.blocks_per_gpu)
 
 
 def _best_first(ranked: Mapping[str, Score]) -> Iterable[str]:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.placement.candidates import Rules, is_open
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.occupancy import Occupancy, occupied
 from deviceplugin.placement.snapshot import GpuView, Snapshot
@@ -27,6 +28,7 @@ class Tally:
         self._empty = tuple(
             GpuView(gpu, CORES_PER_GPU, gpu.blocks, 0, inventory.health_of(gpu.uuid)) for gpu in inventory.gpus
         )
+        self._open = [is_open(view, Rules(cordoned=cordoned)) for view in self._empty]
         self._places = {view.gpu.uuid: place for place, view in enumerate(self._empty)}
         self._views = list(self._empty)
         self._taken = [(0, 0)] * len(self._empty)
@@ -50,6 +52,28 @@ class Tally:
         for held in absent:
             self._add(held, 1)
         return NodeState(self._name, snapshot, share_mode=self._share_mode, cordoned=self._cordoned)
+
+    def fits(self, pod: PodUid) -> bool:
+        """Whether all that the pod holds is on GPUs that work may land on, and free there but for the pod itself.
+
+        The pod is counted already: what it holds of a GPU is free without it where all together do not hold too much.
+        """
+        for uuid, own in self._held[pod].items():
+            place = self._places.get(uuid)
+            if place is None or not self._open[place]:
+                return False
+            (cores, blocks), whole = self._taken[place], self._empty[place]
+            if (own.cores and cores > whole.free_cores) or (own.blocks and blocks > whole.free_blocks):
+                return False
+        return True
+
+    @property
+    def is_overbooked(self) -> bool:
+        """Whether of some GPU more is held than it has."""
+        return any(
+            cores > whole.free_cores or blocks > whole.free_blocks
+            for (cores, blocks), whole in zip(self._taken, self._empty, strict=True)
+        )
 
     def _add(self, held: Mapping[GpuUuid, Occupancy], sign: int) -> None:
         """GPUs that the node does not have are held of nobody."""

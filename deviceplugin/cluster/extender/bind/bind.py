@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from deviceplugin.cluster.extender.bind.binding import binding_annotations, still_fits
+from deviceplugin.cluster.extender.bind.binding import binding_annotations, written_allocation
 from deviceplugin.cluster.extender.bind.carry_out import Api, CarryOut
 from deviceplugin.cluster.extender.bind.unconfirmed import Unconfirmed
 from deviceplugin.cluster.extender.books.books import Books
@@ -102,9 +102,8 @@ class Bind:
         uid = order.pod.uid
         if self._books.is_over(uid):
             return f"pod {order.pod} has ended or was deleted"
-        bound = self._books.bound_to(uid)
-        if bound is None and any(held.hold is Hold.COMMITTED for held in self._books.holdings(uid)):
-            bound = next(held.node for held in self._books.holdings(uid) if held.hold is Hold.COMMITTED)
+        nodes = {held.hold: held.node for held in self._books.holdings(uid)}
+        bound = nodes.get(Hold.BOUND) or nodes.get(Hold.COMMITTED)
         if bound is None:
             return None
         return "" if bound == order.node else f"pod {order.pod} is bound to node {bound} already"
@@ -115,9 +114,8 @@ class Bind:
         self._books.lapse()
         if (problem := self._books.problem(node)) is not None:
             raise CapacityError(f"pod {order.pod} cannot be bound to node {node}: {problem.text}")
-        state = self._books.nodes[node].state_without({uid})
-        held = self._books.on(node, uid)
-        fits = held is not None and still_fits(held.allocations, state)
+        book, held = self._books.nodes[node], self._books.on(node, uid)
+        fits = held is not None and book.still_fits(uid)
         if held is not None and held.hold is Hold.DOUBTFUL and not fits:
             raise CapacityError(
                 f"pod {order.pod} cannot be bound to node {node} again: the GPUs that an earlier Binding without an "
@@ -125,6 +123,7 @@ class Bind:
             )
         if held is None or not fits:
             prefer = {uuid for each in held.allocations for uuid in each.uuids} if held else set()
+            state = book.state_without({uid})
             placed = place_pod(asked, state, policy=self._settings.gpu_policy, prefer=prefer)
             priority = held.priority if held else 0
             held = Holding(
@@ -136,9 +135,8 @@ class Bind:
                 request=asked,
                 needs=self._books.needs_of(uid),
             )
-        committed = replace(held, hold=Hold.COMMITTED, expires=NEVER)
-        inventory = self._books.nodes[node].inventory
-        annotations = binding_annotations(committed, inventory, now_ns=self._wall_ns(), names=self._settings.names)
+        committed = replace(held, hold=Hold.COMMITTED, expires=NEVER, written=written_allocation(held))
+        annotations = binding_annotations(committed, book.inventory, now_ns=self._wall_ns(), names=self._settings.names)
         self._books.hold(committed)
         return annotations
 

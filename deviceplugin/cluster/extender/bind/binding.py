@@ -1,19 +1,21 @@
-"""What a Binding carries besides the node's name, and whether what it gives is still there.
+"""What a Binding carries besides the node's name.
 
 In: what was committed for a pod. Out: annotations in the lineage's forms and ours; the node's agent carries out exactly
 that. Pure.
 """
 
-from collections.abc import Iterable
-
 from deviceplugin.cluster.extender.books.holding import Holding
 from deviceplugin.model import annotations as text
-from deviceplugin.model.allocation import Allocation, ContainerRole
+from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.units import ResourceNames
-from deviceplugin.placement.node_state import NodeState
-from deviceplugin.placement.occupancy import occupied
+
+
+def written_allocation(held: Holding) -> text.WrittenAllocation:
+    shares = {each.owner.name: each.shares for each in held.allocations}
+    allocation = text.PodAllocation(held.pod.uid, shares)
+    return text.WrittenAllocation(allocation, text.format_allocation(allocation))
 
 
 def binding_annotations(
@@ -21,12 +23,12 @@ def binding_annotations(
 ) -> dict[str, str]:
     """GPU indices are written for app containers only: that is what they count."""
     known = AnnotationNames(names.domain)
-    shares = {each.owner.name: each.shares for each in held.allocations}
+    written = held.written or written_allocation(held)
     out = {
         known.predicate_time: text.format_predicate_time(now_ns),
         known.predicate_node: held.node,
         known.gpu_assigned: text.format_assigned(False),
-        known.allocation: text.format_allocation(text.PodAllocation(held.pod.uid, shares)),
+        known.allocation: written.text,
     }
     minors = {gpu.uuid: gpu.minor for gpu in inventory.gpus} if inventory else {}
     for each in held.allocations:
@@ -34,13 +36,3 @@ def binding_annotations(
         if each.role is ContainerRole.APP and indices:
             out[known.gpu_indices(each.index)] = text.format_gpu_indices(indices)
     return out
-
-
-def still_fits(allocations: Iterable[Allocation], state: NodeState) -> bool:
-    """Whether all of it is free on GPUs that work may land on."""
-    views = {view.gpu.uuid: view for view in state.open_gpus.views}
-    for uuid, held in occupied(allocations).items():
-        view = views.get(uuid)
-        if view is None or held.cores > view.free_cores or held.blocks > view.free_blocks:
-            return False
-    return True

@@ -198,7 +198,7 @@ class Books:
         last, self._told[uid] = self._told.get(uid), pod
         if last is not None and _says_the_same(last, pod) and self._where.get(uid) == (node,):
             return  # as kubelet's reports do, of which there are several for every pod
-        found = bound_holding(pod, self._names)
+        found = bound_holding(pod, self._names, sent=known)
         if known != found:
             self._enter(found)
         for other in tuple(self.holdings(uid)):

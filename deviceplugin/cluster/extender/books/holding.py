@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef
 from deviceplugin.model.annotation_names import AnnotationNames
-from deviceplugin.model.annotations import PodAllocation
+from deviceplugin.model.annotations import PodAllocation, WrittenAllocation
 from deviceplugin.model.belief import believed
 from deviceplugin.model.cluster_pod import ClusterPod, ScheduledCondition
 from deviceplugin.model.compute import Compute
@@ -22,6 +22,7 @@ from deviceplugin.model.request import Request
 from deviceplugin.model.units import ResourceNames
 
 NEVER = math.inf
+_NOWHERE: tuple[ContainerRequest, ...] = ()
 
 
 class Hold(enum.Enum):
@@ -38,6 +39,7 @@ class Holding:
     """`expires` is a time of the monotonic clock; what is bound never does.
 
     `request` is what placement was asked, where it was ours; `needs` is of CPU and memory, None where not known.
+    `written` is what our Binding says of `allocations`, until the API server has told.
     `version` is the pod's when the reservation was made, `condition` what kube-scheduler had said of it until then.
     """
 
@@ -54,6 +56,7 @@ class Holding:
     problem: str = ""
     request: PodRequest | None = None
     needs: Compute | None = None
+    written: WrittenAllocation | None = None
 
     @property
     def is_bound(self) -> bool:
@@ -64,8 +67,11 @@ class Holding:
         return self.expires != NEVER
 
 
-def bound_holding(found: ClusterPod, names: ResourceNames) -> Holding:
-    """What a bound pod holds, never raising: a pod that asks for nonsense is refused by its node and holds nothing."""
+def bound_holding(found: ClusterPod, names: ResourceNames, *, sent: Holding | None = None) -> Holding:
+    """What a bound pod holds, never raising: a pod that asks for nonsense is refused by its node and holds nothing.
+
+    `sent`: what was committed for it on this node; it saves work where the pod says the same, and changes no answer.
+    """
     pod = found.pod
     try:
         asked = pod_request(pod, names)
@@ -73,8 +79,11 @@ def bound_holding(found: ClusterPod, names: ResourceNames) -> Holding:
         asked, problem = PodRequest(pod.api_ref, ()), error.message
     else:
         problem = ""
-    said = believed(pod, AnnotationNames(names.domain))
-    exact, somewhere = _split(pod, asked, said.allocation)
+    said = believed(pod, AnnotationNames(names.domain), own=sent.written if sent else None)
+    if sent is not None and _is_echo(sent, pod, asked, said.allocation):
+        exact, somewhere = sent.allocations, _NOWHERE
+    else:
+        exact, somewhere = _split(pod, asked, said.allocation)
     return Holding(
         pod=pod.api_ref,
         node=pod.node,
@@ -123,6 +132,13 @@ def _split(
             somewhere.append(each)
     exact += (_unasked(pod, name, shares[name]) for name in sorted(shares.keys() - known))
     return tuple(exact), tuple(somewhere)
+
+
+def _is_echo(sent: Holding, pod: Pod, asked: PodRequest, said: PodAllocation | None) -> bool:
+    """Whether the pod asks what it asked when it was placed, and is believed to have what we wrote."""
+    if sent.written is None or said is not sent.written.allocation or sent.request is None:
+        return False
+    return sent.request.containers == asked.containers and sent.request.pod == pod.api_ref
 
 
 def _covers(shares: tuple[GpuShare, ...], request: Request) -> bool:

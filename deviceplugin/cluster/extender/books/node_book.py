@@ -93,14 +93,14 @@ class NodeBook:
     def hold(self, holding: Holding) -> None:
         uid = holding.pod.uid
         known, self._holdings[uid] = self._holdings.get(uid), holding
-        if known is not None:
-            self._beside.give_back(known.needs)
-        self._beside.take(holding.needs)
-        if self._is_counted(known, holding):
+        if known is None or known.needs != holding.needs:
+            if known is not None:
+                self._beside.give_back(known.needs)
+            self._beside.take(holding.needs)
             self._spare_has_changed()
-            return
-        self._count(holding)
-        self.known = self._gpus = None
+        if not self._is_counted(known, holding):
+            self._count(holding)
+            self.known = self._gpus = None
 
     def take(self, needs: Compute | None) -> None:
         """A pod that wants no GPU has come."""
@@ -137,6 +137,18 @@ class NodeBook:
             return self.state
         spare = self._beside.spare(self._offered, without=absent, further=needs)
         return self._calculate(pods, extra).with_spare(spare)
+
+    def still_fits(self, uid: PodUid) -> bool:
+        """Whether what a pod holds here would be free without it, on GPUs that work may land on."""
+        assert self._tally is not None
+        if not self._wandering:
+            return self._tally.fits(uid)
+        return _fits(self._holdings[uid].allocations, self.state_without({uid}))
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether more is held of some GPU than it has, what is not bound yet included."""
+        return self._tally is not None and self._tally.is_overbooked
 
     @property
     def unknown_gpus(self) -> int:
@@ -203,6 +215,15 @@ class NodeBook:
             proved = [one for each in counted if each.is_bound for one in each.allocations]
             exact += _everywhere(self.inventory, wandering, occupied(proved))
         return node_state(self.name, self.inventory, exact, share_mode=self._share_mode, cordoned=self._cordoned)
+
+
+def _fits(allocations: Iterable[Allocation], state: NodeState) -> bool:
+    views = {view.gpu.uuid: view for view in state.open_gpus.views}
+    for uuid, held in occupied(allocations).items():
+        view = views.get(uuid)
+        if view is None or held.cores > view.free_cores or held.blocks > view.free_blocks:
+            return False
+    return True
 
 
 def _everywhere(

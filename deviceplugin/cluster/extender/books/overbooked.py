@@ -52,7 +52,7 @@ class Overbooked:
 
     def _on(self, node: str) -> frozenset[GpuUuid]:
         book = self._books.nodes.get(node)
-        if book is None or book.inventory is None:
+        if book is None or book.inventory is None or not book.is_suspect:
             return frozenset()
         blocks = {gpu.uuid: gpu.blocks for gpu in book.inventory.gpus}
         held = occupied(one for each in book.holdings.values() if each.is_bound for one in each.allocations)
