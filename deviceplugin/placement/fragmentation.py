@@ -25,8 +25,8 @@ from deviceplugin.placement.node_state import Spare
 from deviceplugin.placement.workload import TaskKind, Workload
 
 _SCALE = 1 << 20
-_MOST_KEPT = 200_000
-_MOST_GROUNDS = 50_000
+_MOST_KEPT = 20_000
+_MOST_GROUNDS = 20_000
 _MOST_PARTS = 8_000
 _NEVER = CORES_PER_GPU + 1
 """More cores than a GPU has."""

@@ -34,6 +34,7 @@ from deviceplugin.placement.pod import PodChoice, place_pod
 from deviceplugin.placement.workload import ASSUMED, NO_NEEDS, Workload
 
 _MOST_KEPT = 300_000
+_MOST_SHAPES = 10_000
 _NAMES_CARDS = -1
 """For every pod that does: nothing found out for it is kept, because nodes that are alike differ for it."""
 _Outcome = Verdict | Score
@@ -90,7 +91,7 @@ class _Beside:
         self.value = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class _Alike:
     """Nodes between whose GPUs neither gate nor score sees a difference.
 
@@ -107,6 +108,11 @@ class _Alike:
     renewal: int = -1
     any_spare: _Beside = field(default_factory=_Beside)
     beside: WeakValueDictionary[Spare, _Beside] = field(default_factory=WeakValueDictionary)
+
+    @property
+    def kept(self) -> int:
+        """How many outcomes."""
+        return len(self.reached) + sum(len(each.outcomes) for each in (self.any_spare, *self.beside.values()))
 
     def with_spare(self, spare: Spare | None) -> _Beside:
         if spare is None:
@@ -139,7 +145,8 @@ class NodeScorer:
         self._next: Fragmentation | None = None
         self._unprepared: list[_Known] = []
         self._nodes: dict[str, _Known] = {}
-        self._alike: dict[tuple[object, ...], _Alike] = {}
+        # Of nodes as they are: what is held of eight GPUs is hardly ever twice the same, and would be kept for nobody.
+        self._alike: WeakValueDictionary[tuple[object, ...], _Alike] = WeakValueDictionary()
         self._shapes: dict[tuple[object, ...], int] = {}
         self._kept = 0
 
@@ -232,8 +239,8 @@ class NodeScorer:
         """A number for the shape, which is quicker to look up by."""
         if task.names_cards:
             return _NAMES_CARDS
-        if self._kept >= _MOST_KEPT:
-            self._start_over()
+        if self._kept >= _MOST_KEPT or len(self._shapes) >= _MOST_SHAPES:
+            self._make_room()
         return self._number(self._key(task))
 
     def _number(self, key: tuple[object, ...]) -> int:
@@ -249,9 +256,14 @@ class NodeScorer:
         if alike is None:
             cards = cards_of(state)
             alike = self._alike[likeness] = _Alike(state, cards, totals_of(cards))
-            self._kept += 1
         known = self._nodes[state.name] = _Known(state, alike, alike.with_spare(state.spare))
         return known
+
+    def _make_room(self) -> None:
+        """Most of what was counted has gone with the states that nodes had; only what is left counts."""
+        self._kept = sum(alike.kept for alike in self._alike.values())
+        if self._kept >= _MOST_KEPT // 2 or len(self._shapes) >= _MOST_SHAPES:
+            self._start_over()
 
     def _start_over(self) -> None:
         self._nodes.clear()

@@ -7,7 +7,6 @@ not ready, drain, requests under way, the Lease given up. SIGKILL costs nothing 
 
 import asyncio
 import contextlib
-import gc
 import signal
 import time
 
@@ -24,6 +23,7 @@ from deviceplugin.errors import VcudaError
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.tokens import TokenBucket
 from deviceplugin.kube.transport import Transport
+from deviceplugin.scheduler import garbage
 from deviceplugin.scheduler.certificates import Certificates
 from deviceplugin.scheduler.cluster import FollowedCluster
 from deviceplugin.scheduler.leadership import leadership_of
@@ -57,6 +57,7 @@ async def _serve(settings: SchedulerSettings) -> None:
 
 async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asyncio.Event) -> None:
     began = time.monotonic()
+    garbage.while_listing()
     extender = Extender(client, _choosing(settings))
     followed = FollowedCluster(client, extender, names=settings.names)
     leadership = leadership_of(settings, client)
@@ -86,6 +87,7 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asynci
                 group.create_task(extender.wake_up.run(), name="wake-up"),
                 group.create_task(_lapse(extender), name="reservations"),
                 group.create_task(_resolve(extender), name="Bindings in doubt"),
+                group.create_task(garbage.look_at_all(), name="garbage"),
                 group.create_task(_tell_when_ready(service, followed, certificates, began), name="ready"),
             )
             await stop.wait()
@@ -132,17 +134,10 @@ async def _tell_when_ready(
     service: SchedulerService, followed: FollowedCluster, certificates: Certificates, began: float
 ) -> None:
     await followed.synced.wait()
-    _favour_latency()
+    garbage.at_work()
     await certificates.ready.wait()
     figures = service.figures()
     log.info("ready", seconds=round(time.monotonic() - began, 3), nodes=figures.nodes, gpus=figures.gpus)
-
-
-def _favour_latency() -> None:
-    """What was listed stays: a full garbage collection would look at all of it and find nothing."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
 
 
 def _first(errors: BaseExceptionGroup[VcudaError]) -> VcudaError:
