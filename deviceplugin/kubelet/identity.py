@@ -4,7 +4,8 @@ In: a question and the sources in their order (`--identity`). Out: a `Claim`, ce
 IdentityError that lists what each source said. While Allocate runs, exactly one pod in kubelet's own view wants the
 resource and lacks it (design 3.2); a source that shows several is asked to be narrowed down by the next one. Each
 source has its own small budget, because kubelet waits for us without any deadline and the node stands still meanwhile.
-A source that ran into its budget is left out for a while, so that a dead API server costs one slow call and not all.
+A source that ran into its budget is left out for a while, so that a dead API server costs one slow call and not all;
+where no other knows the container it is asked all the same, for a refused pod is worse than another wait.
 """
 
 import asyncio
@@ -83,10 +84,13 @@ class Identity:
 
     async def identify(self, question: Question) -> Claim:
         said: list[str] = []
-        for position, source in enumerate(self._sources):
+        awake = [source for source in self._sources if not self._is_resting(source)]
+        resting = [source for source in self._sources if source not in awake]
+        for source in (*awake, *resting):
             attempt = await self._ask(source, question)
             if attempt.pairs:
-                return await self._choose(source, self._sources[position + 1 :], question, attempt.pairs)
+                others = self._sources[self._sources.index(source) + 1 :]
+                return await self._choose(source, others, question, attempt.pairs)
             said.append(f"{source.source.value}: {attempt.said or 'shows no such container'}")
         raise IdentityError(
             f"kubelet asked for {question.count} x {question.resource.value} and no pod of this node wants that many "
@@ -94,8 +98,6 @@ class Identity:
         )
 
     async def _ask(self, source: IdentitySource, question: Question) -> _Attempt:
-        if self._is_resting(source):
-            return _Attempt(said="did not answer a moment ago")
         try:
             async with asyncio.timeout(source.budget_s):
                 return _Attempt(pairs=await source.candidates(question))

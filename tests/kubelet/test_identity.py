@@ -38,11 +38,12 @@ class Scripted:
         self.exact = exact
         self.budget_s = 0.05
         self.asked = 0
-        self._pods, self._error, self._hangs, self._sees = pods, error, hangs, sees
+        self.hangs = hangs
+        self._pods, self._error, self._sees = pods, error, sees
 
     async def candidates(self, asked: Question) -> Pairs:
         self.asked += 1
-        if self._hangs:
+        if self.hangs:
             await asyncio.sleep(10)
         if self._error:
             raise KubeletError(self._error)
@@ -117,6 +118,16 @@ async def test_a_source_that_hung_rests_and_is_asked_again_later() -> None:
     now[0] += 11
     await identity.identify(question())
     assert slow.asked == 2
+
+
+async def test_a_source_that_rests_is_asked_where_no_other_knows_the_container() -> None:
+    slow = Scripted(Source.PODS, A, hangs=True)
+    identity = Identity([slow, Scripted(Source.PODRESOURCES)])
+    with pytest.raises(IdentityError, match=r"pods: no answer within 0\.05 s; podresources: shows no such container"):
+        await identity.identify(question())
+    slow.hangs = False
+    claim = await identity.identify(question())
+    assert (claim.pod.ref.name, claim.source, claim.certain) == ("a", Source.PODS, True)
 
 
 async def test_the_only_source_never_rests() -> None:
