@@ -2,10 +2,10 @@
 
 Printed (`--output json`: as keys): `filter_p99_ms` with as many names as kube-scheduler samples, `bind_p99_ms` at 64
 Binds under way against an API server that answers after 5 ms, `pairs_per_s` of filter and bind, `webhook_p99_ms`,
-`rss_mib` after all of that, `ready_s` from the start of the process, and `throughput_ratio`: pods a second of a real
-kube-scheduler with the extender over the same without it, both with the configuration that the chart installs.
-`throughput_ratio_unlimited` is the same with client limits that neither ever reaches: what the extender costs a
-kube-scheduler that nothing else holds back. The measured process is held to one core, what measures it to the others.
+`rss_mib` after all of that (`rss_ready_mib` before it: thousands of pods come and go in between), `ready_s` from the
+start of the process, and `throughput_ratio`: pods a second of a real kube-scheduler with the extender over the same
+without it, both with the configuration that the chart installs. `throughput_ratio_unlimited` is the same with client
+limits that neither ever reaches: what the extender costs a kube-scheduler that nothing else holds back. The measured process is held to one core, what measures it to the others.
 `--growth` measures clusters of 100 to 10,000 nodes as well, without the real kube-scheduler.
 
     python -m benchmarks.extender [--output json] [--growth] [--without throughput]
@@ -54,6 +54,7 @@ class Result:
     nodes: int
     running_pods: int
     ready_s: float
+    rss_ready_mib: float
     rss_mib: float
     peak_rss_mib: float
     cpu_ms_a_pair: float
@@ -99,7 +100,7 @@ def measure(folder: Path, nodes: int, pairs: int) -> Result:
             folder, kubeconfig, "--kube-api-qps=5000", "--kube-api-burst=5000", core=CORE
         ) as server:
             try:
-                before = server.cpu_seconds()
+                before, rss_ready = server.cpu_seconds(), server.rss_mib()
                 figures = asyncio.run(Load(server, stub, stub_pid, nodes).run(pairs))
             except (HttpError, OSError, EOFError) as error:
                 words = server.log.read_text(errors="replace")[-2000:]
@@ -108,6 +109,7 @@ def measure(folder: Path, nodes: int, pairs: int) -> Result:
                 nodes=nodes,
                 running_pods=pods,
                 ready_s=server.ready_s,
+                rss_ready_mib=rss_ready,
                 rss_mib=server.rss_mib(),
                 peak_rss_mib=server.rss_mib("VmHWM"),
                 cpu_ms_a_pair=(server.cpu_seconds() - before) * 1000 / (pairs * 2.5),
