@@ -207,6 +207,11 @@ class Kubelet:
         why = worker.waiting.get(container) if worker else None
         return f"{why.reason}: {why.message}" if why else ""
 
+    def _held_back(self, uid: str) -> str:
+        known = self._life.table.get(uid) if self._life else None
+        held = known.worker.waiting if known and known.worker else {}
+        return "; ".join(f"{name}: {why.reason}: {why.message}" for name, why in held.items())
+
     # Waits
 
     async def wait_registered(self, *resources: str, deadline_s: float = 10.0) -> None:
@@ -229,7 +234,10 @@ class Kubelet:
 
     async def wait_running(self, uid: str, *, starts: int = 1, deadline_s: float = 10.0) -> None:
         """All app containers run, each at least for the `starts`-th time."""
-        await self.changes.until(lambda: self._running(uid, starts), what=f"pod {uid} runs", deadline_s=deadline_s)
+        try:
+            await self.changes.until(lambda: self._running(uid, starts), what=f"pod {uid} runs", deadline_s=deadline_s)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; held back: {self._held_back(uid) or 'nothing'}") from None
 
     async def wait_waiting(self, uid: str, container: str, *, deadline_s: float = 10.0) -> str:
         """The reason and message with which a container is held back."""
