@@ -5,8 +5,9 @@ Binds under way against an API server that answers after 5 ms, `pairs_per_s` of 
 `rss_mib` after all of that (`rss_ready_mib` before it: thousands of pods come and go in between), `ready_s` from the
 start of the process, and `throughput_ratio`: pods a second of a real kube-scheduler with the extender over the same
 without it, both with the configuration that the chart installs. `throughput_ratio_unlimited` is the same with client
-limits that neither ever reaches: what the extender costs a kube-scheduler that nothing else holds back. The measured process is held to one core, what measures it to the others.
-`--growth` measures clusters of 100 to 10,000 nodes as well, without the real kube-scheduler.
+limits that neither ever reaches: what the extender costs a kube-scheduler that nothing else holds back. The measured
+process is held to one core, what measures it to the others. `--growth` measures clusters of 100 to 10,000 nodes as
+well, without the real kube-scheduler.
 
     python -m benchmarks.extender [--output json] [--growth] [--without throughput]
 """
