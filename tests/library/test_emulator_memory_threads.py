@@ -27,7 +27,17 @@ def _environment(machine: Machine) -> dict[str, str]:
 
 def _start(program: Path, environment: dict[str, str], *words: object) -> subprocess.Popen[str]:
     command = [str(program), *map(str, words)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _let_race(racers: list[subprocess.Popen[str]]) -> None:
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("\n")
+        racer.stdin.flush()
 
 
 def _said(process: subprocess.Popen[str], timeout: float = 50) -> str:
@@ -57,6 +67,7 @@ def test_processes_together_never_hold_more_than_there_is(
     words = ("race", 3, 1500, held, CAPACITY + CONTEXT_MIB * MIB, CONTEXT_MIB * MIB)
     racers = [_start(program, environment, *words) for _ in range(count)]
     running.extend(racers)
+    _let_race(racers)
     assert [_said(racer) for racer in racers] == ["never more than there is\n"] * count
     assert start(machine).left() == CAPACITY
 
@@ -119,6 +130,7 @@ def test_free_memory_is_never_seen_negative(
     racer = _start(program, environment, "race", 2, 800, held, CAPACITY, 0)
     running.append(racer)
     watcher = start(machine)
+    _let_race([racer])
     looks = 0
     while racer.poll() is None:
         assert 0 <= watcher.left() <= watcher.total()

@@ -2,8 +2,9 @@
  * Allocations from many threads and processes at once, against libcuda.so.1 alone.
  *
  *   memory_threads hammer THREADS ROUNDS       random allocations and frees of every family, each with its own bytes; ends with everything given back
- *   memory_threads race THREADS MS FILE BYTES OWN   allocates and frees large blocks; what all processes hold together, OWN each for its
- *                                              context, is counted in FILE and never exceeds BYTES
+ *   memory_threads race THREADS MS FILE BYTES OWN   has its context, says "ready" and waits for a line; then allocates and frees large
+ *                                              blocks; what all processes hold together, OWN each for its context, is counted in FILE and
+ *                                              never exceeds BYTES
  *   memory_threads hold BYTES                  allocates, says "holding" and sleeps until it is killed
  *   memory_threads pace ROUNDS                 prints the nanoseconds of one cuMemAlloc_v2 and cuMemFree_v2 of 1 MiB
  *
@@ -157,13 +158,18 @@ static int hammer(int threads)
     return after != before;
 }
 
-static int race(int threads, const char *path, uint64_t own)
+/* Who asks for a context after others have begun finds no room for it. */
+static int race(int threads, uint64_t duration_ns, const char *path, uint64_t own)
 {
     race_of.held = shared_count(path);
     race_of.context = context;
     race_of.blocks = 4;
     race_of.units = 200;
     atomic_fetch_add(race_of.held, own);
+    puts("ready");
+    fflush(stdout);
+    getchar();
+    race_of.deadline_ns = now_ns() + duration_ns;
     race_in(threads);
     atomic_fetch_sub(race_of.held, own);
     return 0;
@@ -201,9 +207,8 @@ int main(int count, char **words)
         return hammer(atoi(words[2]));
     }
     if (count == 7 && strcmp(words[1], "race") == 0) {
-        race_of.deadline_ns = now_ns() + strtoull(words[3], NULL, 10) * 1000000;
         race_of.most = strtoull(words[5], NULL, 10);
-        return race(atoi(words[2]), words[4], strtoull(words[6], NULL, 10));
+        return race(atoi(words[2]), strtoull(words[3], NULL, 10) * 1000000, words[4], strtoull(words[6], NULL, 10));
     }
     if (count == 3 && strcmp(words[1], "hold") == 0)
         hold(strtoull(words[2], NULL, 10));
