@@ -93,7 +93,10 @@ class Life:
             raise KubeError("bind: connection lost", code=0)
 
     async def get_pod(self, pod: PodRef) -> Pod:
-        return await self._cluster.api.get_pod(pod)
+        found = await self._cluster.api.get_pod(pod)
+        if found.node and self.number == self._cluster.life:
+            self._cluster.read[pod.uid] = ClusterPod(found)
+        return found
 
     async def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> None:
         await self._cluster.api.annotate_node(name, annotations)
@@ -102,7 +105,8 @@ class Life:
 class Cluster:
     """`outsiders` are pods that somebody else than the present process has bound or placed.
 
-    `heard` is what the watch said last of each bound pod, old news included.
+    `heard` is what the watch said last of each bound pod, old news included; `read` what the present process was
+    answered when it asked for one.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -115,6 +119,7 @@ class Cluster:
         self.outsiders: set[PodUid] = set()
         self.asked_at: dict[PodUid, tuple[float, ClusterPod]] = {}
         self.heard: dict[PodUid, ClusterPod] = {}
+        self.read: dict[PodUid, ClusterPod] = {}
         self.wrong: list[str] = []
         self.life = 0
         self.extender = self._started()
@@ -126,6 +131,7 @@ class Cluster:
         self.api.told.clear()
         self.asked_at.clear()
         self.heard.clear()
+        self.read.clear()
         extender = Extender(Life(self, self.life), clock=lambda: self.now)
         for each in self.nodes.values():
             extender.put_node(each)
@@ -204,6 +210,14 @@ class Cluster:
         """The last that the watch has told."""
         told = self.api.told.get(uid)
         return told[-1] if told else None
+
+    def known_bound(self) -> Iterator[ClusterPod]:
+        """By the watch; or by an answer that was faster, for as long as the extender goes by it."""
+        by_watch = {uid for uid in self.api.told if (seen := self.seen(uid)) is not None and seen.pod.node}
+        yield from (self.heard[uid] for uid in by_watch)
+        for uid, found in self.read.items():
+            if uid not in by_watch and self.extender.books.bound_to(uid) is not None:
+                yield found
 
     def put_node(self, changed: ClusterNode) -> None:
         self.nodes[changed.name] = changed
