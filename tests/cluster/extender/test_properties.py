@@ -379,37 +379,3 @@ class Scheduling(RuleBasedStateMachine):
 TestScheduling = pytest.mark.timeout(300)(Scheduling.TestCase)
 _PHASES = [Phase.explicit, Phase.reuse, Phase.generate, *([] if os.environ.get("VCUDA_NO_SHRINK") else [Phase.shrink])]
 TestScheduling.settings = settings(max_examples=1000, stateful_step_count=40, deadline=None, phases=_PHASES)
-
-
-def test_a_promise_beside_a_binding_in_doubt_ends_with_the_next_refusal() -> None:
-    course = Scheduling()
-    course.some_pods(sizes=[(30, 8), (30, 8)])
-    course.what_was_reserved_is_not_wanted_any_more(which=0, how="deleting")
-    course.a_binding_gets_no_answer_and_is_sent_again(
-        which=0, then=Fate.WORKS, read=Fate.WORKS, look=False, seconds=80.0, slow=1
-    )
-    course.what_was_reserved_is_not_wanted_any_more(which=0, how="refused")
-    course.the_watch_begins_anew()
-    course.what_is_in_doubt_is_looked_up(again=False, read=Fate.WORKS, slow=1, turns=1)
-    course.no_reservation_outlives_its_reason()
-    course.teardown()
-
-
-def test_a_pod_that_was_found_by_reading_counts_where_too_much_is_bound() -> None:
-    """Of two Bindings of former processes that were both carried out, the watch has told one."""
-    course = Scheduling()
-    course.some_pods(sizes=[(30, 8), (100, 64)])
-    course.another_replica_leads()
-    course.a_binding_gets_no_answer_and_is_sent_again(
-        which=0, then=Fate.REFUSED, read=Fate.WORKS, look=False, seconds=5.0, slow=1
-    )
-    course.another_replica_leads()
-    course.bind(which=0, name="a", fate=Fate.BROKEN_AFTER, read=Fate.WORKS, stay=False, turns=0)
-    course.a_binding_arrives_late()
-    course.a_binding_gets_no_answer_and_is_sent_again(
-        which=0, then=Fate.WORKS, read=Fate.WORKS, look=False, seconds=5.0, slow=1
-    )
-    course.the_watch_tells(which=0)
-    course.what_others_bound_too_much_is_said()
-    assert course.cluster.extender.overbooked.gpus == 1
-    course.teardown()
