@@ -30,7 +30,7 @@ Durations are written as in Go (`500ms`, `5s`, `1m30s`) or as seconds (`30`). `-
 {_sections(AGENT)}
 ## Accepted without effect
 
-For start scripts of the lineage. The agent says at start that they do nothing.
+For start scripts of gpu-manager, Tencent's earlier device plugin. The agent says at start that they do nothing.
 
 {retired}
 """
@@ -96,7 +96,7 @@ def metrics() -> str:
 
 {GENERATED}
 
-Served on `--query-addr`:`--query-port` at `/metrics`, and at `/metric` for scrapers of the lineage, in Prometheus' text
+Served on `--query-addr`:`--query-port` at `/metrics`, and at `/metric` for gpu-manager's scrapers, in Prometheus' text
 format or, when asked for, OpenMetrics. Bytes, seconds and ratios from 0 to 1; `gpu` is always the UUID. No metric mixes
 totals with parts, so sums are right.
 

@@ -46,7 +46,7 @@ class GrantSockets:
             if not await self._servers.open(grant) and not self._has_complained:
                 self._has_complained = True
                 log.warning(
-                    "containers with the lineage's client cannot register",
+                    "containers with vcuda-controller's client cannot register",
                     path=str(self._servers.path(grant)),
                     cause=f"a socket's path has {LONGEST_PATH} bytes at most and its directory must be there; "
                     "check --virtual-manager-path",

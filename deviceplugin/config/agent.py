@@ -161,7 +161,7 @@ class DriverSettings:
     volume_config: VolumeConfig = setting(
         "volume-config",
         kinds.Kind("the path of a JSON file", "PATH", read_volume_config, _show_file),
-        "JSON file that lists the driver's files for containers, as in the lineage; empty: those of today's drivers.",
+        "JSON file that lists the driver's files for containers, as gpu-manager's; empty: those of today's drivers.",
         default=VolumeConfig(),
     )
     mirror_path: Path = setting(
@@ -303,13 +303,13 @@ class RuntimeSettings:
     endpoint: Path | None = setting(
         "container-runtime-endpoint",
         kinds.OPTIONAL_SOCKET,
-        "CRI socket of the container runtime (the lineage's default was dockershim's, which is gone).",
+        "CRI socket of the container runtime (gpu-manager's default was dockershim's, which is gone).",
         default=Path("/run/containerd/containerd.sock"),
     )
     cgroup_driver: CgroupDriver = setting(
         "cgroup-driver",
         kinds.choice(CgroupDriver),
-        "How kubelet names the cgroups of containers; auto recognises both ways (the lineage's default was cgroupfs).",
+        "How kubelet names the cgroups of containers; auto recognises both ways (gpu-manager's default was cgroupfs).",
         default=CgroupDriver.AUTO,
     )
     request_timeout: float = setting(

@@ -78,7 +78,7 @@ async def test_a_path_too_long_for_sockets_is_said_once_and_costs_nothing_else(s
     deep = short_tmp / ("d" * 80)
     async with node_with_agent(short_tmp, flags={"virtual-manager-path": deep}) as node:
         await run(node, share("p"), share("q"))
-        said = node.agent.entries("containers with the lineage's client cannot register")
+        said = node.agent.entries("containers with vcuda-controller's client cannot register")
         assert len(said) == 1
         assert "--virtual-manager-path" in said[0]["cause"]
 
