@@ -2,15 +2,16 @@
 
 Everything of ours runs where it will run for him: in the chart's own pods, started by the real kubelet and containerd
 from an image that the Dockerfile gave, under the chart's accounts. What differs: images come into containerd by import,
-because there is no registry; the GPUs are emulated (`agent.driver.from=emulated`); what kubectl sends is sent here.
+because there is no registry; the GPUs are emulated (`agent.driver.from=emulated`).
 """
 
 import base64
+import json
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -23,16 +24,19 @@ from scripts import manifests
 from tests.daemonset.chart import Object, helm_program
 from tests.daemonset.manifests import documents
 from tests.e2e.cluster import pods
-from tests.e2e.cluster.certificates import KeyPair
-from tests.e2e.cluster.client import ApiError, Client
+from tests.e2e.cluster.client import ApiError
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.kubeconfig import write_kubeconfig
 from tests.e2e.cluster.service_address import api_server_for_pods
 from tests.e2e.cluster.waiting import wait_until
 from tests.e2e.installed.audit import Asked, asked
+from tests.e2e.installed.caller import Caller
+from tests.e2e.installed.images import REPOSITORY as IMAGE
 from tests.e2e.installed.images import import_images, vcuda_archive
+from tests.e2e.installed.kubectl import Kubectl
 from tests.e2e.installed.release import EMULATED as EMULATED_VALUES
 from tests.e2e.installed.release import NAMESPACE, Release, released
+from tests.e2e.installed.rights import ELSEWHERE, granted
 from tests.e2e.node.agent import PROGRAM
 from tests.e2e.node.greedy import GO, GreedyPod, import_image
 from tests.e2e.node.limits import BLOCK_BYTES
@@ -128,6 +132,32 @@ def test_the_pods_of_readme_and_samples_run_and_hold_what_their_annotations_say(
         limits = pod["spec"]["containers"][0]["resources"]["limits"]
         assert {name: int(count) for name, count in limits.items()} == {CORE: 20, MEMORY: BLOCKS[name]}
         assert any(line.startswith("GPUAllocated:") for line in pods.events(running.admin, name)), "describe says it"
+
+
+@pytest.fixture(scope="module")
+def kubectl(cluster: Cluster, programs: Path) -> Kubectl:
+    return Kubectl(programs / "kubectl", cluster.control_plane.admin_kubeconfig)
+
+
+def test_what_the_guides_tell_to_type_shows_what_they_say(running: Release, kubectl: Kubectl) -> None:
+    guide = (REPOSITORY / "docs/troubleshooting.md").read_text()
+    first = re.findall(r"```\n(.*?)```", guide, re.DOTALL)[0].replace("NODE", running.cluster.kubelet.node)
+    logs, forward, _ = first.partition("kubectl -n kube-system port-forward")
+    assert forward
+    assert _loggers(kubectl.shell(logs)) >= {"vcuda.agent", "vcuda.scheduler"}
+    assert "vcuda.scheduler" in _loggers(kubectl("-n", NAMESPACE, "logs", "deployment/vcuda-scheduler"))
+    agent = kubectl.shell(f"{logs.splitlines()[0]}; echo $AGENT").strip()
+    with kubectl.forwarded("-n", NAMESPACE, agent, ":5678") as address:
+        assert urllib3.request("GET", f"{address}/readyz", timeout=10).status == 200
+        assert "default/vcuda-sample/" in urllib3.request("GET", f"{address}/graph", timeout=10).data.decode()
+    assert "GPUAllocated" in kubectl("describe", "pod", "vcuda-sample")
+    kubectl(
+        "-n", NAMESPACE, "rollout", "status", "daemonset/vcuda-agent", "deployment/vcuda-scheduler", "--timeout=60s"
+    )
+
+
+def _loggers(text: str) -> set[str]:
+    return {json.loads(line)["logger"] for line in text.splitlines() if line.startswith("{")}
 
 
 def test_a_program_that_takes_all_it_can_gets_its_share_of_the_memory(running: Release) -> None:
@@ -237,30 +267,6 @@ def test_an_upgrade_stops_no_container_and_refuses_no_pod(running: Release) -> N
     assert set(running.restarts("vcuda-scheduler").values()) == {0}, running.evidence()
 
 
-def granted(release: Release) -> set[tuple[str, str, str]]:
-    """(account, verb, resource) of the chart's own roles."""
-    rendered = release.say("get", "manifest", "vcuda")
-    return {
-        (document["metadata"]["name"], verb, resource)
-        for document in yaml.safe_load_all(rendered)
-        if document and document["kind"] in ("Role", "ClusterRole") and document["metadata"]["name"] != "vcuda-explain"
-        for rule in document["rules"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-
-
-ELSEWHERE = {
-    ("vcuda-agent", "get", "pods"): "whether a pod that is not in the watch exists; tests/kube",
-    ("vcuda-agent", "delete", "pods"): "a pod that kubelet refused; tests/e2e/test_agent.py",
-    ("vcuda-agent", "get", "nodes/pods"): "asked of kubelet, which asks the API server under its own name",
-    ("vcuda-agent", "patch", "events"): "an event that comes again; tests/kube",
-    ("vcuda-scheduler", "get", "pods"): "a bind whose answer was lost; tests/cluster/extender/bind/test_bind.py",
-    ("vcuda-scheduler", "patch", "nodes"): "capacity that becomes free while pods wait; tests/e2e/test_scheduling.py",
-    ("vcuda-scheduler", "patch", "secrets"): "a renewal; tests/cluster/certificates",
-}
-
-
 def test_every_right_is_used_and_none_is_missed(running: Release) -> None:
     requests = list(asked(running.cluster))
     refused = [str(each) for each in requests if not each.allowed or each.status in (401, 403)]
@@ -275,28 +281,6 @@ OWN = (
     "--set=scheduler.callers.authority.kind=ConfigMap",
     "--set=scheduler.callers.authority.name=callers",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """A kube-scheduler that asks one replica, by what the chart's certificate is called."""
-
-    url: str
-    authority: Path
-    certificate: KeyPair
-
-    def filter(self, *, showing: bool) -> str:
-        """With which words nonsense is refused."""
-        shown = (str(self.certificate.certificate), str(self.certificate.key)) if showing else (None, None)
-        pool = urllib3.PoolManager(
-            ca_certs=str(self.authority),
-            cert_file=shown[0],
-            key_file=shown[1],
-            assert_hostname=f"vcuda-scheduler.{NAMESPACE}.svc",
-        )
-        with pool, pytest.raises(ApiError) as caught:
-            Client(self.url, pool, {}).post("/filter", {})
-        return str(caught.value)
 
 
 @pytest.fixture
@@ -362,6 +346,23 @@ def test_after_the_release_is_gone_pods_are_made_as_if_it_had_never_been(running
     for kind in ("mutatingwebhookconfigurations", "validatingadmissionpolicies"):
         names = [item["metadata"]["name"] for item in running.admin.get(f"{ADMISSION}/{kind}")["items"]]
         assert not [name for name in names if "vcuda" in name]
+
+
+def test_the_manifests_do_the_same_without_helm(running: Release, kubectl: Kubectl, tmp_path: Path) -> None:
+    shutil.copytree(REPOSITORY / "daemonset", tmp_path / "daemonset")
+    (shown,) = re.findall(r"```yaml\n(.*?)```", (REPOSITORY / "daemonset/README.md").read_text(), re.DOTALL)
+    (tmp_path / "kustomization.yaml").write_text(shown.replace("your-registry/vcuda", IMAGE))
+    try:
+        kubectl("apply", "-k", str(tmp_path))
+        kubectl("-n", NAMESPACE, "rollout", "status", "deployment/vcuda-scheduler", "--timeout=100s")
+        wait_until(
+            lambda: _scheduler_name(running) == "vcuda-scheduler",
+            "the webhook is asked",
+            seconds=10,
+            evidence=lambda: f"{_scheduler_name(running)}\n{running.evidence()}",
+        )
+    finally:
+        kubectl("delete", "-k", str(tmp_path), "--ignore-not-found")
 
 
 def test_it_can_be_installed_again_beside_what_was_left(running: Release) -> None:
