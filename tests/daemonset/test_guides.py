@@ -13,6 +13,7 @@ from scripts import manifests
 from tests.daemonset.chart import Object, render
 from tests.daemonset.manifests import ROOT, documents
 from tests.daemonset.value_sets import VALUE_SETS
+from tests.fenced import fenced
 
 DOCS = manifests.ROOT / "docs"
 GUIDES = [DOCS / "install.md", DOCS / "gangs.md", DOCS / "volcano.md", DOCS / "scheduler.md", ROOT / "README.md"]
@@ -22,7 +23,7 @@ _HAMIS = "## Coming from HAMi"
 
 
 def _examples(path: Path) -> Iterator[Object]:
-    for block in re.findall(r"^```yaml\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
+    for block in fenced(path, "yaml"):
         yield from (each for each in yaml.safe_load_all(block))
 
 

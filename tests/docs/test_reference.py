@@ -19,6 +19,7 @@ from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.topology import Topology
 from deviceplugin.observe.usage import Usage
+from tests.fenced import fenced
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -80,7 +81,7 @@ def test_every_message_that_is_explained_is_one_that_the_code_can_say() -> None:
 
 
 def test_the_list_of_driver_files_that_is_shown_is_the_default() -> None:
-    (example,) = re.findall(r"```json\n(.*?)```", (DOCS / "driver-mirror.md").read_text(), re.DOTALL)
+    (example,) = fenced(DOCS / "driver-mirror.md", "json")
     listed = {
         volume["name"]: Components(tuple(volume["components"]["binaries"]), tuple(volume["components"]["libraries"]))
         for volume in msgspec.json.decode(example)["volume"]
@@ -89,7 +90,7 @@ def test_the_list_of_driver_files_that_is_shown_is_the_default() -> None:
 
 
 def test_the_list_of_driver_files_that_is_shown_can_be_given_to_the_agent(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```json\n(.*?)```", (DOCS / "driver-mirror.md").read_text(), re.DOTALL)
+    (example,) = fenced(DOCS / "driver-mirror.md", "json")
     (tmp_path / "volume.json").write_text(example)
     read = read_volume_config(str(tmp_path / "volume.json")).volumes
     assert [(volume.name, volume.base) for volume in read] == [
@@ -98,7 +99,7 @@ def test_the_list_of_driver_files_that_is_shown_can_be_given_to_the_agent(tmp_pa
 
 
 def test_the_example_of_usage_has_the_fields_of_the_document() -> None:
-    (example,) = re.findall(r"```json\n(.*?)```", (DOCS / "reference/views.md").read_text(), re.DOTALL)
+    (example,) = fenced(DOCS / "reference/views.md", "json")
     decoded = msgspec.json.decode(example)
     assert msgspec.json.decode(msgspec.json.encode(msgspec.convert(decoded, Usage))) == decoded
 

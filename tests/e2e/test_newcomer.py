@@ -7,7 +7,6 @@ because there is no registry; the GPUs are emulated (`agent.driver.from=emulated
 
 import base64
 import json
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -44,6 +43,7 @@ from tests.e2e.node.scene import everything, wait_offered
 from tests.e2e.node.usage import Usage, parse_usage
 from tests.e2e.node.workload import CORE, MEMORY, GpuContainer
 from tests.fakes.emulated_gpus import PROFILES, REPOSITORY, EmulatedGpus
+from tests.fenced import fenced
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600, func_only=True)]
 
@@ -55,7 +55,7 @@ PLAIN: Object = pods.pod("plain", [pods.container("c", "sleep 1000")])
 
 def readme_pod() -> Object:
     """The one YAML document of the README."""
-    (text,) = re.findall(r"```yaml\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    (text,) = fenced(REPOSITORY / "README.md", "yaml")
     pod: Object = yaml.safe_load(text)
     return pod
 
@@ -140,9 +140,10 @@ def kubectl(cluster: Cluster, programs: Path) -> Kubectl:
 
 
 def test_what_the_guides_tell_to_type_shows_what_they_say(running: Release, kubectl: Kubectl) -> None:
-    guide = (REPOSITORY / "docs/troubleshooting.md").read_text()
-    first = re.findall(r"```\n(.*?)```", guide, re.DOTALL)[0].replace("NODE", running.cluster.kubelet.node)
-    logs, forward, _ = first.partition("kubectl -n kube-system port-forward")
+    (block,) = fenced(REPOSITORY / "docs/troubleshooting.md")
+    logs, forward, _ = block.replace("NODE", running.cluster.kubelet.node).partition(
+        "kubectl -n kube-system port-forward"
+    )
     assert forward
     assert _loggers(kubectl.shell(logs)) >= {"vcuda.agent", "vcuda.scheduler"}
     assert "vcuda.scheduler" in _loggers(kubectl("-n", NAMESPACE, "logs", "deployment/vcuda-scheduler"))
@@ -350,17 +351,12 @@ def test_after_the_release_is_gone_pods_are_made_as_if_it_had_never_been(running
 
 def test_the_manifests_do_the_same_without_helm(running: Release, kubectl: Kubectl, tmp_path: Path) -> None:
     shutil.copytree(REPOSITORY / "daemonset", tmp_path / "daemonset")
-    (shown,) = re.findall(r"```yaml\n(.*?)```", (REPOSITORY / "daemonset/README.md").read_text(), re.DOTALL)
+    (shown,) = fenced(REPOSITORY / "daemonset/README.md", "yaml")
     (tmp_path / "kustomization.yaml").write_text(shown.replace("your-registry/vcuda", IMAGE))
     try:
         kubectl("apply", "-k", str(tmp_path))
         kubectl("-n", NAMESPACE, "rollout", "status", "deployment/vcuda-scheduler", "--timeout=100s")
-        wait_until(
-            lambda: _scheduler_name(running) == "vcuda-scheduler",
-            "the webhook is asked",
-            seconds=10,
-            evidence=lambda: f"{_scheduler_name(running)}\n{running.evidence()}",
-        )
+        _wait_webhook(running, seconds=10)
     finally:
         kubectl("delete", "-k", str(tmp_path), "--ignore-not-found")
 
@@ -370,11 +366,15 @@ def test_it_can_be_installed_again_beside_what_was_left(running: Release) -> Non
     running.wait_rolled_out()
     # That pods are ready is told by one controller and where they are by another, each in its own time. In
     # four reinstallations that were timed the first try was answered.
+    _wait_webhook(running, seconds=5)
+
+
+def _wait_webhook(release: Release, *, seconds: float) -> None:
     wait_until(
-        lambda: _scheduler_name(running) == "vcuda-scheduler",
-        "the webhook is asked again",
-        seconds=5,
-        evidence=lambda: f"{_scheduler_name(running)}\n{running.evidence()}",
+        lambda: _scheduler_name(release) == "vcuda-scheduler",
+        "the webhook is asked",
+        seconds=seconds,
+        evidence=lambda: f"{_scheduler_name(release)}\n{release.evidence()}",
     )
 
 

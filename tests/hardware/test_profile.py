@@ -16,6 +16,7 @@ from deviceplugin.errors import ParseError
 from deviceplugin.hardware.profile import Profile, parse_profile
 from deviceplugin.model.gpu import ComputeMode, Driver
 from deviceplugin.model.topology import Level, Link
+from tests.fenced import fenced
 
 EMULATOR = Path(__file__).parents[2] / "library" / "emulator"
 SHIPPED = sorted((EMULATOR / "profiles").glob("*.json"))
@@ -149,7 +150,7 @@ def test_processes_are_counted_for_each_gpu() -> None:
 
 
 def test_the_example_of_the_readme_is_read() -> None:
-    (example,) = re.findall(r"```jsonc\n(.*?)```", (EMULATOR / "README.md").read_text(), flags=re.DOTALL)
+    (example,) = fenced(EMULATOR / "README.md", "jsonc")
     plain = json.loads(re.sub(r"\s//.*", "", example))
     plain["gpus"] = [plain["gpus"][1] for _ in range(4)]  # those of the example are two models of one minor
     profile = read(plain)

@@ -10,6 +10,7 @@ import pytest
 from tests.library.compiler import MEMORY_ERRORS_FATAL, compiled
 from tests.library.machine import Machine
 from tests.library.memory_client import CAPACITY, CONTEXT_MIB, MIB, describe, room, start
+from tests.library.starting_line import let_go
 
 _SOURCE = Path(__file__).parent / "native/memory_threads.c"
 
@@ -34,10 +35,7 @@ def _let_race(racers: list[subprocess.Popen[str]]) -> None:
     for racer in racers:
         assert racer.stdout is not None
         assert racer.stdout.readline() == "ready\n"
-    for racer in racers:
-        assert racer.stdin is not None
-        racer.stdin.write("\n")
-        racer.stdin.flush()
+    let_go(racers)
 
 
 def _said(process: subprocess.Popen[str], timeout: float = 50) -> str:

@@ -11,6 +11,7 @@ from tests.library.compiler import compiled
 from tests.library.gpu_slice import CONTEXT, LIMIT, GpuSlice, eventually
 from tests.library.machine import REPOSITORY
 from tests.library.memory_client import MIB, OUT_OF_MEMORY, UNIT, room
+from tests.library.starting_line import let_go
 
 _SOURCE = Path(__file__).parent / "native/interposer_programs/memory_storm.c"
 
@@ -81,10 +82,7 @@ def test_eight_processes_race_for_one_limit(
     racers = [gpu_slice.container.start_program(storm, "race", 2500, held, gpu_slice.limit) for _ in range(8)]
     running.extend(racers)
     assert eventually(lambda: gpu_slice.total() == 8 * CONTEXT)
-    for racer in racers:
-        assert racer.stdin is not None
-        racer.stdin.write("\n")
-        racer.stdin.flush()
+    let_go(racers)
     assert _watch(gpu_slice, racers) > 0
     assert [(*racer.communicate(), racer.returncode) for racer in racers] == [("never more than there is\n", "", 0)] * 8
     counters = gpu_slice.counters()

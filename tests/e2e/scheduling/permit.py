@@ -5,7 +5,6 @@ the API server while the context lasts. Not here: the scheduler itself.
 """
 
 import contextlib
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ import yaml
 from tests.e2e.cluster.client import ApiError, Client, JsonObject
 from tests.e2e.cluster.waiting import wait_until
 from tests.fakes.emulated_gpus import REPOSITORY
+from tests.fenced import fenced
 
 GUIDE = REPOSITORY / "docs" / "gangs.md"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -25,7 +25,7 @@ RIGHTS = "coscheduling"
 
 def values_of_the_guide() -> JsonObject:
     """`scheduler.kubeScheduler` of the values that docs/gangs.md shows."""
-    blocks = re.findall(r"^```yaml\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    blocks = fenced(GUIDE, "yaml")
     shown = (each for block in blocks for each in yaml.safe_load_all(block))
     found: JsonObject = next(each["scheduler"]["kubeScheduler"] for each in shown if "scheduler" in each)
     return found
