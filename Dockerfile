@@ -22,12 +22,13 @@ RUN scripts/library "$(uname -m)" \
  && cp "library/build/release/$(uname -m)"/lib*.so.1 /usr/local/lib/vcuda/
 
 # The emulated driver, which only `emulated` takes.
-FROM ${PYTHON_IMAGE} AS library
+FROM ${PYTHON_IMAGE} AS emulator
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends gcc libc6-dev make \
  && rm -rf /var/lib/apt/lists/*
 COPY library /src/library
-RUN make --directory /src/library emulator
+COPY emulator /src/emulator
+RUN make --directory /src/emulator
 
 # The packages, exactly those that were tested: versions and hashes are locked, and nothing is built from source.
 FROM ${PYTHON_IMAGE} AS packages
@@ -59,10 +60,10 @@ ENTRYPOINT ["vcuda"]
 
 FROM agent-base AS emulated
 # A driver root: the agent loads NVML from it and mirrors it for containers.
-COPY --from=library /src/library/build/emulator/libnvidia-ml.so.1 /src/library/build/emulator/libcuda.so.1 \
+COPY --from=emulator /src/emulator/build/libnvidia-ml.so.1 /src/emulator/build/libcuda.so.1 \
      /opt/vcuda/emulator/usr/lib64/
-COPY --from=library /src/library/build/emulator/vcuda-emulator /opt/vcuda/emulator/usr/bin/
-COPY --from=library /src/library/emulator/profiles /opt/vcuda/emulator/profiles
+COPY --from=emulator /src/emulator/build/vcuda-emulator /opt/vcuda/emulator/usr/bin/
+COPY --from=emulator /src/emulator/profiles /opt/vcuda/emulator/profiles
 ENV VCUDA_AGENT_NVML_LIBRARY=/opt/vcuda/emulator/usr/lib64/libnvidia-ml.so.1 \
     VCUDA_AGENT_DRIVER_ROOT=/opt/vcuda/emulator
 

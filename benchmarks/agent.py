@@ -25,13 +25,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from deviceplugin.model.units import ResourceNames
-from tests.fakes.agent import AgentProcess
-from tests.fakes.emulated_gpus import EmulatedGpus
-from tests.fakes.gpunode import EIGHT_GPUS, agent_command
-from tests.fakes.kubelet import Kubelet, KubeletOptions
-from tests.fakes.kubelet.apiclient import ApiClient, from_kubeconfig
-from tests.fakes.kubelet.apisource import ApiSource
-from tests.fakes.kubelet.calls import Call
+from sandbox.agent import AgentProcess
+from sandbox.emulated_gpus import EmulatedGpus
+from sandbox.gpunode import EIGHT_GPUS, agent_command
+from sandbox.kubelet import Kubelet, KubeletOptions
+from sandbox.kubelet.apiclient import ApiClient, from_kubeconfig
+from sandbox.kubelet.apisource import ApiSource
+from sandbox.kubelet.calls import Call
 from tests.kubelet.station import pod_json
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -103,7 +103,7 @@ def kubelet_of(node: str, root: Path, kubeconfig: Path) -> Kubelet:
 async def running_api_server(base: Path) -> AsyncIterator[Path]:
     """In a process of its own: what the agent says to it must not slow down the kubelet that is timed."""
     kubeconfig = base / "kubeconfig"
-    command = [sys.executable, "-m", "tests.fakes.apiserver", "--port=0", f"--kubeconfig-out={kubeconfig}"]
+    command = [sys.executable, "-m", "sandbox.apiserver", "--port=0", f"--kubeconfig-out={kubeconfig}"]
     command += [f"--token={TOKEN}", "--node=node-1", "--node=node-2"]
     process = await asyncio.create_subprocess_exec(*command, cwd=REPOSITORY, stdout=asyncio.subprocess.PIPE)
     try:

@@ -29,8 +29,8 @@ from benchmarks.cluster.connection import HttpError
 from benchmarks.cluster.load import Figures, Load
 from benchmarks.cluster.measured import MeasuredError, measured_scheduler, pin_others
 from benchmarks.cluster.throughput import Throughput, measure_throughput, shipped_limits
+from sandbox.apiserver.kubeconfig import write_kubeconfig
 from tests.e2e.cluster.schedulers import UNLIMITED
-from tests.fakes.apiserver.kubeconfig import write_kubeconfig
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SIZES = (100, 500, 1_000, 5_000, 10_000)

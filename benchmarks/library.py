@@ -19,7 +19,9 @@ from pathlib import Path
 
 from tests.library.shared_gpu import Container, SharedGpu
 
-LIBRARY = Path(__file__).resolve().parent.parent / "library"
+REPOSITORY = Path(__file__).resolve().parent.parent
+LIBRARY = REPOSITORY / "library"
+EMULATED = REPOSITORY / "emulator/build/libcuda.so.1"
 FREE, NOT_REACHED = 100, 90
 CASES = {
     "unlimited": ("launch", FREE),
@@ -48,7 +50,7 @@ def measure(runs: int) -> dict[str, float]:
     base = Path(tempfile.mkdtemp(prefix="vl-", dir="/tmp"))
     try:
         built = LIBRARY / "build"
-        gpu = SharedGpu(base, built / "interposer", built / "emulator/libcuda.so.1")
+        gpu = SharedGpu(base, built / "interposer", EMULATED)
         containers = {cores: gpu.container(cores) for cores in (FREE, NOT_REACHED)}
         told: dict[str, list[dict[str, float]]] = {name: [] for name in CASES}
         for _ in range(runs):

@@ -21,7 +21,9 @@ from pathlib import Path
 from deviceplugin.model.gpu import GpuUuid
 from tests.library.shared_gpu import UUID, Running, SharedGpu
 
-LIBRARY = Path(__file__).resolve().parent.parent / "library"
+REPOSITORY = Path(__file__).resolve().parent.parent
+LIBRARY = REPOSITORY / "library"
+EMULATED = REPOSITORY / "emulator/build/libcuda.so.1"
 ALONE = ("small", "medium", "gemm", "step", "graph")
 LIMITS = (25, 50, 75)
 PAIRS = ((30, 70), (50, 50), (25, 75), (25, 25))
@@ -84,7 +86,7 @@ def measure(seconds: float, driver: Path | None, uuid: GpuUuid) -> Iterator[Shar
     base = Path(tempfile.mkdtemp(prefix="vs-", dir="/tmp"))
     try:
         built = LIBRARY / "build"
-        gpu = SharedGpu(base, built / "interposer", driver or built / "emulator/libcuda.so.1", uuid)
+        gpu = SharedGpu(base, built / "interposer", driver or EMULATED, uuid)
         bench = Bench(gpu, built / "programs", seconds, {})
         if driver is not None:
             bench.native.update(native_pace(bench))

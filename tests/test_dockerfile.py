@@ -53,7 +53,7 @@ def test_nothing_else_is_let_in() -> None:
 def test_what_is_copied_from_another_stage_is_made_there() -> None:
     emulated = ("libnvidia-ml.so.1", "libcuda.so.1", "vcuda-emulator")
     made = {
-        "library": {"/src/library/emulator/profiles", *(f"/src/library/build/emulator/{name}" for name in emulated)},
+        "emulator": {"/src/emulator/profiles", *(f"/src/emulator/build/{name}" for name in emulated)},
         "packages": {"/opt/vcuda"},
         "interposers": {"/usr/local/lib/vcuda"},
     }
@@ -61,8 +61,8 @@ def test_what_is_copied_from_another_stage_is_made_there() -> None:
         if keyword == "COPY" and rest.startswith("--from="):
             stage, *paths = shlex.split(rest)
             assert set(paths[:-1]) <= made[stage.removeprefix("--from=")], rest
-    makefile = (ROOT / "library/Makefile").read_text()
-    assert all(f"$(BUILD)/emulator/{name}" in makefile for name in emulated)
+    makefile = (ROOT / "emulator/Makefile").read_text()
+    assert all(f"$(BUILD)/{name}" in makefile for name in emulated)
 
 
 def test_our_library_is_built_for_an_old_glibc_and_lies_where_the_agent_looks() -> None:

@@ -17,7 +17,7 @@ from deviceplugin.model.annotations import PodAllocation, format_allocation
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.inventory_annotation import format_inventory
 from deviceplugin.model.units import CORES_PER_GPU, ResourceNames
-from tests.fakes.inventories import made_up_inventory
+from sandbox.inventories import made_up_inventory
 
 Json = dict[str, Any]
 NAMESPACE = "default"

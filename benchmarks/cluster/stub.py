@@ -1,7 +1,7 @@
 """The API server of the made-up cluster: lists and watches fast, answers each Binding after 5 ms.
 
 In: how many nodes and pods. Out: a process that says its URL in one line. What is measured is not this, so nothing is
-checked and everything that can be is encoded beforehand; `tests/fakes/apiserver` is the one with the real semantics.
+checked and everything that can be is encoded beforehand; `sandbox/apiserver` is the one with the real semantics.
 A bound pod is seen by watchers as from a real one: bound, then running. `POST /bench/pods?from=A&to=B` makes pending
 pods, DELETE removes them.
 
@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 
 from benchmarks.cluster import fleet
-from tests.fakes.apiserver.patch import merge
+from sandbox.apiserver.patch import merge
 
 BINDING_SECONDS = 0.005
 Json = dict[str, Any]

@@ -21,6 +21,7 @@ import urllib3
 import yaml
 
 from benchmarks.cluster.measured import cpu_seconds, measured_scheduler
+from sandbox.inventories import made_up_inventory
 from tests.e2e.cluster import pods
 from tests.e2e.cluster.client import Client, JsonObject
 from tests.e2e.cluster.cluster import running_control_plane
@@ -29,7 +30,6 @@ from tests.e2e.cluster.hollow import hollow_nodes
 from tests.e2e.cluster.prerequisites import kubernetes_programs
 from tests.e2e.cluster.schedulers import ExtenderAddress, Limits, scheduler_with
 from tests.e2e.node.workload import share
-from tests.fakes.inventories import made_up_inventory
 
 CONFIGURATION = Path(__file__).resolve().parents[2] / "daemonset" / "scheduler" / "configmap.yaml"
 OURS, PLAIN = "vcuda-scheduler", "plain-scheduler"

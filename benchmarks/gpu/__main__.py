@@ -68,7 +68,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 def prepared(given: argparse.Namespace, scratch: Path) -> Bench:
     build = prepare.build_library()
-    found = driver.find(given.driver, build, scratch)
+    found = driver.find(given.driver, scratch)
     prepare.lay_out(build, found, scratch)
     repeats, window = QUICK if given.quick else FULL
     bench = Bench(

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from benchmarks.gpu.driver import REPOSITORY, Driver
+from benchmarks.gpu.driver import EMULATED, REPOSITORY, Driver
 
 LIBRARY = REPOSITORY / "library"
 OURS = ("libcuda.so.1", "libnvidia-ml.so.1", "libvcuda.so.1")
@@ -21,7 +21,8 @@ SOURCES = (
 
 
 def build_library() -> Path:
-    subprocess.run(["make", "--silent", "-C", str(LIBRARY), "all"], check=True, timeout=300)
+    for folder in (EMULATED.parent, LIBRARY):
+        subprocess.run(["make", "--silent", "-C", str(folder), "all"], check=True, timeout=300)
     return LIBRARY / "build"
 
 
@@ -36,11 +37,11 @@ def lay_out(build: Path, driver: Driver, scratch: Path) -> None:
     (native / "libcuda.so.1").symlink_to(driver.cuda)
     (native / "libnvidia-ml.so.1").symlink_to(driver.nvml)
     for source in SOURCES:
-        compile_program(source, build, programs / source.stem)
+        compile_program(source, programs / source.stem)
 
 
-def compile_program(source: Path, build: Path, output: Path) -> None:
+def compile_program(source: Path, output: Path) -> None:
     """Linked against the emulated libcuda.so.1, by its SONAME alone: what it runs on is decided when it starts."""
     flags = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{LIBRARY}", f"-I{LIBRARY}/include"]
-    driver = str(build / "emulator/libcuda.so.1")
+    driver = str(EMULATED / "libcuda.so.1")
     subprocess.run(["gcc", *flags, "-o", str(output), str(source), driver, "-ldl"], check=True, timeout=60)

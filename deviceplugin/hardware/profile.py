@@ -1,4 +1,4 @@
-"""A profile of the emulated driver (library/emulator/README.md has the schema), read as the node that it describes.
+"""A profile of the emulated driver (emulator/README.md has the schema), read as the node that it describes.
 
 In: its JSON. Out: the inventory that an agent would discover there, and how many processes each GPU runs. Errors name
 the place in the document. The emulator itself is stricter (keys given twice, fields that only it uses); what it takes

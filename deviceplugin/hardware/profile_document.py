@@ -1,4 +1,4 @@
-"""The document that describes an emulated node, as library/emulator/README.md specifies it.
+"""The document that describes an emulated node, as emulator/README.md specifies it.
 
 In and out: JSON, through msgspec. Here stand the keys, their types and their ranges; what they mean is `profile`'s to
 say. Keys of type Any are the emulator's alone: they may be given and are not looked at.

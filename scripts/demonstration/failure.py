@@ -1,7 +1,7 @@
 """How the demo ends when something is not as promised: one sentence, exit 1."""
 
-from tests.fakes.program import ProgramFailureError
-from tests.fakes.scheduler import NoAnswerError
+from sandbox.program import ProgramFailureError
+from sandbox.scheduler import NoAnswerError
 
 
 class DemoError(Exception):

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sandbox import emulated_gpus
 from scripts.demonstration.failure import DemoError
-from tests.fakes import emulated_gpus
 
 LONGEST_ROOT = 40  # leaves room for the sockets below it
 

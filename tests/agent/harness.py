@@ -11,10 +11,10 @@ from typing import Any
 
 from deviceplugin.guest.legacy_limits import ContainerLimits, decode
 from deviceplugin.observe.usage import Usage
+from sandbox.agent import AgentFailureError
+from sandbox.apiserver import ApiError
+from sandbox.gpunode import Flags, GpuNode, gpu_node
 from scripts.demonstration.node import promises, seen
-from tests.fakes.agent import AgentFailureError
-from tests.fakes.apiserver import ApiError
-from tests.fakes.gpunode import Flags, GpuNode, gpu_node
 from tests.kubelet.station import Json, pod_json
 
 NAMESPACE = "default"

@@ -18,8 +18,8 @@ from deviceplugin.model.belief import believed
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import Pod
+from sandbox.gpunode import GpuNode
 from tests.agent.harness import annotations, check_books, create, node_with_agent, run, share, stored
-from tests.fakes.gpunode import GpuNode
 from tests.kubelet.station import Json, pod_json
 
 NAMES = AnnotationNames()

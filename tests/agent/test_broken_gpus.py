@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deviceplugin.observe.usage import GpuUsage
+from sandbox.gpunode import GpuNode
 from tests.agent.harness import (
     PATIENCE_S,
     check_books,
@@ -17,7 +18,6 @@ from tests.agent.harness import (
     until_event,
     until_usage,
 )
-from tests.fakes.gpunode import GpuNode
 from tests.kubelet.station import pod_json
 
 FLAGS = {"health-recovery": "1s", "sample-period": "200ms"}

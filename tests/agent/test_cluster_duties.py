@@ -14,7 +14,7 @@ from deviceplugin.kube.transport import Transport
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import parse_allocation
 from deviceplugin.model.pod import Pod
-from tests.fakes.apiserver import ApiServer
+from sandbox.apiserver import ApiServer
 from tests.kubelet.makers import grant, inventory
 from tests.kubelet.station import Json, pod_json
 

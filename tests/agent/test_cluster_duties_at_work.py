@@ -4,6 +4,7 @@ from pathlib import Path
 
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import parse_allocation
+from sandbox.gpunode import GpuNode
 from tests.agent.harness import (
     PATIENCE_S,
     annotations,
@@ -23,7 +24,6 @@ from tests.agent.harness import (
     until_event,
     until_held_by,
 )
-from tests.fakes.gpunode import GpuNode
 from tests.kubelet.station import Json, pod_json
 
 NAMES = AnnotationNames()

@@ -30,7 +30,7 @@ from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.gpu import GpuProcess, GpuSample, GpuUuid, Inventory
 from deviceplugin.observe.metrics import AgentMetrics
-from tests.fakes.runtime import FakeRuntime, Manner, RuntimeContainer
+from sandbox.runtime import FakeRuntime, Manner, RuntimeContainer
 from tests.guest.makers import GIB, put_counters, put_slot
 from tests.guest.node_tree import NodeTree
 from tests.kubelet.makers import grant, inventory, pod

@@ -6,8 +6,8 @@ from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import PodAllocation, format_allocation
 from deviceplugin.model.gpu import GpuUuid
+from sandbox.gpunode import GpuNode
 from tests.agent.harness import NODE, minors, node_with_agent, refused, run, share, until_usage
-from tests.fakes.gpunode import GpuNode
 
 NAMES = AnnotationNames()
 HAMI = "hami.io/device-cordon"

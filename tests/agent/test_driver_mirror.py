@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from sandbox.driver_root import DriverRoot, make_interposers
+from sandbox.gpunode import GpuNode
 from tests.agent.harness import (
     PATIENCE_S,
     create,
@@ -14,8 +16,6 @@ from tests.agent.harness import (
     until_held_by,
     until_said,
 )
-from tests.fakes.driver_root import DriverRoot, make_interposers
-from tests.fakes.gpunode import GpuNode
 from tests.kubelet.station import pod_json
 
 FLAGS = {"driver-check-period": "200ms", "allocation-check-period": "300ms"}

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 from deviceplugin.guest.limits_file import GrantLimits, decode
+from sandbox.gpunode import GpuNode
 from tests.agent.harness import (
     NAMESPACE,
     events,
@@ -13,7 +14,6 @@ from tests.agent.harness import (
     share,
     until_said,
 )
-from tests.fakes.gpunode import GpuNode
 from tests.kubelet.station import Json, pod_json
 
 LIMIT = "tencent.com/vcuda-core-limit"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.gpunode import GpuNode
 from tests.agent.harness import (
     PATIENCE_S,
     Grants,
@@ -23,7 +24,6 @@ from tests.agent.harness import (
     until_said,
     until_usage,
 )
-from tests.fakes.gpunode import GpuNode
 from tests.kubelet.station import Json, pod_json
 
 Harm = Callable[[Path], None]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.emulated_gpus import PROFILES
 from tests.agent.harness import check_books, grants, minors, node_with_agent, refused, run, share
-from tests.fakes.emulated_gpus import PROFILES
 from tests.kubelet.station import pod_json
 
 

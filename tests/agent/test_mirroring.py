@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from deviceplugin.agent.mirroring import Mirroring, driver_mirror
 from deviceplugin.config.agent import DriverSettings
 from deviceplugin.observe.metrics import AgentMetrics
-from tests.fakes.driver_root import VERSION, DriverRoot, make_driver_root, make_interposers
+from sandbox.driver_root import VERSION, DriverRoot, make_driver_root, make_interposers
 from tests.observe.views import StillView
 from tests.waiting import in_background, until
 

@@ -8,6 +8,7 @@ import pytest
 
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import parse_allocation
+from sandbox.gpunode import GpuNode
 from tests.agent.harness import (
     PATIENCE_S,
     annotations,
@@ -20,7 +21,6 @@ from tests.agent.harness import (
     share,
     until_held_by,
 )
-from tests.fakes.gpunode import GpuNode
 from tests.kubelet.station import Json, pod_json
 
 DOMAIN = "example.org"

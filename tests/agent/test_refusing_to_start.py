@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.agent import AgentCommand, free_port
+from sandbox.apiserver import ApiServer
+from sandbox.emulated_gpus import EmulatedGpus
+from sandbox.gpunode import EIGHT_GPUS, agent_command
+from sandbox.kubelet import Kubelet, KubeletOptions
 from tests.agent.harness import check_books, node_with_agent, run, share
-from tests.fakes.agent import AgentCommand, free_port
-from tests.fakes.apiserver import ApiServer
-from tests.fakes.emulated_gpus import EmulatedGpus
-from tests.fakes.gpunode import EIGHT_GPUS, agent_command
-from tests.fakes.kubelet import Kubelet, KubeletOptions
 
 Change = Callable[[AgentCommand, Path], AgentCommand]
 

@@ -9,9 +9,9 @@ from deviceplugin.guest import pids_config
 from deviceplugin.guest.legacy_limits import decode
 from deviceplugin.wire import registration_pb2 as pb
 from deviceplugin.wire import registration_pb2_grpc as rpc
+from sandbox.gpunode import GpuNode
+from sandbox.runtime import FakeRuntime, RuntimeContainer
 from tests.agent.harness import PATIENCE_S, delete, node_with_agent, run, share, until_held_by
-from tests.fakes.gpunode import GpuNode
-from tests.fakes.runtime import FakeRuntime, RuntimeContainer
 from tests.kubelet.station import pod_json
 
 ID = "a1" * 32

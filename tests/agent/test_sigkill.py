@@ -7,6 +7,7 @@ import random
 import time
 from pathlib import Path
 
+from sandbox.gpunode import GpuNode
 from tests.agent.harness import (
     NAMESPACE,
     PATIENCE_S,
@@ -17,7 +18,6 @@ from tests.agent.harness import (
     phase,
     settled,
 )
-from tests.fakes.gpunode import GpuNode
 from tests.kubelet.station import Json, pod_json
 
 ROUNDS_S = 8.0

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.agent import STOP_S, AgentFailureError
+from sandbox.gpunode import GpuNode
 from tests.agent.harness import (
     PATIENCE_S,
     check_books,
@@ -16,8 +18,6 @@ from tests.agent.harness import (
     settled,
     share,
 )
-from tests.fakes.agent import STOP_S, AgentFailureError
-from tests.fakes.gpunode import GpuNode
 
 
 def sockets(node: GpuNode) -> set[str]:

@@ -19,6 +19,7 @@ import urllib3
 import yaml
 
 from deviceplugin.model.annotation_names import AnnotationNames
+from sandbox.emulated_gpus import PROFILES, REPOSITORY, EmulatedGpus
 from scripts import manifests
 from tests.daemonset.chart import Object, helm_program
 from tests.daemonset.manifests import documents
@@ -42,7 +43,6 @@ from tests.e2e.node.limits import BLOCK_BYTES
 from tests.e2e.node.scene import everything, wait_offered
 from tests.e2e.node.usage import Usage, parse_usage
 from tests.e2e.node.workload import CORE, MEMORY, GpuContainer
-from tests.fakes.emulated_gpus import PROFILES, REPOSITORY, EmulatedGpus
 from tests.fenced import fenced
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600, func_only=True)]

@@ -8,7 +8,7 @@ from deviceplugin.guest.containers import ContainerFinder, Place
 from deviceplugin.guest.processes import CgroupTree, Members, ProcessTable
 from deviceplugin.guest.runtime import ContainerRuntime
 from deviceplugin.model.allocation import PodUid
-from tests.fakes.runtime import FakeRuntime, Manner, RuntimeContainer
+from sandbox.runtime import FakeRuntime, Manner, RuntimeContainer
 from tests.guest.node_tree import NodeTree
 
 UID, ID = PodUid("3b0c3f0e-6b8a-4a53-9e0c-2f1d6f7a9b10"), "e3b0c44298fc1c14" * 4

@@ -8,7 +8,7 @@ import pytest
 from deviceplugin.errors import RuntimeApiError
 from deviceplugin.guest.runtime import ContainerRuntime, RunningContainer
 from deviceplugin.model.allocation import PodUid
-from tests.fakes.runtime import FakeRuntime, Manner, RuntimeContainer
+from sandbox.runtime import FakeRuntime, Manner, RuntimeContainer
 
 UID = PodUid("uid-1")
 CONTAINERS = [

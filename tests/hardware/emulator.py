@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.hardware.profiles import Profile
 
 REPOSITORY = Path(__file__).parents[2]
-SHIPPED = sorted((REPOSITORY / "library/emulator/profiles").glob("*.json"))
+SHIPPED = sorted((REPOSITORY / "emulator/profiles").glob("*.json"))
 
 
 @dataclass(frozen=True)
@@ -38,4 +38,4 @@ class Emulator:
 def build() -> Path:
     """Quick where nothing changed."""
     subprocess.run(["make", "--silent", "-C", str(REPOSITORY / "library")], check=True, timeout=55)
-    return REPOSITORY / "library/build/emulator"
+    return REPOSITORY / "emulator/build"

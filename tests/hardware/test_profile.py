@@ -18,7 +18,7 @@ from deviceplugin.model.gpu import ComputeMode, Driver
 from deviceplugin.model.topology import Level, Link
 from tests.fenced import fenced
 
-EMULATOR = Path(__file__).parents[2] / "library" / "emulator"
+EMULATOR = Path(__file__).parents[2] / "emulator"
 SHIPPED = sorted((EMULATOR / "profiles").glob("*.json"))
 Document = dict[str, Any]
 

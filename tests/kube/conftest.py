@@ -10,8 +10,8 @@ from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.reading import read
 from deviceplugin.kube.transport import Timeouts, Transport
+from sandbox.apiserver import ApiServer
 from tests.e2e.cluster.certificates import Authority
-from tests.fakes.apiserver import ApiServer
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from deviceplugin.kube.credentials import Access, PrivateFiles, access_of
 from deviceplugin.kube.node_pods import pods_of_node
 from deviceplugin.kube.reading import read
 from deviceplugin.kube.transport import Timeouts, Transport
+from sandbox.apiserver import ApiServer
+from sandbox.apiserver.kubeconfig import write_kubeconfig
 from tests.e2e.cluster.certificates import Authority
-from tests.fakes.apiserver import ApiServer
-from tests.fakes.apiserver.kubeconfig import write_kubeconfig
 
 PODS = pods_of_node("n1")
 TIMEOUTS = Timeouts(connect=2.0, request=5.0, silence=5.0)

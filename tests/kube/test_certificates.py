@@ -12,8 +12,8 @@ from deviceplugin.kube.node_pods import PodReflector
 from deviceplugin.kube.reading import read
 from deviceplugin.kube.reflector import Pace
 from deviceplugin.kube.transport import Transport
+from sandbox.apiserver import ApiServer, pod
 from tests.e2e.cluster.certificates import Authority
-from tests.fakes.apiserver import ApiServer, pod
 from tests.kube.kubeconfigs import PODS, TIMEOUTS, ask, config, plugin, trusting
 from tests.waiting import in_background, until
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from deviceplugin.errors import KubeError, ParseError
 from deviceplugin.kube.changes import EventKind, WatchEvent, read_line
 from deviceplugin.kube.cluster_pods import AnyPod, cluster_pods
-from tests.fakes.apiserver import JsonObject, container, pod
+from sandbox.apiserver import JsonObject, container, pod
 
 PODS = cluster_pods()
 KINDS = (EventKind.ADDED, EventKind.MODIFIED, EventKind.DELETED)

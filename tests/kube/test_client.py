@@ -13,8 +13,8 @@ from deviceplugin.kube.node_pods import pods_of_node
 from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.pod import Pod
-from tests.fakes.apiserver import ApiServer, Harm, JsonObject, container, node, pod
-from tests.fakes.apiserver.kubeconfig import write_kubeconfig
+from sandbox.apiserver import ApiServer, Harm, JsonObject, container, node, pod
+from sandbox.apiserver.kubeconfig import write_kubeconfig
 
 PODS = pods_of_node("n1")
 

@@ -11,7 +11,7 @@ from deviceplugin.errors import KubeConflictError, KubeError, KubeNotFoundError
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodRef, PodUid
-from tests.fakes.apiserver import ApiServer, Harm, container, node, pod
+from sandbox.apiserver import ApiServer, Harm, container, node, pod
 
 TIMEOUTS = Timeouts(connect=1.0, request=1.0, silence=1.0)
 PATIENT = Timeouts(connect=30.0, request=30.0, silence=30.0)

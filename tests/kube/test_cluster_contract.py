@@ -26,8 +26,8 @@ from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.plain_pod import PlainPod
+from sandbox.apiserver import ApiServer, JsonObject, container, node, pod
 from tests.e2e.cluster.certificates import Authority
-from tests.fakes.apiserver import ApiServer, JsonObject, container, node, pod
 from tests.waiting import in_background, until
 
 REAL = os.environ.get("VCUDA_CONTRACT_KUBECONFIG", "")

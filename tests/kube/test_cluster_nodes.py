@@ -14,7 +14,7 @@ from deviceplugin.model.cluster_node import ClusterNode, cordon_words
 from deviceplugin.model.compute import Compute
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.topology import Topology
-from tests.fakes.apiserver import ApiServer, JsonObject, node
+from sandbox.apiserver import ApiServer, JsonObject, node
 from tests.waiting import in_background, until
 
 NODES = cluster_nodes()

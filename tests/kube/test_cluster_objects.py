@@ -14,7 +14,7 @@ from deviceplugin.kube.leases import Lease, LeaseView, Term, micro_time
 from deviceplugin.kube.secrets import NewSecret
 from deviceplugin.kube.tokens import TokenBucket
 from deviceplugin.kube.transport import Timeouts, Transport
-from tests.fakes.apiserver import ApiServer, Harm, JsonObject
+from sandbox.apiserver import ApiServer, Harm, JsonObject
 
 TIMEOUTS = Timeouts(connect=1.0, request=1.0, silence=1.0)
 OLD, NEW = (f"-----BEGIN CERTIFICATE-----\n{name}\n".encode() for name in ("old", "new"))

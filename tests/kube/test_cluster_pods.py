@@ -22,7 +22,7 @@ from deviceplugin.model.compute import NOTHING, Compute
 from deviceplugin.model.gang import Gang
 from deviceplugin.model.plain_pod import PlainPod
 from deviceplugin.model.units import ResourceNames
-from tests.fakes.apiserver import ApiError, ApiServer, JsonObject, container, pod
+from sandbox.apiserver import ApiError, ApiServer, JsonObject, container, pod
 from tests.waiting import in_background, until
 
 PODS = cluster_pods()

@@ -7,7 +7,7 @@ import pytest
 from deviceplugin.kube.cluster_pods import cluster_pods
 from deviceplugin.kube.collection import NOTHING_KEPT
 from deviceplugin.model.compute import Compute
-from tests.fakes.apiserver import JsonObject, container
+from sandbox.apiserver import JsonObject, container
 
 MIB = 1 << 20
 

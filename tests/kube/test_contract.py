@@ -27,7 +27,7 @@ from deviceplugin.kube.reflector import Pace
 from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.pod import Pod
-from tests.fakes.apiserver import ApiServer, JsonObject, container, node, pod
+from sandbox.apiserver import ApiServer, JsonObject, container, node, pod
 from tests.waiting import in_background, until
 
 REAL = os.environ.get("VCUDA_CONTRACT_KUBECONFIG", "")

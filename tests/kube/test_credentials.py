@@ -14,9 +14,9 @@ from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.reading import Facts, read
 from deviceplugin.kube.transport import Timeouts, Transport
+from sandbox.apiserver import ApiServer
+from sandbox.apiserver.kubeconfig import write_kubeconfig
 from tests.e2e.cluster.certificates import Authority
-from tests.fakes.apiserver import ApiServer
-from tests.fakes.apiserver.kubeconfig import write_kubeconfig
 from tests.kube.kubeconfigs import JWT, PODS, TIMEOUTS, ask, config, load, plugin
 
 

@@ -20,7 +20,7 @@ from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.event_object import EventReason
 from deviceplugin.kube.events import EventRecorder, Rate
 from deviceplugin.model.allocation import PodRef, PodUid
-from tests.fakes.apiserver import ApiServer, Harm, JsonObject
+from sandbox.apiserver import ApiServer, Harm, JsonObject
 from tests.waiting import in_background
 
 POD = PodRef(PodUid("u-1"), "prod", "web-0")

@@ -16,7 +16,7 @@ from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.leader import LeaderElector, LeaseTiming
 from deviceplugin.kube.reading import read
 from deviceplugin.kube.transport import Timeouts, Transport
-from tests.fakes.apiserver import ApiServer, Harm, JsonObject
+from sandbox.apiserver import ApiServer, Harm, JsonObject
 from tests.waiting import in_background, until
 
 TIMEOUTS = Timeouts(connect=0.5, request=0.2, silence=1.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.leader import LeaderElector, awake_and_asleep
 from deviceplugin.kube.transport import Transport
-from tests.fakes.apiserver import ApiServer
+from sandbox.apiserver import ApiServer
 from tests.kube.elector_process import TIMING
 from tests.waiting import in_background, until
 

@@ -15,7 +15,7 @@ from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.inventory_annotation import parse_inventory
 from deviceplugin.model.topology import Topology
 from deviceplugin.model.units import MIB, ResourceNames
-from tests.fakes.apiserver import ApiServer, node
+from sandbox.apiserver import ApiServer, node
 from tests.waiting import in_background, until
 
 OWN = "tencent.com/vcuda-node-labels"

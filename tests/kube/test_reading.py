@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from deviceplugin.errors import ConfigError
 from deviceplugin.kube.reading import read, read_apart
+from sandbox.apiserver import ApiServer
 from tests.e2e.cluster.certificates import Authority
-from tests.fakes.apiserver import ApiServer
 from tests.kube.kubeconfigs import config, load, plugin, trusting
 
 

@@ -9,7 +9,7 @@ import pytest
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.node_pods import PodChange, PodReflector
 from deviceplugin.kube.reflector import Pace
-from tests.fakes.apiserver import ApiServer, Harm, container, pod
+from sandbox.apiserver import ApiServer, Harm, container, pod
 from tests.waiting import in_background, until
 
 PACE = Pace(watch=20.0, first_wait=0.01, most_wait=0.02)

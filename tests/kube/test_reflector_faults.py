@@ -13,8 +13,8 @@ from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.node_pods import PodChange, PodReflector, pods_of_node
 from deviceplugin.kube.reflector import Pace
 from deviceplugin.kube.transport import Timeouts, Transport
-from tests.fakes.apiserver import ApiServer, Harm, JsonObject, pod
-from tests.fakes.apiserver.kubeconfig import write_kubeconfig
+from sandbox.apiserver import ApiServer, Harm, JsonObject, pod
+from sandbox.apiserver.kubeconfig import write_kubeconfig
 from tests.waiting import in_background, until
 
 PACE = Pace(watch=20.0, first_wait=0.01, most_wait=0.02)

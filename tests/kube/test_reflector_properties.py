@@ -17,7 +17,7 @@ from deviceplugin.kube.reflector import ChangeKind, Pace
 from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import Pod
-from tests.fakes.apiserver import ApiError, ApiServer, Harm, pod
+from sandbox.apiserver import ApiError, ApiServer, Harm, pod
 from tests.waiting import in_background, until
 
 NODE = "n1"

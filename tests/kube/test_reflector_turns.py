@@ -7,7 +7,7 @@ from itertools import pairwise
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.node_pods import PodChange, PodReflector
 from deviceplugin.kube.reflector import Pace
-from tests.fakes.apiserver import ApiServer, Harm, pod
+from sandbox.apiserver import ApiServer, Harm, pod
 from tests.waiting import in_background, until
 
 PACE = Pace(watch=20.0, first_wait=0.01, most_wait=0.02)

@@ -47,8 +47,8 @@ from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import Resource, ResourceNames
 from deviceplugin.placement.choice import Choice
-from tests.fakes.driver_root import make_driver_root, make_interposers
-from tests.fakes.kubelet import Kubelet, KubeletOptions
+from sandbox.driver_root import make_driver_root, make_interposers
+from sandbox.kubelet import Kubelet, KubeletOptions
 
 NAMES = ResourceNames()
 ENDED = {"Succeeded", "Failed"}

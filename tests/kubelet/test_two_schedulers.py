@@ -33,7 +33,7 @@ from deviceplugin.model.pod import Pod
 from deviceplugin.model.pod_request import pod_request
 from deviceplugin.placement.node_state import node_state
 from deviceplugin.placement.pod import place_pod
-from tests.fakes.kubelet import Kubelet, KubeletOptions
+from sandbox.kubelet import Kubelet, KubeletOptions
 from tests.kubelet.makers import inventory
 from tests.kubelet.station import ENDED, NAMES, Json, Station, pod_json
 

@@ -6,7 +6,7 @@ In: targets; or sources, and the flags by which a build differs. Out: where it l
 import subprocess
 from pathlib import Path
 
-from tests.library.machine import LIBRARY
+from tests.library.machine import EMULATOR, LIBRARY
 
 SHARED = ("-shared", "-fPIC")
 MEMORY_ERRORS_FATAL = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
@@ -14,10 +14,15 @@ _FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-pthread", "-O1", "-g", f"-I{LIBRARY}/in
 _WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers")
 
 
-def made(*words: str, timeout: float = 240) -> Path:
-    """`words`: targets and settings of library/Makefile."""
-    subprocess.run(["make", "--silent", "-C", LIBRARY, *words], check=True, timeout=timeout)
-    return LIBRARY / "build"
+def made(*words: str, folder: Path = LIBRARY, timeout: float = 240) -> Path:
+    """`words`: targets and settings of the folder's Makefile."""
+    subprocess.run(["make", "--silent", "-C", folder, *words], check=True, timeout=timeout)
+    return folder / "build"
+
+
+def emulator_made(*words: str) -> Path:
+    """`words`: targets and settings of emulator/Makefile."""
+    return made(*words, folder=EMULATOR)
 
 
 def compiled(output: Path, *words: str | Path, timeout: float = 110) -> Path:

@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.library.compiler import MEMORY_ERRORS_FATAL, compiled, made, runtime
+from tests.library.compiler import MEMORY_ERRORS_FATAL, compiled, emulator_made, made, runtime
 from tests.library.driver import Driver
 from tests.library.gpu_slice import GpuSlice
 from tests.library.interposed import Container, two_gpus
-from tests.library.machine import LIBRARY, Machine
+from tests.library.machine import EMULATOR, Machine
 
 _NATIVE = Path(__file__).parent / "native"
 
 
 @pytest.fixture(scope="session")
 def build() -> Path:
-    return made("emulator") / "emulator"
+    return emulator_made()
 
 
 @pytest.fixture(scope="session")
 def sanitized_build() -> Path:
-    return made("sanitize", "WHAT=emulator") / "sanitize/emulator"
+    return emulator_made("sanitize") / "sanitize"
 
 
 @pytest.fixture(scope="session")
@@ -32,9 +32,8 @@ def sanitized_interposers() -> Path:
 
 
 def _with_the_emulator(source: str, output: Path, *flags: str) -> Path:
-    emulator = LIBRARY / "emulator"
-    sources = [*emulator.glob("*.c"), *emulator.glob("shared/*.c"), *emulator.glob("profile/*.c")]
-    return compiled(output, f"-I{emulator}", *flags, _NATIVE / source, *sources, timeout=240)
+    sources = [*EMULATOR.glob("*.c"), *EMULATOR.glob("shared/*.c"), *EMULATOR.glob("profile/*.c")]
+    return compiled(output, f"-I{EMULATOR}", *flags, _NATIVE / source, *sources, timeout=240)
 
 
 @pytest.fixture(scope="session")

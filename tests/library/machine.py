@@ -12,7 +12,8 @@ from tests.library.nvml_client import Nvml
 
 REPOSITORY = Path(__file__).parents[2]
 LIBRARY = REPOSITORY / "library"
-PROFILES = LIBRARY / "emulator/profiles"
+EMULATOR = REPOSITORY / "emulator"
+PROFILES = EMULATOR / "profiles"
 
 Profile = dict[str, Any]
 

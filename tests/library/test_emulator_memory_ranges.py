@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from tests.library.compiler import MEMORY_ERRORS_FATAL, compiled
-from tests.library.machine import LIBRARY
+from tests.library.machine import EMULATOR
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("native") / "ranges_model"
-    memory = LIBRARY / "emulator/cuda/memory"
+    memory = EMULATOR / "cuda/memory"
     sources = [Path(__file__).parent / "native/ranges_model.c", memory / "ranges.c", memory / "spans.c"]
-    return compiled(output, *MEMORY_ERRORS_FATAL, f"-I{LIBRARY}/emulator", *sources)
+    return compiled(output, *MEMORY_ERRORS_FATAL, f"-I{EMULATOR}", *sources)
 
 
 @pytest.mark.parametrize("seed", range(5))

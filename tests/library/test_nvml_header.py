@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.library.machine import LIBRARY
+from tests.library.machine import EMULATOR, LIBRARY
 
 _OURS = LIBRARY / "include"
-_SOURCES = sorted((LIBRARY / "emulator/nvml").glob("*.c"))
+_SOURCES = sorted((EMULATOR / "nvml").glob("*.c"))
 _LAYOUT = Path(__file__).parent / "native/nvml_layout.c"
 
 

@@ -9,8 +9,8 @@ import pytest
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 
-from tests.library.compiler import made
-from tests.library.machine import LIBRARY, PROFILES
+from tests.library.compiler import emulator_made, made
+from tests.library.machine import EMULATOR, LIBRARY, PROFILES
 
 PROGRAMS = LIBRARY / "build/programs"
 GIB = 1 << 30
@@ -21,12 +21,13 @@ Run = subprocess.CompletedProcess[str]
 
 @pytest.fixture(autouse=True, scope="module")
 def built() -> None:
-    made("emulator", "programs")
+    emulator_made()
+    made("programs")
 
 
 def run(directory: Path, *words: str, profile: Path = PROFILES / "hgx-a100.json") -> Run:
     environment = {
-        "LD_LIBRARY_PATH": str(LIBRARY / "build/emulator"),
+        "LD_LIBRARY_PATH": str(EMULATOR / "build"),
         "VCUDA_EMULATOR_PROFILE": str(profile),
         "VCUDA_EMULATOR_STATE": str(directory / "state"),
     }

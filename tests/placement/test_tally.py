@@ -8,7 +8,7 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.request import Request
 from deviceplugin.placement.node_state import node_state
 from deviceplugin.placement.tally import Tally
-from tests.fakes.inventories import made_up_inventory
+from sandbox.inventories import made_up_inventory
 
 INVENTORY = made_up_inventory("node", gpus=3)
 UUIDS = [gpu.uuid for gpu in INVENTORY.gpus] + [GpuUuid("GPU-of-another-node")]

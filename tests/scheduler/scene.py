@@ -23,8 +23,8 @@ from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.inventory_annotation import format_inventory
 from deviceplugin.model.topology import Topology
 from deviceplugin.model.units import MIB
-from tests.fakes.apiserver import ApiServer
-from tests.fakes.apiserver.objects import container, node, pod
+from sandbox.apiserver import ApiServer
+from sandbox.apiserver.objects import container, node, pod
 
 Json = dict[str, Any]
 CONFIGURATION = "vcuda-scheduler"

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from deviceplugin.cli import main
 from deviceplugin.errors import ConfigError
 from deviceplugin.scheduler.asking import by_url, why_unknown
+from sandbox.apiserver.kubeconfig import write_kubeconfig
 from tests.cluster.http.scene import serving
-from tests.fakes.apiserver.kubeconfig import write_kubeconfig
 
 Json = dict[str, Any]
 _SERVICE = re.compile(r"/api/v1/namespaces/gpu/services/https:vcuda-scheduler:https/proxy(/.*)")

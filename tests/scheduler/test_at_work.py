@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from deviceplugin.cli import main
 from deviceplugin.cluster.certificates.making import make_authority
 from deviceplugin.cluster.certificates.pair import Pair
+from sandbox.apiserver.faults import Harm
+from sandbox.apiserver.objects import container, pod
 from tests.cluster.http.clients import client_certificate, showing
-from tests.fakes.apiserver.faults import Harm
-from tests.fakes.apiserver.objects import container, pod
 from tests.scheduler.scene import SERVICE_NAME, Json, Scene, Scheduler, cluster, gpu_node
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.fakes.apiserver import ApiServer
+from sandbox.apiserver import ApiServer
 from tests.scheduler.scene import CONFIGURATION, Scene, Scheduler, cluster, webhook_configuration
 
 HOOKS = "mutatingwebhookconfigurations"

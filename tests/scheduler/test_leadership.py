@@ -13,7 +13,7 @@ from deviceplugin.config.scheduler import SCHEDULER, Election, SchedulerSettings
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.scheduler.leadership import Following, Leadership, leadership_of
-from tests.fakes.apiserver import ApiServer, Harm, JsonObject
+from sandbox.apiserver import ApiServer, Harm, JsonObject
 from tests.waiting import in_background, until
 
 TIMEOUTS = Timeouts(connect=0.5, request=30.0, silence=30.0)

@@ -14,7 +14,7 @@ from scripts.demonstration.cluster import cast
 cast.NODE_POLICY = 'example.org/nobody-reads-this'
 """
 SILENT_KUBE_SCHEDULER = """
-from tests.fakes.kubescheduler import KubeScheduler
+from sandbox.kubescheduler import KubeScheduler
 end_cycle = KubeScheduler.end_cycle
 async def silent(self, gang, found):
     self._say = lambda pod, why: None

@@ -96,9 +96,7 @@ async def test_an_interrupted_demo_cleans_up(short_tmp: Path, number: signal.Sig
 
 
 async def test_without_the_emulated_driver_it_says_what_to_do(short_tmp: Path) -> None:
-    missing = (
-        "import pathlib; from tests.fakes import emulated_gpus; emulated_gpus.BUILT = pathlib.Path('/nonexistent')"
-    )
+    missing = "import pathlib; from sandbox import emulated_gpus; emulated_gpus.BUILT = pathlib.Path('/nonexistent')"
     run = await demo(temporary=short_tmp, changed=missing)
     assert run.status == 1
     assert run.told == "demo: the emulated driver is not built; run scripts/setup\n"

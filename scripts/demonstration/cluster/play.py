@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from sandbox.admission import DeniedError, create_pod
 from scripts.demonstration.cluster import seen
 from scripts.demonstration.cluster.cast import NAMESPACE, Json
 from scripts.demonstration.cluster.findings import Cluster, Placed
@@ -16,7 +17,6 @@ from scripts.demonstration.cluster.stage import Stage
 from scripts.demonstration.cluster.tables import Tables
 from scripts.demonstration.document import Promise
 from scripts.demonstration.failure import DemoError
-from tests.fakes.admission import DeniedError, create_pod
 
 RUN_S = 15.0
 

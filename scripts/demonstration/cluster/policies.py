@@ -2,12 +2,12 @@
 
 from collections import Counter
 
+from sandbox.inventories import made_up_inventory
 from scripts.demonstration.cluster import promises, seen
 from scripts.demonstration.cluster.cast import ARRIVALS, LARGE, NAMESPACE, RACKS, arrival
 from scripts.demonstration.cluster.findings import PolicyRun
 from scripts.demonstration.cluster.play import Play
 from scripts.demonstration.cluster.stage import racks
-from tests.fakes.inventories import made_up_inventory
 
 POLICIES = ("binpack", "spread", "fragmentation")
 WHOLE_NODE = 800

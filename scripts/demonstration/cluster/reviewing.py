@@ -1,10 +1,10 @@
 """Pods are submitted: what their users wrote, what the webhook made of it, and what it refuses."""
 
+from sandbox.admission import DeniedError, create_pod
 from scripts.demonstration.cluster import webhook_promises
 from scripts.demonstration.cluster.cast import BAD, HAMI, PLAIN
 from scripts.demonstration.cluster.findings import Reviewed
 from scripts.demonstration.cluster.play import Play
-from tests.fakes.admission import DeniedError, create_pod
 
 
 async def review(play: Play) -> None:

@@ -5,10 +5,10 @@ In: the stage and a pod's name. Out: `Placed`, one for each container.
 
 from deviceplugin.errors import ParseError
 from deviceplugin.model.annotations import parse_allocation
+from sandbox.gpunode import GpuNode
 from scripts.demonstration.cluster.cast import NAMESPACE, Json
 from scripts.demonstration.cluster.findings import Placed, Share
 from scripts.demonstration.cluster.stage import Stage
-from tests.fakes.gpunode import GpuNode
 
 ALLOCATION = "tencent.com/vcuda-allocation"
 UNSCHEDULED = "it has not been looked at"

@@ -4,14 +4,14 @@ import asyncio
 import json
 from typing import Any
 
+from sandbox.emulated_gpus import REPOSITORY
+from sandbox.program import clean_environment
+from sandbox.scheduler import PROGRAM
 from scripts.demonstration.cluster import promises
 from scripts.demonstration.cluster.findings import Simulated
 from scripts.demonstration.cluster.play import Play
 from scripts.demonstration.cluster.policies import POLICIES
 from scripts.demonstration.failure import DemoError
-from tests.fakes.emulated_gpus import REPOSITORY
-from tests.fakes.program import clean_environment
-from tests.fakes.scheduler import PROGRAM
 
 EXAMPLE = "benchmarks/traces/example"
 ARGUMENTS = ("simulate", "--nodes", f"{EXAMPLE}-nodes.csv", "--pods", f"{EXAMPLE}-pods.csv")

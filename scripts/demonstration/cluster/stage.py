@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deviceplugin.model.inventory_annotation import format_inventory
+from sandbox.admission import install_webhook
+from sandbox.apiserver import ApiError, ApiServer, JsonObject
+from sandbox.emulated_gpus import BLOCK_MIB, INTERPOSERS
+from sandbox.gpunode import EIGHT_GPUS, TOKEN, GpuNode, gpu_node
+from sandbox.inventories import made_up_inventory
+from sandbox.kubescheduler import KubeScheduler
+from sandbox.scheduler import NAMESPACE, SECRET, SchedulerProcess, scheduler_command
 from scripts.demonstration.cluster.cast import CORE, MEMORY, POOL, RACK_POOL, RACKS
 from scripts.demonstration.home import temporary_home
-from tests.fakes.admission import install_webhook
-from tests.fakes.apiserver import ApiError, ApiServer, JsonObject
-from tests.fakes.emulated_gpus import BLOCK_MIB, INTERPOSERS
-from tests.fakes.gpunode import EIGHT_GPUS, TOKEN, GpuNode, gpu_node
-from tests.fakes.inventories import made_up_inventory
-from tests.fakes.kubescheduler import KubeScheduler
-from tests.fakes.scheduler import NAMESPACE, SECRET, SchedulerProcess, scheduler_command
 
 NODES = ("node-a", "node-b")
 GPUS = 2

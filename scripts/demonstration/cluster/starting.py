@@ -3,11 +3,11 @@
 import asyncio
 import time
 
+from sandbox.admission import authority_of_webhook
 from scripts.demonstration.cluster import webhook_promises
 from scripts.demonstration.cluster.cast import CORE
 from scripts.demonstration.cluster.play import Play
 from scripts.demonstration.cluster.stage import GPUS, authority_in_secret
-from tests.fakes.admission import authority_of_webhook
 
 READY_S = 25.0
 

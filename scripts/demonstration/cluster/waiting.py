@@ -2,11 +2,11 @@
 
 import time
 
+from sandbox.scheduler import explain
 from scripts.demonstration.cluster import promises, seen
 from scripts.demonstration.cluster.cast import NAMESPACE, WAITING
 from scripts.demonstration.cluster.findings import Waited
 from scripts.demonstration.cluster.play import Play
-from tests.fakes.scheduler import explain
 
 ENDS = "hami"
 NAME = "llm"

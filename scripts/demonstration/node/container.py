@@ -8,8 +8,8 @@ CUDA_VISIBLE_DEVICES for the device nodes. Invariant: nothing is taken from anyw
 from collections.abc import Mapping
 from pathlib import Path
 
+from sandbox.kubelet import ContainerView
 from scripts.demonstration.failure import DemoError
-from tests.fakes.kubelet import ContainerView
 
 GRANT = Path("/etc/vcuda")
 LIMITS = "limits"

@@ -15,12 +15,12 @@ from pathlib import Path
 import msgspec
 
 from deviceplugin.guest.limits_file import decode
+from sandbox.emulated_gpus import PROGRAMS
+from sandbox.gpunode import GpuNode
+from sandbox.kubelet import ContainerView
 from scripts.demonstration.document import GreedyContainer, GreedyReport
 from scripts.demonstration.failure import DemoError
 from scripts.demonstration.node.container import lay_out, limits_file
-from tests.fakes.emulated_gpus import PROGRAMS
-from tests.fakes.gpunode import GpuNode
-from tests.fakes.kubelet import ContainerView
 
 PROGRAM = PROGRAMS / "slice"
 SECONDS = 5.0

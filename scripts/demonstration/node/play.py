@@ -7,14 +7,14 @@ sense.
 import time
 from dataclasses import dataclass, field
 
+from sandbox.apiserver import ApiError
+from sandbox.gpunode import GpuNode
 from scripts.demonstration.document import GreedyContainer, Ledgers, Promise, SeenPod
 from scripts.demonstration.failure import DemoError
 from scripts.demonstration.node import seen
 from scripts.demonstration.node.cast import NAMESPACE, Role
 from scripts.demonstration.node.stage import NODE
 from scripts.demonstration.node.tables import Tables
-from tests.fakes.apiserver import ApiError
-from tests.fakes.gpunode import GpuNode
 
 READY_S = 20.0
 RUN_S = 15.0

@@ -3,11 +3,11 @@
 In: the node and the pods' names. Out: `SeenPod`s.
 """
 
+from sandbox.gpunode import GpuNode
+from sandbox.kubelet import ContainerView
+from sandbox.kubelet.podspec import Container, Role, parse_pod
 from scripts.demonstration.document import Device, Mounted, SeenContainer, SeenPod
 from scripts.demonstration.node.cast import NAMESPACE, Json
-from tests.fakes.gpunode import GpuNode
-from tests.fakes.kubelet import ContainerView
-from tests.fakes.kubelet.podspec import Container, Role, parse_pod
 
 CORE = "tencent.com/vcuda-core"
 MEMORY = "tencent.com/vcuda-memory"

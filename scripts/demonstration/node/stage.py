@@ -6,9 +6,9 @@ In: nothing. Out: a `GpuNode` with the emulated driver, a stand-in kubelet and A
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from sandbox.emulated_gpus import INTERPOSERS
+from sandbox.gpunode import EIGHT_GPUS, GpuNode, gpu_node
 from scripts.demonstration.home import temporary_home
-from tests.fakes.emulated_gpus import INTERPOSERS
-from tests.fakes.gpunode import EIGHT_GPUS, GpuNode, gpu_node
 
 NODE = "gpu-node"
 GPUS = 8

@@ -16,7 +16,7 @@ def build() -> Path:
 @pytest.fixture
 def machine(build: Path, short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
     """The emulated driver, as if it were this machine's own."""
-    found = driver.emulated(build, short_tmp, "for a test")
+    found = driver.emulated(short_tmp, "for a test")
     for name, value in found.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(Path(found.cuda).parent))
@@ -36,7 +36,7 @@ def test_what_the_loader_finds_is_the_machines_driver(machine: Driver) -> None:
 
 
 def test_auto_takes_the_machines_driver_where_there_is_one(machine: Driver, build: Path, short_tmp: Path) -> None:
-    assert driver.find("auto", build, short_tmp).why == "found by the dynamic loader"
+    assert driver.find("auto", short_tmp).why == "found by the dynamic loader"
 
 
 def test_our_own_library_is_not_taken_for_a_driver(
@@ -60,4 +60,4 @@ def test_the_real_one_is_refused_where_there_is_none(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")  # so on a machine with a GPU too
     monkeypatch.setenv("LD_LIBRARY_PATH", str(short_tmp))
     with pytest.raises(NoDriver, match="no driver can be used"):
-        driver.find("real", build, short_tmp)
+        driver.find("real", short_tmp)

@@ -14,6 +14,7 @@ import urllib3
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from sandbox.emulated_gpus import INTERPOSERS, REPOSITORY, EmulatedGpus
 from tests.e2e.cluster.cgroups import ClusterCgroup
 from tests.e2e.cluster.client import JsonObject
 from tests.e2e.cluster.cluster import Cluster
@@ -22,7 +23,6 @@ from tests.e2e.cluster.processes import Process, free_ports
 from tests.e2e.cluster.waiting import wait_until
 from tests.e2e.node.device_nodes import make_device_nodes
 from tests.e2e.node.usage import Usage, parse_usage
-from tests.fakes.emulated_gpus import INTERPOSERS, REPOSITORY, EmulatedGpus
 
 PROGRAM = Path(sys.executable).with_name("vcuda")
 SHIPPED_ROLE = REPOSITORY / "daemonset" / "base" / "clusterrole.yaml"

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import msgspec
 
+from sandbox.emulated_gpus import BUILT, INTERPOSERS, PROGRAMS, EmulatedGpus
 from tests.e2e.cluster import pods
 from tests.e2e.cluster.client import Client, JsonObject
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.images import image_with
 from tests.e2e.node.workload import GpuContainer
-from tests.fakes.emulated_gpus import BUILT, INTERPOSERS, PROGRAMS, EmulatedGpus
 
 IMAGE = "docker.io/local/slice:1"
 GO = "go"

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deviceplugin.model.gpu import Inventory
+from sandbox.emulated_gpus import PROFILES, EmulatedGpus
+from sandbox.inventories import made_up_inventory
 from tests.e2e.cluster.client import Client
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.control_plane import Component
@@ -25,8 +27,6 @@ from tests.e2e.cluster.schedulers import GANGS, Plugins, scheduler_with
 from tests.e2e.node.agent import Agent, make_agent
 from tests.e2e.node.scene import everything, wait_ledger_empty, wait_offered
 from tests.e2e.scheduling.installation import NAME, VcudaScheduler, installed
-from tests.fakes.emulated_gpus import PROFILES, EmulatedGpus
-from tests.fakes.inventories import made_up_inventory
 
 SECOND = "vcuda-node-2"
 HOLLOW = ("hollow-1", "hollow-2")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.errors import ParseError
 from deviceplugin.guest.mirror.elf import Elf, Machine, is_elf, read_elf
-from tests.fakes.elf_file import MACHINES, elf_object
+from sandbox.elf_file import MACHINES, elf_object
 
 ENDLESS = Path(__file__).parents[1] / "fuzz/corpus/elf/endless-segments"
 NAMES = {

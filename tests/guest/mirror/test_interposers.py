@@ -8,8 +8,8 @@ import pytest
 
 from deviceplugin.guest.mirror.elf import Machine
 from deviceplugin.guest.mirror.interposers import find_interposers, interposer_paths
-from tests.fakes.driver_root import make_driver_root, make_interposers, put
-from tests.fakes.elf_file import elf_object
+from sandbox.driver_root import make_driver_root, make_interposers, put
+from sandbox.elf_file import elf_object
 
 HERE = Machine.here()
 OTHER = next(machine for machine in Machine if machine is not HERE)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.errors import ParseError
 from deviceplugin.guest.mirror.ldcache import CacheEntry, parse_cache
-from tests.fakes.driver_root import DriverRoot
+from sandbox.driver_root import DriverRoot
 
 SOURCE = Path("/etc/ld.so.cache")
 LDCONFIG = shutil.which("ldconfig", path="/usr/sbin:/sbin:/usr/bin") or "ldconfig"

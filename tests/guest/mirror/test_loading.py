@@ -11,7 +11,7 @@ import pytest
 
 from deviceplugin.guest.mirror.elf import Machine
 from deviceplugin.guest.mirror.mirror import DriverMirror, MirrorOptions
-from tests.fakes.driver_root import VERSION, make_driver_root, make_interposers
+from sandbox.driver_root import VERSION, make_driver_root, make_interposers
 
 NATIVE = Path(__file__).parent / "native"
 LDCONFIG = shutil.which("ldconfig", path="/usr/sbin:/sbin:/usr/bin") or "ldconfig"

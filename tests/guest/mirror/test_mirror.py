@@ -12,7 +12,7 @@ import pytest
 from deviceplugin.errors import GuestError
 from deviceplugin.guest.mirror.elf import Machine
 from deviceplugin.guest.mirror.mirror import DriverMirror, Look, MirrorOptions, loaded_version
-from tests.fakes.driver_root import VERSION, DriverRoot, make_driver_root, make_interposers, put
+from sandbox.driver_root import VERSION, DriverRoot, make_driver_root, make_interposers, put
 
 OLDER, NEWER = "570.86.10", "590.10"
 

@@ -10,8 +10,8 @@ from deviceplugin.guest.mirror.driver_root import LIBRARY_DIRECTORIES
 from deviceplugin.guest.mirror.driver_root import DriverRoot as Root
 from deviceplugin.guest.mirror.elf import Machine
 from deviceplugin.guest.mirror.search import Finding, Kept, find_libraries, find_programs, identity_of
-from tests.fakes.driver_root import LIBRARIES, VERSION, DriverRoot, make_driver_root, put
-from tests.fakes.elf_file import elf_object
+from sandbox.driver_root import LIBRARIES, VERSION, DriverRoot, make_driver_root, put
+from sandbox.elf_file import elf_object
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from deviceplugin.guest.mirror.build import is_sound, read_manifest
 from deviceplugin.guest.mirror.components import Components
 from deviceplugin.guest.mirror.elf import Machine
 from deviceplugin.guest.mirror.mirror import DriverMirror, MirrorOptions, loaded_version
-from tests.fakes.driver_root import LIBRARIES, DriverRoot, make_interposers
+from sandbox.driver_root import LIBRARIES, DriverRoot, make_interposers
 
 MODES = {"kill": 1, "half": 2, "nospace": 3}
 OLD, NEW = "570.1", "580.1"

@@ -1,0 +1,82 @@
+"""The emulated GPUs under an agent, as its operator has them.
+
+In: a profile of emulator/profiles and where its shared state shall lie. Out: the environment that makes a
+process see these GPUs, and commands that change them while it runs.
+Not here: how the emulation works. Invariant: what is expected of the GPUs is read from the profile itself.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sandbox.driver_root import DriverRoot, make_driver_root
+
+REPOSITORY = Path(__file__).parents[1]
+BUILT = REPOSITORY / "emulator/build"
+INTERPOSERS = REPOSITORY / "library/build/interposer"
+PROGRAMS = REPOSITORY / "library/build/programs"
+PROFILES = REPOSITORY / "emulator/profiles"
+BLOCK_MIB = 256
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatedGpus:
+    """GPUs of one profile with a state of their own."""
+
+    profile: Path
+    state: Path
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return {
+            "LD_LIBRARY_PATH": str(BUILT),
+            "VCUDA_EMULATOR_PROFILE": str(self.profile),
+            "VCUDA_EMULATOR_STATE": str(self.state),
+        }
+
+    def command(self, *words: str | int) -> str:
+        """`vcuda-emulator WORDS`, from another process, as an operator would."""
+        done = subprocess.run(
+            [BUILT / "vcuda-emulator", *map(str, words)],
+            env={**os.environ, **self.environment},
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+        assert done.returncode == 0, f"vcuda-emulator {words}: {done.stderr.strip() or done.stdout.strip()}"
+        return done.stdout
+
+    def lose(self, gpu: int) -> None:
+        """The GPU falls off the bus."""
+        self.command("lose", gpu)
+
+    def install(self, root: Path) -> DriverRoot:
+        """The driver's files, those of the emulation among them, below a node's root directory."""
+        objects = {path.name: path for path in BUILT.glob("*.so.1")}
+        return make_driver_root(root, self.driver, objects=objects)
+
+    @property
+    def driver(self) -> str:
+        """The version that NVML tells."""
+        version: str = self._document()["driver"]
+        return version
+
+    def minors(self) -> list[int]:
+        """Of every GPU, in the order of the profile."""
+        return [gpu.get("minor", place) for place, gpu in enumerate(self._document()["gpus"])]
+
+    def blocks_of_each(self) -> list[int]:
+        """What each GPU can give out, in blocks of 256 MiB, whole ones only."""
+        document = self._document()
+        models = document["models"]
+        return [gpu.get("memory_mib", models[gpu["model"]]["memory_mib"]) // BLOCK_MIB for gpu in document["gpus"]]
+
+    def _document(self) -> Json:
+        document: Json = json.loads(self.profile.read_text())
+        return document

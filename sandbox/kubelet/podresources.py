@@ -1,0 +1,115 @@
+"""The PodResources v1 server on `pod-resources/kubelet.sock`.
+
+In: `List` and `Get`. Out: names and device IDs, one entry for each ID; never a UID, never a plain init container.
+Facts kept (research 2.2): 100 calls a second with a burst of 10 for the whole node, else RESOURCE_EXHAUSTED; a pod is
+visible from the start of its admission; List shows active pods and frees the devices of ended ones; older kubelets
+have no Get.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import grpc
+
+from deviceplugin.wire import podresources_pb2 as pb
+from deviceplugin.wire import podresources_pb2_grpc as rpc
+from sandbox.kubelet.devices import DeviceStore
+from sandbox.kubelet.options import KubeletOptions
+from sandbox.kubelet.pause import Pause
+from sandbox.kubelet.podspec import Pod, Role
+from sandbox.kubelet.sockets import new_server, serve
+
+
+class TokenBucket:
+    """So many calls a second, with a burst."""
+
+    def __init__(self, qps: float, burst: int) -> None:
+        self._qps = qps
+        self._burst = burst
+        self._tokens = float(burst)
+        self._last = time.monotonic()
+
+    def take(self) -> bool:
+        now = time.monotonic()
+        self._tokens = min(self._burst, self._tokens + (now - self._last) * self._qps)
+        self._last = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class PodResourcesServer:
+    """One life of the socket."""
+
+    def __init__(
+        self,
+        options: KubeletOptions,
+        store: DeviceStore,
+        pause: Pause,
+        *,
+        known: Callable[[], Iterable[Pod]],
+        active: Callable[[], Iterable[Pod]],
+        ready: Callable[[], bool],
+    ) -> None:
+        self._options = options
+        self._store = store
+        self._pause = pause
+        self._known = known
+        self._active = active
+        self._ready = ready
+        self._bucket = TokenBucket(options.podresources_qps, options.podresources_burst)
+        self._server = new_server()
+
+    async def start(self) -> None:
+        rpc.add_PodResourcesListerServicer_to_server(self, self._server)
+        hidden = self._options.root / ".run" / "podresources.sock"
+        await serve(self._server, hidden=hidden, path=self._options.podresources_socket)
+
+    async def stop(self) -> None:
+        """Dies as a killed process: the socket file stays."""
+        await self._server.stop(None)
+
+    async def List(
+        self, _request: pb.ListPodResourcesRequest, context: "grpc.aio.ServicerContext[Any, Any]"
+    ) -> pb.ListPodResourcesResponse:
+        """The RPC."""
+        await self._enter(context)
+        active = list(self._active())
+        if self._ready():
+            self._store.free_inactive(pod.uid for pod in active)
+        return pb.ListPodResourcesResponse(pod_resources=[self._describe(pod) for pod in active])
+
+    async def Get(
+        self, request: pb.GetPodResourcesRequest, context: "grpc.aio.ServicerContext[Any, Any]"
+    ) -> pb.GetPodResourcesResponse:
+        """The RPC."""
+        await self._enter(context)
+        if not self._options.podresources_get:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "PodResources API Get method disabled")
+        wanted = (request.pod_namespace, request.pod_name)
+        for pod in self._known():
+            if (pod.namespace, pod.name) == wanted:
+                return pb.GetPodResourcesResponse(pod_resources=self._describe(pod))
+        text = f"pod {request.pod_name} in namespace {request.pod_namespace} not found"
+        return await context.abort(grpc.StatusCode.UNKNOWN, text)
+
+    async def _enter(self, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
+        await self._pause.passed()
+        if not self._bucket.take():
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+
+    def _describe(self, pod: Pod) -> pb.PodResources:
+        containers = [
+            pb.ContainerResources(
+                name=container.name,
+                devices=[
+                    pb.ContainerDevices(resource_name=resource, device_ids=[device])
+                    for resource, held in self._store.of_container(pod.uid, container.name).items()
+                    for device in sorted(held.ids)
+                ],
+            )
+            for container in pod.of_role(Role.SIDECAR, Role.APP)
+        ]
+        return pb.PodResources(name=pod.name, namespace=pod.namespace, containers=containers)

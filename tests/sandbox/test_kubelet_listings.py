@@ -1,0 +1,140 @@
+"""The two listings of kubelet's pods: GET /pods and PodResources."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import grpc
+import pytest
+
+from deviceplugin.wire import podresources_pb2 as pb
+from deviceplugin.wire import podresources_pb2_grpc as rpc
+from sandbox.apiserver import container, pod
+from sandbox.barenode import CORE, BareNode, bare_node, fast
+from sandbox.kubelet import Kubelet
+
+
+async def get(kubelet: Kubelet, *, token: str = "", timeout_s: float = 5.0) -> tuple[int, Any]:
+    """Status and body of GET /pods, as a client that does not verify the serving certificate."""
+    headers = {"Authorization": f"Bearer {token or kubelet.options.token}"}
+    async with (
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s)) as session,
+        session.get(kubelet.pods_url, headers=headers, ssl=False) as response,
+    ):
+        body = await response.json() if response.content_type == "application/json" else await response.text()
+        return response.status, body
+
+
+async def ask(node: BareNode, name: str) -> dict[str, list[str]]:
+    """`Get` of one pod: containers and their device IDs."""
+    async with grpc.aio.insecure_channel(f"unix:{node.kubelet.options.podresources_socket}") as channel:
+        request = pb.GetPodResourcesRequest(pod_name=name, pod_namespace="default")
+        answer = await rpc.PodResourcesListerStub(channel).Get(request, timeout=5)
+    return {
+        item.name: [device for one in item.devices for device in one.device_ids]
+        for item in answer.pod_resources.containers
+    }
+
+
+async def test_pods_shows_whole_objects_with_kubelets_annotations(short_tmp: Path) -> None:
+    async with bare_node(fast(short_tmp)) as node:
+        verdict = await node.kubelet.admit(pod("a", container(cores=3)))
+        status, body = await get(node.kubelet)
+        assert (status, body["kind"], body["apiVersion"]) == (200, "PodList", "v1")
+        metadata = body["items"][0]["metadata"]
+        assert metadata["uid"] == verdict.uid
+        assert metadata["annotations"]["kubernetes.io/config.source"] == "api"
+        assert metadata["annotations"]["kubernetes.io/config.seen"].endswith("Z")
+        assert body["items"][0]["spec"]["containers"][0]["resources"]["limits"][CORE] == "3"
+
+
+async def test_a_refused_pod_stays_listed_and_looks_pending_until_its_status_has_come_back(short_tmp: Path) -> None:
+    async with bare_node(replace(fast(short_tmp), status_lag_s=5.0)) as node:
+        verdict = await node.kubelet.admit(pod("a", container(cores=500)))
+        _, body = await get(node.kubelet)
+        assert body["items"][0]["status"]["phase"] == "Pending"
+        await node.kubelet.wait_phase(verdict.uid, "Failed")
+        _, body = await get(node.kubelet)
+        assert body["items"][0]["status"]["reason"] == "UnexpectedAdmissionError"
+
+
+@pytest.mark.parametrize(("status", "said"), [(401, "Unauthorized"), (403, "Forbidden"), (500, "stand-in failure")])
+async def test_pods_can_be_refused(short_tmp: Path, status: int, said: str) -> None:
+    async with Kubelet(fast(short_tmp)) as kubelet:
+        kubelet.pods_faults.status = status
+        code, text = await get(kubelet)
+    assert code == status
+    assert said in text
+
+
+async def test_a_wrong_token_is_unauthorised(short_tmp: Path) -> None:
+    async with Kubelet(fast(short_tmp)) as kubelet:
+        assert await get(kubelet, token="wrong") == (401, "Unauthorized")
+
+
+async def test_pods_can_hang_be_slow_be_garbled_or_absent(short_tmp: Path) -> None:
+    async with Kubelet(fast(short_tmp)) as kubelet:
+        kubelet.pods_faults.hang = True
+        with pytest.raises(TimeoutError):
+            await get(kubelet, timeout_s=0.2)
+        kubelet.pods_faults.hang = False
+        kubelet.pods_faults.garbled = True
+        with pytest.raises(ValueError, match=r"Expecting|Unterminated"):
+            await get(kubelet)
+    async with Kubelet(replace(fast(short_tmp), pods_api=False, pods_port=9)) as kubelet:
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await get(kubelet)
+
+
+async def test_pods_over_plain_http(short_tmp: Path) -> None:
+    async with Kubelet(replace(fast(short_tmp), pods_tls=False)) as kubelet:
+        assert kubelet.pods_url.startswith("http://")
+        assert (await get(kubelet))[0] == 200
+
+
+async def test_podresources_leaves_out_plain_init_containers(short_tmp: Path) -> None:
+    async with bare_node(fast(short_tmp)) as node:
+        init = (container("init", cores=2), container("side", cores=1, sidecar=True))
+        verdict = await node.kubelet.admit(pod("a", container("app", cores=1), init=init))
+        shown = await ask(node, "a")
+        assert shown.keys() == {"side", "app"}
+        assert set(shown["app"]) == node.kubelet.devices_of(verdict.uid, "app")[CORE]
+
+
+async def test_podresources_does_not_know_a_pod_before_kubelet_does(short_tmp: Path) -> None:
+    async with bare_node(fast(short_tmp)) as node:
+        with pytest.raises(grpc.aio.AioRpcError, match="pod a in namespace default not found"):
+            await ask(node, "a")
+
+
+async def test_podresources_refuses_after_a_burst_of_ten(short_tmp: Path) -> None:
+    async with bare_node(fast(short_tmp)) as node:
+        await node.kubelet.admit(pod("a", container(cores=1)))
+        async with grpc.aio.insecure_channel(f"unix:{node.kubelet.options.podresources_socket}") as channel:
+            stub = rpc.PodResourcesListerStub(channel)
+            calls = [stub.List(pb.ListPodResourcesRequest(), timeout=5) for _ in range(40)]
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+        refused = [answer for answer in answers if isinstance(answer, grpc.aio.AioRpcError)]
+        assert {error.code() for error in refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert 10 <= len(answers) - len(refused) < 40
+
+
+async def test_old_kubelets_have_no_get(short_tmp: Path) -> None:
+    async with bare_node(replace(fast(short_tmp), podresources_get=False)) as node:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await ask(node, "a")
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_static_pods_come_first_with_names_and_uids_of_kubelets_making(short_tmp: Path) -> None:
+    static = pod("web", container())
+    async with Kubelet(replace(fast(short_tmp), static_pods=(static,))) as kubelet:
+        uid = kubelet.static.uids[0]
+        await kubelet.wait_running(uid)
+        _, body = await get(kubelet)
+        metadata = body["items"][0]["metadata"]
+        assert (metadata["name"], metadata["uid"], len(uid)) == ("web-node-1", uid, 32)
+        assert metadata["annotations"]["kubernetes.io/config.source"] == "file"
+        assert body["items"][0]["status"]["phase"] == "Running"

@@ -1,0 +1,156 @@
+"""Plugins come, go and come back, through both ways of registration."""
+
+import asyncio
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import pytest
+
+from sandbox.apiserver import container, pod
+from sandbox.barenode import CORE, MEMORY, bare_node, fast
+from sandbox.bareplugin import BarePlugin
+from sandbox.kubelet import Kubelet, KubeletOptions
+
+
+def core_plugin(directory: Path, name: str = "core.sock") -> BarePlugin:
+    return BarePlugin(CORE, directory / name, {f"c{number:03}": -1 for number in range(100)})
+
+
+@pytest.mark.parametrize(
+    ("version", "resource", "said"),
+    [
+        ("v1alpha", CORE, "requested API version 'v1alpha' is not supported by kubelet"),
+        ("v1beta1", "cpu", 'the ResourceName "cpu" is invalid'),
+        ("v1beta1", "kubernetes.io/gpu", 'the ResourceName "kubernetes.io/gpu" is invalid'),
+    ],
+)
+async def test_registration_is_refused_with_the_reason(short_tmp: Path, version: str, resource: str, said: str) -> None:
+    async with Kubelet(fast(short_tmp)) as kubelet:
+        plugin = BarePlugin(resource, kubelet.options.plugin_dir / "p.sock", {"a": -1})
+        await plugin.serve()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await plugin.register(kubelet.options.kubelet_socket, version=version)
+        await plugin.stop()
+    assert said in (refused.value.details() or "")
+
+
+async def test_register_returns_only_after_the_plugin_was_asked_for_its_options(short_tmp: Path) -> None:
+    async with Kubelet(fast(short_tmp)) as kubelet:
+        plugin = core_plugin(kubelet.options.plugin_dir)
+        await plugin.serve()
+        await plugin.register(kubelet.options.kubelet_socket)
+        assert [call.method for call in kubelet.calls.all] == ["GetDevicePluginOptions"]
+        await kubelet.wait_allocatable(CORE, 100)
+        await plugin.stop()
+
+
+async def test_start_deletes_the_sockets_of_plugins_and_nothing_else(short_tmp: Path) -> None:
+    options = fast(short_tmp)
+    options.plugin_dir.mkdir()
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(options.plugin_dir / "old.sock"))
+    (options.plugin_dir / "note").write_text("kept")
+    async with Kubelet(options):
+        assert sorted(path.name for path in options.plugin_dir.iterdir()) == ["kubelet.sock", "note"]
+
+
+async def test_a_dead_stream_leaves_capacity_until_the_grace_period_is_over(short_tmp: Path) -> None:
+    async with bare_node(replace(fast(short_tmp), grace_period_s=40.0)) as node:
+        await node.core.stop()
+        await node.kubelet.wait_allocatable(CORE, 0)
+        assert node.kubelet.capacity(CORE) == 200
+        refused = await node.kubelet.admit(pod("a", container(cores=10)))
+        assert "no healthy devices present; cannot allocate unhealthy devices" in refused.message
+        await node.kubelet.changes.until(
+            lambda: node.kubelet.capacity(CORE) == 0, what="the grace period ends", deadline_s=5
+        )
+        late = await node.kubelet.admit(pod("b", container(cores=10)))
+    assert late.admitted, "a resource that no plugin has is ignored"
+
+
+async def test_unhealthy_and_removed_devices_are_not_given_out(short_tmp: Path) -> None:
+    async with bare_node(fast(short_tmp), cores=10) as node:
+        await node.core.change(broken=frozenset({"c000", "c001"}))
+        await node.kubelet.wait_allocatable(CORE, 8)
+        assert node.kubelet.capacity(CORE) == 10
+        await node.core.change(devices={f"c{number:03}": -1 for number in range(5)})
+        await node.kubelet.wait_allocatable(CORE, 3)
+        verdict = await node.kubelet.admit(pod("a", container(cores=3)))
+        assert node.kubelet.devices_of(verdict.uid, "main") == {CORE: {"c002", "c003", "c004"}}
+
+
+@pytest.mark.parametrize("race", [True, False])
+async def test_the_end_of_an_old_connection_takes_the_new_one_down_unless_fixed(short_tmp: Path, race: bool) -> None:
+    async with Kubelet(replace(fast(short_tmp), registration_race=race)) as kubelet:
+        old, new = (core_plugin(kubelet.options.plugin_dir, name) for name in ("old.sock", "new.sock"))
+        for plugin in (old, new):
+            await plugin.serve()
+            await plugin.register(kubelet.options.kubelet_socket)
+            await kubelet.wait_allocatable(CORE, 100)
+        await kubelet.changes.until(lambda: new.streams == 1, what="the new stream is open", deadline_s=5)
+        await old.stop()
+        if race:
+            await kubelet.wait_allocatable(CORE, 0)
+        else:
+            await asyncio.sleep(0.2)  # nothing is to happen, so there is nothing to wait for
+            assert kubelet.allocatable(CORE) == 100
+        await new.stop()
+
+
+async def test_the_watcher_finds_a_plugin_and_keeps_its_socket_over_a_restart(short_tmp: Path) -> None:
+    options = KubeletOptions(root=short_tmp)
+    async with Kubelet(options) as kubelet:
+        plugin = core_plugin(options.registry_dir)
+        await plugin.serve()
+        await kubelet.wait_allocatable(CORE, 100)
+        await kubelet.changes.until(lambda: bool(plugin.notified), what="the plugin is told", deadline_s=5)
+        assert plugin.notified[0].plugin_registered
+        await kubelet.restart()
+        assert plugin.socket.exists()
+        await kubelet.wait_allocatable(CORE, 100)
+        await plugin.stop()
+
+
+async def test_the_watcher_dials_a_new_socket_file_but_not_a_lost_connection(short_tmp: Path) -> None:
+    options = fast(short_tmp)
+    async with Kubelet(options) as kubelet:
+        plugin = core_plugin(options.registry_dir)
+        await plugin.serve()
+        await kubelet.wait_allocatable(CORE, 100)
+        kept = plugin.socket.with_name(".kept")
+        kept.hardlink_to(plugin.socket)
+        await plugin.stop()
+        kept.rename(plugin.socket)
+        await kubelet.wait_allocatable(CORE, 0)
+        infos = len(kubelet.calls.of("GetInfo"))
+        await plugin.serve()
+        await kubelet.wait_allocatable(CORE, 100)
+        assert len(kubelet.calls.of("GetInfo")) > infos
+        await plugin.stop()
+
+
+async def test_an_old_kubelet_has_no_registry(short_tmp: Path) -> None:
+    async with Kubelet(replace(fast(short_tmp), plugin_watcher=False)) as kubelet:
+        assert not kubelet.options.registry_dir.exists()
+
+
+async def test_a_hanging_kubelet_accepts_and_does_not_answer(short_tmp: Path) -> None:
+    async with Kubelet(fast(short_tmp)) as kubelet:
+        plugin = core_plugin(kubelet.options.plugin_dir)
+        await plugin.serve()
+        kubelet.hang()
+        registering = asyncio.create_task(plugin.register(kubelet.options.kubelet_socket))
+        with pytest.raises(TimeoutError):
+            await kubelet.wait_registered(CORE, deadline_s=0.2)
+        kubelet.resume()
+        await registering
+        await kubelet.wait_registered(CORE)
+        await plugin.stop()
+
+
+async def test_a_wait_that_fails_says_what_did_not_come(short_tmp: Path) -> None:
+    async with Kubelet(fast(short_tmp)) as kubelet:
+        with pytest.raises(TimeoutError, match=r"still waiting until tencent\.com/vcuda-memory is registered"):
+            await kubelet.wait_registered(MEMORY, deadline_s=0.05)
