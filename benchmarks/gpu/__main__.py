@@ -128,7 +128,7 @@ def commit() -> str:
     git = ["git", "-C", str(driver.REPOSITORY)]
     try:
         head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
-        paths = ["library", "deviceplugin/guest", "benchmarks/gpu"]
+        paths = ["library", "deviceplugin/container", "benchmarks/gpu"]
         changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", *paths], capture_output=True, check=False)
     except (OSError, subprocess.CalledProcessError):
         return ""

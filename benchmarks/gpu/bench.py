@@ -1,8 +1,8 @@
 """What a check works with: native processes, containers with limits, programs to run in them.
 
 In: the driver, the built library, a scratch directory. Out: processes, each in an environment of its own. Base
-directories and shared files are made by the agent's own code (deviceplugin.guest); VCUDA_DIR stands in for the mount at
-/etc/vcuda. Not here: what is measured (`checks`).
+directories and shared files are made by the agent's own code (deviceplugin.container); VCUDA_DIR stands in for the
+mount at /etc/vcuda. Not here: what is measured (`checks`).
 """
 
 import json
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.driver import REPOSITORY, Device, Driver
-from deviceplugin.guest import region
-from deviceplugin.guest.limits_file import DeviceLimits, GrantLimits, encode
-from deviceplugin.guest.shared_state import SharedState
+from deviceplugin.container import region
+from deviceplugin.container.limits_file import DeviceLimits, GrantLimits, encode
+from deviceplugin.container.shared_state import SharedState
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
 

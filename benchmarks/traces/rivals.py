@@ -14,12 +14,12 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.model.request import RequestKind
-from deviceplugin.placement.cards import Card, Cards, after, cards_of, free_cores
 from deviceplugin.placement.fragmentation import Fragmentation, by_count, stranded
-from deviceplugin.placement.gate import Gate, Reason
+from deviceplugin.placement.gpu_capacity import Card, Cards, after, cards_of, free_cores
 from deviceplugin.placement.node_choice import Aside, NodeChoice, Verdict
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.pod import place_pod
+from deviceplugin.placement.prefilter import Gate, Reason
 from deviceplugin.placement.workload import Workload
 
 Order = tuple[int, int]

@@ -3,7 +3,7 @@
 In: the ledger, the driver's samples, the containers' regions and processes. Out: `uses` for the views; events and log
 lines about breaches that last; fresh PIDs for clients of the lineage. A share whose GPU nobody uses is looked at now
 and then only, so an idle node costs nothing; nothing waits for the container runtime, which may hang.
-Not here: what the numbers mean (`guest.metering`, `guest.conduct`).
+Not here: what the numbers mean (`container.metering`, `container.limit_monitor`).
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 import structlog
 
 from deviceplugin.agent.files import AgentFiles
-from deviceplugin.agent.report import AgentReport
+from deviceplugin.agent.reporter import AgentReport
+from deviceplugin.container.cgroup import ContainerGroup
+from deviceplugin.container.containers import ContainerFinder, Place
+from deviceplugin.container.limits_file import soft_limit
+from deviceplugin.container.processes import Members, ProcessTable
+from deviceplugin.container.shared_state import SharedState
+from deviceplugin.container.tracker import Held, Look, Tracker
 from deviceplugin.errors import VcudaError
-from deviceplugin.guest.cgroup import ContainerGroup
-from deviceplugin.guest.containers import ContainerFinder, Place
-from deviceplugin.guest.limits_file import soft_limit
-from deviceplugin.guest.processes import Members, ProcessTable
-from deviceplugin.guest.shared_state import SharedState
-from deviceplugin.guest.tracker import Held, Look, Tracker
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.gpu import GpuProcess, GpuSample, GpuUuid, Inventory

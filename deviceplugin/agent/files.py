@@ -1,4 +1,4 @@
-"""The grant files of this node: joins what kubelet decided with what `guest` writes.
+"""The grant files of this node: joins what kubelet decided with what `container` writes.
 
 In: grants and answers. Out: the grant's directory before Allocate answers, its limits at PreStartContainer, nothing
 left of grants that are no more. The mounts' sources are there from `open` on: the runtime refuses a container whose
@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
+from deviceplugin.container import limits_file
+from deviceplugin.container.cdi import CdiSpecs, ContainerEdits
+from deviceplugin.container.directories import GrantDirectories
+from deviceplugin.container.driver_mirror.mirror import DriverMirror
+from deviceplugin.container.gpu_manager.client import LineageClients
+from deviceplugin.container.gpu_manager.legacy_limits import FILE_NAME, ContainerLimits, encode
+from deviceplugin.container.limits_file import DeviceLimits, GrantLimits, soft_limit, successor
+from deviceplugin.container.shared_state import SharedState
 from deviceplugin.errors import GuestError
-from deviceplugin.guest import limits_file
-from deviceplugin.guest.cdi import CdiSpecs, ContainerEdits
-from deviceplugin.guest.directories import GrantDirectories
-from deviceplugin.guest.legacy_limits import FILE_NAME, ContainerLimits, encode
-from deviceplugin.guest.limits_file import DeviceLimits, GrantLimits, soft_limit, successor
-from deviceplugin.guest.lineage_client import LineageClients
-from deviceplugin.guest.mirror.mirror import DriverMirror
-from deviceplugin.guest.shared_state import SharedState
 from deviceplugin.kubelet.answer import Answer
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.model.gpu import Inventory

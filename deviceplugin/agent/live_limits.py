@@ -8,8 +8,8 @@ upkeep's rounds for what a change may have come too early for. Trouble is logged
 import structlog
 
 from deviceplugin.agent.files import AgentFiles
-from deviceplugin.agent.report import AgentReport
-from deviceplugin.agent.wishes import Wishes
+from deviceplugin.agent.pod_hints import Wishes
+from deviceplugin.agent.reporter import AgentReport
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.node_pods import PodChange, PodReflector
 from deviceplugin.kube.reflector import ChangeKind

@@ -13,12 +13,12 @@ from pathlib import Path
 import structlog
 
 from deviceplugin.config.agent import DriverSettings
-from deviceplugin.config.lineage import VolumeConfig
+from deviceplugin.config.gpu_manager import VolumeConfig
+from deviceplugin.container.driver_mirror.components import SHARED, WHOLE, Components
+from deviceplugin.container.driver_mirror.elf import Machine
+from deviceplugin.container.driver_mirror.mirror import DriverMirror, Look, MirrorOptions, loaded_version
+from deviceplugin.container.driver_mirror.plan import SHARED_FLAVOUR, WHOLE_FLAVOUR
 from deviceplugin.errors import GuestError
-from deviceplugin.guest.mirror.components import SHARED, WHOLE, Components
-from deviceplugin.guest.mirror.elf import Machine
-from deviceplugin.guest.mirror.mirror import DriverMirror, Look, MirrorOptions, loaded_version
-from deviceplugin.guest.mirror.plan import SHARED_FLAVOUR, WHOLE_FLAVOUR
 from deviceplugin.observe.metrics import AgentMetrics
 
 log = structlog.get_logger("vcuda.agent")

@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from deviceplugin import __version__
-from deviceplugin.agent.node_agent import Assembly, NodeAgent
+from deviceplugin.agent.wiring import Assembly, NodeAgent
 from deviceplugin.config.agent import AgentSettings
 from deviceplugin.errors import ConfigError, VcudaError
 from deviceplugin.hardware.health import RecoveryRules

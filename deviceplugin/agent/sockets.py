@@ -8,7 +8,7 @@ import asyncio
 
 import structlog
 
-from deviceplugin.guest.registration import LONGEST_PATH, RegistrationServers
+from deviceplugin.container.gpu_manager.registration import LONGEST_PATH, RegistrationServers
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.ledger.ledger import Ledger, Transition
 from deviceplugin.model.request import RequestKind

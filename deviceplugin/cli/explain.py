@@ -15,7 +15,7 @@ import click
 
 from deviceplugin import log
 from deviceplugin.errors import ConfigError, VcudaError
-from deviceplugin.scheduler.asking import Scheduler, by_proxy, by_url
+from deviceplugin.scheduler.client import Scheduler, by_proxy, by_url
 
 _MOST_GPUS = 16
 

@@ -10,14 +10,14 @@ from dataclasses import replace
 import click
 
 from deviceplugin.errors import ConfigError, ParseError
-from deviceplugin.hardware.matrix import parse_matrix
-from deviceplugin.hardware.profile import Profile, parse_profile
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Health, Inventory
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import CORES_PER_GPU, MIB, format_blocks
 from deviceplugin.placement.describe import gpus_text
 from deviceplugin.placement.occupancy import occupied
+from deviceplugin.simulate.gpu_profile import Profile, parse_profile
+from deviceplugin.simulate.topology_matrix import parse_matrix
 
 DEFAULT_GPU_MEMORY_MIB = 80 * 1024
 _LARGEST_FILE = 1 << 20

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from deviceplugin.config import kinds
-from deviceplugin.config.lineage import ExtraConfig, VolumeConfig, read_extra_config, read_volume_config
+from deviceplugin.config.gpu_manager import ExtraConfig, VolumeConfig, read_extra_config, read_volume_config
 from deviceplugin.config.logs import LogSettings
 from deviceplugin.config.program import Program
 from deviceplugin.config.setting import section, setting

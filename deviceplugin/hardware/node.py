@@ -17,10 +17,10 @@ from deviceplugin.hardware import pci
 from deviceplugin.hardware.backoff import Backoff
 from deviceplugin.hardware.cache import InventoryCache, Remembered
 from deviceplugin.hardware.changes import Announcer, InventoryChange, Subscription
-from deviceplugin.hardware.door import Door
 from deviceplugin.hardware.library import Library
 from deviceplugin.hardware.modules import load_modules
 from deviceplugin.hardware.nvml import STALE, Nvml
+from deviceplugin.hardware.nvml_executor import Door
 from deviceplugin.hardware.options import HardwareOptions
 from deviceplugin.hardware.sampling import Sampler
 from deviceplugin.hardware.schedule import Schedule

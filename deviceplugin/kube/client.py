@@ -14,13 +14,13 @@ from typing import Self
 import msgspec
 
 from deviceplugin.errors import KubeConflictError, KubeError, KubeNotFoundError
-from deviceplugin.kube.changes import WatchEvent, read_line
 from deviceplugin.kube.collection import NOTHING_KEPT, Collection, Kept, Key, Value
 from deviceplugin.kube.listing import Listing, list_all
 from deviceplugin.kube.paths import core
 from deviceplugin.kube.pods import decode_pod
 from deviceplugin.kube.structs import Object, decode
 from deviceplugin.kube.transport import Transport
+from deviceplugin.kube.watch_events import WatchEvent, read_line
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import ResourceNames

@@ -13,8 +13,8 @@ import msgspec
 from deviceplugin.kube.client import MERGE, KubeClient, pod_path
 from deviceplugin.kube.leases import Lease, lease_path, read_lease
 from deviceplugin.kube.paths import core, of_group
+from deviceplugin.kube.rate_limit import TokenBucket
 from deviceplugin.kube.secrets import NewSecret, Secret, read_secret
-from deviceplugin.kube.tokens import TokenBucket
 from deviceplugin.kube.transport import JSON, Transport
 from deviceplugin.kube.webhooks import ADMISSION, STRATEGIC, bundle_change, bundles
 from deviceplugin.model.allocation import PodRef

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.cluster_structs import ClusterNodeObject, Condition, NodeSpec, NodeStatus
 from deviceplugin.kube.collection import Collection, reader
-from deviceplugin.kube.compute import node_offers
+from deviceplugin.kube.pod_resources import node_offers
 from deviceplugin.kube.quantity import parse_quantity
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.cluster_node import ClusterNode, cordon_words

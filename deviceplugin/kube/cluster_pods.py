@@ -20,7 +20,7 @@ from deviceplugin.kube.cluster_structs import (
     PlainStatus,
 )
 from deviceplugin.kube.collection import Collection, Kept, Seen
-from deviceplugin.kube.compute import pod_needs
+from deviceplugin.kube.pod_resources import pod_needs
 from deviceplugin.kube.pods import pod_from
 from deviceplugin.kube.structs import PodObject, PodStatus, decode
 from deviceplugin.model.allocation import PodUid

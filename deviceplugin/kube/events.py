@@ -19,7 +19,7 @@ from deviceplugin.errors import KubeError, KubeNotFoundError, VcudaError
 from deviceplugin.kube.backoff import Backoff
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.event_object import EventKey, EventReason, Occurrences, Source, Subject, event_object, timestamp
-from deviceplugin.kube.words import one_line
+from deviceplugin.kube.text import one_line
 from deviceplugin.model.allocation import PodRef
 
 log = structlog.get_logger("vcuda.kube")

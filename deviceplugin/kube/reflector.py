@@ -21,9 +21,9 @@ import structlog
 
 from deviceplugin.errors import KubeGoneError, ParseError, VcudaError
 from deviceplugin.kube.backoff import Backoff
-from deviceplugin.kube.changes import EventKind, WatchEvent
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.collection import Collection, Key, Value
+from deviceplugin.kube.watch_events import EventKind, WatchEvent
 
 log = structlog.get_logger("vcuda.kube")
 _STEADY_SECONDS = 10.0

@@ -21,7 +21,7 @@ from yarl import URL
 from deviceplugin.errors import KubeConflictError, KubeError, KubeGoneError, KubeNotFoundError, ParseError
 from deviceplugin.kube.credentials import Access, Credentials
 from deviceplugin.kube.structs import StatusObject, decode
-from deviceplugin.kube.words import one_line
+from deviceplugin.kube.text import one_line
 
 _BY_CODE: dict[int, type[KubeError]] = {404: KubeNotFoundError, 409: KubeConflictError, 410: KubeGoneError}
 _HINTS = {

@@ -95,7 +95,7 @@ def _devices(gpus: Sequence[Gpu], layout: HostLayout, exists: Callable[[str], bo
 
 
 def _shared_state(grant: Grant, gpus: Sequence[Gpu], layout: HostLayout) -> Iterator[Mount]:
-    """The container's own files, writable one by one, and the read-only tables of its GPUs; sources: guest.SharedState.
+    """The container's own files, writable one by one, and its GPUs' read-only tables; from container.SharedState.
 
     The grant's directory is mounted first and read-only, so each of these needs its place in that directory.
     """

@@ -6,9 +6,9 @@ In: calls of `plugin.ResourcePlugin`. Out: what `allocate` and `start` decide.
 import time
 from collections.abc import Callable, Sequence
 
-from deviceplugin.kubelet.allocate import Allocating
+from deviceplugin.kubelet.allocator import Allocating
 from deviceplugin.kubelet.answer import Answer
-from deviceplugin.kubelet.start import Starting
+from deviceplugin.kubelet.pre_start import Starting
 from deviceplugin.model.units import Resource
 
 

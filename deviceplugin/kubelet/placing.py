@@ -7,9 +7,9 @@ refuses the pod. Nothing is recorded here; the same claim asked twice in a row h
 from dataclasses import replace
 
 from deviceplugin.errors import CapacityError
+from deviceplugin.kubelet.allocate_context import Node
 from deviceplugin.kubelet.claims import Claim
-from deviceplugin.kubelet.node import Node
-from deviceplugin.kubelet.pod_plan import choice_for, plan
+from deviceplugin.kubelet.pod_placement import choice_for, plan
 from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import container_request, pod_request

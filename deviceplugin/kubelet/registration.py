@@ -18,8 +18,8 @@ import structlog
 
 from deviceplugin.errors import KubeletError
 from deviceplugin.kubelet.endpoint import Endpoint, SocketIdentity, identity_of
-from deviceplugin.kubelet.pace import Pace
 from deviceplugin.kubelet.plugin import ResourcePlugin
+from deviceplugin.kubelet.registration_timer import Pace
 from deviceplugin.kubelet.registry_service import RegistryService
 from deviceplugin.kubelet.socket_watch import SocketWatch
 from deviceplugin.model.units import Resource, ResourceNames

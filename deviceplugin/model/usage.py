@@ -1,7 +1,7 @@
 """What a container really uses of its GPUs, as opposed to what it holds.
 
-In: what `guest` reads of shares and NVML says of whole GPUs. Out: values for the views. A number that nobody measures
-for this kind of container is None; counters grow from the container's last start on.
+In: what `container` reads of shares and NVML says of whole GPUs. Out: values for the views. A number that nobody
+measures for this kind of container is None; counters grow from the container's last start on.
 """
 
 import enum

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.model.units import CORES_PER_GPU
-from deviceplugin.placement.cards import Card, Cards, Kind, free_cores
+from deviceplugin.placement.gpu_capacity import Card, Cards, Kind, free_cores
 from deviceplugin.placement.node_state import Spare
 from deviceplugin.placement.workload import TaskKind, Workload
 

@@ -8,10 +8,10 @@ than the greedy one and which no exchange of one GPU brings closer, and the reas
 from collections.abc import Mapping
 
 from deviceplugin.placement.candidates import Candidates
-from deviceplugin.placement.closest import Search, greedy
 from deviceplugin.placement.describe import gpus_text, level_text
-from deviceplugin.placement.ground import Branch, Ground, Minors, Standing
+from deviceplugin.placement.link_search_space import Branch, Ground, Minors, Standing
 from deviceplugin.placement.selection import Selection, first_difference
+from deviceplugin.placement.subset_search import Search, greedy
 
 EXACT_CANDIDATES = 16
 _ALLOWANCE = 40_000  # links looked at: some 15 ms of pure Python

@@ -4,9 +4,9 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from deviceplugin.placement.gate import Reason
 from deviceplugin.placement.node_score import Score
 from deviceplugin.placement.pod import PodChoice
+from deviceplugin.placement.prefilter import Reason
 
 
 class Aside(enum.Enum):

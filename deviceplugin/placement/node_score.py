@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.model.units import CORES_PER_GPU
-from deviceplugin.placement.cards import Cards, free_cores
 from deviceplugin.placement.fragmentation import Fragmentation
+from deviceplugin.placement.gpu_capacity import Cards, free_cores
 from deviceplugin.placement.node_state import Spare
 
 _PPM = 1_000_000

@@ -24,13 +24,13 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.model.request import RequestKind
-from deviceplugin.placement.cards import Cards, Foresight, cards_of
 from deviceplugin.placement.fragmentation import Fragmentation, Ground
-from deviceplugin.placement.gate import Gate, Reason
+from deviceplugin.placement.gpu_capacity import Cards, Foresight, cards_of
 from deviceplugin.placement.node_choice import Aside, NodeChoice, Verdict
 from deviceplugin.placement.node_score import LAST, Change, Score, Totals, score, score_of_totals, totals_of
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.pod import PodChoice, place_pod
+from deviceplugin.placement.prefilter import Gate, Reason
 from deviceplugin.placement.workload import ASSUMED, NO_NEEDS, Workload
 
 _MOST_KEPT = 300_000

@@ -23,10 +23,10 @@ from deviceplugin.model.request import RequestKind
 from deviceplugin.placement.assign import Refused, assign
 from deviceplugin.placement.candidates import Rules, Survey, survey
 from deviceplugin.placement.describe import gpus_text, no_room, request_text
-from deviceplugin.placement.gate import gate
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.occupancy import beside
 from deviceplugin.placement.place import select, shares_of
+from deviceplugin.placement.prefilter import gate
 from deviceplugin.placement.snapshot import GpuView
 
 _FIXED = "held already"

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from deviceplugin.model.preferences import GpuPolicy
 from deviceplugin.model.units import format_blocks
 from deviceplugin.placement.candidates import Candidates
-from deviceplugin.placement.close import close
 from deviceplugin.placement.describe import gpus_text
+from deviceplugin.placement.linked_share import close
 from deviceplugin.placement.selection import Selection, first_difference
 from deviceplugin.placement.snapshot import GpuView
 

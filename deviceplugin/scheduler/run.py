@@ -13,7 +13,7 @@ import time
 import structlog
 
 from deviceplugin import __version__
-from deviceplugin.cluster.extender.books.reservations import Patience
+from deviceplugin.cluster.extender.cache.reservations import Patience
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.http.server import SchedulerServer
@@ -21,9 +21,9 @@ from deviceplugin.cluster.webhook.review import Webhook
 from deviceplugin.config.scheduler import Election, NodeChoice, SchedulerSettings
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.cluster_client import ClusterClient
-from deviceplugin.kube.tokens import TokenBucket
+from deviceplugin.kube.rate_limit import TokenBucket
 from deviceplugin.kube.transport import Transport
-from deviceplugin.scheduler import garbage
+from deviceplugin.scheduler import gc_tuning
 from deviceplugin.scheduler.certificates import Certificates
 from deviceplugin.scheduler.cluster import FollowedCluster
 from deviceplugin.scheduler.leadership import leadership_of
@@ -57,7 +57,7 @@ async def _serve(settings: SchedulerSettings) -> None:
 
 async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asyncio.Event) -> None:
     began = time.monotonic()
-    garbage.while_listing()
+    gc_tuning.while_listing()
     extender = Extender(client, _choosing(settings))
     followed = FollowedCluster(client, extender, names=settings.names)
     leadership = leadership_of(settings, client)
@@ -87,7 +87,7 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asynci
                 group.create_task(extender.wake_up.run(), name="wake-up"),
                 group.create_task(_lapse(extender), name="reservations"),
                 group.create_task(_resolve(extender), name="Bindings in doubt"),
-                group.create_task(garbage.look_at_all(), name="garbage"),
+                group.create_task(gc_tuning.look_at_all(), name="garbage"),
                 group.create_task(_tell_when_ready(service, followed, certificates, began), name="ready"),
             )
             await stop.wait()
@@ -134,7 +134,7 @@ async def _tell_when_ready(
     service: SchedulerService, followed: FollowedCluster, certificates: Certificates, began: float
 ) -> None:
     await followed.synced.wait()
-    garbage.at_work()
+    gc_tuning.at_work()
     await certificates.ready.wait()
     figures = service.figures()
     log.info("ready", seconds=round(time.monotonic() - began, 3), nodes=figures.nodes, gpus=figures.gpus)

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
-from deviceplugin.placement.cards import cards_of
 from deviceplugin.placement.fragmentation import Fragmentation, by_count, stranded
+from deviceplugin.placement.gpu_capacity import cards_of
 from deviceplugin.placement.node_choice import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer

@@ -4,7 +4,7 @@
  * `/etc/vcuda/limits`, little endian, whole file of `size` bytes: one header, then `device_count` devices. It is replaced by rename and never
  * changed in place, so a reader that opens it sees one version, whole; a reader that wants changes looks at the name again. A file whose
  * magic, version, size or checksum is wrong is refused with the reason. The old `vcuda.config` stays beside it for the old client.
- * deviceplugin/guest/limits_file.py writes the same layout; tests/guest holds the two together.
+ * deviceplugin/container/limits_file.py writes the same layout; tests/container holds the two together.
  */
 #ifndef VCUDA_ABI_LIMITS_H
 #define VCUDA_ABI_LIMITS_H

@@ -9,7 +9,7 @@
  * and the lock is free, the process is dead or has become another program by exec. `pid` is written by compare-and-swap; with REGION_CLEARING
  * it is that of the process that claims or clears the slot, which holds the lock too. Who clears a slot writes `pid` last.
  * All words are lock-free atomics, little endian, zero until written. Readers look at slots below `slot_high`.
- * deviceplugin/guest/region.py reads the same layout.
+ * deviceplugin/container/region.py reads the same layout.
  */
 #ifndef VCUDA_ABI_REGION_H
 #define VCUDA_ABI_REGION_H

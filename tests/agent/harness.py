@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.guest.legacy_limits import ContainerLimits, decode
+from deviceplugin.container.gpu_manager.legacy_limits import ContainerLimits, decode
 from deviceplugin.observe.usage import Usage
 from sandbox.agent import AgentFailureError
 from sandbox.apiserver import ApiError

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.cluster.extender.books.holding import bound_holding
+from deviceplugin.cluster.extender.cache.pod_hold import bound_holding
 from deviceplugin.kube.pods import decode_pod_list
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import PodAllocation as Written
 from deviceplugin.model.annotations import format_allocation, parse_allocation
-from deviceplugin.model.belief import believed
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import Pod
+from deviceplugin.model.trusted_annotations import believed
 from sandbox.gpunode import GpuNode
 from tests.agent.harness import annotations, check_books, create, node_with_agent, run, share, stored
 from tests.kubelet.station import Json, pod_json

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.agent.annotating import correct, wanted
+from deviceplugin.agent.pod_annotations import correct, wanted
 from deviceplugin.agent.refused_pods import delete_refused
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.node_pods import pods_of_node

@@ -12,15 +12,16 @@ import pytest
 
 from deviceplugin.agent.container_watch import ContainerWatch
 from deviceplugin.agent.files import AgentFiles
-from deviceplugin.agent.report import AgentReport
-from deviceplugin.guest import pids_config, region
-from deviceplugin.guest.containers import ContainerFinder
-from deviceplugin.guest.directories import GrantDirectories
-from deviceplugin.guest.mirror.elf import Machine
-from deviceplugin.guest.mirror.mirror import DriverMirror, MirrorOptions
-from deviceplugin.guest.processes import CgroupTree, ProcessTable
-from deviceplugin.guest.runtime import ContainerRuntime
-from deviceplugin.guest.shared_state import SharedState
+from deviceplugin.agent.reporter import AgentReport
+from deviceplugin.container import region
+from deviceplugin.container.containers import ContainerFinder
+from deviceplugin.container.directories import GrantDirectories
+from deviceplugin.container.driver_mirror.elf import Machine
+from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOptions
+from deviceplugin.container.gpu_manager import pids_config
+from deviceplugin.container.processes import CgroupTree, ProcessTable
+from deviceplugin.container.runtime import ContainerRuntime
+from deviceplugin.container.shared_state import SharedState
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.events import EventRecorder
@@ -31,8 +32,8 @@ from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.gpu import GpuProcess, GpuSample, GpuUuid, Inventory
 from deviceplugin.observe.metrics import AgentMetrics
 from sandbox.runtime import FakeRuntime, Manner, RuntimeContainer
-from tests.guest.makers import GIB, put_counters, put_slot
-from tests.guest.node_tree import NodeTree
+from tests.container.makers import GIB, put_counters, put_slot
+from tests.container.node_tree import NodeTree
 from tests.kubelet.makers import grant, inventory, pod
 from tests.observe.pictures import hgx
 from tests.observe.views import StillView

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from deviceplugin.guest.limits_file import GrantLimits, decode
+from deviceplugin.container.limits_file import GrantLimits, decode
 from sandbox.gpunode import GpuNode
 from tests.agent.harness import (
     NAMESPACE,

@@ -5,8 +5,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from deviceplugin.guest import pids_config
-from deviceplugin.guest.legacy_limits import decode
+from deviceplugin.container.gpu_manager import pids_config
+from deviceplugin.container.gpu_manager.legacy_limits import decode
 from deviceplugin.wire import registration_pb2 as pb
 from deviceplugin.wire import registration_pb2_grpc as rpc
 from sandbox.gpunode import GpuNode

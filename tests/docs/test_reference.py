@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from deviceplugin.config.agent import AgentSettings
-from deviceplugin.config.lineage import read_volume_config
-from deviceplugin.guest.mirror.components import SHARED, WHOLE, Components
-from deviceplugin.guest.mirror.plan import FLAVOURS, SHARED_FLAVOUR, WHOLE_FLAVOUR
+from deviceplugin.config.gpu_manager import read_volume_config
+from deviceplugin.container.driver_mirror.components import SHARED, WHOLE, Components
+from deviceplugin.container.driver_mirror.plan import FLAVOURS, SHARED_FLAVOUR, WHOLE_FLAVOUR
 from deviceplugin.kube.event_object import EventReason
 from deviceplugin.kube.node_labels import gpu_labels
 from deviceplugin.model.annotation_names import AnnotationNames

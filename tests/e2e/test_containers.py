@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.guest import pids_config
+from deviceplugin.container.gpu_manager import pids_config
 from tests.e2e.cluster import pods
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.waiting import wait_until

@@ -7,9 +7,9 @@ import pytest
 from deviceplugin.hardware.discovery import Discovery, discover
 from deviceplugin.hardware.library import Library
 from deviceplugin.hardware.nvml import Nvml
-from deviceplugin.hardware.profile import parse_profile
 from deviceplugin.model.gpu import ComputeMode
 from deviceplugin.model.topology import Level, Link
+from deviceplugin.simulate.gpu_profile import parse_profile
 from tests.hardware import profiles
 from tests.hardware.emulator import SHIPPED, Emulator
 from tests.hardware.profiles import Profile

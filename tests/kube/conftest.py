@@ -8,7 +8,7 @@ import pytest
 
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Credentials
-from deviceplugin.kube.reading import read
+from deviceplugin.kube.kubeconfig_process import read
 from deviceplugin.kube.transport import Timeouts, Transport
 from sandbox.apiserver import ApiServer
 from tests.e2e.cluster.certificates import Authority

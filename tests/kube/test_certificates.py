@@ -8,8 +8,8 @@ import pytest
 from deviceplugin.errors import KubeError
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import PrivateFiles, access_of
+from deviceplugin.kube.kubeconfig_process import read
 from deviceplugin.kube.node_pods import PodReflector
-from deviceplugin.kube.reading import read
 from deviceplugin.kube.reflector import Pace
 from deviceplugin.kube.transport import Transport
 from sandbox.apiserver import ApiServer, pod

@@ -11,8 +11,8 @@ import pytest
 from deviceplugin.errors import KubeConflictError, KubeNotFoundError, ParseError
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.leases import Lease, LeaseView, Term, micro_time
+from deviceplugin.kube.rate_limit import TokenBucket
 from deviceplugin.kube.secrets import NewSecret
-from deviceplugin.kube.tokens import TokenBucket
 from deviceplugin.kube.transport import Timeouts, Transport
 from sandbox.apiserver import ApiServer, Harm, JsonObject
 

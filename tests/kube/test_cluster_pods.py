@@ -13,7 +13,7 @@ from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.cluster_pods import AnyPod, cluster_pods
 from deviceplugin.kube.collection import NOTHING_KEPT, Kept
 from deviceplugin.kube.credentials import Credentials
-from deviceplugin.kube.reading import read as read_config
+from deviceplugin.kube.kubeconfig_process import read as read_config
 from deviceplugin.kube.reflector import Change, Pace, Reflector
 from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodUid

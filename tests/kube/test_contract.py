@@ -17,7 +17,6 @@ import msgspec
 import pytest
 
 from deviceplugin.errors import KubeConflictError, KubeGoneError, KubeNotFoundError
-from deviceplugin.kube.changes import EventKind, WatchEvent
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.event_object import EventReason
@@ -25,6 +24,7 @@ from deviceplugin.kube.events import EventRecorder, Rate
 from deviceplugin.kube.node_pods import PodReflector, pods_of_node
 from deviceplugin.kube.reflector import Pace
 from deviceplugin.kube.transport import Timeouts, Transport
+from deviceplugin.kube.watch_events import EventKind, WatchEvent
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.pod import Pod
 from sandbox.apiserver import ApiServer, JsonObject, container, node, pod

@@ -12,7 +12,7 @@ import pytest
 from deviceplugin.errors import ConfigError, KubeError
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Credentials
-from deviceplugin.kube.reading import Facts, read
+from deviceplugin.kube.kubeconfig_process import Facts, read
 from deviceplugin.kube.transport import Timeouts, Transport
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.kubeconfig import write_kubeconfig

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from deviceplugin.errors import ConfigError
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.credentials import Credentials
+from deviceplugin.kube.kubeconfig_process import read
 from deviceplugin.kube.leader import LeaderElector, LeaseTiming
-from deviceplugin.kube.reading import read
 from deviceplugin.kube.transport import Timeouts, Transport
 from sandbox.apiserver import ApiServer, Harm, JsonObject
 from tests.waiting import in_background, until

@@ -15,28 +15,28 @@ from typing import Any
 import aiohttp
 
 from deviceplugin.agent.files import AgentFiles
-from deviceplugin.agent.wishes import Wishes
+from deviceplugin.agent.pod_hints import Wishes
+from deviceplugin.container.directories import GrantDirectories
+from deviceplugin.container.driver_mirror.elf import Machine
+from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOptions
+from deviceplugin.container.shared_state import SharedState
 from deviceplugin.errors import KubeletError, VcudaError
-from deviceplugin.guest.directories import GrantDirectories
-from deviceplugin.guest.mirror.elf import Machine
-from deviceplugin.guest.mirror.mirror import DriverMirror, MirrorOptions
-from deviceplugin.guest.shared_state import SharedState
 from deviceplugin.kube.pods import decode_pod_list
-from deviceplugin.kubelet.allocate import Allocating
+from deviceplugin.kubelet.allocate_context import Node
+from deviceplugin.kubelet.allocator import Allocating
 from deviceplugin.kubelet.answer import HostLayout
 from deviceplugin.kubelet.checkpoint import read_checkpoint
 from deviceplugin.kubelet.claims import Claim
 from deviceplugin.kubelet.decisions import KubeletDecisions
 from deviceplugin.kubelet.devices import DeviceFeed, catalog
 from deviceplugin.kubelet.identity import Identity, IdentitySource
-from deviceplugin.kubelet.node import Node
 from deviceplugin.kubelet.pending_source import PendingSource
 from deviceplugin.kubelet.plugin import ResourcePlugin
 from deviceplugin.kubelet.podresources import PodResources
 from deviceplugin.kubelet.podresources_source import PodResourcesSource
 from deviceplugin.kubelet.pods_source import PodsSource
+from deviceplugin.kubelet.pre_start import Starting
 from deviceplugin.kubelet.registration import KubeletLink, KubeletPaths, Mode
-from deviceplugin.kubelet.start import Starting
 from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, Source
 from deviceplugin.ledger.journal import Journal

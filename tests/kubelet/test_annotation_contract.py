@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.agent.annotating import corrections, says
-from deviceplugin.cluster.extender.books.holding import bound_holding
+from deviceplugin.agent.pod_annotations import corrections, says
+from deviceplugin.cluster.extender.cache.pod_hold import bound_holding
 from deviceplugin.kube.pods import decode_pod_list
 from deviceplugin.model.annotations import parse_gpu_indices
 from deviceplugin.model.cluster_pod import ClusterPod

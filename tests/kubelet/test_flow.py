@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.guest.legacy_limits import decode
+from deviceplugin.container.gpu_manager.legacy_limits import decode
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.ids import parse_device_id

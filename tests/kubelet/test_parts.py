@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.guest import legacy_limits, limits_file
+from deviceplugin.container import limits_file
+from deviceplugin.container.gpu_manager import legacy_limits
 from deviceplugin.ledger.grant import Grant, Source
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.annotations import PodAllocation, format_allocation

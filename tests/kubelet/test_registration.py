@@ -10,8 +10,8 @@ import pytest
 
 from deviceplugin.errors import ConfigError, KubeletError
 from deviceplugin.kubelet.endpoint import Endpoint, check_socket_path
-from deviceplugin.kubelet.pace import Pace
 from deviceplugin.kubelet.registration import SOCKETS, Mode
+from deviceplugin.kubelet.registration_timer import Pace
 from sandbox.kubelet import Kubelet, KubeletOptions
 from tests.kubelet.makers import inventory
 from tests.kubelet.station import ALL, NAMES, Station, pod_json, station

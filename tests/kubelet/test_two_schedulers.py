@@ -18,10 +18,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.agent.annotating import corrections
+from deviceplugin.agent.pod_annotations import corrections
 from deviceplugin.cluster.extender.bind.binding import binding_annotations
-from deviceplugin.cluster.extender.books.books import Books
-from deviceplugin.cluster.extender.books.holding import Hold, Holding
+from deviceplugin.cluster.extender.cache.pod_hold import Hold, Holding
+from deviceplugin.cluster.extender.cache.scheduler_cache import Books
 from deviceplugin.errors import CapacityError
 from deviceplugin.kube.pods import decode_pod_list
 from deviceplugin.ledger.grant import Source

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from deviceplugin.guest import region
+from deviceplugin.container import region
 from tests.library.interposed import GRANT, Container, device
 from tests.library.memory_client import MIB, Cuda
 from tests.waiting import eventually as eventually

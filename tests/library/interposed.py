@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.guest import region
-from deviceplugin.guest.limits_file import DeviceLimits, GrantLimits, encode
-from deviceplugin.guest.shared_state import SharedState
+from deviceplugin.container import region
+from deviceplugin.container.limits_file import DeviceLimits, GrantLimits, encode
+from deviceplugin.container.shared_state import SharedState
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
 from tests.library.machine import REPOSITORY

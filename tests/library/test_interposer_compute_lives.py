@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.guest import region
+from deviceplugin.container import region
 from tests.library.compiler import compiled, runtime
 from tests.library.interposed import GRANT, Container, device
 from tests.library.shared_gpu import SharedGpu

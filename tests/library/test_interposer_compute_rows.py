@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.guest import activity
-from deviceplugin.guest.shared_state import SharedState
+from deviceplugin.container import activity
+from deviceplugin.container.shared_state import SharedState
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
 from tests.library.compute import MS, SECOND, Simulation, build_parts, build_rows, build_simulation

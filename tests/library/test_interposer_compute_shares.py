@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.guest import activity
+from deviceplugin.container import activity
 from tests.library.compiler import compiled, made, runtime
 from tests.library.interposed import Container as Interposed
 from tests.library.interposed import device

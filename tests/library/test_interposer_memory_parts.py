@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from deviceplugin.guest import region
+from deviceplugin.container import region
 from tests.library.compiler import MEMORY_ERRORS_FATAL, SHARED, compiled
 from tests.library.interposed import GRANT
 from tests.library.machine import LIBRARY

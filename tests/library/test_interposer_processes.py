@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.guest import region
+from deviceplugin.container import region
 from tests.library.interposed import GIB, INSIDE, Container, device, start_time
 from tests.library.test_interposer_loading import program
 from tests.waiting import eventually

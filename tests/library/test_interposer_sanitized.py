@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.guest.limits_file import GrantLimits, encode
+from deviceplugin.container.limits_file import GrantLimits, encode
 from tests.library.compiler import runtime
 from tests.library.driver import Driver
 from tests.library.interposed import GIB, GRANT, Container, device, two_gpus

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from deviceplugin.model.gpu import ComputeMode, Health
 from deviceplugin.model.preferences import GpuPolicy
 from deviceplugin.model.request import Request
-from deviceplugin.placement.cards import Card, Kind, after, cards_of
-from deviceplugin.placement.gate import gate
+from deviceplugin.placement.gpu_capacity import Card, Kind, after, cards_of
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.pod import place_pod
+from deviceplugin.placement.prefilter import gate
 from deviceplugin.placement.taken import with_pod
 from deviceplugin.placement.workload import NO_NEEDS
 from tests.placement.clusters import node, pod, requests, some_nodes

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from deviceplugin.model.preferences import GpuFilter
 from deviceplugin.model.request import Request
-from deviceplugin.placement.cards import Card, Cards, Kind
 from deviceplugin.placement.fragmentation import Fragmentation, by_count, by_rate, stranded
+from deviceplugin.placement.gpu_capacity import Card, Cards, Kind
 from deviceplugin.placement.node_state import Spare
 from deviceplugin.placement.workload import TaskKind, Workload
 

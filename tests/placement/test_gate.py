@@ -10,9 +10,9 @@ from deviceplugin.model.gpu import ComputeMode
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuFilter, Preferences
 from deviceplugin.model.request import Request
-from deviceplugin.placement.gate import Gate, Reason, gate
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.pod import place_pod
+from deviceplugin.placement.prefilter import Gate, Reason, gate
 from deviceplugin.placement.snapshot import Snapshot
 from tests.placement.drawn_pods import APP, INIT, REF, app, pod, pods, states
 from tests.placement.nodes import gpu, snapshot, t6

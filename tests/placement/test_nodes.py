@@ -11,13 +11,13 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuFilter, GpuPolicy, NodePolicy
 from deviceplugin.model.request import Request
-from deviceplugin.placement.cards import after, cards_of
 from deviceplugin.placement.fragmentation import Fragmentation
-from deviceplugin.placement.gate import Reason
+from deviceplugin.placement.gpu_capacity import after, cards_of
 from deviceplugin.placement.node_choice import Aside, NodeChoice
 from deviceplugin.placement.node_score import LAST, Change, score
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer
+from deviceplugin.placement.prefilter import Reason
 from deviceplugin.placement.taken import with_pod
 from deviceplugin.placement.workload import ASSUMED, Workload, workload
 from tests.placement.clusters import node, pod, some_nodes, some_pods

@@ -7,7 +7,7 @@ from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRol
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.request import Request
 from deviceplugin.placement.node_state import node_state
-from deviceplugin.placement.tally import Tally
+from deviceplugin.placement.node_usage import Tally
 from sandbox.inventories import made_up_inventory
 
 INVENTORY = made_up_inventory("node", gpus=3)

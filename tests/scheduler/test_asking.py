@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from deviceplugin.cli import main
 from deviceplugin.errors import ConfigError
-from deviceplugin.scheduler.asking import by_url, why_unknown
+from deviceplugin.scheduler.client import by_url, why_unknown
 from sandbox.apiserver.kubeconfig import write_kubeconfig
 from tests.cluster.http.scene import serving
 

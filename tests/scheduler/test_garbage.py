@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from deviceplugin.scheduler import garbage
+from deviceplugin.scheduler import gc_tuning
 
 
 @pytest.fixture(autouse=True)
@@ -29,9 +29,9 @@ class _Ring:
 
 
 def test_what_stays_is_looked_at_in_small_parts_however_much_it_is() -> None:
-    garbage.while_listing()
+    gc_tuning.while_listing()
     listed = [_Ring() for _ in range(50_000)]
-    garbage.at_work()
+    gc_tuning.at_work()
     looks: list[int] = []
 
     def note(phase: str, info: Mapping[str, int]) -> None:
@@ -47,7 +47,7 @@ def test_what_stays_is_looked_at_in_small_parts_however_much_it_is() -> None:
 
 
 def test_cycles_that_nobody_uses_go_while_the_process_works() -> None:
-    garbage.at_work()
+    gc_tuning.at_work()
     ring = _Ring()
     gone = weakref.ref(ring)
     del ring
@@ -58,12 +58,12 @@ def test_cycles_that_nobody_uses_go_while_the_process_works() -> None:
 
 async def test_what_was_set_aside_in_use_goes_at_the_next_look_at_all() -> None:
     ring = _Ring()
-    garbage.at_work()
+    gc_tuning.at_work()
     gone = weakref.ref(ring)
     del ring
     gc.collect()
     assert gone() is not None
-    looking = asyncio.create_task(garbage.look_at_all(every=0.01))
+    looking = asyncio.create_task(gc_tuning.look_at_all(every=0.01))
     async with asyncio.timeout(20):
         while gone() is not None:
             await asyncio.sleep(0.01)
@@ -74,6 +74,6 @@ async def test_what_was_set_aside_in_use_goes_at_the_next_look_at_all() -> None:
 
 def test_starting_twice_is_starting_once() -> None:
     before = len(gc.callbacks)
-    garbage.at_work()
-    garbage.at_work()
+    gc_tuning.at_work()
+    gc_tuning.at_work()
     assert len(gc.callbacks) == before + 1

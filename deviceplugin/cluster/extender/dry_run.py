@@ -6,13 +6,13 @@ and is not in the books counts as empty, with the GPUs that its inventory annota
 template of a node group has the labels of its nodes.
 """
 
-from deviceplugin.cluster.extender.books.books import Books
-from deviceplugin.cluster.extender.books.node_book import NodeBook
+from deviceplugin.cluster.extender.cache.node_info import NodeBook
+from deviceplugin.cluster.extender.cache.scheduler_cache import Books
 from deviceplugin.cluster.extender.filter import filtered, fitting_nodes
 from deviceplugin.cluster.extender.refusal import Refusal
 from deviceplugin.cluster.extender.settings import Settings
+from deviceplugin.cluster.extender.snapshot import Nodes, View
 from deviceplugin.cluster.extender.template import described
-from deviceplugin.cluster.extender.view import Nodes, View
 from deviceplugin.cluster.extender.wire import Filtered, Question
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.pod_request import pod_request

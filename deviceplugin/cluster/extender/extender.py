@@ -9,11 +9,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from deviceplugin.cluster.extender.bind.bind import Bind
-from deviceplugin.cluster.extender.bind.carry_out import Api
-from deviceplugin.cluster.extender.books.books import Books
-from deviceplugin.cluster.extender.books.overbooked import Overbooked
+from deviceplugin.cluster.extender.bind.binding_writer import Api
+from deviceplugin.cluster.extender.cache.overcommit import Overbooked
+from deviceplugin.cluster.extender.cache.scheduler_cache import Books
 from deviceplugin.cluster.extender.dry_run import DryRun
-from deviceplugin.cluster.extender.expectation import Expectation
 from deviceplugin.cluster.extender.explain.explain import Explain
 from deviceplugin.cluster.extender.explain.explanation import Explanation
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
@@ -24,6 +23,7 @@ from deviceplugin.cluster.extender.prioritize import Prioritize
 from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS, Settings
 from deviceplugin.cluster.extender.wake_up import NodeApi, WakeUp
 from deviceplugin.cluster.extender.wire import BindOrder, Filtered, PreemptQuestion, Question, Victims
+from deviceplugin.cluster.extender.workload_history import Expectation
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.cluster_node import ClusterNode

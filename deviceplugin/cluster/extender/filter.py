@@ -8,14 +8,14 @@ filtered again gets the node and GPUs it has already, where they are still offer
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from deviceplugin.cluster.extender.books.beside import needs_of
-from deviceplugin.cluster.extender.books.books import Books
-from deviceplugin.cluster.extender.books.holding import Hold, Holding
+from deviceplugin.cluster.extender.cache.compute_usage import needs_of
+from deviceplugin.cluster.extender.cache.pod_hold import Hold, Holding
+from deviceplugin.cluster.extender.cache.scheduler_cache import Books
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
 from deviceplugin.cluster.extender.gangs import Gangs
 from deviceplugin.cluster.extender.refusal import GAVE_WAY, GONE, Refusal, refusal_by, refusal_of
 from deviceplugin.cluster.extender.settings import Settings
-from deviceplugin.cluster.extender.view import Nodes, View
+from deviceplugin.cluster.extender.snapshot import Nodes, View
 from deviceplugin.cluster.extender.wire import Filtered, Question
 from deviceplugin.errors import CapacityError, ParseError, RequestError
 from deviceplugin.model.cluster_pod import ClusterPod

@@ -16,9 +16,9 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from deviceplugin.cluster.extender.books.books import Books
-from deviceplugin.cluster.extender.books.holding import Hold, Holding
-from deviceplugin.cluster.extender.books.reservations import Patience
+from deviceplugin.cluster.extender.cache.pod_hold import Hold, Holding
+from deviceplugin.cluster.extender.cache.reservations import Patience
+from deviceplugin.cluster.extender.cache.scheduler_cache import Books
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_pod import ClusterPod

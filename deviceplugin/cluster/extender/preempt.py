@@ -9,18 +9,18 @@ see.
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import combinations, islice
 
-from deviceplugin.cluster.extender.books.books import Books
-from deviceplugin.cluster.extender.books.holding import Holding
+from deviceplugin.cluster.extender.cache.pod_hold import Holding
+from deviceplugin.cluster.extender.cache.scheduler_cache import Books
 from deviceplugin.cluster.extender.refusal import Refusal
 from deviceplugin.cluster.extender.settings import Settings
-from deviceplugin.cluster.extender.view import View
+from deviceplugin.cluster.extender.snapshot import View
 from deviceplugin.cluster.extender.wire import PreemptQuestion, Victims
 from deviceplugin.errors import CapacityError, ParseError, RequestError
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, pod_request
-from deviceplugin.placement.gate import Gate
 from deviceplugin.placement.pod import place_pod
+from deviceplugin.placement.prefilter import Gate
 
 _MOST_SETS = 300
 

@@ -6,10 +6,10 @@ worst, nodes that are equally good equal. kube-scheduler adds it, with its weigh
 
 from collections.abc import Mapping
 
-from deviceplugin.cluster.extender.books.beside import needs_of
-from deviceplugin.cluster.extender.books.books import Books
+from deviceplugin.cluster.extender.cache.compute_usage import needs_of
+from deviceplugin.cluster.extender.cache.scheduler_cache import Books
 from deviceplugin.cluster.extender.settings import Settings
-from deviceplugin.cluster.extender.view import View
+from deviceplugin.cluster.extender.snapshot import View
 from deviceplugin.cluster.extender.wire import Question
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.pod_request import pod_request

@@ -7,8 +7,8 @@ eviction on this node would help, so kube-scheduler does not look for victims th
 from dataclasses import dataclass
 
 from deviceplugin.errors import CapacityError, GivenUpError
-from deviceplugin.placement.gate import Reason
 from deviceplugin.placement.node_choice import Aside, Verdict
+from deviceplugin.placement.prefilter import Reason
 
 
 @dataclass(frozen=True, slots=True)

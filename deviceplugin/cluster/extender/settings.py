@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from deviceplugin.cluster.extender.books.reservations import DEFAULT_PATIENCE, Patience
+from deviceplugin.cluster.extender.cache.reservations import DEFAULT_PATIENCE, Patience
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.model.units import ResourceNames
 

@@ -10,8 +10,8 @@ import json
 from collections.abc import Sequence
 
 from deviceplugin.cluster.webhook.hami_pods import HAMI_ANNOTATIONS, HAMI_PREFIX, HAMI_SCHEDULER
+from deviceplugin.cluster.webhook.pod_json import MIRROR
 from deviceplugin.cluster.webhook.settings import WebhookSettings
-from deviceplugin.cluster.webhook.shape import MIRROR
 from deviceplugin.model.annotation_names import AnnotationNames
 
 

@@ -7,8 +7,8 @@ all GPUs to a container runtime that injects them. For such a runtime a containe
 Of a variable written twice the last counts. What comes from `envFrom` is not visible here.
 """
 
-from deviceplugin.cluster.webhook.asking import asks_any_of_vendor
-from deviceplugin.cluster.webhook.shape import Container, Json, objects
+from deviceplugin.cluster.webhook.pod_json import Container, Json, objects
+from deviceplugin.cluster.webhook.resources import asks_any_of_vendor
 from deviceplugin.model.mount import library_directory
 
 LIBRARY_PATH = "LD_LIBRARY_PATH"

@@ -11,10 +11,10 @@ whole GPU. All memory of a share is reckoned from the smallest GPU known.
 
 from dataclasses import dataclass
 
-from deviceplugin.cluster.webhook.asking import count, drop, is_gpu, names_any, put
 from deviceplugin.cluster.webhook.hami_pods import is_for_hami, unread
+from deviceplugin.cluster.webhook.pod_json import Container, Json, annotate, annotations, containers
+from deviceplugin.cluster.webhook.resources import count, drop, is_gpu, names_any, put
 from deviceplugin.cluster.webhook.settings import HamiSettings, KnownGpus, WebhookSettings
-from deviceplugin.cluster.webhook.shape import Container, Json, annotate, annotations, containers
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.pod_request import MOST_PARTS, format_parts, parse_parts

@@ -5,9 +5,9 @@ of GPUs alone says nothing, for NVIDIA's device plugin has the same resource: wi
 only HAMi reads. `conditions` says the same to the API server, and a test holds the two together.
 """
 
-from deviceplugin.cluster.webhook.asking import names_any
+from deviceplugin.cluster.webhook.pod_json import Json, annotations, containers, spec
+from deviceplugin.cluster.webhook.resources import names_any
 from deviceplugin.cluster.webhook.settings import HamiSettings
-from deviceplugin.cluster.webhook.shape import Json, annotations, containers, spec
 from deviceplugin.errors import RequestError
 from deviceplugin.model.preferences import FOREIGN
 

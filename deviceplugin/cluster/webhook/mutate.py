@@ -9,13 +9,13 @@ Invariant: mutate(mutate(pod)) == mutate(pod), because the API server may call a
 import copy
 from dataclasses import dataclass
 
-from deviceplugin.cluster.webhook.asking import is_gpu, mirror
-from deviceplugin.cluster.webhook.complete import complete
+from deviceplugin.cluster.webhook.defaults import complete
 from deviceplugin.cluster.webhook.environment import hide_gpus, leave_choice_to_the_agent, put_our_libraries_first
 from deviceplugin.cluster.webhook.hami import translate
+from deviceplugin.cluster.webhook.pod_json import MIRROR, Container, Json, annotations, containers, metadata, texts
+from deviceplugin.cluster.webhook.resources import is_gpu, mirror
 from deviceplugin.cluster.webhook.scheduling import send_to_scheduler
 from deviceplugin.cluster.webhook.settings import KnownGpus, WebhookSettings
-from deviceplugin.cluster.webhook.shape import MIRROR, Container, Json, annotations, containers, metadata, texts
 from deviceplugin.errors import ParseError
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.pod_request import Parts, parse_parts

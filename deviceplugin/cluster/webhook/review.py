@@ -15,8 +15,8 @@ import msgspec
 
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.patch import Operation, difference
+from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.cluster.webhook.settings import KnownGpus, WebhookSettings
-from deviceplugin.cluster.webhook.shape import Json
 from deviceplugin.cluster.webhook.validate import validate
 from deviceplugin.errors import ParseError, VcudaError
 from deviceplugin.kube.structs import decode

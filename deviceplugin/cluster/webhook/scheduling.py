@@ -9,8 +9,8 @@ affinity on the field `metadata.name`, as the DaemonSet controller writes it, an
 """
 
 from deviceplugin.cluster.webhook.hami_pods import HAMI_SCHEDULER
+from deviceplugin.cluster.webhook.pod_json import Json, made_child, objects, spec
 from deviceplugin.cluster.webhook.settings import WebhookSettings
-from deviceplugin.cluster.webhook.shape import Json, made_child, objects, spec
 
 DEFAULT_SCHEDULER = "default-scheduler"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from deviceplugin.guest.limits_file import decode
+from deviceplugin.container.limits_file import decode
 from sandbox.emulated_gpus import PROGRAMS
 from sandbox.gpunode import GpuNode
 from sandbox.kubelet import ContainerView

@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deviceplugin.cluster.extender.books.holding import Hold
+from deviceplugin.cluster.extender.cache.pod_hold import Hold
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.errors import KubeError, VcudaError
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid

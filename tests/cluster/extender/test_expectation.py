@@ -1,8 +1,8 @@
 """The fragmentation policy plans for the pods of this cluster, and no question waits while it learns of them."""
 
-from deviceplugin.cluster.extender.expectation import EVERY_S, Expectation
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
+from deviceplugin.cluster.extender.workload_history import EVERY_S, Expectation
 from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.nodes import NodeScorer

@@ -14,8 +14,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from deviceplugin.cluster.extender.books.holding import Hold
-from deviceplugin.cluster.extender.books.reservations import Patience
+from deviceplugin.cluster.extender.cache.pod_hold import Hold
+from deviceplugin.cluster.extender.cache.reservations import Patience
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.gang import Gang

@@ -10,7 +10,7 @@ import cel
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.webhook.conditions import Expressions
-from deviceplugin.cluster.webhook.shape import Json
+from deviceplugin.cluster.webhook.pod_json import Json
 from tests.cluster.webhook.makers import CORE, GPU, GPUCORES, GPUMEM, MEMORY, PERCENTAGE
 
 

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.webhook.mutate import mutate
+from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.cluster.webhook.review import Webhook
 from deviceplugin.cluster.webhook.settings import HamiSettings, KnownGpus, WebhookSettings
-from deviceplugin.cluster.webhook.shape import Json
 
 CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 GPU, GPUMEM = "nvidia.com/gpu", "nvidia.com/gpumem"

@@ -14,8 +14,8 @@ from deviceplugin.cluster.webhook.conditions import (
 )
 from deviceplugin.cluster.webhook.hami_pods import is_for_hami
 from deviceplugin.cluster.webhook.mutate import is_left_alone, is_static, mutate
+from deviceplugin.cluster.webhook.pod_json import Json, annotations, containers
 from deviceplugin.cluster.webhook.settings import HamiSettings, WebhookSettings
-from deviceplugin.cluster.webhook.shape import Json, annotations, containers
 from deviceplugin.cluster.webhook.validate import validate
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.annotation_names import AnnotationNames

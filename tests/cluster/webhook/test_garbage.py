@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.cluster.webhook.settings import WebhookSettings
-from deviceplugin.cluster.webhook.shape import Json
 from deviceplugin.errors import ParseError
 from tests.cluster.webhook.expressions import real_pods
 from tests.cluster.webhook.makers import (

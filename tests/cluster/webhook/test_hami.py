@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from deviceplugin.cluster.webhook.mutate import mutate
+from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.cluster.webhook.settings import HamiSettings, KnownGpus
-from deviceplugin.cluster.webhook.shape import Json
 from deviceplugin.cluster.webhook.validate import validate
 from deviceplugin.errors import RequestError
 from tests.cluster.webhook.makers import (

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.webhook.mutate import mutate
+from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.cluster.webhook.settings import KnownGpus, WebhookSettings
-from deviceplugin.cluster.webhook.shape import Json
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.share_memory import ShareMemory
 from tests.cluster.webhook.makers import (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.patch import difference, escaped
-from deviceplugin.cluster.webhook.shape import Json
+from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.errors import VcudaError
 from tests.cluster.webhook.makers import A100S, HAMI, odd_pods
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from deviceplugin.cluster.extender.bind.binding import binding_annotations, written_allocation
-from deviceplugin.cluster.extender.bind.carry_out import Api, CarryOut
+from deviceplugin.cluster.extender.bind.binding_writer import Api, CarryOut
 from deviceplugin.cluster.extender.bind.unconfirmed import Unconfirmed
-from deviceplugin.cluster.extender.books.books import Books
-from deviceplugin.cluster.extender.books.holding import NEVER, Hold, Holding
+from deviceplugin.cluster.extender.cache.pod_hold import NEVER, Hold, Holding
+from deviceplugin.cluster.extender.cache.scheduler_cache import Books
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.wire import BindOrder
 from deviceplugin.errors import CapacityError, VcudaError

@@ -4,7 +4,7 @@ In: what was committed for a pod. Out: annotations in the lineage's forms and ou
 that. Pure.
 """
 
-from deviceplugin.cluster.extender.books.holding import Holding
+from deviceplugin.cluster.extender.cache.pod_hold import Holding
 from deviceplugin.model import annotations as text
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.annotation_names import AnnotationNames

@@ -14,8 +14,8 @@ from typing import Protocol
 
 import structlog
 
-from deviceplugin.cluster.extender.books.books import Books
-from deviceplugin.cluster.extender.books.holding import Hold
+from deviceplugin.cluster.extender.cache.pod_hold import Hold
+from deviceplugin.cluster.extender.cache.scheduler_cache import Books
 from deviceplugin.errors import KubeNotFoundError, VcudaError
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.cluster_pod import ClusterPod

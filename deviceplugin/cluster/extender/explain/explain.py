@@ -8,8 +8,8 @@ judged now, and the answer says so. Nodes that lack least come first, and of a l
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from deviceplugin.cluster.extender.books.books import Books
-from deviceplugin.cluster.extender.books.holding import Hold, Holding
+from deviceplugin.cluster.extender.cache.pod_hold import Hold, Holding
+from deviceplugin.cluster.extender.cache.scheduler_cache import Books
 from deviceplugin.cluster.extender.explain.explanation import Explanation
 from deviceplugin.cluster.extender.explain.node_verdicts import NodeVerdicts
 from deviceplugin.cluster.extender.explain.now import judge_now
@@ -22,7 +22,7 @@ from deviceplugin.cluster.extender.explain.unasked import (
 from deviceplugin.cluster.extender.explain.verdicts import LastVerdict, Verdicts
 from deviceplugin.cluster.extender.refusal import Refusal
 from deviceplugin.cluster.extender.settings import Settings
-from deviceplugin.cluster.extender.view import View
+from deviceplugin.cluster.extender.snapshot import View
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, pod_request

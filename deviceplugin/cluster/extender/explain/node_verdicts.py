@@ -6,13 +6,13 @@ so an answer may say that the pod fits by now. The loop is given to others in be
 
 from collections.abc import Mapping
 
-from deviceplugin.cluster.extender.books.books import Books
+from deviceplugin.cluster.extender.cache.scheduler_cache import Books
 from deviceplugin.cluster.extender.explain.explanation import GpuVerdict, NodeVerdict
 from deviceplugin.cluster.extender.explain.missing import FAR, Missing, missing_on, nearness, what_to_change
 from deviceplugin.cluster.extender.explain.pace import Pace
 from deviceplugin.cluster.extender.refusal import Refusal
 from deviceplugin.cluster.extender.settings import Settings
-from deviceplugin.cluster.extender.view import View
+from deviceplugin.cluster.extender.snapshot import View
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import PodRequest

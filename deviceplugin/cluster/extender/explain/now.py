@@ -7,17 +7,17 @@ others in between, so the nodes are not all judged at one moment.
 
 from dataclasses import dataclass, field
 
-from deviceplugin.cluster.extender.books.books import Books
+from deviceplugin.cluster.extender.cache.scheduler_cache import Books
 from deviceplugin.cluster.extender.explain.pace import Pace
 from deviceplugin.cluster.extender.explain.sums import Sums
 from deviceplugin.cluster.extender.refusal import MAYBE_ROOM, ROOM, Refusal, refusal_by, refusal_of
 from deviceplugin.cluster.extender.settings import Settings
-from deviceplugin.cluster.extender.view import View
+from deviceplugin.cluster.extender.snapshot import View
 from deviceplugin.errors import CapacityError
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest
-from deviceplugin.placement.gate import Gate
 from deviceplugin.placement.pod import place_pod
+from deviceplugin.placement.prefilter import Gate
 
 _MOST_TRIED = 20
 

@@ -8,7 +8,7 @@ known here.
 
 from dataclasses import dataclass
 
-from deviceplugin.cluster.extender.books.books import Books
+from deviceplugin.cluster.extender.cache.scheduler_cache import Books
 from deviceplugin.cluster.extender.refusal import Refusal
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.cluster_node import ClusterNode

@@ -4,7 +4,7 @@ In: the pod, what kube-scheduler wrote into its condition, and what the nodes ar
 has happened, then what is known now, and where neither explains that it waits, that the reason lies elsewhere.
 """
 
-from deviceplugin.cluster.extender.books.holding import is_later
+from deviceplugin.cluster.extender.cache.pod_hold import is_later
 from deviceplugin.cluster.extender.explain.now import Judged
 from deviceplugin.cluster.extender.explain.verdicts import LastVerdict
 from deviceplugin.model.cluster_pod import ClusterPod

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from deviceplugin.cluster.extender.books.holding import Hold
+from deviceplugin.cluster.extender.cache.pod_hold import Hold
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.cluster_pod import ClusterPod

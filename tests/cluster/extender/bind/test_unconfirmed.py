@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from deviceplugin.cluster.extender.books.holding import Hold
+from deviceplugin.cluster.extender.cache.pod_hold import Hold
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.model.cluster_pod import ClusterPod
 from tests.cluster.extender.api import Fate, MemoryApi

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from deviceplugin.cluster.extender.books.holding import Hold, Holding
+from deviceplugin.cluster.extender.cache.pod_hold import Hold, Holding
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.model.cluster_pod import ClusterPod
 from tests.cluster.extender.api import Fate, MemoryApi

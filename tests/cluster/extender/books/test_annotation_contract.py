@@ -2,7 +2,7 @@
 
 import pytest
 
-from deviceplugin.cluster.extender.books.holding import bound_holding
+from deviceplugin.cluster.extender.cache.pod_hold import bound_holding
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.units import ResourceNames
 from tests.annotation_cases import IDS, NODE, SIZES, Case, cases

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.cluster.extender.books.books import Books
-from deviceplugin.cluster.extender.books.holding import Hold, Holding
+from deviceplugin.cluster.extender.cache.pod_hold import Hold, Holding
+from deviceplugin.cluster.extender.cache.scheduler_cache import Books
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.model.allocation import PodUid

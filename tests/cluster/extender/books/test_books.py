@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from deviceplugin.cluster.extender.books.books import Books
-from deviceplugin.cluster.extender.books.holding import Hold
+from deviceplugin.cluster.extender.cache.pod_hold import Hold
+from deviceplugin.cluster.extender.cache.scheduler_cache import Books
 from deviceplugin.cluster.extender.refusal import AGENT_AWAY, FOREIGN_INVENTORY, NO_INVENTORY, UNKNOWN_NODE
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.cluster_pod import ClusterPod

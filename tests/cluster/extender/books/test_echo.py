@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.extender.bind.binding import binding_annotations, written_allocation
-from deviceplugin.cluster.extender.books.holding import Hold, Holding, bound_holding
+from deviceplugin.cluster.extender.cache.pod_hold import Hold, Holding, bound_holding
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.allocation import ContainerRole, GpuShare, PodUid
 from deviceplugin.model.cluster_pod import ClusterPod

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.cluster.extender.books.holding import Hold, Holding
-from deviceplugin.cluster.extender.books.node_book import NodeBook
+from deviceplugin.cluster.extender.cache.node_info import NodeBook
+from deviceplugin.cluster.extender.cache.pod_hold import Hold, Holding
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import ContainerRequest

@@ -1,0 +1,81 @@
+"""What the ledger knows, written back to the pods, by the contract in `model.annotations`.
+
+In: the ledger and the pods as the API server shows them. Out: patches for pods whose annotations disagree. The ledger
+is right and the annotation is corrected, for schedulers read them as this node's books. Only what kubelet proved is
+written, and then all of it: a `predicate-node` that was copied along would keep the rest from being believed. Not here:
+when (`upkeep`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import structlog
+
+from deviceplugin.errors import VcudaError
+from deviceplugin.kube.client import KubeClient
+from deviceplugin.ledger.grant import Grant
+from deviceplugin.model import annotations as text
+from deviceplugin.model.allocation import ContainerRole, PodUid
+from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.pod import Pod
+from deviceplugin.model.trusted_annotations import believed, stale
+
+log = structlog.get_logger("vcuda.agent")
+
+
+def wanted(pod: Pod, grants: Sequence[Grant], inventory: Inventory, names: AnnotationNames) -> dict[str, str]:
+    """The annotations that a pod should carry; none before every GPU container of it has a proved grant."""
+    held = {grant.allocation.owner.name: grant for grant in grants if grant.proved}
+    apps = [each for each in pod.containers if each.is_gpu and each.role is ContainerRole.APP]
+    if not held or any(each.ref.name not in held for each in apps):
+        return {}
+    minors = {gpu.uuid: gpu.minor for gpu in inventory.gpus}
+    shares = {name: grant.allocation.shares for name, grant in held.items()}
+    out = {
+        names.gpu_assigned: text.format_assigned(True),
+        names.predicate_node: pod.node,
+        names.allocation: text.format_allocation(text.PodAllocation(pod.ref.uid, shares)),
+    }
+    for container in apps:
+        found = sorted(minors[share.uuid] for share in shares[container.ref.name] if share.uuid in minors)
+        if found:
+            out[names.gpu_indices(container.index)] = text.format_gpu_indices(found)
+    return out
+
+
+def corrections(
+    pod: Pod, grants: Sequence[Grant], inventory: Inventory, names: AnnotationNames
+) -> dict[str, str | None]:
+    """What to write; None removes."""
+    want = wanted(pod, grants, inventory, names)
+    if not want:
+        return {}
+    wrong = {name: value for name, value in want.items() if pod.annotations.get(name) != value}
+    return {**wrong, **dict.fromkeys(stale(pod, want, names))}
+
+
+def says(pod: Pod, grant: Grant, names: AnnotationNames) -> bool:
+    """Whether the pod is believed to hold what this grant's container holds."""
+    return believed(pod, names).shares(grant.allocation.owner.name) == grant.allocation.shares
+
+
+async def correct(
+    client: KubeClient,
+    pods: Iterable[Pod],
+    grants: Mapping[PodUid, Sequence[Grant]],
+    inventory: Inventory,
+    names: AnnotationNames,
+) -> int:
+    """Patches what disagrees; one pod's failure does not keep the others back. Returns how many were patched."""
+    patched = 0
+    for pod in pods:
+        wrong = corrections(pod, grants.get(pod.ref.uid, ()), inventory, names)
+        if not wrong or pod.is_terminal or not pod.api_uid:
+            continue
+        try:
+            await client.patch_pod_annotations(pod.api_ref, wrong)
+        except VcudaError as error:
+            log.warning("annotations not corrected", pod=str(pod.ref), cause=error.message)
+            continue
+        patched += 1
+    return patched

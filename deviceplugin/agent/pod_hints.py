@@ -1,0 +1,69 @@
+"""What a pod's annotations wish for: the GPUs that the scheduler chose, and a soft core limit.
+
+In: a pod and the inventory. Out: UUIDs to prefer, a percentage. A wish is followed where it fits; one that cannot be
+read, or that is not to be believed (`model.trusted_annotations`), is as good as none and said so in the log.
+"""
+
+from collections.abc import Callable
+
+import structlog
+
+from deviceplugin.errors import ParseError
+from deviceplugin.model import annotations as text
+from deviceplugin.model.allocation import ContainerRole
+from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.gpu import GpuUuid, Inventory
+from deviceplugin.model.pod import Pod, PodContainer
+from deviceplugin.model.trusted_annotations import believed, believed_minors
+
+log = structlog.get_logger("vcuda.agent")
+
+
+class Wishes:
+    """Reads the annotations of one domain against the inventory of the moment."""
+
+    def __init__(self, names: AnnotationNames, inventory: Callable[[], Inventory]) -> None:
+        self._names = names
+        self._inventory = inventory
+
+    def gpus(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
+        """Empty where nobody chose, or where a chosen GPU is not here."""
+        try:
+            wished = self._by_uuid(pod, container) or self._by_minor(pod, container)
+        except ParseError as error:
+            log.warning("annotation ignored", pod=str(pod.ref), cause=error.message)
+            return frozenset()
+        return wished if wished <= {gpu.uuid for gpu in self._inventory().gpus} else frozenset()
+
+    def core_limit(self, pod: Pod) -> str | None:
+        """The annotation as it is written."""
+        return pod.annotations.get(self._names.core_limit)
+
+    def soft_cores(self, pod: Pod) -> int:
+        """0 where the pod's limit is hard."""
+        written = self.core_limit(pod)
+        if written is None:
+            return 0
+        try:
+            return text.parse_core_limit(written)
+        except ParseError as error:
+            log.warning("annotation ignored", pod=str(pod.ref), cause=error.message)
+            return 0
+
+    def predicate_time(self, pod: Pod) -> int | None:
+        """Nanoseconds; raises ParseError."""
+        written = pod.annotations.get(self._names.predicate_time)
+        return None if written is None else text.parse_predicate_time(written)
+
+    def _by_uuid(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
+        said = believed(pod, self._names)
+        if said.doubt:
+            log.info("annotation ignored", pod=str(pod.ref), cause=said.doubt)
+        return frozenset(share.uuid for share in said.shares(container.ref.name))
+
+    def _by_minor(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
+        if container.role is not ContainerRole.APP:
+            return frozenset()
+        minors = set(believed_minors(pod, container.index, self._names))
+        found = frozenset(gpu.uuid for gpu in self._inventory().gpus if gpu.minor in minors)
+        return found if len(found) == len(minors) else frozenset()

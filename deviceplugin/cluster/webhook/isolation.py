@@ -1,0 +1,71 @@
+"""How a container with GPUs could get past what it was given, as far as its pod shows it.
+
+In: a container and its request. Out: a RequestError where a share would be none (it sees every device of the node, or
+something else lies where our libraries and limits belong); warnings about what is odd and may be meant. Not here: what
+an image or a process does by itself (docs/enforcement.md).
+"""
+
+import posixpath
+from collections.abc import Iterator
+
+from deviceplugin.cluster.webhook.environment import LIBRARY_PATH, library_path_is_hidden, preloaded
+from deviceplugin.cluster.webhook.pod_json import Container, Json, child, objects, spec
+from deviceplugin.cluster.webhook.settings import WebhookSettings
+from deviceplugin.errors import RequestError
+from deviceplugin.model.mount import DRIVER_MOUNT, GRANT_MOUNT
+from deviceplugin.model.request import Request, RequestKind
+
+_DRIVERS = ("libcuda", "libnvidia-ml", "libvgpu")
+_STRONG = ("ALL", "SYS_ADMIN", "CAP_SYS_ADMIN")
+
+
+def refuse_open_share(container: Container, request: Request, settings: WebhookSettings) -> None:
+    if request.kind is not RequestKind.SHARE:
+        return
+    if _is_privileged(container):
+        raise RequestError(
+            f"{container.what} is privileged and asks for a share of a GPU, which it could leave at will; "
+            f"leave securityContext.privileged out, or write {settings.names.core}: 100 for a whole GPU"
+        )
+    for path in _mounts_over_ours(container):
+        raise RequestError(
+            f"{container.what} mounts a volume at {ascii(path)[1:-1][:80]}, where vcuda puts the libraries and limits "
+            "of a share; mount it somewhere else"
+        )
+
+
+def exposures(pod: Json, container: Container, request: Request, settings: WebhookSettings) -> Iterator[str]:
+    """Warnings."""
+    what, is_share = container.what, request.kind is RequestKind.SHARE
+    if _is_privileged(container):
+        yield f"{what} is privileged and sees every GPU of its node, not only its own"
+    if not is_share:
+        for path in _mounts_over_ours(container):
+            yield f"{what} mounts a volume at {ascii(path)[1:-1][:80]}, where vcuda puts the driver"
+        return
+    if settings.library_path and library_path_is_hidden(container):
+        yield f"{what}: {LIBRARY_PATH} comes from elsewhere; it must begin with vcuda's directory"
+    if any(word in preloaded(container) for word in _DRIVERS):
+        yield f"{what}: LD_PRELOAD names a driver library, which is then loaded before vcuda's"
+    if any(name in _STRONG for name in _added_capabilities(container)):
+        yield f"{what} adds capability SYS_ADMIN, with which it can move vcuda's files away"
+    if spec(pod).get("hostPID") is True:
+        yield f"{what} asks for a share of a GPU and sees its neighbours' processes, because of spec.hostPID"
+
+
+def _is_privileged(container: Container) -> bool:
+    return child(container.json, "securityContext").get("privileged") is True
+
+
+def _added_capabilities(container: Container) -> list[object]:
+    added = child(child(container.json, "securityContext"), "capabilities").get("add")
+    return added if isinstance(added, list) else []
+
+
+def _mounts_over_ours(container: Container) -> Iterator[str]:
+    """Those at or below a directory of ours; ours comes to lie upon one above it."""
+    for mount in objects(container.json, "volumeMounts"):
+        written = mount.get("mountPath")
+        path = posixpath.normpath(f"/{written.lstrip('/')}") if isinstance(written, str) else ""
+        if any(path == ours or path.startswith(f"{ours}/") for ours in (DRIVER_MOUNT, GRANT_MOUNT)):
+            yield path

@@ -1,0 +1,89 @@
+"""What a container asks for: reading and writing counts in `resources`.
+
+In: one container of a pod's JSON. Out: whole numbers, or an error that names container and resource. Limits count, and
+requests where there is no limit. Extended resources need both equal, so both are written; a request that differs from
+its limit is left as it is, for `validate` to say so.
+"""
+
+from collections.abc import Iterable
+
+from deviceplugin.cluster.webhook.pod_json import Container, Json, child, made_child
+from deviceplugin.errors import ParseError
+from deviceplugin.kube.quantity import parse_quantity
+from deviceplugin.model.units import ResourceNames
+
+_LISTS = ("limits", "requests")
+
+
+def count(container: Container, name: str) -> int | None:
+    """None where the container does not name it."""
+    resources = child(container.json, "resources")
+    for each in _LISTS:
+        counts = child(resources, each)
+        if counts.get(name) is not None:
+            return _number(container, name, counts[name])
+    return None
+
+
+def names_any(container: Container, names: Iterable[str]) -> bool:
+    resources = child(container.json, "resources")
+    return any(child(resources, each).get(name) is not None for name in names for each in _LISTS)
+
+
+def asks_any_of_vendor(container: Container, prefix: str) -> bool:
+    resources = child(container.json, "resources")
+    return any(name.startswith(prefix) for each in _LISTS for name in child(resources, each))
+
+
+def is_gpu(container: Container, names: ResourceNames) -> bool:
+    return any(count(container, name) for name in (names.core, names.memory))
+
+
+def put(container: Container, name: str, number: int) -> None:
+    resources = made_child(container.json, "resources")
+    for each in _LISTS:
+        made_child(resources, each)[name] = str(number)
+
+
+def drop(container: Container, names: Iterable[str]) -> None:
+    resources = child(container.json, "resources")
+    for each in _LISTS:
+        counts = child(resources, each)
+        for name in names:
+            counts.pop(name, None)
+
+
+def mirror(container: Container, names: Iterable[str]) -> None:
+    """A limit without request, or the reverse, gets the other."""
+    for name in names:
+        if not names_any(container, (name,)):
+            continue
+        resources = made_child(container.json, "resources")
+        limits, requests = (made_child(resources, each) for each in _LISTS)
+        _copy(name, limits, requests)
+        _copy(name, requests, limits)
+
+
+def differing(container: Container, names: Iterable[str]) -> str | None:
+    """A name of which more or less is requested than its limit."""
+    resources = child(container.json, "resources")
+    limits, requests = (child(resources, each) for each in _LISTS)
+    for name in names:
+        written = [counts[name] for counts in (limits, requests) if counts.get(name) is not None]
+        if len({_number(container, name, each) for each in written}) > 1:
+            return name
+    return None
+
+
+def _copy(name: str, source: Json, target: Json) -> None:
+    if source.get(name) is not None and target.get(name) is None:
+        target[name] = source[name]
+
+
+def _number(container: Container, name: str, written: object) -> int:
+    if isinstance(written, bool) or not isinstance(written, str | int | float):
+        raise ParseError(f"{container.what}: {name} is no number")
+    try:
+        return parse_quantity(str(written))
+    except ParseError as error:
+        raise ParseError(f"{container.what}: {name}: {error.message}") from None

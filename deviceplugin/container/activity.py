@@ -1,0 +1,52 @@
+"""A grant's row in the activity table of one GPU, as the agent makes it: library/abi/activity.h.
+
+In: a grant and its limits. Out: the form to make the row from, and its limits written into it. The rows are for the
+containers, which read each other's; the agent reads none, for what a container was charged stands in its region too.
+"""
+
+import os
+import struct
+from pathlib import Path
+
+from deviceplugin.container.shared_file import Form, opened
+from deviceplugin.errors import GuestError
+from deviceplugin.ledger.grant import GrantId
+
+SUFFIX = ".activity"
+VERSION = 1
+MAGIC = b"VCUDAACT"
+SLOTS = 1024
+RING = 256
+RESERVED_SLOTS = 64
+
+HEAD = struct.Struct("<8sII32s")  # magic version size grant
+HEADER_SIZE = 128
+LIMITS = struct.Struct("<II")  # cores soft_cores
+LIMITS_AT = 52
+SLOT_SIZE = 64 + 16 * RING
+SIZE = HEADER_SIZE + SLOT_SIZE * SLOTS
+
+
+def form(grant: GrantId) -> Form:
+    head = HEAD.pack(MAGIC, VERSION, SIZE, grant.encode()[:31])
+    return Form(head, SIZE, HEADER_SIZE + SLOT_SIZE * RESERVED_SLOTS)
+
+
+def tell_limits(path: Path, *, cores: int, soft_cores: int) -> None:
+    """In a file of the agent's own: what a row says of them its container may have written. Raises GuestError."""
+    fresh = path.with_name(f"{path.name}.new")
+    try:
+        fresh.write_bytes(LIMITS.pack(cores, soft_cores))
+        fresh.chmod(0o644)  # whatever the agent's umask
+        fresh.replace(path)
+    except OSError as error:
+        raise GuestError(f"limits {path} could not be written: {error.strerror}; check the disk") from error
+
+
+def write_limits(path: Path, *, cores: int, soft_cores: int) -> None:
+    """So that neighbours know the limit before the container's first process has said so. Raises GuestError."""
+    try:
+        with opened(path, writable=True) as fd:
+            os.pwrite(fd, LIMITS.pack(cores, soft_cores), LIMITS_AT)
+    except OSError as error:
+        raise GuestError(f"activity row {path} could not be written: {error.strerror}; check the disk") from error

@@ -1,0 +1,148 @@
+"""Puts a planned tree on disk, complete and durable, in a directory that nobody uses yet.
+
+In: a plan and the files of earlier trees by content. Out: the tree and its manifest, or an error and a half-made
+directory for `trees` to remove. A file of the driver is hard-linked, from an earlier tree or from the node; where that
+is impossible (another file system or mount, protected_hardlinks) it is copied, once for both flavours, by reflink where
+the file system can. Invariant: nothing that existed before is written to.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+import msgspec
+
+from deviceplugin.container.driver_mirror.interposers import sha256_of
+from deviceplugin.container.driver_mirror.plan import FLAVOURS, LIBRARIES, PROGRAMS, FileEntry, LinkEntry, Plan
+from deviceplugin.container.driver_mirror.search import identity_of
+from deviceplugin.errors import GuestError
+from deviceplugin.ledger.files import sync_directory
+
+MANIFEST = "manifest.json"
+_NO_HARD_LINK = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EROFS, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS}
+_CHUNK = 16 << 20
+_READ_AND_EXECUTE = 0o555
+_READ = 0o444
+_FOR_ALL = 0o755
+
+
+class ManifestFile(msgspec.Struct, frozen=True):
+    """A file of the tree, as it should be."""
+
+    identity: str
+    size: int
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What a finished tree is made of; stands beside the flavours, where no container sees it."""
+
+    driver: str = ""
+    missing: tuple[str, ...] = ()
+    refusal: str = ""
+    files: dict[str, ManifestFile] = {}
+    links: dict[str, str] = {}
+
+
+def read_manifest(tree: Path) -> Manifest | None:
+    """None where the tree is not a finished one."""
+    try:
+        return msgspec.json.decode((tree / MANIFEST).read_bytes(), type=Manifest)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def is_sound(tree: Path, manifest: Manifest) -> bool:
+    """Whether everything is in place still; people tidy up."""
+    files = all(_size(tree / name) == file.size for name, file in manifest.files.items())
+    links = all((tree / name).is_symlink() for name in manifest.links)
+    return files and links and all(directory.is_dir() for directory in _directories(tree))
+
+
+def build(plan: Plan, tree: Path, *, known: Mapping[str, Path], stopped: Callable[[], bool]) -> None:
+    """`known`: files of earlier trees by identity. `stopped` is asked now and then; then this gives up."""
+    available = dict(known)
+    directories = [tree, *_directories(tree)]
+    for directory in directories:
+        directory.mkdir()
+        directory.chmod(_FOR_ALL)
+    for path, entry in plan.entries.items():
+        if stopped():
+            raise GuestError("the driver mirror is not finished, because the agent ends; the next one begins anew")
+        if isinstance(entry, LinkEntry):
+            (tree / path).symlink_to(entry.target)
+        else:
+            _put(tree / path, entry, available.get(entry.identity))
+            available[entry.identity] = tree / path
+    _write_manifest(plan, tree)
+    for directory in directories:
+        sync_directory(directory)
+
+
+def _directories(tree: Path) -> list[Path]:
+    """Parents first."""
+    parts = (*LIBRARIES.values(), PROGRAMS)
+    return [tree / flavour / part for flavour in FLAVOURS for part in ("", *parts)]
+
+
+def _put(path: Path, entry: FileEntry, earlier: Path | None) -> None:
+    if earlier is not None and _hard_link(earlier, path, also=(errno.ENOENT,)):
+        return
+    linked = not entry.ours and _hard_link(entry.source, path)
+    if not linked:
+        _copy(entry.source, path)
+    found = sha256_of(path) if entry.ours else identity_of(path if linked else entry.source)
+    if found != entry.identity:
+        raise GuestError(f"{entry.source} changed while it was put into the driver mirror; it is looked at again soon")
+
+
+def _hard_link(source: Path, target: Path, *, also: Collection[int] = ()) -> bool:
+    """False where the system does not allow it."""
+    try:
+        target.hardlink_to(source)
+    except OSError as error:
+        if error.errno in _NO_HARD_LINK or error.errno in also:
+            return False
+        raise
+    return True
+
+
+def _copy(source: Path, target: Path) -> None:
+    with source.open("rb") as reading, target.open("xb") as writing:
+        while _move(reading.fileno(), writing.fileno()):
+            pass
+        os.fchmod(writing.fileno(), os.fstat(reading.fileno()).st_mode & _READ_AND_EXECUTE | _READ)
+        os.fsync(writing.fileno())
+
+
+def _move(reading: int, writing: int) -> int:
+    """The next bytes, inside the kernel; between some file systems only the second way works."""
+    try:
+        moved = os.copy_file_range(reading, writing, _CHUNK)
+    except OSError:
+        moved = 0
+    return moved or os.sendfile(writing, reading, None, _CHUNK)
+
+
+def _write_manifest(plan: Plan, tree: Path) -> None:
+    files, links = {}, {}
+    for path, entry in plan.entries.items():
+        if isinstance(entry, LinkEntry):
+            links[str(path)] = entry.target
+        else:
+            files[str(path)] = ManifestFile(entry.identity, _size(tree / path))
+    manifest = Manifest(plan.driver, plan.missing, plan.refusal, files, links)
+    with (tree / MANIFEST).open("xb") as file:
+        file.write(msgspec.json.encode(manifest))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _size(path: Path) -> int:
+    """-1 for what is no file."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return -1
+    return found.st_size if stat.S_ISREG(found.st_mode) else -1

@@ -1,0 +1,194 @@
+"""The driver mirror as the agent has it: looks at the driver and our library, and keeps a tree of both for containers.
+
+In: where things are, what is wanted, and which driver version is loaded. Out: `<base>/nvidia` and `<base>/origin`,
+always mountable, and what is to be said about them. `look` is cheap where nothing changed (some dozens of stats) and
+may take seconds where files must be copied, so it runs in a thread. One call at a time: `look` and `collect` alternate.
+"""
+
+import re
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deviceplugin.container.driver_mirror.build import Manifest, read_manifest
+from deviceplugin.container.driver_mirror.choice import choose, driver_version
+from deviceplugin.container.driver_mirror.components import CUDA, NVML, SHARED, WHOLE, Components
+from deviceplugin.container.driver_mirror.driver_root import CACHE, LIBRARY_DIRECTORIES, PROGRAM_DIRECTORIES, DriverRoot
+from deviceplugin.container.driver_mirror.elf import Machine
+from deviceplugin.container.driver_mirror.interposers import CUDA_FRONT, find_interposers, interposer_paths
+from deviceplugin.container.driver_mirror.plan import (
+    EMPTY,
+    LIBRARIES,
+    PROGRAMS,
+    WHOLE_FLAVOUR,
+    Chosen,
+    FileEntry,
+    Plan,
+    make_plan,
+)
+from deviceplugin.container.driver_mirror.search import Kept, Library, find_libraries, find_programs, identity_of
+from deviceplugin.container.driver_mirror.trees import Trees
+
+_VERSION = re.compile(r"\b\d{3,}\.\d+(?:\.\d+)?\b")
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorOptions:
+    """`root` is where the node's driver is found, `library` the directory of our objects."""
+
+    root: Path
+    library: Path
+    machine: Machine
+    shared: Components = SHARED
+    whole: Components = WHOLE
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorState:
+    """What containers get now. `refusal` is the sentence for a share that wants to start, empty where it may."""
+
+    driver: str = ""
+    missing: tuple[str, ...] = ()
+    refusal: str = EMPTY.refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look has shown; `changed`: the trees that containers get are others than before."""
+
+    state: MirrorState
+    changed: bool
+    trouble: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a plan was made of: places that may bring something new, and the files that are in it."""
+
+    places: tuple[object, ...] = ()
+    files: Mapping[Path, str] = field(default_factory=dict)
+
+
+class DriverMirror:
+    """One mirror; `loaded` tells the version of the driver in the kernel, empty where nobody knows it."""
+
+    def __init__(self, base: Path, options: MirrorOptions, *, loaded: Callable[[], str]) -> None:
+        self._options = options
+        self._root = DriverRoot(options.root)
+        self._loaded = loaded
+        self._trees = Trees(base)
+        self._seen: _Seen | None = None
+        self._stopped = threading.Event()
+        self.state = MirrorState()
+
+    def open(self) -> None:
+        """Once at start: both flavours can be mounted, with what was there before; raises GuestError."""
+        self._trees.open()
+        manifest = self._manifest()
+        self.state = MirrorState(manifest.driver, manifest.missing, manifest.refusal)
+
+    def look(self) -> Look | None:
+        """Rebuilds what has to be; None where nothing changed since the last look.
+
+        Raises GuestError, and then the trees are what they were.
+        """
+        loaded = self._loaded()
+        places = self._places(loaded)
+        if self._seen is not None and self._seen.places == places and _are_same(self._seen.files):
+            return None
+        plan, trouble = self._plan(loaded)
+        changed = self._trees.adopt(plan, stopped=self._stopped.is_set)
+        self.state = MirrorState(plan.driver, plan.missing, plan.refusal)
+        self._seen = _Seen(places, _driver_files(plan))
+        return Look(self.state, changed, trouble)
+
+    def stop(self) -> None:
+        """From another thread: a look that is building gives up soon."""
+        self._stopped.set()
+
+    def collect(self, living: Collection[str]) -> tuple[str, ...]:
+        """Removes trees that no container can be using; answers their names.
+
+        `living` are the ids of all grants that there are, taken after the last look.
+        """
+        return self._trees.collect(living)
+
+    def _manifest(self) -> Manifest:
+        current = self._trees.current
+        return (read_manifest(current) if current is not None else None) or Manifest(refusal=EMPTY.refusal)
+
+    def _plan(self, loaded: str) -> tuple[Plan, tuple[str, ...]]:
+        options, kept = self._options, self._kept(loaded)
+        prefixes = (CUDA, NVML, *options.shared.libraries, *options.whole.libraries)
+        finding = find_libraries(self._root, prefixes, options.machine, loaded=loaded, kept=kept)
+        libraries = choose(finding.libraries, loaded=loaded)
+        version = driver_version(libraries, loaded=loaded)
+        fitting = kept if kept is not None and not _is_installed(loaded, finding.libraries, kept) else None
+        names = dict.fromkeys((*options.shared.programs, *options.whole.programs))
+        programs = find_programs(self._root, names, kept=fitting)
+        interposers = find_interposers(options.library, options.machine)
+        chosen = Chosen(libraries, programs, interposers, driver=version, root=options.root)
+        plan = make_plan(chosen, shared=options.shared, whole=options.whole)
+        return plan, (*finding.trouble, *_mismatch(version, loaded))
+
+    def _kept(self, loaded: str) -> Kept | None:
+        """The current tree, where it is of the version that is loaded."""
+        tree = self._trees.current
+        if tree is None or not loaded or self._manifest().driver != loaded:
+            return None
+        origin = tree.resolve() / WHOLE_FLAVOUR
+        return Kept(loaded, tuple(origin / part for part in LIBRARIES.values()), origin / PROGRAMS)
+
+    def _places(self, loaded: str) -> tuple[object, ...]:
+        """Where something new would show: the loader's cache, directories of the driver's files, our objects."""
+        cache = self._root.resolve(CACHE)
+        directories = (self._root.resolve(each) for each in (*LIBRARY_DIRECTORIES, *PROGRAM_DIRECTORIES))
+        return (
+            loaded,
+            identity_of(cache) if cache is not None else "",
+            *(_directory_identity(each) if each is not None else () for each in directories),
+            *(identity_of(each) for each in interposer_paths(self._options.library)),
+        )
+
+
+def loaded_version(file: Path) -> str:
+    """Of the kernel module, from what /proc/driver/nvidia/version says; empty where there is no such file."""
+    try:
+        found = _VERSION.search(file.read_text(errors="replace").partition("\n")[0])
+    except OSError:
+        return ""
+    return found[0] if found else ""
+
+
+def _driver_files(plan: Plan) -> Mapping[Path, str]:
+    entries = (each for each in plan.entries.values() if isinstance(each, FileEntry) and not each.ours)
+    return {each.source: each.identity for each in entries}
+
+
+def _are_same(files: Mapping[Path, str]) -> bool:
+    return all(identity_of(path) == identity for path, identity in files.items())
+
+
+def _directory_identity(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_mtime_ns
+
+
+def _is_installed(loaded: str, libraries: Collection[Library], kept: Kept) -> bool:
+    """Whether the node's own libcuda.so.1 leads to the loaded version still, and so its programs fit too."""
+    own = (each for each in libraries if each.source.path.parent not in kept.libraries)
+    return any(CUDA_FRONT in each.names and each.version == loaded for each in own)
+
+
+def _mismatch(version: str, loaded: str) -> tuple[str, ...]:
+    if not loaded or not version or version == loaded:
+        return ()
+    sentence = (
+        f"the driver's libraries are of version {version} and the loaded kernel module is of {loaded}: no program can "
+        "use a GPU before the module is loaded again or the node rebooted"
+    )
+    return (sentence,)

@@ -1,0 +1,172 @@
+"""What a mirror shall look like, file by file. Pure.
+
+In: the libraries and programs that were chosen, and our objects. Out: a `Plan` whose key is made of every name and
+every content, so that two plans with one key are one tree. `origin` is the driver as it is. In `nvidia` our objects
+stand under every name of the real ones, for glibc takes two files of one SONAME for one library, and whoever opened the
+versioned name first would have the real one for good. They stand there as files and never as links (ldconfig moves
+links); the real ones have an alias that ours need, and no other name. There is no 32-bit object of ours, so there is no
+32-bit libcuda or NVML for shares either: it would know no limit.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+
+from deviceplugin.container.driver_mirror.components import CUDA, NVML, Components
+from deviceplugin.container.driver_mirror.interposers import CUDA_ALIAS, CUDA_FRONT, NVML_ALIAS, NVML_FRONT, Interposers
+from deviceplugin.container.driver_mirror.search import Library, Source
+
+SHARED_FLAVOUR, WHOLE_FLAVOUR = "nvidia", "origin"
+FLAVOURS = (SHARED_FLAVOUR, WHOLE_FLAVOUR)
+PROGRAMS = "bin"
+LIBRARIES = {64: "lib64", 32: "lib"}
+_FORMAT = 1  # of the tree; a change of it makes every tree anew
+_FRONTS = {CUDA: (CUDA_FRONT, CUDA_ALIAS), NVML: (NVML_FRONT, NVML_ALIAS)}
+_VENDOR, _INDIRECT = "libGLX_nvidia.so", "libGLX_indirect.so.0"
+_ALWAYS_NEEDED = (CUDA_FRONT, NVML_FRONT, "libnvidia-ptxjitcompiler.so.1")
+_DRIVERS_OWN = ("libnvidia-", "libcuda.so")
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """A file of the tree; `ours` are copied, never hard-linked, so that no build can reach a mapped one."""
+
+    source: Path
+    identity: str
+    ours: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEntry:
+    """A symbolic link to a name beside it."""
+
+    target: str
+
+
+Entry = FileEntry | LinkEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`missing`: libraries that containers need and that are not there; `refusal`: why no share may start, or empty."""
+
+    entries: Mapping[PurePosixPath, Entry] = field(default_factory=dict)
+    driver: str = ""
+    missing: tuple[str, ...] = ()
+    refusal: str = ""
+
+    @property
+    def key(self) -> str:
+        content = [
+            (str(path), entry.target if isinstance(entry, LinkEntry) else entry.identity, isinstance(entry, LinkEntry))
+            for path, entry in sorted(self.entries.items())
+        ]
+        return hashlib.sha256(json.dumps([_FORMAT, content]).encode()).hexdigest()[:16]
+
+
+EMPTY = Plan(refusal="shares of a GPU do not start yet, because the driver was not looked at; kubelet tries again")
+"""The mirror before the first look: it can be mounted, and there is nothing in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What goes in: the driver's files, and ours. `root` is named where something is missing."""
+
+    libraries: Sequence[Library]
+    programs: Mapping[str, Source]
+    interposers: Interposers
+    driver: str
+    root: Path
+
+
+def make_plan(chosen: Chosen, *, shared: Components, whole: Components) -> Plan:
+    """`shared` and `whole` say which of the driver's files belong to each flavour."""
+    missing = _missing(_of(whole, chosen.libraries))
+    entries = {
+        **_flavour(WHOLE_FLAVOUR, _of(whole, chosen.libraries), whole, chosen),
+        **_flavour(SHARED_FLAVOUR, _behind(_of(shared, chosen.libraries)), shared, chosen),
+        **_in_front(chosen.interposers, _of(shared, chosen.libraries)),
+    }
+    return Plan(entries, chosen.driver, missing, _refusal(chosen, missing))
+
+
+def _of(components: Components, libraries: Iterable[Library]) -> list[Library]:
+    """Without libcuda and NVML no flavour is of any use, whatever a configuration lists."""
+    wanted = (CUDA, NVML, *components.libraries)
+    return [each for each in libraries if any(name.startswith(wanted) for name in each.names)]
+
+
+def _flavour(
+    flavour: str, libraries: Sequence[Library], components: Components, chosen: Chosen
+) -> dict[PurePosixPath, Entry]:
+    entries: dict[PurePosixPath, Entry] = {}
+    for name in components.programs:
+        if name in chosen.programs:
+            source = chosen.programs[name]
+            entries[PurePosixPath(flavour, PROGRAMS, name)] = FileEntry(source.path, source.identity)
+    for each in libraries:
+        entry = FileEntry(each.source.path, each.source.identity)
+        entries[PurePosixPath(flavour, LIBRARIES[each.bits], each.name)] = entry
+    for each in libraries:
+        for name in _links(each):
+            entries.setdefault(PurePosixPath(flavour, LIBRARIES[each.bits], name), LinkEntry(each.name))
+    return entries
+
+
+def _links(library: Library) -> Iterable[str]:
+    names = [library.elf.soname or library.name, *library.names]
+    if library.name.startswith(_VENDOR):
+        names.append(_INDIRECT)
+    return [name for name in dict.fromkeys(names) if name != library.name]
+
+
+def _behind(libraries: Iterable[Library]) -> list[Library]:
+    """For shares: the two that ours stand in front of keep their alias only, or go where we have none."""
+    placed = []
+    for each in libraries:
+        alias = _alias(each)
+        if alias is None:
+            placed.append(each)
+        elif each.bits == 64:
+            placed.append(replace(each, names=(alias,), elf=replace(each.elf, soname="")))
+    return placed
+
+
+def _alias(library: Library) -> str | None:
+    return next((alias for beginning, (_, alias) in _FRONTS.items() if library.name.startswith(beginning)), None)
+
+
+def _in_front(interposers: Interposers, libraries: Sequence[Library]) -> dict[PurePosixPath, Entry]:
+    """Ours under the names that programs open, and under all that lead to the real one elsewhere."""
+    names = {each.path.name: set(each.names) for each in interposers.objects}
+    for each in libraries:
+        for beginning, (front, _) in _FRONTS.items():
+            if each.bits == 64 and each.name.startswith(beginning) and front in names:
+                names[front].update(each.names)
+    return {
+        PurePosixPath(SHARED_FLAVOUR, LIBRARIES[64], name): FileEntry(each.path, each.digest, ours=True)
+        for each in interposers.objects
+        for name in sorted(names[each.path.name])
+    }
+
+
+def _missing(libraries: Sequence[Library]) -> tuple[str, ...]:
+    """Of what programs open, and of what the driver's own libraries need of each other."""
+    native = [each for each in libraries if each.bits == 64]
+    present = {name for each in native for name in (each.elf.soname, *each.names)}
+    needed = {name for each in native for name in each.elf.needed if name.startswith(_DRIVERS_OWN)}
+    return tuple(sorted({*_ALWAYS_NEEDED, *needed} - present))
+
+
+def _refusal(chosen: Chosen, missing: Sequence[str]) -> str:
+    reason = chosen.interposers.trouble
+    absent = [name for name in (CUDA_FRONT, NVML_FRONT) if name in missing]
+    if not reason and absent:
+        reason = (
+            f"the driver below {chosen.root} has no 64-bit {' and no '.join(absent)}; "
+            "install all of the driver there or correct --driver-root"
+        )
+    because = "shares of a GPU do not start here, because nothing would hold them to their size"
+    return f"{because}: {reason}" if reason else ""

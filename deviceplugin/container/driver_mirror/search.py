@@ -1,0 +1,181 @@
+"""Looks for the driver's libraries and programs below a driver root.
+
+In: the root and the names that are wanted. Out: what there is, each library once with every name that leads to it, in
+the order in which the node's loader would take them. The loader's cache says where; where it is missing, damaged or
+knows nothing of the driver, well-known directories are read. What the mirror itself holds comes last: files of the
+driver that still runs outlive their removal from the node. Which of several is the right one is not decided here
+(`choice`).
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from deviceplugin.container.driver_mirror.components import CUDA, NVML
+from deviceplugin.container.driver_mirror.driver_root import CACHE, LIBRARY_DIRECTORIES, PROGRAM_DIRECTORIES, DriverRoot
+from deviceplugin.container.driver_mirror.elf import Elf, Machine, is_elf, read_elf
+from deviceplugin.container.driver_mirror.ldcache import parse_cache
+from deviceplugin.errors import ParseError
+
+_LARGEST_CACHE = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file of the driver; `identity` changes with the file's content, without the content being read."""
+
+    path: Path
+    identity: str
+
+    @classmethod
+    def of(cls, path: Path) -> "Source | None":
+        """None for what is no file."""
+        identity = identity_of(path)
+        return cls(path, identity) if identity else None
+
+
+def identity_of(path: Path) -> str:
+    """Empty where there is no file. Neither device (it may change at a boot) nor ctime (a hard link changes it)."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ""
+    return f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}" if stat.S_ISREG(found.st_mode) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """One file; `names` are its own first, then those of links that lead to it. `bits` is 64 or 32."""
+
+    source: Source
+    names: tuple[str, ...]
+    bits: int
+    elf: Elf
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    @property
+    def stem(self) -> str:
+        """What versions have in common: `libcuda` of libcuda.so.580.65.06."""
+        return self.name.partition(".so")[0]
+
+    @property
+    def version(self) -> str:
+        """`580.65.06` of libcuda.so.580.65.06; empty without one."""
+        return self.name.partition(".so.")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a finished mirror holds of the driver version that is loaded."""
+
+    version: str
+    libraries: tuple[Path, ...]
+    programs: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`trouble` says in sentences what could not be read."""
+
+    libraries: tuple[Library, ...]
+    trouble: tuple[str, ...] = ()
+
+
+def find_libraries(
+    root: DriverRoot, prefixes: Iterable[str], machine: Machine, *, loaded: str = "", kept: Kept | None = None
+) -> Finding:
+    """Every library whose name begins with one of `prefixes` and that this machine can load.
+
+    The loader's cache knows one file of each SONAME; `loaded` is the version of which all files are looked for.
+    """
+    wanted = tuple(prefixes)
+    trouble: list[str] = []
+    files: dict[Path, list[str]] = {}
+    mirrored = _in_mirror(kept, wanted) if kept is not None else ()
+    for name, path in (*_candidates(root, wanted, loaded, trouble), *mirrored):
+        names = files.setdefault(path, [path.name])
+        if name not in names:
+            names.append(name)
+    libraries = (_library(path, tuple(names), machine, trouble) for path, names in files.items())
+    return Finding(tuple(each for each in libraries if each is not None), tuple(trouble))
+
+
+def find_programs(root: DriverRoot, names: Iterable[str], *, kept: Kept | None = None) -> Mapping[str, Source]:
+    """The first of each name that can be executed; with `kept` the mirror's, which fit its libraries."""
+    found: dict[str, Source] = {}
+    for name in names:
+        places = [root.resolve(f"{directory}/{name}") for directory in PROGRAM_DIRECTORIES]
+        if kept is not None:
+            places.insert(0, kept.programs / name)
+        path = next((each for each in places if each is not None and os.access(each, os.X_OK)), None)
+        source = Source.of(path) if path is not None else None
+        if source is not None:
+            found[name] = source
+    return found
+
+
+def _candidates(
+    root: DriverRoot, wanted: tuple[str, ...], loaded: str, trouble: list[str]
+) -> Iterator[tuple[str, Path]]:
+    named = list(_in_cache(root, wanted, trouble))
+    if not any(name.startswith((CUDA, NVML)) for name, _ in named):
+        named += _in_directories(root, LIBRARY_DIRECTORIES, wanted)
+    yield from named
+    if loaded:
+        beside = dict.fromkeys(f"/{path.parent.relative_to(root.path)}" for _, path in named)
+        siblings = _in_directories(root, beside, wanted)
+        yield from ((name, path) for name, path in siblings if path.name.endswith(f".so.{loaded}"))
+
+
+def _in_cache(root: DriverRoot, wanted: tuple[str, ...], trouble: list[str]) -> Iterator[tuple[str, Path]]:
+    path = root.resolve(CACHE)
+    if path is None:
+        return
+    try:
+        with path.open("rb") as file:
+            entries = parse_cache(file.read(_LARGEST_CACHE), source=path)
+    except OSError as error:
+        trouble.append(f"{path} cannot be read: {error.strerror}; well-known directories are searched instead")
+        return
+    except ParseError as error:
+        trouble.append(error.message)
+        return
+    for entry in entries:
+        found = root.resolve(entry.path) if entry.bits and entry.name.startswith(wanted) else None
+        if found is not None and "/" not in entry.name:
+            yield entry.name, found
+
+
+def _in_directories(
+    root: DriverRoot, directories: Iterable[str], wanted: tuple[str, ...]
+) -> Iterator[tuple[str, Path]]:
+    for directory in directories:
+        for name in root.listing(directory):
+            found = root.resolve(f"{directory}/{name}") if name.startswith(wanted) else None
+            if found is not None:
+                yield name, found
+
+
+def _in_mirror(kept: Kept, wanted: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
+    for directory in kept.libraries:
+        for link in sorted(directory.iterdir()) if directory.is_dir() else ():
+            path = link.resolve()
+            if link.name.startswith(wanted) and path.name.endswith(f".so.{kept.version}"):
+                yield link.name, path
+
+
+def _library(path: Path, names: tuple[str, ...], machine: Machine, trouble: list[str]) -> Library | None:
+    """None for what no program here could load: a linker script, a library of another machine, a broken file."""
+    source = Source.of(path)
+    try:
+        elf = read_elf(path) if source is not None and is_elf(path) else None
+    except ParseError as error:
+        trouble.append(error.message)
+        return None
+    bits = elf.bits_on(machine) if elf is not None else 0
+    return Library(source, names, bits, elf) if source is not None and elf is not None and bits else None

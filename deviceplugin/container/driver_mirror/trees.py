@@ -1,0 +1,162 @@
+"""The finished trees of one mirror, which of them is current, and when an old one may go.
+
+    <base>/nvidia   -> .current/nvidia      what kubelet's answers name, for ever
+    <base>/origin   -> .current/origin
+    <base>/.current -> .trees/<key>         one rename changes both flavours
+    <base>/.trees/<key>/{nvidia,origin}     never changed once it is there
+
+In: plans, and ids of living grants. Out: the same on disk. A runtime follows these links when it makes a container and
+the mount then holds the tree itself, so a container keeps the tree of its start, and after a restart has the current
+one. Invariants: both names lead to a complete tree at every moment after the first `open`, whatever is killed when; a
+tree goes only when every grant that lived when the tree was replaced has ended, and never while it is the current or
+the previous one. Not here: what belongs in a tree (`plan`), and who calls when (`mirror`).
+"""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+import msgspec
+
+from deviceplugin.container.driver_mirror.build import MANIFEST, Manifest, build, is_sound, read_manifest
+from deviceplugin.container.driver_mirror.links import Links, erase
+from deviceplugin.container.driver_mirror.plan import EMPTY, FLAVOURS, Plan
+from deviceplugin.errors import GuestError
+from deviceplugin.ledger.files import sync_directory
+
+_TREES, _CURRENT, _PREVIOUS = ".trees", ".current", ".previous"
+_UNFINISHED, _GOING, _HOLDERS = ".new-", ".gone-", ".holders-"
+_FOR_ALL = 0o755
+
+
+class Trees:
+    """Everything below one base directory; one process at a time, as the agent's lock has it."""
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+        self._trees = base / _TREES
+        self._links = Links(base)
+
+    def open(self) -> None:
+        """Mends what a crash left and makes both flavours lead somewhere."""
+        with self._explained():
+            for path in (self._base, self._trees):
+                path.mkdir(parents=True, exist_ok=True)
+                path.chmod(_FOR_ALL)
+            self._links.clear()
+            for path in (*self._trees.glob(f"{_UNFINISHED}*"), *self._trees.glob(f"{_GOING}*")):
+                erase(path)
+            if self.current is None:
+                self._switch(self._finished(_PREVIOUS) or self._build(EMPTY, lambda: False))
+            for flavour in FLAVOURS:
+                self._links.point(flavour, f"{_CURRENT}/{flavour}")
+
+    @property
+    def current(self) -> Path | None:
+        """The tree that containers get now; None before `open`."""
+        return self._finished(_CURRENT)
+
+    def adopt(self, plan: Plan, *, stopped: Callable[[], bool]) -> bool:
+        """Makes the plan's tree the current one, building it where there is none; False where it is already."""
+        with self._explained():
+            tree = self._existing(plan.key) or self._build(plan, stopped)
+            if tree == self.current:
+                return False
+            self._switch(tree)
+            return True
+
+    def collect(self, living: Collection[str]) -> tuple[str, ...]:
+        """Removes the trees that nobody can use any more; `living` are the ids of all grants that there are."""
+        current, previous = self.current, self._finished(_PREVIOUS)
+        gone = []
+        with self._explained():
+            for tree in self._all():
+                if tree != current and not self._note_holders(tree, living) and tree != previous:
+                    self._remove(tree)
+                    gone.append(tree.name)
+        return tuple(gone)
+
+    def _all(self) -> list[Path]:
+        return [path for path in self._trees.iterdir() if not path.name.startswith(".") and path.is_dir()]
+
+    def _finished(self, link: str) -> Path | None:
+        target = self._links.target(link)
+        return self._base / target if target and (self._base / target / MANIFEST).is_file() else None
+
+    def _existing(self, key: str) -> Path | None:
+        for tree in map(self._trees.joinpath, _names(key)):
+            manifest = read_manifest(tree)
+            if manifest is None:
+                return None
+            if is_sound(tree, manifest):
+                return tree
+        return None
+
+    def _build(self, plan: Plan, stopped: Callable[[], bool]) -> Path:
+        unfinished = self._trees / f"{_UNFINISHED}{plan.key}"
+        erase(unfinished)
+        build(plan, unfinished, known=self._known_files(), stopped=stopped)
+        tree = next(path for path in map(self._trees.joinpath, _names(plan.key)) if not path.exists())
+        unfinished.rename(tree)
+        sync_directory(self._trees)
+        return tree
+
+    def _known_files(self) -> dict[str, Path]:
+        """What may be linked instead of being copied again."""
+        known = {}
+        for tree in filter(None, (self._finished(_PREVIOUS), self.current)):
+            manifest = read_manifest(tree) or Manifest()
+            if is_sound(tree, manifest):
+                known.update({file.identity: tree / name for name, file in manifest.files.items()})
+        return known
+
+    def _switch(self, tree: Path) -> None:
+        self._holders(tree).unlink(missing_ok=True)  # who starts from now on is to be noted when it is replaced again
+        current = self._links.target(_CURRENT)
+        if self.current is not None and self.current != tree:
+            self._links.point(_PREVIOUS, current)
+        self._links.point(_CURRENT, f"{_TREES}/{tree.name}")
+
+    def _note_holders(self, tree: Path, living: Collection[str]) -> bool:
+        """Whether a grant lives that may use the tree: one of those that lived when this was first asked.
+
+        They are some more than those that lived when it was replaced, which only keeps it longer.
+        """
+        file = self._holders(tree)
+        try:
+            noted = msgspec.json.decode(file.read_bytes(), type=set[str])
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            noted = None
+        holders = set(living) if noted is None else noted & set(living)
+        if holders != noted:
+            fresh = self._trees / f"{_UNFINISHED}{file.name}"
+            fresh.write_bytes(msgspec.json.encode(sorted(holders)))
+            fresh.replace(file)
+        return bool(holders)
+
+    def _holders(self, tree: Path) -> Path:
+        return self._trees / f"{_HOLDERS}{tree.name}"
+
+    def _remove(self, tree: Path) -> None:
+        going = self._trees / f"{_GOING}{tree.name}"
+        erase(going)
+        tree.rename(going)
+        self._holders(tree).unlink(missing_ok=True)
+        erase(going)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise GuestError(
+                f"driver mirror {self._base} could not be changed: {error.strerror} at {error.filename}; "
+                "check the disk and --driver-mirror-path"
+            ) from error
+
+
+def _names(key: str) -> Iterator[str]:
+    """A second name for when somebody has spoilt the first tree, which containers may mount all the same."""
+    yield key
+    yield from (f"{key}-{number}" for number in itertools.count(2))

@@ -1,0 +1,1 @@
+"""What gpu-manager served to containers, for images that were built for it."""

@@ -1,0 +1,154 @@
+"""What the processes of containers share through files: each grant's region, and the activity rows of each GPU.
+
+    <base>/<grant>/state/region                the container's own, writable
+    <base>/<grant>/state/<uuid>.activity       the container's own row, writable
+    <base>/gpus/<uuid>/<grant>                 the same row by another name; the directory is mounted read-only
+    <base>/gpus/<uuid>/.<grant>                its limits, which neighbours believe: no container can write there
+    <base>/<grant>/gpus/<uuid>/                where that directory is mounted: /etc/vcuda itself is read-only
+
+In: grants that share a GPU, and the GPU's UUID. Out: these files, complete before Allocate answers, because the runtime
+refuses a mount without a source; as new at each start of the container; gone with the grant. Invariant: a row keeps
+its inode as long as its version stays, because neighbours have it mapped; a file that is not as it should be is made
+anew only where its container does not run. Files are mounted one by one, not their directory: root in a container
+ignores a directory's mode, and could put files of its own on the node's disk.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+from deviceplugin.container import activity, region, shared_file
+from deviceplugin.errors import GuestError
+from deviceplugin.ledger.grant import GrantId
+from deviceplugin.model.gpu import GpuUuid
+
+STATE = "state"
+GPUS = "gpus"
+_BOOT = ".boot"
+
+
+class SharedState:
+    """All of it below one base path, the grants' directories included."""
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+
+    def region(self, grant: GrantId) -> Path:
+        return self._base / grant / STATE / region.FILE_NAME
+
+    def own_row(self, grant: GrantId, uuid: GpuUuid) -> Path:
+        return self._base / grant / STATE / f"{uuid}{activity.SUFFIX}"
+
+    def row(self, grant: GrantId, uuid: GpuUuid) -> Path:
+        return self._base / GPUS / uuid / grant
+
+    def told(self, grant: GrantId, uuid: GpuUuid) -> Path:
+        return self._base / GPUS / uuid / f".{grant}"
+
+    def prepare(self, grant: GrantId, uuids: Collection[GpuUuid]) -> None:
+        """Everything exists; what is there and whole stays as it is. Raises GuestError."""
+        self._make_directories(grant, uuids)
+        if not shared_file.is_whole(self.region(grant), region.form(grant)):
+            shared_file.make(self.region(grant), region.form(grant))
+        for uuid in uuids:
+            if not shared_file.is_whole(self.own_row(grant, uuid), activity.form(grant)):
+                shared_file.make(self.own_row(grant, uuid), activity.form(grant))
+            self._publish(grant, uuid)
+
+    def renew(self, grant: GrantId, uuids: Collection[GpuUuid]) -> None:
+        """Before a start of the container, when nothing of it runs: as new. Raises GuestError."""
+        own, rows = self.region(grant), [self.own_row(grant, uuid) for uuid in uuids]
+        if not all(shared_file.is_unused(path, activity.form(grant)) for path in rows):
+            self.prepare(grant, uuids)
+            for path in rows:
+                shared_file.wipe(path, activity.form(grant))
+        if not shared_file.is_unused(own, region.form(grant)):
+            # Another inode: a process of the life before that is still dying writes into the old one.
+            self.prepare(grant, uuids)
+            shared_file.make(own, region.form(grant))
+        for uuid in uuids:
+            self._publish(grant, uuid)
+
+    def show_limits(self, grant: GrantId, uuid: GpuUuid, *, cores: int, soft_cores: int) -> None:
+        """A container of before this file was made has none, and nobody looks for it."""
+        if self.own_row(grant, uuid).exists():
+            activity.tell_limits(self.told(grant, uuid), cores=cores, soft_cores=soft_cores)
+            activity.write_limits(self.own_row(grant, uuid), cores=cores, soft_cores=soft_cores)
+
+    def booted(self, boot_id: str) -> None:
+        """After a reboot every row is as new: the node's clock began again, and old times would lie in the future."""
+        mark = self._base / GPUS / _BOOT
+        with contextlib.suppress(OSError):
+            if not boot_id or mark.read_bytes() == boot_id.encode():
+                return
+        for path in self._base.glob(f"{GPUS}/*/g-*"):
+            with contextlib.suppress(GuestError):
+                shared_file.wipe(path, activity.form(GrantId(path.name)))
+        try:
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.write_text(boot_id)
+        except OSError as error:
+            raise GuestError(f"{mark} could not be written: {error.strerror}; check the disk") from error
+
+    def remove(self, grant: GrantId) -> None:
+        """The grant's files; GPUs without any row lose their directory."""
+        shutil.rmtree(self._base / grant / STATE, ignore_errors=True)
+        for row in self._base.glob(f"{GPUS}/*/{grant}"):
+            with contextlib.suppress(
+                OSError
+            ):  # a disk that takes no writes: the sweep after the next start tries again
+                row.with_name(f".{grant}").unlink(missing_ok=True)
+                row.unlink(missing_ok=True)
+                row.parent.rmdir()
+
+    def remove_all_but(self, keep: Collection[GrantId]) -> None:
+        """Rows of grants that are no more, and GPUs' directories that nobody needs."""
+        for pattern in (f"{GPUS}/*/g-*", f"{GPUS}/*/.g-*"):
+            for path in self._base.glob(pattern):
+                if path.name.removeprefix(".") not in keep:
+                    with contextlib.suppress(OSError):
+                        path.unlink(missing_ok=True)
+        for directory in self._base.glob(f"{GPUS}/*"):
+            with contextlib.suppress(OSError):  # not empty, or no directory
+                directory.rmdir()
+
+    def _make_directories(self, grant: GrantId, uuids: Collection[GpuUuid]) -> None:
+        own, common = self._base / grant, self._base / GPUS
+        wanted = [
+            own / STATE,
+            own / GPUS,
+            *(own / GPUS / uuid for uuid in uuids),
+            common,
+            *(common / uuid for uuid in uuids),
+        ]
+        for directory in wanted:
+            try:
+                directory.mkdir(parents=True)
+                directory.chmod(0o755)  # whatever the agent's umask: containers run as any user
+            except FileExistsError:
+                pass
+            except OSError as error:
+                raise GuestError(
+                    f"state directory {directory} could not be made: {error.strerror}; check the disk"
+                ) from error
+
+    def _publish(self, grant: GrantId, uuid: GpuUuid) -> None:
+        own, public = self.own_row(grant, uuid), self.row(grant, uuid)
+        if _is_same(own, public):
+            return
+        fresh = own.with_suffix(".link")  # not where neighbours look for rows
+        try:
+            fresh.unlink(missing_ok=True)
+            os.link(own, fresh)
+            fresh.replace(public)
+        except OSError as error:
+            raise GuestError(f"activity row {public} could not be made: {error.strerror}; check the disk") from error
+
+
+def _is_same(own: Path, public: Path) -> bool:
+    try:
+        return os.path.samestat(own.stat(), public.stat())
+    except OSError:
+        return False

@@ -1,0 +1,180 @@
+"""A profile of the emulated driver (emulator/README.md has the schema), read as the node that it describes.
+
+In: its JSON. Out: the inventory that an agent would discover there, and how many processes each GPU runs. Errors name
+the place in the document. The emulator itself is stricter (keys given twice, fields that only it uses); what it takes
+is taken here and means the same.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+import msgspec
+
+from deviceplugin.errors import ParseError
+from deviceplugin.model.gpu import ComputeMode, Driver, Gpu, GpuUuid, Inventory
+from deviceplugin.model.topology import Level, Link, Topology
+from deviceplugin.model.units import MIB
+from deviceplugin.simulate.profile_document import Document, NvLink
+
+_LEVELS = {
+    "internal": Level.INTERNAL,
+    "single": Level.PIX,
+    "multiple": Level.PXB,
+    "hostbridge": Level.PHB,
+    "node": Level.NODE,
+    "system": Level.SYS,
+}
+_MODES = {
+    "default": ComputeMode.DEFAULT,
+    "exclusive_thread": ComputeMode.EXCLUSIVE_PROCESS,  # NVML gave up the thread form and treats it so
+    "prohibited": ComputeMode.PROHIBITED,
+    "exclusive_process": ComputeMode.EXCLUSIVE_PROCESS,
+}
+_BUS_ID = re.compile(r"([0-9A-Fa-f]{4}|[0-9A-Fa-f]{8}):([0-9A-Fa-f]{2}):([01][0-9A-Fa-f])\.0")
+_LONGEST_CAUSE = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The node that a profile describes, as it is before anything changes it."""
+
+    inventory: Inventory
+    processes: Mapping[GpuUuid, int]
+
+
+def parse_profile(text: bytes | str, *, source: str = "profile") -> Profile:
+    """`source` names the text in errors, by its path where it has one."""
+    try:
+        return _profile(msgspec.json.decode(text, type=Document))
+    except (ParseError, msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise ParseError(f"{source}: {_printable(str(error))}") from None
+
+
+def _printable(cause: str) -> str:
+    """One line, however the document names its keys."""
+    shown = cause if len(cause) <= _LONGEST_CAUSE else f"{cause[: _LONGEST_CAUSE // 2]}…{cause[-_LONGEST_CAUSE // 2 :]}"
+    return "".join(char if char.isprintable() else "?" for char in shown)
+
+
+def _profile(read: Document) -> Profile:
+    gpus = tuple(_gpu(read, position) for position in range(len(read.gpus)))
+    for field in ("minor", "bus_id", "uuid"):
+        _check_unique(field, [getattr(gpu, field) for gpu in gpus])
+    running = Counter(_position(read, f"processes[{at}].gpu", process.gpu) for at, process in enumerate(read.processes))
+    return Profile(
+        inventory=Inventory(gpus=gpus, topology=_topology(read, gpus), driver=Driver(read.driver, _pair(read.cuda))),
+        processes={gpu.uuid: running[gpu.index] for gpu in gpus},
+    )
+
+
+def _gpu(read: Document, position: int) -> Gpu:
+    own = read.gpus[position]
+    model = read.models.get(own.model)
+    if model is None:
+        raise ParseError(f"there is no model {own.model[:40]!r} in `$.models` - at `$.gpus[{position}].model`")
+    name, memory, capability = (
+        own.name or model.name,
+        own.memory_mib or model.memory_mib,
+        own.compute_capability or model.compute_capability,
+    )
+    if name is None or memory is None or capability is None:
+        raise ParseError(
+            f"name, memory_mib and compute_capability are needed of a GPU or of its model - at `$.gpus[{position}]`"
+        )
+    bus_id = _bus_id(own.bus_id, position)
+    return Gpu(
+        uuid=GpuUuid(own.uuid or _derived_uuid(read.name, bus_id)),
+        index=position,
+        minor=position if own.minor is None else own.minor,
+        model=name,
+        memory_bytes=memory * MIB,
+        bus_id=bus_id,
+        numa=None if own.numa < 0 else own.numa,
+        compute_mode=_MODES[own.compute_mode],
+        mig_enabled=own.mig,
+        compute_capability=_pair(capability),
+    )
+
+
+def _bus_id(given: str | None, position: int) -> str:
+    if given is None:
+        return f"00000000:{1 + 3 * position:02X}:00.0"
+    found = _BUS_ID.fullmatch(given)
+    if found is None:
+        raise ParseError(f"{given[:40]!r} is no PCI address like '00000000:07:00.0' - at `$.gpus[{position}].bus_id`")
+    return f"{found[1]:0>8}:{found[2]}:{found[3]}.0".upper()
+
+
+def _derived_uuid(profile: str, bus_id: str) -> str:
+    digits = f"{_fnv(profile, bus_id):016x}{_fnv(bus_id, profile):016x}"
+    return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def _fnv(one: str, other: str) -> int:
+    """64-bit FNV-1a of both, with a zero byte between them."""
+    value = 0xCBF29CE484222325
+    for byte in f"{one}\0{other}".encode():
+        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return value
+
+
+def _pair(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")
+    return int(major), int(minor)
+
+
+def _check_unique(field: str, values: list[object]) -> None:
+    for position, value in enumerate(values):
+        if (first := values.index(value)) != position:
+            raise ParseError(f"{field} {value} belongs to `$.gpus[{first}]` already - at `$.gpus[{position}]`")
+
+
+def _topology(read: Document, gpus: tuple[Gpu, ...]) -> Topology:
+    levels = dict.fromkeys(combinations(range(len(gpus)), 2), _LEVELS[read.topology.default])
+    for at, group in enumerate(read.topology.groups):
+        for pair in _pairs(read, f"topology.groups[{at}].gpus", group.gpus):
+            levels[pair] = min(levels[pair], _LEVELS[group.level])
+    nvlinks = _nvlinks(read)
+    return Topology(
+        minors=tuple(gpu.minor for gpu in gpus),
+        links={(gpus[a].minor, gpus[b].minor): Link(level, nvlinks[a, b]) for (a, b), level in levels.items()},
+    )
+
+
+def _nvlinks(read: Document) -> Counter[tuple[int, int]]:
+    """Links of each pair: direct ones, and those into the switches that both are joined to."""
+    counts: Counter[tuple[int, int]] = Counter()
+    into: dict[int, Counter[str]] = {position: Counter() for position in range(len(read.gpus))}
+    for at, joined in enumerate(read.nvlink):
+        for pair in _pairs(read, f"nvlink[{at}].gpus", joined.gpus):
+            counts[pair] += joined.links if joined.via == "direct" else 0
+        for position in joined.gpus:
+            into[position].update(_switches(joined, at))
+    for a, b in combinations(into, 2):
+        counts[a, b] += (into[a] & into[b]).total()
+    return counts
+
+
+def _switches(joined: NvLink, at: int) -> list[str]:
+    """The switch at the other end of each link of one GPU."""
+    if bool(joined.switches) is not (joined.via == "switch"):
+        raise ParseError(f'`switches` goes with `"via": "switch"`, and only with it - at `$.nvlink[{at}]`')
+    names = [switch.upper() for switch in joined.switches]
+    return [names[link % len(names)] for link in range(joined.links)] if names else []
+
+
+def _pairs(read: Document, where: str, positions: list[int]) -> Iterator[tuple[int, int]]:
+    for at, position in enumerate(positions):
+        _position(read, f"{where}[{at}]", position)
+        if position in positions[:at]:
+            raise ParseError(f"GPU {position} stands here twice - at `$.{where}[{at}]`")
+    return combinations(sorted(positions), 2)
+
+
+def _position(read: Document, where: str, position: int) -> int:
+    if position >= len(read.gpus):
+        raise ParseError(f"there is no GPU {position}; `$.gpus` has {len(read.gpus)} - at `$.{where}`")
+    return position

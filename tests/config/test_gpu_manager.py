@@ -1,0 +1,80 @@
+"""The lineage's two JSON files."""
+
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.config.agent import AGENT
+from deviceplugin.config.effective import resolve
+from deviceplugin.config.gpu_manager import Volume, VolumeComponents, VolumeConfig
+from deviceplugin.errors import ConfigError
+
+
+def write(directory: Path, text: str) -> str:
+    path = directory / "file.json"
+    path.write_text(text)
+    return str(path)
+
+
+def test_extra_devices_are_read_in_order(tmp_path: Path) -> None:
+    path = write(tmp_path, '{"default": {"devices": ["/dev/nvidia-uvm-tools", "/dev/infiniband/rdma_cm"]}}')
+    extra = resolve(AGENT, flags={"extra-config": path}, env={}).settings.driver.extra_config
+    assert extra.devices == ("/dev/nvidia-uvm-tools", "/dev/infiniband/rdma_cm")
+    assert extra.path == Path(path)
+
+
+def test_the_lineages_empty_file_means_no_extra_devices(tmp_path: Path) -> None:
+    path = write(tmp_path, "{}")
+    assert resolve(AGENT, flags={"extra-config": path}, env={}).settings.driver.extra_config.devices == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"default": {"devices": "x"}}', "Expected `array`, got `str` - at `$.default.devices`"),
+        ('{"default": {"devcies": []}}', "Object contains unknown field `devcies` - at `$.default`"),
+        ('{"default": {"devices": ["/dev/../etc"]}}', "$.default.devices[0] is '/dev/../etc', which is no path under"),
+        ('{"default": {"devices": ["/dev/a", "b"]}}', "$.default.devices[1] is 'b', which is no path under /dev"),
+        ('{"default": {"dev\\nices": []}}', "Object contains unknown field `dev ices` - at `$.default`"),
+        ("", "Input data was truncated"),
+        ("[" * 100_000, "Expected `object`, got `array`"),
+        ('{"default": {"devices": ' + "[" * 100_000, "Expected `str`, got `array`"),
+    ],
+)
+def test_a_wrong_file_names_flag_file_and_place(tmp_path: Path, text: str, message: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        resolve(AGENT, flags={"extra-config": path}, env={})
+    assert caught.value.message.startswith(f"--extra-config: {path}")
+    assert message in caught.value.message
+
+
+def test_a_missing_file_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--volume-config: .*none.json cannot be read: No such file or directory"):
+        resolve(AGENT, flags={"volume-config": str(tmp_path / "none.json")}, env={})
+
+
+def test_a_volume_config_of_the_lineages_shape_is_read(tmp_path: Path) -> None:
+    volume = '{"name": "nvidia", "base": "/x", "mode": "ro", "components": {"binaries": ["a"], "libraries": ["b"]}}'
+    path = write(tmp_path, f'{{"volume": [{volume}], "config": {{}}}}')
+    found = resolve(AGENT, flags={"volume-config": path}, env={}).settings.driver.volume_config
+    assert found == VolumeConfig(Path(path), (Volume("nvidia", "/x", "ro", VolumeComponents(("a",), ("b",))),))
+    assert resolve(AGENT, flags={}, env={}).settings.driver.volume_config == VolumeConfig()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "/usr/bin/x", "x/y", "x\\n"])
+@pytest.mark.parametrize("kind", ["binaries", "libraries"])
+def test_a_component_that_is_no_name_of_a_file_is_refused_with_its_place(tmp_path: Path, kind: str, name: str) -> None:
+    path = write(
+        tmp_path, f'{{"volume": [{{"name": "n", "base": "/b", "components": {{"{kind}": ["ok", "{name}"]}}}}]}}'
+    )
+    with pytest.raises(ConfigError) as caught:
+        resolve(AGENT, flags={"volume-config": path}, env={})
+    assert f"$.volume[0].components.{kind}[1] is " in caught.value.message
+    assert caught.value.message.endswith("which is no name of a file")
+
+
+def test_a_volume_without_a_name_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, '{"volume": [{"base": "/x"}]}')
+    with pytest.raises(ConfigError, match=r"missing required field `name` - at `\$.volume\[0\]`"):
+        resolve(AGENT, flags={"volume-config": path}, env={})

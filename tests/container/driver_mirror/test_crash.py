@@ -1,0 +1,84 @@
+"""Both flavours can be mounted whole at every instant, also when the agent dies at it or the disk is full.
+
+A preloaded library ends or fails a real process at each change that it makes, one run for each: `kill` before the call,
+`half` in the middle of a copy or a write, `nospace` as a full disk.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_HERE = Path(__file__).parent
+_ROOT = _HERE.parents[2]
+_SIGKILL = -9
+_ORDER = ("nothing", "lineage", "", "570.1", "580.1")
+_WHOLE = {"570.1": ["570.1 old", "570.1"], "580.1": ["580.1 new", "580.1"]}
+
+
+@pytest.fixture(scope="module")
+def crashpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    library = tmp_path_factory.mktemp("crash") / "crashpoint.so"
+    command = ["gcc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(library)]
+    subprocess.run([*command, str(_HERE / "crash" / "crashpoint.c"), "-ldl"], check=True, timeout=60)
+    return library
+
+
+def run(crashpoint: Path, start: str, mode: str, directory: Path, *, stride: int = 1) -> list[dict[str, Any]]:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.container.driver_mirror.crash.driver",
+        start,
+        mode,
+        str(directory),
+        str(stride),
+    ]
+    environment = {**os.environ, "LD_PRELOAD": str(crashpoint), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    *points, total = map(json.loads, done.stdout.splitlines())
+    assert [point for point in points if "error" in point] == []
+    assert len(points) == len(range(1, total["calls"] + 1, stride))
+    assert total["calls"] > 50
+    return points
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("start", "mode", "stride"), [("lineage", "kill", 1), ("mirrored", "kill", 1), ("mirrored", "half", 2)]
+)
+def test_a_killed_agent_leaves_both_flavours_whole_and_the_next_one_goes_on(
+    crashpoint: Path, short_tmp: Path, start: str, mode: str, stride: int
+) -> None:
+    points = run(crashpoint, start, mode, short_tmp, stride=stride)
+    assert {point["status"] for point in points} <= {_SIGKILL}
+    for flavour in (0, 1):
+        seen = [_ORDER.index(point["after"][flavour].partition(" ")[0]) for point in points]
+        assert seen == sorted(seen), "nothing that was in place is lost, and nothing unfinished is ever in place"
+        assert set(seen) == {_ORDER.index(each) for each in (*_BEFORE[start], "570.1", "580.1")}
+    for point in points:
+        nvidia, origin = point["after"]
+        assert nvidia.partition(" ")[0] == origin or {nvidia, origin} <= {"lineage", ""}, point
+        assert point["reopened"] == (point["after"] if "lineage" not in point["after"] else ["", ""]), point
+        assert point["end"] == _WHOLE[point["loaded"]], point
+        assert point["litter"] == [], point
+        assert point["aside"] == (["nvidia.before-1", "origin.before-1"] if start == "lineage" else []), point
+
+
+_BEFORE = {"lineage": ("lineage", ""), "mirrored": ()}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("start", "stride"), [("fresh", 4), ("mirrored", 2)])
+def test_a_full_disk_is_one_sentence_and_the_next_look_succeeds(
+    crashpoint: Path, short_tmp: Path, start: str, stride: int
+) -> None:
+    for point in run(crashpoint, start, "nospace", short_tmp, stride=stride):
+        assert point["status"] == 0, point
+        assert point["after"] == point["end"] == _WHOLE["580.1"], point
+        assert point["litter"] == [], point

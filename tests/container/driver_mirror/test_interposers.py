@@ -1,0 +1,76 @@
+"""Our library as it is installed: what is taken for ours, and what is not."""
+
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.container.driver_mirror.elf import Machine
+from deviceplugin.container.driver_mirror.interposers import find_interposers, interposer_paths
+from sandbox.driver_root import make_driver_root, make_interposers, put
+from sandbox.elf_file import elf_object
+
+HERE = Machine.here()
+OTHER = next(machine for machine in Machine if machine is not HERE)
+
+
+def test_the_three_objects_are_found_with_the_names_that_programs_open(tmp_path: Path) -> None:
+    found = find_interposers(make_interposers(tmp_path), HERE)
+    assert found.trouble == ""
+    assert {each.path.name: each.names for each in found.objects} == {
+        "libvcuda.so.1": ("libvcuda.so.1",),
+        "libcuda.so.1": ("libcuda.so.1", "libcuda.so"),
+        "libnvidia-ml.so.1": ("libnvidia-ml.so.1", "libnvidia-ml.so"),
+    }
+    assert {each.path for each in found.objects} == set(interposer_paths(tmp_path))
+
+
+def test_an_objects_digest_is_that_of_its_content(tmp_path: Path) -> None:
+    digests = [
+        {each.digest for each in find_interposers(make_interposers(tmp_path / name, content=content), HERE).objects}
+        for name, content in (("a", b"one"), ("b", b"one"), ("c", b"two"))
+    ]
+    assert digests[0] == digests[1]
+    assert not digests[0] & digests[2]
+    assert len(digests[0]) == 3
+
+
+def overwrite(name: str, data: bytes) -> Callable[[Path], None]:
+    return lambda directory: put(directory / name, data)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (lambda directory: (directory / "libvcuda.so.1").unlink(), "libvcuda.so.1 is missing"),
+        (lambda directory: (directory / "libnvidia-ml.so.1").unlink(), "libnvidia-ml.so.1 is missing"),
+        (overwrite("libcuda.so.1", b"\x7fELF"), "libcuda.so.1 is damaged"),
+        (overwrite("libcuda.so.1", b"text"), "libcuda.so.1 is damaged"),
+        (
+            overwrite("libcuda.so.1", elf_object("libcuda.so.1", machine=platform.machine())),
+            "is not vcuda's: it should be called libcuda.so.1 and need libvcuda.so.1 and libcuda-real.so.1",
+        ),
+        (
+            overwrite("libvcuda.so.1", elf_object("libother.so.1", machine=platform.machine())),
+            "libvcuda.so.1 is not vcuda's: it should be called libvcuda.so.1",
+        ),
+        (lambda directory: make_interposers(directory, machine=OTHER.value), "not for this machine"),
+    ],
+    ids=["no state", "no NVML", "damaged", "no ELF", "the real driver", "another name", "another machine"],
+)
+def test_what_is_not_ours_is_refused_with_the_reason(
+    tmp_path: Path, spoil: Callable[[Path], object], complaint: str
+) -> None:
+    make_interposers(tmp_path)
+    spoil(tmp_path)
+    found = find_interposers(tmp_path, HERE)
+    assert found.objects == ()
+    assert complaint in found.trouble
+    assert "\n" not in found.trouble
+
+
+def test_the_drivers_own_directory_is_never_taken_for_ours(tmp_path: Path) -> None:
+    root = make_driver_root(tmp_path)
+    put(root.directory() / "libvcuda.so.1", elf_object("libvcuda.so.1", machine=platform.machine()))
+    assert "libcuda.so.1 is not vcuda's" in find_interposers(root.directory(), HERE).trouble

@@ -1,0 +1,176 @@
+"""What a mirror shall look like, file by file."""
+
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from deviceplugin.container.driver_mirror.components import SHARED, WHOLE, Components
+from deviceplugin.container.driver_mirror.interposers import Interposer, Interposers
+from deviceplugin.container.driver_mirror.plan import Chosen, FileEntry, LinkEntry, Plan, make_plan
+from deviceplugin.container.driver_mirror.search import Library, Source
+from tests.container.driver_mirror.makers import library
+
+CUDA = library("libcuda.so.580.1", "libcuda.so.1", links=("libcuda.so.1", "libcuda.so"))
+NVML = library("libnvidia-ml.so.580.1", "libnvidia-ml.so.1", links=("libnvidia-ml.so",))
+JIT = library("libnvidia-ptxjitcompiler.so.580.1", "libnvidia-ptxjitcompiler.so.1")
+GL = library("libGLX_nvidia.so.580.1", "libGLX_nvidia.so.0")
+NARROW_CUDA = library("libcuda.so.580.1", "libcuda.so.1", at="/usr/lib", bits=32)
+NARROW_JIT = library("libnvidia-ptxjitcompiler.so.580.1", "libnvidia-ptxjitcompiler.so.1", at="/usr/lib", bits=32)
+DRIVER = (CUDA, NVML, JIT, GL, NARROW_CUDA, NARROW_JIT)
+SMI = {"nvidia-smi": Source(Path("/usr/bin/nvidia-smi"), "smi")}
+OURS = Interposers(
+    (
+        Interposer(Path("/o/libvcuda.so.1"), "v", ("libvcuda.so.1",)),
+        Interposer(Path("/o/libcuda.so.1"), "c", ("libcuda.so.1", "libcuda.so")),
+        Interposer(Path("/o/libnvidia-ml.so.1"), "m", ("libnvidia-ml.so.1", "libnvidia-ml.so")),
+    )
+)
+
+
+def planned(
+    libraries: Sequence[Library] = DRIVER,
+    *,
+    ours: Interposers = OURS,
+    shared: Components = SHARED,
+    whole: Components = WHOLE,
+) -> Plan:
+    return make_plan(Chosen(libraries, SMI, ours, "580.1", Path("/host")), shared=shared, whole=whole)
+
+
+def shown(plan: Plan, directory: str) -> dict[str, str]:
+    """Names in one directory: where a link leads, or where a file comes from."""
+    return {
+        path.name: entry.target if isinstance(entry, LinkEntry) else f"={entry.source}"
+        for path, entry in plan.entries.items()
+        if str(path.parent) == directory
+    }
+
+
+def test_whole_gpus_get_the_driver_as_it_is() -> None:
+    plan = planned()
+    assert shown(plan, "origin/lib64") == {
+        "libcuda.so.580.1": "=/usr/lib64/libcuda.so.580.1",
+        "libcuda.so.1": "libcuda.so.580.1",
+        "libcuda.so": "libcuda.so.580.1",
+        "libnvidia-ml.so.580.1": "=/usr/lib64/libnvidia-ml.so.580.1",
+        "libnvidia-ml.so.1": "libnvidia-ml.so.580.1",
+        "libnvidia-ml.so": "libnvidia-ml.so.580.1",
+        "libnvidia-ptxjitcompiler.so.580.1": "=/usr/lib64/libnvidia-ptxjitcompiler.so.580.1",
+        "libnvidia-ptxjitcompiler.so.1": "libnvidia-ptxjitcompiler.so.580.1",
+        "libGLX_nvidia.so.580.1": "=/usr/lib64/libGLX_nvidia.so.580.1",
+        "libGLX_nvidia.so.0": "libGLX_nvidia.so.580.1",
+        "libGLX_indirect.so.0": "libGLX_nvidia.so.580.1",
+    }
+    assert shown(plan, "origin/lib").keys() == {
+        "libcuda.so.580.1",
+        "libcuda.so.1",
+        "libnvidia-ptxjitcompiler.so.580.1",
+        "libnvidia-ptxjitcompiler.so.1",
+    }
+    assert shown(plan, "origin/bin") == {"nvidia-smi": "=/usr/bin/nvidia-smi"}
+
+
+def test_shares_get_ours_under_every_name_of_the_real_ones_which_have_only_an_alias() -> None:
+    found = shown(planned(), "nvidia/lib64")
+    assert {name: found[name] for name in found if "cuda" in name or "ml" in name} == {
+        "libvcuda.so.1": "=/o/libvcuda.so.1",
+        "libcuda.so.1": "=/o/libcuda.so.1",
+        "libcuda.so": "=/o/libcuda.so.1",
+        "libcuda.so.580.1": "=/o/libcuda.so.1",
+        "libcuda-real.so.1": "=/usr/lib64/libcuda.so.580.1",
+        "libnvidia-ml.so.1": "=/o/libnvidia-ml.so.1",
+        "libnvidia-ml.so": "=/o/libnvidia-ml.so.1",
+        "libnvidia-ml.so.580.1": "=/o/libnvidia-ml.so.1",
+        "libnvidia-ml-real.so.1": "=/usr/lib64/libnvidia-ml.so.580.1",
+    }
+    others = {name for name in shown(planned(), "origin/lib64") if "cuda" not in name and "ml" not in name}
+    assert found.keys() >= others
+
+
+def test_a_driver_without_versions_in_its_names_stands_under_the_aliases() -> None:
+    plan = planned([library("libcuda.so.1", "libcuda.so.1"), library("libnvidia-ml.so.1", "libnvidia-ml.so.1")])
+    found = shown(plan, "nvidia/lib64")
+    assert found["libcuda-real.so.1"] == "=/usr/lib64/libcuda.so.1"
+    assert found["libnvidia-ml-real.so.1"] == "=/usr/lib64/libnvidia-ml.so.1"
+    assert found["libcuda.so.1"] == "=/o/libcuda.so.1"
+    assert shown(plan, "origin/lib64")["libcuda.so.1"] == "=/usr/lib64/libcuda.so.1"
+
+
+def test_shares_have_no_32_bit_libcuda_because_none_of_ours_would_stand_in_front() -> None:
+    assert shown(planned(), "nvidia/lib").keys() == {
+        "libnvidia-ptxjitcompiler.so.580.1",
+        "libnvidia-ptxjitcompiler.so.1",
+    }
+
+
+def test_our_objects_are_copied_and_the_drivers_may_be_linked() -> None:
+    files = [entry for entry in planned().entries.values() if isinstance(entry, FileEntry)]
+    assert {entry.ours for entry in files if str(entry.source).startswith("/o/")} == {True}
+    assert {entry.ours for entry in files if not str(entry.source).startswith("/o/")} == {False}
+
+
+@pytest.mark.parametrize(
+    ("libraries", "ours", "reason"),
+    [
+        (
+            DRIVER,
+            Interposers(trouble="/o/libcuda.so.1 is missing; install it"),
+            "/o/libcuda.so.1 is missing; install it",
+        ),
+        ((NVML, JIT), OURS, "the driver below /host has no 64-bit libcuda.so.1; install"),
+        ((CUDA, JIT), OURS, "the driver below /host has no 64-bit libnvidia-ml.so.1; install"),
+        ((NARROW_CUDA,), OURS, "the driver below /host has no 64-bit libcuda.so.1 and no libnvidia-ml.so.1; install"),
+    ],
+    ids=["nothing of ours", "no libcuda", "no NVML", "32 bits only"],
+)
+def test_where_nothing_would_enforce_a_share_none_may_start(
+    libraries: Sequence[Library], ours: Interposers, reason: str
+) -> None:
+    plan = planned(libraries, ours=ours)
+    assert plan.refusal.startswith("shares of a GPU do not start here, because nothing would hold them to their size: ")
+    assert reason in plan.refusal
+    assert planned().refusal == ""
+
+
+def test_without_ours_the_real_libcuda_is_under_no_name_that_programs_open() -> None:
+    found = shown(planned(ours=Interposers(trouble="none")), "nvidia/lib64")
+    assert [name for name in found if name.startswith(("libcuda", "libnvidia-ml"))] == [
+        "libcuda-real.so.1",
+        "libnvidia-ml-real.so.1",
+    ]
+
+
+def test_what_containers_need_and_the_driver_lacks_is_named() -> None:
+    assert planned().missing == ()
+    assert planned([]).missing == ("libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1")
+    gl = library("libnvidia-glcore.so.580.1", needed=("libnvidia-tls.so.580.1", "libnvidia-ml.so.1", "libc.so.6"))
+    assert planned([*DRIVER, gl]).missing == ("libnvidia-tls.so.580.1",)
+
+
+def test_a_list_of_ones_own_decides_but_for_libcuda_and_nvml() -> None:
+    plan = planned(shared=Components((), ()), whole=Components(("nvidia-smi", "none"), ("libGLX_nvidia",)))
+    names = shown(plan, "nvidia/lib64").keys()
+    assert {"libcuda-real.so.1", "libnvidia-ml-real.so.1", "libcuda.so.1"} <= names
+    assert not [name for name in names if "GLX" in name or "jit" in name]
+    assert shown(plan, "nvidia/bin") == {}
+    assert {"libGLX_nvidia.so.0", "libcuda.so.1"} <= shown(plan, "origin/lib64").keys()
+    assert "libnvidia-ptxjitcompiler.so.1" in plan.missing
+
+
+def test_a_key_stands_for_names_and_contents_and_for_nothing_else() -> None:
+    newer = Library(Source(JIT.source.path, "newer"), JIT.names, 64, JIT.elf)
+    elsewhere = Library(Source(Path("/else"), JIT.source.identity), JIT.names, 64, JIT.elf)
+    assert planned().key == planned(tuple(reversed(DRIVER))).key
+    assert planned([CUDA, NVML, elsewhere]).key == planned([CUDA, NVML, JIT]).key
+    keys = [planned().key, planned(DRIVER[:-1]).key, planned([CUDA, NVML, newer]).key, planned([CUDA, NVML, JIT]).key]
+    keys += [planned(ours=Interposers()).key, Plan().key]
+    assert len(set(keys)) == len(keys)
+
+
+def test_links_never_lead_out_of_their_directory() -> None:
+    plan = planned()
+    for path, entry in plan.entries.items():
+        if isinstance(entry, LinkEntry):
+            assert PurePosixPath(entry.target).name == entry.target
+            assert isinstance(plan.entries[path.with_name(entry.target)], FileEntry)

@@ -1,0 +1,39 @@
+"""The control groups of a hostile process: nothing raises, and a container is only where its path says it is."""
+
+from tests.container.fuzz.harness import instrumented, run
+
+with instrumented():
+    from deviceplugin.container import cgroup
+
+MOST_LINES = 64
+
+
+def check(data: bytes) -> None:
+    memberships = cgroup.parse_memberships(data)
+    assert len(memberships) <= MOST_LINES
+    for each in memberships:
+        assert each.path.startswith("/")
+        assert "\n" not in each.path
+        assert each.path.encode(errors="surrogateescape") in data
+        assert all(each.controllers)
+        root = cgroup.root_of(each.path)
+        assert root == "" or each.path.startswith(f"{root}/")
+    found = cgroup.container_of(memberships)
+    if found is not None:
+        check_group(found, memberships)
+
+
+def check_group(found: cgroup.ContainerGroup, memberships: tuple[cgroup.Membership, ...]) -> None:
+    assert any(f"{each.path}/".startswith(f"{found.path}/") for each in memberships)
+    assert cgroup.container_in(found.path) == found
+    for name in (found.pod, found.container_id):
+        assert 4 <= len(name) <= 128
+        assert name.isascii()
+        assert not set(name) & set("/\0\n")
+    for path in cgroup.paths_of(found.pod, found.container_id):
+        assert path.startswith("/")
+        assert cgroup.container_in(path) is not None
+
+
+if __name__ == "__main__":
+    run(check)

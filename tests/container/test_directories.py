@@ -1,0 +1,128 @@
+"""Grant directories: made early, filled late, swept when the grant is gone."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.container.cdi import CdiSpecs, ContainerEdits
+from deviceplugin.container.directories import GrantDirectories
+from deviceplugin.errors import GuestError
+from deviceplugin.ledger.grant import GrantId
+from deviceplugin.model.mount import Mount
+
+ONE, TWO = GrantId("g-0001"), GrantId("g-0002")
+
+
+def test_a_directory_exists_before_its_content(tmp_path: Path) -> None:
+    directories = GrantDirectories(tmp_path / "vm")
+    assert directories.prepare(ONE) == tmp_path / "vm" / "g-0001"
+    assert list((tmp_path / "vm" / "g-0001").iterdir()) == []
+    assert directories.prepare(ONE).is_dir()
+
+
+def test_writing_says_whether_anything_changed(tmp_path: Path) -> None:
+    directories = GrantDirectories(tmp_path)
+    assert directories.write(ONE, "vcuda.config", b"old")
+    assert not directories.write(ONE, "vcuda.config", b"old")
+    assert directories.write(ONE, "vcuda.config", b"new")
+    assert (tmp_path / "g-0001" / "vcuda.config").read_bytes() == b"new"
+    assert [entry.name for entry in (tmp_path / "g-0001").iterdir()] == ["vcuda.config"]
+
+
+def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
+    directories = GrantDirectories(tmp_path)
+    contents = {bytes([value]) * 8240 for value in range(4)}
+    directories.write(ONE, "vcuda.config", bytes(8240))
+    seen: set[bytes] = set()
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            seen.add((tmp_path / "g-0001" / "vcuda.config").read_bytes())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for turn in range(60):
+        directories.write(ONE, "vcuda.config", bytes([turn % 4]) * 8240)
+    done.set()
+    reader.join()
+    assert seen
+    assert seen <= contents
+
+
+def test_the_sweep_spares_living_grants_and_foreign_files(tmp_path: Path) -> None:
+    directories = GrantDirectories(tmp_path)
+    for grant in (ONE, TWO):
+        directories.write(grant, "vcuda.config", b"x")
+    (tmp_path / "3b0c3f0e").mkdir()
+    assert directories.remove_all_but({ONE}) == (TWO,)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["3b0c3f0e", "g-0001"]
+
+
+def test_a_missing_base_has_nothing_to_sweep(tmp_path: Path) -> None:
+    assert GrantDirectories(tmp_path / "nowhere").remove_all_but(set()) == ()
+
+
+def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "vm").write_text("a file in the way")
+    with pytest.raises(GuestError, match=r"grant directory .*vm/g-0001 could not be made"):
+        GrantDirectories(tmp_path / "vm").prepare(ONE)
+
+
+def test_a_cdi_file_names_one_device_with_all_its_edits(tmp_path: Path) -> None:
+    specs = CdiSpecs(tmp_path / "cdi", kept=tmp_path / "kept", domain="tencent.com")
+    edits = ContainerEdits(
+        devices=(("/host/dev/nvidia3", "/dev/nvidia3"),),
+        mounts=(Mount("/vm/g-0001", "/etc/vcuda"), Mount("/vm/g-0001/r", "/etc/vcuda/r", read_only=False)),
+        env=(("LD_LIBRARY_PATH", "/usr/local/nvidia/lib64"),),
+    )
+    specs.write(ONE, edits)
+    assert json.loads((tmp_path / "cdi" / "vcuda-g-0001.json").read_text()) == {
+        "cdiVersion": "0.6.0",
+        "kind": "tencent.com/vcuda",
+        "devices": [
+            {
+                "name": "g-0001",
+                "containerEdits": {
+                    "env": ["LD_LIBRARY_PATH=/usr/local/nvidia/lib64"],
+                    "deviceNodes": [{"hostPath": "/host/dev/nvidia3", "path": "/dev/nvidia3", "permissions": "rwm"}],
+                    "mounts": [
+                        {
+                            "hostPath": "/vm/g-0001",
+                            "containerPath": "/etc/vcuda",
+                            "options": ["ro", "nosuid", "nodev", "bind"],
+                        },
+                        {
+                            "hostPath": "/vm/g-0001/r",
+                            "containerPath": "/etc/vcuda/r",
+                            "options": ["rw", "nosuid", "nodev", "bind"],
+                        },
+                    ],
+                },
+            }
+        ],
+    }
+    assert specs.device_name(ONE) == "tencent.com/vcuda=g-0001"
+
+
+def test_cdi_files_of_ended_grants_go(tmp_path: Path) -> None:
+    cdi = tmp_path / "cdi"
+    specs = CdiSpecs(cdi, kept=tmp_path / "kept", domain="tencent.com")
+    for grant in (ONE, TWO):
+        specs.write(grant, ContainerEdits((), (), ()))
+    (cdi / "nvidia.json").write_text("{}")
+    specs.remove_all_but({TWO})
+    assert sorted(entry.name for entry in cdi.iterdir()) == ["nvidia.json", "vcuda-g-0002.json"]
+    assert [entry.name for entry in (tmp_path / "kept").iterdir()] == ["vcuda-g-0002.json"]
+
+
+def test_cdi_files_come_back_after_a_reboot_emptied_their_directory(tmp_path: Path) -> None:
+    cdi = tmp_path / "cdi"
+    specs = CdiSpecs(cdi, kept=tmp_path / "kept", domain="tencent.com")
+    specs.write(ONE, ContainerEdits((), (), (("A", "b"),)))
+    before = (cdi / "vcuda-g-0001.json").read_text()
+    (cdi / "vcuda-g-0001.json").unlink()
+    specs.restore()
+    assert (cdi / "vcuda-g-0001.json").read_text() == before

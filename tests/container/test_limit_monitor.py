@@ -1,0 +1,109 @@
+"""Who keeps to his share and who does not: what lasts is told, what the driver's lags explain is not."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from deviceplugin.container.limit_monitor import Conduct, Observed
+from deviceplugin.model.gpu import Gpu, GpuUuid
+from deviceplugin.model.usage import Breach, Overrun
+
+MIB, GIB = 1 << 20, 1 << 30
+GPU = Gpu(GpuUuid("GPU-a"), 0, 3, "Test GPU", 16 * GIB)
+GOOD = Observed(
+    container="ml/nb/main",
+    gpu=GPU,
+    limit_bytes=2 * GIB,
+    limit_cores=20,
+    accounted_bytes=GIB,
+    seen_bytes=GIB + 100 * MIB,
+    seen_percent=18.0,
+)
+
+
+def watch(conduct: Conduct, *, seconds: int, start: int = 0, **seen: Any) -> tuple[Overrun, ...]:
+    """One look a second; what the last one found."""
+    found: tuple[Overrun, ...] = ()
+    for second in range(start, start + seconds):
+        found = conduct.look((replace(GOOD, **seen),), now=float(second))
+    return found
+
+
+def test_who_keeps_to_his_share_is_left_alone() -> None:
+    assert watch(Conduct(), seconds=300) == ()
+
+
+@pytest.mark.parametrize(
+    ("breach", "seen", "words"),
+    [
+        pytest.param(
+            Breach.MEMORY,
+            {"seen_bytes": 3 * GIB},
+            "holds 3072 MiB and may hold 2048 MiB, of which vcuda's library knows 1024 MiB; delete the pod",
+            id="memory-beside-the-library",
+        ),
+        pytest.param(
+            Breach.MEMORY,
+            {"seen_bytes": 3 * GIB, "accounted_bytes": 3 * GIB},
+            "what the driver itself needs does not fit; give it more memory blocks",
+            id="contexts-larger-than-the-slice",
+        ),
+        pytest.param(
+            Breach.BYPASS,
+            {"strangers": (71, 72)},
+            "runs processes without vcuda's library (PIDs on the node: 71, 72); delete the pod",
+            id="bypass",
+        ),
+        pytest.param(Breach.CORES, {"seen_percent": 90.0}, "keeps it busy for", id="time"),
+        pytest.param(Breach.STATE, {"spoilt": "a file was longer than it may be"}, "a file was longer", id="state"),
+    ],
+)
+def test_what_lasts_is_told_in_one_sentence(breach: Breach, seen: dict[str, Any], words: str) -> None:
+    conduct = Conduct()
+    assert watch(conduct, seconds=10, **seen) == ()
+    (found,) = watch(conduct, seconds=40, start=10, **seen)
+    assert (found.breach, found.gpu) == (breach, GPU.uuid)
+    assert words in found.sentence
+    assert found.sentence.startswith("container ml/nb/main on GPU 3 ")
+    assert not found.sentence.endswith(".")
+    assert "\n" not in found.sentence
+
+
+@pytest.mark.parametrize("seen", [{"seen_bytes": 3 * GIB}, {"strangers": (71,)}, {"spoilt": "x"}])
+def test_what_is_over_is_forgotten(seen: dict[str, Any]) -> None:
+    conduct = Conduct()
+    assert watch(conduct, seconds=30, **seen)
+    assert watch(conduct, seconds=1, start=30) == ()
+    assert watch(conduct, seconds=9, start=31, **seen) == (), "the patience begins anew"
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        pytest.param({"seen_bytes": 2 * GIB + 64 * MIB}, id="within-the-slack"),
+        pytest.param({"seen_bytes": None}, id="driver-does-not-say"),
+        pytest.param({"seen_bytes": 9 * GIB, "limit_bytes": 0}, id="no-memory-limit"),
+        pytest.param({"seen_percent": 29.0}, id="a-little-more-time"),
+        pytest.param({"seen_percent": None}, id="time-not-known"),
+        pytest.param({"seen_percent": 100.0, "limit_cores": 100}, id="no-time-limit"),
+    ],
+)
+def test_what_is_tolerated(seen: dict[str, Any]) -> None:
+    assert watch(Conduct(), seconds=120, **seen) == ()
+
+
+def test_short_bursts_of_load_are_no_breach() -> None:
+    conduct = Conduct()
+    found = [
+        conduct.look((replace(GOOD, seen_percent=100.0 if second % 10 == 0 else 10.0),), now=float(second))
+        for second in range(300)
+    ]
+    assert not any(found)
+
+
+def test_each_breach_lasts_by_itself() -> None:
+    conduct = Conduct()
+    watch(conduct, seconds=5, strangers=(71,))
+    found = watch(conduct, seconds=8, start=5, strangers=(71,), seen_bytes=5 * GIB)
+    assert [each.breach for each in found] == [Breach.BYPASS]

@@ -1,0 +1,133 @@
+"""Processes as the kernel tells of them: in made-up trees for what this machine is not, and in its own /proc."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.container.cgroup import Naming, paths_of
+from deviceplugin.container.processes import CgroupTree, Members, ProcessTable, inner_pid, start_time
+from deviceplugin.model.allocation import PodUid
+from tests.container.node_tree import NodeTree
+
+UID, ID = PodUid("3b0c3f0e-6b8a-4a53-9e0c-2f1d6f7a9b10"), "e3b0c44298fc1c14" * 4
+OTHER = "0123456789abcdef" * 4
+
+
+@pytest.fixture(params=[True, False], ids=["v2", "v1"])
+def node(request: pytest.FixtureRequest, tmp_path: Path) -> NodeTree:
+    return NodeTree(tmp_path / "node", is_unified=request.param)
+
+
+@pytest.mark.parametrize("path", paths_of(UID, ID))
+def test_a_containers_processes_wherever_kubelet_has_put_them(node: NodeTree, path: str) -> None:
+    node.start(200, path)
+    node.start(100, path)
+    node.start(300, f"{path}/child")
+    node.start(400, f"{path}x")
+    tree = CgroupTree(node.cgroup)
+    directory = tree.find(UID, ID)
+    assert directory is not None
+    assert tree.members(directory) == Members((100, 200, 300))
+    group = ProcessTable(node.proc).container_of(300)
+    assert group is not None
+    assert (group.pod, group.container_id) == (UID, ID)
+    assert tree.directory(group) == directory
+
+
+def test_a_naming_that_is_given_is_believed(node: NodeTree) -> None:
+    node.start(1, f"/kubepods/pod{UID}/{ID}")
+    assert CgroupTree(node.cgroup, naming=Naming.CGROUPFS).find(UID, ID) is not None
+    assert CgroupTree(node.cgroup, naming=Naming.SYSTEMD).find(UID, ID) is None
+
+
+def test_below_kubelets_root(node: NodeTree) -> None:
+    node.start(1, f"/kubelet/kubepods/pod{UID}/{ID}")
+    node.start(50, f"/kubelet/kubepods/besteffort/pod{UID[::-1]}/{OTHER}")
+    (node.proc / "self").symlink_to(node.proc / "50")
+    assert CgroupTree(node.cgroup).find(UID, ID) is None
+    root = ProcessTable(node.proc).own_root()
+    assert CgroupTree(node.cgroup, kubelet_root=root).find(UID, ID) is not None
+
+
+def test_a_container_that_is_gone_has_no_processes_for_sure(node: NodeTree) -> None:
+    path = f"/kubepods/pod{UID}/{ID}"
+    node.start(1, path)
+    tree = CgroupTree(node.cgroup)
+    directory = tree.find(UID, ID)
+    assert directory is not None
+    node.end(1)
+    assert tree.members(directory) == Members(())
+    node.remove(path)
+    assert tree.members(directory) is None
+
+
+def test_processes_that_another_namespace_hides_make_the_list_incomplete(node: NodeTree) -> None:
+    path = f"/kubepods/pod{UID}/{ID}"
+    node.start(7, path)
+    tree = CgroupTree(node.cgroup)
+    directory = tree.find(UID, ID)
+    assert directory is not None
+    (directory / "cgroup.procs").write_text("0\n7\n0\n")
+    assert tree.members(directory) == Members((7,), complete=False)
+
+
+def test_without_a_group_every_process_is_looked_at(node: NodeTree) -> None:
+    node.start(8, f"/odd/kubepods/pod{UID}/{ID}")
+    node.start(9, f"/odd/kubepods/pod{UID}/{OTHER}")
+    (node.proc / "meminfo").write_text("")
+    table = ProcessTable(node.proc)
+    assert table.members(UID, ID) == Members((8,))
+    assert table.members(UID, "no-such-container") == Members((), complete=False)
+
+
+def test_a_path_with_dots_leads_nowhere(node: NodeTree) -> None:
+    path = f"/../proc/kubepods/pod{UID}/{ID}"
+    node.start(8, path)
+    group = ProcessTable(node.proc).container_of(8)
+    assert group is not None
+    assert CgroupTree(node.cgroup).directory(group) is None
+
+
+def test_an_identity_names_a_process_within_its_own_namespace(node: NodeTree) -> None:
+    node.start(4321, "/", inner=17, namespace="one", born=555)
+    known = ProcessTable(node.proc).identity(4321)
+    assert known is not None
+    assert (known.pid, known.inner, known.namespace, known.start_time) == (4321, 17, node.namespace("one"), 555)
+    assert ProcessTable(node.proc).identity(4322) is None
+
+
+@pytest.mark.parametrize("harm", ["status", "stat", "ns/pid"])
+def test_a_process_that_ends_meanwhile_has_no_identity(node: NodeTree, harm: str) -> None:
+    node.start(5, "/")
+    (node.proc / "5" / harm).unlink()
+    assert ProcessTable(node.proc).identity(5) is None
+
+
+def test_this_machine_tells_the_same_of_a_process_as_the_process_itself() -> None:
+    script = "import os,sys; print(os.getpid(), os.stat('/proc/self/ns/pid').st_ino); sys.stdin.read()"
+    with subprocess.Popen(["python3", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        own_pid, namespace = map(int, child.stdout.readline().split())
+        known = ProcessTable().identity(child.pid)
+        assert known is not None
+        assert (known.inner, known.namespace) == (own_pid, namespace)
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        assert 0 <= uptime - known.start_time / os.sysconf("SC_CLK_TCK") < 30
+        child.communicate()
+    assert ProcessTable().identity(child.pid) is None
+
+
+@pytest.mark.parametrize(("status", "pid"), [(b"Pid:\t5\nNSpid:\t5\t2\t1\nX:\n", 1), (b"NSpid:\t77\n", 77)])
+def test_the_innermost_number_counts(status: bytes, pid: int) -> None:
+    assert inner_pid(status) == pid
+
+
+def test_a_kernel_that_does_not_tell_the_inner_number() -> None:
+    with pytest.raises(ValueError, match="NSpid"):
+        inner_pid(b"Pid:\t5\n")
+
+
+def test_a_name_cannot_shift_the_fields() -> None:
+    assert start_time(b"5 (x) 1 2 3 4) S " + b" ".join(str(n).encode() for n in range(4, 40))) == 22

@@ -1,0 +1,116 @@
+"""The region as the agent reads it: what processes wrote, and whatever else a hostile container may have put there."""
+
+import os
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.container import region, shared_file
+from deviceplugin.container.region import Counters, Slot, Use
+from deviceplugin.errors import ParseError
+from deviceplugin.ledger.grant import GrantId
+from tests.container.makers import GIB, put, put_counters, put_slot
+
+GRANT = GrantId("g-0001")
+HEAD = region.form(GRANT).head
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    path = tmp_path / "region"
+    shared_file.make(path, region.form(GRANT))
+    return path
+
+
+def test_a_fresh_region_holds_nothing(made: Path) -> None:
+    found = region.read(made, grant=GRANT, devices=1)
+    assert (found.counters, found.slots, found.implausible) == ((Counters(),), (), 0)
+    assert made.stat().st_size == 592_000
+    assert made.stat().st_blocks * 512 < 100_000, "the last slots are holes"
+
+
+def test_what_processes_wrote_is_read(made: Path) -> None:
+    put_counters(made, peak=3 * GIB, refusals=2, balance_ns=-5, charged_ns=7, throttled_ns=8, effective_cores=20_000)
+    put_slot(made, 0, pid=1, used=GIB, overhead=5, start_time=77, pid_namespace=4026531836)
+    put_slot(made, 2, pid=9, used=2 * GIB, pending=4)
+    found = region.read(made, grant=GRANT, devices=1)
+    assert found.counters == (
+        Counters(peak=3 * GIB, refusals=2, balance_ns=-5, charged_ns=7, throttled_ns=8, effective_cores=20_000),
+    )
+    assert found.slots == (
+        Slot(0, 1, 77, 4026531836, (Use(used=GIB, overhead=5),)),
+        Slot(2, 9, 1, 1, (Use(used=2 * GIB, pending=4),)),
+    )
+
+
+def test_words_out_of_bounds_count_as_nothing(made: Path) -> None:
+    put_slot(made, 0, pid=1, used=2**64 - 1, overhead=GIB)
+    put_counters(made, charged_ns=2**63, balance_ns=-(2**63))
+    found = region.read(made, grant=GRANT, devices=1)
+    assert found.slots[0].uses == (Use(overhead=GIB),)
+    assert found.counters == (Counters(),)
+    assert found.implausible == 3
+
+
+def test_a_mark_beyond_the_end_reads_no_further_than_the_slots(made: Path) -> None:
+    put(made, region.HEAD.size, b"\xff" * 4)
+    put_slot(made, region.SLOTS - 1, pid=5, used=1)
+    put(made, region.SIZE, b"more" * 1000)
+    found = region.read(made, grant=GRANT, devices=1)
+    assert [slot.index for slot in found.slots] == [region.SLOTS - 1]
+
+
+@pytest.mark.parametrize("size", [0, 47, 128, region.SLOTS_AT - 1])
+def test_a_region_that_was_cut_is_refused_and_harms_nobody(made: Path, size: int) -> None:
+    os.truncate(made, size)
+    with pytest.raises(ParseError, match="the container changed it"):
+        region.read(made, grant=GRANT, devices=1)
+
+
+def test_a_region_that_was_cut_among_its_slots_shows_those_that_are_left(made: Path) -> None:
+    put_slot(made, 0, pid=1, used=1)
+    put_slot(made, 9, pid=2, used=1)
+    os.truncate(made, region.SLOTS_AT + region.SLOT_SIZE * 5)
+    assert [slot.pid for slot in region.read(made, grant=GRANT, devices=1).slots] == [1]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(b"VCUDAACT" + HEAD[8:], id="magic"),
+        pytest.param(HEAD[:8] + struct.pack("<I", 2) + HEAD[12:], id="version"),
+        pytest.param(HEAD[:16] + b"g-0002", id="another-grant"),
+    ],
+)
+def test_a_region_of_another_kind_is_refused(made: Path, head: bytes) -> None:
+    put(made, 0, head)
+    with pytest.raises(ParseError):
+        region.read(made, grant=GRANT, devices=1)
+
+
+def test_neither_a_pipe_nor_a_link_in_its_place_is_followed(tmp_path: Path) -> None:
+    pipe, link, target = tmp_path / "pipe", tmp_path / "link", tmp_path / "target"
+    os.mkfifo(pipe)
+    shared_file.make(target, region.form(GRANT))
+    link.symlink_to(target)
+    for path in (pipe, link, tmp_path / "missing"):
+        with pytest.raises(ParseError):
+            region.read(path, grant=GRANT, devices=1)
+
+
+@given(st.binary(max_size=4096), st.integers(0, 40))
+def test_whatever_stands_there_is_read_within_bounds_or_refused(noise: bytes, devices: int) -> None:
+    data = HEAD + (noise * (region.SLOTS_AT // max(1, len(noise)) + 3))
+    try:
+        found = region.parse(data, grant=GRANT, devices=devices)
+    except ParseError:
+        assert len(data) < region.SLOTS_AT
+        return
+    assert len(found.counters) == min(devices, region.MAX_DEVICES)
+    words = [getattr(each, name) for each in found.counters for name in Counters.__dataclass_fields__]
+    words += [getattr(use, name) for slot in found.slots for use in slot.uses for name in Use.__dataclass_fields__]
+    assert all(abs(word) < region.MOST for word in words)
+    assert all(slot.pid for slot in found.slots)

@@ -1,0 +1,206 @@
+"""Regions and activity rows: there before they are mounted, as new at each start, gone with their grant."""
+
+import mmap
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.container import activity, region, shared_file
+from deviceplugin.container.directories import GrantDirectories
+from deviceplugin.container.shared_state import SharedState
+from deviceplugin.errors import GuestError
+from deviceplugin.ledger.grant import GrantId
+from deviceplugin.model.gpu import GpuUuid
+from tests.container.makers import put, put_slot
+
+ONE, TWO = GrantId("g-0001"), GrantId("g-0002")
+GPU, OTHER = GpuUuid("GPU-a"), GpuUuid("GPU-b")
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> SharedState:
+    return SharedState(tmp_path)
+
+
+def files(base: Path) -> set[str]:
+    return {str(path.relative_to(base)) for path in base.rglob("*") if path.is_file()}
+
+
+def test_everything_that_is_mounted_exists_before_the_answer(shared: SharedState, tmp_path: Path) -> None:
+    shared.prepare(ONE, {GPU})
+    assert files(tmp_path) == {"g-0001/state/region", "g-0001/state/GPU-a.activity", "gpus/GPU-a/g-0001"}
+    assert (tmp_path / "g-0001/gpus/GPU-a").is_dir(), "where the table is mounted below a read-only directory"
+    assert shared.row(ONE, GPU).samefile(shared.own_row(ONE, GPU))
+    assert shared_file.is_whole(shared.region(ONE), region.form(ONE))
+    assert shared_file.is_whole(shared.row(ONE, GPU), activity.form(ONE))
+
+
+def test_any_user_of_a_container_may_write_the_files_and_nobody_their_directory(
+    shared: SharedState, tmp_path: Path
+) -> None:
+    before = os.umask(0o077)
+    try:
+        GrantDirectories(tmp_path).prepare(ONE)
+        shared.prepare(ONE, {GPU})
+    finally:
+        os.umask(before)
+    directories = [
+        tmp_path / each for each in ("g-0001", "g-0001/state", "g-0001/gpus", "g-0001/gpus/GPU-a", "gpus/GPU-a")
+    ]
+    assert {stat.S_IMODE(each.stat().st_mode) for each in directories} == {0o755}
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (shared.region(ONE), shared.own_row(ONE, GPU))}
+    assert set(modes.values()) == {0o666}
+
+
+def test_a_repeated_allocate_leaves_what_is_in_use(shared: SharedState) -> None:
+    shared.prepare(ONE, {GPU})
+    put_slot(shared.region(ONE), 0, pid=7, used=1)
+    inodes = [path.stat().st_ino for path in (shared.region(ONE), shared.row(ONE, GPU))]
+    shared.prepare(ONE, {GPU})
+    assert [path.stat().st_ino for path in (shared.region(ONE), shared.row(ONE, GPU))] == inodes
+    assert region.read(shared.region(ONE), grant=ONE, devices=1).slots[0].pid == 7
+
+
+def test_a_start_begins_anew_and_neighbours_keep_their_mapping(shared: SharedState) -> None:
+    shared.prepare(ONE, {GPU})
+    put_slot(shared.region(ONE), 0, pid=7, used=1)
+    put(shared.own_row(ONE, GPU), activity.HEAD.size, b"\x05")
+    put(shared.own_row(ONE, GPU), activity.SIZE - 8, b"\xff" * 8)
+    with shared.row(ONE, GPU).open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as neighbour:
+        assert neighbour[-8:] == b"\xff" * 8
+        shared.renew(ONE, {GPU})
+        assert neighbour[-8:] == bytes(8)
+        assert neighbour[: len(activity.form(ONE).head)] == activity.form(ONE).head
+        assert neighbour[activity.HEAD.size] == 0
+    assert region.read(shared.region(ONE), grant=ONE, devices=1).slots == ()
+
+
+def test_the_second_call_before_a_start_changes_nothing(shared: SharedState) -> None:
+    shared.prepare(ONE, {GPU})
+    inode = shared.region(ONE).stat().st_ino
+    shared.renew(ONE, {GPU})
+    shared.renew(ONE, {GPU})
+    assert shared.region(ONE).stat().st_ino == inode
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        pytest.param(lambda path: os.truncate(path, 100), id="cut"),
+        pytest.param(lambda path: os.truncate(path, 1 << 30), id="grown"),
+        pytest.param(lambda path: path.chmod(0o600), id="closed"),
+        pytest.param(lambda path: put(path, 8, b"\x09"), id="another-version"),
+        pytest.param(lambda path: path.unlink(), id="lost"),
+    ],
+)
+def test_what_was_spoilt_is_made_anew_at_the_next_start(shared: SharedState, harm: object) -> None:
+    assert callable(harm)
+    shared.prepare(ONE, {GPU})
+    harm(shared.region(ONE))
+    harm(shared.own_row(ONE, GPU))
+    shared.renew(ONE, {GPU})
+    assert shared_file.is_whole(shared.region(ONE), region.form(ONE))
+    assert shared_file.is_whole(shared.row(ONE, GPU), activity.form(ONE))
+    assert shared.row(ONE, GPU).samefile(shared.own_row(ONE, GPU))
+
+
+@pytest.mark.parametrize("mark", [b"\xff\xfe", b"", b"\0" * 36, b"one "])
+def test_a_boot_mark_that_says_nothing_is_as_good_as_none(shared: SharedState, tmp_path: Path, mark: bytes) -> None:
+    shared.prepare(ONE, {GPU})
+    put(shared.row(ONE, GPU), 4096, b"old")
+    (tmp_path / "gpus" / ".boot").write_bytes(mark)
+    shared.booted("one")
+    assert shared.row(ONE, GPU).read_bytes()[4096:4099] == bytes(3)
+    assert (tmp_path / "gpus" / ".boot").read_text() == "one"
+
+
+def test_a_row_that_cannot_be_removed_keeps_nothing_else(shared: SharedState) -> None:
+    shared.prepare(ONE, {GPU})
+    shared.prepare(TWO, {GPU})
+    for grant in (ONE, TWO):
+        shared.row(grant, GPU).unlink()
+    (shared.row(ONE, GPU) / "below").mkdir(parents=True)
+    shared.remove(ONE)
+    shared.remove_all_but({TWO})
+    assert not shared.region(ONE).exists()
+    assert shared.region(TWO).exists()
+
+
+def test_what_a_container_wrote_behind_the_end_is_cut_off(shared: SharedState) -> None:
+    shared.prepare(ONE, {GPU})
+    assert not shared_file.restore_size(shared.region(ONE), region.form(ONE))
+    put(shared.region(ONE), region.SIZE + 4096, b"disk")
+    assert shared_file.restore_size(shared.region(ONE), region.form(ONE))
+    assert shared.region(ONE).stat().st_size == region.SIZE
+
+
+def test_after_a_reboot_no_row_shows_times_of_the_old_clock(shared: SharedState) -> None:
+    shared.booted("first")
+    shared.prepare(ONE, {GPU})
+    put(shared.row(ONE, GPU), 200, b"time")
+    shared.booted("first")
+    assert shared.row(ONE, GPU).read_bytes()[200:204] == b"time"
+    shared.booted("second")
+    assert shared.row(ONE, GPU).read_bytes()[200:204] == bytes(4)
+    assert shared_file.is_whole(shared.row(ONE, GPU), activity.form(ONE))
+
+
+def test_a_container_from_before_has_no_row_to_show_limits_in(shared: SharedState, tmp_path: Path) -> None:
+    shared.show_limits(ONE, GPU, cores=20, soft_cores=60)
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_limits_are_shown_to_neighbours(shared: SharedState) -> None:
+    shared.prepare(ONE, {GPU})
+    shared.show_limits(ONE, GPU, cores=20, soft_cores=60)
+    assert shared.row(ONE, GPU).read_bytes()[52:60] == b"\x14\0\0\0\x3c\0\0\0"
+
+
+def test_neighbours_are_told_limits_by_a_file_that_no_container_writes(shared: SharedState) -> None:
+    shared.prepare(ONE, {GPU})
+    before = os.umask(0o077)
+    try:
+        shared.show_limits(ONE, GPU, cores=20, soft_cores=60)
+    finally:
+        os.umask(before)
+    shared.show_limits(ONE, GPU, cores=30, soft_cores=0)
+    told = shared.told(ONE, GPU)
+    assert told.parent == shared.row(ONE, GPU).parent
+    assert told.read_bytes() == b"\x1e\0\0\0\0\0\0\0"
+    assert stat.S_IMODE(told.stat().st_mode) == 0o644
+    assert told.stat().st_nlink == 1
+
+
+def test_limits_that_cannot_be_told_are_one_sentence(shared: SharedState) -> None:
+    shared.prepare(ONE, {GPU})
+    shared.told(ONE, GPU).mkdir()
+    with pytest.raises(GuestError, match=r"limits .*\.g-0001 could not be written: Is a directory"):
+        shared.show_limits(ONE, GPU, cores=20, soft_cores=60)
+
+
+def test_nothing_is_left_of_a_grant_that_ended(shared: SharedState, tmp_path: Path) -> None:
+    shared.prepare(ONE, {GPU})
+    shared.prepare(TWO, {GPU, OTHER})
+    for uuid in (GPU, OTHER):
+        shared.show_limits(TWO, uuid, cores=20, soft_cores=60)
+    shared.remove(TWO)
+    assert {path.name for path in (tmp_path / "gpus").iterdir()} == {"GPU-a"}
+    assert files(tmp_path) == {"g-0001/state/region", "g-0001/state/GPU-a.activity", "gpus/GPU-a/g-0001"}
+
+
+def test_the_sweep_takes_rows_without_a_grant(shared: SharedState, tmp_path: Path) -> None:
+    shared.booted("boot")
+    shared.prepare(ONE, {GPU})
+    shared.prepare(TWO, {OTHER})
+    shared.show_limits(TWO, OTHER, cores=20, soft_cores=60)
+    shared.remove_all_but({ONE})
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.glob("gpus/*/*")} == {"gpus/GPU-a/g-0001"}
+    assert not (tmp_path / "gpus/GPU-b").exists()
+
+
+def test_a_place_where_nothing_can_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "g-0001").write_text("a file in the way")
+    with pytest.raises(GuestError, match=r"state directory .*g-0001/state could not be made: Not a directory"):
+        SharedState(tmp_path).prepare(ONE, {GPU})

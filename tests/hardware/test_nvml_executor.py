@@ -1,0 +1,155 @@
+"""The NVML thread: one at a time, in order, each within its budget, and no pile behind a call that hangs."""
+
+import asyncio
+import gc
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from deviceplugin.errors import HardwareError
+from deviceplugin.hardware.nvml import Nvml
+from deviceplugin.hardware.nvml_executor import Door
+from tests.waiting import until
+
+
+@pytest.fixture
+async def door() -> AsyncIterator[Door]:
+    one = Door(Nvml())
+    yield one
+    await one.close()
+
+
+def _blocks_until(event: threading.Event) -> Callable[[Nvml], str]:
+    def work(_nvml: Nvml) -> str:
+        assert event.wait(30)
+        return "late"
+
+    return work
+
+
+def _notes(ran: list[int], number: int) -> Callable[[Nvml], None]:
+    return lambda _nvml: ran.append(number)
+
+
+async def test_a_result_and_an_error_go_to_who_asked(door: Door) -> None:
+    def fail(_nvml: Nvml) -> None:
+        raise HardwareError("as ordered")
+
+    assert await door.run(lambda _nvml: 42, what="a question") == 42
+    with pytest.raises(HardwareError, match="as ordered"):
+        await door.run(fail, what="a question")
+
+
+async def test_every_job_runs_in_the_same_thread_and_none_beside_another(door: Door) -> None:
+    inside: set[str] = set()
+    seen: list[str] = []
+
+    def work(_nvml: Nvml) -> None:
+        assert not inside
+        inside.add("me")
+        time.sleep(0.001)
+        seen.append(threading.current_thread().name)
+        inside.clear()
+
+    await asyncio.gather(*(door.run(work, what="work") for _ in range(30)))
+    assert seen == ["nvml"] * 30
+
+
+async def test_the_loop_turns_while_a_job_blocks(door: Door) -> None:
+    release = threading.Event()
+    job = asyncio.create_task(door.run(_blocks_until(release), what="a slow question"))
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert not job.done()
+    release.set()
+    assert await job == "late"
+
+
+async def test_a_hung_driver_costs_its_caller_the_budget_and_everyone_else_nothing(door: Door) -> None:
+    release = threading.Event()
+    try:
+        with pytest.raises(HardwareError, match=r"^reading GPU 3: the NVIDIA driver has not answered for \d+ s; see"):
+            await door.run(_blocks_until(release), what="reading GPU 3", budget=0.05)
+        assert door.stuck_for > 0.04
+        async with asyncio.timeout(4):  # shorter than any budget
+            with pytest.raises(HardwareError, match=r"counting: .* \(in: reading GPU 3\); see the kernel log"):
+                await door.run(lambda _nvml: 1, what="counting", budget=20)
+    finally:
+        release.set()
+    await until(lambda: door.stuck_for == 0.0)
+    assert await door.run(lambda _nvml: 1, what="counting") == 1
+
+
+async def test_a_job_given_up_in_the_queue_never_runs(door: Door) -> None:
+    release = threading.Event()
+    ran: list[str] = []
+    slow = asyncio.create_task(door.run(_blocks_until(release), what="a slow question", budget=20))
+    await asyncio.sleep(0)
+    with pytest.raises(HardwareError, match=r"counting: NVML was busy for 0\.05 s with an earlier question"):
+        await door.run(lambda _nvml: ran.append("late"), what="counting", budget=0.05)
+    cancelled = asyncio.create_task(door.run(lambda _nvml: ran.append("cancelled"), what="counting"))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    await asyncio.gather(cancelled, return_exceptions=True)
+    release.set()
+    assert await slow == "late"
+    await door.run(lambda _nvml: ran.append("after"), what="counting")
+    assert ran == ["after"]
+    assert door.stuck_for == 0.0
+
+
+async def test_jobs_do_not_pile_up_behind_a_hang(door: Door) -> None:
+    release = threading.Event()
+    ran: list[int] = []
+    try:
+        with pytest.raises(HardwareError):
+            await door.run(_blocks_until(release), what="reading", budget=0.02)
+        for number in range(100):
+            with pytest.raises(HardwareError):
+                await door.run(_notes(ran, number), what="reading")
+    finally:
+        release.set()
+    await until(lambda: door.stuck_for == 0.0)
+    await door.run(lambda _nvml: ran.append(-1), what="reading")
+    assert ran == [-1]
+
+
+async def test_closing_ends_the_thread_and_refuses_what_comes_after() -> None:
+    door = Door(Nvml())
+    await door.run(lambda _nvml: None, what="counting")
+    await door.close()
+    await door.close()
+    assert "nvml" not in [thread.name for thread in threading.enumerate()]
+    with pytest.raises(HardwareError, match="NVML is closed"):
+        await door.run(lambda _nvml: None, what="counting")
+
+
+async def test_closing_does_not_wait_for_a_hang() -> None:
+    door = Door(Nvml())
+    release = threading.Event()
+    try:
+        with pytest.raises(HardwareError):
+            await door.run(_blocks_until(release), what="reading", budget=0.02)
+        async with asyncio.timeout(4):
+            await door.close(budget=20)
+    finally:
+        release.set()
+    await until(lambda: "nvml" not in [thread.name for thread in threading.enumerate()])
+
+
+async def test_a_finished_job_keeps_nothing_alive(door: Door) -> None:
+    class Heavy:
+        pass
+
+    heavy = Heavy()
+    gone = weakref.ref(heavy)
+
+    def work(_nvml: Nvml, held: Heavy = heavy) -> bool:
+        return held is not None
+
+    assert await door.run(work, what="holding")
+    del heavy, work
+    await until(lambda: gc.collect() >= 0 and gone() is None)
