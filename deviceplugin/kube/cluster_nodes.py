@@ -18,7 +18,6 @@ from deviceplugin.model.units import ResourceNames
 
 _WHAT = "nodes of the cluster"
 _HAMI_CORDON = "hami.io/device-cordon"
-_HOSTNAME = "kubernetes.io/hostname"
 
 
 def cluster_nodes(names: ResourceNames = ResourceNames()) -> Collection[str, ClusterNode]:
@@ -49,7 +48,6 @@ def cluster_node(item: ClusterNodeObject, names: ResourceNames) -> ClusterNode:
     return ClusterNode(
         name=meta.name,
         uid=meta.uid,
-        labels=_needed(meta.labels or {}, names.domain),
         inventory=annotations.get(known.inventory, ""),
         cordon=cordon_words(annotations.get(known.cordon, ""), annotations.get(_HAMI_CORDON, "")),
         unschedulable=bool(spec.unschedulable),
@@ -59,10 +57,6 @@ def cluster_node(item: ClusterNodeObject, names: ResourceNames) -> ClusterNode:
         blocks=_count(allocatable, names.memory),
         allocatable=node_offers(allocatable),
     )
-
-
-def _needed(labels: Mapping[str, str], domain: str) -> dict[str, str]:
-    return {name: text for name, text in labels.items() if name == _HOSTNAME or name.startswith(f"{domain}/")}
 
 
 def _is_ready(conditions: Sequence[Condition]) -> bool:

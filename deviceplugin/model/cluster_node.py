@@ -4,8 +4,7 @@ In: `kube.cluster_nodes` decodes it. A heartbeat of kubelet changes nothing here
 is the annotation's text: `parse_inventory` reads it where it has changed.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from deviceplugin.model.compute import Compute
 from deviceplugin.model.gpu import GpuUuid, Inventory
@@ -20,7 +19,6 @@ class ClusterNode:
 
     name: str
     uid: str
-    labels: Mapping[str, str] = field(default_factory=dict)
     inventory: str = ""
     cordon: frozenset[str] = frozenset()
     unschedulable: bool = False

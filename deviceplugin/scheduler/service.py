@@ -1,7 +1,7 @@
 """The verbs behind the routes: bytes to extender and webhook and back, who may answer what, and the figures.
 
 In: bodies. Out: answers for `cluster.http`. Filter, prioritize, bind and preempt are answered where kube-scheduler's
-leader is, for reservations are in this replica's memory alone; webhook and dry run everywhere. Not here: any choice.
+leader is, for reservations are in this replica's memory alone; webhook everywhere. Not here: any choice.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from deviceplugin.cluster.extender.wire import (
     write_scores,
     write_victims,
 )
-from deviceplugin.cluster.http.verbs import LARGE, Answer, Explanation, Figures, NotNowError, Verb
+from deviceplugin.cluster.http.verbs import Answer, Explanation, Figures, NotNowError, Verb
 from deviceplugin.cluster.webhook.review import Webhook
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.scheduler.certificates import Certificates
@@ -58,7 +58,6 @@ class SchedulerService:
         return (
             Verb("webhook", self._review, early=True),
             self._order("filter", self._filter),
-            Verb("filter-dryrun", self._filter_dry_run, LARGE),
             self._order("prioritize", self._prioritize),
             self._order("bind", self._bind),
             self._order("preempt", self._preempt),
@@ -117,15 +116,10 @@ class SchedulerService:
 
     async def _filter(self, body: bytes) -> Answer:
         await self._lead()
-        question = read_question(body, self._names)
-        found = self._extender.filter(question)
+        found = self._extender.filter(read_question(body, self._names))
         reasons = Counter([*found.failed.values(), *found.unresolvable.values()])
         outcome = "failed" if found.error else "chosen" if found.names else "refused"
-        return Answer(write_filtered(found, question), outcome, reasons)
-
-    async def _filter_dry_run(self, body: bytes) -> Answer:
-        question = read_question(body, self._names)
-        return Answer(write_filtered(self._extender.filter_dry_run(question), question))
+        return Answer(write_filtered(found), outcome, reasons)
 
     async def _prioritize(self, body: bytes) -> Answer:
         await self._lead()

@@ -23,11 +23,6 @@ FULL: JsonObject = {
         "name": "n1",
         "uid": "u-1",
         "resourceVersion": "7",
-        "labels": {
-            "kubernetes.io/hostname": "n1",
-            "tencent.com/gpu-model": "A100",
-            "node.kubernetes.io/instance-type": "x",
-        },
         "annotations": {
             "tencent.com/vcuda-inventory": '{"version":1}',
             "tencent.com/vcuda-cordon": "GPU-a, 3",
@@ -62,7 +57,6 @@ def test_everything_that_counts_is_read() -> None:
     assert read(FULL) == ClusterNode(
         name="n1",
         uid="u-1",
-        labels={"kubernetes.io/hostname": "n1", "tencent.com/gpu-model": "A100"},
         inventory='{"version":1}',
         cordon=frozenset({"GPU-a", "3", "GPU-b"}),
         unschedulable=True,

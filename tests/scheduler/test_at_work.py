@@ -184,7 +184,7 @@ async def test_beside_kube_scheduler_the_replica_of_its_leader_answers_at_once(t
         assert (await scene.filter(first, made, "n1"))[0] == 503
 
 
-@pytest.mark.parametrize("path", ["/filter", "/bind", "/preempt", "/prioritize", "/webhook", "/filter-dryrun"])
+@pytest.mark.parametrize("path", ["/filter", "/bind", "/preempt", "/prioritize", "/webhook"])
 async def test_a_malformed_body_is_one_sentence_and_the_server_goes_on(tmp_path: Path, path: str) -> None:
     async with cluster(tmp_path) as scene:
         replica = await scene.replica("replica-a", "--leader-election", "none")

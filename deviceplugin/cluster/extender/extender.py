@@ -12,7 +12,6 @@ from deviceplugin.cluster.extender.bind.bind import Bind
 from deviceplugin.cluster.extender.bind.binding_writer import Api
 from deviceplugin.cluster.extender.cache.overcommit import Overbooked
 from deviceplugin.cluster.extender.cache.scheduler_cache import Books
-from deviceplugin.cluster.extender.dry_run import DryRun
 from deviceplugin.cluster.extender.explain.explain import Explain
 from deviceplugin.cluster.extender.explain.explanation import Explanation
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
@@ -64,7 +63,6 @@ class Extender:
         self._filter = Filter(
             self.books, self.verdicts, self._scorer, gangs=self._gangs, settings=settings, clock=clock
         )
-        self._dry_run = DryRun(self.books, NodeScorer(typical, leaves_out=False), settings=settings)
         self._prioritize = Prioritize(self.books, self._scorer, settings=settings)
         self._bind = Bind(self.books, api, settings=settings, clock=clock)
         self._preempt = Preempt(self.books, settings=settings)
@@ -120,9 +118,6 @@ class Extender:
 
     def filter(self, question: Question) -> Filtered:
         return self._filter.filter(question)
-
-    def filter_dry_run(self, question: Question) -> Filtered:
-        return self._dry_run.filter(question)
 
     def prioritize(self, question: Question) -> tuple[tuple[str, int], ...]:
         return self._prioritize.scores(question)

@@ -2,7 +2,7 @@
 
 In: bodies of requests. Out: values, or a ParseError of one sentence; bodies of answers. Its Go types carry no JSON
 names, so keys are in Title case; requests made by hand in lower case are read too, as Go itself would, only not as
-quickly. A full node is kept as the bytes it came as and goes back the same way.
+quickly. Nodes come by name (`nodeCacheCapable: true`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,9 @@ from typing import TypeVar
 import msgspec
 
 from deviceplugin.errors import ParseError
-from deviceplugin.kube.cluster_nodes import cluster_node
 from deviceplugin.kube.cluster_pods import cluster_pod
-from deviceplugin.kube.cluster_structs import ClusterNodeObject, ClusterPodObject
+from deviceplugin.kube.cluster_structs import ClusterPodObject
 from deviceplugin.model.allocation import PodRef, PodUid
-from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.units import ResourceNames
 
@@ -24,20 +22,11 @@ Decoded = TypeVar("Decoded")
 
 
 @dataclass(frozen=True, slots=True)
-class FullNode:
-    """A node that came with the request."""
-
-    node: ClusterNode
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Question:
-    """Filter and prioritize: which of these nodes? `full` is there where kube-scheduler sent nodes and not names."""
+    """A request of filter or prioritize: a pod and the names of candidate nodes."""
 
     pod: ClusterPod
     names: tuple[str, ...]
-    full: tuple[FullNode, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +75,17 @@ class _BindAsWritten(msgspec.Struct, rename="pascal"):
     pod_uid: str = msgspec.field(name="PodUID")
 
 
-class _NodeList(msgspec.Struct):
-    items: list[msgspec.Raw] | None = None
-
-
 def read_question(body: bytes, names: ResourceNames = ResourceNames()) -> Question:
-    """NodeNames are what counts where both are there, as in kube-scheduler."""
+    """Raise a ParseError for whole nodes without names: kube-scheduler sends them where `nodeCacheCapable` is false."""
     if (written := _as_written(_QuestionAsWritten, body)) is not None:
         return Question(cluster_pod(written.pod, names), written.node_names)
     keys = _keys(body, "the filter request")
     pod = cluster_pod(_decode(ClusterPodObject, _needed(keys, "Pod"), "Pod"), names)
     if "nodenames" in keys:
         return Question(pod, tuple(_decode(list[str], keys["nodenames"], "NodeNames")))
-    nodes = _decode(_NodeList, keys["nodes"], "Nodes") if "nodes" in keys else _NodeList()
-    full = tuple(_full(item, names) for item in nodes.items or ())
-    return Question(pod, tuple(each.node.name for each in full), full)
+    if "nodes" in keys:
+        raise ParseError("the request has Nodes and no NodeNames; set nodeCacheCapable: true for this extender")
+    return Question(pod, ())
 
 
 def read_bind(body: bytes) -> BindOrder:
@@ -127,17 +112,12 @@ def read_preempt(body: bytes, names: ResourceNames = ResourceNames()) -> Preempt
     return PreemptQuestion(pod, {})
 
 
-def write_filtered(answer: Filtered, question: Question) -> bytes:
+def write_filtered(answer: Filtered) -> bytes:
     """kube-scheduler reads reasons only where no node is left: beside a node they would be most of the answer."""
     failed, unresolvable = ({}, {}) if answer.names else (answer.failed, answer.unresolvable)
-    nodes = None
-    if question.full is not None:
-        chosen = set(answer.names)
-        items = [msgspec.Raw(each.body) for each in question.full if each.node.name in chosen]
-        nodes = {"metadata": {}, "items": items}
     return msgspec.json.encode({
-        "Nodes": nodes,
-        "NodeNames": None if question.full is not None else answer.names,
+        "Nodes": None,
+        "NodeNames": answer.names,
         "FailedNodes": failed,
         "FailedAndUnresolvableNodes": unresolvable,
         "Error": answer.error,
@@ -182,10 +162,6 @@ def _needed(keys: Mapping[str, bytes], key: str) -> bytes:
     if raw is None:
         raise ParseError(f"the request has no {key}")
     return raw
-
-
-def _full(raw: msgspec.Raw, names: ResourceNames) -> FullNode:
-    return FullNode(cluster_node(_decode(ClusterNodeObject, bytes(raw), "a node of Nodes"), names), bytes(raw))
 
 
 def _victims(raw: bytes) -> Victims:

@@ -91,7 +91,7 @@ class Front:
             rejections: Mapping[str, int] = {}
             try:
                 _check_caller(verb, request)
-                body = await self._bodies.read(request, verb.limit)
+                body = await self._bodies.read(request)
                 began = time.perf_counter()
                 answer = await self._answer(verb, body)
                 outcome, rejections = answer.outcome, answer.rejections

@@ -14,6 +14,7 @@ from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 _WITHIN_S = 10.0
+_LIMIT = 8 << 20
 _MOST_TOGETHER = 128 << 20
 _Bytes = TypeVar("_Bytes", bytes, bytearray)
 
@@ -46,18 +47,18 @@ class Bodies:
         finally:
             self.held -= size
 
-    async def read(self, request: web.BaseRequest, limit: int) -> bytes:
+    async def read(self, request: web.BaseRequest) -> bytes:
         """Refused with 408, 413, 417, 400 or 503."""
         declared = request.content_length
-        if declared is not None and declared > limit:
-            raise _too_large(limit)
+        if declared is not None and declared > _LIMIT:
+            raise _too_large()
         try:
             if request.content.is_eof():
-                return _within(request.content.read_nowait(), limit)
-            with self._room(declared if declared is not None else limit):
+                return _within(request.content.read_nowait())
+            with self._room(declared if declared is not None else _LIMIT):
                 async with asyncio.timeout(self._within):
                     await _go_ahead(request)
-                    return await _all(request, limit)
+                    return await _all(request)
         except TimeoutError:
             raise Refused(408, "slow", f"the body did not arrive within {self._within:g}s; send it at once") from None
         except (ConnectionError, web.RequestPayloadError, HttpProcessingError):
@@ -74,19 +75,19 @@ async def _go_ahead(request: web.BaseRequest) -> None:
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
-async def _all(request: web.BaseRequest, limit: int) -> bytes:
+async def _all(request: web.BaseRequest) -> bytes:
     body = bytearray()
     async for chunk in request.content.iter_any():
         body += chunk
-        _within(body, limit)
+        _within(body)
     return bytes(body)
 
 
-def _within(body: _Bytes, limit: int) -> _Bytes:
-    if len(body) > limit:
-        raise _too_large(limit)
+def _within(body: _Bytes) -> _Bytes:
+    if len(body) > _LIMIT:
+        raise _too_large()
     return body
 
 
-def _too_large(limit: int) -> Refused:
-    return Refused(413, "too_large", f"the body is larger than {limit >> 20} MiB; send names instead of whole nodes")
+def _too_large() -> Refused:
+    return Refused(413, "too_large", f"the body is larger than {_LIMIT >> 20} MiB; send names instead of whole nodes")

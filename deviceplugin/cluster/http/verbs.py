@@ -10,9 +10,6 @@ from typing import ClassVar, Protocol
 
 from deviceplugin.errors import VcudaError
 
-SMALL = 8 << 20
-LARGE = 32 << 20
-
 
 class NotNowError(VcudaError):
     """A good request that this replica cannot answer now; the message says who can, or what is waited for."""
@@ -31,7 +28,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One POST route; `limit` is the most bytes it reads, `early` that it answers before all is ready.
+    """One POST route; `early` that it answers before all is ready.
 
     `near`: answered to callers of this machine or pod only, for the protocol of extenders knows no authentication.
     `clients`: answered to callers only that show a certificate in one of these names; empty: nobody has to.
@@ -39,7 +36,6 @@ class Verb:
 
     name: str
     answer: Callable[[bytes], Awaitable[Answer]]
-    limit: int = SMALL
     early: bool = False
     near: bool = False
     clients: tuple[str, ...] = ()

@@ -39,14 +39,12 @@ def node(
     model: str = "Tesla T4",
     text: str | None = None,
     cordon: Iterable[str] = (),
-    labels: Mapping[str, str] | None = None,
     allocatable: Compute | None = None,
 ) -> ClusterNode:
     written = format_inventory(inventory(name, gpus, blocks=blocks, ill=ill, model=model), share_mode=True)
     return ClusterNode(
         name=name,
         uid=f"node-{name}",
-        labels=labels or {},
         inventory=written if text is None else text,
         cordon=frozenset(cordon),
         ready=True,

@@ -1,13 +1,10 @@
 """filter: one node, chosen and reserved; reasons for the others."""
 
-from dataclasses import replace
-
 import pytest
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.refusal import PREFERRED
 from deviceplugin.cluster.extender.settings import Settings
-from deviceplugin.cluster.extender.wire import FullNode, Question
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.gang import Gang
 from deviceplugin.model.preferences import NodePolicy
@@ -230,22 +227,6 @@ async def test_kube_scheduler_may_choose_among_all_that_fit(api: MemoryApi, cloc
     assert answer.names == ("a", "b")
     assert answer.failed == {"c": "insufficient vcuda-core on any one GPU"}
     assert not list(extender.books.holdings(one.uid))
-
-
-async def test_a_dry_run_reserves_nothing_and_knows_nodes_that_do_not_exist_yet(extender: Extender) -> None:
-    extender.put_node(node("a", 1))
-    labels = {"tencent.com/gpu-count": "2", "tencent.com/gpu-memory": "16384", "tencent.com/gpu-model": "Tesla-T4"}
-    template = replace(node("new", text="", labels=labels), cores=0)
-    bare = replace(node("bare", text=""), cores=0)
-    full = tuple(FullNode(each, b"{}") for each in (node("a", 1), template, bare, node("other")))
-    one = pod(cores=100, blocks=0)
-    question = Question(one, tuple(each.node.name for each in full), full)
-    for _ in range(2):
-        answer = extender.filter_dry_run(question)
-        assert answer.names == ("a", "new", "other")
-        assert answer.unresolvable == {"bare": "node has no GPU inventory of vcuda"}
-    assert not list(extender.books.holdings(one.uid))
-    assert extender.verdicts.of(one.uid) is None
 
 
 async def test_nodes_are_scored_from_ten_to_nothing_in_the_order_of_the_policy(api: MemoryApi, clock: Clock) -> None:

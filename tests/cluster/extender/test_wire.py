@@ -41,7 +41,6 @@ def body(**keys: object) -> bytes:
 def test_names_are_read_as_kube_scheduler_writes_them() -> None:
     question = read_question(body(Pod=POD, Nodes=None, NodeNames=["a", "b"]))
     assert question.names == ("a", "b")
-    assert question.full is None
     assert (question.pod.uid, question.pod.priority) == ("u", 3)
     assert question.pod.pod.is_gpu
 
@@ -69,18 +68,14 @@ def test_no_names_and_no_nodes_are_no_nodes() -> None:
     assert read_question(body(Pod=POD, Nodes=None, NodeNames=None)).names == ()
 
 
-def test_full_nodes_go_back_as_they_came() -> None:
-    items = [{"metadata": {"name": name}, "spec": {"odd": [1, {"x": None}]}} for name in ("a", "b")]
-    question = read_question(body(Pod=POD, Nodes={"metadata": {}, "items": items}, NodeNames=None))
-    assert question.names == ("a", "b")
-    answer = json.loads(write_filtered(Filtered(("b",), {"a": "no"}), question))
-    assert answer["NodeNames"] is None
-    assert answer["Nodes"]["items"] == [items[1]]
+def test_whole_nodes_without_names_are_refused_with_the_setting_that_is_wrong() -> None:
+    nodes = {"metadata": {}, "items": [{"metadata": {"name": "a"}}]}
+    with pytest.raises(ParseError, match="nodeCacheCapable: true"):
+        read_question(body(Pod=POD, Nodes=nodes, NodeNames=None))
 
 
 def test_the_answer_has_the_keys_of_the_protocol() -> None:
-    question = read_question(body(Pod=POD, NodeNames=["a", "b", "c"]))
-    assert json.loads(write_filtered(Filtered((), {"a": "full", "b": "full"}, {"c": "no GPU"}), question)) == {
+    assert json.loads(write_filtered(Filtered((), {"a": "full", "b": "full"}, {"c": "no GPU"}))) == {
         "Nodes": None,
         "NodeNames": [],
         "FailedNodes": {"a": "full", "b": "full"},
@@ -91,8 +86,7 @@ def test_the_answer_has_the_keys_of_the_protocol() -> None:
 
 def test_no_reasons_stand_beside_a_node() -> None:
     """kube-scheduler would read and forget hundreds of them for every pod."""
-    question = read_question(body(Pod=POD, NodeNames=["a", "b", "c"]))
-    answer = json.loads(write_filtered(Filtered(("a",), {"b": "full"}, {"c": "no GPU"}), question))
+    answer = json.loads(write_filtered(Filtered(("a",), {"b": "full"}, {"c": "no GPU"})))
     assert (answer["NodeNames"], answer["FailedNodes"], answer["FailedAndUnresolvableNodes"]) == (["a"], {}, {})
 
 

@@ -16,7 +16,7 @@ from deviceplugin.cluster.certificates.pair import Pair
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.cluster.http.body import Bodies
 from deviceplugin.cluster.http.server import SchedulerServer
-from deviceplugin.cluster.http.verbs import LARGE, Answer, Explanation, Figures, Verb
+from deviceplugin.cluster.http.verbs import Answer, Explanation, Figures, Verb
 from deviceplugin.errors import KubeError, ParseError
 
 DAY = dt.timedelta(days=1)
@@ -38,7 +38,6 @@ class StandIn:
         return (
             Verb("webhook", self.webhook),
             Verb("filter", self.filter, near=True),
-            Verb("filter-dryrun", self.filter, LARGE),
             Verb("bind", self.bind, near=True),
         )
 

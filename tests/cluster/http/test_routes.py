@@ -63,13 +63,6 @@ async def test_a_bad_request_is_one_sentence_and_the_next_good_one_is_answered(
         assert (await scene.post("/filter", b"{}"))[0] == 200
 
 
-async def test_a_dry_run_may_be_larger_than_other_requests() -> None:
-    async with serving() as scene:
-        body = b'"' + b"a" * (9 << 20) + b'"'
-        assert (await scene.post("/filter-dryrun", body))[0] == 200
-        assert (await scene.post("/filter-dryrun", body * 4))[0] == 413
-
-
 async def test_a_body_without_a_declared_length_is_limited_too() -> None:
     async with serving() as scene:
         reader, writer = await scene.raw()
@@ -87,7 +80,7 @@ async def test_a_body_without_a_declared_length_is_limited_too() -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "sentence"),
     [
-        ("GET", "/nothing", 404, "there is no such path; there are /bind, /explain, /filter, /filter-dryrun, /healthz"),
+        ("GET", "/nothing", 404, "there is no such path; there are /bind, /explain, /filter, /healthz"),
         ("GET", "/filter", 405, "GET is not what this path takes; use POST"),
         ("POST", "/metrics", 405, "POST is not what this path takes; use GET"),
         ("POST", "/filter/", 404, "there is no such path; there are /bind"),
