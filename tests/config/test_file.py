@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from deviceplugin.config.agent import AGENT
 from deviceplugin.config.effective import resolve
 from deviceplugin.errors import ConfigError
+from tests.examples import examples
 
 HEAD = "apiVersion: vcuda/v1\nkind: AgentConfig\n"
 
@@ -81,7 +82,7 @@ def test_lists_labels_and_numbers_may_be_written_the_way_of_yaml(tmp_path: Path)
     assert (found.driver.sample_period, found.driver.wait_timeout) == (3, 1.5)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@examples(150, suppress=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.binary(max_size=200), st.text(max_size=100).map(lambda tail: (HEAD + "spec:\n  " + tail).encode())))
 def test_any_bytes_are_read_or_refused_with_our_error(tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / "agent.yaml"

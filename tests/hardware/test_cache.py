@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from deviceplugin.hardware.cache import InventoryCache, Remembered
 from deviceplugin.hardware.health import QuietPeriod
 from deviceplugin.model.gpu import GpuUuid, Health, Inventory
+from tests.examples import examples
 from tests.hardware.makers import inventory
 
 ILL = Health(healthy=False, reason="XID 79")
@@ -102,7 +103,7 @@ def test_a_file_cut_at_any_byte_is_no_cache(cache: InventoryCache, short_tmp: Pa
         assert cache.read() is None
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(suppress=[HealthCheck.function_scoped_fixture])
 @given(noise=st.binary(max_size=200))
 def test_noise_is_no_cache(cache: InventoryCache, short_tmp: Path, noise: bytes) -> None:
     path = short_tmp / "state/inventory.json"

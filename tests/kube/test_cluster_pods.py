@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from deviceplugin.kube.client import KubeClient
@@ -23,6 +23,7 @@ from deviceplugin.model.gang import Gang
 from deviceplugin.model.plain_pod import PlainPod
 from deviceplugin.model.units import ResourceNames
 from sandbox.apiserver import ApiError, ApiServer, JsonObject, container, pod
+from tests.examples import examples
 from tests.waiting import in_background, until
 
 PODS = cluster_pods()
@@ -203,7 +204,7 @@ actions = st.lists(
 
 
 @given(actions)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, suppress=[HealthCheck.function_scoped_fixture])
 def test_any_history_ends_with_the_live_pods(tmp_path: Path, script: list[tuple[str, str]]) -> None:
     asyncio.run(follow(script, tmp_path / "kubeconfig"))
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from deviceplugin.errors import ConfigError
 from deviceplugin.kube.kubeconfig_process import read, read_apart
 from sandbox.apiserver import ApiServer
 from tests.e2e.cluster.certificates import Authority
+from tests.examples import examples
 from tests.kube.kubeconfigs import config, load, plugin, trusting
 
 
@@ -116,7 +117,7 @@ def test_a_kubeconfig_that_cannot_be_read_is_one_sentence(tmp_path: Path, name: 
 
 
 @given(st.binary(max_size=200))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+@examples(50, suppress=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_are_a_config_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "kc"
     path.write_bytes(content)

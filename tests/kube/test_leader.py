@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from deviceplugin.errors import ConfigError
@@ -17,6 +17,7 @@ from deviceplugin.kube.kubeconfig_process import read
 from deviceplugin.kube.leader import LeaderElector, LeaseTiming
 from deviceplugin.kube.transport import Timeouts, Transport
 from sandbox.apiserver import ApiServer, Harm, JsonObject
+from tests.examples import examples
 from tests.waiting import in_background, until
 
 TIMEOUTS = Timeouts(connect=0.5, request=0.2, silence=1.0)
@@ -211,7 +212,7 @@ steps = st.lists(
 
 
 @given(steps, st.tuples(*[st.floats(0, 1e6)] * 3))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, suppress=[HealthCheck.function_scoped_fixture])
 def test_no_two_lead_at_once(tmp_path: Path, script: list[tuple[str, object]], skews: tuple[float, ...]) -> None:
     asyncio.run(elections(script, skews, tmp_path / "kc"))
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from deviceplugin.kube.client import KubeClient
@@ -18,6 +18,7 @@ from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import Pod
 from sandbox.apiserver import ApiError, ApiServer, Harm, pod
+from tests.examples import examples
 from tests.waiting import in_background, until
 
 NODE = "n1"
@@ -127,6 +128,6 @@ async def follow(script: list[Step], kubeconfig: Path) -> None:
 
 
 @given(st.lists(steps, max_size=25))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, suppress=[HealthCheck.function_scoped_fixture])
 def test_any_interleaving_ends_in_the_servers_state(tmp_path: Path, script: list[Step]) -> None:
     asyncio.run(follow(script, tmp_path / "kubeconfig"))

@@ -1,7 +1,7 @@
 """One plan for a whole pod: what no scheduler placed, what one did, and what changes between two containers."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.errors import CapacityError
@@ -12,6 +12,7 @@ from deviceplugin.model.pod_request import PodRequest, pod_request
 from deviceplugin.model.request import Request
 from deviceplugin.placement.node_state import NodeState, node_state
 from deviceplugin.placement.occupancy import occupied
+from tests.examples import examples
 from tests.kubelet.makers import inventory, pod
 
 POLICY = "tencent.com/vcuda-gpu-policy"
@@ -126,7 +127,7 @@ sizes = st.tuples(st.integers(1, 100), st.integers(1, 64)) | st.sampled_from([(1
 roles = st.sampled_from(["init", "sidecar", "app"])
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     containers=st.lists(st.tuples(roles, sizes), min_size=1, max_size=4),
     others=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 60), st.integers(1, 40)), max_size=4),

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from deviceplugin.agent.pod_annotations import corrections
@@ -34,6 +34,7 @@ from deviceplugin.model.pod_request import pod_request
 from deviceplugin.placement.node_state import node_state
 from deviceplugin.placement.pod import place_pod
 from sandbox.kubelet import Kubelet, KubeletOptions
+from tests.examples import examples
 from tests.kubelet.makers import inventory
 from tests.kubelet.station import ENDED, NAMES, Json, Station, pod_json
 
@@ -257,7 +258,7 @@ CROSSING: list[Step] = [
 
 
 @pytest.mark.timeout(300)
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(15, suppress=list(HealthCheck))
 @example(CROSSING)
 @example([("bind", [1, 1]), ("bind elsewhere", ([1], False)), ("arrive", 1), ("arrive and crash", 2)])
 @given(st.lists(steps, min_size=3, max_size=12))

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import hypothesis.strategies as st
-from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from deviceplugin.errors import CapacityError
@@ -25,6 +24,7 @@ from deviceplugin.model.pod import ContainerState, Pod
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import Resource
 from deviceplugin.placement.occupancy import snapshot_for
+from tests.examples import examples
 from tests.ledger.crash.scenario import JOURNAL
 from tests.ledger.makers import claimant, grant, inventory, open_ledger, pod
 from tests.ledger.test_rebuild import recorded
@@ -243,6 +243,4 @@ class NodeMachine(RuleBasedStateMachine):
 
 
 TestNode = NodeMachine.TestCase
-TestNode.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestNode.settings = examples(100, steps=40)

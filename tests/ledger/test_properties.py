@@ -9,7 +9,6 @@ import tempfile
 from pathlib import Path
 
 import hypothesis.strategies as st
-from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from deviceplugin.errors import CapacityError, LedgerError, OwnershipError
@@ -20,6 +19,7 @@ from deviceplugin.ledger.scan import scan
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.units import CORES_PER_GPU, Resource
 from deviceplugin.placement.occupancy import snapshot_for
+from tests.examples import examples
 from tests.ledger.crash.scenario import JOURNAL
 from tests.ledger.makers import BLOCKS, claimant, grant, inventory, open_journal
 
@@ -203,6 +203,4 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(
-    max_examples=120, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestLedger.settings = examples(120, steps=30)

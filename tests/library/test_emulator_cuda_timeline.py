@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.library.timeline import NEVER, Timeline, build
 
 _MS = 1_000_000
@@ -55,7 +56,7 @@ _ARRIVALS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(arrivals=_ARRIVALS, rest=st.integers(0, 400 * _MS))
 def test_each_process_gets_what_processor_sharing_gives_it(
     library: ctypes.CDLL, arrivals: list[Arrival], rest: int
@@ -75,7 +76,7 @@ def test_each_process_gets_what_processor_sharing_gives_it(
     assert timeline.busy == pytest.approx(fluid.busy, abs=slack)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(arrivals=_ARRIVALS, looks=st.lists(st.integers(1, 5 * _MS), max_size=30))
 def test_work_is_conserved_the_sum_of_progress_is_the_busy_time(
     library: ctypes.CDLL, arrivals: list[Arrival], looks: list[int]
@@ -94,7 +95,7 @@ def test_work_is_conserved_the_sum_of_progress_is_the_busy_time(
     assert timeline.active == 0
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(arrivals=_ARRIVALS)
 def test_the_end_of_work_is_found_again_in_real_time(library: ctypes.CDLL, arrivals: list[Arrival]) -> None:
     """timeline_predict before and timeline_reached after the fact agree where no more work comes."""
@@ -110,7 +111,7 @@ def test_the_end_of_work_is_found_again_in_real_time(library: ctypes.CDLL, arriv
     assert timeline.reached(end) == expected
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(arrivals=_ARRIVALS)
 def test_real_time_of_v_never_runs_backwards(library: ctypes.CDLL, arrivals: list[Arrival]) -> None:
     timeline, now = Timeline(library), 0
@@ -217,7 +218,7 @@ def test_samples_of_a_gpu_that_rests_are_empty(library: ctypes.CDLL) -> None:
     assert timeline.sampled(None, 100 * _SAMPLE, 6) == 0
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(arrivals=_ARRIVALS, steps=st.lists(st.integers(1, 3 * _MS), min_size=1, max_size=50))
 def test_looking_often_changes_nothing(library: ctypes.CDLL, arrivals: list[Arrival], steps: list[int]) -> None:
     often, once = Timeline(library), Timeline(library)

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -19,6 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.examples import examples
 from tests.library.machine import Machine
 from tests.library.memory_client import (
     CAPACITY,
@@ -239,11 +240,5 @@ class Allocations(RuleBasedStateMachine):
 @pytest.mark.parametrize("steps", [30])
 def test_no_sequence_of_calls_loses_or_invents_memory(build: Path, steps: int) -> None:
     Allocations.build = build
-    profile = settings(
-        max_examples=25,
-        stateful_step_count=steps,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        database=None,
-    )
+    profile = examples(25, steps=steps, suppress=list(HealthCheck))
     run_state_machine_as_test(Allocations, settings=profile)

@@ -4,9 +4,10 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.library.machine import PROFILES, Machine, Profile, shipped
 
 Json = Any  # a part of a profile, right or wrong
@@ -145,7 +146,7 @@ def _places(value: Json) -> list[tuple[Json, Json]]:
     return [place for key in keys for place in [(value, key), *_places(value[key])]]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_spoilt_profile_is_right_or_refused_and_never_worse(sanitized_machine: Machine, data: st.DataObject) -> None:
     profile = shipped(data.draw(st.sampled_from(sorted(path.stem for path in PROFILES.glob("*.json")))))

@@ -1,9 +1,10 @@
 """The limiter on a simulated clock: workloads, containers that share a GPU, processes that share a container."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.library.compute import Simulation, build_simulation
 
 FIVE = ("small", "medium", "gemm", "step", "graph")
@@ -133,7 +134,7 @@ WORKLOADS = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     limits=st.lists(st.integers(2, 97), min_size=1, max_size=4).filter(lambda limits: sum(limits) <= 100),
     workloads=st.lists(st.lists(WORKLOADS, min_size=1, max_size=3), min_size=4, max_size=4),

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.library.compute import MS, SECOND, WHOLE, build_parts
 
 START = 10 * SECOND
@@ -117,7 +118,7 @@ def test_words_that_were_written_over_do_not_last(half: Budget, balance: int, re
     assert half.available(START + 1300 * SECOND) == half.cap
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     rate=st.integers(1000, 99000),
     steps=st.lists(
@@ -155,7 +156,7 @@ def test_grants_no_more_than_the_limit_and_the_cap(
 # ---- cover ----
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 40)), max_size=40))
 def test_parts_are_what_was_in_no_stretch_before(parts: ctypes.CDLL, stretches: list[tuple[int, int]]) -> None:
     cover = ctypes.c_void_p(parts.access_cover())
@@ -199,7 +200,7 @@ def laid_out(gaps: list[tuple[int, int]]) -> list[Stretch]:
     return out
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(lanes, min_size=4, max_size=4), st.integers(1, 200), st.integers(1, 100))
 def test_a_stretch_is_divided_by_who_was_there(
     parts: ctypes.CDLL, slots: list[list[tuple[int, int]]], start: int, length: int
@@ -313,7 +314,7 @@ def test_what_nobody_wants_is_lent(
     assert rates(parts, containers) == [pytest.approx(1000 * rate, abs=2) for rate in expected]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.lists(st.tuples(st.integers(1, 60), st.integers(0, 100), st.booleans()), min_size=1, max_size=12).filter(
         lambda containers: sum(cores for cores, _, _ in containers) <= 100
@@ -360,7 +361,7 @@ def test_what_is_destroyed_is_unknown_again(parts: ctypes.CDLL) -> None:
     parts.access_free(made)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(first=st.integers(1, 10 * SECOND), then=st.integers(1, 10 * SECOND))
 def test_one_sample_moves_little_and_many_all_the_way(parts: ctypes.CDLL, first: int, then: int) -> None:
     made = ctypes.c_void_p(parts.access_estimates())

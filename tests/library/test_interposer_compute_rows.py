@@ -7,13 +7,14 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.container import activity
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
+from tests.examples import examples
 from tests.library.compute import MS, SECOND, Simulation, build_parts, build_rows, build_simulation
 
 pytestmark = pytest.mark.timeout(170)  # the first test builds with sanitizers
@@ -106,7 +107,7 @@ def test_a_stretch_is_believed_if_it_can_have_been_measured(
 # ---- what a row may claim ----
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     rate=st.integers(0, 100_000),
     stretches=st.lists(st.tuples(st.integers(1, 3 * SECOND), st.integers(1, 10), st.floats(0, 1)), max_size=150),

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from deviceplugin.container import region
+from tests.examples import examples
 from tests.library.compiler import MEMORY_ERRORS_FATAL, SHARED, compiled
 from tests.library.interposed import GRANT
 from tests.library.machine import LIBRARY
@@ -141,7 +142,7 @@ class Ledger(RuleBasedStateMachine):
 
 def test_the_ledger_against_a_model(library: ctypes.CDLL) -> None:
     Ledger.library = library
-    run_state_machine_as_test(Ledger, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))
+    run_state_machine_as_test(Ledger, settings=examples(60, steps=40))
 
 
 def test_a_reservation_that_stays_is_waited_for_a_while_and_the_dead_are_looked_for(library: ctypes.CDLL) -> None:

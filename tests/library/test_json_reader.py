@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+
+from tests.examples import examples
 
 Json = Any  # whatever a document may hold
 
 _MAX_DEPTH = 16
 _WHOLE = range(-(1 << 63), 1 << 63)
-_RELAXED = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+_RELAXED = examples(300, suppress=[HealthCheck.function_scoped_fixture])
 
 
 class Reader:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.model.allocation import ContainerRole
@@ -91,7 +91,6 @@ def test_without_gpus_or_driver_the_picture_is_a_sentence() -> None:
     assert draw(NodePicture("n", empty)) == "n: this node has no GPU\n"
 
 
-@settings(deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 1000), st.integers(2, 40))
 def test_a_bar_is_empty_only_for_nothing_and_full_only_for_all(part: int, whole: int, cells: int) -> None:
     bar = BOXES.bar(part, whole, cells)
@@ -100,7 +99,6 @@ def test_a_bar_is_empty_only_for_nothing_and_full_only_for_all(part: int, whole:
     assert (bar == "█" * cells) == (part >= whole)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 40), st.data())
 def test_every_gpu_stands_in_the_picture_once_and_so_does_every_owner_on_each_of_its_gpus(
     count: int, data: st.DataObject

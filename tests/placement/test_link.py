@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from deviceplugin.model.gpu import ComputeMode
@@ -14,6 +14,7 @@ from deviceplugin.model.topology import Link, Topology, TopologyNode
 from deviceplugin.placement.place import place
 from deviceplugin.placement.snapshot import GpuView, Snapshot
 from deviceplugin.placement.subset_search import greedy
+from tests.examples import examples
 from tests.placement.nodes import (
     ALL_LINKS,
     APART,
@@ -72,7 +73,7 @@ def rank(node: Snapshot, minors: tuple[int, ...]) -> tuple[object, ...]:
     )
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(node=snapshots(at_least=2, at_most=8), size=st.integers(2, 6), blocks=st.sampled_from([0, 64, 65]))
 def test_no_set_ranks_before_the_chosen_one(node: Snapshot, size: int, blocks: int) -> None:
     fitting = sorted(view.gpu.minor for view in node.gpus if usable(view) and view.gpu.blocks >= blocks)
@@ -90,7 +91,7 @@ def test_the_total_distance_is_the_smallest_there_is_on_16_gpus(shape: Shape, si
     assert total(node.topology, chosen(size, node)) == least
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(seed=st.integers(0, 1 << 32), values=st.lists(st.sampled_from(ALL_LINKS), min_size=2, max_size=8))
 @example(seed=1, values=list(ALL_LINKS))
 def test_eight_of_16_are_the_closest_whatever_the_links(seed: int, values: list[Link]) -> None:

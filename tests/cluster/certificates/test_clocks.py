@@ -4,7 +4,7 @@ import asyncio
 import datetime as dt
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.certificates.keeper import Keeper
@@ -13,6 +13,7 @@ from deviceplugin.cluster.certificates.making import make_authority, make_certif
 from deviceplugin.cluster.certificates.pair import Pair, is_good, read_chain, signed
 from deviceplugin.errors import ConfigError
 from tests.cluster.certificates.test_keeper import DAY, RULES, START, Scene
+from tests.examples import examples
 
 
 def is_believed(scene: Scene, shown: Pair) -> bool:
@@ -76,7 +77,7 @@ _steps = st.tuples(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.lists(_steps, min_size=1, max_size=6))
 def test_whatever_happens_after_two_rounds_of_a_leader_and_one_of_the_other_both_are_believed(
     steps: list[tuple[int, int, str]],

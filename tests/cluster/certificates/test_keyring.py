@@ -4,7 +4,7 @@ import datetime as dt
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.certificates.keyring import (
@@ -19,6 +19,7 @@ from deviceplugin.cluster.certificates.keyring import (
 )
 from deviceplugin.cluster.certificates.pair import names_of, read_chain, read_pair
 from deviceplugin.errors import ParseError
+from tests.examples import examples
 
 DAY = dt.timedelta(days=1)
 START = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
@@ -117,7 +118,7 @@ def test_a_key_is_in_no_representation(keyring: Keyring) -> None:
     assert "PRIVATE" not in repr(keyring)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=12))
 def test_whatever_the_rounds_are_what_is_shown_is_good_and_trusted_by_the_bundle_before_it(waits: list[int]) -> None:
     """Rounds at any distance below a third of the shortest life apart."""

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.extender.extender import Extender
@@ -13,6 +13,7 @@ from deviceplugin.model.allocation import ContainerRole, PodUid
 from deviceplugin.model.cluster_pod import ClusterPod
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.makers import allocated, ask, ask_room, bound, node, on_gpu, pod
+from tests.examples import examples
 
 
 def runs(extender: Extender, name: str, at: int, cores: int, *, priority: int = 0) -> ClusterPod:
@@ -129,7 +130,7 @@ async def test_every_answer_is_one_that_kube_scheduler_takes(extender: Extender,
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_what_is_proposed_makes_room_breaks_no_more_than_is_said_and_spares_whom_it_can(data: st.DataObject) -> None:
     extender = Extender(MemoryApi(), clock=lambda: 0.0)
     extender.put_node(node("a", 2))

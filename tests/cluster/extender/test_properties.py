@@ -10,7 +10,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -24,6 +24,7 @@ from deviceplugin.placement.occupancy import occupied
 from tests.cluster.extender.api import Fate
 from tests.cluster.extender.cluster import BLOCKS, Cluster, described, fits, written
 from tests.cluster.extender.makers import NAMES, allocated, ask, deleting, ended, node, order, pod, refused
+from tests.examples import examples
 
 NODES = ("a", "b")
 GANG = Gang("d", "g")
@@ -378,4 +379,4 @@ class Scheduling(RuleBasedStateMachine):
 
 TestScheduling = pytest.mark.timeout(300)(Scheduling.TestCase)
 _PHASES = [Phase.explicit, Phase.reuse, Phase.generate, *([] if os.environ.get("VCUDA_NO_SHRINK") else [Phase.shrink])]
-TestScheduling.settings = settings(max_examples=1000, stateful_step_count=40, deadline=None, phases=_PHASES)
+TestScheduling.settings = examples(1000, steps=40, phases=_PHASES)

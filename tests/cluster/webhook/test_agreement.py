@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.webhook.conditions import (
@@ -22,6 +22,7 @@ from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.units import ResourceNames
 from tests.cluster.webhook.expressions import Compiled, annotation_maps, real_pods
 from tests.cluster.webhook.makers import A100S, CORE, GPU, HAMI, MARKED, SETTINGS, gpu_pod
+from tests.examples import examples
 
 CHOSEN = {
     "no HAMi": replace(SETTINGS, hide_gpus=True),
@@ -56,7 +57,7 @@ def _is_named(pod: Json, chosen: WebhookSettings) -> bool:
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(pod=real_pods)
 @example(pod=gpu_pod({GPU: "1"}))
 @example(pod=gpu_pod({GPU: "1"}, {"nvidia.com/use-gputype": "A100"}))
@@ -88,7 +89,7 @@ def _object(written: dict[str, str] | None) -> Json:
     return {"metadata": {"name": "p"} if written is None else {"name": "p", "annotations": written}}
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.none() | annotation_maps, st.none() | annotation_maps, st.booleans())
 def test_the_policy_names_exactly_the_annotations_of_ours_that_differ(
     before: dict[str, str] | None, after: dict[str, str] | None, creates: bool

@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonpatch
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.webhook.pod_json import Json
@@ -28,6 +28,7 @@ from tests.cluster.webhook.makers import (
     response,
     review,
 )
+from tests.examples import examples
 
 EVERYTHING = replace(HAMI, hide_gpus=True, runtime_class="nvidia")
 CHOSEN = st.sampled_from([SETTINGS, MARKED, HAMI, EVERYTHING])
@@ -60,7 +61,7 @@ def spoiled_pods(draw: st.DrawFn) -> Any:
     return found
 
 
-@settings(max_examples=600, deadline=None)
+@examples(600)
 @given(spoiled_pods(), CHOSEN)
 def test_a_spoiled_pod_gets_one_sentence_or_a_patch_after_which_nothing_is_left_to_do(
     given: Any, chosen: WebhookSettings
@@ -97,7 +98,7 @@ _envelopes = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@examples(600)
 @given(_envelopes.map(json.dumps).map(str.encode) | st.binary(max_size=60))
 def test_a_spoiled_envelope_is_a_sentence_for_the_server_or_an_answer(body: bytes) -> None:
     sentence = ""

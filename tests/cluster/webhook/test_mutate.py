@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.webhook.mutate import mutate
@@ -27,6 +27,7 @@ from tests.cluster.webhook.makers import (
     odd_pods,
     pod,
 )
+from tests.examples import examples
 
 UNKNOWN = KnownGpus()
 T4S = KnownGpus(smallest_blocks=64, largest_blocks=64, most=1, models=frozenset({"Tesla T4"}))
@@ -243,7 +244,7 @@ def _or_refusal(given: Json, chosen: WebhookSettings, known: KnownGpus) -> Json 
         return None
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(odd_pods, st.sampled_from([SETTINGS, HAMI, EVERYTHING]), st.sampled_from([A100S, UNKNOWN]))
 def test_mutating_twice_is_mutating_once_and_the_given_pod_stays(
     given: Json, chosen: WebhookSettings, known: KnownGpus

@@ -6,7 +6,7 @@ from typing import Any
 
 import jsonpatch
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.webhook.mutate import mutate
@@ -14,6 +14,7 @@ from deviceplugin.cluster.webhook.patch import difference, escaped
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.errors import VcudaError
 from tests.cluster.webhook.makers import A100S, HAMI, odd_pods
+from tests.examples import examples
 
 _keys = st.sampled_from(["a", "b", "x/y", "m~n", "", "~1", "0"])
 values = st.recursive(
@@ -27,7 +28,7 @@ def patched(before: Any, operations: list[Json]) -> Any:
     return jsonpatch.apply_patch(copy.deepcopy(before), operations)
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.dictionaries(_keys, values, max_size=4), st.dictionaries(_keys, values, max_size=4))
 def test_a_patch_applied_gives_what_was_wanted(before: Json, after: Json) -> None:
     operations = list(difference(before, after))
@@ -36,7 +37,7 @@ def test_a_patch_applied_gives_what_was_wanted(before: Json, after: Json) -> Non
     assert list(difference(after, copy.deepcopy(after))) == []
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(odd_pods)
 def test_a_patch_of_a_pod_gives_the_mutated_pod(pod: Json) -> None:
     try:

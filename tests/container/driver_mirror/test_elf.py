@@ -4,12 +4,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from deviceplugin.container.driver_mirror.elf import Elf, Machine, is_elf, read_elf
 from deviceplugin.errors import ParseError
 from sandbox.elf_file import MACHINES, elf_object
+from tests.examples import examples
 
 ENDLESS = Path(__file__).parents[1] / "fuzz/corpus/elf/endless-segments"
 NAMES = {
@@ -92,13 +93,13 @@ def check_garbage(path: Path, data: bytes) -> None:
 
 
 @given(st.binary(max_size=400), st.booleans())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(suppress=[HealthCheck.function_scoped_fixture])
 def test_garbage_is_a_sentence(tmp_path: Path, data: bytes, marked: bool) -> None:
     check_garbage(tmp_path / "x", b"\x7fELF\x02\x01\x01" + data if marked else data)
 
 
 @given(data=st.data(), bits=st.sampled_from([32, 64]))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@examples(300, suppress=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_object_is_a_sentence_or_an_object(tmp_path: Path, data: st.DataObject, bits: int) -> None:
     content = bytearray(elf_object("libx.so.1", needed=("liba.so.2",), bits=bits, abi=(2, 3, 99)))
     for _ in range(data.draw(st.integers(1, 5))):

@@ -7,12 +7,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from deviceplugin.container.driver_mirror.ldcache import CacheEntry, parse_cache
 from deviceplugin.errors import ParseError
 from sandbox.driver_root import DriverRoot
+from tests.examples import examples
 
 SOURCE = Path("/etc/ld.so.cache")
 LDCONFIG = shutil.which("ldconfig", path="/usr/sbin:/sbin:/usr/bin") or "ldconfig"
@@ -134,7 +135,7 @@ def test_garbage_is_a_sentence_or_entries(head: bytes, rest: bytes) -> None:
 
 
 @given(data=st.data(), form=st.sampled_from(["new", "compat", "old"]))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(suppress=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_real_cache_is_a_sentence_or_entries(root: DriverRoot, data: st.DataObject, form: str) -> None:
     content = bytearray((root.path / f"etc/{form}.cache").read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.extender.cache.pod_hold import Hold, Holding
@@ -23,6 +23,7 @@ from deviceplugin.placement.workload import TaskKind, Workload
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import allocated, ask, bound, deleting, ended, node, on_gpu, order, pod
+from tests.examples import examples
 
 OFFERED = Compute(8_000, 1024 * MIB)
 
@@ -200,7 +201,7 @@ ACTIONS = st.lists(
 
 
 @given(ACTIONS)
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_in_any_order_of_news_what_is_spare_equals_a_recount(
     script: list[tuple[str, str, int, Compute | None]],
 ) -> None:
