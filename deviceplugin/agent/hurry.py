@@ -5,7 +5,7 @@ pods wait for its slots. A pod that does not say yet what it holds is too, but l
 refuses the annotation, hundreds of nodes must not ask it every other second.
 """
 
-from deviceplugin.kube.backoff import Backoff
+from deviceplugin.backoff import Backoff
 
 AGAIN_S = 2.0
 

@@ -1,1 +1,1 @@
-"""The only door to NVML: discovery, health, samples, and the kernel modules behind it."""
+"""The GPUs of this node: NVML, discovery, health, samples, and the kernel modules."""

@@ -38,7 +38,7 @@ class _HealthRow(msgspec.Struct, frozen=True):
     quiet_until: float = 0.0
 
 
-class _File(msgspec.Struct, frozen=True):
+class _CacheFile(msgspec.Struct, frozen=True):
     format: int
     boot_id: str
     driver: Driver
@@ -64,18 +64,18 @@ class InventoryCache:
         self._written = b""
 
     def read(self) -> Remembered | None:
-        """None where there is nothing to be trusted; the log says why."""
+        """None where no file can be trusted; the log says why."""
         if self._path is None or not self._path.exists():
             return None
         try:
             with self._path.open("rb") as stream:
-                file = msgspec.json.decode(stream.read(_LARGEST), type=_File)
+                file = msgspec.json.decode(stream.read(_LARGEST), type=_CacheFile)
             remembered = _remembered(file)
             doubt = self._doubt(file)
         except (OSError, ValueError, msgspec.MsgspecError) as error:
             doubt = str(error)
         if doubt:
-            _log.warning("the inventory cache is not used", path=str(self._path), reason=doubt)
+            _log.warning("inventory_cache_ignored", path=str(self._path), error=doubt)
             return None
         return remembered
 
@@ -90,10 +90,10 @@ class InventoryCache:
             _replace(self._path, data)
             self._written = data
         except OSError as error:
-            _log.warning("the inventory cache could not be written", path=str(self._path), reason=str(error))
+            _log.warning("inventory_cache_write_failed", path=str(self._path), error=str(error))
 
-    def _doubt(self, file: _File) -> str:
-        """Why the file is not to be trusted; empty where it is."""
+    def _doubt(self, file: _CacheFile) -> str:
+        """Why the file cannot be trusted; empty where it can."""
         if file.format != FORMAT:
             return f"format {file.format} is not {FORMAT}"
         if file.boot_id != self._boot_id():
@@ -114,10 +114,10 @@ class InventoryCache:
         return next((word for word in words if word.replace(".", "").isdigit() and word.count(".") >= 1), None)
 
 
-def _file(remembered: Remembered, boot_id: str) -> _File:
+def _file(remembered: Remembered, boot_id: str) -> _CacheFile:
     inventory, quiet = remembered.inventory, remembered.quiet
     uuids = sorted({*inventory.health, *quiet})
-    return _File(
+    return _CacheFile(
         format=FORMAT,
         boot_id=boot_id,
         driver=inventory.driver,
@@ -135,7 +135,7 @@ def _file(remembered: Remembered, boot_id: str) -> _File:
     )
 
 
-def _remembered(file: _File) -> Remembered:
+def _remembered(file: _CacheFile) -> Remembered:
     topology = Topology(
         minors=tuple(gpu.minor for gpu in file.gpus),
         links={(row.one, row.other): Link(level=row.level, nvlinks=row.nvlinks) for row in file.links},

@@ -46,7 +46,7 @@ class NvLinkPeer:
 
 
 @dataclass(frozen=True, slots=True)
-class RunningProcess:
+class GpuProcessMemory:
     """A process on the GPU; 0 bytes where NVML does not say."""
 
     pid: int
@@ -171,13 +171,13 @@ class Device:
         rates = self._may("nvmlDeviceGetUtilizationRates")
         return 0 if rates is None else min(100, int(rates.gpu))
 
-    def processes(self) -> tuple[RunningProcess, ...]:
+    def processes(self) -> tuple[GpuProcessMemory, ...]:
         """Compute (MPS clients too) and graphics processes; one with several contexts is listed so often, here once."""
         memory: dict[int, int] = {}
         for kind in ("Compute", "Graphics", "MPSCompute"):
             for found in self._processes(kind):
                 memory[int(found.pid)] = max(memory.get(int(found.pid), 0), int(found.usedGpuMemory or 0))
-        return tuple(RunningProcess(pid=pid, memory_bytes=memory[pid]) for pid in sorted(memory))
+        return tuple(GpuProcessMemory(pid=pid, memory_bytes=memory[pid]) for pid in sorted(memory))
 
     def _processes(self, kind: str) -> Answer:
         """The third form came with driver 510; the unversioned names of pynvml refuse older drivers altogether."""

@@ -1,8 +1,8 @@
 """Which GPUs this node has: one pass over NVML.
 
 In: an open `Nvml`, the inventory known from before (the cache, or the last pass), sysfs. Out: a `Discovery`: the GPUs,
-their links, the devices to ask further, and why some are ill. Not here: how they fare from now on (`health`).
-Invariant: one GPU that fails never spoils the others. Where its identity is known it stays, as ill; else it is left
+their links, the devices to ask further, and why some are unhealthy. Not here: their health from now on (`health`).
+Invariant: one GPU that fails never affects the others. Where its identity is known it stays, unhealthy; else it is left
 out, with a note.
 """
 
@@ -32,6 +32,11 @@ class Discovery:
     failed: Mapping[GpuUuid, str]
     counted: int
     notes: tuple[str, ...]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every GPU answered: those that NVML counts, and those that were known before."""
+        return not self.failed and len(self.devices) == self.counted
 
 
 def discover(nvml: Nvml, *, known: Inventory | None = None, sys_root: Path = Path("/sys")) -> Discovery:
@@ -92,7 +97,7 @@ def _numa(device: Device, sys_root: Path, bus_id: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """GPUs that are known and did not answer, with the reasons, and what became of the others."""
+    """GPUs that are known and did not answer, with the reasons, and notes about those that were dropped."""
 
     gpus: tuple[Gpu, ...]
     failed: Mapping[GpuUuid, str]
@@ -100,7 +105,7 @@ class Absent:
 
 
 def absent_gpus(present: Sequence[Gpu], silent: Mapping[int, NvmlCallError], known: Sequence[Gpu]) -> Absent:
-    """`silent` by index: what NVML said of a GPU that it counts and that did not answer."""
+    """`silent` by index: the error for a GPU that NVML counts and that did not answer."""
     here = {gpu.uuid for gpu in present}
     unseen = [gpu for gpu in known if gpu.uuid not in here]
     elsewhere = not silent and here and len(unseen) == len(known)

@@ -2,7 +2,7 @@
 
 In: the devices that answer. Out: `GpuEvent` values, each with its GPU where NVML says which. Not here: what they mean
 (`xid`, `health`). The wait is a millisecond: the NVML thread serves everyone, and the driver queues events between two
-looks. Invariant: an event whose GPU is not known names none, and so can never condemn all of them.
+readings. Invariant: an event whose GPU is not known makes no GPU unhealthy.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ class EventSet:
         return frozenset(self._by_address.values())
 
     def drain(self) -> tuple[GpuEvent, ...]:
-        """Every event since the last look; NvmlCallError where waiting itself fails."""
+        """Every event since the last reading; NvmlCallError where waiting itself fails."""
         events: list[GpuEvent] = []
         while self._by_address and len(events) < _MOST_AT_ONCE:
             try:
@@ -69,7 +69,7 @@ class EventSet:
             try:
                 self._nvml.required("nvmlEventSetFree", self._set)
             except NvmlCallError as error:
-                _log.debug("an event set could not be freed", reason=error.message)
+                _log.debug("event_set_free_failed", error=error.message)
         self._set = None
         self._by_address.clear()
 
@@ -83,7 +83,7 @@ class EventSet:
         except NvmlCallError as error:
             if error.code in STALE:
                 raise
-            _log.warning("a GPU gives no events; its health is judged by its answers alone", reason=error.message)
+            _log.warning("gpu_events_unavailable", gpu=uuid, error=error.message)
 
     def _read(self, data: Answer) -> GpuEvent | None:
         kind = int(data.eventType)

@@ -1,14 +1,14 @@
 """When a GPU counts as unhealthy, and when it is trusted again. Pure: the clock is an argument.
 
-In: probes that pass or fail, critical events, a driver that was loaded anew. Out: the `Health` of each GPU. Not here:
-asking (`sampling`, `events`) and telling (`node`).
+In: probes that pass or fail, critical events, a driver that was loaded again. Out: the `Health` of each GPU. Not here:
+asking (`sampling`, `events`) and publishing (`state`).
 
 Two things make a GPU unhealthy, each with its own way back:
  - it does not answer (lost, vanished, needs a reset): at once where NVML leaves no doubt, after `failures` failures in
-   a row where it may be passing. Back after `passes` good probes in a row.
+   a row where the failure may pass. Back after `passes` good probes in a row.
  - a critical event (XID, double-bit ECC error). Back after a quiet period without another one, and good probes, and no
    recovery action that the driver still asks for. Each further event within a day doubles the quiet period, so that a
-   faulty card is tried ever more seldom. Loading the driver anew resets the GPU and ends the quiet period.
+   faulty GPU is tried less and less often. Loading the driver again resets the GPU and ends the quiet period.
 """
 
 import math

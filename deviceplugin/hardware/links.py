@@ -1,7 +1,7 @@
-"""How each pair of GPUs is joined, as NVML tells: the PCIe level of every pair and the NVLinks between them.
+"""How each pair of GPUs is joined, as NVML says: the PCIe level of every pair and the NVLinks between them.
 
-In: the devices of one discovery. Out: a `Topology`. Not here: its text forms (`matrix`). Asking is O(n^2), so it is
-done once at a discovery. Invariant: a GPU that fails a question loses its own links and nobody else's.
+In: the devices of one discovery. Out: a `Topology`. Not here: its text forms (`simulate.topology_matrix`). Asking is
+O(n^2), so it is done once at a discovery. Invariant: a GPU that fails a question loses its own links and nobody else's.
 """
 
 from collections import Counter
@@ -58,7 +58,7 @@ def _known_link(one: Gpu, other: Gpu, known: Inventory | None) -> Link:
 
 def _wires(device: Device, places: frozenset[str]) -> _Wires:
     none: tuple[NvLinkPeer, ...] = ()
-    peers = _unless_ill(device.nvlink_peers, otherwise=none)
+    peers = _unless_failed(device.nvlink_peers, otherwise=none)
     direct = Counter(peer.bus_id for peer in peers if peer.bus_id in places)
     return _Wires(direct=direct, switches=Counter(peer.bus_id for peer in peers if _into_switch(peer, places)))
 
@@ -70,7 +70,7 @@ def _into_switch(peer: NvLinkPeer, places: frozenset[str]) -> bool:
 
 
 def _link(one: _End, other: _End) -> Link:
-    level = _unless_ill(lambda: one.device.ancestor(other.device), otherwise=None)
+    level = _unless_failed(lambda: one.device.ancestor(other.device), otherwise=None)
     return Link(level=level, nvlinks=_direct(one, other) + _switched(one, other))
 
 
@@ -83,13 +83,13 @@ def _switched(one: _End, other: _End) -> int:
     ones, others = one.wires.switches, other.wires.switches
     if not ones or not others:
         return 0
-    if _unless_ill(lambda: one.device.reaches_by_nvlink(other.device), otherwise=None) is False:
+    if _unless_failed(lambda: one.device.reaches_by_nvlink(other.device), otherwise=None) is False:
         return 0
     shared = (ones.keys() & others.keys()) or (ones.keys() | others.keys())
     return min(sum(wires.get(switch, 0) for switch in shared) for wires in (ones, others))
 
 
-def _unless_ill(question: Callable[[], T], *, otherwise: T) -> T:
+def _unless_failed(question: Callable[[], T], *, otherwise: T) -> T:
     try:
         return question()
     except NvmlCallError as error:

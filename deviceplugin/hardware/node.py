@@ -12,20 +12,19 @@ from functools import partial
 
 import structlog
 
+from deviceplugin.backoff import Backoff, no_jitter
 from deviceplugin.errors import DriverMissingError, HardwareError, NvmlCallError
 from deviceplugin.hardware import pci
-from deviceplugin.hardware.backoff import Backoff
 from deviceplugin.hardware.cache import InventoryCache, Remembered
-from deviceplugin.hardware.changes import Announcer, InventoryChange, Subscription
-from deviceplugin.hardware.library import Library
 from deviceplugin.hardware.modules import load_modules
 from deviceplugin.hardware.nvml import STALE, Nvml
-from deviceplugin.hardware.nvml_executor import Door
+from deviceplugin.hardware.nvml_executor import NvmlExecutor
+from deviceplugin.hardware.nvml_library import NvmlLibrary
 from deviceplugin.hardware.options import HardwareOptions
 from deviceplugin.hardware.sampling import Sampler
 from deviceplugin.hardware.schedule import Schedule
-from deviceplugin.hardware.session import Session, Survey
-from deviceplugin.hardware.state import NodeState
+from deviceplugin.hardware.session import GpuSurvey, Session
+from deviceplugin.hardware.state import Announcer, HardwareState, InventoryChange, Subscription
 from deviceplugin.model.gpu import GpuSample, GpuUuid, Inventory
 
 _log = structlog.get_logger("vcuda.hardware")
@@ -38,9 +37,9 @@ class Hardware:
 
     def __init__(self, options: HardwareOptions) -> None:
         self._options = options
-        self._door = Door(Nvml(Library(path=options.library, root=options.driver_root)))
+        self._executor = NvmlExecutor(Nvml(NvmlLibrary(path=options.library, root=options.driver_root)))
         self._cache = InventoryCache(options.cache_path, proc_root=options.proc_root)
-        self._state = NodeState(rules=options.recovery, xids=options.xids)
+        self._state = HardwareState(rules=options.recovery, xids=options.xids)
         self._sampler = Sampler(period_s=options.sample_period_s)
         self._schedule = Schedule(options)
         self._announcer = Announcer()
@@ -49,7 +48,6 @@ class Hardware:
         self._driver_left = False
         self._said: set[str] = set()
         self._kept: Remembered | None = None
-        self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -70,24 +68,19 @@ class Hardware:
     @property
     def answers(self) -> bool:
         """The driver itself has answered, and not only the cache, and it does not hang."""
-        return self._session is not None and self._door.stuck_for == 0.0
+        return self._session is not None and self._executor.stuck_for == 0.0
 
     def subscribe(self) -> Subscription:
         """Every change from now on."""
         return self._announcer.subscribe()
-
-    def rediscover(self) -> None:
-        """Asks for a whole new discovery, soon; what it finds comes as a change."""
-        self._schedule.open_at_once()
-        self._wake.set()
 
     async def start(self) -> None:
         """Comes back with an inventory: at once where the cache has one, else when the driver has answered."""
         remembered = await asyncio.to_thread(self._cache.read)
         if remembered is not None:
             self._state.adopt(remembered)
-            self._state.settle()
-            _log.info("the inventory is known from before the restart", gpus=len(remembered.inventory.gpus))
+            self._state.publish()
+            _log.info("inventory_restored", gpus=len(remembered.inventory.gpus))
         else:
             await self._first_contact()
         self._task = asyncio.create_task(self._watch(), name="hardware")
@@ -100,18 +93,18 @@ class Hardware:
             self._task = None
             await self._keep()
         self._announcer.end()
-        await self._door.close()
+        await self._executor.close()
 
     async def _first_contact(self) -> None:
-        backoff = Backoff(first=self._options.retry_first_s, most=self._options.retry_most_s)
+        backoff = Backoff(first=self._options.retry_first_s, most=self._options.retry_most_s, jitter=no_jitter)
         while True:
             try:
                 await self._open()
             except HardwareError as error:
                 if not self._options.wait_for_driver:
                     raise
-                self._say("waiting for the NVIDIA driver", error.message, topic=type(error).__name__)
-                await asyncio.sleep(backoff.delay())
+                self._say("waiting_for_driver", error.message, topic=type(error).__name__)
+                await asyncio.sleep(backoff.next())
             else:
                 return
 
@@ -120,28 +113,19 @@ class Hardware:
             try:
                 await self._turn()
             except Exception:
-                _log.exception("watching the GPUs failed by a defect of the agent")
+                _log.exception("hardware_watch_failed")
                 self._session = None
                 self._schedule.failed(time.monotonic())
-            await self._pause()
-
-    async def _pause(self) -> None:
-        pause = self._schedule.pause(time.monotonic(), is_open=self._session is not None)
-        try:
-            async with asyncio.timeout(pause):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
-        self._wake.clear()
+            await asyncio.sleep(self._schedule.pause(time.monotonic(), is_open=self._session is not None))
 
     async def _turn(self) -> None:
         try:
             if self._schedule.must_open(time.monotonic()):
                 await self._open()
             if self._session is not None:
-                await self._look(self._session)
+                await self._read(self._session)
         except HardwareError as error:
-            await self._trouble(error)
+            await self._failed(error)
 
     async def _open(self) -> None:
         """Everything from the kernel modules to a discovery; without a driver it raises."""
@@ -153,63 +137,63 @@ class Hardware:
             known=self._state.inventory,
             sampler=self._sampler,
             sys_root=options.sys_root,
-            new_library=self._driver_left,  # the mapped library stays of the old version for ever
+            new_library=self._driver_left,  # a mapped library keeps the old version
         )
         bound = await asyncio.to_thread(pci.gpus_of_driver, options.sys_root)
         try:
-            session = await self._door.run(begin, what="discovering the GPUs", budget=options.open_budget_s)
+            session = await self._executor.run(begin, what="discovering the GPUs", budget=options.open_budget_s)
         except HardwareError as error:
             self._driver_left |= isinstance(error, DriverMissingError) or _code(error) in STALE
             raise
         self._session, self._bound = session, bound
         for note in session.discovery.notes:
-            self._say("discovery", note, topic=note)
+            self._say("discovery_note", note, topic=note)
         self._state.discovered(session.discovery, driver_reloaded=self._driver_left)
         self._driver_left = False
-        self._schedule.opened(everything=not session.discovery.failed)
-        await self._settle()
+        self._schedule.opened(everything=session.discovery.is_complete)
+        await self._publish()
 
-    async def _look(self, session: Session) -> None:
+    async def _read(self, session: Session) -> None:
         now = time.monotonic()
         due = self._schedule.due(now)
-        look = await self._door.run(
-            lambda _nvml: session.look(listen=due.listen, sample=due.sample, survey=due.survey),
+        report = await self._executor.run(
+            lambda _nvml: session.read(listen=due.listen, sample=due.sample, survey=due.survey),
             what="reading the GPUs",
             budget=self._options.call_budget_s,
         )
-        self._state.looked(look, now=now)
-        deaf, events = bool(look.deaf), bool(look.events)
-        self._schedule.looked(now, due, deaf=deaf, events=events, lost=self._state.lost)
-        if look.deaf:
-            self._say("NVML's events cannot be read; it is tried again", look.deaf, topic="events")
-        elif due.listen and not self._state.lost:
+        self._state.apply(report, now=now)
+        lost = self._state.lost or not session.discovery.is_complete
+        self._schedule.answered(now, due, deaf=bool(report.deaf), events=bool(report.events), lost=lost)
+        if report.deaf:
+            self._say("nvml_events_failed", report.deaf, topic="events")
+        elif due.listen and not lost:
             self._said.clear()
-        if look.survey is not None and await self._is_new_hardware(look.survey, session):
+        if report.survey is not None and await self._is_new_hardware(report.survey, session):
             self._schedule.open_at_once()
-        await self._settle()
+        await self._publish()
 
-    async def _is_new_hardware(self, survey: Survey, session: Session) -> bool:
+    async def _is_new_hardware(self, survey: GpuSurvey, session: Session) -> bool:
         bound = await asyncio.to_thread(pci.gpus_of_driver, self._options.sys_root)
         return bound != self._bound or survey.counted != session.discovery.counted
 
-    async def _trouble(self, error: HardwareError) -> None:
-        """The driver as a whole fails; a single GPU's troubles never come here."""
+    async def _failed(self, error: HardwareError) -> None:
+        """The driver as a whole fails; the failure of a single GPU never comes here."""
         now = time.monotonic()
         was_open, self._session = self._session is not None, None
         self._driver_left |= _code(error) in STALE
         if was_open and _code(error) in STALE and self._schedule.went_stale():
-            _log.info("NVML is opened again", reason=error.message)
+            _log.info("nvml_reopened", error=error.message)
             return
-        if self._door.stuck_for:
+        if self._executor.stuck_for:
             self._schedule.open_in(now, _STUCK_PERIOD_S)
-            if self._door.stuck_for > self._options.hang_s:
+            if self._executor.stuck_for > self._options.hang_s:
                 self._state.driver_hangs()
         else:
             self._schedule.failed(now)
             if isinstance(error, DriverMissingError | NvmlCallError):
                 self._state.driver_gone(_phrase(error))
-        self._say("the NVIDIA driver is in trouble; it is tried again", error.message, topic=type(error).__name__)
-        await self._settle()
+        self._say("driver_failed", error.message, topic=type(error).__name__)
+        await self._publish()
 
     async def _load_modules(self) -> None:
         options = self._options
@@ -217,14 +201,15 @@ class Hardware:
             return
         outcome = await load_modules(options.modules, device_root=options.device_root, sys_root=options.sys_root)
         if not outcome.nothing_to_do:
-            self._say("kernel modules", outcome.sentence, topic="modules")
+            event = "kernel_modules_loaded" if outcome.loaded else "kernel_modules_failed"
+            self._say(event, outcome.sentence, topic="modules")
 
-    async def _settle(self) -> None:
+    async def _publish(self) -> None:
         """Makes the last step visible: to readers, to subscribers, to the next start."""
-        change = self._state.settle()
+        change = self._state.publish()
         if change is not None:
             _report(change)
-            self._announcer.tell(change)
+            self._announcer.publish(change)
         await self._keep()
 
     async def _keep(self) -> None:
@@ -233,11 +218,11 @@ class Hardware:
             await asyncio.to_thread(self._cache.write, remembered)
             self._kept = remembered
 
-    def _say(self, event: str, reason: str, *, topic: str) -> None:
-        """Once for each topic until all is well again: a driver that stays away must not fill the log."""
+    def _say(self, event: str, error: str, *, topic: str) -> None:
+        """Logs each topic once until all is well again: a driver that stays away must not fill the log."""
         if topic not in self._said:
             self._said.add(topic)
-            _log.warning(event, reason=reason)
+            _log.warning(event, error=error)
 
 
 def _code(error: HardwareError) -> int:
@@ -252,9 +237,9 @@ def _report(change: InventoryChange) -> None:
     if change.gpus_changed:
         inventory = change.inventory
         models = sorted({gpu.model for gpu in inventory.gpus})
-        _log.info("GPUs", gpus=len(inventory.gpus), models=models, driver=inventory.driver.version)
+        _log.info("gpus_discovered", gpus=len(inventory.gpus), models=models, driver=inventory.driver.version)
     for one in change.health:
         if one.new.healthy:
-            _log.info("a GPU is healthy again", gpu=one.uuid, was=one.old.reason)
+            _log.info("gpu_healthy", gpu=one.uuid, was=one.old.reason)
         else:
-            _log.warning("a GPU is unhealthy", gpu=one.uuid, reason=one.new.reason)
+            _log.warning("gpu_unhealthy", gpu=one.uuid, error=one.new.reason)

@@ -3,7 +3,7 @@
 In: names of NVML functions and their arguments. Out: their answers, or an `NvmlCallError` whose sentence names the
 function, the GPU, what NVML said and what to do. A function that the driver is too old for, and a question that this
 GPU does not answer, are "unknown" (None), not errors. Not here: what the answers mean (`device`, `events`), and threads
-(`door`): every method runs on the NVML thread. Invariant: NVML is initialised once and kept, because an
+(`nvml_executor`): every method runs on the NVML thread. Invariant: NVML is initialised once and kept, because an
 init/shutdown pair costs more than everything else that is ever asked.
 """
 
@@ -15,7 +15,7 @@ import pynvml
 import structlog
 
 from deviceplugin.errors import DriverMissingError, NvmlCallError
-from deviceplugin.hardware.library import SONAME, Library
+from deviceplugin.hardware.nvml_library import SONAME, NvmlLibrary
 
 _log = structlog.get_logger("vcuda.hardware")
 
@@ -80,9 +80,9 @@ _MISSING = frozenset({Status.DRIVER_NOT_LOADED, Status.LIBRARY_NOT_FOUND})
 class Nvml:
     """The library of one process; `generation` grows with every opening and dates the handles."""
 
-    def __init__(self, library: Library | None = None) -> None:
+    def __init__(self, library: NvmlLibrary | None = None) -> None:
         self.generation = 0
-        self._library = library or Library()
+        self._library = library or NvmlLibrary()
         self._absent: set[str] = set()
         self._open = False
 
@@ -106,17 +106,17 @@ class Nvml:
         self.generation += 1
 
     def close(self) -> None:
-        """Shuts NVML down; what NVML thinks of that no longer matters."""
+        """Shuts NVML down; an error of it no longer matters."""
         if not self._open:
             return
         self._open = False
         try:
             pynvml.nvmlShutdown()
         except pynvml.NVMLError as error:
-            _log.debug("nvml shutdown failed", said=_said(error))
+            _log.debug("nvml_shutdown_failed", error=_said(error))
 
     def forget_library(self) -> None:
-        """Unmaps the library: after an upgrade of the driver the mapped one is of the wrong version for ever."""
+        """Unmaps the library: after an upgrade of the driver the mapped one has the wrong version."""
         self.close()
         if pynvml.nvmlLib is not None:
             _ctypes.dlclose(pynvml.nvmlLib._handle)  # noqa: SLF001 - ctypes has no public way to unload
@@ -152,7 +152,7 @@ class Nvml:
 
     def _remember_absent(self, function: str) -> None:
         self._absent.add(function)
-        _log.info("this driver is too old for a question; its answer counts as unknown", function=function)
+        _log.info("nvml_function_missing", function=function)
 
 
 def _failure(function: str, error: Answer, about: str) -> NvmlCallError:
@@ -164,7 +164,7 @@ def _failure(function: str, error: Answer, about: str) -> NvmlCallError:
 
 
 def _garbled(function: str, about: str) -> NvmlCallError:
-    """A sick card's firmware has given such names; pynvml decodes them strictly."""
+    """The firmware of a broken card has given such names; pynvml decodes them strictly."""
     said = "bytes that are no text"
     return NvmlCallError(f"{function} for {about} gave {said}; update the firmware", code=Status.UNKNOWN, said=said)
 

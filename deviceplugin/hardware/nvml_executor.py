@@ -1,11 +1,12 @@
 """The one thread in which NVML is called, and the way to it from the event loop.
 
-In: jobs, functions that take the `Nvml`. Out: their results, each within a time budget. A driver may hang inside a
-call for ever (a GPU that fell off the bus while the kernel holds its lock): the caller then gets a HardwareError, the
+In: jobs, functions that take the `Nvml`. Out: their results, each within a time budget. A call of
+the driver may never return (a GPU that fell off the bus while the kernel holds its lock): the caller then gets a
+HardwareError, the
 thread counts as stuck, and until it comes back every further job is refused at once instead of piling up behind it.
 Events need no thread of their own: `events` asks for them with a wait of a millisecond between two jobs, so a single
 thread serves all, NVML is never entered twice at once, and nothing blocks a stop.
-Invariant: a job that was given up before it began never runs.
+Invariant: a job that was cancelled before it began never runs.
 """
 
 import asyncio
@@ -31,11 +32,11 @@ class _Job:
     loop: asyncio.AbstractEventLoop
     future: "asyncio.Future[Any]"
     started: float = 0.0
-    given_up: bool = False
+    cancelled: bool = False
     overdue: bool = False
 
 
-class Door:
+class NvmlExecutor:
     """An executor of one daemon thread: a thread that hangs in the kernel must not keep the process from ending."""
 
     def __init__(self, nvml: Nvml) -> None:
@@ -71,7 +72,7 @@ class Door:
         except TimeoutError:
             raise HardwareError(self._overdue(job, budget)) from None
         finally:
-            job.given_up = True
+            job.cancelled = True
 
     async def close(self, *, budget: float = DEFAULT_BUDGET_S) -> None:
         """Lets the thread finish what it does, shut NVML down and end; a stuck thread is left behind."""
@@ -90,7 +91,7 @@ class Door:
 
     def _begin(self, job: _Job) -> bool:
         with self._lock:
-            if job.given_up:
+            if job.cancelled:
                 return False
             job.started = time.monotonic()
             self._current = job
@@ -101,7 +102,7 @@ class Door:
         error: BaseException | None = None
         try:
             result = job.work(self._nvml)
-        except BaseException as caught:  # it belongs to the caller, the thread must live on
+        except BaseException as caught:  # the caller gets it, the thread must go on
             error = caught
         with self._lock:
             self._current = None
@@ -109,7 +110,7 @@ class Door:
 
     def _overdue(self, job: _Job, budget: float) -> str:
         with self._lock:
-            job.given_up = True
+            job.cancelled = True
             job.overdue = self._current is job
         if job.overdue:
             return _stuck_sentence(job.what, job)

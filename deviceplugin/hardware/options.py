@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deviceplugin.hardware.health import RecoveryRules
-from deviceplugin.hardware.library import SYSTEM_ROOT
 from deviceplugin.hardware.modules import ModuleTools
+from deviceplugin.hardware.nvml_library import SYSTEM_ROOT
 from deviceplugin.hardware.xid import XidPolicy
 
 
@@ -23,7 +23,7 @@ class HardwareOptions:
     rescan_period_s: float = 10.0
     wait_for_driver: bool = False
     modules: ModuleTools | None = field(default_factory=ModuleTools)
-    """None: kernel modules are somebody else's business."""
+    """None: the agent loads no kernel modules."""
     xids: XidPolicy = field(default_factory=XidPolicy)
     recovery: RecoveryRules = field(default_factory=RecoveryRules)
     call_budget_s: float = 5.0

@@ -1,4 +1,4 @@
-"""What the kernel says of NVIDIA's PCI devices, without asking the driver.
+"""NVIDIA's PCI devices as the kernel shows them, without asking the driver.
 
 In: the root of sysfs. Out: bus ids of GPUs, NUMA nodes. Not here: whether the driver knows them. Invariant: nothing
 here raises; what cannot be read is not known.

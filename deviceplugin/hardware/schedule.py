@@ -1,14 +1,14 @@
-"""When the GPUs are looked at next, and for what. Pure: the clock is an argument.
+"""When the GPUs are read next, and for what. Pure: the clock is an argument.
 
-Listening for events is due every second at most, samples every sample period, the survey of what changes seldom every
-rescan period. NVML is opened again when it is not open, when something asks for it, and, ever more seldom, while a GPU
-is lost: it may come back under a new handle only.
+In: what each reading gave, and which GPUs are lost. Out: what is due, and how long nothing is. Events are due every
+second at most, samples every sample period, the survey of what changes seldom every rescan period. NVML is opened again
+after a failure, and with growing intervals while a GPU is lost: it may come back under a new handle only.
 """
 
 import math
 from dataclasses import dataclass
 
-from deviceplugin.hardware.backoff import Backoff
+from deviceplugin.backoff import Backoff, no_jitter
 from deviceplugin.hardware.options import HardwareOptions
 
 _LISTEN_PERIOD_S = 1.0
@@ -16,7 +16,7 @@ _LISTEN_PERIOD_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What one look is for."""
+    """What one reading is for."""
 
     listen: bool
     sample: bool
@@ -34,9 +34,9 @@ class Schedule:
         self._listen_at = 0.0
         self._sample_at = 0.0
         self._survey_at = 0.0
-        self._retry = Backoff(first=options.retry_first_s, most=options.retry_most_s)
-        self._search = Backoff(first=options.rescan_period_s, most=30 * options.rescan_period_s)
-        self._deaf = Backoff(first=options.retry_first_s, most=options.retry_most_s)
+        self._retry = Backoff(first=options.retry_first_s, most=options.retry_most_s, jitter=no_jitter)
+        self._search = Backoff(first=options.rescan_period_s, most=30 * options.rescan_period_s, jitter=no_jitter)
+        self._deaf = Backoff(first=options.retry_first_s, most=options.retry_most_s, jitter=no_jitter)
 
     def must_open(self, now: float) -> bool:
         return now >= self._open_at
@@ -57,11 +57,12 @@ class Schedule:
         if everything:
             self._search.reset()
 
-    def looked(self, now: float, due: Due, *, deaf: bool, events: bool, lost: bool) -> None:
+    def answered(self, now: float, due: Due, *, deaf: bool, events: bool, lost: bool) -> None:
+        """NVML answered; `lost`: some GPU did not, so NVML is opened again before long."""
         self._proved = True
         self._retry.reset()
         if deaf:
-            self._listen_at = now + self._deaf.delay()
+            self._listen_at = now + self._deaf.next()
         elif due.listen:
             self._listen_at = now + self._listen_period
             self._deaf.reset()
@@ -75,7 +76,7 @@ class Schedule:
 
     def failed(self, now: float) -> float:
         """NVML could not be opened or asked: how long until it is tried again."""
-        delay = self._retry.delay()
+        delay = self._retry.next()
         self._open_at = now + delay
         return delay
 
@@ -83,7 +84,7 @@ class Schedule:
         self._open_at = 0.0
 
     def went_stale(self) -> bool:
-        """Handles are void: NVML is opened at once, but never twice without a good look in between (False)."""
+        """Handles are void: NVML is opened at once, but never twice without a good reading in between (False)."""
         if self._proved:
             self.open_at_once()
         return self._proved
@@ -96,4 +97,4 @@ class Schedule:
             self._search.reset()
             self._open_at = self._open_at if self._open_at == 0.0 else math.inf
         elif self._open_at == math.inf:
-            self._open_at = now + self._search.delay()
+            self._open_at = now + self._search.next()

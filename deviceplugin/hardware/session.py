@@ -1,8 +1,8 @@
 """NVML between one opening and the next, as the NVML thread sees it: devices, events, samples.
 
-In: an open `Nvml` and what was known before. Out: one `Discovery`, then a `Look` as often as wanted. Not here: threads,
-time, and what follows from a look (`watch`). Invariant: every handle in here is of this session, and the session is
-used on the NVML thread only.
+In: an open `Nvml` and what was known before. Out: one `Discovery`, then a `GpuReport` as often as wanted. Not here:
+threads, time, and what follows from a report (`node`). Invariant: every handle in here is of this session, and the
+session is used on the NVML thread only.
 """
 
 from collections.abc import Mapping, Set
@@ -21,7 +21,7 @@ _EMPTY = Readings({}, {})
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class GpuSurvey:
     """What changes seldom: settings of each GPU, the driver's advice for it, and how many GPUs NVML counts."""
 
     gpus: Mapping[GpuUuid, Gpu]
@@ -30,13 +30,13 @@ class Survey:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """One look at all GPUs; `deaf` says why events could not be asked for, empty where they could."""
+class GpuReport:
+    """One reading of all GPUs; `deaf` says why events could not be read, empty where they could."""
 
     events: tuple[GpuEvent, ...] = ()
     deaf: str = ""
     readings: Readings = field(default=_EMPTY)
-    survey: Survey | None = None
+    survey: GpuSurvey | None = None
 
 
 class Session:
@@ -54,31 +54,31 @@ class Session:
     def begin(
         cls, nvml: Nvml, *, known: Inventory | None, sampler: Sampler, sys_root: Path, new_library: bool = False
     ) -> "Session":
-        """Opens NVML anew, so that it lists what is there now, and discovers."""
+        """Opens NVML again, so that it lists what is there now, and discovers."""
         if new_library:
             nvml.forget_library()
         nvml.close()
         nvml.open()
         return cls(nvml, discover(nvml, known=known, sys_root=sys_root), sampler)
 
-    def look(self, *, listen: bool, sample: bool, survey: bool) -> Look:
-        """An event is followed by a sample at once: it may be the first sign of a GPU that answers no more."""
+    def read(self, *, listen: bool, sample: bool, survey: bool) -> GpuReport:
+        """An event is followed by a sample at once: it may be the first sign of a GPU that no longer answers."""
         events, deaf = _drain(self._events) if listen else ((), "")
         readings = self._sampler.read(self._devices) if sample or events or deaf else _EMPTY
         if deaf or self._left_out & readings.samples.keys():
             events += self._listen_to(readings.samples.keys())
-        return Look(events, deaf, readings, self._survey() if survey else None)
+        return GpuReport(events, deaf, readings, self._survey() if survey else None)
 
-    def _listen_to(self, well: Set[GpuUuid]) -> tuple[GpuEvent, ...]:
-        """Makes a new set, and gives what the old one heard until then: in between no event may get lost."""
+    def _listen_to(self, answering: Set[GpuUuid]) -> tuple[GpuEvent, ...]:
+        """Makes a new event set and returns the old one's last events: no event may get lost in between."""
         old = self._events
-        self._events = EventSet(self._nvml, {uuid: self._devices[uuid] for uuid in self._devices if uuid in well})
-        self._left_out = frozenset(self._devices.keys() - well)
+        self._events = EventSet(self._nvml, {uuid: self._devices[uuid] for uuid in self._devices if uuid in answering})
+        self._left_out = frozenset(self._devices.keys() - answering)
         heard, _deaf = _drain(old)
         old.close()
         return heard
 
-    def _survey(self) -> Survey:
+    def _survey(self) -> GpuSurvey:
         gpus: dict[GpuUuid, Gpu] = {}
         actions: dict[GpuUuid, int] = {}
         for gpu in self.discovery.gpus:
@@ -91,11 +91,11 @@ class Session:
             except NvmlCallError as error:
                 if error.code in STALE:
                     raise
-        return Survey(gpus, actions, count(self._nvml))
+        return GpuSurvey(gpus, actions, count(self._nvml))
 
 
 def _drain(events: EventSet) -> tuple[tuple[GpuEvent, ...], str]:
-    """What was heard, or why nothing can be."""
+    """The events, or why there are none."""
     try:
         return events.drain(), ""
     except NvmlCallError as error:

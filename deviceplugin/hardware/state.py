@@ -1,30 +1,41 @@
-"""What is known of the GPUs, and how each look at them changes it. No I/O, no clock: moments are arguments.
+"""What is known of the GPUs, how each reading changes it, and how subscribers learn of changes. No I/O, no clock.
 
-In: what was remembered, discoveries, looks, and the news that the driver itself is gone. Out: the inventory, the
-samples, and one `InventoryChange` for each step that changed something. Not here: asking (`session`) and when (`node`).
-Invariants: the inventory is replaced, never changed; an event without a GPU condemns none.
+In: what was remembered, discoveries, reports, and the failure of the driver as a whole. Out: the inventory, the
+samples, and one `InventoryChange` for each step that changed something, for every subscriber, in order. Not here:
+asking (`session`) and when (`node`). Invariants: the inventory is replaced, never changed; an event without a GPU makes
+no GPU unhealthy; publishing never waits for a subscriber.
 """
 
+import asyncio
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import TracebackType
 
 import structlog
 
 from deviceplugin.hardware.cache import Remembered
-from deviceplugin.hardware.changes import InventoryChange
 from deviceplugin.hardware.discovery import Discovery
 from deviceplugin.hardware.events import GpuEvent
-from deviceplugin.hardware.health import HealthBook, RecoveryRules, changes
-from deviceplugin.hardware.session import Look
+from deviceplugin.hardware.health import HealthBook, HealthChange, RecoveryRules, changes
+from deviceplugin.hardware.session import GpuReport
 from deviceplugin.hardware.xid import XidPolicy, phrase
 from deviceplugin.model.gpu import Gpu, GpuSample, GpuUuid, Inventory
 
 _log = structlog.get_logger("vcuda.hardware")
 
 
-class NodeState:
-    """Steps first, then `settle`, which makes what they led to visible."""
+@dataclass(frozen=True, slots=True)
+class InventoryChange:
+    """`inventory` is the present one; `gpus_changed`: GPUs, settings or links differ, not only health."""
+
+    inventory: Inventory
+    health: tuple[HealthChange, ...]
+    gpus_changed: bool
+
+
+class HardwareState:
+    """Steps first, then `publish`, which makes their result visible."""
 
     def __init__(self, *, rules: RecoveryRules, xids: XidPolicy) -> None:
         self.inventory: Inventory | None = None
@@ -64,20 +75,20 @@ class NodeState:
             self._book.failed(uuid, reason, for_certain=True)
         self._next = Inventory(gpus=found.gpus, topology=found.topology, driver=found.driver)
 
-    def looked(self, look: Look, *, now: float) -> None:
+    def apply(self, report: GpuReport, *, now: float) -> None:
         self._book.hung = False
-        for event in look.events:
+        for event in report.events:
             self._heard(event, now=now)
-        for uuid in look.readings.samples:
+        for uuid in report.readings.samples:
             self._book.passed(uuid, now=now)
-        for uuid, fault in look.readings.faults.items():
+        for uuid, fault in report.readings.faults.items():
             self._book.failed(uuid, fault.reason, for_certain=fault.for_certain)
-        if look.readings.samples or look.readings.faults:
-            self.samples = look.readings.samples
-        if look.survey is not None and self._next is not None:
-            for uuid, action in look.survey.actions.items():
+        if report.readings.samples or report.readings.faults:
+            self.samples = report.readings.samples
+        if report.survey is not None and self._next is not None:
+            for uuid, action in report.survey.actions.items():
                 self._book.advised(uuid, action)
-            gpus = tuple(look.survey.gpus.get(gpu.uuid, gpu) for gpu in self._next.gpus)
+            gpus = tuple(report.survey.gpus.get(gpu.uuid, gpu) for gpu in self._next.gpus)
             self._next = replace(self._next, gpus=gpus)
 
     def driver_gone(self, reason: str) -> None:
@@ -90,7 +101,7 @@ class NodeState:
         self._book.hung = True
         self.samples = {}
 
-    def settle(self) -> InventoryChange | None:
+    def publish(self) -> InventoryChange | None:
         """None where nothing changed."""
         if self._next is None:
             return None
@@ -105,11 +116,65 @@ class NodeState:
     def _heard(self, event: GpuEvent, *, now: float) -> None:
         what = "double-bit ECC error" if event.xid is None else phrase(event.xid)
         if event.uuid is None:
-            _log.warning("an event names no GPU; each one was asked how it is", error=what)
+            _log.warning("gpu_event_unassigned", error=what)
             return
         if event.xid is not None:
             self.xid_counts[event.uuid, event.xid] += 1
         if event.xid is None or self._policy.is_critical(event.xid):
             self._book.struck(event.uuid, what, now=now)
         else:
-            _log.info("an error that leaves the GPU healthy", gpu=event.uuid, error=what)
+            _log.info("gpu_error_ignored", gpu=event.uuid, error=what)
+
+
+class Subscription:
+    """`with hardware.subscribe() as changes: async for change in changes: ...`; ends when the hardware is stopped."""
+
+    def __init__(self, leave: Callable[["Subscription"], None]) -> None:
+        self._leave = leave
+        self._queue: asyncio.Queue[InventoryChange | None] = asyncio.Queue()
+
+    def put(self, change: InventoryChange | None) -> None:
+        self._queue.put_nowait(change)
+
+    def close(self) -> None:
+        self._leave(self)
+        self.put(None)
+
+    def __enter__(self) -> "Subscription":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __aiter__(self) -> "Subscription":
+        return self
+
+    async def __anext__(self) -> InventoryChange:
+        change = await self._queue.get()
+        if change is None:
+            raise StopAsyncIteration
+        return change
+
+
+class Announcer:
+    """Every subscriber of one `Hardware`."""
+
+    def __init__(self) -> None:
+        self._subscribers: list[Subscription] = []
+
+    def subscribe(self) -> Subscription:
+        subscription = Subscription(self._remove)
+        self._subscribers.append(subscription)
+        return subscription
+
+    def publish(self, change: InventoryChange) -> None:
+        for subscription in self._subscribers:
+            subscription.put(change)
+
+    def end(self) -> None:
+        for subscription in list(self._subscribers):
+            subscription.close()
+
+    def _remove(self, subscription: Subscription) -> None:
+        if subscription in self._subscribers:
+            self._subscribers.remove(subscription)

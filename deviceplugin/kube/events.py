@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import structlog
 
+from deviceplugin.backoff import Backoff
 from deviceplugin.errors import KubeError, KubeNotFoundError, VcudaError
-from deviceplugin.kube.backoff import Backoff
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.event_object import EventKey, EventReason, Occurrences, Source, Subject, event_object, timestamp
 from deviceplugin.kube.text import one_line

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import structlog
 
+from deviceplugin.backoff import Backoff
 from deviceplugin.errors import VcudaError
-from deviceplugin.kube.backoff import Backoff
 from deviceplugin.kube.client import KubeClient, Node
 from deviceplugin.kube.node_labels import gpu_labels
 from deviceplugin.model.annotation_names import AnnotationNames

@@ -19,8 +19,8 @@ from typing import Generic
 
 import structlog
 
+from deviceplugin.backoff import Backoff
 from deviceplugin.errors import KubeGoneError, ParseError, VcudaError
-from deviceplugin.kube.backoff import Backoff
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.collection import Collection, Key, Value
 from deviceplugin.kube.watch_events import EventKind, WatchEvent

@@ -72,7 +72,7 @@ async def starting(driver: Path, node: Path) -> AsyncIterator[Start]:
 
 
 async def _unstuck(hardware: Hardware) -> None:
-    await until(lambda: hardware._door.stuck_for == 0.0)
+    await until(lambda: hardware._executor.stuck_for == 0.0)
 
 
 def reasons(hardware: Hardware) -> dict[GpuUuid, str]:

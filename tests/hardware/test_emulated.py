@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.hardware.discovery import Discovery, discover
-from deviceplugin.hardware.library import Library
 from deviceplugin.hardware.nvml import Nvml
+from deviceplugin.hardware.nvml_library import NvmlLibrary
 from deviceplugin.model.gpu import ComputeMode
 from deviceplugin.model.topology import Level, Link
 from deviceplugin.simulate.gpu_profile import parse_profile
@@ -17,7 +17,7 @@ from tests.hardware.profiles import Profile
 
 def discovered(emulated: Emulator, profile: Profile | Path) -> Discovery:
     emulated.describe(profile)
-    nvml = Nvml(Library(path=emulated.library))
+    nvml = Nvml(NvmlLibrary(path=emulated.library))
     nvml.open()
     return discover(nvml, sys_root=emulated.profile.parent / "sys")
 

@@ -82,7 +82,6 @@ async def test_a_gpu_that_is_removed_stays_known_and_unhealthy(emulated: Emulato
     await until(lambda: reasons(hardware) == {uuids[1]: "NVML no longer lists it"})
     assert gpus(hardware) == uuids
     emulated.command("recover", 1)
-    hardware.rediscover()
     await until(lambda: reasons(hardware) == {})
     assert gpus(hardware) == uuids
 

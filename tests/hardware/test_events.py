@@ -5,14 +5,14 @@ import pytest
 from deviceplugin.errors import NvmlCallError
 from deviceplugin.hardware.device import Device
 from deviceplugin.hardware.events import EventSet, GpuEvent
-from deviceplugin.hardware.library import Library
 from deviceplugin.hardware.nvml import Nvml
+from deviceplugin.hardware.nvml_library import NvmlLibrary
 from deviceplugin.model.gpu import GpuUuid
 from tests.hardware.conftest import Stub, uuid
 
 
 def event_set(stub: Stub, *indices: int, old: bool = False) -> EventSet:
-    nvml = Nvml(Library(path=stub.old_library if old else stub.library))
+    nvml = Nvml(NvmlLibrary(path=stub.old_library if old else stub.library))
     nvml.open()
     return EventSet(nvml, {GpuUuid(uuid(index)): Device.at(nvml, index) for index in indices})
 

@@ -3,8 +3,8 @@
 import pytest
 
 from deviceplugin.hardware.discovery import discover
-from deviceplugin.hardware.library import Library
 from deviceplugin.hardware.nvml import Nvml
+from deviceplugin.hardware.nvml_library import NvmlLibrary
 from deviceplugin.model.topology import Level, Link, Topology
 from tests.hardware.conftest import Stub
 
@@ -22,7 +22,7 @@ def wire(stub: Stub, gpu: int, *ends: tuple[str, int]) -> None:
 
 
 def topology(stub: Stub) -> Topology:
-    nvml = Nvml(Library(path=stub.library))
+    nvml = Nvml(NvmlLibrary(path=stub.library))
     nvml.open()
     return discover(nvml, sys_root=stub.orders / "sys").topology
 

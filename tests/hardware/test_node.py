@@ -10,10 +10,10 @@ import pytest
 import structlog.testing
 
 from deviceplugin.errors import DriverMissingError, NvmlCallError
-from deviceplugin.hardware.changes import InventoryChange, Subscription
 from deviceplugin.hardware.health import HUNG, RecoveryRules
 from deviceplugin.hardware.modules import ModuleTools
 from deviceplugin.hardware.node import Hardware
+from deviceplugin.hardware.state import InventoryChange, Subscription
 from deviceplugin.hardware.xid import XidPolicy
 from deviceplugin.model.gpu import GpuUuid, Health
 from deviceplugin.model.topology import Level
@@ -70,7 +70,7 @@ async def test_told_to_wait_it_says_so_once_and_starts_when_the_driver_is_there(
     assert gpus(hardware) == [uuid(0), uuid(1)]
     # Threads that other tests left behind (an exec plugin that hangs) may log too: only what names the driver counts.
     said = [entry["event"] for entry in logs if entry["log_level"] == "warning" and "driver" in entry["event"]]
-    assert said == ["waiting for the NVIDIA driver"]
+    assert said == ["waiting_for_driver"]
 
 
 async def test_a_wait_for_the_driver_can_be_ended(stub: Stub) -> None:
@@ -202,13 +202,12 @@ async def test_a_gpu_that_is_sick_from_the_start_is_left_out_where_it_was_never_
     with structlog.testing.capture_logs() as logs:
         hardware = await start()
     assert gpus(hardware) == [uuid(1)]
-    (note,) = [entry["reason"] for entry in logs if entry["event"] == "discovery"]
+    (note,) = [entry["error"] for entry in logs if entry["event"] == "discovery_note"]
     assert note == (
         "left out: nvmlDeviceGetHandleByIndex failed for GPU 0: NVML says 'GPU is lost' (15); "
         "reset the GPU or reboot the node"
     )
     stub.withdraw("nvmlDeviceGetHandleByIndex_v2.0")
-    hardware.rediscover()
     await until(lambda: gpus(hardware) == [uuid(0), uuid(1)])
 
 
@@ -273,7 +272,7 @@ async def test_a_hung_driver_makes_all_unhealthy_and_blocks_nothing(stub: Stub, 
 async def test_stopping_does_not_wait_for_a_hung_driver(stub: Stub, start: Start) -> None:
     hardware = await start(call_budget_s=0.05)
     stub.order("hang")
-    await until(lambda: hardware._door.stuck_for > 0)
+    await until(lambda: hardware._executor.stuck_for > 0)
     async with asyncio.timeout(4):  # shorter than any budget
         await hardware.stop()
 
@@ -320,10 +319,10 @@ async def test_a_driver_that_voids_every_handle_is_no_busy_loop(stub: Stub, star
     hardware = await start(retry_first_s=0.05, retry_most_s=10.0)
     stub.order("nvmlDeviceGetMemoryInfo", 1)
     await until(lambda: len(reasons(hardware)) == 2)
-    generation = hardware._door._nvml.generation
+    generation = hardware._executor._nvml.generation
     began = time.monotonic()
     await until(lambda: time.monotonic() - began > 0.3)
-    assert hardware._door._nvml.generation - generation <= 3
+    assert hardware._executor._nvml.generation - generation <= 3
 
 
 async def test_after_an_upgrade_of_the_driver_the_new_library_is_taken(stub: Stub, start: Start) -> None:

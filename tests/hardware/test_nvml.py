@@ -1,4 +1,4 @@
-"""NVML behind its door: errors that say what to do, old drivers, and which library is loaded."""
+"""NVML: errors that say what to do, old drivers, and which library is loaded."""
 
 import shutil
 from pathlib import Path
@@ -8,15 +8,15 @@ import structlog.testing
 
 from deviceplugin.errors import DriverMissingError, HardwareError, NvmlCallError
 from deviceplugin.hardware.device import Device, count, driver_of
-from deviceplugin.hardware.library import SONAME, Library
 from deviceplugin.hardware.nvml import Nvml, Status
+from deviceplugin.hardware.nvml_library import SONAME, NvmlLibrary
 from tests.hardware import nvml_library
 from tests.hardware.conftest import Stub, uuid
 
 
 @pytest.fixture
 def nvml(stub: Stub) -> Nvml:
-    one = Nvml(Library(path=stub.library))
+    one = Nvml(NvmlLibrary(path=stub.library))
     one.open()
     return one
 
@@ -59,7 +59,7 @@ def test_a_gpu_in_trouble_raises_even_for_a_question_that_may_stay_open(stub: St
 
 
 def test_a_function_that_the_driver_is_too_old_for_is_asked_and_logged_once(stub: Stub) -> None:
-    nvml = Nvml(Library(path=stub.old_library))
+    nvml = Nvml(NvmlLibrary(path=stub.old_library))
     nvml.open()
     with structlog.testing.capture_logs() as logs:
         for _ in range(3):
@@ -83,7 +83,7 @@ def test_a_handle_from_before_nvml_was_opened_again_is_refused(nvml: Nvml) -> No
 def test_without_a_driver_module_the_error_says_how_to_get_it(stub: Stub) -> None:
     stub.order("nvmlInitWithFlags", 9)
     with pytest.raises(DriverMissingError) as raised:
-        Nvml(Library(path=stub.library)).open()
+        Nvml(NvmlLibrary(path=stub.library)).open()
     assert raised.value.message == (
         "no NVIDIA driver answers: NVML says 'Driver Not Loaded'; load the nvidia kernel module (modprobe nvidia)"
     )
@@ -92,14 +92,14 @@ def test_without_a_driver_module_the_error_says_how_to_get_it(stub: Stub) -> Non
 def test_another_failure_of_the_first_call_is_no_missing_driver(stub: Stub) -> None:
     stub.order("nvmlInitWithFlags", 999)
     with pytest.raises(NvmlCallError, match=r"^nvmlInit failed: NVML says 'Unknown Error'"):
-        Nvml(Library(path=stub.library)).open()
+        Nvml(NvmlLibrary(path=stub.library)).open()
 
 
 def test_a_library_below_a_driver_root_is_found(stub: Stub, short_tmp: Path) -> None:
     directory = short_tmp / "root/usr/lib/x86_64-linux-gnu"
     directory.mkdir(parents=True)
     shutil.copy(stub.library, directory / SONAME)
-    nvml = Nvml(Library(root=short_tmp / "root"))
+    nvml = Nvml(NvmlLibrary(root=short_tmp / "root"))
     nvml.open()
     assert driver_of(nvml).version == "390.157"
     assert driver_of(nvml).cuda == (9, 1)
@@ -107,7 +107,7 @@ def test_a_library_below_a_driver_root_is_found(stub: Stub, short_tmp: Path) -> 
 
 def test_a_root_without_a_library_is_refused_and_the_systems_one_not_taken(short_tmp: Path) -> None:
     with pytest.raises(DriverMissingError, match=f"there is no {SONAME} below the driver root {short_tmp}"):
-        Nvml(Library(root=short_tmp)).open()
+        Nvml(NvmlLibrary(root=short_tmp)).open()
     assert not nvml_library.is_mapped()
 
 
@@ -117,7 +117,7 @@ def test_a_file_that_is_no_library_is_refused_in_one_sentence(short_tmp: Path, c
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(DriverMissingError, match=f"{path} cannot be loaded as NVML") as raised:
-        Nvml(Library(path=path)).open()
+        Nvml(NvmlLibrary(path=path)).open()
     assert "\n" not in raised.value.message
 
 
@@ -125,13 +125,13 @@ def test_a_library_of_another_name_never_lets_the_systems_one_in(stub: Stub, sho
     other = short_tmp / "libother.so.1"
     other.write_bytes(stub.library.read_bytes().replace(SONAME.encode() + b"\0", b"libnvidia-xx.so.1\0"))
     with pytest.raises(HardwareError, match=rf"{other} .*{SONAME}"):
-        Nvml(Library(path=other)).open()
+        Nvml(NvmlLibrary(path=other)).open()
 
 
 def test_forgetting_the_library_takes_the_file_that_is_there_then(stub: Stub, short_tmp: Path) -> None:
     path = short_tmp / "driver.so"
     shutil.copy(stub.library, path)
-    nvml = Nvml(Library(path=path))
+    nvml = Nvml(NvmlLibrary(path=path))
     nvml.open()
     assert nvml.optional("nvmlDeviceGetMigMode", Device.at(nvml, 0).handle) == [0, 0]
     nvml.forget_library()

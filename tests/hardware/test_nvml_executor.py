@@ -11,13 +11,13 @@ import pytest
 
 from deviceplugin.errors import HardwareError
 from deviceplugin.hardware.nvml import Nvml
-from deviceplugin.hardware.nvml_executor import Door
+from deviceplugin.hardware.nvml_executor import NvmlExecutor
 from tests.waiting import until
 
 
 @pytest.fixture
-async def door() -> AsyncIterator[Door]:
-    one = Door(Nvml())
+async def executor() -> AsyncIterator[NvmlExecutor]:
+    one = NvmlExecutor(Nvml())
     yield one
     await one.close()
 
@@ -34,16 +34,16 @@ def _notes(ran: list[int], number: int) -> Callable[[Nvml], None]:
     return lambda _nvml: ran.append(number)
 
 
-async def test_a_result_and_an_error_go_to_who_asked(door: Door) -> None:
+async def test_a_result_and_an_error_go_to_who_asked(executor: NvmlExecutor) -> None:
     def fail(_nvml: Nvml) -> None:
         raise HardwareError("as ordered")
 
-    assert await door.run(lambda _nvml: 42, what="a question") == 42
+    assert await executor.run(lambda _nvml: 42, what="a question") == 42
     with pytest.raises(HardwareError, match="as ordered"):
-        await door.run(fail, what="a question")
+        await executor.run(fail, what="a question")
 
 
-async def test_every_job_runs_in_the_same_thread_and_none_beside_another(door: Door) -> None:
+async def test_every_job_runs_in_the_same_thread_and_none_beside_another(executor: NvmlExecutor) -> None:
     inside: set[str] = set()
     seen: list[str] = []
 
@@ -54,13 +54,13 @@ async def test_every_job_runs_in_the_same_thread_and_none_beside_another(door: D
         seen.append(threading.current_thread().name)
         inside.clear()
 
-    await asyncio.gather(*(door.run(work, what="work") for _ in range(30)))
+    await asyncio.gather(*(executor.run(work, what="work") for _ in range(30)))
     assert seen == ["nvml"] * 30
 
 
-async def test_the_loop_turns_while_a_job_blocks(door: Door) -> None:
+async def test_the_loop_turns_while_a_job_blocks(executor: NvmlExecutor) -> None:
     release = threading.Event()
-    job = asyncio.create_task(door.run(_blocks_until(release), what="a slow question"))
+    job = asyncio.create_task(executor.run(_blocks_until(release), what="a slow question"))
     for _ in range(20):
         await asyncio.sleep(0.001)
     assert not job.done()
@@ -68,79 +68,79 @@ async def test_the_loop_turns_while_a_job_blocks(door: Door) -> None:
     assert await job == "late"
 
 
-async def test_a_hung_driver_costs_its_caller_the_budget_and_everyone_else_nothing(door: Door) -> None:
+async def test_a_hung_driver_costs_its_caller_the_budget_and_everyone_else_nothing(executor: NvmlExecutor) -> None:
     release = threading.Event()
     try:
         with pytest.raises(HardwareError, match=r"^reading GPU 3: the NVIDIA driver has not answered for \d+ s; see"):
-            await door.run(_blocks_until(release), what="reading GPU 3", budget=0.05)
-        assert door.stuck_for > 0.04
+            await executor.run(_blocks_until(release), what="reading GPU 3", budget=0.05)
+        assert executor.stuck_for > 0.04
         async with asyncio.timeout(4):  # shorter than any budget
             with pytest.raises(HardwareError, match=r"counting: .* \(in: reading GPU 3\); see the kernel log"):
-                await door.run(lambda _nvml: 1, what="counting", budget=20)
+                await executor.run(lambda _nvml: 1, what="counting", budget=20)
     finally:
         release.set()
-    await until(lambda: door.stuck_for == 0.0)
-    assert await door.run(lambda _nvml: 1, what="counting") == 1
+    await until(lambda: executor.stuck_for == 0.0)
+    assert await executor.run(lambda _nvml: 1, what="counting") == 1
 
 
-async def test_a_job_given_up_in_the_queue_never_runs(door: Door) -> None:
+async def test_a_job_given_up_in_the_queue_never_runs(executor: NvmlExecutor) -> None:
     release = threading.Event()
     ran: list[str] = []
-    slow = asyncio.create_task(door.run(_blocks_until(release), what="a slow question", budget=20))
+    slow = asyncio.create_task(executor.run(_blocks_until(release), what="a slow question", budget=20))
     await asyncio.sleep(0)
     with pytest.raises(HardwareError, match=r"counting: NVML was busy for 0\.05 s with an earlier question"):
-        await door.run(lambda _nvml: ran.append("late"), what="counting", budget=0.05)
-    cancelled = asyncio.create_task(door.run(lambda _nvml: ran.append("cancelled"), what="counting"))
+        await executor.run(lambda _nvml: ran.append("late"), what="counting", budget=0.05)
+    cancelled = asyncio.create_task(executor.run(lambda _nvml: ran.append("cancelled"), what="counting"))
     await asyncio.sleep(0)
     cancelled.cancel()
     await asyncio.gather(cancelled, return_exceptions=True)
     release.set()
     assert await slow == "late"
-    await door.run(lambda _nvml: ran.append("after"), what="counting")
+    await executor.run(lambda _nvml: ran.append("after"), what="counting")
     assert ran == ["after"]
-    assert door.stuck_for == 0.0
+    assert executor.stuck_for == 0.0
 
 
-async def test_jobs_do_not_pile_up_behind_a_hang(door: Door) -> None:
+async def test_jobs_do_not_pile_up_behind_a_hang(executor: NvmlExecutor) -> None:
     release = threading.Event()
     ran: list[int] = []
     try:
         with pytest.raises(HardwareError):
-            await door.run(_blocks_until(release), what="reading", budget=0.02)
+            await executor.run(_blocks_until(release), what="reading", budget=0.02)
         for number in range(100):
             with pytest.raises(HardwareError):
-                await door.run(_notes(ran, number), what="reading")
+                await executor.run(_notes(ran, number), what="reading")
     finally:
         release.set()
-    await until(lambda: door.stuck_for == 0.0)
-    await door.run(lambda _nvml: ran.append(-1), what="reading")
+    await until(lambda: executor.stuck_for == 0.0)
+    await executor.run(lambda _nvml: ran.append(-1), what="reading")
     assert ran == [-1]
 
 
 async def test_closing_ends_the_thread_and_refuses_what_comes_after() -> None:
-    door = Door(Nvml())
-    await door.run(lambda _nvml: None, what="counting")
-    await door.close()
-    await door.close()
+    executor = NvmlExecutor(Nvml())
+    await executor.run(lambda _nvml: None, what="counting")
+    await executor.close()
+    await executor.close()
     assert "nvml" not in [thread.name for thread in threading.enumerate()]
     with pytest.raises(HardwareError, match="NVML is closed"):
-        await door.run(lambda _nvml: None, what="counting")
+        await executor.run(lambda _nvml: None, what="counting")
 
 
 async def test_closing_does_not_wait_for_a_hang() -> None:
-    door = Door(Nvml())
+    executor = NvmlExecutor(Nvml())
     release = threading.Event()
     try:
         with pytest.raises(HardwareError):
-            await door.run(_blocks_until(release), what="reading", budget=0.02)
+            await executor.run(_blocks_until(release), what="reading", budget=0.02)
         async with asyncio.timeout(4):
-            await door.close(budget=20)
+            await executor.close(budget=20)
     finally:
         release.set()
     await until(lambda: "nvml" not in [thread.name for thread in threading.enumerate()])
 
 
-async def test_a_finished_job_keeps_nothing_alive(door: Door) -> None:
+async def test_a_finished_job_keeps_nothing_alive(executor: NvmlExecutor) -> None:
     class Heavy:
         pass
 
@@ -150,6 +150,6 @@ async def test_a_finished_job_keeps_nothing_alive(door: Door) -> None:
     def work(_nvml: Nvml, held: Heavy = heavy) -> bool:
         return held is not None
 
-    assert await door.run(work, what="holding")
+    assert await executor.run(work, what="holding")
     del heavy, work
     await until(lambda: gc.collect() >= 0 and gone() is None)

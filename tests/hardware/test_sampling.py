@@ -3,8 +3,8 @@
 import pytest
 
 from deviceplugin.hardware.device import Device, count
-from deviceplugin.hardware.library import Library
 from deviceplugin.hardware.nvml import Nvml
+from deviceplugin.hardware.nvml_library import NvmlLibrary
 from deviceplugin.hardware.sampling import Readings, Sampler
 from deviceplugin.model.gpu import GpuProcess, GpuUuid
 from tests.hardware.conftest import Stub, uuid
@@ -19,7 +19,7 @@ class Bench:
 
     def __init__(self, stub: Stub) -> None:
         self.now_us = START
-        self._nvml = Nvml(Library(path=stub.library))
+        self._nvml = Nvml(NvmlLibrary(path=stub.library))
         self._nvml.open()
         self._sampler = Sampler(period_s=1.0, clock=lambda: self.now_us / 1e6)
 
@@ -49,7 +49,7 @@ def test_what_the_driver_keeps_for_itself_does_not_count_as_used(bench: Bench) -
 
 
 def test_a_driver_without_the_newer_question_is_asked_the_older(stub: Stub) -> None:
-    nvml = Nvml(Library(path=stub.old_library))
+    nvml = Nvml(NvmlLibrary(path=stub.old_library))
     nvml.open()
     assert Device.at(nvml, 0).memory().used == 1 << 30
 

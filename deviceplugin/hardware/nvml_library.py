@@ -31,7 +31,7 @@ _DIRECTORIES = (
 )
 
 
-class Library:
+class NvmlLibrary:
     """The choice of a file, and what was mapped because of it."""
 
     def __init__(self, *, path: Path | None = None, root: Path = SYSTEM_ROOT) -> None:
@@ -61,7 +61,7 @@ class Library:
         self._mapped = mapped
 
     def unmap(self) -> None:
-        """Lets the mapping go, so that the next `preload` takes the file that is there then."""
+        """Unmaps the library, so that the next `preload` takes the file that is there then."""
         if self._mapped is not None:
             _unmap(self._mapped)
             self._mapped = None
