@@ -77,7 +77,7 @@ defaults is logged at start.
 def _sections(program: Program[Any]) -> str:
     tables = []
     for section in program.sections:
-        rows = [_row(setting) for setting in section.settings.values() if not setting.hidden]
+        rows = [_row(setting) for setting in section.settings if not setting.hidden]
         tables.append(f"## {section.title}\n\n{_table(('flag', 'takes', 'default', 'meaning'), rows)}")
     return "\n".join(tables)
 

@@ -78,7 +78,7 @@ class LazyGroup(click.Group):
         except Exception as error:
             if os.environ.get("VCUDA_DEBUG") == "1" or _is_for_click(error):
                 raise
-            raise Bug("it failed in a way it should not; VCUDA_DEBUG=1 shows where, please report that") from None
+            raise Bug("internal error; rerun with VCUDA_DEBUG=1 and report the traceback") from None
 
 
 def _is_for_click(error: Exception) -> bool:

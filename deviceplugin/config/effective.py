@@ -13,7 +13,7 @@ from typing import Any, Generic
 from deviceplugin.config.file import read_file
 from deviceplugin.config.kinds import OPTIONAL_PATH
 from deviceplugin.config.program import Program, Tree
-from deviceplugin.config.setting import Setting
+from deviceplugin.config.setting import Setting, filled
 from deviceplugin.errors import ConfigError
 
 
@@ -74,7 +74,7 @@ def resolve(
     for flag, entry in entries.items():
         if entry.setting.derive and entry.layer is Layer.DEFAULT:
             entries[flag] = Entry(entry.setting, entry.setting.derive(known, env), Layer.DEFAULT)
-    settings = _tree(program, entries)
+    settings = filled(program.tree, {flag: entry.value for flag, entry in entries.items()})
     program.check(settings)
     return Effective(program, settings, tuple(entries.values()), path)
 
@@ -114,11 +114,3 @@ class _Given:
                 yield Layer.ENV, name, self.env[name]
         if setting.key in self.written:
             yield Layer.FILE, f"{self.path}: $.spec.{setting.key}", self.written[setting.key]
-
-
-def _tree(program: Program[Tree], entries: Mapping[str, Entry]) -> Tree:
-    branches = {
-        branch.field: branch.type(**{name: entries[leaf.flag].value for name, leaf in branch.settings.items()})
-        for branch in program.sections
-    }
-    return program.tree(**branches)

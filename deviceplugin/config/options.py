@@ -29,7 +29,7 @@ class SettingsCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         by_name = {parameter.name: parameter for parameter in self.get_params(ctx)}
         for branch in self.sections:
-            shown = (by_name.pop(_name(leaf.flag)).get_help_record(ctx) for leaf in branch.settings.values())
+            shown = (by_name.pop(_name(leaf.flag)).get_help_record(ctx) for leaf in branch.settings)
             with formatter.section(branch.title):
                 formatter.write_dl([record for record in shown if record])
         rest = (parameter.get_help_record(ctx) for parameter in by_name.values())

@@ -54,12 +54,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A branch of the tree: the field that holds it, its class, and its settings by field name."""
+    """A branch of the tree with the settings that it holds itself."""
 
-    field: str
     title: str
-    type: type
-    settings: dict[str, Setting]
+    settings: tuple[Setting, ...]
 
 
 def setting(
@@ -87,14 +85,26 @@ def section(branch: type[T], title: str) -> T:
 
 
 def sections_of(tree: type) -> Iterator[Section]:
-    """The branches of a tree, in order."""
-    for branch in dataclasses.fields(tree):
-        type_ = branch.metadata[_BRANCH]
-        settings = {leaf.name: leaf.metadata[_METADATA] for leaf in dataclasses.fields(type_)}
-        yield Section(branch.name, branch.metadata["title"], type_, settings)
+    """The branches of a tree in order, each before those within it."""
+    for each in dataclasses.fields(tree):
+        if branch := each.metadata.get(_BRANCH):
+            leaves = (leaf.metadata.get(_METADATA) for leaf in dataclasses.fields(branch))
+            yield Section(each.metadata["title"], tuple(leaf for leaf in leaves if leaf is not None))
+            yield from sections_of(branch)
 
 
 def settings_of(tree: type) -> Iterator[Setting]:
     """Every setting of a tree, in order."""
     for branch in sections_of(tree):
-        yield from branch.settings.values()
+        yield from branch.settings
+
+
+def filled(tree: type[T], values: Mapping[str, Any]) -> T:
+    """A tree with values by flag; a field that is neither setting nor branch keeps its default."""
+    fields: dict[str, Any] = {}
+    for each in dataclasses.fields(tree):  # type: ignore[arg-type]
+        if leaf := each.metadata.get(_METADATA):
+            fields[each.name] = values[leaf.flag]
+        elif branch := each.metadata.get(_BRANCH):
+            fields[each.name] = filled(branch, values)
+    return tree(**fields)

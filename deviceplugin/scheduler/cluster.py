@@ -7,7 +7,7 @@ set when both lists are in the books and each node was calculated once.
 import asyncio
 
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.webhook.settings import KnownGpus
+from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.cluster_nodes import cluster_nodes
 from deviceplugin.kube.cluster_pods import AnyPod, cluster_pods

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import signal
 import time
+from dataclasses import replace
 
 import structlog
 
@@ -28,7 +29,6 @@ from deviceplugin.scheduler.certificates import Certificates
 from deviceplugin.scheduler.cluster import FollowedCluster
 from deviceplugin.scheduler.leadership import leadership_of
 from deviceplugin.scheduler.service import SchedulerService
-from deviceplugin.scheduler.webhook_settings import configured
 
 log = structlog.get_logger("vcuda.scheduler")
 _LAPSE_EVERY_S = 1.0
@@ -64,7 +64,7 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asynci
     certificates = Certificates(settings, client)
     service = SchedulerService(
         extender=extender,
-        webhook=Webhook(configured(settings.webhook, settings.names)),
+        webhook=Webhook(replace(settings.webhook, names=settings.names)),
         cluster=followed,
         leadership=leadership,
         certificates=certificates,

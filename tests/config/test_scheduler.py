@@ -52,6 +52,13 @@ def test_words_become_values() -> None:
     assert settings.certificates.names == ("a.example", "::1")
 
 
+def test_hamis_resources_are_named_by_flags() -> None:
+    words = ("count", "memory", "memory-percentage", "cores", "priority")
+    flags = {f"hami-{word}-resource": f"example.com/{word}" for word in words}
+    webhook = resolve(SCHEDULER, flags=flags, env={}).settings.webhook
+    assert webhook.hami.resources == tuple(f"example.com/{word}" for word in words)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.cluster.webhook.conditions import match_conditions, policy_conditions, policy_variables
-from deviceplugin.cluster.webhook.settings import HamiSettings, WebhookSettings
+from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.units import ResourceNames
 from scripts import manifests
@@ -179,15 +179,15 @@ def test_only_our_accounts_are_let_through_by_the_policy(defaults: Rendered) -> 
 @pytest.mark.parametrize(
     ("scope", "hami"),
     [
-        ("off", None),
+        ("off", HamiSettings(scope=HamiScope.OFF)),
         ("marked", HamiSettings()),
-        ("all", HamiSettings(every=True)),
-        (False, None),  # what YAML makes of off
-        (True, HamiSettings(every=True)),
+        ("all", HamiSettings(scope=HamiScope.ALL)),
+        (False, HamiSettings(scope=HamiScope.OFF)),  # what YAML makes of off
+        (True, HamiSettings(scope=HamiScope.ALL)),
     ],
 )
 def test_the_expressions_are_those_that_the_code_makes(
-    helm: str, tmp_path: Path, domain: str, scope: str | bool, hami: HamiSettings | None
+    helm: str, tmp_path: Path, domain: str, scope: str | bool, hami: HamiSettings
 ) -> None:
     rendered = render(helm, {"resourceDomain": domain, "hami": {"translate": scope}}, folder=tmp_path)
     chosen = WebhookSettings(names=ResourceNames(domain), hami=hami)
@@ -200,7 +200,7 @@ def test_the_expressions_are_those_that_the_code_makes(
 
 def test_pods_with_hamis_resources_by_other_names_are_sent_too(helm: str, tmp_path: Path) -> None:
     rendered = render(helm, VALUE_SETS["HAMi by other names"], folder=tmp_path)
-    chosen = WebhookSettings(hami=HamiSettings(count="example.com/vgpu", every=True))
+    chosen = WebhookSettings(hami=HamiSettings(count="example.com/vgpu", scope=HamiScope.ALL))
     assert _expressions(rendered.webhook["matchConditions"]) == match_conditions(chosen)
 
 

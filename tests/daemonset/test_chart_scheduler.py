@@ -36,8 +36,8 @@ def test_the_extender_is_told_what_the_values_say_in_flags_that_it_has(helm: str
     assert told.placement.node_policy.value == chosen.get("nodePolicy", "binpack")
     assert told.placement.node_choice.value == chosen.get("nodeChoice", "extender")
     assert told.cluster.resource_domain == values.get("resourceDomain", "tencent.com")
-    assert told.webhook.translate_hami.value == values.get("hami", {}).get("translate", "marked")
-    assert told.webhook.hami_count == values.get("hami", {}).get("resources", {}).get("count", "nvidia.com/gpu")
+    assert told.webhook.hami.scope.value == values.get("hami", {}).get("translate", "marked")
+    assert told.webhook.hami.count == values.get("hami", {}).get("resources", {}).get("count", "nvidia.com/gpu")
     assert told.leader.election.value == chosen.get("leaderElection", "kube-scheduler")
     ours = values.get("webhook", {}).get("certificates", {}).get("from", "self") == "self"
     assert (told.certificates.cert_file is None) is ours

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.review import Webhook
-from deviceplugin.cluster.webhook.settings import HamiSettings, KnownGpus, WebhookSettings
+from deviceplugin.config.webhook import HamiSettings, WebhookSettings
 from deviceplugin.kube.quantity import parse_quantity
 from tests.daemonset.manifests import Object, documents
 from tests.e2e.cluster import pods

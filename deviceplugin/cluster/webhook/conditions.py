@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from deviceplugin.cluster.webhook.hami_pods import HAMI_ANNOTATIONS, HAMI_PREFIX, HAMI_SCHEDULER
 from deviceplugin.cluster.webhook.pod_json import MIRROR
-from deviceplugin.cluster.webhook.settings import WebhookSettings
+from deviceplugin.config.webhook import HamiScope, WebhookSettings
 from deviceplugin.model.annotation_names import AnnotationNames
 
 
@@ -68,8 +68,8 @@ def policy_validation() -> tuple[str, str]:
 def _asking(settings: WebhookSettings) -> tuple[str, ...]:
     """`hami_pods` in CEL: a number of GPUs alone is HAMi's only by choice, or where something else of HAMi's is."""
     ours, hami = (settings.names.core, settings.names.memory), settings.hami
-    if hami is None or hami.every:
-        return (_names((*ours, *(hami.resources if hami else ()))),)
+    if hami.scope is not HamiScope.MARKED:
+        return (_names((*ours, *(hami.resources if hami.every else ()))),)
     marked = (
         f"{_ANNOTATIONS}.exists(a, a in {_list(HAMI_ANNOTATIONS)} || a.startsWith({_text(HAMI_PREFIX)}))"
         f' || has(object.spec.schedulerName) && object.spec.schedulerName == "{HAMI_SCHEDULER}"'

@@ -4,9 +4,10 @@ In: a container and over how many GPUs its share goes. Out: the container with b
 operator wants it said or where nothing can be reckoned; `validate` then denies it. Whole GPUs need no memory.
 """
 
+from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.pod_json import Container
 from deviceplugin.cluster.webhook.resources import count, put
-from deviceplugin.cluster.webhook.settings import KnownGpus, WebhookSettings
+from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.model.units import CORES_PER_GPU
 
 

@@ -12,9 +12,10 @@ whole GPU. All memory of a share is reckoned from the smallest GPU known.
 from dataclasses import dataclass
 
 from deviceplugin.cluster.webhook.hami_pods import is_for_hami, unread
+from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.pod_json import Container, Json, annotate, annotations, containers
 from deviceplugin.cluster.webhook.resources import count, drop, is_gpu, names_any, put
-from deviceplugin.cluster.webhook.settings import HamiSettings, KnownGpus, WebhookSettings
+from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.pod_request import MOST_PARTS, format_parts, parse_parts
@@ -42,7 +43,7 @@ class _Asked:
 def translate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[str, ...]:
     """Warnings; RequestError for what has no meaning, and for a container that speaks both languages."""
     hami = settings.hami
-    if hami is None:
+    if hami.scope is HamiScope.OFF:
         return ()
     found = list(containers(pod))
     _refuse_both(found, hami, settings)
@@ -67,7 +68,7 @@ def _lift_limit(pod: Json, asked: dict[str, _Asked], settings: WebhookSettings, 
     name = AnnotationNames(settings.names.domain).core_limit
     limited = others or any(each.cores and not each.is_whole for each in asked.values())
     free = [container for container, each in asked.items() if not each.cores and not each.is_whole]
-    if not free or not (settings.hami and settings.hami.unlimited_cores) or name in annotations(pod):
+    if not free or not settings.hami.unlimited_cores or name in annotations(pod):
         return ()
     if not limited:
         annotate(pod, name, str(CORES_PER_GPU))
@@ -132,7 +133,7 @@ def _part_of_memory(container: Container, asked: _Asked, settings: WebhookSettin
     if not known.smallest_blocks:
         raise RequestError(
             f"{container.what} asks for {asked.percent} % of a GPU's memory and no GPU is known yet; write "
-            f"{settings.hami.memory if settings.hami else settings.names.memory}, or try again when a node has its GPUs"
+            f"{settings.hami.memory}, or try again when a node has its GPUs"
         )
     return max(1, known.smallest_blocks * asked.percent // 100)
 

@@ -7,7 +7,7 @@ only HAMi reads. `conditions` says the same to the API server, and a test holds 
 
 from deviceplugin.cluster.webhook.pod_json import Json, annotations, containers, spec
 from deviceplugin.cluster.webhook.resources import names_any
-from deviceplugin.cluster.webhook.settings import HamiSettings
+from deviceplugin.config.webhook import HamiSettings
 from deviceplugin.errors import RequestError
 from deviceplugin.model.preferences import FOREIGN
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from deviceplugin.cluster.webhook.environment import LIBRARY_PATH, library_path_is_hidden, preloaded
 from deviceplugin.cluster.webhook.pod_json import Container, Json, child, objects, spec
-from deviceplugin.cluster.webhook.settings import WebhookSettings
+from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import RequestError
 from deviceplugin.model.mount import DRIVER_MOUNT, GRANT_MOUNT
 from deviceplugin.model.request import Request, RequestKind

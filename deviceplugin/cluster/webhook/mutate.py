@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from deviceplugin.cluster.webhook.defaults import complete
 from deviceplugin.cluster.webhook.environment import hide_gpus, leave_choice_to_the_agent, put_our_libraries_first
 from deviceplugin.cluster.webhook.hami import translate
+from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.pod_json import MIRROR, Container, Json, annotations, containers, metadata, texts
 from deviceplugin.cluster.webhook.resources import is_gpu, mirror
 from deviceplugin.cluster.webhook.scheduling import send_to_scheduler
-from deviceplugin.cluster.webhook.settings import KnownGpus, WebhookSettings
+from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import ParseError
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.pod_request import Parts, parse_parts

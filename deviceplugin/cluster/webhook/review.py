@@ -13,11 +13,12 @@ from typing import Any
 
 import msgspec
 
+from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.patch import Operation, difference
 from deviceplugin.cluster.webhook.pod_json import Json
-from deviceplugin.cluster.webhook.settings import KnownGpus, WebhookSettings
 from deviceplugin.cluster.webhook.validate import validate
+from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import ParseError, VcudaError
 from deviceplugin.kube.structs import decode
 

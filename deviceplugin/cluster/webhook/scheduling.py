@@ -10,7 +10,7 @@ affinity on the field `metadata.name`, as the DaemonSet controller writes it, an
 
 from deviceplugin.cluster.webhook.hami_pods import HAMI_SCHEDULER
 from deviceplugin.cluster.webhook.pod_json import Json, made_child, objects, spec
-from deviceplugin.cluster.webhook.settings import WebhookSettings
+from deviceplugin.config.webhook import HamiScope, WebhookSettings
 
 DEFAULT_SCHEDULER = "default-scheduler"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -20,7 +20,7 @@ _TERMS = "nodeSelectorTerms"
 def send_to_scheduler(pod: Json, settings: WebhookSettings) -> tuple[str, ...]:
     """Warnings about what was changed and the user may not expect."""
     inside = spec(pod)
-    left = (None, "", DEFAULT_SCHEDULER, *([HAMI_SCHEDULER] if settings.hami else []))
+    left = (None, "", DEFAULT_SCHEDULER, *([] if settings.hami.scope is HamiScope.OFF else [HAMI_SCHEDULER]))
     if settings.scheduler_name and inside.get("schedulerName") in left:
         inside["schedulerName"] = settings.scheduler_name
     if settings.runtime_class and not inside.get("runtimeClassName"):

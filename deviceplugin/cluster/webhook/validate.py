@@ -7,10 +7,11 @@ denial); or a RequestError or ParseError of one sentence that says what to write
 from collections.abc import Iterator
 
 from deviceplugin.cluster.webhook.isolation import exposures, refuse_open_share
+from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.mutate import is_left_alone
 from deviceplugin.cluster.webhook.pod_json import Container, Json, annotations, containers
 from deviceplugin.cluster.webhook.resources import count, differing, is_gpu
-from deviceplugin.cluster.webhook.settings import KnownGpus, WebhookSettings
+from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import RequestError
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import parse_core_limit

@@ -2,21 +2,23 @@
 
 import base64
 import json
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
 
+from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.cluster.webhook.review import Webhook
-from deviceplugin.cluster.webhook.settings import HamiSettings, KnownGpus, WebhookSettings
+from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
 
 CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 GPU, GPUMEM = "nvidia.com/gpu", "nvidia.com/gpumem"
 PERCENTAGE, GPUCORES = "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
-SETTINGS = WebhookSettings()
-HAMI = WebhookSettings(hami=HamiSettings(every=True))
-MARKED = WebhookSettings(hami=HamiSettings())
+SETTINGS = WebhookSettings(hami=HamiSettings(scope=HamiScope.OFF), hide_gpus=False)
+HAMI = replace(SETTINGS, hami=HamiSettings(scope=HamiScope.ALL))
+MARKED = replace(SETTINGS, hami=HamiSettings())
 A100S = KnownGpus(smallest_blocks=160, largest_blocks=320, most=8, models=frozenset({"NVIDIA A100-SXM4-80GB"}))
 
 

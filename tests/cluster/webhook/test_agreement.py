@@ -15,8 +15,8 @@ from deviceplugin.cluster.webhook.conditions import (
 from deviceplugin.cluster.webhook.hami_pods import is_for_hami
 from deviceplugin.cluster.webhook.mutate import is_left_alone, is_static, mutate
 from deviceplugin.cluster.webhook.pod_json import Json, annotations, containers
-from deviceplugin.cluster.webhook.settings import HamiSettings, WebhookSettings
 from deviceplugin.cluster.webhook.validate import validate
+from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.units import ResourceNames
@@ -50,7 +50,7 @@ def _outcome(pod: Json, chosen: WebhookSettings) -> str:
 def _is_named(pod: Json, chosen: WebhookSettings) -> bool:
     """Whether a container names one of our resources, or of HAMi's in a pod of HAMi's."""
     names = {chosen.names.core, chosen.names.memory}
-    if chosen.hami and is_for_hami(pod, chosen.hami):
+    if chosen.hami.scope is not HamiScope.OFF and is_for_hami(pod, chosen.hami):
         names |= set(chosen.hami.resources)
     resources = [each.json.get("resources", {}) for each in containers(pod)]
     return any(names & set(each.get(kind, {})) for each in resources for kind in ("limits", "requests"))

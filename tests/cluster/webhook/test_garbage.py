@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.webhook.pod_json import Json
-from deviceplugin.cluster.webhook.settings import WebhookSettings
+from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import ParseError
 from tests.cluster.webhook.expressions import real_pods
 from tests.cluster.webhook.makers import (

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json
-from deviceplugin.cluster.webhook.settings import HamiSettings, KnownGpus
 from deviceplugin.cluster.webhook.validate import validate
+from deviceplugin.config.webhook import HamiScope, HamiSettings
 from deviceplugin.errors import RequestError
 from tests.cluster.webhook.makers import (
     A100S,
@@ -159,7 +160,9 @@ def test_nothing_is_translated_where_the_setting_is_off() -> None:
 
 
 def test_the_resources_may_have_other_names() -> None:
-    chosen = replace(SETTINGS, hami=HamiSettings(count="example.com/vgpu", memory="example.com/vmem", every=True))
+    chosen = replace(
+        SETTINGS, hami=HamiSettings(count="example.com/vgpu", memory="example.com/vmem", scope=HamiScope.ALL)
+    )
     given = gpu_pod({"example.com/vgpu": "1", "example.com/vmem": "512", GPU: "1"})
     assert asked(mutated(given, chosen)) == {GPU: "1", CORE: "10", MEMORY: "2"}
 

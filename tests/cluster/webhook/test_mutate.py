@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json
-from deviceplugin.cluster.webhook.settings import KnownGpus, WebhookSettings
+from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.share_memory import ShareMemory
 from tests.cluster.webhook.makers import (

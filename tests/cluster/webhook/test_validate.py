@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.pod_json import Json
-from deviceplugin.cluster.webhook.settings import KnownGpus
 from deviceplugin.cluster.webhook.validate import validate
 from deviceplugin.errors import ParseError, RequestError
 from tests.cluster.webhook.makers import A100S, CORE, MEMORY, SETTINGS, container, gpu_pod, pod

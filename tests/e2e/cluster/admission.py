@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.review import Webhook
-from deviceplugin.cluster.webhook.settings import KnownGpus
 from tests.e2e.cluster.certificates import KeyPair
 
 

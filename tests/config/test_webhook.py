@@ -1,0 +1,67 @@
+"""Flags of the webhook: each default, each other value, and what is refused."""
+
+import dataclasses
+
+import pytest
+
+from deviceplugin.config.setting import Setting
+from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
+from deviceplugin.model.share_memory import ShareMemory
+
+LEAVES: dict[str, Setting] = {
+    leaf.metadata["setting"].flag: leaf.metadata["setting"]
+    for tree in (WebhookSettings, HamiSettings)
+    for leaf in dataclasses.fields(tree)
+    if "setting" in leaf.metadata
+}
+
+
+def test_a_tree_made_by_hand_has_the_defaults_of_the_flags() -> None:
+    found = WebhookSettings()
+    assert found.hami == HamiSettings()
+    assert (found.default_cores, found.share_memory) == (10, ShareMemory())
+    assert (found.hide_gpus, found.library_path) == (True, True)
+
+
+def test_yamls_off_is_off() -> None:
+    assert LEAVES["share-memory"].kind.read_yaml(False) == ShareMemory(proportional=False)
+    assert LEAVES["share-memory"].kind.read_yaml(16) == ShareMemory(proportional=False, blocks=16)
+    assert LEAVES["translate-hami"].kind.read_yaml(False) is HamiScope.OFF
+    assert LEAVES["translate-hami"].kind.read_yaml(True) is HamiScope.ALL
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "reached"),
+    [
+        ("scheduler-name", "hami-scheduler", "hami-scheduler"),
+        ("scheduler-name", "", ""),
+        ("default-cores", "0", 0),
+        ("share-memory", "off", ShareMemory(proportional=False)),
+        ("hide-gpus", "false", False),
+        ("runtime-class", "nvidia", "nvidia"),
+        ("webhook-namespaces", "a, b,", frozenset({"a", "b"})),
+        ("webhook-ignored-namespaces", "", frozenset()),
+    ],
+)
+def test_a_value_is_read_and_shown(flag: str, text: str, reached: object) -> None:
+    kind = LEAVES[flag].kind
+    assert kind.read(text) == reached
+    assert kind.read(kind.show(reached)) == reached
+
+
+@pytest.mark.parametrize(
+    ("flag", "text"),
+    [
+        ("default-cores", "101"),
+        ("default-cores", "-1"),
+        ("share-memory", "some"),
+        ("hami-count-resource", "gpu"),
+        ("hami-count-resource", "Nvidia.com/gpu"),
+        ("scheduler-name", "Two Words"),
+        ("translate-hami", "some"),
+        ("webhook-namespaces", "a,B"),
+    ],
+)
+def test_wrong_values_are_refused(flag: str, text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not|is no memory|is unknown"):
+        LEAVES[flag].kind.read(text)
