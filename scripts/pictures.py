@@ -20,13 +20,12 @@ from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Level, Link, Topology
 from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU
 from deviceplugin.placement.fragmentation import Fragmentation, by_count, stranded
-from deviceplugin.placement.gpu_capacity import cards_of, free_cores
+from deviceplugin.placement.gpu_capacity import capacities_of, free_cores
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.occupancy import snapshot_for
 from deviceplugin.placement.pod import place_pod
 from deviceplugin.placement.snapshot import GpuView, Snapshot
-from deviceplugin.placement.taken import with_pod
 from deviceplugin.placement.workload import ASSUMED, NO_NEEDS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,8 +74,7 @@ def arrive(asked: PodRequest, sign: str, nodes: list[NodeState], drawn: Pieces, 
     if choice.placed is None:
         return False
     nodes[:] = [
-        with_pod(each, choice.placed.allocations, needs=NO_NEEDS) if each.name == choice.node else each
-        for each in nodes
+        each.with_pod(choice.placed.allocations, needs=NO_NEEDS) if each.name == choice.node else each for each in nodes
     ]
     for share in (share for each in choice.placed.allocations for share in each.shares):
         drawn[share.uuid] += sign * _tenths(share.cores)
@@ -125,8 +123,8 @@ def _whole(nodes: Sequence[NodeState]) -> str:
 def _useless(nodes: Sequence[NodeState]) -> str:
     """To the next task, as it is to be expected by who has seen none."""
     measure = Fragmentation(ASSUMED, weigh=by_count)
-    lost = sum(stranded(measure, cards_of(each), None) for each in nodes) // measure.weight
-    return f"{lost} of {sum(free_cores(cards_of(each)) for each in nodes)} free"
+    lost = sum(stranded(measure, capacities_of(each), None) for each in nodes) // measure.weight
+    return f"{lost} of {sum(free_cores(capacities_of(each)) for each in nodes)} free"
 
 
 def gpu_policies(asked: PodRequest, scene: NodeState, tree: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ from benchmarks.traces.mixes import mixed
 from benchmarks.traces.rivals import BestFit, DotProduct, Fgd, Rival
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
-from deviceplugin.placement.node_choice import NodeChoice
+from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.workload import ASSUMED, NO_NEEDS, TaskKind, Workload, workload

@@ -15,11 +15,12 @@ from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.model.request import RequestKind
 from deviceplugin.placement.fragmentation import Fragmentation, by_count, stranded
-from deviceplugin.placement.gpu_capacity import Card, Cards, after, cards_of, free_cores
-from deviceplugin.placement.node_choice import Aside, NodeChoice, Verdict
+from deviceplugin.placement.gpu_capacity import Capacities, GpuCapacity, capacities_after, capacities_of, free_cores
+from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.pod import place_pod
-from deviceplugin.placement.prefilter import Gate, Reason
+from deviceplugin.placement.prefilter import Prefilter
+from deviceplugin.placement.rejection import NodeRejection
 from deviceplugin.placement.workload import Workload
 
 Order = tuple[int, int]
@@ -31,8 +32,8 @@ class Change:
     """A node before a pod, and the cards after it in one of the ways in which it can be put there."""
 
     pod: PodRequest
-    before: Cards
-    after: Cards
+    before: Capacities
+    after: Capacities
     spare: Spare
     needs: Spare
 
@@ -88,13 +89,13 @@ class _Found:
     """How good a node is, and the GPU that a policy would take there, by what is free on it."""
 
     order: Order
-    card: Card | None
+    card: GpuCapacity | None
 
 
 @dataclass(slots=True)
 class _Alike:
-    cards: Cards
-    outcomes: dict[object, "_Found | Verdict"] = field(default_factory=dict)
+    cards: Capacities
+    outcomes: dict[object, "_Found | NodeRejection"] = field(default_factory=dict)
 
 
 class Rival:
@@ -114,9 +115,9 @@ class Rival:
         gpu_policy: GpuPolicy,
         needs: Spare,
     ) -> NodeChoice:
-        gate, shape = Gate(pod), (pod.shape, needs)
+        gate, shape = Prefilter(pod), (pod.shape, needs)
         best: tuple[Order, str, _Found] | None = None
-        refused: dict[str, Verdict] = {}
+        refused: dict[str, NodeRejection] = {}
         for state in states:
             alike = self._known(state)
             outcome = alike.outcomes.get(shape)
@@ -136,38 +137,40 @@ class Rival:
         known = self._nodes.get(state.name)
         if known is not None and known[0] is state:
             return known[1]
-        cards = cards_of(state)
+        cards = capacities_of(state)
         alike = self._alike.setdefault((state.spare, cards), _Alike(cards))
         self._nodes[state.name] = (state, alike)
         return alike
 
-    def _judge(self, gate: Gate, pod: PodRequest, state: NodeState, cards: Cards, needs: Spare) -> _Found | Verdict:
+    def _judge(
+        self, gate: Prefilter, pod: PodRequest, state: NodeState, cards: Capacities, needs: Spare
+    ) -> _Found | NodeRejection:
         spare = state.spare or Spare(0, 0)
         if not spare.covers(needs):
-            return Aside.SPARE
+            return NodeRejection.SPARE
         if (against := gate(state)) is not None:
             return against
         ways = _ways(pod, cards) if self._measure.chooses_gpu else _as_binpack(pod, cards)
         found = [(self._measure(Change(pod, cards, left, spare, needs)), card) for card, left in ways]
         if not found:
-            return Reason.CORES
+            return NodeRejection.CORES
         order, card = min(found, key=lambda each: each[0])
         return _Found(order, card)
 
 
-def _as_binpack(pod: PodRequest, cards: Cards) -> list[tuple[Card | None, Cards]]:
-    left = after(pod, cards, GpuPolicy.BINPACK)
+def _as_binpack(pod: PodRequest, cards: Capacities) -> list[tuple[GpuCapacity | None, Capacities]]:
+    left = capacities_after(pod, cards, GpuPolicy.BINPACK)
     return [] if left is None else [(None, left)]
 
 
-def _ways(pod: PodRequest, cards: Cards) -> list[tuple[Card | None, Cards]]:
+def _ways(pod: PodRequest, cards: Capacities) -> list[tuple[GpuCapacity | None, Capacities]]:
     """For a share of one GPU each GPU that differs from the others, the fullest first; else as it would go anyway."""
     requests = [each.request for each in pod.containers]
     if len(requests) != 1 or requests[0].kind is not RequestKind.SHARE or requests[0].gpus > 1:
         return _as_binpack(pod, cards)
-    ways: list[tuple[Card | None, Cards]] = []
+    ways: list[tuple[GpuCapacity | None, Capacities]] = []
     for card in sorted(set(cards), key=lambda each: (each.cores, each.blocks)):
-        left = after(pod, (card,), GpuPolicy.BINPACK)
+        left = capacities_after(pod, (card,), GpuPolicy.BINPACK)
         if left is not None:
             rest = list(cards)
             rest.remove(card)

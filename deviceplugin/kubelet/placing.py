@@ -18,7 +18,7 @@ from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.choice import Choice
 from deviceplugin.placement.node_state import NodeState, node_state
-from deviceplugin.placement.occupancy import beside
+from deviceplugin.placement.occupancy import free_for_next_container
 from deviceplugin.placement.place import place
 from deviceplugin.placement.snapshot import Snapshot
 
@@ -37,7 +37,7 @@ def place_claim(node: Node, claim: Claim, near: frozenset[GpuUuid], *, whole: bo
     asked = pod_request(pod, names)
     granted = [grant.allocation for grant in node.ledger.of_pod(uid)]
     state = _without(node, uid)
-    view = beside(state.snapshot, granted, role=container.role, index=container.index)
+    view = free_for_next_container(state.snapshot, granted, role=container.role, index=container.index)
     prefer = _roomy(claim, request, view, asked.preferences.gpus) or near
     planned = plan(asked, state, granted=granted, wishes=wishes, prefer=prefer)
     return planned.of(container.ref.name), choice_for(container.ref.name, planned, asked, state)

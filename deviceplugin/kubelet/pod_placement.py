@@ -21,7 +21,7 @@ from deviceplugin.model.preferences import GpuPolicy
 from deviceplugin.placement.choice import Choice
 from deviceplugin.placement.describe import gpus_text
 from deviceplugin.placement.node_state import NodeState
-from deviceplugin.placement.occupancy import beside
+from deviceplugin.placement.occupancy import free_for_next_container
 from deviceplugin.placement.place import place
 from deviceplugin.placement.pod import PodChoice, place_pod
 
@@ -77,7 +77,7 @@ def choice_for(name: str, planned: Plan, asked: PodRequest, state: NodeState) ->
     others = [each for each in planned.allocations if each is not mine]
     found = place(
         container.request,
-        beside(state.snapshot, others, role=container.role, index=container.index),
+        free_for_next_container(state.snapshot, others, role=container.role, index=container.index),
         prefer=mine.uuids,
         policy=asked.preferences.gpu or GpuPolicy.BINPACK,
         wanted=asked.preferences.gpus,
@@ -105,7 +105,7 @@ def _had(
     kept: Sequence[Allocation],
     wish: frozenset[GpuUuid],
 ) -> Allocation | None:
-    view = beside(state.snapshot, kept, role=container.role, index=container.index)
+    view = free_for_next_container(state.snapshot, kept, role=container.role, index=container.index)
     policy, wanted = asked.preferences.gpu or GpuPolicy.BINPACK, asked.preferences.gpus
     try:
         found = place(container.request, view, only=wish, policy=policy, wanted=wanted)

@@ -27,7 +27,7 @@ _ALLOWANCE = 6_000  # looks at a GPU for a container: some 3 ms
 Chosen = tuple[GpuView, ...]
 
 
-class Refused(enum.Enum):
+class Unassigned(enum.Enum):
     """Why no assignment was found."""
 
     NONE_EXISTS = enum.auto()
@@ -100,7 +100,7 @@ class _Demand:
 
 def assign(
     pod: PodRequest, state: NodeState, *, fixed: Collection[Allocation] = (), allowance: int = _ALLOWANCE
-) -> dict[str, Chosen] | Refused:
+) -> dict[str, Chosen] | Unassigned:
     """By container; `fixed` have theirs and are left out."""
     rules = Rules(pod.preferences.gpus, state.cordoned)
     running = phases(pod.containers)
@@ -117,7 +117,7 @@ def assign(
     demands = sorted((_demand(at, each, running[at]) for at, each in wanting), key=_size)
     search = _Search(rooms, one_numa=pod.preferences.gpus.one_numa, allowance=allowance)
     if not search.run(demands):
-        return Refused.GIVEN_UP if search.exhausted else Refused.NONE_EXISTS
+        return Unassigned.GIVEN_UP if search.exhausted else Unassigned.NONE_EXISTS
     return {each.name: search.chosen[at] for at, each in wanting}
 
 

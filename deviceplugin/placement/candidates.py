@@ -6,7 +6,6 @@ candidates. An unhealthy GPU, one in MIG mode and one whose compute mode is proh
 exclusive-process mode only as a whole. That a container's GPUs be on one NUMA node is about sets and `place`'s.
 """
 
-import enum
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -14,29 +13,8 @@ from deviceplugin.model.gpu import ComputeMode, GpuUuid
 from deviceplugin.model.preferences import ANY_GPU, GpuFilter
 from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.model.topology import Topology
+from deviceplugin.placement.rejection import GpuRejection
 from deviceplugin.placement.snapshot import GpuView, Snapshot
-
-
-class Obstacle(enum.Enum):
-    """Why a GPU cannot serve a request; the value is how a summary counts such GPUs."""
-
-    EXCLUDED = "not open to this container"
-    UNWANTED = "not among the GPUs that the pod wants"
-    MODEL = "of a model that the pod does not want"
-    CORDONED = "cordoned"
-    UNHEALTHY = "unhealthy"
-    MIG = "in MIG mode"
-    PROHIBITED = "in compute mode prohibited"
-    EXCLUSIVE = "in compute mode exclusive-process, so given whole only"
-    SMALL = "too small in memory"
-    IN_USE = "in use"
-    CORES = "short of cores"
-    MEMORY = "short of memory"
-
-    @property
-    def passes(self) -> bool:
-        """It goes away when a pod ends."""
-        return self in (Obstacle.IN_USE, Obstacle.CORES, Obstacle.MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +51,7 @@ class Survey:
     """Every GPU of the snapshot once: as a candidate or with its obstacle."""
 
     candidates: Candidates
-    obstacles: tuple[tuple[GpuView, Obstacle], ...]
+    obstacles: tuple[tuple[GpuView, GpuRejection], ...]
 
 
 def survey(request: Request, snapshot: Snapshot, rules: Rules = NO_RULES) -> Survey:
@@ -93,21 +71,21 @@ def _order(view: GpuView) -> tuple[int, GpuUuid]:
     return (view.gpu.minor, view.gpu.uuid)
 
 
-def _obstacle(view: GpuView, rules: Rules, *, is_share: bool, cores: int, blocks: int) -> Obstacle | None:
+def _obstacle(view: GpuView, rules: Rules, *, is_share: bool, cores: int, blocks: int) -> GpuRejection | None:
     """`cores` and `blocks` are of each GPU."""
     if (ruled_out := _against(view, rules)) is not None:
         return ruled_out
     if (ill := broken(view)) is not None:
         return ill
     if blocks > view.gpu.blocks:
-        return Obstacle.SMALL
+        return GpuRejection.SMALL
     if not is_share:
-        return None if view.is_whole else Obstacle.IN_USE
+        return None if view.is_whole else GpuRejection.IN_USE
     if view.gpu.compute_mode is ComputeMode.EXCLUSIVE_PROCESS:
-        return Obstacle.EXCLUSIVE
+        return GpuRejection.EXCLUSIVE
     if cores > view.free_cores:
-        return Obstacle.CORES
-    return Obstacle.MEMORY if blocks > view.free_blocks else None
+        return GpuRejection.CORES
+    return GpuRejection.MEMORY if blocks > view.free_blocks else None
 
 
 def is_open(view: GpuView, rules: Rules) -> bool:
@@ -115,24 +93,24 @@ def is_open(view: GpuView, rules: Rules) -> bool:
     return _against(view, rules) is None and broken(view) is None
 
 
-def _against(view: GpuView, rules: Rules) -> Obstacle | None:
+def _against(view: GpuView, rules: Rules) -> GpuRejection | None:
     uuid = view.gpu.uuid
     if rules.only is not None and uuid not in rules.only:
-        return Obstacle.EXCLUDED
+        return GpuRejection.EXCLUDED
     if rules.wanted is not ANY_GPU and not rules.wanted.admits_uuid(uuid):
-        return Obstacle.UNWANTED
+        return GpuRejection.UNWANTED
     if rules.wanted is not ANY_GPU and not rules.wanted.admits_model(view.gpu.model):
-        return Obstacle.MODEL
-    return Obstacle.CORDONED if uuid in rules.cordoned else None
+        return GpuRejection.MODEL
+    return GpuRejection.CORDONED if uuid in rules.cordoned else None
 
 
-def broken(view: GpuView) -> Obstacle | None:
+def broken(view: GpuView) -> GpuRejection | None:
     """What keeps all work off a GPU."""
     if not view.health.healthy:
-        return Obstacle.UNHEALTHY
+        return GpuRejection.UNHEALTHY
     if view.gpu.mig_enabled:
-        return Obstacle.MIG
-    return Obstacle.PROHIBITED if view.gpu.compute_mode is ComputeMode.PROHIBITED else None
+        return GpuRejection.MIG
+    return GpuRejection.PROHIBITED if view.gpu.compute_mode is ComputeMode.PROHIBITED else None
 
 
 def _covering(snapshot: Snapshot) -> Topology:

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.model.topology import Level
 from deviceplugin.model.units import CORES_PER_GPU, format_blocks
-from deviceplugin.placement.candidates import Obstacle, Survey
+from deviceplugin.placement.candidates import Survey
+from deviceplugin.placement.rejection import GpuRejection
 from deviceplugin.placement.snapshot import GpuView
 
 _LONGEST_LIST = 8
@@ -58,19 +59,19 @@ def request_text(request: Request) -> str:
     return f"{gpus} with {format_blocks(request.blocks_per_gpu)}{'' if request.gpus == 1 else ' each'}"
 
 
-def obstacle_text(obstacle: Obstacle, view: GpuView) -> str:
+def obstacle_text(obstacle: GpuRejection, view: GpuView) -> str:
     """What speaks against this one GPU."""
     match obstacle:
-        case Obstacle.UNHEALTHY:
+        case GpuRejection.UNHEALTHY:
             return f"unhealthy: {view.health.reason}" if view.health.reason else "unhealthy"
-        case Obstacle.SMALL:
+        case GpuRejection.SMALL:
             return f"too small: {format_blocks(view.gpu.blocks)} in all"
-        case Obstacle.IN_USE:
+        case GpuRejection.IN_USE:
             free = f"{view.free_cores} of {CORES_PER_GPU} cores and {view.free_blocks} of {view.gpu.blocks} blocks"
             return f"in use: {free} are free"
-        case Obstacle.CORES:
+        case GpuRejection.CORES:
             return f"only {view.free_cores} cores free"
-        case Obstacle.MEMORY:
+        case GpuRejection.MEMORY:
             return f"only {format_blocks(view.free_blocks)} free"
         case _:
             return str(obstacle.value)
@@ -93,51 +94,51 @@ def no_room(request: Request, survey: Survey, *, one_numa: bool = False, hopeles
             "several NUMA nodes"
         )
     found = [f"only {gpus_text(fitting)} {_is(len(fitting))} free"] if fitting else []
-    found += [_counted(obstacle, survey) for obstacle in Obstacle if _blocked_by(obstacle, survey)]
+    found += [_counted(obstacle, survey) for obstacle in GpuRejection if _blocked_by(obstacle, survey)]
     advice = "let the GPUs be on several NUMA nodes" if apart else _advice(request, survey, hopeless)
     return f"{request_text(request)} asked, but {listed(found)}; {advice}"
 
 
 def _most_on_one_numa(survey: Survey) -> int:
     """Of the GPUs that fit or will when pods end; those of which nobody says where they are count as one node."""
-    views = [*survey.candidates.views, *(view for view, obstacle in survey.obstacles if obstacle.passes)]
+    views = [*survey.candidates.views, *(view for view, obstacle in survey.obstacles if obstacle.resolvable)]
     return max(Counter(view.gpu.numa for view in views).values(), default=0)
 
 
-def _blocked_by(obstacle: Obstacle, survey: Survey) -> list[GpuView]:
+def _blocked_by(obstacle: GpuRejection, survey: Survey) -> list[GpuView]:
     return [view for view, found in survey.obstacles if found is obstacle]
 
 
-def _counted(obstacle: Obstacle, survey: Survey) -> str:
+def _counted(obstacle: GpuRejection, survey: Survey) -> str:
     views = _blocked_by(obstacle, survey)
     text = f"{gpus_text(view.gpu.minor for view in views)} {_is(len(views))} {obstacle.value}"
-    if obstacle is Obstacle.CORES:
+    if obstacle is GpuRejection.CORES:
         best = max(views, key=lambda view: view.free_cores)
         return f"{text} (at most {best.free_cores} free, on GPU {best.gpu.minor})"
-    if obstacle is Obstacle.MEMORY:
+    if obstacle is GpuRejection.MEMORY:
         best = max(views, key=lambda view: view.free_blocks)
         return f"{text} (at most {format_blocks(best.free_blocks)} free, on GPU {best.gpu.minor})"
-    if obstacle is Obstacle.SMALL:
+    if obstacle is GpuRejection.SMALL:
         return f"{text} (at most {format_blocks(max(view.gpu.blocks for view in views))})"
     return text
 
 
 def _advice(request: Request, survey: Survey, hopeless: bool) -> str:
-    waiting = sum(obstacle.passes for _, obstacle in survey.obstacles)
+    waiting = sum(obstacle.resolvable for _, obstacle in survey.obstacles)
     fitting = len(survey.candidates.views)
-    if any(obstacle is Obstacle.EXCLUDED for _, obstacle in survey.obstacles):
+    if any(obstacle is GpuRejection.EXCLUDED for _, obstacle in survey.obstacles):
         return "delete the pod so that it is placed again"
     if fitting + waiting >= request.gpus:
         if hopeless:
             return "waiting does not help here, so ask for less for all its containers together or on another node"
         return "ask for less or wait until a pod ends"
-    if fitting + waiting + len(_blocked_by(Obstacle.CORDONED, survey)) >= request.gpus:
+    if fitting + waiting + len(_blocked_by(GpuRejection.CORDONED, survey)) >= request.gpus:
         return "ask for less, or have a GPU uncordoned"
-    if _blocked_by(Obstacle.UNWANTED, survey) or _blocked_by(Obstacle.MODEL, survey):
+    if _blocked_by(GpuRejection.UNWANTED, survey) or _blocked_by(GpuRejection.MODEL, survey):
         return "ask for less, let the pod use other GPUs too, or ask on another node"
     if fitting + waiting:
         return f"waiting does not help here, so ask for at most {fitting + waiting} GPU{_s(fitting + waiting)}"
-    if any(obstacle is Obstacle.SMALL for _, obstacle in survey.obstacles):
+    if any(obstacle is GpuRejection.SMALL for _, obstacle in survey.obstacles):
         return "waiting does not help here, so ask for less memory or another node"
     return "ask on another node, or see why with nvidia-smi on this one"
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.model.units import CORES_PER_GPU
-from deviceplugin.placement.gpu_capacity import Card, Cards, Kind, free_cores
+from deviceplugin.placement.gpu_capacity import Capacities, GpuCapacity, GpuModel, free_cores
 from deviceplugin.placement.node_state import Spare
 from deviceplugin.placement.workload import TaskKind, Workload
 
@@ -54,13 +54,13 @@ class _Group:
     gpus: int
     cores: int
     blocks: int
-    open_to: frozenset[Kind]
+    open_to: frozenset[GpuModel]
     members: tuple[tuple[int, int, int], ...]
     most: tuple[int, int]
     weight: int
     size: int
 
-    def wants(self, kind: Kind) -> tuple[int, int]:
+    def wants(self, kind: GpuModel) -> tuple[int, int]:
         """Cores and blocks of a GPU of this kind: a whole one has all of its own, and one not open never enough."""
         if kind not in self.open_to:
             return (_NEVER, 0)
@@ -82,10 +82,10 @@ class _Groups:
 
     def __init__(self, groups: tuple[_Group, ...]) -> None:
         self._groups = groups
-        self._parts: dict[Card, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-        self._wants: dict[Kind, tuple[tuple[int, int], ...]] = {}
+        self._parts: dict[GpuCapacity, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._wants: dict[GpuModel, tuple[tuple[int, int], ...]] = {}
 
-    def rooms(self, cards: Cards, *, single: bool, several: bool) -> tuple[_Room, ...]:
+    def rooms(self, cards: Capacities, *, single: bool, several: bool) -> tuple[_Room, ...]:
         """Written for speed: a pod of a new shape makes new cards of every node."""
         if not cards:
             return ()
@@ -99,7 +99,7 @@ class _Groups:
                     rooms.append(_Room(group, sets, sum(free)))
         return tuple(rooms)
 
-    def _part(self, card: Card) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _part(self, card: GpuCapacity) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """For each group how many of its tasks fit, and the free cores where one does."""
         if len(self._parts) >= _MOST_PARTS:
             self._parts.clear()
@@ -112,12 +112,12 @@ class _Groups:
         return found
 
 
-class Ground:
+class UsableCapacity:
     """Cards as one measure sees them, whatever CPU and memory are beside them."""
 
     __slots__ = ("_ample", "_enough", "_rooms", "_whole", "free")
 
-    def __init__(self, cards: Cards, rooms: tuple[_Room, ...], weight: int) -> None:
+    def __init__(self, cards: Capacities, rooms: tuple[_Room, ...], weight: int) -> None:
         self.free = free_cores(cards)
         self._rooms = rooms
         self._whole = 2 * weight * self.free
@@ -157,23 +157,23 @@ class Fragmentation:
         rate = weigh or by_rate
         self._kinds = tuple((kind, count * rate(kind.request)) for kind, count in workload.kinds)
         self.weight = sum(weight for _, weight in self._kinds)
-        self._groups: dict[frozenset[Kind], _Groups] = {}
-        self._known: dict[Cards, Usable] = {}
-        self._grounds: dict[Cards, Ground] = {}
-        self._alone: dict[Card, Usable] = {}
-        self._wide: dict[Cards, Usable] = {}
+        self._groups: dict[frozenset[GpuModel], _Groups] = {}
+        self._known: dict[Capacities, Usable] = {}
+        self._grounds: dict[Capacities, UsableCapacity] = {}
+        self._alone: dict[GpuCapacity, Usable] = {}
+        self._wide: dict[Capacities, Usable] = {}
         self._least = min((kind.request.cores_per_gpu for kind, _ in self._kinds if kind.request.gpus > 1), default=0)
 
-    def of(self, cards: Cards, spare: Spare | None) -> int:
+    def of(self, cards: Capacities, spare: Spare | None) -> int:
         """A measure of one node: only to be compared."""
         usable = self.usable(cards, spare)
         return 2 * self.weight * free_cores(cards) - usable.alone - usable.together
 
-    def growth(self, before: Cards, after: Cards, spare: Spare | None, needs: Spare) -> int:
+    def growth(self, before: Capacities, after: Capacities, spare: Spare | None, needs: Spare) -> int:
         """By how much a pod makes it more that leaves these cards and takes that much CPU and memory."""
         return self.of(after, None if spare is None else spare - needs) - self.of(before, spare)
 
-    def usable(self, cards: Cards, spare: Spare | None) -> Usable:
+    def usable(self, cards: Capacities, spare: Spare | None) -> Usable:
         if spare is not None:
             return self.ground(cards).usable(spare.cpu_milli, spare.memory_mib)
         found = self._known.get(cards)
@@ -184,16 +184,16 @@ class Fragmentation:
             found = self._known[cards] = self._of_cards(cards)
         return found
 
-    def ground(self, cards: Cards) -> Ground:
+    def ground(self, cards: Capacities) -> UsableCapacity:
         """CPU and memory change more often than cards, so what cards alone say is kept apart."""
         found = self._grounds.get(cards)
         if found is None:
             if len(self._grounds) >= _MOST_GROUNDS:
                 self._grounds.clear()
-            found = self._grounds[cards] = Ground(cards, self._rooms_in(cards), self.weight)
+            found = self._grounds[cards] = UsableCapacity(cards, self._rooms_in(cards), self.weight)
         return found
 
-    def _of_cards(self, cards: Cards) -> Usable:
+    def _of_cards(self, cards: Capacities) -> Usable:
         """Beside ample CPU and memory: what each card is for tasks of one GPU, and what all are for the others."""
         alone = together = 0
         for card in cards:
@@ -211,22 +211,22 @@ class Fragmentation:
             together += part.together
         return Usable(alone, together)
 
-    def _count(self, cards: Cards, spare: Spare, *, single: bool = True, several: bool = True) -> Usable:
+    def _count(self, cards: Capacities, spare: Spare, *, single: bool = True, several: bool = True) -> Usable:
         """For tasks of one GPU, of several, or both."""
         return _counted(self._rooms_in(cards, single=single, several=several), spare.cpu_milli, spare.memory_mib)
 
-    def _rooms_in(self, cards: Cards, *, single: bool = True, several: bool = True) -> tuple[_Room, ...]:
+    def _rooms_in(self, cards: Capacities, *, single: bool = True, several: bool = True) -> tuple[_Room, ...]:
         groups = self._groups_for(frozenset([card[0] for card in cards]))
         return groups.rooms(cards, single=single, several=several)
 
-    def _groups_for(self, kinds: frozenset[Kind]) -> _Groups:
+    def _groups_for(self, kinds: frozenset[GpuModel]) -> _Groups:
         found = self._groups.get(kinds)
         if found is None:
             found = self._groups[kinds] = self._group(kinds)
         return found
 
-    def _group(self, kinds: frozenset[Kind]) -> _Groups:
-        members: dict[tuple[Request, frozenset[Kind]], list[tuple[int, int, int]]] = {}
+    def _group(self, kinds: frozenset[GpuModel]) -> _Groups:
+        members: dict[tuple[Request, frozenset[GpuModel]], list[tuple[int, int, int]]] = {}
         for task, weight in self._kinds:
             if open_to := frozenset(kind for kind in kinds if _admits(task, kind)):
                 own = (task.needs.cpu_milli, task.needs.memory_mib, weight)
@@ -234,7 +234,7 @@ class Fragmentation:
         return _Groups(tuple(_group(request, open_to, tuple(own)) for (request, open_to), own in members.items()))
 
 
-def _group(request: Request, open_to: frozenset[Kind], members: tuple[tuple[int, int, int], ...]) -> _Group:
+def _group(request: Request, open_to: frozenset[GpuModel], members: tuple[tuple[int, int, int], ...]) -> _Group:
     return _Group(
         request.gpus,
         request.cores_per_gpu,
@@ -267,11 +267,11 @@ def _counted(rooms: tuple[_Room, ...], cpu_free: int, memory_free: int) -> Usabl
     return Usable(alone, together)
 
 
-def _free(cards: Cards) -> Cards:
+def _free(cards: Capacities) -> Capacities:
     return tuple(card for card in cards if card.cores)
 
 
-def _admits(task: TaskKind, kind: Kind) -> bool:
+def _admits(task: TaskKind, kind: GpuModel) -> bool:
     if kind.whole_only and task.request.kind is RequestKind.SHARE:
         return False
     return task.wanted.admits_model(kind.model)
@@ -292,6 +292,6 @@ def by_count(_request: Request) -> int:
     return 1
 
 
-def stranded(measure: Fragmentation, cards: Cards, spare: Spare | None) -> int:
+def stranded(measure: Fragmentation, cards: Capacities, spare: Spare | None) -> int:
     """Free cores that the next task cannot use, as it is to be expected, times `measure.weight`."""
     return measure.weight * free_cores(cards) - measure.usable(cards, spare).alone

@@ -19,7 +19,7 @@ from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.snapshot import GpuView
 
 
-class Kind(NamedTuple):
+class GpuModel(NamedTuple):
     """What stays of a GPU whoever uses it; `whole_only`: it is never shared."""
 
     model: str
@@ -27,33 +27,36 @@ class Kind(NamedTuple):
     whole_only: bool = False
 
 
-class Card(NamedTuple):
+class GpuCapacity(NamedTuple):
     """One GPU with what is free on it."""
 
-    kind: Kind
+    kind: GpuModel
     cores: int
     blocks: int
 
 
-Cards = tuple[Card, ...]
+Capacities = tuple[GpuCapacity, ...]
 
 
-def cards_of(state: NodeState) -> Cards:
+def capacities_of(state: NodeState) -> Capacities:
     """Sorted, so that nodes that are alike have equal cards."""
     return tuple(
-        sorted(Card(_kind(view, state.share_mode), view.free_cores, view.free_blocks) for view in state.open_gpus.views)
+        sorted(
+            GpuCapacity(_kind(view, state.share_mode), view.free_cores, view.free_blocks)
+            for view in state.open_gpus.views
+        )
     )
 
 
-def _kind(view: GpuView, share_mode: bool) -> Kind:
+def _kind(view: GpuView, share_mode: bool) -> GpuModel:
     gpu = view.gpu
     whole_only = not share_mode or gpu.compute_mode is ComputeMode.EXCLUSIVE_PROCESS
-    return Kind(gpu.model, gpu.blocks, whole_only)
+    return GpuModel(gpu.model, gpu.blocks, whole_only)
 
 
-def after(pod: PodRequest, cards: Cards, policy: GpuPolicy) -> Cards | None:
+def capacities_after(pod: PodRequest, cards: Capacities, policy: GpuPolicy) -> Capacities | None:
     """What is left beside the pod; None where one container after the other does not fit."""
-    return Foresight(pod, policy)(cards)
+    return CapacityAfter(pod, policy)(cards)
 
 
 class _Asked(NamedTuple):
@@ -64,20 +67,20 @@ class _Asked(NamedTuple):
     cores: int
     blocks: int
 
-    def fits(self, cards: Cards) -> list[Card]:
+    def fits(self, cards: Capacities) -> list[GpuCapacity]:
         if self.is_share:
             cores, blocks = self.cores, self.blocks
             return [card for card in cards if card.cores >= cores and card.blocks >= blocks and not card[0].whole_only]
         return [card for card in cards if card.cores == CORES_PER_GPU and card.blocks == card[0].blocks >= self.blocks]
 
-    def less(self, card: Card) -> Card:
+    def less(self, card: GpuCapacity) -> GpuCapacity:
         if not self.is_share:
-            return Card(card.kind, 0, 0)
-        return Card(card.kind, card.cores - self.cores, card.blocks - self.blocks)
+            return GpuCapacity(card.kind, 0, 0)
+        return GpuCapacity(card.kind, card.cores - self.cores, card.blocks - self.blocks)
 
 
-class Foresight:
-    """`after` for one pod, for whoever asks it of many nodes."""
+class CapacityAfter:
+    """`capacities_after` for one pod, for whoever asks it of many nodes."""
 
     def __init__(self, pod: PodRequest, policy: GpuPolicy) -> None:
         requests = [container.request for container in pod.containers]
@@ -89,7 +92,7 @@ class Foresight:
         self._wanted = wanted if wanted.models or wanted.not_models else None
         self._spreads = policy is GpuPolicy.SPREAD
 
-    def __call__(self, cards: Cards) -> Cards | None:
+    def __call__(self, cards: Capacities) -> Capacities | None:
         for asked in self._asked:
             left = self._after_one(asked, cards)
             if left is None:
@@ -97,7 +100,7 @@ class Foresight:
             cards = left
         return cards
 
-    def _after_one(self, asked: _Asked, cards: Cards) -> Cards | None:
+    def _after_one(self, asked: _Asked, cards: Capacities) -> Capacities | None:
         found = asked.fits(cards)
         if self._wanted is not None:
             found = [card for card in found if self._wanted.admits_model(card.kind.model)]
@@ -117,5 +120,5 @@ _FREE = operator.itemgetter(1, 2)
 """Cores and blocks of a card."""
 
 
-def free_cores(cards: Sequence[Card]) -> int:
+def free_cores(cards: Sequence[GpuCapacity]) -> int:
     return sum(card.cores for card in cards)

@@ -1,17 +1,118 @@
 """Several whole GPUs: the set with the smallest total distance, summed over all its pairs.
 
-Equally close sets are ordered by `ground.Standing`. The answer is exact on nodes with at most 16 candidates. Beyond,
-the search has a fixed allowance of work; where that runs out, the answer is the best set found, which is never farther
-than the greedy one and which no exchange of one GPU brings closer, and the reason says "closest found".
+In: candidates. Out: the least set by `SetRank`: total distance first; then the branch that holds the set, by its free
+GPUs and those of each branch around it, outwards; then how close to each other the GPUs stay that the set leaves over
+in its branch; then memory, processes and minor numbers, all ascending. The answer is exact on nodes with at most 16
+candidates. Beyond, the search has a fixed allowance of work; where that runs out, the answer is the best set found,
+which is never farther than the greedy one and which no exchange of one GPU brings closer, and the reason says "closest
+found".
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
 
+from deviceplugin.model.topology import Topology, TopologyNode
 from deviceplugin.placement.candidates import Candidates
+from deviceplugin.placement.choice import Selection, first_difference
 from deviceplugin.placement.describe import gpus_text, level_text
-from deviceplugin.placement.link_search_space import Branch, Ground, Minors, Standing
-from deviceplugin.placement.selection import Selection, first_difference
+from deviceplugin.placement.snapshot import GpuView
 from deviceplugin.placement.subset_search import Search, greedy
+
+Minors = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SetRank:
+    """Of two sets of one size the lesser is chosen; the fields are the keys in their order."""
+
+    distance: int
+    branch: tuple[int, ...]
+    left_over: int
+    blocks: int
+    processes: int
+    minors: Minors
+
+
+@dataclass(frozen=True)
+class LinkBranch:
+    """A node of the tree that holds enough candidates; `fullness` counts free GPUs here and in each branch around."""
+
+    node: TopologyNode
+    views: tuple[GpuView, ...]
+    fullness: tuple[int, ...]
+    free: Minors
+    distances: dict[int, dict[int, int]]
+
+    @cached_property
+    def members(self) -> frozenset[int]:
+        return frozenset(view.gpu.minor for view in self.views)
+
+    @cached_property
+    def reach(self) -> dict[int, int]:
+        """For each free GPU its distance to all free GPUs of the branch together."""
+        rows = self.distances
+        return {minor: sum([rows[minor][other] for other in self.free]) for minor in self.free}
+
+    def left_over(self, minors: Minors, distance: int) -> int:
+        """Total distance of the free GPUs that the set leaves, from that of all, of the set, and between the two."""
+        return sum(self.reach.values()) // 2 + distance - sum(self.reach[minor] for minor in minors)
+
+
+class LinkSearchSpace:
+    """All of it for one request; `branches` has the fullest first."""
+
+    def __init__(self, candidates: Candidates) -> None:
+        self.size = candidates.request.gpus
+        self.distances = _distances(candidates.topology, tuple(sorted(candidates.free)))
+        self._views = {view.gpu.minor: view for view in candidates.views}
+        branches = _branches(candidates.topology.tree(), (), candidates, self.distances)
+        self.branches = sorted(branches, key=lambda branch: (branch.fullness, branch.node.minors))
+
+    def inner(self, minors: Minors) -> dict[int, int]:
+        """For each member its distance to the other members together."""
+        return {minor: sum([self.distances[minor][other] for other in minors]) for minor in minors}
+
+    def branch_of(self, minors: Minors) -> LinkBranch:
+        """The smallest that holds them all."""
+        wanted = set(minors)
+        return min(
+            (branch for branch in self.branches if wanted <= branch.members), key=lambda branch: len(branch.node.minors)
+        )
+
+    def standing(self, minors: Minors) -> SetRank:
+        branch, distance = self.branch_of(minors), sum(self.inner(minors).values()) // 2
+        return SetRank(
+            distance=distance,
+            branch=branch.fullness,
+            left_over=branch.left_over(minors, distance),
+            blocks=sum(self._views[minor].free_blocks for minor in minors),
+            processes=sum(self._views[minor].processes for minor in minors),
+            minors=minors,
+        )
+
+
+def _distances(topology: Topology, minors: Minors) -> dict[int, dict[int, int]]:
+    rows: dict[int, dict[int, int]] = {minor: {minor: 0} for minor in minors}
+    for a, b in combinations(minors, 2):
+        rows[a][b] = rows[b][a] = topology.distance(a, b)
+    return rows
+
+
+def _branches(
+    node: TopologyNode, around: tuple[int, ...], candidates: Candidates, distances: dict[int, dict[int, int]]
+) -> Iterator[LinkBranch]:
+    below = set(node.minors)
+    views = tuple(view for view in candidates.views if view.gpu.minor in below)
+    if len(views) < candidates.request.gpus:
+        return
+    free = tuple(sorted(candidates.free & below))
+    fullness = (len(free), *around)
+    yield LinkBranch(node, views, fullness, free, distances)
+    for child in node.children:
+        yield from _branches(child, fullness, candidates, distances)
+
 
 EXACT_CANDIDATES = 16
 _ALLOWANCE = 40_000  # links looked at: some 15 ms of pure Python
@@ -21,7 +122,7 @@ def link(candidates: Candidates) -> Selection | None:
     views = {view.gpu.minor: view for view in candidates.views}
     if len(views) < candidates.request.gpus:
         return None
-    ground = Ground(candidates)
+    ground = LinkSearchSpace(candidates)
     best, proved = _best(ground, tuple(views))
     chosen = tuple(views[minor] for minor in best.minors)
     inner = ground.inner(best.minors)
@@ -30,7 +131,7 @@ def link(candidates: Candidates) -> Selection | None:
     return Selection(chosen, _reason(ground, best, len(views), proved), against)
 
 
-def _best(ground: Ground, minors: Minors) -> tuple[Standing, bool]:
+def _best(ground: LinkSearchSpace, minors: Minors) -> tuple[SetRank, bool]:
     if len(minors) == ground.size:
         return ground.standing(minors), True
     pairs = [[ground.distances[a][b] for b in minors] for a in minors]
@@ -52,7 +153,7 @@ def _best(ground: Ground, minors: Minors) -> tuple[Standing, bool]:
     return best, proved
 
 
-def _search(ground: Ground, branch: Branch, best: Standing, allowance: int | None) -> Search:
+def _search(ground: LinkSearchSpace, branch: LinkBranch, best: SetRank, allowance: int | None) -> Search:
     """Looks for a set in this branch that is closer, or as close where the branch is no emptier than the best's."""
     minors = [view.gpu.minor for view in branch.views]
     alone, width = _ties(branch)
@@ -65,8 +166,8 @@ def _search(ground: Ground, branch: Branch, best: Standing, allowance: int | Non
     )
 
 
-def _ties(branch: Branch) -> tuple[list[int], int]:
-    """The keys of `Standing` behind distance and branch, as one number for each GPU; their sums compare alike."""
+def _ties(branch: LinkBranch) -> tuple[list[int], int]:
+    """The keys of `SetRank` behind distance and branch, as one number for each GPU; their sums compare alike."""
     views, reach = branch.views, branch.reach
     keys = [
         [-reach[view.gpu.minor] for view in views],  # what lies far from the rest leaves the rest close
@@ -82,7 +183,7 @@ def _ties(branch: Branch) -> tuple[list[int], int]:
     return packed, width
 
 
-def _exchanged(ground: Ground, minors: Minors, everyone: Minors) -> Minors:
+def _exchanged(ground: LinkSearchSpace, minors: Minors, everyone: Minors) -> Minors:
     """Exchanges one GPU at a time for as long as that makes the set closer."""
     while True:
         inner = ground.inner(minors)
@@ -94,7 +195,7 @@ def _exchanged(ground: Ground, minors: Minors, everyone: Minors) -> Minors:
         minors = better
 
 
-def _exchange(ground: Ground, inner: Mapping[int, int], newcomer: int) -> tuple[int, Minors]:
+def _exchange(ground: LinkSearchSpace, inner: Mapping[int, int], newcomer: int) -> tuple[int, Minors]:
     """The closest set with the newcomer in the place of one that was chosen, and its total distance."""
     row = ground.distances[newcomer]
     gain = sum(inner.values()) // 2 + sum([row[minor] for minor in inner])
@@ -102,7 +203,7 @@ def _exchange(ground: Ground, inner: Mapping[int, int], newcomer: int) -> tuple[
     return cost, tuple(sorted({*inner, newcomer} - {leaver}))
 
 
-def _reason(ground: Ground, best: Standing, count: int, proved: bool) -> str:
+def _reason(ground: LinkSearchSpace, best: SetRank, count: int, proved: bool) -> str:
     name = gpus_text(best.minors)
     where = f"total distance {best.distance}, all under {level_text(ground.branch_of(best.minors).node.level)}"
     if count == ground.size:
@@ -111,7 +212,7 @@ def _reason(ground: Ground, best: Standing, count: int, proved: bool) -> str:
     return f"{name}: the {closest} {ground.size} of {count} GPUs that fit ({where})"
 
 
-def _behind(ground: Ground, best: Standing, inner: Mapping[int, int], minor: int) -> str:
+def _behind(ground: LinkSearchSpace, best: SetRank, inner: Mapping[int, int], minor: int) -> str:
     distance, minors = _exchange(ground, inner, minor)
     (leaver,) = set(best.minors) - set(minors)
     if distance > best.distance:
@@ -131,5 +232,5 @@ def _behind(ground: Ground, best: Standing, inner: Mapping[int, int], minor: int
     return f"fits as close as GPU {leaver}, {why}"
 
 
-def _keys(standing: Standing) -> tuple[object, ...]:
+def _keys(standing: SetRank) -> tuple[object, ...]:
     return (standing.distance, standing.branch, standing.left_over, standing.blocks, standing.processes)

@@ -1,16 +1,21 @@
-"""How good a node would be with a pod on it, by each node policy.
+"""How good a node would be with a pod on it, by each node policy, and what the choice among nodes answers.
 
-In: a node as cards before and after the pod. Out: a score, the least is the best; its second number is for ties. Only
-integers, so that the same cluster is put into the same order on every machine.
+In: the capacities of a node before and after the pod. Out: a score, the least is the best; its second number is for
+ties. Only integers, so that the same cluster is put into the same order on every machine. `NodeChoice` has the node and
+the GPUs that were chosen, the scores, and why every other node was not taken.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.fragmentation import Fragmentation
-from deviceplugin.placement.gpu_capacity import Cards, free_cores
+from deviceplugin.placement.gpu_capacity import Capacities, free_cores
 from deviceplugin.placement.node_state import Spare
+from deviceplugin.placement.pod import PodChoice
+from deviceplugin.placement.rejection import NodeRejection
 
 _PPM = 1_000_000
 
@@ -22,8 +27,8 @@ LAST: Score = (1 << 200, 0)
 class Change(NamedTuple):
     """A node before and after a pod; `spare` is what was beside the cards before, `needs` what the pod takes of it."""
 
-    before: Cards
-    after: Cards
+    before: Capacities
+    after: Capacities
     spare: Spare | None
     needs: Spare
 
@@ -37,7 +42,7 @@ class Totals(NamedTuple):
     size: int
 
 
-def totals_of(cards: Cards) -> Totals:
+def totals_of(cards: Capacities) -> Totals:
     cores = blocks = size = 0
     for kind, cores_left, blocks_left in cards:
         cores += cores_left
@@ -78,3 +83,24 @@ def _parts(left: Totals) -> tuple[int, int]:
         left.cores * _PPM // (CORES_PER_GPU * left.gpus) if left.gpus else _PPM,
         left.blocks * _PPM // left.size if left.size else _PPM,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChoice:
+    """`node` and `placed` are None where no node carries the pod.
+
+    `ranked` has the score of every node that may carry it, by name; `refused` the verdict on every other.
+    """
+
+    node: str | None
+    placed: PodChoice | None
+    ranked: Mapping[str, Score]
+    refused: Mapping[str, NodeRejection]
+
+    def verdict(self, node: str) -> NodeRejection | None:
+        """None for the chosen node and for one that was never looked at."""
+        if node == self.node:
+            return None
+        if node in self.refused:
+            return self.refused[node]
+        return NodeRejection.PREFERRED if node in self.ranked else None

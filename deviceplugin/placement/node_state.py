@@ -2,19 +2,18 @@
 
 In: an inventory and what every pod holds (`occupancy`), or rows of a trace. Out: a value that never changes; what a pod
 takes makes a new one. A node that has not changed is the same object, so whoever calculates something of a node may
-keep the result beside it, as the gate does with `open_gpus`. Not here: which pods there are, and when the node was
+keep the result beside it, as the prefilter does with `open_gpus`. Not here: which pods there are, and when the node was
 last heard of.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from deviceplugin.model.allocation import Allocation
+from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.gpu import GpuUuid, Inventory
-from deviceplugin.placement.candidates import broken
-from deviceplugin.placement.occupancy import snapshot_for
-from deviceplugin.placement.snapshot import GpuView, Snapshot
-from deviceplugin.placement.summary import Summary, summaries_by_numa, summarize
+from deviceplugin.placement.candidates import Rules, broken, is_open
+from deviceplugin.placement.occupancy import Occupancy, empty_views, occupied, snapshot_for
+from deviceplugin.placement.snapshot import GpuView, Snapshot, Summary, summaries_by_numa, summarize
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class Spare:
 
 @dataclass(frozen=True, slots=True)
 class OpenGpus:
-    """Those GPUs of a node that work may land on, with what the gate asks of them again and again."""
+    """Those GPUs of a node that work may land on, with what the prefilter asks of them again and again."""
 
     views: tuple[GpuView, ...]
     uuids: frozenset[GpuUuid]
@@ -84,6 +83,20 @@ class NodeState:
         object.__setattr__(changed, "_numa", self._numa)
         return changed
 
+    def with_pod(self, allocations: Iterable[Allocation], *, needs: Spare) -> "NodeState":
+        """The node with one pod more, which takes `needs` beside its GPUs; nothing may be taken that is not free.
+
+        Pods add up, so the others need not be known; what the containers of one pod hold together, `occupancy` says.
+        """
+        held = occupied(allocations)
+        views = tuple(_taken(view, held.get(view.gpu.uuid)) for view in self.snapshot.gpus)
+        spare = None if self.spare is None else self.spare - needs
+        return (
+            replace(self, snapshot=Snapshot(views, self.snapshot.topology), spare=spare)
+            if held
+            else self.with_spare(spare)
+        )
+
     def _is_open(self, view: GpuView) -> bool:
         return view.gpu.uuid not in self.cordoned and broken(view) is None
 
@@ -102,6 +115,82 @@ def node_state(
     return NodeState(name, snapshot, share_mode=share_mode, cordoned=cordoned)
 
 
-def without_spare(state: NodeState, taken: Spare) -> NodeState:
-    """The same GPUs with less CPU and memory beside them."""
-    return state if state.spare is None else state.with_spare(state.spare - taken)
+def _taken(view: GpuView, held: Occupancy | None) -> GpuView:
+    if held is None:
+        return view
+    fits = held.cores <= view.free_cores and held.blocks <= view.free_blocks
+    assert fits, f"more of {view.gpu.uuid} is taken than is free"
+    return view.less(held.cores, held.blocks)
+
+
+class NodeUsage:
+    """What is free on one node, brought up to date pod by pod.
+
+    The states equal those that `node_state` calculates from all pods, at the cost of the one pod that has changed. A
+    pod's containers count together, by kubelet's arithmetic; pods add up.
+    """
+
+    def __init__(
+        self, name: str, inventory: Inventory, *, share_mode: bool = True, cordoned: frozenset[GpuUuid] = frozenset()
+    ) -> None:
+        self._name = name
+        self._topology = inventory.topology
+        self._share_mode = share_mode
+        self._cordoned = cordoned
+        self._empty = empty_views(inventory)
+        self._open = [is_open(view, Rules(cordoned=cordoned)) for view in self._empty]
+        self._places = {view.gpu.uuid: place for place, view in enumerate(self._empty)}
+        self._views = list(self._empty)
+        self._taken = [(0, 0)] * len(self._empty)
+        self._held: dict[PodUid, Mapping[GpuUuid, Occupancy]] = {}
+
+    def hold(self, pod: PodUid, allocations: Iterable[Allocation]) -> None:
+        """Takes the place of what the pod held before."""
+        self.release(pod)
+        held = self._held[pod] = occupied(allocations)
+        self._add(held, 1)
+
+    def release(self, pod: PodUid) -> None:
+        self._add(self._held.pop(pod, {}), -1)
+
+    def state(self, *, without: Collection[PodUid] = ()) -> NodeState:
+        """As it is, or as if some pods were not there."""
+        absent = [self._held[pod] for pod in without if pod in self._held]
+        for held in absent:
+            self._add(held, -1)
+        snapshot = Snapshot(tuple(self._views), self._topology)
+        for held in absent:
+            self._add(held, 1)
+        return NodeState(self._name, snapshot, share_mode=self._share_mode, cordoned=self._cordoned)
+
+    def fits(self, pod: PodUid) -> bool:
+        """Whether all that the pod holds is on GPUs that work may land on, and free there but for the pod itself.
+
+        The pod is counted already: what it holds of a GPU is free without it where all together do not hold too much.
+        """
+        for uuid, own in self._held[pod].items():
+            place = self._places.get(uuid)
+            if place is None or not self._open[place]:
+                return False
+            (cores, blocks), whole = self._taken[place], self._empty[place]
+            if (own.cores and cores > whole.free_cores) or (own.blocks and blocks > whole.free_blocks):
+                return False
+        return True
+
+    @property
+    def is_overbooked(self) -> bool:
+        """Whether of some GPU more is held than it has."""
+        return any(
+            cores > whole.free_cores or blocks > whole.free_blocks
+            for (cores, blocks), whole in zip(self._taken, self._empty, strict=True)
+        )
+
+    def _add(self, held: Mapping[GpuUuid, Occupancy], sign: int) -> None:
+        """GPUs that the node does not have are held of nobody."""
+        for uuid, part in held.items():
+            place = self._places.get(uuid)
+            if place is None:
+                continue
+            cores, blocks = self._taken[place]
+            self._taken[place] = (cores + sign * part.cores, blocks + sign * part.blocks)
+            self._views[place] = self._empty[place].less(*self._taken[place])

@@ -1,7 +1,7 @@
 """Chooses the node of a pod, and on it the GPUs.
 
 In: what a pod asks, the nodes that are open to it, and which of them are preferred. Out: a `NodeChoice` with a verdict
-for each node. Every node passes the gate; those that may carry the pod are put in the order of the policy, and
+for each node. Every node passes the prefilter; those that may carry the pod are put in the order of the policy, and
 `place_pod` is asked from the top until one does: the expensive step runs once, as a rule.
 
     binpack        the node that is fullest with the pod on it
@@ -24,21 +24,21 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.model.request import RequestKind
-from deviceplugin.placement.fragmentation import Fragmentation, Ground
-from deviceplugin.placement.gpu_capacity import Cards, Foresight, cards_of
-from deviceplugin.placement.node_choice import Aside, NodeChoice, Verdict
-from deviceplugin.placement.node_score import LAST, Change, Score, Totals, score, score_of_totals, totals_of
+from deviceplugin.placement.fragmentation import Fragmentation, UsableCapacity
+from deviceplugin.placement.gpu_capacity import Capacities, CapacityAfter, capacities_of
+from deviceplugin.placement.node_score import LAST, Change, NodeChoice, Score, Totals, score, score_of_totals, totals_of
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.pod import PodChoice, place_pod
-from deviceplugin.placement.prefilter import Gate, Reason
+from deviceplugin.placement.prefilter import Prefilter
+from deviceplugin.placement.rejection import NodeRejection
 from deviceplugin.placement.workload import ASSUMED, NO_NEEDS, Workload
 
 _MOST_KEPT = 300_000
 _MOST_SHAPES = 10_000
 _NAMES_CARDS = -1
 """For every pod that does: nothing found out for it is kept, because nodes that are alike differ for it."""
-_Outcome = Verdict | Score
-_Reached = Reason | Cards | None
+_Outcome = NodeRejection | Score
+_Reached = NodeRejection | Capacities | None
 """What speaks against a pod on a node's GPUs, or the cards after it; None where one after the other does not fit."""
 
 
@@ -50,16 +50,16 @@ class _Task:
     """
 
     pod: PodRequest
-    gate: Gate
-    after: Foresight
+    prefilter: Prefilter
+    after: CapacityAfter
     needs: Spare
     node_policy: NodePolicy
     gpu_policy: GpuPolicy
     share: tuple[int, int] | None
 
-    def against(self, state: NodeState, alike: "_Alike") -> Reason | None:
-        """What the gate needs of a node has been calculated for the first of those that are alike."""
-        return self.gate(state if self.names_cards else alike.first)
+    def against(self, state: NodeState, alike: "_Alike") -> NodeRejection | None:
+        """What the prefilter needs of a node has been calculated for the first of those that are alike."""
+        return self.prefilter(state if self.names_cards else alike.first)
 
     @property
     def plans(self) -> bool:
@@ -93,7 +93,7 @@ class _Beside:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class _Alike:
-    """Nodes between whose GPUs neither gate nor score sees a difference.
+    """Nodes between whose GPUs neither prefilter nor score sees a difference.
 
     `reached` was found out by what a pod asks of GPUs alone, and `left` of that by the measure of this `renewal`;
     `any_spare` by shape. `beside` is more for the nodes of which CPU and memory are known, and goes when the last of
@@ -101,10 +101,10 @@ class _Alike:
     """
 
     first: NodeState
-    cards: Cards
+    cards: Capacities
     totals: Totals
     reached: dict[int, _Reached] = field(default_factory=dict)
-    left: dict[int, Ground] = field(default_factory=dict)
+    left: dict[int, UsableCapacity] = field(default_factory=dict)
     renewal: int = -1
     any_spare: _Beside = field(default_factory=_Beside)
     beside: WeakValueDictionary[Spare, _Beside] = field(default_factory=WeakValueDictionary)
@@ -199,28 +199,28 @@ class NodeScorer:
         own = pod.preferences
         gpus = own.gpu or gpu_policy
         nodes = own.node or node_policy
-        task = _Task(pod, Gate(pod), Foresight(pod, gpus), needs, nodes, gpus, _share(pod, nodes))
+        task = _Task(pod, Prefilter(pod), CapacityAfter(pod, gpus), needs, nodes, gpus, _share(pod, nodes))
         ranked, refused = self._look(task, states)
         for name in _best_first(ranked):
             placed = _placed(task, self._nodes[name][0], prefer)
-            if not isinstance(placed, Aside):
+            if not isinstance(placed, NodeRejection):
                 return NodeChoice(name, placed, ranked, refused)
             refused[name] = placed
         return NodeChoice(None, None, ranked, refused)
 
-    def _look(self, task: _Task, states: Iterable[NodeState]) -> tuple[dict[str, Score], dict[str, Verdict]]:
+    def _look(self, task: _Task, states: Iterable[NodeState]) -> tuple[dict[str, Score], dict[str, NodeRejection]]:
         """At every node; written for speed, because there are thousands and nearly all have not changed."""
         shape, nodes, plans = self._shape(task), self._nodes, task.plans
         leaves_out, needs = self._leaves_out, task.needs
         on_gpus = _NAMES_CARDS if shape == _NAMES_CARDS else self._number((task.pod.shape, task.gpu_policy))
         ranked: dict[str, Score] = {}
-        refused: dict[str, Verdict] = {}
+        refused: dict[str, NodeRejection] = {}
         for state in states:
             known = nodes.get(state.name)
             if known is None or known[0] is not state:
                 known = self._remember(state)
             if leaves_out and state.spare is not None and not state.spare.covers(needs):
-                refused[state.name] = Aside.SPARE
+                refused[state.name] = NodeRejection.SPARE
                 continue
             outcomes = (known[2] if plans else known[1].any_spare).outcomes
             outcome = outcomes.get(shape)
@@ -254,7 +254,7 @@ class NodeScorer:
         likeness = _likeness(state)
         alike = self._alike.get(likeness)
         if alike is None:
-            cards = cards_of(state)
+            cards = capacities_of(state)
             alike = self._alike[likeness] = _Alike(state, cards, totals_of(cards))
         known = self._nodes[state.name] = _Known(state, alike, alike.with_spare(state.spare))
         return known
@@ -277,7 +277,7 @@ class NodeScorer:
             return self._planned(task, known, on_gpus)
         if (against := task.against(state, alike)) is not None:
             return against
-        if (share := task.share) is not None:  # the gate is exact for it
+        if (share := task.share) is not None:  # the prefilter is exact for it
             free = alike.totals
             left = Totals(free.gpus, free.cores - share[0], free.blocks - share[1], free.size)
             return score_of_totals(task.node_policy, left)
@@ -308,7 +308,7 @@ class NodeScorer:
 
     def _reached(self, task: _Task, alike: _Alike, on_gpus: int) -> _Reached:
         if on_gpus not in alike.reached:
-            against = task.gate(alike.first)
+            against = task.prefilter(alike.first)
             alike.reached[on_gpus] = task.after(alike.cards) if against is None else against
             self._kept += 1
         return alike.reached[on_gpus]
@@ -333,17 +333,17 @@ def _best_first(ranked: Mapping[str, Score]) -> Iterable[str]:
     yield from (name for _, name in rest)
 
 
-def _placed(task: _Task, state: NodeState, prefer: Collection[GpuUuid]) -> PodChoice | Aside:
+def _placed(task: _Task, state: NodeState, prefer: Collection[GpuUuid]) -> PodChoice | NodeRejection:
     try:
         return place_pod(task.pod, state, policy=task.gpu_policy, prefer=prefer)
     except GivenUpError:
-        return Aside.GIVEN_UP
+        return NodeRejection.SEARCH_EXHAUSTED
     except CapacityError:
-        return Aside.TOGETHER
+        return NodeRejection.TOGETHER
 
 
 def _likeness(state: NodeState) -> tuple[object, ...]:
-    """What the gate looks at, and the score of cards; neither knows names, links or processes."""
+    """What the prefilter looks at, and the score of cards; neither knows names, links or processes."""
     gpus = sorted(
         (
             view.gpu.model,

@@ -15,7 +15,8 @@ Invariant: an allocation placed on a snapshot from here never takes a GPU beyond
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from deviceplugin.model.allocation import Allocation, ContainerRole, PodUid
 from deviceplugin.model.gpu import GpuUuid, Inventory
@@ -118,34 +119,32 @@ def snapshot_for(
     held: dict[GpuUuid, Occupancy] = {}
     for (uuid, owner), use in _uses(allocations).items():
         held[uuid] = held.get(uuid, _NOTHING) + (use.beside(role, index) if owner == pod else use.total)
-    running = processes or {}
-    views = tuple(
-        GpuView(
-            gpu=gpu,
-            free_cores=max(0, CORES_PER_GPU - held.get(gpu.uuid, _NOTHING).cores),
-            free_blocks=max(0, gpu.blocks - held.get(gpu.uuid, _NOTHING).blocks),
-            processes=running.get(gpu.uuid, 0),
-            health=inventory.health_of(gpu.uuid),
-        )
+    return _without(Snapshot(empty_views(inventory, processes or {}), inventory.topology), held)
+
+
+def empty_views(inventory: Inventory, processes: Mapping[GpuUuid, int] = MappingProxyType({})) -> tuple[GpuView, ...]:
+    """Every GPU as if nothing of it was held."""
+    return tuple(
+        GpuView(gpu, CORES_PER_GPU, gpu.blocks, processes.get(gpu.uuid, 0), inventory.health_of(gpu.uuid))
         for gpu in inventory.gpus
     )
-    return Snapshot(gpus=views, topology=inventory.topology)
 
 
-def beside(snapshot: Snapshot, own: Collection[Allocation], *, role: ContainerRole, index: int) -> Snapshot:
+def free_for_next_container(
+    snapshot: Snapshot, own: Collection[Allocation], *, role: ContainerRole, index: int
+) -> Snapshot:
     """What a further container of a pod may have, where the snapshot has all pods but this one, of which `own` are."""
     if not own:
         return snapshot
     held = {uuid: use.beside(role, index) for (uuid, _), use in _uses(own).items()}
-    views = tuple(_less(view, held.get(view.gpu.uuid, _NOTHING)) for view in snapshot.gpus)
-    return Snapshot(gpus=views, topology=snapshot.topology)
+    return _without(snapshot, held)
 
 
-def _less(view: GpuView, held: Occupancy) -> GpuView:
-    if held == _NOTHING:
-        return view
-    cores, blocks = max(0, view.free_cores - held.cores), max(0, view.free_blocks - held.blocks)
-    return replace(view, free_cores=cores, free_blocks=blocks)
+def _without(snapshot: Snapshot, held: Mapping[GpuUuid, Occupancy]) -> Snapshot:
+    views = tuple(
+        view.less(own.cores, own.blocks) if (own := held.get(view.gpu.uuid)) else view for view in snapshot.gpus
+    )
+    return Snapshot(views, snapshot.topology)
 
 
 def _uses(allocations: Iterable[Allocation]) -> dict[tuple[GpuUuid, PodUid], _PodUse]:

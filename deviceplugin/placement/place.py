@@ -16,11 +16,10 @@ from deviceplugin.model.preferences import ANY_GPU, GpuFilter, GpuPolicy
 from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.candidates import Candidates, Rules, Survey, survey
-from deviceplugin.placement.choice import Choice, PassedOver
+from deviceplugin.placement.choice import Choice, PassedOver, Selection
 from deviceplugin.placement.describe import no_room, obstacle_text
 from deviceplugin.placement.fragment import fragment
 from deviceplugin.placement.link import link
-from deviceplugin.placement.selection import Selection
 from deviceplugin.placement.share import share
 from deviceplugin.placement.snapshot import GpuView, Snapshot
 from deviceplugin.placement.spread import spread

@@ -20,13 +20,13 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
 from deviceplugin.model.preferences import GpuPolicy
 from deviceplugin.model.request import RequestKind
-from deviceplugin.placement.assign import Refused, assign
+from deviceplugin.placement.assign import Unassigned, assign
 from deviceplugin.placement.candidates import Rules, Survey, survey
 from deviceplugin.placement.describe import gpus_text, no_room, request_text
 from deviceplugin.placement.node_state import NodeState
-from deviceplugin.placement.occupancy import beside
+from deviceplugin.placement.occupancy import free_for_next_container
 from deviceplugin.placement.place import select, shares_of
-from deviceplugin.placement.prefilter import gate
+from deviceplugin.placement.prefilter import prefilter
 from deviceplugin.placement.snapshot import GpuView
 
 _FIXED = "held already"
@@ -63,8 +63,8 @@ def place_pod(
     if len(pod.containers) == 1:
         raise CapacityError(no_room(found.container.request, found.survey, one_numa=pod.preferences.gpus.one_numa))
     assigned = assign(pod, state, fixed=fixed)
-    if isinstance(assigned, Refused):
-        error = GivenUpError if assigned is Refused.GIVEN_UP else CapacityError
+    if isinstance(assigned, Unassigned):
+        error = GivenUpError if assigned is Unassigned.GIVEN_UP else CapacityError
         raise error(_refusal(pod, state, found, assigned))
     return _together(pod, assigned, fixed)
 
@@ -102,7 +102,7 @@ def _one_by_one(
     for container in pod.containers:
         if container.name in held:
             continue
-        view = beside(state.snapshot, own, role=container.role, index=container.index)
+        view = free_for_next_container(state.snapshot, own, role=container.role, index=container.index)
         found = survey(container.request, view, rules)
         tiers = _tiers(frozenset(prefer), held_before(own, policy))
         selection, _ = select(found, policy, one_numa=wanted.one_numa, tiers=tiers)
@@ -154,11 +154,13 @@ def _allocation(pod: PodRequest, container: ContainerRequest, chosen: tuple[GpuV
     )
 
 
-def _refusal(pod: PodRequest, state: NodeState, stuck: _Stuck, why: Refused) -> str:
+def _refusal(pod: PodRequest, state: NodeState, stuck: _Stuck, why: Unassigned) -> str:
     """Of a pod of several containers; to wait is advised only where the empty node might do."""
-    reason = gate(pod, state)
+    reason = prefilter(pod, state)
     hopeless = reason is not None and not reason.resolvable
     one_numa = pod.preferences.gpus.one_numa
     sentence = no_room(stuck.container.request, stuck.survey, one_numa=one_numa, hopeless=hopeless)
-    tried = "" if why is Refused.NONE_EXISTS else ", or put less into one pod, because not every combination was tried"
+    tried = (
+        "" if why is Unassigned.NONE_EXISTS else ", or put less into one pod, because not every combination was tried"
+    )
     return f"container {stuck.container.name}, beside the others of its pod: {sentence}{tried}"

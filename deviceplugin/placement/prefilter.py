@@ -2,11 +2,10 @@
 
 In: what the pod asks, and a node. Out: None, or the reason why not: a constant text, because kube-scheduler groups
 equal ones in the event that the user reads. Exact for pods of one container; of several it says no only where the pod
-cannot fit, and `pod.place_pod` has the last word. Whoever asks many nodes for one pod makes one `Gate` and calls it for
-each. Not here: CPU and memory of the node (`NodeState.spare`).
+cannot fit, and `pod.place_pod` decides. For one pod and many nodes, make one `Prefilter` and
+call it for each. Not here: CPU and memory of the node (`NodeState.spare`).
 """
 
-import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,44 +14,12 @@ from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.assign import phases
 from deviceplugin.placement.node_state import NodeState, OpenGpus
-from deviceplugin.placement.snapshot import GpuView
-from deviceplugin.placement.summary import Summary, summaries_by_numa, summarize
+from deviceplugin.placement.rejection import NodeRejection
+from deviceplugin.placement.snapshot import GpuView, Summary, summaries_by_numa, summarize
 
 
-class Reason(enum.Enum):
-    """Why a pod does not fit; the text is what users read."""
-
-    NO_GPU = "no GPU"
-    NO_OPEN_GPU = "every GPU is unhealthy, cordoned or otherwise closed"
-    NO_SHARES = "no shares of GPUs, whole GPUs only"
-    UNWANTED = "no GPU that the pod wants by UUID"
-    MODEL = "no GPU of a wanted model"
-    TOO_FEW = "too few GPUs that can serve the pod"
-    TOO_SMALL = "too little memory on every GPU, also when it is empty"
-    TOO_FEW_ON_NUMA = "too few GPUs on any one NUMA node"
-    POD_TOO_LARGE = "too few GPUs for all containers of the pod together"
-    CORES = "insufficient vcuda-core on any one GPU"
-    MEMORY = "insufficient vcuda-memory on any one GPU"
-    SHARES = "insufficient vcuda-core or vcuda-memory on enough GPUs"
-    WHOLE = "insufficient whole GPUs"
-    ON_NUMA = "insufficient free GPUs on any one NUMA node"
-    POD = "insufficient free GPUs for all containers of the pod together"
-
-    @property
-    def resolvable(self) -> bool:
-        """It goes away when pods end; otherwise the empty node would not help either."""
-        return self in _RESOLVABLE
-
-    __hash__ = object.__hash__
-
-
-_RESOLVABLE = frozenset({
-    Reason.CORES, Reason.MEMORY, Reason.SHARES, Reason.WHOLE, Reason.ON_NUMA, Reason.POD,
-})  # fmt: skip
-
-
-def gate(pod: PodRequest, state: NodeState) -> Reason | None:
-    return Gate(pod)(state)
+def prefilter(pod: PodRequest, state: NodeState) -> NodeRejection | None:
+    return Prefilter(pod)(state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +50,7 @@ class _Load:
     blocks: int
 
 
-class Gate:
+class Prefilter:
     """One pod; what it has found out of a model is kept for the next node."""
 
     def __init__(self, pod: PodRequest) -> None:
@@ -95,50 +62,50 @@ class Gate:
         self._has_share = any(not need.whole for need in self._needs)
         self._models: dict[str, bool] = {}
 
-    def __call__(self, state: NodeState) -> Reason | None:
+    def __call__(self, state: NodeState) -> NodeRejection | None:
         if not self._needs:
             return None
         if self._has_share and not state.share_mode:
-            return Reason.NO_SHARES
+            return NodeRejection.NO_SHARES
         gpus = state.open_gpus
         if not gpus.views:
-            return Reason.NO_OPEN_GPU if state.snapshot.gpus else Reason.NO_GPU
+            return NodeRejection.NO_OPEN_GPU if state.snapshot.gpus else NodeRejection.NO_GPU
         if self._any_gpu:
             return self._among(state, gpus.views, gpus.summary)
         admitted = self._admitted(gpus)
-        if isinstance(admitted, Reason):
+        if isinstance(admitted, NodeRejection):
             return admitted
         same = len(admitted) == len(gpus.views)
         return self._among(state, admitted, gpus.summary if same else summarize(admitted))
 
-    def _among(self, state: NodeState, views: Sequence[GpuView], summary: Summary) -> Reason | None:
+    def _among(self, state: NodeState, views: Sequence[GpuView], summary: Summary) -> NodeRejection | None:
         for need in self._needs:
             if not need.fits(summary):
                 reason = _why_not(need, summary)
                 apart = self._one_numa and reason.resolvable and self._on_numa(state, views, (need,))
-                return Reason.TOO_FEW_ON_NUMA if apart is Reason.TOO_FEW_ON_NUMA else reason
+                return NodeRejection.TOO_FEW_ON_NUMA if apart is NodeRejection.TOO_FEW_ON_NUMA else reason
         for load in self._loads:
             if load.whole > len(summary.whole) or load.cores > summary.cores or load.blocks > summary.blocks:
                 return _why_not_all(load, summary)
         return self._on_numa(state, views, self._needs) if self._one_numa else None
 
-    def _on_numa(self, state: NodeState, views: Sequence[GpuView], needs: Sequence[_Need]) -> Reason | None:
+    def _on_numa(self, state: NodeState, views: Sequence[GpuView], needs: Sequence[_Need]) -> NodeRejection | None:
         nodes = state.numa_nodes if views is state.open_gpus.views else summaries_by_numa(views)
         for need in needs:
             if need.count > 1 and not any(need.fits(node) for node in nodes):
                 empty = any(need.fits_empty(node) for node in nodes)
-                return Reason.ON_NUMA if empty else Reason.TOO_FEW_ON_NUMA
+                return NodeRejection.ON_NUMA if empty else NodeRejection.TOO_FEW_ON_NUMA
         return None
 
-    def _admitted(self, gpus: OpenGpus) -> Sequence[GpuView] | Reason:
+    def _admitted(self, gpus: OpenGpus) -> Sequence[GpuView] | NodeRejection:
         wanted = self._filter
         by_uuid = (wanted.uuids and not wanted.uuids >= gpus.uuids) or not wanted.not_uuids.isdisjoint(gpus.uuids)
         views = tuple(view for view in gpus.views if wanted.admits_uuid(view.gpu.uuid)) if by_uuid else gpus.views
         if not views:
-            return Reason.UNWANTED
+            return NodeRejection.UNWANTED
         if all(map(self._admits, gpus.models)):
             return views
-        return tuple(view for view in views if self._admits(view.gpu.model)) or Reason.MODEL
+        return tuple(view for view in views if self._admits(view.gpu.model)) or NodeRejection.MODEL
 
     def _admits(self, model: str) -> bool:
         known = self._models.get(model)
@@ -168,18 +135,18 @@ def _loads(containers: Sequence[ContainerRequest]) -> tuple[_Load, ...]:
     )
 
 
-def _why_not(need: _Need, summary: Summary) -> Reason:
+def _why_not(need: _Need, summary: Summary) -> NodeRejection:
     if not need.fits_empty(summary):
         sizes = summary.sizes if need.whole else summary.share_sizes
-        return Reason.TOO_SMALL if len(sizes) >= need.count and sizes[0] < need.blocks else Reason.TOO_FEW
+        return NodeRejection.TOO_SMALL if len(sizes) >= need.count and sizes[0] < need.blocks else NodeRejection.TOO_FEW
     if need.whole:
-        return Reason.WHOLE
+        return NodeRejection.WHOLE
     if need.count > 1:
-        return Reason.SHARES
-    return Reason.CORES if summary.shares[0][0] < need.cores else Reason.MEMORY
+        return NodeRejection.SHARES
+    return NodeRejection.CORES if summary.shares[0][0] < need.cores else NodeRejection.MEMORY
 
 
-def _why_not_all(load: _Load, summary: Summary) -> Reason:
+def _why_not_all(load: _Load, summary: Summary) -> NodeRejection:
     gpus = len(summary.sizes)
     too_large = load.whole > gpus or load.cores > gpus * CORES_PER_GPU or load.blocks > sum(summary.sizes)
-    return Reason.POD_TOO_LARGE if too_large else Reason.POD
+    return NodeRejection.POD_TOO_LARGE if too_large else NodeRejection.POD

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from deviceplugin.model.topology import TopologyNode
 from deviceplugin.placement.candidates import Candidates
+from deviceplugin.placement.choice import Selection
 from deviceplugin.placement.describe import gpus_text
-from deviceplugin.placement.selection import Selection
 from deviceplugin.placement.snapshot import GpuView
 
 

@@ -1,8 +1,8 @@
 """What a cluster's tasks look like: the kinds of task that come, and how often each does.
 
 In: pods with the CPU and memory that they need, or pods alone. Out: a `Workload`, against which `fragmentation`
-measures how usable free GPUs are. Each container that wants GPUs counts as a task of its own with its even part of the
-pod's CPU and memory; a pod that wants no GPU is no part of it, because it cannot strand one.
+measures how usable free GPUs are. Each container that wants GPUs counts as a task with its even part of the pod's CPU
+and memory; a pod that wants no GPU is no part of it, because it cannot strand one.
 """
 
 from collections import Counter
@@ -61,3 +61,44 @@ ASSUMED = Workload((
     _assumed(100, 40), _assumed(200, 8), _assumed(400, 4), _assumed(800, 3),
 ))  # fmt: skip
 """For a cluster in which nothing has been seen yet."""
+
+
+ENOUGH = 100
+"""Tasks, before they say more about what comes than the assumed ones."""
+_HALVE_AT = 20_000
+_MOST_KINDS = 64
+_MOST_COUNTED = 4_096
+
+
+class ObservedWorkload:
+    """The kinds of task that a cluster has seen of late; None while too few were seen. `tasks` were seen in all.
+
+    What is long ago counts less: after so many tasks every count is halved. Rare kinds are left out, so the size is
+    bounded whatever comes. The same pods in the same order give the same workload.
+    """
+
+    def __init__(self, *, enough: int = ENOUGH, halve_at: int = _HALVE_AT, most_kinds: int = _MOST_KINDS) -> None:
+        self._enough = enough
+        self._halve_at = halve_at
+        self._most_kinds = most_kinds
+        self._counts: Counter[TaskKind] = Counter()
+        self._total = 0
+        self.tasks = 0
+
+    def see(self, pod: PodRequest, needs: Spare = NO_NEEDS) -> None:
+        for kind in kinds_of(pod, needs):
+            self._counts[kind] += 1
+            self._total += 1
+            self.tasks += 1
+        if self._total >= self._halve_at or len(self._counts) > _MOST_COUNTED:
+            self._halve()
+
+    def workload(self) -> Workload | None:
+        if self.tasks < self._enough:
+            return None
+        return Workload(tuple(self._counts.most_common(self._most_kinds))) if self._counts else None
+
+    def _halve(self) -> None:
+        """A kind of which one was left is forgotten."""
+        self._counts = Counter({kind: count // 2 for kind, count in self._counts.items() if count > 1})
+        self._total = self._counts.total()

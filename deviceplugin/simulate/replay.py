@@ -3,7 +3,7 @@
 In: a scene, a policy, a seed. Out: a `Run`: what was allocated as tasks arrived, what waits and why. Each task goes
 through `NodeScorer.choose`, as a pod does in the extender, or through another `Chooser` that is measured against it;
 one that fits nowhere waits, and nothing ends, so it waits for good. Invariant: no GPU gives more than it has
-(`placement.taken` would raise).
+(`placement.node_state` would raise).
 """
 
 import time
@@ -15,11 +15,10 @@ from typing import Protocol
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.placement.fragmentation import Fragmentation, by_count, stranded
-from deviceplugin.placement.gpu_capacity import cards_of
-from deviceplugin.placement.node_choice import NodeChoice
+from deviceplugin.placement.gpu_capacity import capacities_of
+from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer
-from deviceplugin.placement.taken import with_pod
 from deviceplugin.placement.workload import Workload, workload
 from deviceplugin.simulate.arrivals import arrivals
 from deviceplugin.simulate.run import Run, Sample, Took, models_used
@@ -104,7 +103,7 @@ class _Cluster:
             self._waiting_demand += task.demand
             self._waits_for[_main_reason(choice)] += 1
             return
-        changed = with_pod(self._nodes[choice.node], choice.placed.allocations, needs=task.needs)
+        changed = self._nodes[choice.node].with_pod(choice.placed.allocations, needs=task.needs)
         self._nodes[choice.node] = changed
         self._stranding.changed(changed)
         self._placed += 1
@@ -151,7 +150,7 @@ class _Stranding:
 
     def part(self, capacity: int) -> float:
         for name, node in self._dirty.items():
-            now = stranded(self._measure, cards_of(node), node.spare)
+            now = stranded(self._measure, capacities_of(node), node.spare)
             self._total += now - self._by_node.get(name, 0)
             self._by_node[name] = now
         self._dirty.clear()

@@ -10,10 +10,11 @@ from dataclasses import replace
 
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
-from deviceplugin.placement.node_choice import Aside, NodeChoice
+from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer
-from deviceplugin.placement.observed import ENOUGH, Observed
+from deviceplugin.placement.rejection import NodeRejection
+from deviceplugin.placement.workload import ENOUGH, ObservedWorkload
 
 LEARNT_EVERY = ENOUGH
 """Tasks; the scheduler goes by the clock, which a simulation has not."""
@@ -24,7 +25,7 @@ class SchedulerView:
 
     def __init__(self) -> None:
         self._scorer = NodeScorer(leaves_out=False)
-        self._observed = Observed()
+        self._observed = ObservedWorkload()
         self._came = 0
 
     def choose(
@@ -43,7 +44,7 @@ class SchedulerView:
             fits = state.spare is None or state.spare.covers(needs)
             (shown if fits else short).append(state)
         choice = self._scorer.choose(pod, shown, node_policy=node_policy, gpu_policy=gpu_policy, needs=needs)
-        return replace(choice, refused={**choice.refused, **{state.name: Aside.SPARE for state in short}})
+        return replace(choice, refused={**choice.refused, **{state.name: NodeRejection.SPARE for state in short}})
 
     def _see(self, pod: PodRequest, needs: Spare) -> None:
         if not pod.containers:

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from deviceplugin.model.preferences import GpuFilter
 from deviceplugin.model.request import Request
 from deviceplugin.placement.fragmentation import Fragmentation, by_count, by_rate, stranded
-from deviceplugin.placement.gpu_capacity import Card, Cards, Kind
+from deviceplugin.placement.gpu_capacity import Capacities, GpuCapacity, GpuModel
 from deviceplugin.placement.node_state import Spare
 from deviceplugin.placement.workload import TaskKind, Workload
 
-T4 = Kind("T4", 60)
-A100 = Kind("A100", 320)
-ALONE = Kind("A100", 320, whole_only=True)
+T4 = GpuModel("T4", 60)
+A100 = GpuModel("A100", 320)
+ALONE = GpuModel("A100", 320, whole_only=True)
 
 requests = st.one_of(
     st.builds(Request, st.integers(1, 99), st.integers(0, 80)),
@@ -32,20 +32,20 @@ workloads = st.builds(
 
 
 @st.composite
-def some_cards(draw: st.DrawFn) -> Cards:
+def some_cards(draw: st.DrawFn) -> Capacities:
     cards = []
     for _ in range(draw(st.integers(0, 5))):
         kind = draw(st.sampled_from([T4, A100, A100, ALONE]))
         whole = draw(st.booleans())
         cores = 100 if whole else draw(st.integers(0, 100))
-        cards.append(Card(kind, cores, kind.blocks if whole else draw(st.integers(0, kind.blocks))))
+        cards.append(GpuCapacity(kind, cores, kind.blocks if whole else draw(st.integers(0, kind.blocks))))
     return tuple(sorted(cards))
 
 
 spares = st.one_of(st.none(), st.builds(Spare, st.integers(-5, 30), st.integers(0, 30)))
 
 
-def takes(task: TaskKind, card: Card) -> int:
+def takes(task: TaskKind, card: GpuCapacity) -> int:
     """How many such tasks, or parts of one, go onto a GPU."""
     request = task.request
     if not task.wanted.admits_model(card.kind.model):
@@ -61,7 +61,7 @@ def takes(task: TaskKind, card: Card) -> int:
     return count
 
 
-def copies(task: TaskKind, cards: Sequence[Card], spare: Spare | None) -> int:
+def copies(task: TaskKind, cards: Sequence[GpuCapacity], spare: Spare | None) -> int:
     """Placed one by one on the GPUs that fit the most, which is best where a task wants different GPUs."""
     room, placed = [takes(task, card) for card in cards], 0
     left = spare
@@ -76,7 +76,7 @@ def copies(task: TaskKind, cards: Sequence[Card], spare: Spare | None) -> int:
         placed += 1
 
 
-def written_out(load: Workload, cards: Cards, spare: Spare | None) -> int:
+def written_out(load: Workload, cards: Capacities, spare: Spare | None) -> int:
     free, total = sum(card.cores for card in cards), 0
     for task, count in load.kinds:
         placed = copies(task, cards, spare)
@@ -86,13 +86,13 @@ def written_out(load: Workload, cards: Cards, spare: Spare | None) -> int:
 
 
 @given(workloads, some_cards(), spares)
-def test_it_is_what_its_definition_says_task_by_task(load: Workload, cards: Cards, spare: Spare | None) -> None:
+def test_it_is_what_its_definition_says_task_by_task(load: Workload, cards: Capacities, spare: Spare | None) -> None:
     assert Fragmentation(load).of(cards, spare) == written_out(load, cards, spare)
 
 
 @given(workloads, st.lists(st.tuples(some_cards(), spares, needs), min_size=1, max_size=8))
 def test_growth_with_everything_that_was_kept_is_growth_from_scratch(
-    load: Workload, changes: list[tuple[Cards, Spare | None, Spare]]
+    load: Workload, changes: list[tuple[Capacities, Spare | None, Spare]]
 ) -> None:
     used = Fragmentation(load)
     cards, spare, _ = changes[0]
@@ -107,7 +107,7 @@ def test_growth_with_everything_that_was_kept_is_growth_from_scratch(
 
 @given(workloads, some_cards(), spares)
 def test_no_node_is_less_than_wholly_usable_or_more_than_wholly_useless(
-    load: Workload, cards: Cards, spare: Spare | None
+    load: Workload, cards: Capacities, spare: Spare | None
 ) -> None:
     measure, free = Fragmentation(load), sum(card.cores for card in cards)
     assert 0 <= measure.of(cards, spare) <= 2 * measure.weight * free
@@ -115,21 +115,21 @@ def test_no_node_is_less_than_wholly_usable_or_more_than_wholly_useless(
 
 
 def test_a_workload_without_tasks_finds_nothing_fragmented() -> None:
-    assert Fragmentation(Workload(())).of((Card(T4, 100, 60),), None) == 0
+    assert Fragmentation(Workload(())).of((GpuCapacity(T4, 100, 60),), None) == 0
 
 
 @pytest.mark.parametrize(
     ("cards", "spare", "useless"),
     [
-        pytest.param([Card(T4, 100, 60)], None, 0, id="a whole GPU serves the share and the whole"),
-        pytest.param([Card(T4, 50, 30)], None, 50, id="half a GPU serves the share alone"),
-        pytest.param([Card(T4, 40, 60)], None, 80, id="too few cores for both"),
-        pytest.param([Card(T4, 50, 10)], None, 100, id="too little memory for the share"),
-        pytest.param([Card(T4, 100, 60)], Spare(1, 0), 200, id="no CPU is left beside it"),
+        pytest.param([GpuCapacity(T4, 100, 60)], None, 0, id="a whole GPU serves the share and the whole"),
+        pytest.param([GpuCapacity(T4, 50, 30)], None, 50, id="half a GPU serves the share alone"),
+        pytest.param([GpuCapacity(T4, 40, 60)], None, 80, id="too few cores for both"),
+        pytest.param([GpuCapacity(T4, 50, 10)], None, 100, id="too little memory for the share"),
+        pytest.param([GpuCapacity(T4, 100, 60)], Spare(1, 0), 200, id="no CPU is left beside it"),
     ],
 )
 def test_what_is_stranded_is_counted_once_for_each_task_that_cannot_use_it(
-    cards: list[Card], spare: Spare | None, useless: int
+    cards: list[GpuCapacity], spare: Spare | None, useless: int
 ) -> None:
     share, whole = TaskKind(Request(50, 20), Spare(2, 0)), TaskKind(Request(100, 0), Spare(2, 0))
     measure = Fragmentation(Workload(((share, 1), (whole, 1))), weigh=by_count)
@@ -138,7 +138,7 @@ def test_what_is_stranded_is_counted_once_for_each_task_that_cannot_use_it(
 
 def test_copies_that_find_no_cpu_count_as_useless_although_one_of_them_would_fit() -> None:
     measure = Fragmentation(Workload(((TaskKind(Request(100, 0), Spare(4, 0)), 1),)))
-    cards = (Card(T4, 100, 60), Card(T4, 100, 60))
+    cards = (GpuCapacity(T4, 100, 60), GpuCapacity(T4, 100, 60))
     assert measure.of(cards, Spare(8, 0)) == 0
     assert measure.of(cards, Spare(7, 0)) > 0
     assert stranded(measure, cards, Spare(7, 0)) == 0

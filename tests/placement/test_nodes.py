@@ -12,13 +12,11 @@ from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuFilter, GpuPolicy, NodePolicy
 from deviceplugin.model.request import Request
 from deviceplugin.placement.fragmentation import Fragmentation
-from deviceplugin.placement.gpu_capacity import after, cards_of
-from deviceplugin.placement.node_choice import Aside, NodeChoice
-from deviceplugin.placement.node_score import LAST, Change, score
+from deviceplugin.placement.gpu_capacity import capacities_after, capacities_of
+from deviceplugin.placement.node_score import LAST, Change, NodeChoice, score
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer
-from deviceplugin.placement.prefilter import Reason
-from deviceplugin.placement.taken import with_pod
+from deviceplugin.placement.rejection import NodeRejection
 from deviceplugin.placement.workload import ASSUMED, Workload, workload
 from tests.placement.clusters import node, pod, some_nodes, some_pods
 
@@ -91,10 +89,10 @@ def test_every_node_that_was_looked_at_has_a_verdict() -> None:
     assert choice.node == "chosen"
     assert {each.name: choice.verdict(each.name) for each in nodes} == {
         "chosen": None,
-        "other": Aside.PREFERRED,
-        "full": Reason.CORES,
-        "none": Reason.NO_GPU,
-        "busy": Aside.SPARE,
+        "other": NodeRejection.PREFERRED,
+        "full": NodeRejection.CORES,
+        "none": NodeRejection.NO_GPU,
+        "busy": NodeRejection.SPARE,
     }
     assert choice.verdict("never seen") is None
 
@@ -104,20 +102,20 @@ def test_a_node_that_does_not_carry_all_containers_together_comes_last_and_is_re
     tight = node("a-tight", 2, used={0: (20, 0), 1: (50, 0)})
     assert NodeScorer().choose(asked, (tight, node("roomy"))).node == "roomy"
     choice = NodeScorer().choose(asked, (tight,))
-    assert (choice.node, choice.placed, choice.verdict("a-tight")) == (None, None, Aside.TOGETHER)
+    assert (choice.node, choice.placed, choice.verdict("a-tight")) == (None, None, NodeRejection.TOGETHER)
 
 
 def test_a_node_for_which_not_every_combination_was_tried_is_not_said_to_be_too_small() -> None:
     """Four times 100 cores in 16 containers, to the last core."""
     sixteen = pod(*((cores, 1) for cores in (42, 12, 35, 10, 19, 9, 13, 32, 21, 17, 24, 42, 12, 17, 43, 52)))
     choice = NodeScorer().choose(sixteen, (node("a", 4),))
-    assert (choice.node, choice.verdict("a")) == (None, Aside.GIVEN_UP)
+    assert (choice.node, choice.verdict("a")) == (None, NodeRejection.SEARCH_EXHAUSTED)
 
 
 def test_a_pod_that_fits_nowhere_has_no_node() -> None:
     choice = NodeScorer().choose(pod((500, 0)), (node("a"), node("b", 0)))
     assert (choice.node, choice.placed) == (None, None)
-    assert choice.refused == {"a": Reason.TOO_FEW, "b": Reason.NO_GPU}
+    assert choice.refused == {"a": NodeRejection.TOO_FEW, "b": NodeRejection.NO_GPU}
 
 
 def test_a_card_named_by_uuid_is_found_although_another_node_is_alike() -> None:
@@ -182,7 +180,7 @@ def test_what_was_kept_changes_no_choice_and_no_gpu_gives_more_than_it_has(
         assert outcome(choice) == outcome(cold)
         if choice.node is None or choice.placed is None:
             continue
-        nodes[choice.node] = with_pod(nodes[choice.node], choice.placed.allocations, needs=needs)
+        nodes[choice.node] = nodes[choice.node].with_pod(choice.placed.allocations, needs=needs)
         for share in (share for each in choice.placed.allocations for share in each.shares):
             taken[share.uuid] = taken.get(share.uuid, 0) + share.cores
         assert not any(uuid in nodes[choice.node].cordoned for uuid in choice.placed.uuids)
@@ -199,7 +197,7 @@ def test_a_pod_of_one_container_never_fails_behind_the_gate(
 ) -> None:
     choice = NodeScorer().choose(asked, nodes, node_policy=policy)
     if len(asked.containers) <= 1:
-        assert not {Aside.TOGETHER, Aside.GIVEN_UP}.intersection(choice.refused.values())
+        assert not {NodeRejection.TOGETHER, NodeRejection.SEARCH_EXHAUSTED}.intersection(choice.refused.values())
         assert (choice.node is None) == (not choice.ranked)
 
 
@@ -221,7 +219,7 @@ def test_a_share_is_scored_by_totals_as_by_its_cards(
     measure = Fragmentation(ASSUMED)
     for state in nodes:
         if state.name in found:
-            before = cards_of(state)
-            left = after(asked, before, gpu_policy)
+            before = capacities_of(state)
+            left = capacities_after(asked, before, gpu_policy)
             change = None if left is None else Change(before, left, state.spare, Spare(0, 0))
             assert found[state.name] == (LAST if change is None else score(policy, change, measure))

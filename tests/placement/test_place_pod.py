@@ -14,12 +14,12 @@ from deviceplugin.model.gpu import ComputeMode
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
 from deviceplugin.model.preferences import GpuFilter, GpuPolicy, Preferences
 from deviceplugin.model.request import Request, RequestKind
-from deviceplugin.placement.assign import Refused, assign
+from deviceplugin.placement.assign import Unassigned, assign
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.occupancy import Occupancy, occupied
 from deviceplugin.placement.place import shares_of
 from deviceplugin.placement.pod import PodChoice, place_pod
-from deviceplugin.placement.prefilter import gate
+from deviceplugin.placement.prefilter import prefilter
 from deviceplugin.placement.snapshot import GpuView, Snapshot
 from tests.placement.drawn_pods import APP, INIT, REF, SIDECAR, app, pod, pods, states
 from tests.placement.nodes import gpu, nvswitch, snapshot, t6
@@ -257,16 +257,16 @@ def test_where_the_search_gives_up_it_says_so_and_claims_nothing_else() -> None:
     """Four times 100 cores in 16 containers: there is a place, and it takes longer to find than a scheduler waits."""
     state = NodeState("n", snapshot(4, nvswitch))
     assert sum(SIXTEEN) == 400
-    assert assign(tight(*SIXTEEN), state) is Refused.GIVEN_UP
-    assert not isinstance(assign(tight(*SIXTEEN), state, allowance=10_000_000), Refused)
+    assert assign(tight(*SIXTEEN), state) is Unassigned.GIVEN_UP
+    assert not isinstance(assign(tight(*SIXTEEN), state, allowance=10_000_000), Unassigned)
     assert str(outcome(tight(*SIXTEEN), state)).endswith(
         "; ask for less or wait until a pod ends, or put less into one pod, because not every combination was tried"
     )
-    assert gate(tight(*SIXTEEN), state) is None
+    assert prefilter(tight(*SIXTEEN), state) is None
 
 
 def test_where_there_is_no_place_for_certain_no_doubt_is_raised() -> None:
-    assert assign(tight(60, 60, 60), NodeState("n", snapshot(2, nvswitch))) is Refused.NONE_EXISTS
+    assert assign(tight(60, 60, 60), NodeState("n", snapshot(2, nvswitch))) is Unassigned.NONE_EXISTS
     assert "tried" not in str(outcome(tight(60, 60, 60), NodeState("n", snapshot(2, nvswitch))))
 
 
@@ -276,7 +276,7 @@ def test_to_wait_is_advised_only_where_a_pod_that_ends_can_help(asked: PodReques
     refused = outcome(asked, state)
     if not isinstance(refused, CapacityError) or "wait until" not in refused.message:
         return
-    reason = gate(asked, state)
+    reason = prefilter(asked, state)
     assert reason is None or reason.resolvable
 
 

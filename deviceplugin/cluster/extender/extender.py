@@ -29,8 +29,7 @@ from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.plain_pod import PlainPod
 from deviceplugin.placement.nodes import NodeScorer
-from deviceplugin.placement.observed import Observed
-from deviceplugin.placement.workload import ASSUMED, Workload
+from deviceplugin.placement.workload import ASSUMED, ObservedWorkload, Workload
 
 
 class ClusterApi(Api, NodeApi, Protocol):
@@ -57,7 +56,7 @@ class Extender:
         self.overbooked = Overbooked(self.books)
         self._scorer = NodeScorer(typical, leaves_out=False)
         self._names = settings.names
-        self.observed = Observed()
+        self.observed = ObservedWorkload()
         self._expectation = Expectation(self._scorer, clock=clock, observed=self.observed)
         self._gangs = Gangs(self.books, self.verdicts, patience=settings.patience, clock=clock)
         self._filter = Filter(

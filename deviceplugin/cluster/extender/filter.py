@@ -20,7 +20,7 @@ from deviceplugin.cluster.extender.wire import Filtered, Question
 from deviceplugin.errors import CapacityError, ParseError, RequestError
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, pod_request
-from deviceplugin.placement.node_choice import NodeChoice
+from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.pod import PodChoice, place_pod

@@ -20,7 +20,7 @@ from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, pod_request
 from deviceplugin.placement.pod import place_pod
-from deviceplugin.placement.prefilter import Gate
+from deviceplugin.placement.prefilter import Prefilter
 
 _MOST_SETS = 300
 
@@ -79,7 +79,7 @@ class _Fit:
         self._pod = pod
         self._view = view
         self._settings = settings
-        self._gate = Gate(asked)
+        self._gate = Prefilter(asked)
 
     def __call__(self, node: str, without: Collection[PodUid]) -> bool:
         state = self._view.node(self._pod, node, without=without)

@@ -13,8 +13,7 @@ from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.pod_request import pod_request
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.nodes import NodeScorer
-from deviceplugin.placement.observed import Observed
-from deviceplugin.placement.workload import Workload
+from deviceplugin.placement.workload import ObservedWorkload, Workload
 
 EVERY_S = 600.0
 _NODES_A_STEP = 100
@@ -24,7 +23,7 @@ _NODES_A_STEP = 100
 class Expectation:
     """`renew` is to be called every second or so."""
 
-    def __init__(self, scorer: NodeScorer, *, clock: Callable[[], float], observed: Observed) -> None:
+    def __init__(self, scorer: NodeScorer, *, clock: Callable[[], float], observed: ObservedWorkload) -> None:
         self._scorer = scorer
         self._clock = clock
         self._observed = observed

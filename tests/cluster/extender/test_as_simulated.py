@@ -22,7 +22,7 @@ from deviceplugin.model.pod_request import PodRequest, pod_request
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.model.topology import Topology
 from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU, MIB
-from deviceplugin.placement.node_choice import NodeChoice
+from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare, node_state
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.workload import Workload, workload

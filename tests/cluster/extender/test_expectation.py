@@ -6,7 +6,7 @@ from deviceplugin.cluster.extender.workload_history import EVERY_S, Expectation
 from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.nodes import NodeScorer
-from deviceplugin.placement.observed import Observed
+from deviceplugin.placement.workload import ObservedWorkload
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import ask, node, pod
@@ -16,7 +16,7 @@ NAMES = ResourceNames()
 
 def planned(clock: Clock, *, enough: int = 2) -> tuple[NodeScorer, Expectation]:
     scorer = NodeScorer()
-    return scorer, Expectation(scorer, clock=clock, observed=Observed(enough=enough))
+    return scorer, Expectation(scorer, clock=clock, observed=ObservedWorkload(enough=enough))
 
 
 def test_what_was_seen_before_the_start_is_planned_for_at_once(clock: Clock) -> None:

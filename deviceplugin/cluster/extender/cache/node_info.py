@@ -26,8 +26,7 @@ from deviceplugin.model.inventory_annotation import parse_inventory
 from deviceplugin.model.pod_request import ContainerRequest
 from deviceplugin.model.request import RequestKind
 from deviceplugin.model.units import CORES_PER_GPU
-from deviceplugin.placement.node_state import NodeState, Spare, node_state
-from deviceplugin.placement.node_usage import Tally
+from deviceplugin.placement.node_state import NodeState, NodeUsage, Spare, node_state
 from deviceplugin.placement.occupancy import Occupancy, occupied
 
 log = structlog.get_logger("vcuda.cluster")
@@ -49,7 +48,7 @@ class NodeBook:
         self._cordoned: frozenset[GpuUuid] = frozenset()
         self._node: ClusterNode | None = None
         self._holdings: dict[PodUid, Holding] = {}
-        self._tally: Tally | None = None
+        self._tally: NodeUsage | None = None
         self._wandering: set[PodUid] = set()
         self._beside = Beside()
         self._plain = 0
@@ -190,7 +189,7 @@ class NodeBook:
     def _count_anew(self) -> None:
         self.known = self._gpus = self._tally = None
         if self.inventory is not None:
-            self._tally = Tally(self.name, self.inventory, share_mode=self._share_mode, cordoned=self._cordoned)
+            self._tally = NodeUsage(self.name, self.inventory, share_mode=self._share_mode, cordoned=self._cordoned)
             for holding in self._holdings.values():
                 self._count(holding)
 

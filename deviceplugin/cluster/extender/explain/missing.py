@@ -100,7 +100,7 @@ def _gpus(found: Survey) -> tuple[tuple[Gpu, str], ...]:
 
 
 def _nearest(container: ContainerRequest, found: Survey) -> tuple[GpuView, ...] | None:
-    passing = [view for view, obstacle in found.obstacles if obstacle.passes]
+    passing = [view for view, obstacle in found.obstacles if obstacle.resolvable]
     needed = container.request.gpus - len(found.candidates.views)
     if len(passing) < needed:
         return None

@@ -17,7 +17,7 @@ from deviceplugin.errors import CapacityError
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.placement.pod import place_pod
-from deviceplugin.placement.prefilter import Gate
+from deviceplugin.placement.prefilter import Prefilter
 
 _MOST_TRIED = 20
 
@@ -41,7 +41,7 @@ class Judged:
 
 
 async def judge_now(books: Books, view: View, settings: Settings, pod: ClusterPod, asked: PodRequest) -> Judged:
-    found, gate, sums, pace = Judged(alone=len(asked.containers) == 1), Gate(asked), Sums(books, pod), Pace()
+    found, gate, sums, pace = Judged(alone=len(asked.containers) == 1), Prefilter(asked), Sums(books, pod), Pace()
     for name in [name for name, book in books.nodes.items() if book.node is not None]:
         await pace.step()
         against = _by_gate(view, pod, gate, name)
@@ -55,7 +55,7 @@ async def judge_now(books: Books, view: View, settings: Settings, pod: ClusterPo
     return found
 
 
-def _by_gate(view: View, pod: ClusterPod, gate: Gate, name: str) -> Refusal | None:
+def _by_gate(view: View, pod: ClusterPod, gate: Prefilter, name: str) -> Refusal | None:
     state = view.node(pod, name)
     if isinstance(state, Refusal):
         return state

@@ -3,7 +3,7 @@
 from deviceplugin.model.allocation import ContainerRole, PodRef, PodUid
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
 from deviceplugin.model.request import Request
-from deviceplugin.placement.observed import Observed
+from deviceplugin.placement.workload import ObservedWorkload
 
 
 def pod(*cores: int) -> PodRequest:
@@ -11,14 +11,14 @@ def pod(*cores: int) -> PodRequest:
     return PodRequest(PodRef(PodUid("u"), "default", "p"), tuple(asked))
 
 
-def counts(observed: Observed) -> dict[int, int]:
+def counts(observed: ObservedWorkload) -> dict[int, int]:
     found = observed.workload()
     assert found is not None
     return {kind.request.cores: count for kind, count in found.kinds}
 
 
 def test_a_few_pods_say_nothing_yet() -> None:
-    observed = Observed(enough=3)
+    observed = ObservedWorkload(enough=3)
     observed.see(pod(10, 20))
     assert observed.workload() is None
     observed.see(pod(10))
@@ -26,7 +26,7 @@ def test_a_few_pods_say_nothing_yet() -> None:
 
 
 def test_what_is_long_ago_counts_less_and_once_is_forgotten() -> None:
-    observed = Observed(enough=1, halve_at=8)
+    observed = ObservedWorkload(enough=1, halve_at=8)
     for cores in (10, 20, 20, 20, 20, 30, 30, 30):
         observed.see(pod(cores))
     assert counts(observed) == {20: 2, 30: 1}
@@ -35,14 +35,14 @@ def test_what_is_long_ago_counts_less_and_once_is_forgotten() -> None:
 
 
 def test_rare_kinds_are_left_out() -> None:
-    observed = Observed(enough=1, most_kinds=2)
+    observed = ObservedWorkload(enough=1, most_kinds=2)
     for cores in (10, 20, 20, 30, 30, 30):
         observed.see(pod(cores))
     assert counts(observed) == {30: 3, 20: 2}
 
 
 def test_pods_that_are_all_different_take_bounded_memory() -> None:
-    observed = Observed(enough=1)
+    observed = ObservedWorkload(enough=1)
     for cores in range(1, 100):
         for blocks in range(1, 100):
             request = ContainerRequest("c", ContainerRole.APP, 0, Request(cores, blocks))

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from deviceplugin.model.gpu import ComputeMode, Health
 from deviceplugin.model.preferences import GpuPolicy
 from deviceplugin.model.request import Request
-from deviceplugin.placement.gpu_capacity import Card, Kind, after, cards_of
+from deviceplugin.placement.gpu_capacity import GpuCapacity, GpuModel, capacities_after, capacities_of
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.pod import place_pod
-from deviceplugin.placement.prefilter import gate
-from deviceplugin.placement.taken import with_pod
+from deviceplugin.placement.prefilter import prefilter
 from deviceplugin.placement.workload import NO_NEEDS
 from tests.placement.clusters import node, pod, requests, some_nodes
 from tests.placement.nodes import gpu, snapshot
@@ -24,11 +23,11 @@ def test_what_is_foreseen_for_one_container_is_what_placing_it_leaves(
 ) -> None:
     asked = pod(request)
     for state in nodes:
-        foreseen = after(asked, cards_of(state), policy)
-        assert (foreseen is None) == (gate(asked, state) is not None)
+        foreseen = capacities_after(asked, capacities_of(state), policy)
+        assert (foreseen is None) == (prefilter(asked, state) is not None)
         if foreseen is not None and not (policy is GpuPolicy.LINK and request.parts > 1):
             placed = place_pod(asked, state, policy=policy)
-            assert foreseen == cards_of(with_pod(state, placed.allocations, needs=NO_NEEDS))
+            assert foreseen == capacities_of(state.with_pod(placed.allocations, needs=NO_NEEDS))
 
 
 def test_gpus_that_take_no_work_are_no_cards_and_some_are_never_shared() -> None:
@@ -39,24 +38,24 @@ def test_gpus_that_take_no_work_are_no_cards_and_some_are_never_shared() -> None
         3: gpu(3),
     }
     found = snapshot(5, gpus=cards, ill={4: "XID 79"}, used={3: (20, 5)})
-    exclusive = Card(Kind("Test", 320, whole_only=True), 100, 320)
-    assert cards_of(NodeState("n", found)) == (Card(Kind("Test", 320), 80, 315), exclusive)
+    exclusive = GpuCapacity(GpuModel("Test", 320, whole_only=True), 100, 320)
+    assert capacities_of(NodeState("n", found)) == (GpuCapacity(GpuModel("Test", 320), 80, 315), exclusive)
     cordoned = frozenset({found.gpus[3].gpu.uuid})
-    assert cards_of(NodeState("n", found, cordoned=cordoned)) == (exclusive,)
-    assert all(card.kind.whole_only for card in cards_of(NodeState("n", found, share_mode=False)))
+    assert capacities_of(NodeState("n", found, cordoned=cordoned)) == (exclusive,)
+    assert all(card.kind.whole_only for card in capacities_of(NodeState("n", found, share_mode=False)))
 
 
 def test_nodes_that_differ_in_names_and_processes_alone_have_the_same_cards() -> None:
     one, other = node("a", used={0: (50, 1)}), node("b", used={3: (50, 1)})
     busy = tuple(replace(view, processes=3) for view in other.snapshot.gpus)
-    assert cards_of(one) == cards_of(replace(other, snapshot=replace(other.snapshot, gpus=busy)))
+    assert capacities_of(one) == capacities_of(replace(other, snapshot=replace(other.snapshot, gpus=busy)))
 
 
 def test_a_pod_without_room_for_its_second_container_leaves_nothing_foreseen() -> None:
-    assert after(pod((60, 1), (60, 1)), cards_of(node("n", 1)), GpuPolicy.BINPACK) is None
+    assert capacities_after(pod((60, 1), (60, 1)), capacities_of(node("n", 1)), GpuPolicy.BINPACK) is None
 
 
 def test_a_gpu_that_falls_ill_is_no_card_any_more() -> None:
     state = node("n", 1)
     ill = tuple(replace(view, health=Health(healthy=False, reason="XID 79")) for view in state.snapshot.gpus)
-    assert cards_of(replace(state, snapshot=replace(state.snapshot, gpus=ill))) == ()
+    assert capacities_of(replace(state, snapshot=replace(state.snapshot, gpus=ill))) == ()

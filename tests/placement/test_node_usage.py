@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.request import Request
-from deviceplugin.placement.node_state import node_state
-from deviceplugin.placement.node_usage import Tally
+from deviceplugin.placement.node_state import NodeUsage, node_state
 from sandbox.inventories import made_up_inventory
 
 INVENTORY = made_up_inventory("node", gpus=3)
@@ -39,7 +38,7 @@ def test_whatever_pods_come_and_go(
     told: list[tuple[PodRef, tuple[Allocation, ...] | None]], absent: set[PodUid]
 ) -> None:
     cordoned = frozenset(UUIDS[:1])
-    tally = Tally("node", INVENTORY, share_mode=False, cordoned=cordoned)
+    tally = NodeUsage("node", INVENTORY, share_mode=False, cordoned=cordoned)
     there: dict[PodUid, tuple[Allocation, ...]] = {}
     for pod, allocations in told:
         if allocations is None:

@@ -12,7 +12,8 @@ from deviceplugin.model.preferences import GpuFilter, Preferences
 from deviceplugin.model.request import Request
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.pod import place_pod
-from deviceplugin.placement.prefilter import Gate, Reason, gate
+from deviceplugin.placement.prefilter import Prefilter, prefilter
+from deviceplugin.placement.rejection import NodeRejection
 from deviceplugin.placement.snapshot import Snapshot
 from tests.placement.drawn_pods import APP, INIT, REF, app, pod, pods, states
 from tests.placement.nodes import gpu, snapshot, t6
@@ -34,89 +35,101 @@ def emptied(state: NodeState) -> NodeState:
 
 @given(asked=pods(containers=1), state=states())
 def test_for_one_container_the_gate_is_exact(asked: PodRequest, state: NodeState) -> None:
-    assert (gate(asked, state) is None) == fits(asked, state)
+    assert (prefilter(asked, state) is None) == fits(asked, state)
 
 
 @given(asked=pods(), state=states())
 def test_the_gate_never_turns_away_what_fits(asked: PodRequest, state: NodeState) -> None:
     if fits(asked, state):
-        assert gate(asked, state) is None
+        assert prefilter(asked, state) is None
 
 
 @given(asked=pods(containers=1), state=states())
 def test_a_reason_is_resolvable_exactly_where_the_empty_node_would_serve(asked: PodRequest, state: NodeState) -> None:
-    reason = gate(asked, state)
+    reason = prefilter(asked, state)
     if reason is not None:
         assert reason.resolvable == fits(asked, emptied(state))
 
 
 @given(asked=pods(), state=states())
 def test_what_is_unresolvable_does_not_fit_on_the_empty_node(asked: PodRequest, state: NodeState) -> None:
-    reason = gate(asked, state)
+    reason = prefilter(asked, state)
     if reason is not None and not reason.resolvable:
         assert not fits(asked, emptied(state))
 
 
 @given(asked=pods(), one=states(), other=states())
 def test_a_gate_that_has_seen_other_nodes_says_the_same(asked: PodRequest, one: NodeState, other: NodeState) -> None:
-    used = Gate(asked)
-    assert (used(one), used(other), used(one)) == (gate(asked, one), gate(asked, other), gate(asked, one))
+    used = Prefilter(asked)
+    assert (used(one), used(other), used(one)) == (
+        prefilter(asked, one),
+        prefilter(asked, other),
+        prefilter(asked, one),
+    )
 
 
 @pytest.mark.parametrize(
     ("asked", "state", "reason"),
     [
-        (app(Request(30, 8)), NodeState("n", snapshot(0)), Reason.NO_GPU),
-        (app(Request(30, 8)), NodeState("n", snapshot(1, ill={0: "XID 79"})), Reason.NO_OPEN_GPU),
-        (app(Request(30, 8)), NodeState("n", snapshot(1), share_mode=False), Reason.NO_SHARES),
-        (app(Request(30, 8)), NodeState("n", snapshot(1, used={0: (80, 0)})), Reason.CORES),
-        (app(Request(30, 8)), NodeState("n", snapshot(1, used={0: (10, 319)})), Reason.MEMORY),
+        (app(Request(30, 8)), NodeState("n", snapshot(0)), NodeRejection.NO_GPU),
+        (app(Request(30, 8)), NodeState("n", snapshot(1, ill={0: "XID 79"})), NodeRejection.NO_OPEN_GPU),
+        (app(Request(30, 8)), NodeState("n", snapshot(1), share_mode=False), NodeRejection.NO_SHARES),
+        (app(Request(30, 8)), NodeState("n", snapshot(1, used={0: (80, 0)})), NodeRejection.CORES),
+        (app(Request(30, 8)), NodeState("n", snapshot(1, used={0: (10, 319)})), NodeRejection.MEMORY),
         (
             app(Request(30, 8)),
             NodeState("n", snapshot(1, gpus={0: gpu(0, mode=ComputeMode.EXCLUSIVE_PROCESS)})),
-            Reason.TOO_FEW,
+            NodeRejection.TOO_FEW,
         ),
-        (app(Request(30, 400)), NodeState("n", snapshot(4)), Reason.TOO_SMALL),
-        (app(Request(60, 16, parts=2)), NodeState("n", snapshot(2, used={0: (80, 0)})), Reason.SHARES),
-        (app(Request(200, 0)), NodeState("n", snapshot(2, used={0: (80, 0)})), Reason.WHOLE),
-        (app(Request(400, 0)), NodeState("n", snapshot(2)), Reason.TOO_FEW),
-        (pod((APP, 0, Request(100, 0)), (APP, 1, Request(200, 0))), NodeState("n", snapshot(2)), Reason.POD_TOO_LARGE),
-        (pod((APP, 0, Request(60, 8)), (APP, 1, Request(60, 8))), NodeState("n", snapshot(1)), Reason.POD_TOO_LARGE),
+        (app(Request(30, 400)), NodeState("n", snapshot(4)), NodeRejection.TOO_SMALL),
+        (app(Request(60, 16, parts=2)), NodeState("n", snapshot(2, used={0: (80, 0)})), NodeRejection.SHARES),
+        (app(Request(200, 0)), NodeState("n", snapshot(2, used={0: (80, 0)})), NodeRejection.WHOLE),
+        (app(Request(400, 0)), NodeState("n", snapshot(2)), NodeRejection.TOO_FEW),
+        (
+            pod((APP, 0, Request(100, 0)), (APP, 1, Request(200, 0))),
+            NodeState("n", snapshot(2)),
+            NodeRejection.POD_TOO_LARGE,
+        ),
+        (
+            pod((APP, 0, Request(60, 8)), (APP, 1, Request(60, 8))),
+            NodeState("n", snapshot(1)),
+            NodeRejection.POD_TOO_LARGE,
+        ),
         (
             pod((APP, 0, Request(60, 8)), (APP, 1, Request(30, 8))),
             NodeState("n", snapshot(1, used={0: (30, 0)})),
-            Reason.POD,
+            NodeRejection.POD,
         ),
         (
             pod((APP, 0, Request(100, 0)), (APP, 1, Request(100, 0))),
             NodeState("n", snapshot(3, used={1: (50, 0), 2: (50, 0)})),
-            Reason.POD,
+            NodeRejection.POD,
         ),
         (pod((INIT, 0, Request(60, 8)), (APP, 0, Request(60, 8))), NodeState("n", snapshot(1)), None),
         (PodRequest(REF, ()), NodeState("n", snapshot(0)), None),
     ],
 )
-def test_the_reason_is_the_nearest_one(asked: PodRequest, state: NodeState, reason: Reason | None) -> None:
-    assert gate(asked, state) is reason
+def test_the_reason_is_the_nearest_one(asked: PodRequest, state: NodeState, reason: NodeRejection | None) -> None:
+    assert prefilter(asked, state) is reason
 
 
 @pytest.mark.parametrize(
     ("wanted", "reason"),
     [
-        (GpuFilter(models=("H100",)), Reason.MODEL),
-        (GpuFilter(not_models=("test",)), Reason.MODEL),
-        (GpuFilter(uuids=frozenset({gpu(9).uuid})), Reason.UNWANTED),
-        (GpuFilter(uuids=frozenset({gpu(1).uuid})), Reason.TOO_FEW),
-        (GpuFilter(one_numa=True), Reason.TOO_FEW_ON_NUMA),
+        (GpuFilter(models=("H100",)), NodeRejection.MODEL),
+        (GpuFilter(not_models=("test",)), NodeRejection.MODEL),
+        (GpuFilter(uuids=frozenset({gpu(9).uuid})), NodeRejection.UNWANTED),
+        (GpuFilter(uuids=frozenset({gpu(1).uuid})), NodeRejection.TOO_FEW),
+        (GpuFilter(one_numa=True), NodeRejection.TOO_FEW_ON_NUMA),
         (GpuFilter(models=("test",)), None),
     ],
 )
-def test_the_pods_filter_has_reasons_of_its_own(wanted: GpuFilter, reason: Reason | None) -> None:
+def test_the_pods_filter_has_reasons_of_its_own(wanted: GpuFilter, reason: NodeRejection | None) -> None:
     state = NodeState("n", snapshot(2, t6, gpus={0: gpu(0, numa=0), 1: gpu(1, numa=1)}))
-    assert gate(app(Request(200, 0), preferences=Preferences(gpus=wanted)), state) is reason
+    assert prefilter(app(Request(200, 0), preferences=Preferences(gpus=wanted)), state) is reason
 
 
 def test_reasons_are_constant_texts_that_an_event_can_group() -> None:
-    texts = [reason.value for reason in Reason]
+    texts = [reason.value for reason in NodeRejection]
     assert len(set(texts)) == len(texts)
-    assert all(len(text) < 80 and "\n" not in text for text in texts)
+    assert all(len(text) < 90 and "\n" not in text for text in texts)
