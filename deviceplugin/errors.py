@@ -27,6 +27,8 @@ is free or found, and what to do; it never holds a traceback. `status` names the
 
 from typing import ClassVar
 
+_LONGEST_FOREIGN_TEXT = 300
+
 
 class VcudaError(Exception):
     """Base of the tree; `message` is complete and fit for a user."""
@@ -145,3 +147,10 @@ class GuestError(VcudaError):
 
     status = "UNAVAILABLE"
     reason = "GPUStartFailed"
+
+
+def one_line(text: str, *, most: int = _LONGEST_FOREIGN_TEXT) -> str:
+    """Foreign text made fit for an error sentence: whitespace joined, unprintable characters as `?`, the end cut."""
+    joined = " ".join(text[: most * 4].split())
+    clean = "".join(char if char.isprintable() else "?" for char in joined)
+    return clean if len(clean) <= most else clean[: most - 3] + "..."

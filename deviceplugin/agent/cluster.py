@@ -15,8 +15,9 @@ from deviceplugin.errors import KubeNotFoundError
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Access, Credentials
 from deviceplugin.kube.events import EventRecorder
-from deviceplugin.kube.node import NodePublisher
-from deviceplugin.kube.node_pods import PodReflector
+from deviceplugin.kube.node_publisher import NodePublisher
+from deviceplugin.kube.pods import pods_of_node
+from deviceplugin.kube.reflector import Reflector
 from deviceplugin.kube.transport import Transport
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.gpu import Inventory
@@ -39,7 +40,7 @@ class Cluster:
     ) -> None:
         self._credentials = Credentials(kubeconfig)
         self.client = KubeClient(Transport(self._credentials), names=names)
-        self.reflector = PodReflector(self.client, node=node)
+        self.reflector = Reflector(self.client, pods_of_node(node, names))
         self.cordon = Cordon(self.client, node=node, inventory=inventory)
         self.events = EventRecorder(self.client, node=node)
         self.publisher = NodePublisher(self.client, node=node, names=names, labels=labels, share_mode=share_mode)
@@ -66,10 +67,10 @@ class Cluster:
 
     def pods(self) -> tuple[Pod, ...]:
         """This node's pods as far as the watch has come; empty before."""
-        return tuple(self.reflector.pods.values())
+        return tuple(self.reflector.items.values())
 
     def pod(self, uid: PodUid) -> Pod | None:
-        return self.reflector.pods.get(uid)
+        return self.reflector.items.get(uid)
 
     async def fetch(self, namespace: str, name: str) -> Pod | None:
         """One pod by name, None where there is none; raises KubeError."""

@@ -12,7 +12,7 @@ import structlog
 
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.cluster_nodes import one_node
-from deviceplugin.kube.reflector import Change, Reflector
+from deviceplugin.kube.reflector import Reflector, StoreChange
 from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.gpu import GpuUuid, Inventory
 
@@ -51,7 +51,7 @@ class Cordon:
         node = next(iter(self._reflector.items.values()), None)
         return node.cordoned(inventory) if node is not None and inventory is not None else _NONE
 
-    def _changed(self, change: Change[ClusterNode]) -> None:
+    def _changed(self, change: StoreChange[ClusterNode]) -> None:
         if change.item.cordon != self._words:
             self._words = change.item.cordon
             log.info("cordon changed", names=sorted(self._words))

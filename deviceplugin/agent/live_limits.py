@@ -11,8 +11,7 @@ from deviceplugin.agent.files import AgentFiles
 from deviceplugin.agent.pod_hints import Wishes
 from deviceplugin.agent.reporter import AgentReport
 from deviceplugin.errors import VcudaError
-from deviceplugin.kube.node_pods import PodChange, PodReflector
-from deviceplugin.kube.reflector import ChangeKind
+from deviceplugin.kube.reflector import ChangeKind, Reflector, StoreChange
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import PodUid
@@ -25,7 +24,13 @@ class LiveLimits:
     """Subscribes itself to the reflector."""
 
     def __init__(
-        self, ledger: Ledger, reflector: PodReflector, *, files: AgentFiles, wishes: Wishes, report: AgentReport
+        self,
+        ledger: Ledger,
+        reflector: Reflector[PodUid, Pod],
+        *,
+        files: AgentFiles,
+        wishes: Wishes,
+        report: AgentReport,
     ) -> None:
         self._ledger = ledger
         self._reflector = reflector
@@ -38,14 +43,14 @@ class LiveLimits:
 
     def look(self) -> None:
         """Every pod of the store; the first time the files too, which a crash may have left behind the ledger."""
-        for pod in tuple(self._reflector.pods.values()):
+        for pod in tuple(self._reflector.items.values()):
             self._follow(pod)
         if not self._has_begun:
             self._has_begun = True
             for grant in self._ledger.grants():
                 self._write(grant)
 
-    def _pod_changed(self, change: PodChange) -> None:
+    def _pod_changed(self, change: StoreChange[Pod]) -> None:
         if change.kind is ChangeKind.DELETED:
             self._wished.pop(change.item.ref.uid, None)
         else:

@@ -24,8 +24,7 @@ from deviceplugin.agent.reporter import AgentReport
 from deviceplugin.agent.unallocated import GhostHunt
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.node_pods import PodChange, PodReflector
-from deviceplugin.kube.reflector import ChangeKind
+from deviceplugin.kube.reflector import ChangeKind, Reflector, StoreChange
 from deviceplugin.kubelet.podresources import PodResources
 from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, GrantId
@@ -51,7 +50,7 @@ class Upkeep:
         self,
         ledger: Ledger,
         client: KubeClient,
-        reflector: PodReflector,
+        reflector: Reflector[PodUid, Pod],
         *,
         inventory: Callable[[], Inventory],
         checkpoint: Callable[[], Checkpoint],
@@ -103,7 +102,7 @@ class Upkeep:
 
     def placed(self, grant: Grant) -> None:
         """A container was given GPUs; where its pod does not say so, it is going to be written there soon."""
-        pod = self._reflector.pods.get(grant.allocation.owner.pod.uid)
+        pod = self._reflector.items.get(grant.allocation.owner.pod.uid)
         if pod is None or not pod_annotations.says(pod, grant, self._names):
             self._untold.add(grant.allocation.owner.pod.uid)
             self._hurry.anew()
@@ -161,7 +160,7 @@ class Upkeep:
     def _api_view(self) -> PodsView | None:
         if not self._reflector.synced.is_set():
             return None
-        return PodsView.of(self._reflector.pods.values())
+        return PodsView.of(self._reflector.items.values())
 
     async def _kubelet_view(self, api: PodsView | None, grants: tuple[Grant, ...]) -> PodsView | None:
         """Kubelet's own list, else its PodResources; None where it shows neither."""
@@ -234,7 +233,7 @@ class Upkeep:
         by_pod: dict[PodUid, list[Grant]] = {}
         for grant in self._ledger.grants():
             by_pod.setdefault(grant.allocation.owner.pod.uid, []).append(grant)
-        pods = tuple(self._reflector.pods.values())
+        pods = tuple(self._reflector.items.values())
         holders = [pod for pod in pods if pod.ref.uid in by_pod]
         await pod_annotations.correct(self._client, holders, by_pod, self._inventory(), self._names)
         self._untold = {uid for uid in self._untold & by_pod.keys() if not self._is_told(uid, by_pod[uid])}
@@ -242,14 +241,14 @@ class Upkeep:
 
     def _is_told(self, uid: PodUid, grants: Sequence[Grant]) -> bool:
         """By what the watch shows: what was written just now is looked at once more."""
-        pod = self._reflector.pods.get(uid)
+        pod = self._reflector.items.get(uid)
         if pod is None:
             return False
         return (
             pod.is_terminal or not pod.api_uid or all(pod_annotations.says(pod, each, self._names) for each in grants)
         )
 
-    def _pod_changed(self, change: PodChange) -> None:
+    def _pod_changed(self, change: StoreChange[Pod]) -> None:
         ended = change.kind is ChangeKind.DELETED or change.item.is_terminal
         if change.item.is_gpu and ended:
             self._ending.add(change.item.ref.uid)  # kubelet may hear of it later than we do

@@ -10,8 +10,7 @@ import structlog
 
 from deviceplugin.errors import VcudaError
 from deviceplugin.hardware.health import HealthChange
-from deviceplugin.kube.event_object import EventReason
-from deviceplugin.kube.events import EventRecorder
+from deviceplugin.kube.events import EventReason, EventRecorder
 from deviceplugin.kubelet.claims import Claim
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.model.allocation import ContainerRef

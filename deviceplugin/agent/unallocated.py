@@ -9,8 +9,7 @@ from collections.abc import Iterable
 
 import structlog
 
-from deviceplugin.kube.event_object import EventReason
-from deviceplugin.kube.events import EventRecorder
+from deviceplugin.kube.events import EventReason, EventRecorder
 from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import ContainerRef, PodUid

@@ -14,13 +14,20 @@ from typing import Self
 import msgspec
 
 from deviceplugin.errors import KubeConflictError, KubeError, KubeNotFoundError
-from deviceplugin.kube.collection import NOTHING_KEPT, Collection, Kept, Key, Value
-from deviceplugin.kube.listing import Listing, list_all
-from deviceplugin.kube.paths import core
+from deviceplugin.kube.collection import (
+    NOTHING_KEPT,
+    Collection,
+    Kept,
+    Key,
+    Listing,
+    Value,
+    WatchEvent,
+    list_all,
+    read_line,
+)
 from deviceplugin.kube.pods import decode_pod
 from deviceplugin.kube.structs import Object, decode
-from deviceplugin.kube.transport import Transport
-from deviceplugin.kube.watch_events import WatchEvent, read_line
+from deviceplugin.kube.transport import Transport, core_path
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import ResourceNames
@@ -33,7 +40,7 @@ Texts = Mapping[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeMetadata:
     """What we read of a node."""
 
     name: str
@@ -122,19 +129,19 @@ class KubeClient:
         body = msgspec.json.encode(options)
         await self._transport.request("DELETE", pod_path(pod), what=f"delete pod {pod}", body=body)
 
-    async def get_node(self, name: str) -> Node:
-        return _node(await self._transport.request("GET", core("nodes", name), what=f"get node {name}"))
+    async def get_node(self, name: str) -> NodeMetadata:
+        return _node(await self._transport.request("GET", core_path("nodes", name), what=f"get node {name}"))
 
-    async def patch_node(self, name: str, *, labels: Texts, annotations: Texts) -> Node:
+    async def patch_node(self, name: str, *, labels: Texts, annotations: Texts) -> NodeMetadata:
         change = {"metadata": {"labels": dict(labels), "annotations": dict(annotations)}}
-        return _node(await self._patch(core("nodes", name), change, what=f"label node {name}"))
+        return _node(await self._patch(core_path("nodes", name), change, what=f"label node {name}"))
 
     async def create_event(self, namespace: str, event: Mapping[str, object]) -> None:
-        path = core("namespaces", namespace, "events")
+        path = core_path("namespaces", namespace, "events")
         await self._transport.request("POST", path, what="create an event", body=msgspec.json.encode(event))
 
     async def patch_event(self, namespace: str, name: str, change: Mapping[str, object]) -> None:
-        await self._patch(core("namespaces", namespace, "events", name), change, what="count an event")
+        await self._patch(core_path("namespaces", namespace, "events", name), change, what="count an event")
 
     async def _patch(self, path: str, change: Mapping[str, object], *, what: str) -> bytes:
         body = msgspec.json.encode(change)
@@ -154,9 +161,9 @@ def _taken_over(kind: type[KubeError], pod: PodRef, code: int) -> KubeError:
 
 
 def pod_path(pod: PodRef) -> str:
-    return core("namespaces", pod.namespace, "pods", pod.name)
+    return core_path("namespaces", pod.namespace, "pods", pod.name)
 
 
-def _node(body: bytes) -> Node:
+def _node(body: bytes) -> NodeMetadata:
     meta = decode(Object, body, what="the node").metadata
-    return Node(meta.name, meta.uid, meta.labels or {}, meta.annotations or {})
+    return NodeMetadata(meta.name, meta.uid, meta.labels or {}, meta.annotations or {})

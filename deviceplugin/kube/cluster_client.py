@@ -6,19 +6,68 @@ alone do not wait, or a backlog would cost the leadership. Whoever changes what 
 KubeConflictError where that has passed. Not here: what to do about a refusal.
 """
 
+import base64
+import binascii
 from collections.abc import Mapping
 
 import msgspec
 
 from deviceplugin.kube.client import MERGE, KubeClient, pod_path
 from deviceplugin.kube.leases import Lease, lease_path, read_lease
-from deviceplugin.kube.paths import core, of_group
 from deviceplugin.kube.rate_limit import TokenBucket
 from deviceplugin.kube.secrets import NewSecret, Secret, read_secret
-from deviceplugin.kube.transport import JSON, Transport
-from deviceplugin.kube.webhooks import ADMISSION, STRATEGIC, bundle_change, bundles
+from deviceplugin.kube.structs import Json, Object, decode
+from deviceplugin.kube.transport import JSON, Transport, core_path, group_path
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.units import ResourceNames
+
+ADMISSION = "admissionregistration.k8s.io/v1"
+STRATEGIC = "application/strategic-merge-patch+json"
+
+
+class _ClientConfig(Json):
+    """Where the API server reaches a webhook, and whom it trusts there."""
+
+    ca_bundle: str | None = None
+
+
+class _Webhook(Json):
+    """One of the webhooks of a configuration."""
+
+    name: str
+    client_config: _ClientConfig = msgspec.field(default_factory=_ClientConfig)
+
+
+class _WebhookConfiguration(Object):
+    """A configuration; what its rules say is not read."""
+
+    webhooks: list[_Webhook] | None = None
+
+
+def bundles(body: bytes) -> tuple[bytes, ...]:
+    """What each of the webhooks trusts now; empty where that is nothing, or what is no base64."""
+    found = decode(_WebhookConfiguration, body, what="the webhook configuration")
+    return tuple(_decoded(each.client_config.ca_bundle or "") for each in found.webhooks or ())
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return b""
+
+
+def bundle_change(body: bytes, bundle: bytes) -> dict[str, object] | None:
+    """A strategic merge patch; it is refused where the configuration has changed since it was read."""
+    found = decode(_WebhookConfiguration, body, what="the webhook configuration")
+    wanted = base64.b64encode(bundle).decode()
+    stale = [each.name for each in found.webhooks or () if each.client_config.ca_bundle != wanted]
+    if not stale:
+        return None
+    return {
+        "metadata": {"resourceVersion": found.metadata.resource_version},
+        "webhooks": [{"name": name, "clientConfig": {"caBundle": wanted}} for name in stale],
+    }
 
 
 class ClusterClient(KubeClient):
@@ -49,16 +98,16 @@ class ClusterClient(KubeClient):
         await self.patch_node(name, labels={}, annotations=annotations)
 
     async def get_secret(self, namespace: str, name: str) -> Secret:
-        return read_secret(await self._read(core("namespaces", namespace, "secrets", name), f"get secret {name}"))
+        return read_secret(await self._read(core_path("namespaces", namespace, "secrets", name), f"get secret {name}"))
 
     async def create_secret(self, secret: NewSecret) -> Secret:
         """KubeConflictError where there is one of this name."""
-        path = core("namespaces", secret.namespace, "secrets")
+        path = core_path("namespaces", secret.namespace, "secrets")
         return read_secret(await self._write("POST", path, secret.body(), what=f"create secret {secret.name}"))
 
     async def update_secret(self, secret: Secret, data: Mapping[str, bytes | None]) -> Secret:
         """Sets these keys and removes those that are None, in the secret as it was read; the others stay."""
-        path = core("namespaces", secret.namespace, "secrets", secret.name)
+        path = core_path("namespaces", secret.namespace, "secrets", secret.name)
         what = f"update secret {secret.name}"
         return read_secret(await self._write("PATCH", path, secret.change(data), what=what, content_type=MERGE))
 
@@ -82,12 +131,12 @@ class ClusterClient(KubeClient):
 
     async def get_ca_bundles(self, configuration: str) -> tuple[bytes, ...]:
         """PEM of every webhook of a MutatingWebhookConfiguration."""
-        path = of_group(ADMISSION, "mutatingwebhookconfigurations", configuration)
+        path = group_path(ADMISSION, "mutatingwebhookconfigurations", configuration)
         return bundles(await self._read(path, f"get webhook configuration {configuration}"))
 
     async def set_ca_bundle(self, configuration: str, bundle: bytes) -> bool:
         """PEM for every webhook of a MutatingWebhookConfiguration; whether there was anything to change."""
-        path = of_group(ADMISSION, "mutatingwebhookconfigurations", configuration)
+        path = group_path(ADMISSION, "mutatingwebhookconfigurations", configuration)
         what = f"get webhook configuration {configuration}"
         change = bundle_change(await self._read(path, what), bundle)
         if change is None:

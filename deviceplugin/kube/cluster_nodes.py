@@ -8,10 +8,10 @@ told of it.
 from collections.abc import Mapping, Sequence
 
 from deviceplugin.errors import ParseError
-from deviceplugin.kube.cluster_structs import ClusterNodeObject, Condition, NodeSpec, NodeStatus
 from deviceplugin.kube.collection import Collection, reader
 from deviceplugin.kube.pod_resources import node_offers
 from deviceplugin.kube.quantity import parse_quantity
+from deviceplugin.kube.structs import ClusterNodeObject, Condition, NodeSpec, NodeStatus
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.cluster_node import ClusterNode, cordon_words
 from deviceplugin.model.units import ResourceNames

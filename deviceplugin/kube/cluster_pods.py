@@ -10,7 +10,10 @@ that is kept stays one for as long as it is there, whatever becomes of it.
 import sys
 from collections.abc import Sequence
 
-from deviceplugin.kube.cluster_structs import (
+from deviceplugin.kube.collection import Collection, Kept, Seen
+from deviceplugin.kube.pod_resources import pod_needs
+from deviceplugin.kube.pods import pod_from
+from deviceplugin.kube.structs import (
     ClusterPodObject,
     ClusterPodSpec,
     ClusterPodStatus,
@@ -18,11 +21,10 @@ from deviceplugin.kube.cluster_structs import (
     PlainPodObject,
     PlainSpec,
     PlainStatus,
+    PodObject,
+    PodStatus,
+    decode,
 )
-from deviceplugin.kube.collection import Collection, Kept, Seen
-from deviceplugin.kube.pod_resources import pod_needs
-from deviceplugin.kube.pods import pod_from
-from deviceplugin.kube.structs import PodObject, PodStatus, decode
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_pod import ClusterPod, ScheduledCondition
 from deviceplugin.model.compute import Compute

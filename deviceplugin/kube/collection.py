@@ -5,12 +5,17 @@ which `client` lists and watches and `reflector` keeps. A reader is told what is
 object is read.
 """
 
+import asyncio
+import enum
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from deviceplugin.kube.structs import Object, decode
+from deviceplugin.errors import KubeError, KubeGoneError, ParseError
+from deviceplugin.kube.structs import Head, ListMeta, Object, Page, StatusObject, WatchLine, decode
+from deviceplugin.kube.transport import TOO_LARGE, Transport, refusal
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -51,3 +56,115 @@ def reader(schema: type[Schema], value: Callable[[Schema], Value], *, what: str)
         return Seen(found.metadata.resource_version, value(found))
 
     return read
+
+
+_PAGE = 500
+_SMALLER = 20
+_ATTEMPTS = 3
+_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[Key, Value]):
+    """All of them at one version of the cluster, from which a watch goes on."""
+
+    items: Mapping[Key, Value]
+    version: str
+
+
+async def list_all(
+    transport: Transport, collection: Collection[Key, Value], kept: Mapping[Key, Value]
+) -> Listing[Key, Value]:
+    """What equals a kept value is that value, so that a second list of a large cluster takes no second room."""
+    size = _PAGE
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return await _list_once(transport, collection, kept, size)
+        except KubeGoneError:
+            continue
+        except KubeError as error:
+            if error.code != TOO_LARGE:
+                raise
+            size = max(1, size // _SMALLER)
+    return await _list_once(transport, collection, kept, size)
+
+
+async def _list_once(
+    transport: Transport, collection: Collection[Key, Value], kept: Mapping[Key, Value], size: int
+) -> Listing[Key, Value]:
+    found: dict[Key, Value] = {}
+    query = {**collection.query, "limit": str(size)}
+    while True:
+        body = await transport.request("GET", collection.path, what=f"list {collection.what}", query=query)
+        page = decode(Page, body, what=f"the API server's list of {collection.what}")
+        for number, raw in enumerate(page.items or ()):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            item = collection.read(bytes(raw), kept).item
+            if item is not None:
+                key = collection.key(item)
+                known = kept.get(key)
+                found[key] = known if known is not None and known == item else item
+        meta = page.metadata or ListMeta()
+        if not meta.continue_:
+            return Listing(found, meta.resource_version)
+        query["continue"] = meta.continue_
+
+
+class EventKind(enum.Enum):
+    """What a line of a watch says; a bookmark only moves the version on."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent(Generic[Value]):
+    """A change, and the version to go on from; `item` is the last state in a deletion.
+
+    It is None in a bookmark, and where the object is none of ours.
+    """
+
+    kind: EventKind
+    version: str
+    item: Value | None = None
+
+
+_HEADS = {
+    f'{{"type":"{kind.value}","object":'.encode(): kind
+    for kind in (EventKind.ADDED, EventKind.MODIFIED, EventKind.DELETED)
+}
+"""How the API server begins nearly all lines; what follows is the object and one brace, or it is not JSON at all."""
+
+
+def read_line(line: bytes, collection: Collection[Key, Value], kept: Kept = NOTHING_KEPT) -> WatchEvent[Value]:
+    """A watch line as an event; raises what an ERROR line says."""
+    begin = line.find(b"{", 1)
+    kind = _HEADS.get(line[:begin])
+    if kind is not None and line.endswith(b"}}"):
+        with suppress(ParseError):
+            seen = collection.read(line[begin:-1], kept)
+            return WatchEvent(kind, seen.version, seen.item)
+    return _read_any(line, collection, kept)
+
+
+def _read_any(line: bytes, collection: Collection[Key, Value], kept: Kept) -> WatchEvent[Value]:
+    """However it is written: the line is read once for its type, and its object again."""
+    what = f"the watch of {collection.what}"
+    found = decode(WatchLine, line, what=what)
+    if found.type == "ERROR":
+        raise _error(bytes(found.object), what)
+    if found.type not in EventKind.__members__:
+        raise ParseError(f"{what} has a line of unknown type {found.type[:40]!a}")
+    kind = EventKind[found.type]
+    if kind is EventKind.BOOKMARK:
+        return WatchEvent(kind, decode(Head, found.object, what=what).metadata.resource_version)
+    seen = collection.read(bytes(found.object), kept)
+    return WatchEvent(kind, seen.version, seen.item)
+
+
+def _error(status: bytes, what: str) -> KubeError:
+    code = decode(StatusObject, status, what=what).code or 500
+    return refusal(code, status, what=f"go on with {what}")

@@ -22,9 +22,8 @@ from pathlib import Path
 import structlog
 from msgspec.structs import replace
 
-from deviceplugin.errors import ConfigError
+from deviceplugin.errors import ConfigError, one_line
 from deviceplugin.kube.kubeconfig_process import Facts, Part, read_apart, source_of
-from deviceplugin.kube.text import one_line
 
 log = structlog.get_logger("vcuda.kube")
 # The shortest projected token lives ten minutes and is replaced after eight; a process each few minutes costs nothing.

@@ -8,6 +8,7 @@ are hints for people: what must not be lost is in the ledger.
 
 import asyncio
 import datetime as dt
+import enum
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
@@ -16,11 +17,100 @@ from dataclasses import dataclass
 import structlog
 
 from deviceplugin.backoff import Backoff
-from deviceplugin.errors import KubeError, KubeNotFoundError, VcudaError
+from deviceplugin.errors import KubeError, KubeNotFoundError, VcudaError, one_line
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.event_object import EventKey, EventReason, Occurrences, Source, Subject, event_object, timestamp
-from deviceplugin.kube.text import one_line
 from deviceplugin.model.allocation import PodRef
+
+
+class EventReason(enum.Enum):
+    """The reasons that appear in `kubectl describe`, each with its event type."""
+
+    ALLOCATED = ("GPUAllocated", "Normal")
+    ALLOCATION_FAILED = ("GPUAllocationFailed", "Warning")
+    CONFIG_WRITTEN = ("GPUConfigWritten", "Normal")
+    UNHEALTHY = ("GPUUnhealthy", "Warning")
+    RECOVERED = ("GPURecovered", "Normal")
+    LEDGER_REPAIRED = ("GPULedgerRepaired", "Warning")
+    START_FAILED = ("GPUStartFailed", "Warning")
+    OVER_LIMIT = ("GPUOverLimit", "Warning")
+
+    @property
+    def word(self) -> str:
+        return self.value[0]
+
+    @classmethod
+    def of(cls, error: VcudaError) -> "EventReason":
+        """The reason that an error names."""
+        return next((reason for reason in cls if reason.word == error.reason), cls.ALLOCATION_FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What the event is about."""
+
+    kind: str
+    name: str
+    namespace: str
+    uid: str
+
+    @property
+    def event_namespace(self) -> str:
+        """Events about things without a namespace live in `default`."""
+        return self.namespace or "default"
+
+
+@dataclass(frozen=True, slots=True)
+class EventKey:
+    """Two events with the same key are one event that happened twice."""
+
+    subject: Subject
+    reason: EventReason
+    message: str
+
+
+@dataclass(slots=True)
+class Occurrences:
+    """When the event happened first and last, and how often."""
+
+    first: dt.datetime
+    last: dt.datetime
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class EventSource:
+    """Who reports."""
+
+    component: str
+    host: str
+
+
+def event_object(key: EventKey, seen: Occurrences, name: str, *, source: EventSource) -> dict[str, object]:
+    """An Event of core/v1."""
+    subject = {"apiVersion": "v1", "kind": key.subject.kind, "name": key.subject.name, "uid": key.subject.uid}
+    if key.subject.namespace:
+        subject["namespace"] = key.subject.namespace
+    word, kind = key.reason.value
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": key.subject.event_namespace},
+        "involvedObject": subject,
+        "reason": word,
+        "message": key.message,
+        "type": kind,
+        "source": {"component": source.component, "host": source.host},
+        "reportingComponent": source.component,
+        "reportingInstance": source.host,
+        "firstTimestamp": timestamp(seen.first),
+        "lastTimestamp": timestamp(seen.last),
+        "count": seen.count,
+    }
+
+
+def timestamp(moment: dt.datetime) -> str:
+    return moment.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
 
 log = structlog.get_logger("vcuda.kube")
 _MOST_MESSAGE = 1000  # the API server refuses a note above 1,024 bytes
@@ -60,7 +150,7 @@ class EventRecorder:
     ) -> None:
         self._client = client
         self._node = node
-        self._source = Source(component=component, host=node)
+        self._source = EventSource(component=component, host=node)
         self._rate = rate
         self._away = Backoff(first=rate.seconds)
         self._now = now

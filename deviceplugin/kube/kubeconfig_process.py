@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from deviceplugin.errors import ConfigError
-from deviceplugin.kube.text import one_line
+from deviceplugin.errors import ConfigError, one_line
 
 _HEADER = "BearerToken"  # under this key the package keeps the whole Authorization header, Basic too
 _LONGEST_S = 60.0  # an exec plugin may ask a far server

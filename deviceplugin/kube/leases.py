@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deviceplugin.kube.paths import of_group
 from deviceplugin.kube.structs import Json, Object, decode
+from deviceplugin.kube.transport import group_path
 
 GROUP = "coordination.k8s.io/v1"
 
@@ -81,7 +81,7 @@ class LeaseView:
 
 
 def lease_path(namespace: str, *name: str) -> str:
-    return of_group(GROUP, "namespaces", namespace, "leases", *name)
+    return group_path(GROUP, "namespaces", namespace, "leases", *name)
 
 
 def read_lease(body: bytes) -> Lease:

@@ -9,16 +9,17 @@ asks for, what kubelet has promised it and what it runs with counts, unless kube
 from collections.abc import Mapping, Sequence
 
 from deviceplugin.errors import ParseError
-from deviceplugin.kube.cluster_structs import (
+from deviceplugin.kube.quantity import exact_quantity
+from deviceplugin.kube.structs import (
+    Amounts,
     ClusterPodSpec,
     ClusterPodStatus,
+    ContainerSpec,
     PlainContainer,
     PlainSpec,
     PlainStatus,
     ResizedStatus,
 )
-from deviceplugin.kube.quantity import exact_quantity
-from deviceplugin.kube.structs import Amounts, Container
 from deviceplugin.model.compute import Compute
 
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30}
@@ -65,7 +66,7 @@ def _by_containers(spec: ClusterPodSpec | PlainSpec, status: ClusterPodStatus | 
 
 
 def _takes(
-    container: Container | PlainContainer,
+    container: ContainerSpec | PlainContainer,
     statuses: Sequence[ResizedStatus] | None,
     status: ClusterPodStatus | PlainStatus,
 ) -> _Pair:
@@ -85,7 +86,7 @@ def _is_refused(status: ClusterPodStatus | PlainStatus) -> bool:
     return any(each.type == _RESIZE_PENDING and each.reason == _INFEASIBLE for each in status.conditions or ())
 
 
-def _requests(container: Container | PlainContainer) -> _Pair:
+def _requests(container: ContainerSpec | PlainContainer) -> _Pair:
     return _NONE if container.resources is None else _pair(container.resources.requests)
 
 

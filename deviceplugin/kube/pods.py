@@ -8,12 +8,14 @@ in which kubelet starts them. Of environment and annotations only what we read i
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
+
 from deviceplugin.errors import ParseError
+from deviceplugin.kube.collection import Collection, reader
 from deviceplugin.kube.quantity import parse_quantity
 from deviceplugin.kube.structs import (
-    Container,
+    ContainerSpec,
     ContainerStatus,
-    PodListObject,
     PodObject,
     PodSpec,
     PodStatus,
@@ -36,12 +38,6 @@ _SEEN = "kubernetes.io/config.seen"
 
 def decode_pod(body: bytes, *, names: ResourceNames = ResourceNames()) -> Pod:
     return pod_from(decode(PodObject, body, what="the pod"), names)
-
-
-def decode_pod_list(body: bytes, *, names: ResourceNames = ResourceNames()) -> tuple[Pod, ...]:
-    """Every pod of a list."""
-    page = decode(PodListObject, body, what="the list of pods")
-    return tuple(pod_from(item, names) for item in page.items or ())
 
 
 def pod_from(item: PodObject, names: ResourceNames) -> Pod:
@@ -78,7 +74,7 @@ def _containers(ref: PodRef, spec: PodSpec, status: PodStatus, names: ResourceNa
 
 def _container(
     ref: PodRef,
-    container: Container,
+    container: ContainerSpec,
     role: ContainerRole,
     index: int,
     statuses: Sequence[ContainerStatus],
@@ -156,3 +152,38 @@ def _unix(text: str | None) -> float:
     except ValueError:
         return 0.0
     return moment.timestamp() if moment.tzinfo else moment.replace(tzinfo=dt.UTC).timestamp()
+
+
+class _RawList(msgspec.Struct):
+    items: list[msgspec.Raw] | None = None
+
+
+class PodListReader:
+    """Belongs to one source of bodies."""
+
+    def __init__(self, names: ResourceNames = ResourceNames()) -> None:
+        self._names = names
+        self._known: dict[bytes, Pod] = {}
+
+    def read(self, body: bytes) -> tuple[Pod, ...]:
+        """Every pod of the list; raises ParseError."""
+        items = [bytes(raw) for raw in decode(_RawList, body, what="the list of pods").items or ()]
+        known = self._known
+        self._known = {item: known.get(item) or self._pod(item) for item in items}
+        return tuple(self._known[item] for item in items)
+
+    def _pod(self, item: bytes) -> Pod:
+        return pod_from(decode(PodObject, item, what="the list of pods"), self._names)
+
+
+def pods_of_node(node: str, names: ResourceNames = ResourceNames()) -> Collection[PodUid, Pod]:
+    """Every pod bound to the node, with GPU or without."""
+    what = f"pods of {node}"
+    return Collection(
+        what=what,
+        path="/api/v1/pods",
+        query={"fieldSelector": f"spec.nodeName={node}"},
+        read=reader(PodObject, lambda item: pod_from(item, names), what=what),
+        key=lambda pod: pod.ref.uid,
+        identity=lambda pod: pod.api_uid,
+    )

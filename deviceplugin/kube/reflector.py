@@ -22,8 +22,7 @@ import structlog
 from deviceplugin.backoff import Backoff
 from deviceplugin.errors import KubeGoneError, ParseError, VcudaError
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.collection import Collection, Key, Value
-from deviceplugin.kube.watch_events import EventKind, WatchEvent
+from deviceplugin.kube.collection import Collection, EventKind, Key, Value, WatchEvent
 
 log = structlog.get_logger("vcuda.kube")
 _STEADY_SECONDS = 10.0
@@ -39,18 +38,18 @@ class ChangeKind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change(Generic[Value]):
+class StoreChange(Generic[Value]):
     """`item` is the new state, or the last known one of a deleted object."""
 
     kind: ChangeKind
     item: Value
 
 
-Subscriber = Callable[[Change[Value]], None]
+Subscriber = Callable[[StoreChange[Value]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class WatchTiming:
     """Seconds: how long the server keeps one watch (up to half longer, by chance), and the bounds of the back-off."""
 
     watch: float = 240.0
@@ -58,7 +57,7 @@ class Pace:
     most_wait: float = 30.0
 
 
-DEFAULT_PACE = Pace()
+DEFAULT_WATCH_TIMING = WatchTiming()
 
 
 class Reflector(Generic[Key, Value]):
@@ -69,7 +68,7 @@ class Reflector(Generic[Key, Value]):
         client: KubeClient,
         collection: Collection[Key, Value],
         *,
-        pace: Pace = DEFAULT_PACE,
+        pace: WatchTiming = DEFAULT_WATCH_TIMING,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
@@ -178,13 +177,13 @@ class Reflector(Generic[Key, Value]):
         if known is item or known == item:
             return
         self._items[key] = item
-        self._tell(Change(ChangeKind.ADDED if known is None else ChangeKind.MODIFIED, item))
+        self._tell(StoreChange(ChangeKind.ADDED if known is None else ChangeKind.MODIFIED, item))
 
     def _forget(self, key: Key, last: Value) -> None:
         del self._items[key]
-        self._tell(Change(ChangeKind.DELETED, last))
+        self._tell(StoreChange(ChangeKind.DELETED, last))
 
-    def _tell(self, change: Change[Value]) -> None:
+    def _tell(self, change: StoreChange[Value]) -> None:
         for subscriber in tuple(self._subscribers):
             try:
                 subscriber(change)

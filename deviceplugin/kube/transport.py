@@ -14,14 +14,29 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+from urllib.parse import quote
 
 import aiohttp
 from yarl import URL
 
-from deviceplugin.errors import KubeConflictError, KubeError, KubeGoneError, KubeNotFoundError, ParseError
+from deviceplugin.errors import KubeConflictError, KubeError, KubeGoneError, KubeNotFoundError, ParseError, one_line
 from deviceplugin.kube.credentials import Access, Credentials
 from deviceplugin.kube.structs import StatusObject, decode
-from deviceplugin.kube.text import one_line
+
+
+def core_path(*parts: str) -> str:
+    """Of core/v1."""
+    return "/api/v1/" + _joined(parts)
+
+
+def group_path(group_version: str, *parts: str) -> str:
+    """Of a named group, as in `coordination.k8s.io/v1`."""
+    return f"/apis/{group_version}/" + _joined(parts)
+
+
+def _joined(parts: tuple[str, ...]) -> str:
+    return "/".join(quote(part, safe="") for part in parts)
+
 
 _BY_CODE: dict[int, type[KubeError]] = {404: KubeNotFoundError, 409: KubeConflictError, 410: KubeGoneError}
 _HINTS = {

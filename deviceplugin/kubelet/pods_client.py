@@ -16,7 +16,7 @@ import aiohttp
 
 from deviceplugin.errors import ConfigError, KubeletError, ParseError
 from deviceplugin.kube.credentials import Access
-from deviceplugin.kube.pod_list import PodListReader
+from deviceplugin.kube.pods import PodListReader
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import ResourceNames
 

@@ -25,7 +25,7 @@ _SLOT_DIGITS = {Resource.CORE: 2, Resource.MEMORY: 3}  # 36**3 blocks are 11 TiB
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class DeviceSlot:
     """What an ID says: the resource, the key of the card, and which core or block of it."""
 
     resource: Resource
@@ -56,14 +56,14 @@ def device_ids(resource: Resource, gpu: Gpu, key: GpuKey) -> tuple[DeviceId, ...
     return tuple(device_id(resource, key, number) for number in range(count))
 
 
-def parse_device_id(text: str) -> Slot:
+def parse_device_id(text: str) -> DeviceSlot:
     """Reads an ID of ours; anything else is a ParseError."""
     for resource, prefix in _PREFIX.items():
         digits = _SLOT_DIGITS[resource]
         if len(text) == 1 + _KEY_LENGTH + digits and text[0] == prefix and set(text[1:]) <= set(_ALPHABET):
             number = int(text[-digits:], 36)
             if resource is Resource.MEMORY or number < CORES_PER_GPU:
-                return Slot(resource, GpuKey(text[1 : 1 + _KEY_LENGTH]), number)
+                return DeviceSlot(resource, GpuKey(text[1 : 1 + _KEY_LENGTH]), number)
     raise ParseError(f"device ID {text[:40]!r} was never issued by this agent")
 
 

@@ -11,7 +11,7 @@ from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.cluster_nodes import cluster_nodes
 from deviceplugin.kube.cluster_pods import AnyPod, cluster_pods
-from deviceplugin.kube.reflector import Change, ChangeKind, Reflector
+from deviceplugin.kube.reflector import ChangeKind, Reflector, StoreChange
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.plain_pod import PlainPod
@@ -58,14 +58,14 @@ class FollowedCluster:
         ages = {"nodes": self._nodes.last_event_age, "pods": self._pods.last_event_age}
         return {what: age for what, age in ages.items() if age is not None}
 
-    def _node_changed(self, change: Change[ClusterNode]) -> None:
+    def _node_changed(self, change: StoreChange[ClusterNode]) -> None:
         self._known = None
         if change.kind is ChangeKind.DELETED:
             self._extender.drop_node(change.item.name)
         else:
             self._extender.put_node(change.item)
 
-    def _pod_changed(self, change: Change[AnyPod]) -> None:
+    def _pod_changed(self, change: StoreChange[AnyPod]) -> None:
         pod, is_gone = change.item, change.kind is ChangeKind.DELETED
         if isinstance(pod, PlainPod):
             self._extender.drop_plain(pod.uid) if is_gone else self._extender.put_plain(pod)

@@ -13,8 +13,8 @@ import msgspec
 
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.cluster_nodes import cluster_node
-from deviceplugin.kube.cluster_structs import ClusterNodeObject
 from deviceplugin.kube.quantity import exact_quantity, parse_quantity
+from deviceplugin.kube.structs import ClusterNodeObject
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.inventory_annotation import parse_inventory

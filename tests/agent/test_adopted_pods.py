@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.cluster.extender.cache.pod_hold import bound_holding
-from deviceplugin.kube.pods import decode_pod_list
+from deviceplugin.kube.pods import PodListReader
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import PodAllocation as Written
@@ -39,7 +39,7 @@ async def told(node: GpuNode, pod: Json) -> Written:
 
 
 def shown(node: GpuNode, pod: Json) -> Pod:
-    (found,) = decode_pod_list(json.dumps({"items": [stored(node, pod)]}).encode())
+    (found,) = PodListReader().read(json.dumps({"items": [stored(node, pod)]}).encode())
     return found
 
 

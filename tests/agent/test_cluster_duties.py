@@ -9,7 +9,7 @@ import pytest
 from deviceplugin.agent.pod_annotations import correct, wanted
 from deviceplugin.agent.refused_pods import delete_refused
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.node_pods import pods_of_node
+from deviceplugin.kube.pods import pods_of_node
 from deviceplugin.kube.transport import Transport
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import parse_allocation

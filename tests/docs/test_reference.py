@@ -13,8 +13,8 @@ from deviceplugin.config.agent import AgentSettings
 from deviceplugin.config.gpu_manager import read_volume_config
 from deviceplugin.container.driver_mirror.components import SHARED, WHOLE, Components
 from deviceplugin.container.driver_mirror.plan import FLAVOURS, SHARED_FLAVOUR, WHOLE_FLAVOUR
-from deviceplugin.kube.event_object import EventReason
-from deviceplugin.kube.node_labels import gpu_labels
+from deviceplugin.kube.events import EventReason
+from deviceplugin.kube.node_publisher import gpu_labels
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.topology import Topology

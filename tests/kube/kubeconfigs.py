@@ -10,7 +10,7 @@ import yaml
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Access, PrivateFiles, access_of
 from deviceplugin.kube.kubeconfig_process import read
-from deviceplugin.kube.node_pods import pods_of_node
+from deviceplugin.kube.pods import pods_of_node
 from deviceplugin.kube.transport import Timeouts, Transport
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.kubeconfig import write_kubeconfig

@@ -9,8 +9,8 @@ from deviceplugin.errors import KubeError
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import PrivateFiles, access_of
 from deviceplugin.kube.kubeconfig_process import read
-from deviceplugin.kube.node_pods import PodReflector
-from deviceplugin.kube.reflector import Pace
+from deviceplugin.kube.pods import pods_of_node
+from deviceplugin.kube.reflector import Reflector, WatchTiming
 from deviceplugin.kube.transport import Transport
 from sandbox.apiserver import ApiServer, pod
 from tests.e2e.cluster.certificates import Authority
@@ -129,7 +129,7 @@ async def test_a_watch_follows_a_server_to_its_new_authority(
 ) -> None:
     bundle, kubeconfig = bundled(secure, authority, tmp_path)
     async with KubeClient(await Transport.open(kubeconfig, timeouts=TIMEOUTS)) as client:
-        reflector = PodReflector(client, node="n1", pace=Pace(first_wait=0.01, most_wait=0.02))
+        reflector = Reflector(client, pods_of_node("n1"), pace=WatchTiming(first_wait=0.01, most_wait=0.02))
         async with in_background(reflector.run()):
             await until(lambda: reflector.synced.is_set() and secure.open_watches == 1)
             other = Authority(tmp_path / "other")
@@ -137,5 +137,5 @@ async def test_a_watch_follows_a_server_to_its_new_authority(
                 secure.tls = serving(other)
                 bundle.write_bytes(other.certificate.read_bytes())
                 secure.store.create("pods", pod("new", node="n1"))
-            await until(lambda: len(reflector.pods) == 1)
+            await until(lambda: len(reflector.items) == 1)
             assert reflector.lists == 1

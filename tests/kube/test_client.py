@@ -8,9 +8,9 @@ import pytest
 
 from deviceplugin.errors import KubeConflictError, KubeError, KubeGoneError, KubeNotFoundError, ParseError
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.node_pods import pods_of_node
+from deviceplugin.kube.collection import EventKind, WatchEvent
+from deviceplugin.kube.pods import pods_of_node
 from deviceplugin.kube.transport import Timeouts, Transport
-from deviceplugin.kube.watch_events import EventKind, WatchEvent
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.pod import Pod
 from sandbox.apiserver import ApiServer, Harm, JsonObject, container, node, pod

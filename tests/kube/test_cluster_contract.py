@@ -20,7 +20,7 @@ from deviceplugin.kube.cluster_nodes import cluster_nodes
 from deviceplugin.kube.cluster_pods import cluster_pods
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.leases import Lease, Term
-from deviceplugin.kube.reflector import Pace, Reflector
+from deviceplugin.kube.reflector import Reflector, WatchTiming
 from deviceplugin.kube.secrets import NewSecret
 from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodRef, PodUid
@@ -126,7 +126,7 @@ async def test_a_binding_ends_what_the_scheduler_said_before(world: World) -> No
 
 async def test_pods_of_others_are_followed_on_nodes_alone_and_ended_ones_leave(world: World) -> None:
     ours, others = await world.create_pod(), await world.create_pod(gpu=False)
-    reflector = Reflector(world.client, cluster_pods(), pace=Pace(watch=5, first_wait=0.05, most_wait=0.1))
+    reflector = Reflector(world.client, cluster_pods(), pace=WatchTiming(watch=5, first_wait=0.05, most_wait=0.1))
 
     def followed(uid: PodUid) -> tuple[str, str]:
         found = reflector.items[uid]

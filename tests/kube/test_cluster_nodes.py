@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.cluster_nodes import cluster_nodes
-from deviceplugin.kube.reflector import Change, Pace, Reflector
+from deviceplugin.kube.reflector import Reflector, StoreChange, WatchTiming
 from deviceplugin.model.cluster_node import ClusterNode, cordon_words
 from deviceplugin.model.compute import Compute
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
@@ -120,8 +120,8 @@ def test_a_cordon_is_the_union_of_its_lists(texts: list[str]) -> None:
 
 async def test_a_heartbeat_is_told_to_nobody(server: ApiServer, client: KubeClient) -> None:
     server.store.create("nodes", node("n1") | {"status": FULL["status"]})
-    heard: list[Change[ClusterNode]] = []
-    reflector = Reflector(client, NODES, pace=Pace(watch=20.0, first_wait=0.01, most_wait=0.02))
+    heard: list[StoreChange[ClusterNode]] = []
+    reflector = Reflector(client, NODES, pace=WatchTiming(watch=20.0, first_wait=0.01, most_wait=0.02))
     reflector.subscribe(heard.append)
     async with in_background(reflector.run()):
         await asyncio.wait_for(reflector.synced.wait(), 5)

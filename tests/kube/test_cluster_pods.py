@@ -14,7 +14,7 @@ from deviceplugin.kube.cluster_pods import AnyPod, cluster_pods
 from deviceplugin.kube.collection import NOTHING_KEPT, Kept
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.kubeconfig_process import read as read_config
-from deviceplugin.kube.reflector import Change, Pace, Reflector
+from deviceplugin.kube.reflector import Reflector, StoreChange, WatchTiming
 from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_pod import ClusterPod, ScheduledCondition
@@ -27,7 +27,7 @@ from tests.examples import examples
 from tests.waiting import in_background, until
 
 PODS = cluster_pods()
-PACE = Pace(watch=20.0, first_wait=0.01, most_wait=0.02)
+PACE = WatchTiming(watch=20.0, first_wait=0.01, most_wait=0.02)
 GPU = container(cores=30, blocks=16)
 
 
@@ -158,7 +158,7 @@ async def test_the_cluster_is_followed_from_binding_to_the_end(server: ApiServer
     server.store.create("pods", pod("web"))
     reflector = Reflector(client, PODS, pace=PACE)
 
-    def listen(change: Change[AnyPod]) -> None:
+    def listen(change: StoreChange[AnyPod]) -> None:
         assert isinstance(change.item, ClusterPod)
         heard.append((change.kind.value, change.item.pod.ref.name, change.item.pod.node))
 
@@ -217,10 +217,10 @@ async def follow(script: list[tuple[str, str]], kubeconfig: Path) -> None:
             Transport(Credentials(server.kubeconfig(kubeconfig), read=read_config), timeouts=timeouts)
         ) as client,
     ):
-        reflector = Reflector(client, PODS, pace=Pace(watch=1, first_wait=0.002, most_wait=0.01))
+        reflector = Reflector(client, PODS, pace=WatchTiming(watch=1, first_wait=0.002, most_wait=0.01))
         heard: dict[PodUid, AnyPod] = {}
 
-        def listen(change: Change[AnyPod]) -> None:
+        def listen(change: StoreChange[AnyPod]) -> None:
             if change.kind.value == "deleted":
                 heard.pop(change.item.uid)
             else:

@@ -18,13 +18,12 @@ import pytest
 
 from deviceplugin.errors import KubeConflictError, KubeGoneError, KubeNotFoundError
 from deviceplugin.kube.client import KubeClient
+from deviceplugin.kube.collection import EventKind, WatchEvent
 from deviceplugin.kube.credentials import Credentials
-from deviceplugin.kube.event_object import EventReason
-from deviceplugin.kube.events import EventRecorder, Rate
-from deviceplugin.kube.node_pods import PodReflector, pods_of_node
-from deviceplugin.kube.reflector import Pace
+from deviceplugin.kube.events import EventReason, EventRecorder, Rate
+from deviceplugin.kube.pods import pods_of_node
+from deviceplugin.kube.reflector import Reflector, WatchTiming
 from deviceplugin.kube.transport import Timeouts, Transport
-from deviceplugin.kube.watch_events import EventKind, WatchEvent
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.pod import Pod
 from sandbox.apiserver import ApiServer, JsonObject, container, node, pod
@@ -261,7 +260,7 @@ async def test_events_are_accepted_and_counted(cluster: Cluster, host: str) -> N
 
 
 async def test_the_reflector_ends_in_the_servers_state(cluster: Cluster, host: str) -> None:
-    reflector = PodReflector(cluster.client, node=host, pace=Pace(watch=1, first_wait=0.05, most_wait=0.1))
+    reflector = Reflector(cluster.client, pods_of_node(host), pace=WatchTiming(watch=1, first_wait=0.05, most_wait=0.1))
     async with in_background(reflector.run()):
         await asyncio.wait_for(reflector.synced.wait(), 5)
         refs = [await cluster.create(fresh(f"p{number}", host)) for number in range(12)]
@@ -272,4 +271,4 @@ async def test_the_reflector_ends_in_the_servers_state(cluster: Cluster, host: s
         late = await cluster.create(fresh("late"))
         await cluster.bind(late, host, {"tencent.com/x": "y"})
         listing = await cluster.client.list(pods_of_node(host))
-        await until(lambda: listing.items == reflector.pods)
+        await until(lambda: listing.items == reflector.items)

@@ -17,8 +17,7 @@ from deviceplugin.errors import (
     VcudaError,
 )
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.event_object import EventReason
-from deviceplugin.kube.events import EventRecorder, Rate
+from deviceplugin.kube.events import EventReason, EventRecorder, Rate
 from deviceplugin.model.allocation import PodRef, PodUid
 from sandbox.apiserver import ApiServer, Harm, JsonObject
 from tests.waiting import in_background

@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.kube.client import KubeClient, Node
-from deviceplugin.kube.node import NodeFace, NodePace, NodePublisher, node_patch
-from deviceplugin.kube.node_labels import gpu_labels, label_value
+from deviceplugin.kube.client import KubeClient, NodeMetadata
+from deviceplugin.kube.node_publisher import (
+    NodePublisher,
+    PublishedNode,
+    PublishTiming,
+    gpu_labels,
+    label_value,
+    node_patch,
+)
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.inventory_annotation import parse_inventory
 from deviceplugin.model.topology import Topology
@@ -20,7 +26,7 @@ from tests.waiting import in_background, until
 
 OWN = "tencent.com/vcuda-node-labels"
 VALID = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
-PACE = NodePace(look=0.02, first_wait=0.01, most_wait=0.02)
+PACE = PublishTiming(look=0.02, first_wait=0.01, most_wait=0.02)
 
 
 def inventory(*models: str, mib: int = 81559) -> Inventory:
@@ -76,12 +82,12 @@ def test_after_a_patch_nothing_is_left_to_do_and_labels_of_others_stay(
     others: dict[str, str], first: dict[str, str], second: dict[str, str]
 ) -> None:
     others = {f"other-{key}": value for key, value in others.items()}
-    bare = Node("n1", "u", others, {})
-    for face in (NodeFace(first, {"x": "1"}), NodeFace(second, {"x": "2"})):
+    bare = NodeMetadata("n1", "u", others, {})
+    for face in (PublishedNode(first, {"x": "1"}), PublishedNode(second, {"x": "2"})):
         patch = node_patch(bare, face, own_labels=OWN)
         left = {key: value for key, value in {**bare.labels, **patch.labels}.items() if value is not None}
         notes = {key: value for key, value in {**bare.annotations, **patch.annotations}.items() if value is not None}
-        bare = Node("n1", "u", left, notes)
+        bare = NodeMetadata("n1", "u", left, notes)
         assert left == others | dict(face.labels)
         assert node_patch(bare, face, own_labels=OWN).is_empty
 

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from deviceplugin.errors import ParseError
-from deviceplugin.kube.pod_list import PodListReader
-from deviceplugin.kube.pods import decode_pod_list
+from deviceplugin.kube.pods import PodListReader
 from tests.kubelet.station import pod_json
 
 
@@ -28,7 +27,7 @@ def body(*names: str, phase: str = "Pending") -> bytes:
 def test_every_reading_is_what_the_body_says() -> None:
     reader = PodListReader()
     for text in (body("a", "b"), body("a", "b", phase="Running"), body("b"), body(), body("b", "a"), body("a", "a")):
-        assert reader.read(text) == decode_pod_list(text)
+        assert reader.read(text) == PodListReader().read(text)
 
 
 def test_an_unchanged_pod_is_not_made_anew() -> None:
@@ -42,4 +41,4 @@ def test_what_is_no_list_of_pods_is_a_parse_error(text: bytes) -> None:
     reader = PodListReader()
     with pytest.raises(ParseError, match="the list of pods"):
         reader.read(text)
-    assert reader.read(body("a")) == decode_pod_list(body("a"))
+    assert reader.read(body("a")) == PodListReader().read(body("a"))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.errors import ParseError
-from deviceplugin.kube.pods import UNREADABLE_COUNT, decode_pod, decode_pod_list
+from deviceplugin.kube.pods import UNREADABLE_COUNT, PodListReader, decode_pod
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.pod import ContainerState, Pod
 from deviceplugin.model.units import Resource, ResourceNames
@@ -154,20 +154,20 @@ def test_nulls_and_absent_parts_are_empty() -> None:
 
 
 def test_kubelets_empty_list_is_null() -> None:
-    assert decode_pod_list(b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":null}') == ()
+    assert PodListReader().read(b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":null}') == ()
 
 
 def test_a_list_keeps_its_order() -> None:
     items = [FULL | {"metadata": {"name": name, "uid": name}} for name in ("b", "a", "c")]
     body = json.dumps({"items": items}).encode()
-    assert [found.ref.name for found in decode_pod_list(body)] == ["b", "a", "c"]
+    assert [found.ref.name for found in PodListReader().read(body)] == ["b", "a", "c"]
 
 
 @pytest.mark.parametrize("limit", ["1.5", "-3", "lots", "999999999999999999999999", "1E"])
 def test_a_pod_with_an_absurd_limit_hides_no_other_pod_and_fits_nowhere(limit: str) -> None:
     containers = [{"name": "main", "resources": {"limits": {"tencent.com/vcuda-core": limit}}}]
     items = [{"metadata": {"name": "odd"}, "spec": {"containers": containers}}, FULL]
-    odd, good = decode_pod_list(json.dumps({"items": items}).encode())
+    odd, good = PodListReader().read(json.dumps({"items": items}).encode())
     assert odd.containers[0].cores >= 10**18 or odd.containers[0].cores == UNREADABLE_COUNT
     assert good.ref.uid == "u-1"
 

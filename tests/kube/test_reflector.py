@@ -7,32 +7,34 @@ from contextlib import asynccontextmanager
 import pytest
 
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.node_pods import PodChange, PodReflector
-from deviceplugin.kube.reflector import Pace
+from deviceplugin.kube.pods import pods_of_node
+from deviceplugin.kube.reflector import Reflector, StoreChange, WatchTiming
+from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.pod import Pod
 from sandbox.apiserver import ApiServer, Harm, container, pod
 from tests.waiting import in_background, until
 
-PACE = Pace(watch=20.0, first_wait=0.01, most_wait=0.02)
+PACE = WatchTiming(watch=20.0, first_wait=0.01, most_wait=0.02)
 
 
 @asynccontextmanager
-async def running(client: KubeClient, *, pace: Pace = PACE) -> AsyncIterator[PodReflector]:
-    reflector = PodReflector(client, node="n1", pace=pace)
+async def running(client: KubeClient, *, pace: WatchTiming = PACE) -> AsyncIterator[Reflector[PodUid, Pod]]:
+    reflector = Reflector(client, pods_of_node("n1"), pace=pace)
     async with in_background(reflector.run()):
         yield reflector
 
 
-def names(reflector: PodReflector) -> set[str]:
-    return {found.ref.name for found in reflector.pods.values()}
+def names(reflector: Reflector[PodUid, Pod]) -> set[str]:
+    return {found.ref.name for found in reflector.items.values()}
 
 
-def same(reflector: PodReflector, server: ApiServer) -> bool:
+def same(reflector: Reflector[PodUid, Pod], server: ApiServer) -> bool:
     wanted = {
         item["metadata"]["uid"]: item["metadata"]["resourceVersion"]
         for item in server.store.objects("pods")
         if item["spec"].get("nodeName") == "n1"
     }
-    return {uid: found.resource_version for uid, found in reflector.pods.items()} == wanted
+    return {uid: found.resource_version for uid, found in reflector.items.items()} == wanted
 
 
 async def test_the_store_follows_adds_changes_binds_and_deletes(server: ApiServer, client: KubeClient) -> None:
@@ -52,7 +54,7 @@ async def test_the_store_follows_adds_changes_binds_and_deletes(server: ApiServe
 async def test_readers_hear_each_change_once_and_in_order(server: ApiServer, client: KubeClient) -> None:
     heard: list[tuple[str, str, bool]] = []
 
-    def reader(change: PodChange) -> None:
+    def reader(change: StoreChange[Pod]) -> None:
         heard.append((change.kind.value, change.item.phase, change.item.deleting))
 
     async with running(client) as reflector:
@@ -74,9 +76,9 @@ async def test_readers_hear_each_change_once_and_in_order(server: ApiServer, cli
 
 
 async def test_a_reader_that_fails_harms_neither_store_nor_other_readers(server: ApiServer, client: KubeClient) -> None:
-    heard: list[PodChange] = []
+    heard: list[StoreChange[Pod]] = []
 
-    def broken(change: PodChange) -> None:
+    def broken(change: StoreChange[Pod]) -> None:
         raise RuntimeError(change.item.ref.name)
 
     async with running(client) as reflector:
@@ -92,9 +94,9 @@ async def test_a_name_that_is_used_again_is_another_pod(server: ApiServer, clien
         await asyncio.wait_for(reflector.synced.wait(), 5)
         for _ in range(3):
             server.store.create("pods", pod("web-0", node="n1"))
-            await until(lambda: len(reflector.pods) == 1 and same(reflector, server))
+            await until(lambda: len(reflector.items) == 1 and same(reflector, server))
             server.store.delete("pods", "web-0", namespace="default", grace=0)
-            await until(lambda: not reflector.pods)
+            await until(lambda: not reflector.items)
 
 
 async def test_a_lost_watch_goes_on_from_its_version_without_a_list(server: ApiServer, client: KubeClient) -> None:
@@ -102,7 +104,7 @@ async def test_a_lost_watch_goes_on_from_its_version_without_a_list(server: ApiS
     async with running(client) as reflector:
         for name in ("a", "b", "c"):
             server.store.create("pods", pod(name, node="n1"))
-        await until(lambda: same(reflector, server) and len(reflector.pods) == 3)
+        await until(lambda: same(reflector, server) and len(reflector.items) == 3)
         assert reflector.lists == 1
 
 
@@ -131,7 +133,7 @@ async def test_a_broken_watch_is_survived(server: ApiServer, client: KubeClient,
 
 async def test_a_server_that_fails_is_asked_less_and_less_often(server: ApiServer, client: KubeClient) -> None:
     server.faults.fail(500, times=10_000)
-    async with running(client, pace=Pace(first_wait=0.05, most_wait=10.0)) as reflector:
+    async with running(client, pace=WatchTiming(first_wait=0.05, most_wait=10.0)) as reflector:
         await until(lambda: reflector.failures >= 4)
         assert 4 <= len(server.requests) <= 6
         assert not reflector.synced.is_set()
@@ -140,7 +142,7 @@ async def test_a_server_that_fails_is_asked_less_and_less_often(server: ApiServe
 
 
 async def test_a_server_that_ends_every_watch_at_once_is_not_stormed(server: ApiServer, client: KubeClient) -> None:
-    async with running(client, pace=Pace(watch=1, first_wait=0.05, most_wait=10.0)) as reflector:
+    async with running(client, pace=WatchTiming(watch=1, first_wait=0.05, most_wait=10.0)) as reflector:
         server.faults.add(
             Harm.BODY, path="/pods", times=10_000, body=b'{"items":[],"metadata":{"resourceVersion":"1"}}'
         )
@@ -150,8 +152,8 @@ async def test_a_server_that_ends_every_watch_at_once_is_not_stormed(server: Api
 
 async def test_a_watch_that_ends_after_a_while_is_opened_again_at_once(server: ApiServer, client: KubeClient) -> None:
     loop = asyncio.get_running_loop()
-    pace = Pace(watch=1, first_wait=60.0, most_wait=60.0)
-    reflector = PodReflector(client, node="n1", pace=pace, clock=lambda: loop.time() * 20, jitter=lambda: 0.0)
+    pace = WatchTiming(watch=1, first_wait=60.0, most_wait=60.0)
+    reflector = Reflector(client, pods_of_node("n1"), pace=pace, clock=lambda: loop.time() * 20, jitter=lambda: 0.0)
     async with in_background(reflector.run()):
         await until(lambda: sum("watch=true" in path for _, path in server.requests) == 3)
         assert (reflector.failures, reflector.lists) == (0, 1)
@@ -161,7 +163,7 @@ async def test_the_age_of_the_last_event_counts_from_the_last_word_of_the_server
     server: ApiServer, client: KubeClient
 ) -> None:
     now = 100.0
-    reflector = PodReflector(client, node="n1", pace=PACE, clock=lambda: now)
+    reflector = Reflector(client, pods_of_node("n1"), pace=PACE, clock=lambda: now)
     assert reflector.last_event_age is None
     async with in_background(reflector.run()):
         await asyncio.wait_for(reflector.synced.wait(), 5)

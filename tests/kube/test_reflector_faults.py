@@ -10,27 +10,29 @@ import pytest
 
 from deviceplugin.errors import KubeError
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.node_pods import PodChange, PodReflector, pods_of_node
-from deviceplugin.kube.reflector import Pace
+from deviceplugin.kube.pods import pods_of_node
+from deviceplugin.kube.reflector import Reflector, StoreChange, WatchTiming
 from deviceplugin.kube.transport import Timeouts, Transport
+from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.pod import Pod
 from sandbox.apiserver import ApiServer, Harm, JsonObject, pod
 from sandbox.apiserver.kubeconfig import write_kubeconfig
 from tests.waiting import in_background, until
 
-PACE = Pace(watch=20.0, first_wait=0.01, most_wait=0.02)
+PACE = WatchTiming(watch=20.0, first_wait=0.01, most_wait=0.02)
 PODS = pods_of_node("n1")
 
 
 @asynccontextmanager
-async def running(client: KubeClient) -> AsyncIterator[PodReflector]:
-    reflector = PodReflector(client, node="n1", pace=PACE)
+async def running(client: KubeClient) -> AsyncIterator[Reflector[PodUid, Pod]]:
+    reflector = Reflector(client, pods_of_node("n1"), pace=PACE)
     async with in_background(reflector.run()):
         yield reflector
 
 
-def same(reflector: PodReflector, server: ApiServer) -> bool:
+def same(reflector: Reflector[PodUid, Pod], server: ApiServer) -> bool:
     wanted = {item["metadata"]["uid"]: item["metadata"]["resourceVersion"] for item in server.store.objects("pods")}
-    return {uid: found.resource_version for uid, found in reflector.pods.items()} == wanted
+    return {uid: found.resource_version for uid, found in reflector.items.items()} == wanted
 
 
 def line(kind: str, item: JsonObject) -> bytes:
@@ -54,11 +56,11 @@ async def test_events_that_come_twice_are_told_once_and_older_ones_do_not_stay(
     first_watch_says(server, twice)
     heard: list[tuple[str, str]] = []
 
-    def reader(change: PodChange) -> None:
+    def reader(change: StoreChange[Pod]) -> None:
         if change.item.ref.name == "a":
             heard.append((change.kind.value, change.item.phase))
 
-    reflector = PodReflector(client, node="n1", pace=PACE)
+    reflector = Reflector(client, pods_of_node("n1"), pace=PACE)
     reflector.subscribe(reader)
     async with in_background(reflector.run()):
         await until(lambda: reflector.failures == 1)

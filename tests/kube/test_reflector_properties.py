@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.node_pods import PodChange, PodReflector
-from deviceplugin.kube.reflector import ChangeKind, Pace
+from deviceplugin.kube.pods import pods_of_node
+from deviceplugin.kube.reflector import ChangeKind, Reflector, StoreChange, WatchTiming
 from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import Pod
@@ -23,7 +23,7 @@ from tests.waiting import in_background, until
 
 NODE = "n1"
 TIMEOUTS = Timeouts(connect=0.5, request=0.5, silence=0.3)
-PACE = Pace(watch=1, first_wait=0.002, most_wait=0.01)
+PACE = WatchTiming(watch=1, first_wait=0.002, most_wait=0.01)
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,9 @@ def versions(pods: dict[PodUid, Pod]) -> dict[str, str]:
 
 async def follow(script: list[Step], kubeconfig: Path) -> None:
     heard: dict[PodUid, Pod] = {}
-    surprises: list[PodChange] = []
+    surprises: list[StoreChange[Pod]] = []
 
-    def replay(change: PodChange) -> None:
+    def replay(change: StoreChange[Pod]) -> None:
         if (change.kind is ChangeKind.ADDED) is (change.item.ref.uid in heard):
             surprises.append(change)
         if change.kind is ChangeKind.DELETED:
@@ -114,7 +114,7 @@ async def follow(script: list[Step], kubeconfig: Path) -> None:
         KubeClient(await Transport.open(server.kubeconfig(kubeconfig), timeouts=TIMEOUTS)) as client,
     ):
         story = Story(server)
-        reflector = PodReflector(client, node=NODE, pace=PACE, jitter=lambda: 0.5)
+        reflector = Reflector(client, pods_of_node(NODE), pace=PACE, jitter=lambda: 0.5)
         reflector.subscribe(replay)
         async with in_background(reflector.run()):
             await asyncio.wait_for(reflector.synced.wait(), 5)
@@ -122,8 +122,8 @@ async def follow(script: list[Step], kubeconfig: Path) -> None:
                 await story.perform(step)
                 await asyncio.sleep(0.002)  # long enough to be seen alone mostly, not always
             server.faults.clear()
-            await until(lambda: reflector.synced.is_set() and versions(dict(reflector.pods)) == story.truth())
-            assert heard == dict(reflector.pods)
+            await until(lambda: reflector.synced.is_set() and versions(dict(reflector.items)) == story.truth())
+            assert heard == dict(reflector.items)
             assert not surprises
 
 

@@ -5,12 +5,14 @@ import json
 from itertools import pairwise
 
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.node_pods import PodChange, PodReflector
-from deviceplugin.kube.reflector import Pace
+from deviceplugin.kube.pods import pods_of_node
+from deviceplugin.kube.reflector import Reflector, StoreChange, WatchTiming
+from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.pod import Pod
 from sandbox.apiserver import ApiServer, Harm, pod
 from tests.waiting import in_background, until
 
-PACE = Pace(watch=20.0, first_wait=0.01, most_wait=0.02)
+PACE = WatchTiming(watch=20.0, first_wait=0.01, most_wait=0.02)
 BURST = 400
 
 
@@ -21,7 +23,7 @@ class SlowReader:
         self.now = 0.0
         self.heard: list[str] = []
 
-    def __call__(self, change: PodChange) -> None:
+    def __call__(self, change: StoreChange[Pod]) -> None:
         self.now += 0.001
         self.heard.append(change.item.ref.name)
 
@@ -29,8 +31,8 @@ class SlowReader:
         return self.now
 
 
-def reflector_of(client: KubeClient, reader: SlowReader) -> PodReflector:
-    reflector = PodReflector(client, node="n1", pace=PACE, clock=reader.clock)
+def reflector_of(client: KubeClient, reader: SlowReader) -> Reflector[PodUid, Pod]:
+    reflector = Reflector(client, pods_of_node("n1"), pace=PACE, clock=reader.clock)
     reflector.subscribe(reader)
     return reflector
 
@@ -62,7 +64,7 @@ async def test_others_have_their_turn_within_one_read(server: ApiServer, client:
 async def test_changes_that_take_no_time_are_told_in_one_turn(server: ApiServer, client: KubeClient) -> None:
     reader = SlowReader()
     told = burst(server)
-    reflector = PodReflector(client, node="n1", pace=PACE, clock=lambda: 0.0)
+    reflector = Reflector(client, pods_of_node("n1"), pace=PACE, clock=lambda: 0.0)
     reflector.subscribe(reader)
     turns = 0
     async with in_background(reflector.run()):
@@ -79,7 +81,7 @@ async def test_who_is_cancelled_between_two_turns_goes_on_where_it_ended(server:
     reflector = reflector_of(client, reader)
     first = asyncio.create_task(reflector.run())
 
-    def end_it(_: PodChange) -> None:
+    def end_it(_: StoreChange[Pod]) -> None:
         if len(reader.heard) == 5:
             first.cancel()
 
@@ -92,7 +94,7 @@ async def test_who_is_cancelled_between_two_turns_goes_on_where_it_ended(server:
     assert first.cancelled()
     assert reader.heard == told[: len(reader.heard)]
     assert 5 <= len(reader.heard) < len(told)
-    assert {found.ref.name for found in reflector.pods.values()} == set(reader.heard)
+    assert {found.ref.name for found in reflector.items.values()} == set(reader.heard)
     async with in_background(reflector.run()):
         await until(lambda: len(reader.heard) == len(told))
     assert reader.heard == told

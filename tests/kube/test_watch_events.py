@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.errors import KubeError, ParseError
 from deviceplugin.kube.cluster_pods import AnyPod, cluster_pods
-from deviceplugin.kube.watch_events import EventKind, WatchEvent, read_line
+from deviceplugin.kube.collection import EventKind, WatchEvent, read_line
 from sandbox.apiserver import JsonObject, container, pod
 
 PODS = cluster_pods()

@@ -21,7 +21,7 @@ from deviceplugin.container.driver_mirror.elf import Machine
 from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOptions
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.errors import KubeletError, VcudaError
-from deviceplugin.kube.pods import decode_pod_list
+from deviceplugin.kube.pods import PodListReader
 from deviceplugin.kubelet.allocate_context import Node
 from deviceplugin.kubelet.allocator import Allocating
 from deviceplugin.kubelet.answer import HostLayout
@@ -108,7 +108,7 @@ class Station:
 
     def know(self, *pods: Json) -> None:
         """The watch of the API server shows these pods."""
-        self.known += decode_pod_list(json.dumps({"items": pods}).encode())
+        self.known += PodListReader().read(json.dumps({"items": pods}).encode())
 
     def grant_of(self, uid: str, container: str) -> Grant:
         grant = self.ledger.of_owner((PodUid(uid), container))
@@ -132,14 +132,14 @@ class Station:
             self._session = aiohttp.ClientSession()
         headers = {"Authorization": f"Bearer {self.kubelet.options.token}"}
         async with self._session.get(self.kubelet.pods_url, headers=headers, ssl=False) as response:
-            return decode_pod_list(await response.read())
+            return PodListReader().read(await response.read())
 
     async def _fetch_one(self, namespace: str, name: str) -> Pod | None:
-        shown = decode_pod_list(json.dumps({"items": self.kubelet.pod_list()}).encode())
+        shown = PodListReader().read(json.dumps({"items": self.kubelet.pod_list()}).encode())
         return next((pod for pod in shown if (pod.ref.namespace, pod.ref.name) == (namespace, name)), None)
 
     async def _find(self, uid: PodUid) -> Pod | None:
-        shown = decode_pod_list(json.dumps({"items": self.kubelet.pod_list()}).encode())
+        shown = PodListReader().read(json.dumps({"items": self.kubelet.pod_list()}).encode())
         return next((pod for pod in (*self.known, *shown) if pod.ref.uid == uid), None)
 
     async def _make_room(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from deviceplugin.agent.pod_annotations import corrections, says
 from deviceplugin.cluster.extender.cache.pod_hold import bound_holding
-from deviceplugin.kube.pods import decode_pod_list
+from deviceplugin.kube.pods import PodListReader
 from deviceplugin.model.annotations import parse_gpu_indices
 from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.pod import Pod
@@ -24,7 +24,7 @@ def stale_or_not(number: int) -> tuple[Json, Case]:
 
 
 def shown(pod: Json) -> Pod:
-    (found,) = decode_pod_list(json.dumps({"items": [pod]}).encode())
+    (found,) = PodListReader().read(json.dumps({"items": [pod]}).encode())
     return found
 
 

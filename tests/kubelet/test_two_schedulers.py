@@ -23,7 +23,7 @@ from deviceplugin.cluster.extender.bind.binding import binding_annotations
 from deviceplugin.cluster.extender.cache.pod_hold import Hold, Holding
 from deviceplugin.cluster.extender.cache.scheduler_cache import Books
 from deviceplugin.errors import CapacityError
-from deviceplugin.kube.pods import decode_pod_list
+from deviceplugin.kube.pods import PodListReader
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.cluster_node import ClusterNode
@@ -182,7 +182,7 @@ class Scene:
 
 
 def shown(pod: Json) -> Pod:
-    (found,) = decode_pod_list(json.dumps({"items": [pod]}).encode())
+    (found,) = PodListReader().read(json.dumps({"items": [pod]}).encode())
     return found
 
 

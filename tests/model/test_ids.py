@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.errors import ParseError
 from deviceplugin.model.gpu import Gpu, GpuUuid
-from deviceplugin.model.ids import GpuKey, Slot, count_by_gpu, device_id, device_ids, gpu_keys, parse_device_id
+from deviceplugin.model.ids import DeviceSlot, GpuKey, count_by_gpu, device_id, device_ids, gpu_keys, parse_device_id
 from deviceplugin.model.units import BLOCK_BYTES, Resource
 
 CORE, MEMORY = Resource.CORE, Resource.MEMORY
@@ -60,7 +60,7 @@ def test_cards_that_hash_alike_get_two_keys_and_the_first_keeps_its_own() -> Non
 
 @given(key=KEYS, resource=st.sampled_from(Resource), number=st.integers(0, 99))
 def test_an_id_is_read_back_as_what_it_says(key: GpuKey, resource: Resource, number: int) -> None:
-    assert parse_device_id(device_id(resource, key, number)) == Slot(resource, key, number)
+    assert parse_device_id(device_id(resource, key, number)) == DeviceSlot(resource, key, number)
 
 
 def test_memory_has_room_for_eleven_tebibytes_and_no_slot_is_ever_cut() -> None:

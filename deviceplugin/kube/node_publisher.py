@@ -1,31 +1,66 @@
-"""The node's labels and annotations, kept as they should be.
+"""What the labels of a GPU node say.
 
-In: the inventory, whenever it changes, and labels of the operator. Out: a patch of the node, only where something
-differs. Labels that the agent set once and no longer wants are removed; which those are stands in an annotation,
-because the agent may have been restarted with other flags. A patch that fails is tried again with back-off; what is
-wanted meanwhile is what is written then. A look now and then repairs what others removed.
+In: the inventory, and labels that the operator adds. Out: label keys and values that the API server accepts. A node of
+several models or sizes has `mixed` where one word would be a lie; the inventory annotation has the details. The
+lineage's `gaia.tencent.com/gpu-model` has the second word of the first GPU's name (`Tesla P40` gives `P40`).
 """
 
 import asyncio
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from deviceplugin.backoff import Backoff
 from deviceplugin.errors import VcudaError
-from deviceplugin.kube.client import KubeClient, Node
+from deviceplugin.kube.client import KubeClient, NodeMetadata
 from deviceplugin.kube.node_labels import gpu_labels
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.inventory_annotation import format_inventory
-from deviceplugin.model.units import ResourceNames
+from deviceplugin.model.units import MIB, ResourceNames
+
+LINEAGE_MODEL = "gaia.tencent.com/gpu-model"
+MIXED = "mixed"
+_MOST = 63
+_REFUSED = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+def gpu_labels(inventory: Inventory, *, domain: str, extra: Mapping[str, str]) -> dict[str, str]:
+    """Model, count, MiB of one GPU, driver and CUDA version; `extra` wins where it names the same key."""
+    labels: dict[str, str] = {}
+    if inventory.gpus:
+        labels = {
+            f"{domain}/gpu-model": label_value(_one([gpu.model for gpu in inventory.gpus])),
+            f"{domain}/gpu-count": str(len(inventory.gpus)),
+            f"{domain}/gpu-memory": _one([str(gpu.memory_bytes // MIB) for gpu in inventory.gpus]),
+            f"{domain}/gpu-driver": label_value(inventory.driver.version),
+            f"{domain}/gpu-cuda": "{}.{}".format(*inventory.driver.cuda),
+            LINEAGE_MODEL: label_value(_second_word(inventory.gpus[0].model)),
+        }
+    return labels | {key: label_value(value) for key, value in extra.items()}
+
+
+def label_value(text: str) -> str:
+    """At most 63 letters, digits, `-`, `_` and `.`, the first and last a letter or digit; anything else becomes `-`."""
+    return _REFUSED.sub("-", text).strip("-_.")[:_MOST].strip("-_.")
+
+
+def _one(values: Sequence[str]) -> str:
+    return values[0] if len(set(values)) == 1 else MIXED
+
+
+def _second_word(model: str) -> str:
+    words = model.split()
+    return words[1] if len(words) > 1 else model
+
 
 log = structlog.get_logger("vcuda.kube")
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFace:
+class PublishedNode:
     """What the cluster shall see of this node: ours alone, other labels and annotations are left as they are."""
 
     labels: Mapping[str, str]
@@ -45,7 +80,7 @@ class NodePatch:
 
 
 @dataclass(frozen=True, slots=True)
-class NodePace:
+class PublishTiming:
     """Seconds: between looks, and the bounds of the back-off."""
 
     look: float = 300.0
@@ -53,10 +88,10 @@ class NodePace:
     most_wait: float = 60.0
 
 
-DEFAULT_PACE = NodePace()
+DEFAULT_TIMING = PublishTiming()
 
 
-def node_patch(node: Node, face: NodeFace, *, own_labels: str) -> NodePatch:
+def node_patch(node: NodeMetadata, face: PublishedNode, *, own_labels: str) -> NodePatch:
     """From what is there to what shall be; `own_labels` names the annotation that lists the labels we set."""
     before = {key for key in node.annotations.get(own_labels, "").split(",") if key}
     labels: dict[str, str | None] = {key: None for key in sorted(before - set(face.labels)) if key in node.labels}
@@ -79,7 +114,7 @@ class NodePublisher:
         names: ResourceNames,
         labels: Mapping[str, str],
         share_mode: bool,
-        pace: NodePace = DEFAULT_PACE,
+        pace: PublishTiming = DEFAULT_TIMING,
     ) -> None:
         self._client = client
         self._node = node
@@ -87,13 +122,13 @@ class NodePublisher:
         self._labels = labels
         self._share_mode = share_mode
         self._pace = pace
-        self._face: NodeFace | None = None
+        self._face: PublishedNode | None = None
         self._wanted = asyncio.Event()
         self.patches = 0
         self.failures = 0
 
     def show(self, inventory: Inventory) -> None:
-        face = NodeFace(
+        face = PublishedNode(
             gpu_labels(inventory, domain=self._names.domain, extra=self._labels),
             {self._names.inventory: format_inventory(inventory, share_mode=self._share_mode)},
         )
