@@ -1,10 +1,11 @@
 """A registry of metrics and its text, for whoever serves some: the agent and the scheduler alike.
 
-In: descriptions (`model.metric.Family`), and a function that says at each scrape what is true at that moment. Out:
+In: descriptions (`exposition.Family`), and a function that says at each scrape what is true at that moment. Out:
 counters and the like to count on, and the text of all of it. Not here: which metrics there are.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import prometheus_client
 from prometheus_client.core import CollectorRegistry, GaugeMetricFamily, Metric
@@ -12,7 +13,15 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from deviceplugin.model.metric import Family
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Its name as it is scraped, its type, what it means, and its labels."""
+
+    name: str
+    type: str
+    help: str
+    labels: tuple[str, ...] = ()
 
 
 class Exposition:

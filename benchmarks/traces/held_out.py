@@ -30,10 +30,8 @@ from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.workload import ASSUMED, NO_NEEDS, TaskKind, Workload, workload
-from deviceplugin.simulate.replay import Chooser, Plan, replay
-from deviceplugin.simulate.run import mean
+from deviceplugin.simulate.replay import Chooser, Plan, SchedulerView, mean, replay
 from deviceplugin.simulate.scene import read_scene
-from deviceplugin.simulate.scheduler_view import SchedulerView
 from deviceplugin.simulate.task import Scene
 
 NODES = "openb_node_list_gpu_node.csv"

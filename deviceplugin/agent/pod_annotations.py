@@ -16,9 +16,9 @@ from deviceplugin.ledger.grant import Grant
 from deviceplugin.model import annotations as text
 from deviceplugin.model.allocation import ContainerRole, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotations import believed, stale
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import Pod
-from deviceplugin.model.trusted_annotations import believed, stale
 
 log = structlog.get_logger("vcuda.agent")
 

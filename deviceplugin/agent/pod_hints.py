@@ -1,7 +1,7 @@
 """What a pod's annotations wish for: the GPUs that the scheduler chose, and a soft core limit.
 
 In: a pod and the inventory. Out: UUIDs to prefer, a percentage. A wish is followed where it fits; one that cannot be
-read, or that is not to be believed (`model.trusted_annotations`), is as good as none and said so in the log.
+read, or that is not to be believed (`model.annotations`), is as good as none and said so in the log.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,9 @@ from deviceplugin.errors import ParseError
 from deviceplugin.model import annotations as text
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotations import believed, believed_minors
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod import Pod, PodContainer
-from deviceplugin.model.trusted_annotations import believed, believed_minors
 
 log = structlog.get_logger("vcuda.agent")
 

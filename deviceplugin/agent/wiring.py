@@ -52,7 +52,7 @@ from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import PodUid
-from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod import ContainerState, Pod
 from deviceplugin.model.units import Resource
@@ -129,7 +129,7 @@ class Assembly:
         mirror = driver_mirror(settings.driver, driver_version=lambda: self._inventory().driver.version)
         files = self._files(mirror)
         feed = DeviceFeed(catalog(self._inventory(), numa=settings.allocation.numa))
-        wishes = Wishes(AnnotationNames(self._names.domain), self._inventory)
+        wishes = Wishes(annotation_names(self._names.domain), self._inventory)
         limits = LiveLimits(self._ledger, cluster.reflector, files=files, wishes=wishes, report=report)
         upkeep = self._upkeep(pods, resources, files, report, limits)
         node = self._node(pods, resources, files, report, feed, upkeep, wishes)
@@ -183,7 +183,7 @@ class Assembly:
             report=report,
             hunt=GhostHunt(cluster.events),
             limits=limits,
-            names=AnnotationNames(self._names.domain),
+            names=annotation_names(self._names.domain),
             period_s=self._settings.allocation.check_period,
         )
 

@@ -21,11 +21,9 @@ from rich.progress import Progress
 
 from deviceplugin.errors import ConfigError
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
-from deviceplugin.simulate.arrivals import check_length
 from deviceplugin.simulate.plot import plot
-from deviceplugin.simulate.replay import Plan, replay
+from deviceplugin.simulate.replay import Plan, Run, check_length, replay
 from deviceplugin.simulate.report import Tried, document, tables
-from deviceplugin.simulate.run import Run
 from deviceplugin.simulate.scene import read_scene
 from deviceplugin.simulate.task import Scene
 

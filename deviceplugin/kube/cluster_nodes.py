@@ -12,7 +12,7 @@ from deviceplugin.kube.collection import Collection, reader
 from deviceplugin.kube.pod_resources import node_offers
 from deviceplugin.kube.quantity import parse_quantity
 from deviceplugin.kube.structs import ClusterNodeObject, Condition, NodeSpec, NodeStatus
-from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.cluster_node import ClusterNode, cordon_words
 from deviceplugin.model.units import ResourceNames
 
@@ -43,7 +43,7 @@ def _nodes(what: str, query: Mapping[str, str], names: ResourceNames) -> Collect
 
 def cluster_node(item: ClusterNodeObject, names: ResourceNames) -> ClusterNode:
     meta, spec, status = item.metadata, item.spec or NodeSpec(), item.status or NodeStatus()
-    annotations, known = meta.annotations or {}, AnnotationNames(names.domain)
+    annotations, known = meta.annotations or {}, annotation_names(names.domain)
     allocatable = status.allocatable or {}
     return ClusterNode(
         name=meta.name,

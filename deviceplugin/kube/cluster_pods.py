@@ -26,11 +26,8 @@ from deviceplugin.kube.structs import (
     decode,
 )
 from deviceplugin.model.allocation import PodUid
-from deviceplugin.model.cluster_pod import ClusterPod, ScheduledCondition
-from deviceplugin.model.compute import Compute
-from deviceplugin.model.gang import Gang, gang_of
-from deviceplugin.model.plain_pod import PlainPod
-from deviceplugin.model.units import ResourceNames
+from deviceplugin.model.pod import ClusterPod, Gang, PlainPod, ScheduledCondition, gang_of
+from deviceplugin.model.units import Compute, ResourceNames
 
 _WHAT = "pods of the cluster"
 _DONE = ScheduledCondition(is_true=True)

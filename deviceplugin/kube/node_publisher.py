@@ -15,8 +15,7 @@ import structlog
 from deviceplugin.backoff import Backoff
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.client import KubeClient, NodeMetadata
-from deviceplugin.kube.node_labels import gpu_labels
-from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.inventory_annotation import format_inventory
 from deviceplugin.model.units import MIB, ResourceNames
@@ -118,7 +117,7 @@ class NodePublisher:
     ) -> None:
         self._client = client
         self._node = node
-        self._names = AnnotationNames(names.domain)
+        self._names = annotation_names(names.domain)
         self._labels = labels
         self._share_mode = share_mode
         self._pace = pace

@@ -20,7 +20,7 @@ from deviceplugin.kube.structs import (
     PlainStatus,
     ResizedStatus,
 )
-from deviceplugin.model.compute import Compute
+from deviceplugin.model.units import Compute
 
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30}
 _RESIZE_PENDING = "PodResizePending"

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 
 from deviceplugin.errors import HardwareError
 from deviceplugin.ledger.grant import Grant
-from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.annotations import ContainerGrant, container_annotations
 from deviceplugin.model.gpu import Gpu
 from deviceplugin.model.mount import DRIVER_MOUNT, GRANT_MOUNT, Mount, library_directory
@@ -110,4 +110,4 @@ def _shared_state(grant: Grant, gpus: Sequence[Gpu], layout: HostLayout) -> Iter
 def _annotations(grant: Grant, gpus: Sequence[Gpu], names: ResourceNames) -> tuple[tuple[str, str], ...]:
     request = grant.allocation.request
     held = ContainerGrant(request.cores, request.blocks * BLOCK_BYTES, tuple(gpu.minor for gpu in gpus))
-    return tuple(container_annotations(AnnotationNames(names.domain), held).items())
+    return tuple(container_annotations(annotation_names(names.domain), held).items())

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from deviceplugin.errors import OwnershipError
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare
-from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.pod_request import parse_parts
@@ -43,7 +43,7 @@ def asked_for(
     for what no container of ours can have asked.
     """
     if pod is not None:
-        parts = parse_parts(pod.annotations, AnnotationNames(names.domain)).of(container)
+        parts = parse_parts(pod.annotations, annotation_names(names.domain)).of(container)
         return parse_request(*counts, parts=parts, names=names)
     request = grant.allocation.request
     return request if (request.cores, request.blocks) == counts else parse_request(*counts, names=names)

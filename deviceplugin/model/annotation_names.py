@@ -1,123 +1,88 @@
 """The names of the annotations on pods and nodes, and who writes each.
 
-In: the domain (`--resource-domain`). Out: full names. `machine_written` are those that only our own programs may write:
-the webhook strips them from new pods and the admission policy keeps others from changing them. Not here: what their
+In: the domain (`--resource-domain`). Out: full names. `machine_written` are the names that only vcuda's programs may
+write: the webhook removes them from new pods, and the admission policy protects them from change. Not here: what their
 texts say (`annotations`, `preferences`, `pod_request`, `inventory_annotation`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
 from deviceplugin.model.units import DEFAULT_DOMAIN
 
 
-@dataclass(frozen=True, slots=True)
+def _named(name: str) -> Any:  # noqa: ANN401 - as `field` itself is typed
+    """A field that holds `<domain>/<name>`; the names are read for every request, so they are built once."""
+    return field(init=False, repr=False, compare=False, metadata={"name": name})
+
+
+@dataclass(frozen=True)
 class AnnotationNames:
     """Full names under one domain; `--resource-domain` changes the domain everywhere."""
 
     domain: str = DEFAULT_DOMAIN
 
-    @property
-    def predicate_time(self) -> str:
-        return f"{self.domain}/predicate-time"
+    # On a pod, written by the scheduler extender or by the agent.
+    predicate_time: str = _named("predicate-time")
+    predicate_node: str = _named("predicate-node")
+    gpu_assigned: str = _named("gpu-assigned")
+    allocation: str = _named("vcuda-allocation")
+    gpu_index_prefix: str = _named("predicate-gpu-idx-")
 
-    @property
-    def predicate_node(self) -> str:
-        return f"{self.domain}/predicate-node"
+    # On a pod, written by its user.
+    core_limit: str = _named("vcuda-core-limit")
+    gpus: str = _named("vcuda-gpus")  # over how many GPUs the share of a container goes
+    node_policy: str = _named("vcuda-node-policy")
+    gpu_policy: str = _named("vcuda-gpu-policy")
+    use_models: str = _named("vcuda-use-models")
+    avoid_models: str = _named("vcuda-avoid-models")
+    use_gpus: str = _named("vcuda-use-gpus")
+    avoid_gpus: str = _named("vcuda-avoid-gpus")
+    numa: str = _named("vcuda-numa")
 
-    @property
-    def gpu_assigned(self) -> str:
-        return f"{self.domain}/gpu-assigned"
+    # On a node.
+    inventory: str = _named("vcuda-inventory")  # written by the agent
+    node_labels: str = _named("vcuda-node-labels")  # the keys of the labels that the agent set: it removes no others
+    cordon: str = _named("vcuda-cordon")  # written by the operator: GPUs that take no new work, by UUID or minor
+    freed: str = _named("vcuda-freed")  # changed by the extender when GPUs became free: kube-scheduler tries again
 
-    @property
-    def core_limit(self) -> str:
-        return f"{self.domain}/vcuda-core-limit"
+    # In Allocate's answer.
+    container_core: str = _named("vcuda-core")
+    container_memory: str = _named("vcuda-memory")
+    container_device: str = _named("vcuda-device")
 
-    @property
-    def allocation(self) -> str:
-        return f"{self.domain}/vcuda-allocation"
+    preferences: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """Where the pod's GPUs shall be; all written by users."""
+    machine_written: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """Of a pod; `gpu_index_prefix` stands for more."""
 
-    @property
-    def inventory(self) -> str:
-        return f"{self.domain}/vcuda-inventory"
-
-    @property
-    def gpus(self) -> str:
-        """Written by users: over how many GPUs the share of a container goes."""
-        return f"{self.domain}/vcuda-gpus"
-
-    @property
-    def node_policy(self) -> str:
-        return f"{self.domain}/vcuda-node-policy"
-
-    @property
-    def gpu_policy(self) -> str:
-        return f"{self.domain}/vcuda-gpu-policy"
-
-    @property
-    def use_models(self) -> str:
-        return f"{self.domain}/vcuda-use-models"
-
-    @property
-    def avoid_models(self) -> str:
-        return f"{self.domain}/vcuda-avoid-models"
-
-    @property
-    def use_gpus(self) -> str:
-        return f"{self.domain}/vcuda-use-gpus"
-
-    @property
-    def avoid_gpus(self) -> str:
-        return f"{self.domain}/vcuda-avoid-gpus"
-
-    @property
-    def numa(self) -> str:
-        return f"{self.domain}/vcuda-numa"
-
-    @property
-    def preferences(self) -> tuple[str, ...]:
-        """Where the pod's GPUs shall be; all written by users."""
+    def __post_init__(self) -> None:
+        built = {
+            each: f"{self.domain}/{declared.metadata['name']}"
+            for each, declared in self.__dataclass_fields__.items()
+            if declared.metadata
+        }
+        self.__dict__.update(built)
         policies = (self.node_policy, self.gpu_policy)
-        return (*policies, self.use_models, self.avoid_models, self.use_gpus, self.avoid_gpus, self.numa)
-
-    @property
-    def cordon(self) -> str:
-        """On a node, written by its operator: GPUs that take no new work, by UUID or minor."""
-        return f"{self.domain}/vcuda-cordon"
-
-    @property
-    def freed(self) -> str:
-        """On a node, written by the extender: changed when GPUs became free, so that kube-scheduler tries again."""
-        return f"{self.domain}/vcuda-freed"
-
-    @property
-    def node_labels(self) -> str:
-        """On a node: the keys of the labels that the agent set, so that it removes only its own."""
-        return f"{self.domain}/vcuda-node-labels"
-
-    @property
-    def container_core(self) -> str:
-        return f"{self.domain}/vcuda-core"
-
-    @property
-    def container_memory(self) -> str:
-        return f"{self.domain}/vcuda-memory"
-
-    @property
-    def container_device(self) -> str:
-        return f"{self.domain}/vcuda-device"
+        filters = (self.use_models, self.avoid_models, self.use_gpus, self.avoid_gpus, self.numa)
+        self.__dict__["preferences"] = (*policies, *filters)
+        self.__dict__["machine_written"] = (
+            self.predicate_time,
+            self.predicate_node,
+            self.gpu_assigned,
+            self.allocation,
+        )
 
     def gpu_indices(self, container: int) -> str:
         """`container` counts the app containers of the pod, in spec order."""
         return f"{self.gpu_index_prefix}{container}"
 
-    @property
-    def machine_written(self) -> tuple[str, ...]:
-        """Of a pod; `gpu_index_prefix` stands for more."""
-        return (self.predicate_time, self.predicate_node, self.gpu_assigned, self.allocation)
-
-    @property
-    def gpu_index_prefix(self) -> str:
-        return f"{self.domain}/predicate-gpu-idx-"
-
     def is_machine_written(self, name: str) -> bool:
         return name in self.machine_written or name.startswith(self.gpu_index_prefix)
+
+
+@cache
+def annotation_names(domain: str) -> AnnotationNames:
+    """The names under a domain; a process meets one domain, or a few in tests."""
+    return AnnotationNames(domain)

@@ -20,7 +20,6 @@ The contract of extender and agent about a bound pod; both ask `belief`, and bot
 - Neither reads `predicate-time` to learn what a pod holds; the agent orders guesses by it.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -31,6 +30,7 @@ from deviceplugin.errors import ParseError
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import CORES_PER_GPU
 
 VERSION = 1
@@ -39,7 +39,6 @@ _INT64 = 1 << 63
 _MAX_MINOR = 4095
 _MAX_BLOCKS = 36**3
 Decoded = TypeVar("Decoded")
-_DEVICE = re.compile(r"/dev/nvidia([0-9]{1,4})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +105,6 @@ def parse_assigned(text: str) -> bool:
     return found
 
 
-def format_core_limit(percent: int) -> str:
-    return str(percent)
-
-
 def parse_core_limit(text: str) -> int:
     """The soft limit in percent of a GPU that a user gives the pod, 1 to 100."""
     percent = _number(text, what="vcuda-core-limit", at_most=CORES_PER_GPU)
@@ -143,19 +138,6 @@ def container_annotations(names: AnnotationNames, grant: ContainerGrant) -> dict
         names.container_memory: str(grant.memory_bytes),
         names.container_device: ",".join(f"/dev/nvidia{minor}" for minor in grant.minors),
     }
-
-
-def parse_container_annotations(names: AnnotationNames, annotations: Mapping[str, str]) -> ContainerGrant | None:
-    """Reads them back; None where a container has none of them, ParseError where one is missing or wrong."""
-    texts = [annotations.get(name) for name in (names.container_core, names.container_memory, names.container_device)]
-    if texts == [None, None, None]:
-        return None
-    core, memory, device = ("" if text is None else text for text in texts)
-    return ContainerGrant(
-        cores=_number(core, what="vcuda-core", at_most=_MAX_MINOR * CORES_PER_GPU),
-        memory_bytes=_number(memory, what="vcuda-memory", at_most=_INT64 - 1),
-        minors=tuple(_minor(path) for path in _bounded(device, "vcuda-device").split(",")),
-    )
 
 
 class _Share(msgspec.Struct):
@@ -195,13 +177,6 @@ def _shares(container: str, gpus: Iterable[_Share]) -> tuple[GpuShare, ...]:
     return shares
 
 
-def _minor(path: str) -> int:
-    found = _DEVICE.fullmatch(path)
-    if found is None:
-        raise ParseError(f"annotation vcuda-device holds {_shown(path)}, which is no /dev/nvidiaN")
-    return int(found.group(1))
-
-
 def _number(text: str, *, what: str, at_most: int) -> int:
     digits = _bounded(text, what).strip()
     if not digits.isascii() or not digits.isdecimal() or len(digits) > 19 or int(digits) > at_most:
@@ -217,3 +192,58 @@ def _bounded(text: str, what: str) -> str:
 
 def _shown(text: str) -> str:
     return ascii(text if len(text) <= 60 else text[:57] + "...")
+
+
+@dataclass(frozen=True, slots=True)
+class Believed:
+    """`allocation` is None where the pod says nothing or is not believed; `doubt` is a sentence in the latter case."""
+
+    allocation: PodAllocation | None = None
+    doubt: str = ""
+
+    def shares(self, container: str) -> tuple[GpuShare, ...]:
+        return self.allocation.containers.get(container, ()) if self.allocation is not None else ()
+
+
+def believed(pod: Pod, names: AnnotationNames, *, own: WrittenAllocation | None = None) -> Believed:
+    """What `vcuda-allocation` says, if it was written for this very pod and this very node.
+
+    `own` is what the caller wrote itself: word for word the same is not parsed again.
+    """
+    written = pod.annotations.get(names.allocation)
+    if written is None:
+        return Believed()
+    if not _names_its_node(pod, names):
+        return Believed(doubt=f"annotation {names.allocation} was written for another node; it is not believed")
+    try:
+        found = own.allocation if own is not None and own.text == written else parse_allocation(written)
+    except ParseError as error:
+        return Believed(doubt=error.message)
+    if found.pod not in {pod.ref.uid, pod.api_uid}:
+        return Believed(doubt=f"annotation {names.allocation} was written for another pod; it is not believed")
+    return Believed(found)
+
+
+def believed_minors(pod: Pod, container: int, names: AnnotationNames) -> tuple[int, ...]:
+    """What the lineage's schedulers chose, who write no `vcuda-allocation`; raises ParseError.
+
+    It carries no UID. One beside an allocation says nothing of its own, and one of a pod that says to be assigned,
+    without one, was copied along: the agent writes both together.
+    """
+    written = pod.annotations.get(names.gpu_indices(container))
+    if written is None or names.allocation in pod.annotations or not _names_its_node(pod, names):
+        return ()
+    said = pod.annotations.get(names.gpu_assigned)
+    if said is not None and parse_assigned(said):
+        return ()
+    return parse_gpu_indices(written)
+
+
+def stale(pod: Pod, wanted: Iterable[str], names: AnnotationNames) -> tuple[str, ...]:
+    """GPU indices of containers that hold nothing, left over from another pod."""
+    kept = set(wanted)
+    return tuple(name for name in pod.annotations if name.startswith(names.gpu_index_prefix) and name not in kept)
+
+
+def _names_its_node(pod: Pod, names: AnnotationNames) -> bool:
+    return pod.annotations.get(names.predicate_node, pod.node) == pod.node

@@ -6,8 +6,8 @@ is the annotation's text: `parse_inventory` reads it where it has changed.
 
 from dataclasses import dataclass
 
-from deviceplugin.model.compute import Compute
 from deviceplugin.model.gpu import GpuUuid, Inventory
+from deviceplugin.model.units import Compute
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,6 @@ class ClusterNode:
     cores: int = 0
     blocks: int = 0
     allocatable: Compute | None = None
-
-    @property
-    def has_gpus(self) -> bool:
-        """Whether an agent of ours has ever said so."""
-        return bool(self.inventory)
 
     def cordoned(self, inventory: Inventory) -> frozenset[GpuUuid]:
         """The GPUs that take no new work; words that name none of the node's GPUs are left out."""

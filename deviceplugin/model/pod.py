@@ -9,7 +9,49 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
-from deviceplugin.model.units import Resource
+from deviceplugin.model.units import Compute, Resource
+
+_NAMES = (
+    "scheduling.volcano.sh/group-name",
+    "scheduling.k8s.io/group-name",
+    "gang.scheduling.koordinator.sh/name",
+    "scheduling.x-k8s.io/pod-group",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """`waits`: members that have a node are held at Permit until all have one, for minutes.
+
+    Kubernetes' own pod groups (`spec.schedulingGroup`) are placed as a whole in one cycle, and none of them waits.
+    """
+
+    namespace: str
+    name: str
+    waits: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def gang_of(
+    namespace: str,
+    *,
+    annotations: Mapping[str, str],
+    labels: Mapping[str, str],
+    group: str = "",
+    workload: tuple[str, str, str] = ("", "", ""),
+) -> Gang | None:
+    """`group` is spec.schedulingGroup's (1.36); `workload` spec.workloadRef's name, group and replica (1.35)."""
+    if group:
+        return Gang(namespace, group, waits=False)
+    if workload[0]:
+        return Gang(namespace, "/".join(part for part in workload if part))
+    for texts in (annotations, labels):
+        for name in _NAMES:
+            if found := texts.get(name):
+                return Gang(namespace, found)
+    return None
 
 
 class ContainerState(enum.Enum):
@@ -86,3 +128,51 @@ class Pod:
 
     def container(self, name: str) -> PodContainer | None:
         return next((container for container in self.containers if container.ref.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledCondition:
+    """The pod's condition PodScheduled; `reason` such as Unschedulable or SchedulerError where it is not true.
+
+    `text` is a hash of its message: another message is another refusal. `message` is its beginning, for people.
+    """
+
+    is_true: bool
+    reason: str = ""
+    text: int = 0
+    message: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPod:
+    """`nominated_node`: kube-scheduler keeps room for the pod there until its victims have gone.
+
+    `needs` is None where nobody has told us.
+    """
+
+    pod: Pod
+    scheduler: str = ""
+    priority: int = 0
+    nominated_node: str = ""
+    gang: Gang | None = None
+    condition: ScheduledCondition | None = None
+    needs: Compute | None = None
+
+    @property
+    def uid(self) -> PodUid:
+        """The API server's, which kube-scheduler uses too; that of a static pod is another one than kubelet's."""
+        return PodUid(self.pod.api_uid)
+
+    @property
+    def is_refused(self) -> bool:
+        """The scheduler has given up on it for now: whatever was reserved for it may go to others."""
+        return self.condition is not None and not self.condition.is_true
+
+
+@dataclass(frozen=True, slots=True)
+class PlainPod:
+    """`needs` is None where it cannot be read."""
+
+    uid: PodUid
+    node: str
+    needs: Compute | None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.allocation import ContainerRole, PodRef
-from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.preferences import NO_PREFERENCES, Preferences, parse_preferences
 from deviceplugin.model.request import Request, parse_request
@@ -48,7 +48,7 @@ class PodRequest:
 
 def pod_request(pod: Pod, names: ResourceNames = ResourceNames()) -> PodRequest:
     """`share_mode` is the node's and not looked at here; a mistake is said of its container where there are several."""
-    known = AnnotationNames(names.domain)
+    known = annotation_names(names.domain)
     parts = parse_parts(pod.annotations, known)
     asking = [each for each in pod.containers if each.is_gpu]
     return PodRequest(
@@ -74,7 +74,7 @@ def container_request(
     pod: Pod, container: PodContainer, *, share_mode: bool = True, names: ResourceNames = ResourceNames()
 ) -> Request:
     """What one container asks, without the rest of its pod."""
-    parts = parse_parts(pod.annotations, AnnotationNames(names.domain))
+    parts = parse_parts(pod.annotations, annotation_names(names.domain))
     return _request(container, parts, names, share_mode)
 
 

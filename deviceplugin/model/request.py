@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass
 
 from deviceplugin.errors import RequestError
-from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.units import CORES_PER_GPU, ResourceNames
 
 
@@ -82,7 +82,7 @@ def _check_parts(cores: int, blocks: int, parts: int, names: ResourceNames) -> N
     if cores > CORES_PER_GPU * parts:
         raise RequestError(
             f"{names.core}: {cores} over {parts} GPUs is more than {parts} GPUs have; ask for at most "
-            f"{CORES_PER_GPU * parts}, or whole GPUs without {AnnotationNames(names.domain).gpus}"
+            f"{CORES_PER_GPU * parts}, or whole GPUs without {annotation_names(names.domain).gpus}"
         )
     for name, count in ((names.core, cores), (names.memory, blocks)):
         if count % parts:

@@ -55,3 +55,20 @@ def format_blocks(blocks: int) -> str:
     mib = blocks * BLOCK_MIB
     size = f"{mib // 1024} GiB" if mib % 1024 == 0 else f"{mib} MiB"
     return f"{blocks} block{'' if blocks == 1 else 's'} ({size})"
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Thousandths of a CPU, and bytes: what a node offers or what a pod asks for."""
+
+    cpu_milli: int
+    memory_bytes: int
+
+    def __add__(self, other: "Compute") -> "Compute":
+        return Compute(self.cpu_milli + other.cpu_milli, self.memory_bytes + other.memory_bytes)
+
+    def __sub__(self, other: "Compute") -> "Compute":
+        return Compute(self.cpu_milli - other.cpu_milli, self.memory_bytes - other.memory_bytes)
+
+
+NOTHING = Compute(0, 0)

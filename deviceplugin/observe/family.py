@@ -1,6 +1,6 @@
 """The labels that the agent's metrics have in common, and the type of their descriptions."""
 
-from deviceplugin.model.metric import Family
+from deviceplugin.exposition import Family
 
 __all__ = ["CONTAINER", "GPU", "Family"]
 

@@ -14,7 +14,7 @@ from deviceplugin.kube.cluster_pods import AnyPod, cluster_pods
 from deviceplugin.kube.reflector import ChangeKind, Reflector, StoreChange
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_node import ClusterNode
-from deviceplugin.model.plain_pod import PlainPod
+from deviceplugin.model.pod import PlainPod
 from deviceplugin.model.units import ResourceNames
 
 

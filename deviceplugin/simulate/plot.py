@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from deviceplugin.simulate.replay import Sample, mean
 from deviceplugin.simulate.report import Tried
-from deviceplugin.simulate.run import Sample, mean
 
 _LIGHT = ("#0072b2", "#c04f00", "#007f5f")
 _DARK = ("#56b4e9", "#ee9a4d", "#3fc79a")

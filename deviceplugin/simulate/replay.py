@@ -6,24 +6,147 @@ one that fits nowhere waits, and nothing ends, so it waits for good. Invariant: 
 (`placement.node_state` would raise).
 """
 
+import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from deviceplugin.errors import ConfigError
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.fragmentation import Fragmentation, by_count, stranded
 from deviceplugin.placement.gpu_capacity import capacities_of
 from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer
-from deviceplugin.placement.workload import Workload, workload
-from deviceplugin.simulate.arrivals import arrivals
-from deviceplugin.simulate.run import Run, Sample, Took, models_used
-from deviceplugin.simulate.scheduler_view import SchedulerView
+from deviceplugin.placement.rejection import NodeRejection
+from deviceplugin.placement.workload import ENOUGH, ObservedWorkload, Workload, workload
 from deviceplugin.simulate.task import Scene, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """When so much had been asked for: what was allocated, what was free and useless to the next task, who waited."""
+
+    asked: float
+    allocated: float
+    fragmented: float
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """How long a run was, and for how long of that it had a processor, which others cannot make longer."""
+
+    seconds: float
+    processor_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`samples` has one for each hundredth of the capacity that was asked for; `models` the used part of each model."""
+
+    seed: int
+    samples: tuple[Sample, ...]
+    tasks: int
+    waiting: int
+    waiting_gpus: float
+    waits_for: Mapping[str, int]
+    models: Mapping[str, float]
+    took: Took
+
+    def at(self, percent: int) -> Sample:
+        """When that part of the capacity had been asked for; at the end where it never was."""
+        return self.samples[min(percent, len(self.samples)) - 1]
+
+
+def models_used(nodes: Iterable[NodeState]) -> dict[str, float]:
+    used: dict[str, int] = {}
+    count: dict[str, int] = {}
+    for node in nodes:
+        for view in node.snapshot.gpus:
+            used[view.gpu.model] = used.get(view.gpu.model, 0) + CORES_PER_GPU - view.free_cores
+            count[view.gpu.model] = count.get(view.gpu.model, 0) + 1
+    return {model: used[model] / (count[model] * CORES_PER_GPU) for model in sorted(used)}
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+MOST_ARRIVALS = 5_000_000
+
+
+def arrivals(tasks: Sequence[Task], *, seed: int, until: int) -> Iterator[Task]:
+    """At least one of the tasks has a demand, or it would never end."""
+    drawn = random.Random(seed)  # noqa: S311 - an experiment that can be repeated, no secret
+    first = list(tasks)
+    drawn.shuffle(first)
+    asked = 0
+    for task in _then_again(first, tasks, drawn):
+        if asked >= until:
+            return
+        asked += task.demand
+        yield task
+
+
+def check_length(tasks: Sequence[Task], *, until: int) -> None:
+    """Raises ConfigError where more tasks would have to come than anybody waits for."""
+    count = until * len(tasks) // max(1, sum(task.demand for task in tasks))
+    if count > MOST_ARRIVALS:
+        raise ConfigError(
+            f"some {count} tasks would have to come until they have asked for that much, and at most {MOST_ARRIVALS} "
+            "are simulated; lower --inflate, or leave out pods that ask for no GPU"
+        )
+
+
+def _then_again(first: Sequence[Task], tasks: Sequence[Task], drawn: random.Random) -> Iterator[Task]:
+    yield from first
+    while True:
+        yield drawn.choice(tasks)
+
+
+LEARNT_EVERY = ENOUGH
+"""Tasks; the scheduler goes by the clock, which a simulation has not."""
+
+
+class SchedulerView:
+    """Begins as a scheduler in a cluster in which no pod has run yet."""
+
+    def __init__(self) -> None:
+        self._scorer = NodeScorer(leaves_out=False)
+        self._observed = ObservedWorkload()
+        self._came = 0
+
+    def choose(
+        self,
+        pod: PodRequest,
+        states: Iterable[NodeState],
+        *,
+        node_policy: NodePolicy,
+        gpu_policy: GpuPolicy,
+        needs: Spare,
+    ) -> NodeChoice:
+        self._see(pod, needs)
+        shown: list[NodeState] = []
+        short: list[NodeState] = []
+        for state in states:
+            fits = state.spare is None or state.spare.covers(needs)
+            (shown if fits else short).append(state)
+        choice = self._scorer.choose(pod, shown, node_policy=node_policy, gpu_policy=gpu_policy, needs=needs)
+        return replace(choice, refused={**choice.refused, **{state.name: NodeRejection.SPARE for state in short}})
+
+    def _see(self, pod: PodRequest, needs: Spare) -> None:
+        if not pod.containers:
+            return  # the scheduler is told of pods with GPUs, and of no other what it asks
+        self._observed.see(pod, needs)
+        self._came += 1
+        if self._came % LEARNT_EVERY == 0 and (typical := self._observed.workload()) is not None:
+            self._scorer.expect(typical)
+
 
 Progress = Callable[[int], None]
 

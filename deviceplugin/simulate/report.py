@@ -12,8 +12,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from deviceplugin.simulate.replay import Plan
-from deviceplugin.simulate.run import Run, mean
+from deviceplugin.simulate.replay import Plan, Run, mean
 from deviceplugin.simulate.task import Scene
 
 

@@ -9,9 +9,7 @@ from pathlib import Path
 
 from deviceplugin.errors import ConfigError, ParseError
 from deviceplugin.placement.node_state import NodeState
-from deviceplugin.simulate.cluster_nodes import nodes_of_objects
-from deviceplugin.simulate.cluster_pods import tasks_of_objects
-from deviceplugin.simulate.objects import read_objects
+from deviceplugin.simulate.cluster_objects import nodes_of_objects, read_objects, tasks_of_objects
 from deviceplugin.simulate.task import Scene, Task
 from deviceplugin.simulate.trace import nodes_of_trace, tasks_of_trace
 

@@ -13,11 +13,9 @@ from deviceplugin.kube.pods import PodListReader
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import PodAllocation as Written
-from deviceplugin.model.annotations import format_allocation, parse_allocation
-from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.annotations import believed, format_allocation, parse_allocation
 from deviceplugin.model.gpu import GpuUuid
-from deviceplugin.model.pod import Pod
-from deviceplugin.model.trusted_annotations import believed
+from deviceplugin.model.pod import ClusterPod, Pod
 from sandbox.gpunode import GpuNode
 from tests.agent.harness import annotations, check_books, create, node_with_agent, run, share, stored
 from tests.kubelet.station import Json, pod_json

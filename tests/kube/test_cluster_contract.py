@@ -24,8 +24,7 @@ from deviceplugin.kube.reflector import Reflector, WatchTiming
 from deviceplugin.kube.secrets import NewSecret
 from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodRef, PodUid
-from deviceplugin.model.cluster_pod import ClusterPod
-from deviceplugin.model.plain_pod import PlainPod
+from deviceplugin.model.pod import ClusterPod, PlainPod
 from sandbox.apiserver import ApiServer, JsonObject, container, node, pod
 from tests.e2e.cluster.certificates import Authority
 from tests.waiting import in_background, until

@@ -11,9 +11,9 @@ from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.cluster_nodes import cluster_nodes
 from deviceplugin.kube.reflector import Reflector, StoreChange, WatchTiming
 from deviceplugin.model.cluster_node import ClusterNode, cordon_words
-from deviceplugin.model.compute import Compute
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.topology import Topology
+from deviceplugin.model.units import Compute
 from sandbox.apiserver import ApiServer, JsonObject, node
 from tests.waiting import in_background, until
 
@@ -70,7 +70,7 @@ def test_everything_that_counts_is_read() -> None:
 
 def test_a_bare_node_offers_nothing() -> None:
     found = read({"metadata": {"name": "n1", "uid": "u-1"}})
-    assert (found.has_gpus, found.ready, found.unschedulable, found.cores, found.blocks) == (False, False, False, 0, 0)
+    assert (found.inventory, found.ready, found.unschedulable, found.cores, found.blocks) == ("", False, False, 0, 0)
 
 
 @pytest.mark.parametrize("status", ["False", "Unknown"])

@@ -17,11 +17,8 @@ from deviceplugin.kube.kubeconfig_process import read as read_config
 from deviceplugin.kube.reflector import Reflector, StoreChange, WatchTiming
 from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodUid
-from deviceplugin.model.cluster_pod import ClusterPod, ScheduledCondition
-from deviceplugin.model.compute import NOTHING, Compute
-from deviceplugin.model.gang import Gang
-from deviceplugin.model.plain_pod import PlainPod
-from deviceplugin.model.units import ResourceNames
+from deviceplugin.model.pod import ClusterPod, Gang, PlainPod, ScheduledCondition
+from deviceplugin.model.units import NOTHING, Compute, ResourceNames
 from sandbox.apiserver import ApiError, ApiServer, JsonObject, container, pod
 from tests.examples import examples
 from tests.waiting import in_background, until

@@ -6,7 +6,7 @@ import pytest
 
 from deviceplugin.kube.cluster_pods import cluster_pods
 from deviceplugin.kube.collection import NOTHING_KEPT
-from deviceplugin.model.compute import Compute
+from deviceplugin.model.units import Compute
 from sandbox.apiserver import JsonObject, container
 
 MIB = 1 << 20

@@ -9,8 +9,7 @@ from deviceplugin.agent.pod_annotations import corrections, says
 from deviceplugin.cluster.extender.cache.pod_hold import bound_holding
 from deviceplugin.kube.pods import PodListReader
 from deviceplugin.model.annotations import parse_gpu_indices
-from deviceplugin.model.cluster_pod import ClusterPod
-from deviceplugin.model.pod import Pod
+from deviceplugin.model.pod import ClusterPod, Pod
 from tests.annotation_cases import IDS, NAMES, SIZES, Case, cases
 from tests.kubelet.makers import inventory
 from tests.kubelet.station import Json, pod_json, station

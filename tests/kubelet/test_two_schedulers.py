@@ -27,9 +27,8 @@ from deviceplugin.kube.pods import PodListReader
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.cluster_node import ClusterNode
-from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.inventory_annotation import format_inventory
-from deviceplugin.model.pod import Pod
+from deviceplugin.model.pod import ClusterPod, Pod
 from deviceplugin.model.pod_request import pod_request
 from deviceplugin.placement.node_state import node_state
 from deviceplugin.placement.pod import place_pod

@@ -9,10 +9,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.placement.node_state import Spare
-from deviceplugin.simulate.arrivals import arrivals
-from deviceplugin.simulate.replay import Plan, replay
-from deviceplugin.simulate.run import Run
-from deviceplugin.simulate.scheduler_view import LEARNT_EVERY, SchedulerView
+from deviceplugin.simulate.replay import LEARNT_EVERY, Plan, Run, SchedulerView, arrivals, replay
 from deviceplugin.simulate.task import Scene, Task, task
 from tests.placement.clusters import node, pod
 from tests.simulate.scenes import AMPLE, plan, shares, some_plans, some_scenes, two_nodes

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.simulate.plot import plot
+from deviceplugin.simulate.replay import Run, Sample, Took
 from deviceplugin.simulate.report import Tried, document, tables
-from deviceplugin.simulate.run import Run, Sample, Took
 from deviceplugin.simulate.task import Scene
 from tests.simulate.scenes import plan, shares, two_nodes
 

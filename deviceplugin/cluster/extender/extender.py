@@ -24,10 +24,9 @@ from deviceplugin.cluster.extender.wake_up import NodeApi, WakeUp
 from deviceplugin.cluster.extender.wire import BindOrder, Filtered, PreemptQuestion, Question, Victims
 from deviceplugin.cluster.extender.workload_history import Expectation
 from deviceplugin.model.allocation import PodUid
-from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.cluster_node import ClusterNode
-from deviceplugin.model.cluster_pod import ClusterPod
-from deviceplugin.model.plain_pod import PlainPod
+from deviceplugin.model.pod import ClusterPod, PlainPod
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.workload import ASSUMED, ObservedWorkload, Workload
 
@@ -50,7 +49,7 @@ class Extender:
     ) -> None:
         self.verdicts = Verdicts(wall=wall)
         self.wake_up = WakeUp(
-            api, AnnotationNames(settings.names.domain), anybody_waits=lambda: self.verdicts.anybody_waits, wall=wall
+            api, annotation_names(settings.names.domain), anybody_waits=lambda: self.verdicts.anybody_waits, wall=wall
         )
         self.books = Books(clock, names=settings.names, freed=self.wake_up.freed)
         self.overbooked = Overbooked(self.books)

@@ -18,7 +18,7 @@ from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.snapshot import Nodes, View
 from deviceplugin.cluster.extender.wire import Filtered, Question
 from deviceplugin.errors import CapacityError, ParseError, RequestError
-from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, pod_request
 from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState

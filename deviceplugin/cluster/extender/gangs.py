@@ -21,8 +21,7 @@ from deviceplugin.cluster.extender.cache.reservations import Patience
 from deviceplugin.cluster.extender.cache.scheduler_cache import Books
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
 from deviceplugin.model.allocation import PodUid
-from deviceplugin.model.cluster_pod import ClusterPod
-from deviceplugin.model.gang import Gang
+from deviceplugin.model.pod import ClusterPod, Gang
 
 
 @dataclass(slots=True)

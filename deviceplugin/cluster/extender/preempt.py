@@ -17,7 +17,7 @@ from deviceplugin.cluster.extender.snapshot import View
 from deviceplugin.cluster.extender.wire import PreemptQuestion, Victims
 from deviceplugin.errors import CapacityError, ParseError, RequestError
 from deviceplugin.model.allocation import PodUid
-from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, pod_request
 from deviceplugin.placement.pod import place_pod
 from deviceplugin.placement.prefilter import Prefilter

@@ -12,11 +12,10 @@ from deviceplugin.cluster.extender.cache.scheduler_cache import Books
 from deviceplugin.cluster.extender.refusal import NOMINATED, UNKNOWN_NODE, Refusal
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.allocation import Allocation, PodUid
-from deviceplugin.model.cluster_pod import ClusterPod
-from deviceplugin.model.compute import NOTHING
+from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import pod_request
 from deviceplugin.model.preferences import GpuPolicy
-from deviceplugin.model.units import ResourceNames
+from deviceplugin.model.units import NOTHING, ResourceNames
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.pod import place_pod
 

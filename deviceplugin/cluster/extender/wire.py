@@ -15,7 +15,7 @@ from deviceplugin.errors import ParseError
 from deviceplugin.kube.cluster_pods import cluster_pod
 from deviceplugin.kube.structs import ClusterPodObject
 from deviceplugin.model.allocation import PodRef, PodUid
-from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.units import ResourceNames
 
 Decoded = TypeVar("Decoded")

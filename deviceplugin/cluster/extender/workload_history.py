@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from deviceplugin.cluster.extender.cache.compute_usage import needs_of
 from deviceplugin.errors import VcudaError
-from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import pod_request
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.nodes import NodeScorer

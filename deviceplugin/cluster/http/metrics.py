@@ -10,8 +10,7 @@ from functools import cache
 from prometheus_client.core import Metric
 
 from deviceplugin.cluster.http.verbs import Figures
-from deviceplugin.exposition import Exposition, gauge_of
-from deviceplugin.model.metric import Family
+from deviceplugin.exposition import Exposition, Family, gauge_of
 
 REQUESTS = Family(
     "vcuda_scheduler_requests_total",

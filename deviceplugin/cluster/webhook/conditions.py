@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from deviceplugin.cluster.webhook.hami_pods import HAMI_ANNOTATIONS, HAMI_PREFIX, HAMI_SCHEDULER
 from deviceplugin.cluster.webhook.pod_json import MIRROR
 from deviceplugin.config.webhook import HamiScope, WebhookSettings
-from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
 
 
 def _or_empty(place: str, empty: str) -> str:
@@ -27,7 +27,7 @@ _ANNOTATIONS = _or_empty("object.metadata.annotations", "{}")
 
 def match_conditions(settings: WebhookSettings) -> Expressions:
     """By name. A pod that opted out is sent all the same where it carries what has to be stripped."""
-    stale = f"{_ANNOTATIONS}.exists(a, {_machine_written('a', AnnotationNames(settings.names.domain))})"
+    stale = f"{_ANNOTATIONS}.exists(a, {_machine_written('a', annotation_names(settings.names.domain))})"
     opted_out = f'{_list(settings.opt_out_labels)}.exists(l, l in {_LABELS} && {_LABELS}[l] == "ignore")'
     return {
         "asks-for-gpus-or-carries-our-annotations": " || ".join((stale, *_asking(settings))),

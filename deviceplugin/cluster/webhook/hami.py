@@ -17,7 +17,7 @@ from deviceplugin.cluster.webhook.pod_json import Container, Json, annotate, ann
 from deviceplugin.cluster.webhook.resources import count, drop, is_gpu, names_any, put
 from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
 from deviceplugin.errors import ParseError, RequestError
-from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
 from deviceplugin.model.pod_request import MOST_PARTS, format_parts, parse_parts
 from deviceplugin.model.units import BLOCK_MIB, CORES_PER_GPU
 
@@ -49,7 +49,7 @@ def translate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[s
     _refuse_both(found, hami, settings)
     if not is_for_hami(pod, hami):
         return ()
-    names = AnnotationNames(settings.names.domain)
+    names = annotation_names(settings.names.domain)
     translated = {each.name: _asked(each, hami) for each in found if names_any(each, hami.resources)}
     asked = {name: each for name, each in translated.items() if each.gpus}
     warnings = list(unread(pod, use_gpus=names.use_gpus)) if asked else []
@@ -65,7 +65,7 @@ def translate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[s
 
 def _lift_limit(pod: Json, asked: dict[str, _Asked], settings: WebhookSettings, *, others: bool) -> tuple[str, ...]:
     """The soft limit is the pod's, so a share that names no cores has none only where no other container has one."""
-    name = AnnotationNames(settings.names.domain).core_limit
+    name = annotation_names(settings.names.domain).core_limit
     limited = others or any(each.cores and not each.is_whole for each in asked.values())
     free = [container for container, each in asked.items() if not each.cores and not each.is_whole]
     if not free or not settings.hami.unlimited_cores or name in annotations(pod):

@@ -18,7 +18,7 @@ from deviceplugin.cluster.webhook.resources import is_gpu, mirror
 from deviceplugin.cluster.webhook.scheduling import send_to_scheduler
 from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import ParseError
-from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
 from deviceplugin.model.pod_request import Parts, parse_parts
 
 NO_PARTS = Parts(1, {})
@@ -34,7 +34,7 @@ class Mutation:
 
 def mutate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> Mutation:
     changed: Json = copy.deepcopy(pod)
-    names = AnnotationNames(settings.names.domain)
+    names = annotation_names(settings.names.domain)
     if not is_static(changed):
         _strip(changed, names)
     if is_left_alone(changed, settings):

@@ -13,7 +13,7 @@ from deviceplugin.cluster.webhook.pod_json import Container, Json, annotations, 
 from deviceplugin.cluster.webhook.resources import count, differing, is_gpu
 from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import RequestError
-from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
 from deviceplugin.model.annotations import parse_core_limit
 from deviceplugin.model.pod_request import Parts, parse_parts
 from deviceplugin.model.preferences import GpuFilter, parse_preferences
@@ -30,7 +30,7 @@ def validate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[st
     asking = [each for each in containers(pod) if is_gpu(each, settings.names)]
     if not asking:
         return ()
-    names = AnnotationNames(settings.names.domain)
+    names = annotation_names(settings.names.domain)
     written = annotations(pod)
     parts = parse_parts(written, names)
     _check_part_names(parts, asking, names)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from deviceplugin.errors import KubeConflictError, KubeError, KubeNotFoundError
 from deviceplugin.model.allocation import PodRef, PodUid
-from deviceplugin.model.cluster_pod import ClusterPod
-from deviceplugin.model.pod import Pod
+from deviceplugin.model.pod import ClusterPod, Pod
 
 
 class Fate(enum.Enum):

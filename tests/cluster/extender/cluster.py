@@ -18,9 +18,8 @@ from deviceplugin.errors import KubeError, VcudaError
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.annotations import parse_allocation
 from deviceplugin.model.cluster_node import ClusterNode
-from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.gpu import GpuUuid
-from deviceplugin.model.pod import Pod
+from deviceplugin.model.pod import ClusterPod, Pod
 from deviceplugin.model.request import Request
 from deviceplugin.placement.occupancy import Occupancy, occupied
 from tests.cluster.extender.api import Fate, MemoryApi

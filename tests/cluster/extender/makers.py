@@ -9,14 +9,11 @@ from deviceplugin.model.allocation import ContainerRef, ContainerRole, GpuShare,
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import PodAllocation, format_allocation
 from deviceplugin.model.cluster_node import ClusterNode
-from deviceplugin.model.cluster_pod import ClusterPod, ScheduledCondition
-from deviceplugin.model.compute import Compute
-from deviceplugin.model.gang import Gang
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Health, Inventory
 from deviceplugin.model.inventory_annotation import format_inventory
-from deviceplugin.model.pod import Pod, PodContainer
+from deviceplugin.model.pod import ClusterPod, Gang, Pod, PodContainer, ScheduledCondition
 from deviceplugin.model.topology import Topology
-from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU
+from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU, Compute
 
 NAMES = AnnotationNames()
 _uids = count(1)

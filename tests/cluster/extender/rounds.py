@@ -1,8 +1,7 @@
 """Gangs for the tests, as kube-scheduler asks about them: one member after the other, round by round."""
 
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.model.cluster_pod import ClusterPod
-from deviceplugin.model.gang import Gang
+from deviceplugin.model.pod import ClusterPod, Gang
 from tests.cluster.extender.makers import ask, pod
 
 ONE_CYCLE = Gang("d", "g", waits=False)

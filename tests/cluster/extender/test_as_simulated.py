@@ -12,23 +12,19 @@ from deviceplugin.cluster.extender.wire import Question
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.annotations import PodAllocation, format_allocation
 from deviceplugin.model.cluster_node import ClusterNode
-from deviceplugin.model.cluster_pod import ClusterPod
-from deviceplugin.model.compute import Compute
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.inventory_annotation import format_inventory
-from deviceplugin.model.plain_pod import PlainPod
-from deviceplugin.model.pod import Pod, PodContainer
+from deviceplugin.model.pod import ClusterPod, PlainPod, Pod, PodContainer
 from deviceplugin.model.pod_request import PodRequest, pod_request
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.model.topology import Topology
-from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU, MIB
+from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU, MIB, Compute
 from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare, node_state
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.workload import Workload, workload
-from deviceplugin.simulate.replay import Chooser, Plan, replay
+from deviceplugin.simulate.replay import LEARNT_EVERY, Chooser, Plan, SchedulerView, replay
 from deviceplugin.simulate.scene import read_scene
-from deviceplugin.simulate.scheduler_view import LEARNT_EVERY, SchedulerView
 from deviceplugin.simulate.task import Scene, Task, task
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.makers import NAMES, bound

@@ -6,7 +6,7 @@ from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.refusal import PREFERRED
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.model.allocation import ContainerRole
-from deviceplugin.model.gang import Gang
+from deviceplugin.model.pod import Gang
 from deviceplugin.model.preferences import NodePolicy
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.conftest import Clock

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.model.gang import Gang
+from deviceplugin.model.pod import Gang
 from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import ask, node, order, pod, refused

@@ -6,7 +6,7 @@ Kubernetes' own pod groups are placed in one cycle; others wait at Permit for th
 from dataclasses import replace
 
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.model.gang import Gang
+from deviceplugin.model.pod import Gang
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import ask, node, order, pod

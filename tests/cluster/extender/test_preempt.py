@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.wire import PreemptQuestion, Victims, read_preempt, write_victims
 from deviceplugin.model.allocation import ContainerRole, PodUid
-from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.pod import ClusterPod
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.makers import allocated, ask, ask_room, bound, node, on_gpu, pod
 from tests.examples import examples

@@ -17,9 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from deviceplugin.cluster.extender.cache.pod_hold import Hold
 from deviceplugin.cluster.extender.cache.reservations import Patience
 from deviceplugin.model.allocation import GpuShare, PodUid
-from deviceplugin.model.cluster_pod import ClusterPod
-from deviceplugin.model.gang import Gang
 from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.pod import ClusterPod, Gang
 from deviceplugin.placement.occupancy import occupied
 from tests.cluster.extender.api import Fate
 from tests.cluster.extender.cluster import BLOCKS, Cluster, described, fits, written

@@ -7,7 +7,7 @@ that. Pure.
 from deviceplugin.cluster.extender.cache.pod_hold import Holding
 from deviceplugin.model import annotations as text
 from deviceplugin.model.allocation import ContainerRole
-from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.units import ResourceNames
 
@@ -22,7 +22,7 @@ def binding_annotations(
     held: Holding, inventory: Inventory | None, *, now_ns: int, names: ResourceNames
 ) -> dict[str, str]:
     """GPU indices are written for app containers only: that is what they count."""
-    known = AnnotationNames(names.domain)
+    known = annotation_names(names.domain)
     written = held.written or written_allocation(held)
     out = {
         known.predicate_time: text.format_predicate_time(now_ns),

@@ -18,8 +18,7 @@ from deviceplugin.cluster.extender.cache.pod_hold import Hold
 from deviceplugin.cluster.extender.cache.scheduler_cache import Books
 from deviceplugin.errors import KubeNotFoundError, VcudaError
 from deviceplugin.model.allocation import PodRef, PodUid
-from deviceplugin.model.cluster_pod import ClusterPod
-from deviceplugin.model.pod import Pod
+from deviceplugin.model.pod import ClusterPod, Pod
 
 log = structlog.get_logger("vcuda.cluster")
 _AGAIN = 5.0

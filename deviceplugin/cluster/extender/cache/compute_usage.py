@@ -7,8 +7,7 @@ it left. A node may be short of what was reserved on it, so what is spare may be
 
 from collections.abc import Iterable
 
-from deviceplugin.model.compute import NOTHING, Compute
-from deviceplugin.model.units import MIB
+from deviceplugin.model.units import MIB, NOTHING, Compute
 from deviceplugin.placement.node_state import Spare
 from deviceplugin.placement.workload import NO_NEEDS
 

@@ -20,12 +20,11 @@ from deviceplugin.cluster.extender.refusal import AGENT_AWAY, FOREIGN_INVENTORY,
 from deviceplugin.errors import ParseError
 from deviceplugin.model.allocation import Allocation, ContainerRef, GpuShare, PodUid
 from deviceplugin.model.cluster_node import ClusterNode
-from deviceplugin.model.compute import NOTHING, Compute
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 from deviceplugin.model.inventory_annotation import parse_inventory
 from deviceplugin.model.pod_request import ContainerRequest
 from deviceplugin.model.request import RequestKind
-from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.model.units import CORES_PER_GPU, NOTHING, Compute
 from deviceplugin.placement.node_state import NodeState, NodeUsage, Spare, node_state
 from deviceplugin.placement.occupancy import Occupancy, occupied
 

@@ -1,7 +1,7 @@
 """What one pod holds of one node, and how we know of it.
 
 In: a bound pod with its annotations, or what a verb decided. Out: `Holding`. Which annotations are believed says
-`model.trusted_annotations`, which the node's agent asks too. A container without an annotation was placed by another
+`model.annotations`, which the node's agent asks too. A container without an annotation was placed by another
 scheduler, on GPUs that we do not know: it stands in `somewhere` until the node's agent writes the allocation back.
 """
 
@@ -11,15 +11,12 @@ from dataclasses import dataclass
 
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef
-from deviceplugin.model.annotation_names import AnnotationNames
-from deviceplugin.model.annotations import PodAllocation, WrittenAllocation
-from deviceplugin.model.cluster_pod import ClusterPod, ScheduledCondition
-from deviceplugin.model.compute import Compute
-from deviceplugin.model.pod import Pod
+from deviceplugin.model.annotation_names import annotation_names
+from deviceplugin.model.annotations import PodAllocation, WrittenAllocation, believed
+from deviceplugin.model.pod import ClusterPod, Pod, ScheduledCondition
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest, pod_request
 from deviceplugin.model.request import Request
-from deviceplugin.model.trusted_annotations import believed
-from deviceplugin.model.units import ResourceNames
+from deviceplugin.model.units import Compute, ResourceNames
 
 NEVER = math.inf
 _NOWHERE: tuple[ContainerRequest, ...] = ()
@@ -79,7 +76,7 @@ def bound_holding(found: ClusterPod, names: ResourceNames, *, sent: Holding | No
         asked, problem = PodRequest(pod.api_ref, ()), error.message
     else:
         problem = ""
-    said = believed(pod, AnnotationNames(names.domain), own=sent.written if sent else None)
+    said = believed(pod, annotation_names(names.domain), own=sent.written if sent else None)
     if sent is not None and _is_echo(sent, pod, asked, said.allocation):
         exact, somewhere = sent.allocations, _NOWHERE
     else:

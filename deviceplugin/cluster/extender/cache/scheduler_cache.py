@@ -21,10 +21,8 @@ from deviceplugin.cluster.extender.cache.reservations import Reservations
 from deviceplugin.cluster.extender.refusal import UNKNOWN_NODE, Refusal
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_node import ClusterNode
-from deviceplugin.model.cluster_pod import ClusterPod
-from deviceplugin.model.compute import Compute
-from deviceplugin.model.plain_pod import PlainPod
-from deviceplugin.model.units import ResourceNames
+from deviceplugin.model.pod import ClusterPod, PlainPod
+from deviceplugin.model.units import Compute, ResourceNames
 
 _MOST_GONE = 20_000
 Freed = Callable[[str], None]

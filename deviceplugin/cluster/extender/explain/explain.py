@@ -24,7 +24,7 @@ from deviceplugin.cluster.extender.refusal import Refusal
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.snapshot import View
 from deviceplugin.errors import ParseError, RequestError
-from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, pod_request
 from deviceplugin.model.units import format_blocks
 from deviceplugin.placement.describe import request_text

@@ -13,8 +13,8 @@ from deviceplugin.cluster.extender.explain.pace import Pace
 from deviceplugin.cluster.extender.refusal import Refusal
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.snapshot import View
-from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest
 
 _NOTHING: Mapping[str, str] = {}

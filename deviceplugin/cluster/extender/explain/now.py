@@ -14,7 +14,7 @@ from deviceplugin.cluster.extender.refusal import MAYBE_ROOM, ROOM, Refusal, ref
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.snapshot import View
 from deviceplugin.errors import CapacityError
-from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.placement.pod import place_pod
 from deviceplugin.placement.prefilter import Prefilter

@@ -12,8 +12,7 @@ from deviceplugin.cluster.extender.cache.scheduler_cache import Books
 from deviceplugin.cluster.extender.refusal import Refusal
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.cluster_node import ClusterNode
-from deviceplugin.model.cluster_pod import ClusterPod
-from deviceplugin.model.pod import Pod
+from deviceplugin.model.pod import ClusterPod, Pod
 from deviceplugin.model.units import ResourceNames
 
 UNSCHEDULABLE = Refusal("node is unschedulable")

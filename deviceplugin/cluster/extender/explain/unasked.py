@@ -7,7 +7,7 @@ has happened, then what is known now, and where neither explains that it waits, 
 from deviceplugin.cluster.extender.cache.pod_hold import is_later
 from deviceplugin.cluster.extender.explain.now import Judged
 from deviceplugin.cluster.extender.explain.verdicts import LastVerdict
-from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.pod import ClusterPod
 
 _ELSEWHERE = (
     "CPU, memory, taints, affinity, volumes or another check of kube-scheduler's comes before its question to us"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from deviceplugin.cluster.extender.refusal import PREFERRED, Refusal
 from deviceplugin.model.allocation import PodRef, PodUid
-from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.pod import ClusterPod
 
 _MOST = 1_000
 _MOST_HUNGRY = 100_000

@@ -9,7 +9,7 @@ import pytest
 from deviceplugin.cluster.extender.cache.pod_hold import Hold
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.model.allocation import ContainerRole
-from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.pod import ClusterPod
 from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.makers import NAMES, ask, bound, node, order, pod
 

@@ -6,7 +6,7 @@ import pytest
 
 from deviceplugin.cluster.extender.cache.pod_hold import Hold
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.pod import ClusterPod
 from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.bind.test_bind import chosen, hold
 from tests.cluster.extender.conftest import Clock

@@ -10,7 +10,7 @@ import pytest
 
 from deviceplugin.cluster.extender.cache.pod_hold import Hold, Holding
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.pod import ClusterPod
 from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import NAMES, ask, node, order, pod, refused

@@ -3,7 +3,7 @@
 import pytest
 
 from deviceplugin.cluster.extender.cache.pod_hold import bound_holding
-from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.units import ResourceNames
 from tests.annotation_cases import IDS, NODE, SIZES, Case, cases
 from tests.kubelet.makers import pod

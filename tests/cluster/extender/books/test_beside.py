@@ -12,12 +12,10 @@ from deviceplugin.cluster.extender.cache.scheduler_cache import Books
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.model.allocation import PodUid
-from deviceplugin.model.cluster_pod import ClusterPod
-from deviceplugin.model.compute import Compute
-from deviceplugin.model.plain_pod import PlainPod
+from deviceplugin.model.pod import ClusterPod, PlainPod
 from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.model.request import Request
-from deviceplugin.model.units import MIB
+from deviceplugin.model.units import MIB, Compute
 from deviceplugin.placement.node_state import Spare
 from deviceplugin.placement.workload import TaskKind, Workload
 from tests.cluster.extender.api import MemoryApi

@@ -8,7 +8,7 @@ from deviceplugin.cluster.extender.cache.pod_hold import Hold
 from deviceplugin.cluster.extender.cache.scheduler_cache import Books
 from deviceplugin.cluster.extender.refusal import AGENT_AWAY, FOREIGN_INVENTORY, NO_INVENTORY, UNKNOWN_NODE
 from deviceplugin.model.allocation import ContainerRole
-from deviceplugin.model.cluster_pod import ClusterPod
+from deviceplugin.model.pod import ClusterPod
 from tests.cluster.extender.makers import NAMES, allocated, bound, deleting, ended, node, on_gpu, pod
 
 

@@ -10,8 +10,8 @@ from deviceplugin.cluster.extender.bind.binding import binding_annotations, writ
 from deviceplugin.cluster.extender.cache.pod_hold import Hold, Holding, bound_holding
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.allocation import ContainerRole, GpuShare, PodUid
-from deviceplugin.model.cluster_pod import ClusterPod
 from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import pod_request
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.node_state import node_state

@@ -11,7 +11,7 @@ from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.cluster_node import ClusterNode
-from deviceplugin.model.cluster_pod import ClusterPod, ScheduledCondition
+from deviceplugin.model.pod import ClusterPod, ScheduledCondition
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import allocated, ask, bound, deleting, node, on_gpu, pod

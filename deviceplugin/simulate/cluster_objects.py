@@ -1,0 +1,257 @@
+"""Kubernetes objects from a file, as `kubectl get nodes,pods -o yaml` (or json) writes them.
+
+In: the bytes of a file: objects, lists of them, several YAML documents. Out: each object with the words that say where
+it stands, and its parts as structs. Not here: what an object means (`cluster_nodes`, `cluster_pods`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import yaml
+
+from deviceplugin.errors import ParseError, VcudaError
+from deviceplugin.kube.cluster_nodes import cluster_node
+from deviceplugin.kube.pods import pod_from
+from deviceplugin.kube.quantity import exact_quantity, parse_quantity
+from deviceplugin.kube.structs import ClusterNodeObject, PodObject
+from deviceplugin.model.annotation_names import annotation_names
+from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
+from deviceplugin.model.inventory_annotation import parse_inventory
+from deviceplugin.model.pod import Pod
+from deviceplugin.model.pod_request import pod_request
+from deviceplugin.model.topology import Topology
+from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU, MIB, ResourceNames
+from deviceplugin.placement.node_state import NodeState, Spare, node_state
+from deviceplugin.simulate.task import Task, task
+
+Quantities = dict[str, str | int]
+_Read = TypeVar("_Read")
+
+
+class Found(NamedTuple):
+    """An object, and where it stands for a sentence."""
+
+    kind: str
+    where: str
+    content: dict[str, Any]
+
+    def read(self, form: type[_Read]) -> _Read:
+        try:
+            return msgspec.convert(self.content, form)
+        except msgspec.MsgspecError as error:
+            raise ParseError(f"{self.where}: {error}") from None
+
+
+class _Loader(yaml.CSafeLoader):
+    """Times and fractions stay the text that they are in JSON."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [(tag, form) for tag, form in forms if not tag.endswith((":timestamp", ":float"))]
+        for first, forms in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def read_objects(content: bytes, *, file: str) -> Iterator[Found]:
+    for number, item in enumerate(_documents(content, file), start=1):
+        yield from _flat(item, f"{file}, object {number}")
+
+
+def _documents(content: bytes, file: str) -> list[Any]:
+    try:
+        if content.lstrip()[:1] in (b"{", b"["):
+            return [msgspec.json.decode(content)]
+        return [each for each in yaml.load_all(content, Loader=_Loader) if each is not None]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ParseError(f"{file}{place}: {error.problem or 'this is no YAML'}") from None
+    except (yaml.YAMLError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ParseError(f"{file} cannot be read: {' '.join(str(error).split())[:200]}") from None
+
+
+def _flat(item: Any, where: str) -> Iterator[Found]:  # noqa: ANN401 - as YAML and JSON have it
+    if isinstance(item, list):
+        yield from _each(item, where)
+        return
+    kind = item.get("kind") if isinstance(item, dict) else None
+    if not isinstance(kind, str):
+        raise ParseError(f"{where} is no Kubernetes object; it has no kind")
+    if kind.endswith("List") and isinstance(item.get("items"), list):
+        for each in item["items"]:
+            if isinstance(each, dict):
+                each.setdefault("kind", kind.removesuffix("List") or None)
+        yield from _each(item["items"], where)
+        return
+    meta = item.get("metadata")
+    name = str(meta.get("name", "")) if isinstance(meta, dict) else ""
+    yield Found(kind, f"{where} ({kind} {name[:60]})", item)
+
+
+def _each(items: list[Any], where: str) -> Iterator[Found]:
+    for number, each in enumerate(items, start=1):
+        yield from _flat(each, f"{where}.{number}")
+
+
+_PLAIN = "nvidia.com/gpu"
+_MODELS = ("nvidia.com/gpu.product", "gaia.tencent.com/gpu-model")
+_MEMORY_MIB = "nvidia.com/gpu.memory"
+_MOST_GPUS = 64
+_NAMES = ResourceNames()
+
+
+class _Meta(msgspec.Struct):
+    name: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _Status(msgspec.Struct):
+    allocatable: Quantities | None = None
+
+
+class _Node(msgspec.Struct):
+    metadata: _Meta
+    status: _Status | None = None
+
+
+def nodes_of_objects(found: Iterator[Found], *, file: str) -> Iterator[NodeState]:
+    names: set[str] = set()
+    for each in found:
+        if each.kind != "Node":
+            continue
+        node = _node(each)
+        if not node.name or node.name in names:
+            raise ParseError(f"{each.where} has no name of its own")
+        names.add(node.name)
+        yield node
+    if not names:
+        raise ParseError(f"{file} holds no object of kind Node")
+
+
+def _node(found: Found) -> NodeState:
+    read = found.read(_Node)
+    allocatable = (read.status.allocatable if read.status else None) or {}
+    try:
+        spare = Spare(
+            int(exact_quantity(allocatable.get("cpu", 0)) * 1000),
+            int(exact_quantity(allocatable.get("memory", 0)) / MIB),
+        )
+        inventory, share_mode = _inventory(read.metadata, allocatable)
+    except ParseError as error:
+        raise ParseError(f"{found.where}: {error.message}") from None
+    cordoned = cluster_node(found.read(ClusterNodeObject), _NAMES).cordoned(inventory)
+    return replace(node_state(read.metadata.name, inventory, (), share_mode=share_mode, cordoned=cordoned), spare=spare)
+
+
+def _inventory(meta: _Meta, allocatable: Quantities) -> tuple[Inventory, bool]:
+    written = (meta.annotations or {}).get(annotation_names(_NAMES.domain).inventory)
+    if written is not None:
+        return parse_inventory(written)
+    count = parse_quantity(allocatable.get(_NAMES.core, 0)) // CORES_PER_GPU
+    count = count or parse_quantity(allocatable.get(_PLAIN, 0))
+    if not 0 <= count <= _MOST_GPUS:
+        raise ParseError(f"{count} GPUs are not possible; a node has 0 to {_MOST_GPUS}")
+    labels = meta.labels or {}
+    memory = _memory_of_one(labels, allocatable, count)
+    model = next((labels[label] for label in _MODELS if label in labels), "unknown")
+    gpus = tuple(Gpu(GpuUuid(f"{meta.name}/{minor}"), minor, minor, model, memory) for minor in range(count))
+    return Inventory(gpus, Topology(tuple(range(count))), Driver("", (0, 0))), True
+
+
+def _memory_of_one(labels: Mapping[str, str], allocatable: Quantities, count: int) -> int:
+    """In bytes; 0 where nothing says."""
+    if count and (blocks := parse_quantity(allocatable.get(_NAMES.memory, 0))):
+        return blocks // count * BLOCK_BYTES
+    return parse_quantity(labels.get(_MEMORY_MIB, 0)) * MIB
+
+
+_FOREIGN_SHARES = ("nvidia.com/gpucores", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage")
+
+
+class _Resources(msgspec.Struct):
+    requests: Quantities | None = None
+    limits: Quantities | None = None
+
+
+class _Container(msgspec.Struct, rename="camel"):
+    resources: _Resources | None = None
+    restart_policy: str | None = None
+
+    def amount(self, name: str) -> str | int:
+        own = self.resources or _Resources()
+        return (own.requests or {}).get(name, (own.limits or {}).get(name, 0))
+
+    def limit(self, name: str) -> str | int | None:
+        return ((self.resources.limits if self.resources else None) or {}).get(name)
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    containers: list[_Container] | None = None
+    init_containers: list[_Container] | None = None
+
+
+class _Pod(msgspec.Struct):
+    spec: _Spec | None = None
+
+
+def tasks_of_objects(found: Iterator[Found], *, file: str) -> Iterator[Task]:
+    seen: set[str] = set()
+    count = 0
+    for each in found:
+        if each.kind != "Pod":
+            continue
+        count += 1
+        pod = pod_from(each.read(PodObject), ResourceNames())
+        if pod.api_uid not in seen:
+            yield _task(each, pod)
+        if pod.api_uid:
+            seen.add(pod.api_uid)
+    if not count:
+        raise ParseError(f"{file} holds no object of kind Pod")
+
+
+def _task(found: Found, pod: Pod) -> Task:
+    spec = found.read(_Pod).spec or _Spec()
+    try:
+        return task(pod_request(pod if pod.is_gpu else _with_plain(pod, spec)), _needs(spec))
+    except VcudaError as error:
+        raise ParseError(f"{found.where}: {error.message}") from None
+
+
+def _with_plain(pod: Pod, spec: _Spec) -> Pod:
+    """Whole GPUs as the plain device plugin counts them."""
+    written = [*(spec.init_containers or ()), *(spec.containers or ())]
+    counts = [_plain(each) for each in written]
+    own = zip(pod.containers, counts, strict=True)
+    return replace(pod, containers=tuple(replace(each, cores=count * CORES_PER_GPU) for each, count in own))
+
+
+def _plain(container: _Container) -> int:
+    if foreign := [name for name in _FOREIGN_SHARES if container.limit(name) is not None]:
+        raise ParseError(f"{foreign[0]} is translated when a pod is created; take pods from a cluster with the webhook")
+    return parse_quantity(container.limit(_PLAIN) or 0)
+
+
+def _needs(spec: _Spec) -> Spare:
+    """The larger of what runs in the end and of each init container beside the sidecars that run by then."""
+    sidecars, most = (0, 0), (0, 0)
+    for each in spec.init_containers or ():
+        own = _amounts(each)
+        beside = (sidecars[0] + own[0], sidecars[1] + own[1])
+        most = (max(most[0], beside[0]), max(most[1], beside[1]))
+        if each.restart_policy == "Always":
+            sidecars = beside
+    apps = _sum([_amounts(each) for each in spec.containers or ()])
+    return Spare(max(most[0], sidecars[0] + apps[0]), max(most[1], sidecars[1] + apps[1]))
+
+
+def _amounts(container: _Container) -> tuple[int, int]:
+    """Thousandths of a CPU and MiB, rounded up."""
+    cpu, memory = exact_quantity(container.amount("cpu")), exact_quantity(container.amount("memory"))
+    return -int(-cpu * 1000 // 1), -int(-memory / MIB // 1)
+
+
+def _sum(amounts: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    return sum(cpu for cpu, _ in amounts), sum(memory for _, memory in amounts)
