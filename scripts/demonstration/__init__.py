@@ -1,6 +1,6 @@
-"""The demo: the real agent and the real scheduler on an emulated driver, with stand-ins for Kubernetes around them.
+"""Behind `scripts/demo`: the real agent and scheduler on an emulated driver, between stand-ins for Kubernetes.
 
-`command` reads the command line, `halves` are the node's half (`node/`) and the cluster's (`cluster/`), `show` is what
-people see of both, `document` what `--output json` prints. Each half has its acts in files of their own, the pods in
-`cast`, what runs in `stage`, and what must hold in `promises`.
+`run` reads the command line and runs the two parts: `node_steps` and `cluster_steps`. For both, `setup` starts the
+programs, `pods` has what users submit, and `output` prints. `*_inspect` looks at pods, `*_checks` says what must hold,
+`greedy` runs the program that takes all that it can get.
 """

@@ -1,13 +1,13 @@
-"""Starts the demo; Ctrl-C is one word also while the modules are still being loaded."""
+"""Starts the demo; Ctrl-C is one sentence also while the modules are loaded."""
 
 import sys
 
 
 def main() -> int:
     try:
-        from scripts.demonstration.command import main as perform
+        from scripts.demonstration.run import main as run_demo
 
-        return perform()
+        return run_demo()
     except KeyboardInterrupt:
         print("demo: interrupted", file=sys.stderr)
         return 130

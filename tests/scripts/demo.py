@@ -1,4 +1,4 @@
-"""`scripts/demo` as a process of its own, as a stranger runs it.
+"""`scripts/demo` as a process, as a user runs it.
 
 In: arguments, a directory for its files. Out: how it ended and what it said.
 """
@@ -19,6 +19,11 @@ class Run:
     status: int
     out: str
     told: str
+
+    def checks(self, mark: str) -> list[str]:
+        """The lines of the checks with this mark, each without it."""
+        lines = [line.strip() for line in self.out.splitlines()]
+        return [line.removeprefix(mark) for line in lines if line.startswith(mark)]
 
 
 async def start(

@@ -1,0 +1,159 @@
+"""What the cluster's part promises, checked on what API server, agents and containers show independently.
+
+In: the structs of `cluster_inspect`. Out: one `Check` each. Pure.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from scripts.demonstration.cluster_inspect import Gang, Placed, PolicyRun, Reviewed, Simulated, Survivor, Waited
+from scripts.demonstration.output import Check, check
+from scripts.demonstration.pods import CORE, MEMORY
+
+CORES_PER_GPU = 100
+SCHEDULER = "vcuda-scheduler"
+FRAGMENTATION, SPREAD = "fragmentation", "spread"
+Moments = Iterable[Iterable[Placed]]
+
+
+def ca_is_trusted(ca: str, bundle: str) -> Check:
+    """The CA in the Secret, which kube-scheduler reads, is in the webhook's caBundle."""
+    wrong = [] if ca and ca.strip() in bundle else ["the webhook's caBundle does not have it"]
+    return check("the webhook's caBundle has the CA of vcuda scheduler", wrong, "as the Secret has it")
+
+
+def sent_to_vcuda_scheduler(reviewed: Iterable[Reviewed]) -> Check:
+    names = {each.pod: each.stored.get("spec", {}).get("schedulerName") for each in reviewed}
+    wrong = [f"{pod} is for {name}" for pod, name in names.items() if name != SCHEDULER]
+    return check(f"the webhook assigns GPU pods to {SCHEDULER}", wrong, " and ".join(names))
+
+
+def hami_is_translated(reviewed: Reviewed) -> Check:
+    """Two GPUs with 30 cores and 4 GiB each, in vcuda's resources, and nothing left of HAMi's."""
+    wanted = {CORE: "60", MEMORY: "32"}
+    (container,) = reviewed.stored["spec"]["containers"]
+    wrong = []
+    for part in ("limits", "requests"):
+        found = {key: str(count) for key, count in container["resources"].get(part, {}).items()}
+        if found != wanted:
+            wrong.append(f"its {part} are {found}, not {wanted}")
+    parts = (reviewed.stored["metadata"].get("annotations") or {}).get("tencent.com/vcuda-gpus")
+    if parts != "main=2":
+        wrong.append(f"tencent.com/vcuda-gpus is {parts!r}, not 'main=2'")
+    return check("a pod written for HAMi needs no change", wrong, "2 GPUs with 30 cores and 4 GiB each")
+
+
+def refused_in_words(reviewed: Reviewed, *, words: str) -> Check:
+    sentence = reviewed.refusal
+    wrong = [] if words in sentence and "\n" not in sentence else [sentence or f"{reviewed.pod} was accepted"]
+    return check("the webhook refuses a pod that can never run, and says what to write", wrong, reviewed.pod)
+
+
+def agents_obey(moments: Moments) -> Check:
+    """Annotation, ledger and the container's environment name the same GPUs, and the first two the same parts."""
+    listed = [each for moment in moments for each in moment]
+    wrong = [f"{each.pod} {fault}" for each in listed for fault in _disobedience(each)]
+    return check("containers see exactly the GPUs that the extender chose", wrong, f"{len(listed)} containers")
+
+
+def nothing_is_chosen_twice(moments: Moments) -> Check:
+    """At each moment, over all pods that were looked at, by their annotations."""
+    listed = [_cores(moment) for moment in moments]
+    wrong = [
+        f"{count} cores of {uuid} are allocated"
+        for cores in listed
+        for uuid, count in cores.items()
+        if count > CORES_PER_GPU
+    ]
+    most = max((count for cores in listed for count in cores.values()), default=0)
+    return check("the extender allocates no GPU twice", wrong, f"at most {most} of 100 cores of one GPU")
+
+
+def every_arrival_runs(runs: Sequence[PolicyRun]) -> Check:
+    wrong = [f"{', '.join(run.waiting)} found no place with {run.policy}" for run in runs if run.waiting]
+    return check("every policy finds a place for all small pods", wrong, ", ".join(run.policy for run in runs))
+
+
+def fragmentation_keeps_a_node_whole(runs: Iterable[PolicyRun]) -> Check:
+    large = {run.policy: run.large for run in runs}
+    wrong = [] if large.get(FRAGMENTATION) else [f"with {FRAGMENTATION} the pod for 8 GPUs waits"]
+    if large.get(SPREAD):
+        wrong.append(f"with {SPREAD} the pod for 8 GPUs found a node too")
+    promise = f"{FRAGMENTATION} keeps a node free for 8 GPUs, {SPREAD} does not"
+    return check(promise, wrong, large.get(FRAGMENTATION, ""))
+
+
+def is_explained(waited: Waited, *, nodes: Iterable[str], gpus: Iterable[str]) -> Check:
+    """By node and GPU, with what would have to change."""
+    wrong = [
+        f"vcuda explain does not say {each!r}"
+        for each in (*(f"node {name}" for name in nodes), *gpus, "must become free")
+        if each not in waited.explanation
+    ]
+    return check("vcuda explain names the nodes, the GPUs and what is missing", wrong, waited.pod)
+
+
+def runs_when_there_is_room(waited: Waited) -> Check:
+    wrong = []
+    if waited.phase != "Running":
+        wrong.append(f"{waited.pod} is {waited.phase or 'not there'} after {waited.ended} was deleted")
+    if not waited.condition.startswith("0/"):
+        wrong.append(f"{waited.pod} did not wait: {waited.condition}")
+    return check("a waiting pod runs as soon as there is room", wrong, f"{waited.pod} after {waited.ended}")
+
+
+def nothing_is_lost(survivors: Sequence[Survivor]) -> Check:
+    """Each runs on the node that filter named, and its Binding was written once."""
+    wrong = []
+    for each in survivors:
+        if each.phase != "Running":
+            wrong.append(f"{each.pod} is {each.phase or 'not there'}")
+        if each.bound != each.filtered:
+            wrong.append(f"filter named {each.filtered} for {each.pod}, and it is on {each.bound or 'no node'}")
+        if each.writes != 1:
+            wrong.append(f"{each.pod} was bound {each.writes} times")
+    promise = "SIGKILL between filter and bind loses no pod and binds none twice"
+    return check(promise, wrong, f"{len(survivors)} pods run, each bound once")
+
+
+def leaves_nothing_behind(gang: Gang) -> Check:
+    wrong = []
+    if gang.found != gang.size - 1 or not gang.reserved:
+        wrong.append(f"{gang.found} of {gang.size} members found a node, with {gang.reserved} reservations")
+    if gang.bound:
+        wrong.append(f"{', '.join(gang.bound)} were bound")
+    if gang.left:
+        wrong.append(f"{gang.left} reservations are left")
+    return check("a gang that does not fit leaves nothing behind", wrong, f"{gang.reserved} reservations were released")
+
+
+def is_bound_whole(gang: Gang) -> Check:
+    wrong = [] if len(gang.bound) == gang.size else [f"{len(gang.bound)} of {gang.size} are bound: {gang.why}"]
+    return check("a gang that fits is bound as a whole", wrong, f"{len(gang.bound)} pods")
+
+
+def fragmentation_allocates_most(simulated: Iterable[Simulated]) -> Check:
+    percent = {each.policy: each.allocated_percent_at_130 for each in simulated}
+    best = max(percent, key=lambda name: percent[name], default="")
+    wrong = [] if best == FRAGMENTATION else [f"{best or 'nothing'} does"]
+    promise = f"in the simulated example {FRAGMENTATION} allocates most"
+    return check(promise, wrong, f"{percent.get(FRAGMENTATION, 0):.1f} % of all GPUs")
+
+
+def _cores(moment: Iterable[Placed]) -> Counter[str]:
+    cores: Counter[str] = Counter()
+    for each in moment:
+        cores.update({share.uuid: share.cores for share in each.chosen})
+    return cores
+
+
+def _disobedience(placed: Placed) -> Iterable[str]:
+    chosen = ", ".join(f"{share.cores} cores of {share.uuid}" for share in placed.chosen) or "nothing"
+    if placed.phase != "Running":
+        yield f"is {placed.phase or 'not there'}"
+    if not placed.chosen:
+        yield "has no allocation in its annotation"
+    if placed.granted != placed.chosen:
+        yield f"was allocated {chosen}, and the agent on {placed.node or 'no node'} granted something else"
+    if placed.visible != tuple(sorted(share.uuid for share in placed.chosen)):
+        yield f"was allocated {chosen} and sees {', '.join(placed.visible) or 'nothing'}"

@@ -1,0 +1,193 @@
+"""Containers on one GPU run the same program, which takes all that it can get; each gets its share.
+
+In: containers that kubelet has started. Out: for each what its pod asked for, what its limits file says, and what it
+got, by its own account and by the driver's. The program is library/programs/slice.c; it knows nothing of vcuda and runs
+beside the demo without root: links stand for mounts, VCUDA_DIR for /etc/vcuda, CUDA_VISIBLE_DEVICES for device nodes.
+Invariant: a program finds only what the answer to Allocate names.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from deviceplugin.container.limits_file import decode
+from sandbox.emulated_gpus import PROGRAMS
+from sandbox.gpunode import GpuNode
+from sandbox.kubelet import ContainerView
+from scripts.demonstration.node_inspect import SeenPod
+from scripts.demonstration.setup import DemoError
+
+SECONDS = 5.0
+MORE_S = 30.0
+MIB = 1 << 20
+EVERYTHING_MIB = 1 << 20
+GRANT = Path("/etc/vcuda")
+
+
+class Nvml(msgspec.Struct, frozen=True):
+    """What NVML told the program about its GPU while it held its memory."""
+
+    total_bytes: int
+    used_bytes: int
+    processes: int
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The line that the program prints; library/programs/slice.c says what is in it."""
+
+    total_bytes: int
+    free_bytes: int
+    got_bytes: int
+    refusal: str
+    seconds: float
+    share_percent: float
+    nvml: Nvml | None
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """One container: cores are percent of the GPU's time, `held_bytes` is the most that the driver saw it hold.
+
+    For `cpu_wait_s` its threads were ready and this machine had no processor for them: without one it cannot use its
+    share.
+    """
+
+    pod: str
+    container: str
+    cores: int
+    blocks: int
+    limit_cores: int
+    limit_bytes: int
+    held_bytes: int
+    report: Report
+    cpu_wait_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Running:
+    """A program, and what driver and kernel say of its process."""
+
+    pod: SeenPod
+    process: asyncio.subprocess.Process
+    limits: Path
+    held_bytes: int = 0
+    cpu_wait_s: float = 0.0
+
+
+async def run(node: GpuNode, pods: Iterable[SeenPod]) -> list[Slice]:
+    """One program for the one container of each pod, all at once, until the last one has ended."""
+    async with _started(node, pods) as running:
+        reports = asyncio.gather(*(_report(each) for each in running))
+        try:
+            async with asyncio.timeout(SECONDS + MORE_S):
+                await _watch(node, running, reports)
+                return [_slice(each, report) for each, report in zip(running, await reports, strict=True)]
+        except TimeoutError:
+            raise DemoError(f"the greedy programs did not end within {SECONDS + MORE_S:g} s") from None
+        finally:
+            reports.cancel()
+            await asyncio.gather(reports, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _started(node: GpuNode, pods: Iterable[SeenPod]) -> AsyncIterator[list[_Running]]:
+    running: list[_Running] = []
+    try:
+        for pod in pods:
+            running += [await _start(node, pod)]
+        yield running
+    finally:
+        for each in running:
+            if each.process.returncode is None:
+                each.process.kill()
+                await each.process.wait()
+
+
+async def _start(node: GpuNode, pod: SeenPod) -> _Running:
+    """It holds its memory until it ends, so that the driver can be asked about it."""
+    (container,) = pod.containers
+    emulator = {name: value for name, value in node.gpus.environment.items() if name.startswith("VCUDA_EMULATOR_")}
+    environment = lay_out(container.view, node.home / "containers" / pod.name, emulator)
+    process = await asyncio.create_subprocess_exec(
+        *(PROGRAMS / "slice", "--exact", "--seconds", str(SECONDS), "--hold-mib", str(EVERYTHING_MIB)),
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    return _Running(pod, process, Path(environment["VCUDA_DIR"]) / "limits")
+
+
+def lay_out(view: ContainerView, folder: Path, emulator: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a program in the container; `emulator` says which emulated machine it runs on."""
+    if GRANT.exists():
+        raise DemoError(f"{GRANT} exists on this machine, and every program obeys the limits in it; move it away")
+    base = folder / "vcuda"
+    base.mkdir(parents=True)
+    mounts = {Path(mount.container_path): Path(mount.host_path) for mount in view.mounts}
+    for path in sorted(path for path in mounts if path != GRANT and path.is_relative_to(GRANT)):
+        place = base / path.relative_to(GRANT)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if mounts[path].is_dir():
+            place.symlink_to(mounts[path])
+        else:
+            place.hardlink_to(mounts[path])  # a mounted file is no link, and the library opens no links
+    for entry in mounts[GRANT].iterdir():
+        if not (base / entry.name).exists():
+            (base / entry.name).symlink_to(entry)
+    return {
+        **emulator,
+        "VCUDA_DIR": str(base),
+        "CUDA_VISIBLE_DEVICES": view.env["NVIDIA_VISIBLE_DEVICES"],
+        "LD_LIBRARY_PATH": ":".join(str(view.host_path(path)) for path in view.env["LD_LIBRARY_PATH"].split(":")),
+    }
+
+
+async def _report(running: _Running) -> Report:
+    out, errors = await running.process.communicate()
+    if running.process.returncode or errors:
+        raise DemoError(f"the program in {running.pod.name} failed: {errors.decode().strip() or 'it printed nothing'}")
+    return msgspec.json.decode(out, type=Report)
+
+
+async def _watch(node: GpuNode, running: Iterable[_Running], until: "asyncio.Future[list[Report]]") -> None:
+    by_pid = {each.process.pid: each for each in running}
+    while not until.done():
+        shown = json.loads(await asyncio.to_thread(node.gpus.command, "show", "--json"))
+        for process in (process for gpu in shown["gpus"] for process in gpu["processes"]):
+            if (seen := by_pid.get(process["pid"])) is not None:
+                seen.held_bytes = max(seen.held_bytes, process["memory_mib"] * MIB)
+        for pid, seen in by_pid.items():
+            seen.cpu_wait_s = max(seen.cpu_wait_s, _cpu_wait_s(pid))
+        await asyncio.wait([until], timeout=0.5)
+
+
+def _cpu_wait_s(pid: int) -> float:
+    """The second number of each thread's schedstat; 0 if the kernel keeps none or the process has ended."""
+    waited = 0
+    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            waited += int(path.read_text().split()[1])
+    return waited / 1e9
+
+
+def _slice(running: _Running, report: Report) -> Slice:
+    (limits,) = decode(running.limits.read_bytes()).devices
+    (container,) = running.pod.containers
+    if not running.held_bytes:
+        raise DemoError(f"the driver has not seen the program in {running.pod.name}")
+    return Slice(
+        pod=running.pod.name,
+        container=container.name,
+        cores=container.cores,
+        blocks=container.blocks,
+        limit_cores=limits.cores,
+        limit_bytes=limits.memory_bytes,
+        held_bytes=running.held_bytes,
+        report=report,
+        cpu_wait_s=round(running.cpu_wait_s, 3),
+    )
