@@ -7,7 +7,7 @@ checkpoint's: resources are known, their endpoints stopped, nothing healthy unti
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ from sandbox.kubelet.waiting import Changes, Clock
 from sandbox.kubelet.worker import PodWorker, WorkerParts
 
 NODE_STATUS_S = 10.0
+_PLUGINS_BACK_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class Life:
             )
             self._spawn(watcher.run())
         self._spawn(self._watch_capacity())
-        self._spawn(self._sync_loop(options.first_sync_s if remembered else 0.0))
+        self._spawn(self._sync_loop(remembered))
 
     async def die(self) -> None:
         """Everything in memory is gone at once; the files and the containers stay."""
@@ -147,15 +148,25 @@ class Life:
                 await source.report_node(counts, kubelet_port=self.world.pods_api.port)
             await self.world.clock.sleep(NODE_STATUS_S)
 
-    async def _sync_loop(self, delay_s: float) -> None:
-        """`delay_s`: what passes on a real restart between the registration server and the first pods."""
-        await asyncio.sleep(delay_s)
+    async def _sync_loop(self, remembered: Collection[str]) -> None:
+        """Some time passes on a real restart between the registration server and the first pods."""
+        if remembered:
+            await asyncio.sleep(self.world.options.first_sync_s)
+            await self._plugins_back(remembered)
         for source in self.world.sources:
             self._spawn(source.run(self._updates))
         while True:
             update = await self._updates.get()
             await self.world.pause.passed()
             await self._handle(update)
+
+    async def _plugins_back(self, resources: Collection[str]) -> None:
+        if self.world.options.plugins_before_pods:
+            await self.world.changes.until(
+                lambda: all(self.store.healthy.get(name) for name in resources),
+                what="every plugin registered again",
+                deadline_s=_PLUGINS_BACK_S,
+            )
 
     async def _handle(self, update: Update) -> None:
         source = next(source for source in self.world.sources if source.name == update.source)

@@ -37,5 +37,5 @@ class Emulator:
 
 def build() -> Path:
     """Quick where nothing changed."""
-    subprocess.run(["make", "--silent", "-C", str(REPOSITORY / "library")], check=True, timeout=55)
+    subprocess.run(["make", "--silent", "-C", str(REPOSITORY / "emulator")], check=True, timeout=55)
     return REPOSITORY / "emulator/build"

@@ -299,8 +299,7 @@ async def test_a_wish_that_cannot_be_read_or_met_is_no_reason_to_fail(short_tmp:
 async def test_kubelet_killed_between_two_containers_of_equal_size_asks_again(
     short_tmp: Path, calls: int, sources: tuple[Source, ...]
 ) -> None:
-    # Kubelet looks at its pods 0.9 s after its start; on a busy machine a plugin needs some of that to come back.
-    async with station(short_tmp, inventory(2), sources=sources, retry_s=0.2, first_sync_s=0.9) as node:
+    async with station(short_tmp, inventory(2), sources=sources, retry_s=0.2, plugins_before_pods=True) as node:
         pod = pod_json("p", ("main", 20, 4), ("side", 20, 4), init=[("first", 20, 4)])
         node.know(pod)
         uid = node.kubelet.submit(pod)

@@ -1,22 +1,47 @@
-"""Native code for tests: what library/Makefile builds, and programs of their own under the library's warnings.
+"""Native code for tests: what the Makefiles build, and programs of the tests under the library's warnings.
 
-In: targets; or sources, and the flags by which a build differs. Out: where it lies. Not here: benchmarks' builds.
+In: targets; or sources, and the flags by which a build differs. Out: the path of the result. A build is made once and
+kept in library/build/tests until a native source changes. Processes that build at the same time wait for each other.
+Not here: benchmarks' builds.
 """
 
+import fcntl
+import os
+import shutil
 import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
-from tests.library.machine import EMULATOR, LIBRARY
+from tests.library.machine import EMULATOR, LIBRARY, REPOSITORY
 
+BUILT = LIBRARY / "build/tests"
 SHARED = ("-shared", "-fPIC")
 MEMORY_ERRORS_FATAL = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 _FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-pthread", "-O1", "-g", f"-I{LIBRARY}/include", f"-I{LIBRARY}")
 _WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers")
 
 
+_NATIVE = {".c", ".h", ".def", ".map"}
+_KEPT_S = 24 * 3600
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def made(*words: str, folder: Path = LIBRARY, timeout: float = 240) -> Path:
     """`words`: targets and settings of the folder's Makefile."""
-    subprocess.run(["make", "--silent", "-C", folder, *words], check=True, timeout=timeout)
+    with _alone(folder / "build/.tests.lock"):
+        subprocess.run(["make", "--silent", "-C", folder, *words], check=True, timeout=timeout)
     return folder / "build"
 
 
@@ -26,9 +51,36 @@ def emulator_made(*words: str) -> Path:
 
 
 def compiled(output: Path, *words: str | Path, timeout: float = 110) -> Path:
-    """`words`: flags, sources and libraries, in the linker's order."""
-    subprocess.run(["gcc", *_FLAGS, *_WARNINGS, "-o", output, *words], check=True, timeout=timeout)
+    """`words`: flags, sources and libraries, in the linker's order. A build of temporary files is not kept."""
+    command = ["gcc", *_FLAGS, *_WARNINGS, *map(str, words)]
+    spelled = "\0".join([*command, output.name]).replace(str(REPOSITORY), "")
+    if tempfile.gettempdir() in spelled:
+        subprocess.run([*command, "-o", output], check=True, timeout=timeout)
+        return output
+    kept = built_folder() / sha256(spelled.encode()).hexdigest()[:16] / output.name
+    with _alone(kept.parent / ".lock"):
+        if not kept.exists():
+            subprocess.run([*command, "-o", kept.with_name(".new")], check=True, timeout=timeout)
+            kept.with_name(".new").replace(kept)
+    shutil.copy(kept, output)
     return output
+
+
+@cache
+def built_folder() -> Path:
+    """Of what these native sources and this compiler make. A folder of older sources is removed after a day."""
+    content = sha256(subprocess.run(["gcc", "--version"], capture_output=True, check=True).stdout)
+    for root in (LIBRARY, EMULATOR, REPOSITORY / "tests/library", REPOSITORY / "benchmarks/gpu"):
+        for path in sorted(root.rglob("*.*")):
+            if path.suffix in _NATIVE and "build" not in path.relative_to(root).parts:
+                content.update(f"{path.relative_to(REPOSITORY)}\0".encode() + path.read_bytes())
+    folder = BUILT / content.hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    os.utime(folder)
+    for other in BUILT.iterdir():
+        if other.stat().st_mtime < time.time() - _KEPT_S:
+            shutil.rmtree(other, ignore_errors=True)
+    return folder
 
 
 def runtime(name: str) -> str:

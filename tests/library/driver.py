@@ -4,9 +4,10 @@ In: which driver. Out: a shared object. Its exported names are a version script 
 """
 
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
-from tests.library.compiler import SHARED, compiled
+from tests.library.compiler import SHARED, built_folder, compiled
 from tests.library.cuda_declarations import rows
 
 _SOURCES = Path(__file__).parent / "native/interposer"
@@ -29,11 +30,12 @@ class Driver:
         return frozenset(row.symbol for row in rows() if row.version <= self.version) - self.without
 
     def build(self, directory: Path) -> Path:
-        names = directory / "names.map"
-        names.write_text("{ global: driver_calls; driver_got; " + "; ".join(self.symbols) + "; local: *; };")
+        script = "{ global: driver_calls; driver_got; " + "; ".join(sorted(self.symbols)) + "; local: *; };"
+        names = built_folder() / f"{sha256(script.encode()).hexdigest()[:16]}.map"
+        names.write_text(script)
         output = directory / f"libcuda.so.{self.version}"
         defines = [f"-DDRIVER_VERSION={self.version}", f'-DWITHOUT="{" ".join(sorted(self.without))} "']
         defines += ["-DDISTINCT"] if self.distinct else []
         defines += ["-DCHAINED"] if self.chained else []
         linking = ["-Wl,-soname,libcuda.so.1", f"-Wl,--version-script={names}"]
-        return compiled(output, *SHARED, "-O0", *linking, *defines, *_SOURCES.glob("*.c"))
+        return compiled(output, *SHARED, "-O0", *linking, *defines, *sorted(_SOURCES.glob("*.c")))

@@ -11,6 +11,8 @@ import pytest
 
 from tests.library.cuda_declarations import OURS, Row, constants, members, rows, types
 
+pytestmark = pytest.mark.thorough
+
 _LAYOUT = Path(__file__).parent / "native/cuda_layout.c"
 _INTERNAL = "-D__CUDA_API_VERSION_INTERNAL"  # every version of a function is declared, under the name that is exported
 _WHEELS = {12: "nvidia/cuda_runtime/include", 13: "nvidia/cu13/include"}

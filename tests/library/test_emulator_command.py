@@ -6,6 +6,8 @@ import pytest
 
 from tests.library.machine import Machine, shipped
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize(
     ("words", "cause"),

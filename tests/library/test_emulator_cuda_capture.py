@@ -35,6 +35,8 @@ from tests.library.cuda_client import (
 )
 from tests.library.machine import Machine
 
+pytestmark = pytest.mark.thorough
+
 _MS = 1_000_000
 _NONE, _ACTIVE, _INVALID = 0, 1, 2
 

@@ -20,6 +20,8 @@ from tests.library.cuda_client import (
 )
 from tests.library.machine import Machine
 
+pytestmark = pytest.mark.thorough
+
 _UNAVAILABLE, _ACTIVE, _DETACHED = 46, 708, 917
 _PEER_ON, _PEER_OFF = 704, 705
 

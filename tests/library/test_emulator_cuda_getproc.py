@@ -8,6 +8,8 @@ import pytest
 from tests.library.cuda_client import INVALID_VALUE, NOT_FOUND, SUCCESS, Process, pointer_to, room, start
 from tests.library.machine import LIBRARY, Machine, shipped
 
+pytestmark = pytest.mark.thorough
+
 _ROW = re.compile(r"^CUDA\((\w+),\s+(\w+),\s+(\d+),\s+([LT]),", re.MULTILINE)
 _TABLE = (LIBRARY / "include/cuda_functions.h").read_text()
 _ROWS = [(symbol, base, int(version), kind) for symbol, base, version, kind in _ROW.findall(_TABLE)]

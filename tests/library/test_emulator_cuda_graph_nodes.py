@@ -18,6 +18,8 @@ from tests.library.cuda_client import (
 from tests.library.cuda_graphs import MS, Graph, about, pack
 from tests.library.machine import Machine
 
+pytestmark = pytest.mark.thorough
+
 
 def test_an_executable_graph_takes_new_parameters(machine: Machine) -> None:
     process = start(machine)

@@ -2,6 +2,8 @@
 
 import struct
 
+import pytest
+
 from tests.library.cuda_client import (
     FULL,
     INVALID_VALUE,
@@ -13,6 +15,8 @@ from tests.library.cuda_client import (
 )
 from tests.library.cuda_graphs import MS, Graph, about, pack
 from tests.library.machine import Machine
+
+pytestmark = pytest.mark.thorough
 
 
 def test_a_launch_takes_the_critical_path(machine: Machine) -> None:

@@ -26,6 +26,8 @@ from tests.library.cuda_client import (
 )
 from tests.library.machine import Machine
 
+pytestmark = pytest.mark.thorough
+
 _MS = 1_000_000
 _GATE = 150 * _MS
 

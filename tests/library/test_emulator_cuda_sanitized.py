@@ -2,6 +2,8 @@
 
 import struct
 
+import pytest
+
 from tests.library.cuda_client import (
     DISABLE_TIMING,
     INTERPROCESS,
@@ -15,6 +17,8 @@ from tests.library.cuda_client import (
     start,
 )
 from tests.library.machine import Machine
+
+pytestmark = pytest.mark.thorough
 
 _MS = 1_000_000
 

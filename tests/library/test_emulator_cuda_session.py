@@ -23,6 +23,8 @@ from tests.library.cuda_client import (
 )
 from tests.library.machine import Machine
 
+pytestmark = pytest.mark.thorough
+
 _MULTIPROCESSORS, _MAJOR, _MINOR, _COMPUTE_MODE, _NUMA = 16, 75, 76, 20, 134
 
 

@@ -25,6 +25,8 @@ from tests.library.cuda_client import (
 from tests.library.machine import Machine
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.thorough
+
 _CHILDREN = Path(__file__).parent / "children"
 _MS = 1_000_000
 _CONTEXT, _MODULE = 500, 2

@@ -3,8 +3,12 @@
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.library.compiler import MEMORY_ERRORS_FATAL, compiled
 from tests.library.machine import Machine
+
+pytestmark = pytest.mark.thorough
 
 _SOURCE = Path(__file__).parent / "native/cuda_threads.c"
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.library.timeline import NEVER, Timeline, build
 
+pytestmark = pytest.mark.thorough
+
 _MS = 1_000_000
 _SAMPLE = 10**9 // 6
 _POINTS = 16384

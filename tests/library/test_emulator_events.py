@@ -3,9 +3,13 @@
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.library.codes import GPU_IS_LOST, INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, TIMEOUT, UNINITIALIZED, XID
 from tests.library.machine import Machine
 from tests.library.nvml_client import Handle, Nvml
+
+pytestmark = pytest.mark.thorough
 
 
 def _listen(nvml: Nvml, devices: list[Handle]) -> Handle:

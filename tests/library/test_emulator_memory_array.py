@@ -18,6 +18,8 @@ from tests.library.memory_client import (
     start,
 )
 
+pytestmark = pytest.mark.thorough
+
 _U8, _U16, _S32, _HALF, _FLOAT, _NV12, _BC1, _BC7, _UNORM8X4 = 1, 2, 0xA, 0x10, 0x20, 0xB0, 0x91, 0x9D, 0xC2
 _LAYERED, _SURFACE, _CUBEMAP, _GATHER, _SPARSE, _DEFERRED = 1, 2, 4, 8, 0x40, 0x80
 _TILE = 65536

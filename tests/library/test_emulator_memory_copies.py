@@ -7,6 +7,8 @@ import pytest
 from tests.library.machine import Machine
 from tests.library.memory_client import INVALID_VALUE, KIB, MIB, UNIT, Cuda, pointer_to, room, start
 
+pytestmark = pytest.mark.thorough
+
 _NOT_READY, _IMPLICIT, _RELAXED = 600, 906, 2
 _DATA = bytes(range(256)) * 16
 

@@ -2,6 +2,8 @@
 
 import struct
 
+import pytest
+
 from tests.library.machine import Machine
 from tests.library.memory_client import CAPACITY, INVALID_VALUE, MIB, OUT_OF_MEMORY, UNIT, Cuda, pointer_to, room, start
 from tests.library.test_emulator_memory_graphs import (
@@ -15,6 +17,8 @@ from tests.library.test_emulator_memory_graphs import (
     levels,
     new_graph,
 )
+
+pytestmark = pytest.mark.thorough
 
 
 def _busy_graph(cuda: Cuda, size: int, milliseconds: int) -> tuple[int, int]:

@@ -23,6 +23,8 @@ from tests.library.memory_client import (
     start,
 )
 
+pytestmark = pytest.mark.thorough
+
 _STEP = 32 * MIB
 USED, _USED_HIGH, RESERVED_MEMORY, _RESERVED_HIGH = range(4)  # CUgraphMem_attribute
 _GLOBAL, _THREAD_LOCAL, RELAXED = range(3)  # CUstreamCaptureMode

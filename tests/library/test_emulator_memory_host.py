@@ -16,6 +16,8 @@ from tests.library.memory_client import (
     start,
 )
 
+pytestmark = pytest.mark.thorough
+
 _PORTABLE, _MAPPED, _WRITE_COMBINED, _IO = 1, 2, 4, 4
 
 

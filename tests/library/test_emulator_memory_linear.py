@@ -24,6 +24,8 @@ from tests.library.memory_client import (
     start,
 )
 
+pytestmark = pytest.mark.thorough
+
 _GLOBAL, _ATTACH_HOST, _SINGLE = 1, 2, 4
 _NOT_READY = 600
 

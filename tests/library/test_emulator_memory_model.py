@@ -35,6 +35,8 @@ from tests.library.memory_client import (
     start,
 )
 
+pytestmark = pytest.mark.thorough
+
 _SMALL = st.sampled_from([1, 255, 512, 513, 4 * KIB, 100_000, 700 * KIB, MIB])
 _LARGE = st.sampled_from([MIB + 1, UNIT, UNIT + 1, 7 * MIB, 100 * MIB, 1000 * MIB])
 _PIECES = st.integers(1, 300)

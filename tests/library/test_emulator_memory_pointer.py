@@ -18,6 +18,8 @@ from tests.library.memory_client import (
     start,
 )
 
+pytestmark = pytest.mark.thorough
+
 _CONTEXT, _TYPE, _DEVICE_POINTER, _HOST_POINTER, _TOKENS, _SYNC, _ID, _MANAGED, _ORDINAL = range(1, 10)
 _IPC, _START, _SIZE, _MAPPED, _HANDLES, _RDMA, _ACCESS, _POOL, _MAPPING_SIZE, _MAPPING_BASE, _BLOCK = range(10, 21)
 _HOST_MEMORY, _DEVICE_MEMORY = 1, 2

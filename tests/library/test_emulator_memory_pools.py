@@ -37,6 +37,8 @@ from tests.library.memory_client import (
     start,
 )
 
+pytestmark = pytest.mark.thorough
+
 _STEP = 32 * MIB
 _KEEP_ALL = (1 << 64) - 1
 

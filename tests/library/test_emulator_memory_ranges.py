@@ -8,6 +8,8 @@ import pytest
 from tests.library.compiler import MEMORY_ERRORS_FATAL, compiled
 from tests.library.machine import EMULATOR
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -3,6 +3,8 @@
 import struct
 from pathlib import Path
 
+import pytest
+
 from tests.library.machine import Machine
 from tests.library.memory_client import (
     CAPACITY,
@@ -21,6 +23,8 @@ from tests.library.memory_client import (
     room,
     start,
 )
+
+pytestmark = pytest.mark.thorough
 
 
 def _linear(cuda: Cuda) -> None:

@@ -24,6 +24,8 @@ from tests.library.memory_client import (
     start,
 )
 
+pytestmark = pytest.mark.thorough
+
 _LAZY_PEERS = 1
 _OF_ONE_MORE = CONTEXT_MIB * MIB  # what a second process takes for its context
 

@@ -12,6 +12,8 @@ from tests.library.machine import Machine
 from tests.library.memory_client import CAPACITY, CONTEXT_MIB, MIB, describe, room, start
 from tests.library.starting_line import let_go
 
+pytestmark = pytest.mark.thorough
+
 _SOURCE = Path(__file__).parent / "native/memory_threads.c"
 
 

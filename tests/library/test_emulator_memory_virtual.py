@@ -28,6 +28,8 @@ from tests.library.memory_client import (
     start,
 )
 
+pytestmark = pytest.mark.thorough
+
 
 def _mapped(cuda: Cuda, pieces: int = 1) -> tuple[int, list[int]]:
     address = cuda.reserve(pieces * UNIT)

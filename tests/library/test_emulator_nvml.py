@@ -18,6 +18,8 @@ from tests.library.codes import (
 from tests.library.machine import PROFILES, Machine, shipped
 from tests.library.nvml_client import Handle, Nvml
 
+pytestmark = pytest.mark.thorough
+
 _EVERY = sorted(path.stem for path in PROFILES.glob("*.json"))
 
 

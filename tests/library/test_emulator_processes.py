@@ -9,6 +9,8 @@ import pytest
 from tests.library.codes import INSUFFICIENT_SIZE, INVALID_ARGUMENT, MIB, NOT_FOUND, SUCCESS
 from tests.library.machine import Machine, shipped
 
+pytestmark = pytest.mark.thorough
+
 _KINDS = ("Compute", "Graphics", "MPSCompute")
 
 

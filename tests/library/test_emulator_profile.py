@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.library.machine import PROFILES, Machine, Profile, shipped
 
+pytestmark = pytest.mark.thorough
+
 Json = Any  # a part of a profile, right or wrong
 
 _MODEL: dict[str, Json] = {"name": "Test", "memory_mib": 1024, "compute_capability": "8.0"}

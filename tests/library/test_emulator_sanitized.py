@@ -3,7 +3,11 @@
 import re
 from typing import Any
 
+import pytest
+
 from tests.library.machine import LIBRARY, Machine
+
+pytestmark = pytest.mark.thorough
 
 _TAKES_A_DEVICE_ALONE = re.compile(
     r"^nvmlReturn_t (nvmlDeviceGet\w+)\(nvmlDevice_t device, (?:[\w ]+) \*\w+\);", re.MULTILINE

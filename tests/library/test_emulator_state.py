@@ -13,6 +13,8 @@ import pytest
 from tests.library.codes import INVALID_ARGUMENT, NO_PERMISSION, SUCCESS, UNKNOWN, XID
 from tests.library.machine import Machine, shipped
 
+pytestmark = pytest.mark.thorough
+
 _MS = 400
 
 

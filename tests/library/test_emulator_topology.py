@@ -9,6 +9,8 @@ from tests.library.codes import INVALID_ARGUMENT, NOT_SUPPORTED
 from tests.library.machine import PROFILES, Machine, Profile, shipped
 from tests.library.nvml_client import Handle, Nvml
 
+pytestmark = pytest.mark.thorough
+
 _LEVELS = {"internal": 0, "single": 10, "multiple": 20, "hostbridge": 30, "node": 40, "system": 50}
 _NAMES = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 

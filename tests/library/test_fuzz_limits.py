@@ -9,6 +9,8 @@ import pytest
 from tests.library.compiler import made
 from tests.library.machine import LIBRARY
 
+pytestmark = pytest.mark.thorough
+
 RUNS = 100_000
 
 

@@ -14,6 +14,8 @@ from tests.library.compiler import compiled, runtime
 from tests.library.interposed import GRANT, Container, device
 from tests.library.shared_gpu import SharedGpu
 
+pytestmark = pytest.mark.realtime
+
 _SOURCE = Path(__file__).parent / "native/interposer_programs/lives.c"
 _LIMIT = 30
 
@@ -98,6 +100,7 @@ def test_a_stream_handle_that_comes_back_on_another_device_is_that_device_s(emul
 _CHECKED = ("green", "last", "detached", "captures", "cancelled", "crowded")
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", _CHECKED)
 def test_with_addresses_checked(
@@ -108,6 +111,7 @@ def test_with_addresses_checked(
     assert told.get("stale", 0) == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", _CHECKED)
 def test_with_threads_checked(thread_checked_build: Path, build: Path, lives: Path, short_tmp: Path, name: str) -> None:

@@ -22,6 +22,8 @@ from tests.library.interposed import device
 from tests.library.shared_gpu import Container, SharedGpu, shares
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.realtime
+
 _PROGRAMS = Path(__file__).parent / "native/interposer_programs"
 
 
@@ -260,6 +262,7 @@ def test_the_end_of_a_process_is_not_delayed(gpu: SharedGpu, launching: Path) ->
 CASES = ("threads", "captures", "ends", "stuck", "forks", "exits")
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", CASES)
 def test_with_addresses_checked(
@@ -270,6 +273,7 @@ def test_with_addresses_checked(
     case(gpu, launching, name, **checks)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", CASES)
 def test_with_threads_checked(

@@ -72,7 +72,10 @@ def released() -> Path:
     return LIBRARY / "build/release"
 
 
-@pytest.fixture(scope="session", params=["built here", *ARCHITECTURES])
+_RELEASED = [pytest.param(each, marks=pytest.mark.thorough) for each in ARCHITECTURES]
+
+
+@pytest.fixture(scope="session", params=["built here", *_RELEASED])
 def directory(request: pytest.FixtureRequest, interposers: Path) -> Path:
     if request.param == "built here":
         return interposers

@@ -19,15 +19,15 @@ from tests.library.interposed import GRANT
 from tests.library.machine import LIBRARY
 
 _PARTS = LIBRARY / "interposer/cuda/memory"
-BUILDS = {
-    "plain": ("-O2",),
-    "every memory error fatal": MEMORY_ERRORS_FATAL,
-    "every data race fatal": ("-fsanitize=thread",),
-}
+_CHECKED = {"every memory error fatal": MEMORY_ERRORS_FATAL, "every data race fatal": ("-fsanitize=thread",)}
+BUILDS = [
+    pytest.param(("-O2",), id="plain"),
+    *(pytest.param(flags, id=name, marks=pytest.mark.thorough) for name, flags in _CHECKED.items()),
+]
 MOST = (1 << 64) - 1
 
 
-@pytest.fixture(scope="module", params=list(BUILDS.values()), ids=list(BUILDS))
+@pytest.fixture(scope="module", params=BUILDS)
 def parts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     main = Path(__file__).parent / "native/memory_parts.c"
     sources = [main, *(_PARTS / name for name in ("ledger.c", "charges.c", "backing.c"))]

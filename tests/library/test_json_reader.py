@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 
+pytestmark = pytest.mark.thorough
+
 Json = Any  # whatever a document may hold
 
 _MAX_DEPTH = 16

@@ -9,6 +9,8 @@ import pytest
 
 from tests.library.machine import EMULATOR, LIBRARY
 
+pytestmark = pytest.mark.thorough
+
 _OURS = LIBRARY / "include"
 _SOURCES = sorted((EMULATOR / "nvml").glob("*.c"))
 _LAYOUT = Path(__file__).parent / "native/nvml_layout.c"

@@ -4,7 +4,7 @@ import ctypes
 from pathlib import Path
 
 from tests.library.compiler import SHARED, compiled
-from tests.library.machine import LIBRARY
+from tests.library.machine import EMULATOR
 
 _ACCESS = Path(__file__).parent / "native/timeline_access.c"
 
@@ -22,8 +22,8 @@ NEVER = 2**64 - 1
 
 
 def build(directory: Path) -> ctypes.CDLL:
-    sources = (_ACCESS, LIBRARY / "emulator/shared/timeline.c")
-    library = ctypes.CDLL(str(compiled(directory / "timeline.so", *SHARED, f"-I{LIBRARY}/emulator", *sources)))
+    sources = (_ACCESS, EMULATOR / "shared/timeline.c")
+    library = ctypes.CDLL(str(compiled(directory / "timeline.so", *SHARED, f"-I{EMULATOR}", *sources)))
     for name in _NUMBERS:
         getattr(library, name).restype = ctypes.c_uint64
     library.access_size.restype = ctypes.c_size_t

@@ -12,6 +12,8 @@ import yaml
 
 from sandbox.apiserver import ApiError, ApiServer, Harm, JsonObject, Store, container, node, pod
 
+pytestmark = pytest.mark.thorough
+
 PODS = "/api/v1/namespaces/default/pods"
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from sandbox.apiserver import ApiServer, JsonObject, container, pod
 
+pytestmark = pytest.mark.thorough
+
 SECRETS = "/api/v1/namespaces/default/secrets"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"

@@ -7,12 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import grpc
+import pytest
 
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import podresources_pb2, podresources_pb2_grpc
 from sandbox.apiserver import container, pod
 from sandbox.barenode import CORE, MEMORY, BareNode, bare_node, fast
 from sandbox.kubelet import KubeletOptions
+
+pytestmark = pytest.mark.thorough
 
 
 async def listed(options: KubeletOptions) -> dict[str, dict[str, int]]:

@@ -9,12 +9,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pytest
+
 from sandbox.apiserver import ApiServer, JsonObject, container, pod
 from sandbox.barenode import CORE, fast
 from sandbox.bareplugin import BarePlugin
 from sandbox.kubelet import Kubelet, KubeletOptions
 from sandbox.kubelet.apiclient import ApiAddress
 from sandbox.kubelet.apisource import ApiSource
+
+pytestmark = pytest.mark.thorough
 
 NODE = "node-1"
 

@@ -15,6 +15,8 @@ from sandbox.apiserver import container, pod
 from sandbox.barenode import CORE, BareNode, bare_node, fast
 from sandbox.kubelet import Kubelet
 
+pytestmark = pytest.mark.thorough
+
 
 async def get(kubelet: Kubelet, *, token: str = "", timeout_s: float = 5.0) -> tuple[int, Any]:
     """Status and body of GET /pods, as a client that does not verify the serving certificate."""

@@ -13,6 +13,8 @@ from sandbox.barenode import CORE, MEMORY, bare_node, fast
 from sandbox.bareplugin import BarePlugin
 from sandbox.kubelet import Kubelet, KubeletOptions
 
+pytestmark = pytest.mark.thorough
+
 
 def core_plugin(directory: Path, name: str = "core.sock") -> BarePlugin:
     return BarePlugin(CORE, directory / name, {f"c{number:03}": -1 for number in range(100)})

@@ -10,6 +10,8 @@ import pytest
 from sandbox.apiserver import container, pod
 from sandbox.barenode import CORE, MEMORY, BareNode, bare_node, fast
 
+pytestmark = pytest.mark.thorough
+
 
 async def running_pod(node: BareNode, name: str = "a", cores: int = 5) -> str:
     verdict = await node.kubelet.admit(pod(name, container(cores=cores, blocks=1)))

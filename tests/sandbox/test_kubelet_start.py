@@ -10,6 +10,8 @@ from deviceplugin.wire import deviceplugin_pb2 as pb
 from sandbox.apiserver import container, pod
 from sandbox.barenode import CORE, MEMORY, BareNode, bare_node, fast
 
+pytestmark = pytest.mark.thorough
+
 
 def starts(node: BareNode, uid: str, name: str) -> list[str]:
     """Resources of the PreStartContainer calls for one container, in order."""

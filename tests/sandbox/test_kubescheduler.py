@@ -9,6 +9,8 @@ from sandbox.apiserver import ApiServer, container, node, pod
 from sandbox.kubescheduler import KubeScheduler
 from sandbox.scheduler import NoAnswerError
 
+pytestmark = pytest.mark.thorough
+
 Json = dict[str, Any]
 
 

@@ -29,6 +29,12 @@ def test_what_takes_no_arguments_says_so(tmp_path: Path, name: str) -> None:
     assert (done.returncode, done.stderr) == (2, f"{name}: it takes no arguments\n")
 
 
+def test_a_misspelt_lane_starts_nothing() -> None:
+    done = subprocess.run([REPOSITORY / "scripts/check", "--stlye"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "check: '--stlye' is not understood; give nothing, or --style\n"
+
+
 def test_the_demo_says_which_words_it_takes() -> None:
     command = [sys.executable, "-m", "scripts.demonstration", "--only", "nothing"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)

@@ -124,8 +124,11 @@ def test_a_clone_that_was_moved_gets_an_environment_of_its_own(checkout: Checkou
     ("missing", "said"),
     [
         ("python3", "setup: Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11\n"),
-        ("make", "setup: make is needed to build library/; on Debian: apt-get install gcc make libc6-dev\n"),
-        ("gcc", "setup: gcc with the C library's headers is needed to build library/; on Debian: "),
+        (
+            "make",
+            "setup: make is needed to build library/ and emulator/; on Debian: apt-get install gcc make libc6-dev\n",
+        ),
+        ("gcc", "setup: gcc with the C library's headers is needed to build library/ and emulator/; on Debian: "),
     ],
 )
 def test_what_is_missing_is_one_sentence(checkout: Checkout, missing: str, said: str) -> None:
@@ -146,7 +149,7 @@ def test_a_python_that_is_named_is_the_one_that_counts(checkout: Checkout) -> No
     assert checkout.run(PYTHON=str(checkout.path / "my python")).returncode == 0
 
 
-def test_a_library_that_does_not_build_is_said_last(checkout: Checkout) -> None:
+def test_a_native_build_that_fails_is_said_last(checkout: Checkout) -> None:
     checkout.program("make", "#!/bin/sh\nexit 2\n")
     done = checkout.run()
-    assert (done.returncode, done.stderr) == (1, "setup: library/ did not build\n")
+    assert (done.returncode, done.stderr) == (1, "setup: emulator/ did not build\n")

@@ -13,9 +13,11 @@ ROOT = Path(__file__).parents[3]
 TARGETS = ["cgroup", "elf", "ldcache", "limits_file", "processes", "region"]
 RUNS, SECONDS = 20_000, 3
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("atheris") is None, reason="atheris has wheels for Linux on x86_64 only"
-)
+_MISSING = importlib.util.find_spec("atheris") is None
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(_MISSING, reason="atheris has wheels for Linux on x86_64 only"),
+]
 
 
 def fuzz(target: str, directory: Path, *, runs: int, seconds: int, seed: int = 0) -> subprocess.CompletedProcess[str]:
