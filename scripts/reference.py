@@ -1,4 +1,4 @@
-"""Makes the reference pages that follow from the code: settings and metrics of agent and scheduler.
+"""Makes the reference pages from the code: settings and metrics of agent and scheduler.
 
 In: `AGENT`, `SCHEDULER` and the two `FAMILIES`. Out: `PAGES` under docs/reference, or with --check an exit status that
 says whether what is committed is the same. Run as scripts/docs.
@@ -11,8 +11,8 @@ from typing import Any
 
 from deviceplugin.cluster.http.metrics import FAMILIES as SCHEDULER_FAMILIES
 from deviceplugin.config.agent import AGENT
+from deviceplugin.config.command import Program
 from deviceplugin.config.file import API_VERSION
-from deviceplugin.config.program import Program
 from deviceplugin.config.scheduler import SCHEDULER
 from deviceplugin.config.setting import Setting
 from deviceplugin.observe.metrics import FAMILIES
@@ -24,13 +24,13 @@ GENERATED = "<!-- made by scripts/docs; edit the code instead -->"
 def agent_flags() -> str:
     retired = "\n".join(f"- `--{flag}`: {why}" for flag, why in AGENT.retired.items())
     return f"""{_flags(AGENT, AGENT_EXAMPLE, printed_by="vcuda config print")}
-Durations are written as in Go (`500ms`, `5s`, `1m30s`) or as seconds (`30`). `--share-mode`, `--share-mode=true` and
-`--share-mode=false` are all understood, as with Go's flags.
+Durations are written as in Go (`500ms`, `5s`, `1m30s`) or as seconds (`30`). Booleans are written as with Go's flags:
+`--share-mode`, `--share-mode=true` or `--share-mode=false`.
 
 {_sections(AGENT)}
 ## Accepted without effect
 
-For start scripts of gpu-manager, Tencent's earlier device plugin. The agent says at start that they do nothing.
+For start scripts of gpu-manager, Tencent's earlier device plugin. The agent logs at start that they have no effect.
 
 {retired}
 """
@@ -38,8 +38,8 @@ For start scripts of gpu-manager, Tencent's earlier device plugin. The agent say
 
 def scheduler_flags() -> str:
     return f"""{_flags(SCHEDULER, SCHEDULER_EXAMPLE, printed_by="vcuda config print-scheduler")}
-Durations are written as in Go (`500ms`, `5s`, `1m30s`) or as seconds (`30`). `--hide-gpus`, `--hide-gpus=true` and
-`--hide-gpus=false` are all understood, as with Go's flags.
+Durations are written as in Go (`500ms`, `5s`, `1m30s`) or as seconds (`30`). Booleans are written as with Go's flags:
+`--hide-gpus`, `--hide-gpus=true` or `--hide-gpus=false`.
 
 {_sections(SCHEDULER)}"""
 
@@ -51,14 +51,14 @@ SCHEDULER_EXAMPLE = ("node-policy", "  nodePolicy: fragmentation\n  gpuPolicy: l
 def _flags(program: Program[Any], example: tuple[str, str], *, printed_by: str) -> str:
     flag, spec = example
     setting = next(each for each in program.settings if each.flag == flag)
-    variable = program.variables(setting)[0]
+    variable, *_ = setting.variables(program.env_prefix)
     return f"""# Settings of `vcuda {program.command}`
 
 {GENERATED}
 
-Every setting has one name. `{setting.option}` on the command line is `{variable}` in the environment and
-`{setting.key}` under `spec` in the file that `--config` (or `{program.file_env}`) names. The flag wins over the
-variable, the variable over the file, the file over the default. An empty variable counts as unset.
+Every setting has one name. `--{setting.flag}` on the command line is `{variable}` in the environment and
+`{setting.key}` under `spec` in the file that `--config` (or `{program.env_prefix}_CONFIG`) names. The flag wins over
+the variable, the variable over the file, the file over the default. An empty variable counts as unset.
 
 ```yaml
 apiVersion: {API_VERSION}
@@ -67,10 +67,10 @@ spec:
 {spec}
 ```
 
-A key that is not in the tables below, a value of the wrong type or one that cannot be used ends the start with a
-sentence that names the flag, the variable, or the file and the key. `{printed_by}` takes the same flags and
-shows what would be in force and where each value came from; its output is itself such a file. What differs from the
-defaults is logged at start.
+A key that is not in the tables below, or a value that cannot be used, ends the program at start with a sentence that
+names the flag, the variable, or the file and the key. `{printed_by}` takes the same flags and prints the
+effective settings and the origin of each value; its output is itself such a file. The program logs at start what
+differs from the defaults.
 """
 
 
@@ -85,7 +85,7 @@ def _sections(program: Program[Any]) -> str:
 def _row(setting: Setting) -> tuple[str, ...]:
     default = setting.derived or (f"`{setting.default_text}`" if setting.default_text else "")
     also = "".join(f" Also set by `{name}`." for name in setting.more_env)
-    return (f"`{setting.option}`", setting.kind.what, default, setting.doc + also)
+    return (f"`--{setting.flag}`", setting.value_type.what, default, setting.doc + also)
 
 
 def metrics() -> str:
@@ -103,7 +103,7 @@ totals with parts, so sums are right.
 {_table(("name", "type", "labels", "meaning"), rows)}
 Besides these, `process_*` describes the agent's own process: memory, CPU time, open files.
 
-## Questions they answer
+## Useful queries
 
 - Room left, in GPUs: `sum(vcuda_gpu_healthy * (1 - vcuda_gpu_cores_allocated_ratio))`
 - Pods that were refused, by kind of error: `sum by (reason) (rate(vcuda_allocations_total{{outcome="refused"}}[5m]))`
@@ -132,7 +132,7 @@ OpenMetrics. Every replica has its own; what kube-scheduler asks is counted wher
 {_table(("name", "type", "labels", "meaning"), rows)}
 Besides these, `process_*` describes the process: memory, CPU time, open files.
 
-## Questions they answer
+## Useful queries
 
 - Why pods wait: `topk(5, rate(vcuda_scheduler_rejections_total[10m]))`, and for one pod `vcuda explain POD`
 - Filter too slow, as its 99th percentile:

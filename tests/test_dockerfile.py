@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.config.agent import AGENT, AgentSettings
-from deviceplugin.config.effective import resolve
-from deviceplugin.config.setting import settings_of
+from deviceplugin.config.agent import AGENT
+from tests.config.resolving import resolve
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -68,7 +67,7 @@ def test_what_is_copied_from_another_stage_is_made_there() -> None:
 def test_our_library_is_built_for_an_old_glibc_and_lies_where_the_agent_looks() -> None:
     (build,) = [rest for keyword, rest in stages()["interposers"] if keyword == "RUN" and "scripts/library" in rest]
     assert "linux-gnu.2.17" in (ROOT / "scripts/library").read_text()
-    default = settings_of(AgentSettings)
+    default = AGENT.settings
     (where,) = [setting.default_text for setting in default if setting.flag == "library-path"]
     assert f'cp "library/build/release/$(uname -m)"/lib*.so.1 {where}/' in build
     assert ("COPY", f"--from=interposers {where} {where}") in stages()["agent-base"]

@@ -1,9 +1,9 @@
 """`vcuda` and its commands, each imported only when it is called.
 
 In: the command line. Out: an exit status. A VcudaError becomes the one line `vcuda: MESSAGE` on standard error and
-status 1; a wrong command line is click's, with status 2; anything else is a bug, with one general sentence and status
-70, or with its traceback where VCUDA_DEBUG=1. To add a command: a module beside this one that defines a
-click command, and a line in `_COMMANDS`.
+status 1. A wrong command line is click's error, with status 2. Anything else is a bug: one general sentence and status
+70, or the traceback if VCUDA_DEBUG=1. To add a command: a module beside this one that defines a click command, and a
+line in `_COMMANDS`.
 """
 
 import errno
@@ -22,24 +22,24 @@ from deviceplugin.errors import VcudaError
 
 @dataclass(frozen=True, slots=True)
 class _Lazy:
-    """Where a command is defined, and its line in `vcuda --help`, which must not import it."""
+    """Where a command is defined, and its line in `vcuda --help`, which does not import it."""
 
     target: str
     summary: str
 
 
 _COMMANDS: Mapping[str, _Lazy] = {
-    "agent": _Lazy("deviceplugin.cli.agent:agent", "Hand out slices of this node's GPUs through kubelet."),
-    "config": _Lazy("deviceplugin.cli.config:config", "Show the settings in force and where each came from."),
-    "explain": _Lazy("deviceplugin.cli.explain:explain", "Say why a pod is where it is, or why it waits."),
+    "agent": _Lazy("deviceplugin.cli.agent:agent", "Grant this node's GPUs, and shares of them, through kubelet."),
+    "config": _Lazy("deviceplugin.cli.config:config", "Print the effective settings and the origin of each."),
+    "explain": _Lazy("deviceplugin.cli.explain:explain", "Explain why a pod is on its node, or why it is pending."),
     "place": _Lazy("deviceplugin.cli.place:place", "Show which GPUs a request would get, and why."),
     "scheduler": _Lazy("deviceplugin.cli.scheduler:scheduler", "Choose node and GPUs for the pods of a cluster."),
-    "simulate": _Lazy("deviceplugin.cli.simulate:simulate", "Try a policy on a workload before it is turned on."),
+    "simulate": _Lazy("deviceplugin.cli.simulate:simulate", "Simulate a placement policy on a workload."),
 }
 
 
 class Refused(click.ClickException):
-    """A VcudaError on its way out: one line, status 1."""
+    """A VcudaError as the end of the program: one line, status 1."""
 
     exit_code = 1
 
@@ -48,7 +48,7 @@ class Refused(click.ClickException):
 
 
 class Bug(Refused):
-    """Anything else on its way out; EX_SOFTWARE of sysexits.h tells it from a refusal."""
+    """Any other error; its status EX_SOFTWARE of sysexits.h is not the one of a VcudaError."""
 
     exit_code = 70
 
@@ -82,7 +82,7 @@ class LazyGroup(click.Group):
 
 
 def _is_for_click(error: Exception) -> bool:
-    """Its own ways to end a command, and a reader of our output that went away."""
+    """Click's own ways to end a command, and a closed standard output."""
     ends = (click.ClickException, click.exceptions.Exit, click.Abort)
     return isinstance(error, ends) or (isinstance(error, OSError) and error.errno == errno.EPIPE)
 
@@ -90,4 +90,4 @@ def _is_for_click(error: Exception) -> bool:
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="vcuda", message="%(prog)s %(version)s")
 def main() -> None:
-    """GPU sharing for Kubernetes: pods get exactly the slice of a physical NVIDIA GPU that they ask for."""
+    """GPU sharing for Kubernetes: a pod gets exactly the share of an NVIDIA GPU that it requests."""

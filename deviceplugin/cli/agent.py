@@ -1,26 +1,24 @@
-"""`vcuda agent`: reads the settings, opens the log, and runs the agent until it is told to stop.
+"""`vcuda agent`: reads the settings, opens the log, and runs the agent until a signal.
 
-In: flags, environment, file. Out: the exit status. What the agent does is `deviceplugin.agent.run`, which is imported
-only after the settings were found good, so that `--help` and a wrong flag answer at once.
+In: flags, environment, file. Out: the exit status. `deviceplugin.agent.run` is imported only after the settings were
+found good, so that `--help` and a wrong flag answer at once.
 """
 
 import click
 
 from deviceplugin.cli.service import open_log, serve
 from deviceplugin.config.agent import AGENT, AgentSettings
-from deviceplugin.config.effective import Effective
-from deviceplugin.config.options import command_of, with_settings
+from deviceplugin.config.command import Effective, SettingsCommand
 
 
-@click.command("agent", cls=command_of(AGENT), short_help="Hand out slices of this node's GPUs through kubelet.")
-@with_settings(AGENT)
-def agent(effective: Effective[AgentSettings], retired: tuple[str, ...]) -> None:
-    """Hand out slices of this node's GPUs through kubelet.
+@click.command("agent", cls=SettingsCommand, program=AGENT)
+def agent(effective: Effective[AgentSettings]) -> None:
+    """Grant this node's GPUs, and shares of them, to pods through kubelet.
 
-    A setting is taken from its flag, else from its environment variable, else from the file that --config names, else
-    it has its default. `vcuda config print` shows what would be in force.
+    The value of a setting is that of its flag; without the flag that of its environment variable; without both that of
+    its key in the file of --config; else the default. `vcuda config print` shows the effective settings.
     """
-    open_log(effective, effective.settings.log, retired)
+    open_log(effective, effective.settings.log)
     from deviceplugin.agent.run import run
 
     serve(run, effective.settings, logger="vcuda.agent")

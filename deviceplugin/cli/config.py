@@ -1,7 +1,7 @@
-"""`vcuda config print` and `print-scheduler`: the settings that agent and scheduler would run with, and their origins.
+"""`vcuda config print` and `print-scheduler`: the effective settings of agent and scheduler, and their origins.
 
-In: the same flags, environment and file. Out: the effective file on standard output, ready to be given to --config,
-with the origin of each value as a comment; or JSON. Nothing is started and nothing is written.
+In: the flags, environment and file of the agent or scheduler. Out: on standard output a file for --config, with the
+origin of each value as a comment; or JSON. Nothing is started and nothing is written.
 """
 
 import json
@@ -10,53 +10,50 @@ from typing import Any
 import click
 import yaml
 
-from deviceplugin.config.agent import AGENT, AgentSettings
-from deviceplugin.config.effective import Effective, Entry, Layer
+from deviceplugin.config.agent import AGENT
+from deviceplugin.config.command import Effective, Entry, SettingsCommand
 from deviceplugin.config.file import API_VERSION
-from deviceplugin.config.options import command_of, with_settings
-from deviceplugin.config.scheduler import SCHEDULER, SchedulerSettings
+from deviceplugin.config.scheduler import SCHEDULER
 
 _output = click.option(
-    "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="How to print."
+    "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="Output format."
 )
 
 
-@click.group("config", short_help="Show the settings in force and where each came from.")
+@click.group("config")
 def config() -> None:
-    """Show the settings in force and where each came from."""
+    """Print the effective settings and the origin of each."""
 
 
-@config.command("print", cls=command_of(AGENT), short_help="Those of `vcuda agent`.")
-@with_settings(AGENT)
+@config.command("print", cls=SettingsCommand, program=AGENT, short_help="Those of `vcuda agent`.")
 @_output
-def print_agent(effective: Effective[AgentSettings], retired: tuple[str, ...], output: str) -> None:
-    """Print the settings in force as a file for --config, with where each came from.
+def print_agent(effective: Effective[Any], output: str) -> None:
+    """Print the effective settings of `vcuda agent` as a file for --config, with the origin of each value.
 
-    Takes what `vcuda agent` takes.
+    Takes the same flags as `vcuda agent`.
     """
-    _print(effective, retired, output)
+    _print(effective, output)
 
 
-@config.command("print-scheduler", cls=command_of(SCHEDULER), short_help="Those of `vcuda scheduler`.")
-@with_settings(SCHEDULER)
+@config.command("print-scheduler", cls=SettingsCommand, program=SCHEDULER, short_help="Those of `vcuda scheduler`.")
 @_output
-def print_scheduler(effective: Effective[SchedulerSettings], retired: tuple[str, ...], output: str) -> None:
-    """Print the settings in force as a file for --config, with where each came from.
+def print_scheduler(effective: Effective[Any], output: str) -> None:
+    """Print the effective settings of `vcuda scheduler` as a file for --config, with the origin of each value.
 
-    Takes what `vcuda scheduler` takes.
+    Takes the same flags as `vcuda scheduler`.
     """
-    _print(effective, retired, output)
+    _print(effective, output)
 
 
-def _print(effective: Effective[Any], retired: tuple[str, ...], output: str) -> None:
-    for sentence in retired:
+def _print(effective: Effective[Any], output: str) -> None:
+    for sentence in effective.retired:
         click.echo(f"vcuda: {sentence}", err=True)
     click.echo(_as_json(effective) if output == "json" else _as_yaml(effective))
 
 
 def _as_json(effective: Effective[Any]) -> str:
     spec = {
-        entry.setting.key: {"value": entry.plain, "from": entry.layer.value, "where": entry.where}
+        entry.setting.key: {"value": entry.plain, "from": entry.origin, "where": entry.where}
         for entry in effective.entries
     }
     return json.dumps({"apiVersion": API_VERSION, "kind": effective.program.kind, "spec": spec}, indent=2)
@@ -75,6 +72,6 @@ def _pair(entry: Entry) -> str:
 
 
 def _origin(entry: Entry) -> str:
-    if entry.layer is not Layer.DEFAULT:
+    if entry.where:
         return entry.where
     return f"default: {entry.setting.derived}" if entry.setting.derived else "default"

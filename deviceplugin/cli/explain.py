@@ -20,7 +20,7 @@ from deviceplugin.scheduler.client import Scheduler, by_proxy, by_url
 _MOST_GPUS = 16
 
 
-@click.command("explain", short_help="Say why a pod is where it is, or why it waits.")
+@click.command("explain")
 @click.argument("pod")
 @click.option("-n", "--namespace", default="default", show_default=True, help="The pod's namespace.")
 @click.option("--kubeconfig", type=click.Path(dir_okay=False), envvar="KUBECONFIG", help="How to reach the API server.")
@@ -45,7 +45,7 @@ def explain(
     port: int,
     output: str,
 ) -> None:
-    """Say why a pod is where it is, or why it waits.
+    """Explain why a pod is on its node, or why it is pending.
 
     POD is a name, or NAMESPACE/NAME. Shows the last verdict about it for each node and GPU, or where kube-scheduler did
     not ask for one what is known now, and what would have to change for it to fit.

@@ -33,7 +33,7 @@ class _Occupied(click.ParamType[tuple[int, int, int | None]]):
         return minor, cores, blocks[0] if blocks else None
 
 
-@click.command("place", short_help="Show which GPUs a request would get, and why.")
+@click.command("place")
 @click.option(
     "--topology",
     "file",

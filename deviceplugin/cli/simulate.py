@@ -38,7 +38,7 @@ def _percent(_context: click.Context, _parameter: click.Parameter, inflate: floa
 _FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
 
 
-@click.command("simulate", short_help="Try a policy on a workload before it is turned on.")
+@click.command("simulate")
 @click.option("--nodes", type=_FILE, required=True, help="The cluster: a table of nodes (CSV), or Kubernetes objects.")
 @click.option("--pods", type=_FILE, required=True, help="The workload: a table of tasks (CSV), or Kubernetes objects.")
 @click.option(
@@ -96,7 +96,7 @@ def simulate(
     output: str,
     picture: Path | None,
 ) -> None:
-    """Try a policy on a workload before it is turned on.
+    """Simulate a placement policy on a workload.
 
     Tasks arrive in random order, one by one, and again until they have asked for --inflate times the GPUs there are.
     One that fits nowhere waits; nothing ends, whatever times the file has. CSV has the columns of the openb trace: sn,

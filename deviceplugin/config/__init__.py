@@ -1,6 +1,7 @@
-"""How `vcuda agent` is told what to do: one tree of settings, filled from flags, environment, file and defaults.
+"""The settings of `vcuda agent` and `vcuda scheduler`: frozen trees, filled from flags, environment, file and defaults.
 
-In: texts. Out: `agent.AgentSettings`, frozen, with every value parsed, and where each came from. `agent` is the
-reference: what is documented, offered as a flag, mirrored in the environment and accepted in the file is read off it.
-Only `cli` and `agent` import this folder; what the others need, they get as arguments.
+In: texts. Out: `agent.AgentSettings` and `scheduler.SchedulerSettings` with every value parsed, and where each came
+from. The trees are the reference: flags, variables, keys of the file, help and docs/reference are made from them. Only
+`cli`, `agent` and `scheduler` import this folder; other packages get values as arguments. The one exception is the tree
+in `webhook`, which `cluster.webhook` receives whole.
 """

@@ -1,7 +1,8 @@
 """The configuration file: YAML with `apiVersion: vcuda/v1`, the `kind` of a program, and the settings under `spec`.
 
-In: a path. Out: what YAML made of each key, by key. An unknown key, a key given twice, another version or kind: one
-ConfigError that names the file and the path of the key. The values are checked by `effective`, as those of flags are.
+In: a path, and the settings that `spec` may have. Out: the text of each setting, as a flag would hold it, by its name:
+click's `default_map`. An unknown key, a key given twice, a wrong YAML type, another version or kind: one ConfigError
+that names the file and the path of the key.
 """
 
 import difflib
@@ -11,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from deviceplugin.config.param_types import SettingType
 from deviceplugin.errors import ConfigError
 
 API_VERSION = "vcuda/v1"
@@ -30,23 +32,30 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_file(path: Path, *, kind: str, keys: Collection[str]) -> Mapping[str, object]:
-    """Reads the file; `keys` are those that `spec` may have."""
+def read_file(path: Path, *, kind: str, settings: Mapping[str, tuple[str, SettingType[Any]]]) -> dict[str, str]:
+    """Reads the file; `settings` are name and type by key."""
     document = _load(path)
     if not isinstance(document, dict):
         raise ConfigError(f"{path}: $ is not a mapping; start with apiVersion: {API_VERSION} and kind: {kind}")
-    for key, wanted in (("apiVersion", API_VERSION), ("kind", kind)):
-        if document.get(key) != wanted:
+    for key, expected in (("apiVersion", API_VERSION), ("kind", kind)):
+        if document.get(key) != expected:
             found = f"{document[key]!r}" if key in document else "missing"
-            raise ConfigError(f"{path}: $.{key} is {found}; this version of vcuda reads {wanted}")
+            raise ConfigError(f"{path}: $.{key} is {found}; this version of vcuda reads {expected}")
     _refuse_unknown(path, "$", document, ("apiVersion", "kind", "spec"))
     spec = document.get("spec")
     if spec is None:
         return {}
     if not isinstance(spec, dict):
         raise ConfigError(f"{path}: $.spec is not a mapping of settings")
-    _refuse_unknown(path, "$.spec", spec, keys)
-    return spec
+    _refuse_unknown(path, "$.spec", spec, settings)
+    return dict(_text(path, key, value, *settings[key]) for key, value in spec.items())
+
+
+def _text(path: Path, key: str, value: object, name: str, type_: SettingType[Any]) -> tuple[str, str]:
+    try:
+        return name, type_.text_of(value)
+    except ValueError as error:
+        raise ConfigError(f"{path}: $.spec.{key}: {error}") from None
 
 
 def _load(path: Path) -> object:

@@ -1,7 +1,7 @@
-"""The two JSON files that the lineage's flags `--extra-config` and `--volume-config` name.
+"""The two JSON files that gpu-manager's flags `--extra-config` and `--volume-config` name.
 
-In: a path. Out: frozen values, or ValueError with a phrase that names the place in the file. What is done with the
-volumes is the driver mirror's; here they are only known to name files and not paths.
+In: a path. Out: frozen values, or ValueError with a phrase that names the place in the file. Components are names of
+files, never paths; the driver mirror decides what it does with them.
 """
 
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from deviceplugin.config.kinds import read_path
+from deviceplugin.config.param_types import read_path
 
 _Shape = TypeVar("_Shape")
 _LARGEST = 1 << 20
@@ -44,14 +44,14 @@ class _VolumeFile(msgspec.Struct, frozen=True):
 
 
 class VolumeConfig(msgspec.Struct, frozen=True):
-    """What the driver mirror holds; `path` is the file that says so, None where nothing was said."""
+    """What the driver mirror holds; `path` is the file that lists it, None for the built-in list."""
 
     path: Path | None = None
     volumes: tuple[Volume, ...] = ()
 
 
 class ExtraConfig(msgspec.Struct, frozen=True):
-    """Device nodes that every container gets besides its GPUs, where they exist; `path` is the file they came from."""
+    """Device nodes that every container gets if they exist; `path` is the file that lists them."""
 
     path: Path | None = None
     devices: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ def read_extra_config(text: str) -> ExtraConfig:
     devices = _decode(text, _ExtraFile).default.devices
     for index, device in enumerate(devices):
         if not device.startswith("/dev/") or ".." in device or not device.isprintable():
-            raise ValueError(f"{text}: $.default.devices[{index}] is {device[:60]!r}, which is no path under /dev")
+            raise ValueError(f"{text}: $.default.devices[{index}] is {device[:60]!r}, which is not a path under /dev")
     return ExtraConfig(path=Path(text), devices=devices)
 
 
@@ -78,7 +78,7 @@ def read_volume_config(text: str) -> VolumeConfig:
             for index, name in enumerate(getattr(volume.components, kind)):
                 if not name or "/" in name or name in (".", "..") or not name.isprintable():
                     place = f"$.volume[{number}].components.{kind}[{index}]"
-                    raise ValueError(f"{text}: {place} is {name[:60]!r}, which is no name of a file")
+                    raise ValueError(f"{text}: {place} is {name[:60]!r}, which is not the name of a file")
     return VolumeConfig(path=Path(text), volumes=volumes)
 
 

@@ -6,12 +6,9 @@ In: nothing. Out: `WebhookSettings`, frozen, whose leaves are parsed values. Wha
 # ruff: noqa: RUF009 - `setting` is dataclasses.field with a description
 
 import enum
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from deviceplugin.config import kinds
-from deviceplugin.config.kinds import Kind
+from deviceplugin.config import param_types as types
 from deviceplugin.config.setting import section, setting
 from deviceplugin.errors import ParseError
 from deviceplugin.model.share_memory import ShareMemory, parse_share_memory
@@ -30,20 +27,6 @@ class HamiScope(enum.Enum):
     ALL = "all"
 
 
-_LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
-_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*", re.ASCII)
-_RESOURCE = re.compile(rf"{_LABEL}(?:\.{_LABEL})*/[A-Za-z0-9](?:[-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?", re.ASCII)
-
-
-def _matching(form: re.Pattern[str], what: str, *, optional: bool = False) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if not (optional and not text) and (len(text) > 253 or form.fullmatch(text) is None):
-            raise ValueError(f"{text[:60]!r} is not {what}")
-        return text
-
-    return read
-
-
 def _read_cores(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 3 and int(text) <= CORES_PER_GPU):
         raise ValueError(f"{text[:40]!r} is not a number of cores; give 0 to {CORES_PER_GPU}")
@@ -52,28 +35,20 @@ def _read_cores(text: str) -> int:
 
 def _read_share_memory(text: str) -> ShareMemory:
     try:
-        return parse_share_memory("off" if text == "false" else text)  # what YAML makes of off
+        return parse_share_memory("off" if text == "false" else text)  # YAML turns off into false
     except ParseError as error:
         raise ValueError(error.message) from None
 
 
 def _read_scope(text: str) -> HamiScope:
-    return _SCOPES.read({"false": "off", "true": "all"}.get(text, text))  # what YAML makes of off and on
+    return _SCOPES.read({"false": "off", "true": "all"}.get(text, text))  # YAML turns off and on into booleans
 
 
-def _read_namespaces(text: str) -> frozenset[str]:
-    read = _matching(_NAME, "the name of a namespace")
-    return frozenset(read(word.strip()) for word in text.split(",") if word.strip())
-
-
-_OPTIONAL_NAME = Kind("the name of an object", "NAME", _matching(_NAME, "the name of an object", optional=True))
-_RESOURCE_NAME = Kind("the name of a resource", "NAME", _matching(_RESOURCE, "a resource such as nvidia.com/gpu"))
-_SCOPES = kinds.choice(HamiScope)
-_SCOPE = replace(_SCOPES, read=_read_scope, yaml=(str, bool))
-_CORES = Kind("a number of cores", "CORES", _read_cores, str, (int,))
-_MEMORY = Kind("proportional, off or a number of blocks", "MEMORY", _read_share_memory, str, (str, int, bool))
-_NAMESPACES = Kind(
-    "a list of namespaces", "NAME,...", _read_namespaces, lambda names: ",".join(sorted(names)), (list, str)
+_SCOPES = types.choice(HamiScope)
+_SCOPE = types.SettingType(_SCOPES.what, _SCOPES.metavar, _read_scope, _SCOPES.show, (str, bool))
+_CORES = types.SettingType("a number of cores", "CORES", _read_cores, str, (int,))
+_MEMORY = types.SettingType(
+    "proportional, off or a number of blocks", "MEMORY", _read_share_memory, str, (str, int, bool)
 )
 
 
@@ -88,32 +63,38 @@ class HamiSettings:
     scope: HamiScope = setting(
         "translate-hami",
         _SCOPE,
-        "Pods with HAMi's resources become ours: marked (those with memory, cores, an annotation or the scheduler of "
-        "HAMi's), all (also those with nvidia.com/gpu alone, which is NVIDIA's plugin's too), or off.",
+        "Pods with HAMi's resources that the webhook translates: marked (pods with memory, cores, an annotation or the "
+        "scheduler of HAMi), all (also pods with only nvidia.com/gpu, which NVIDIA's plugin offers too), or off.",
         default=HamiScope.MARKED,
     )
     count: str = setting(
-        "hami-count-resource", _RESOURCE_NAME, "HAMi's resource for a number of GPUs.", default="nvidia.com/gpu"
+        "hami-count-resource", types.RESOURCE_NAME, "HAMi's resource for a number of GPUs.", default="nvidia.com/gpu"
     )
     memory: str = setting(
-        "hami-memory-resource", _RESOURCE_NAME, "HAMi's resource for MiB of each GPU.", default="nvidia.com/gpumem"
+        "hami-memory-resource", types.RESOURCE_NAME, "HAMi's resource for MiB of each GPU.", default="nvidia.com/gpumem"
     )
     memory_percentage: str = setting(
         "hami-memory-percentage-resource",
-        _RESOURCE_NAME,
-        "HAMi's resource for a part of the memory of each GPU.",
+        types.RESOURCE_NAME,
+        "HAMi's resource for a percentage of the memory of each GPU.",
         default="nvidia.com/gpumem-percentage",
     )
     cores: str = setting(
-        "hami-cores-resource", _RESOURCE_NAME, "HAMi's resource for cores of each GPU.", default="nvidia.com/gpucores"
+        "hami-cores-resource",
+        types.RESOURCE_NAME,
+        "HAMi's resource for cores of each GPU.",
+        default="nvidia.com/gpucores",
     )
     priority: str = setting(
-        "hami-priority-resource", _RESOURCE_NAME, "HAMi's resource that is dropped.", default="nvidia.com/priority"
+        "hami-priority-resource",
+        types.RESOURCE_NAME,
+        "HAMi's resource for a priority; the webhook removes it.",
+        default="nvidia.com/priority",
     )
     unlimited_cores: bool = setting(
         "hami-unlimited-cores",
-        kinds.BOOLEAN,
-        "A pod of HAMi's whose shares name no cores may borrow all idle time of their GPUs.",
+        types.BOOLEAN,
+        "A HAMi pod whose shares name no cores may use all idle time of their GPUs.",
         default=True,
     )
 
@@ -143,50 +124,53 @@ class WebhookSettings:
 
     scheduler_name: str = setting(
         "scheduler-name",
-        _OPTIONAL_NAME,
-        "What becomes of a GPU pod's schedulerName where it is the default; empty: it stays.",
+        types.OPTIONAL_NAME,
+        "schedulerName that a GPU pod gets in place of the default one; empty: the default stays.",
         default="vcuda-scheduler",
     )
     configuration: str = setting(
         "webhook-configuration",
-        _OPTIONAL_NAME,
-        "MutatingWebhookConfiguration whose caBundle is kept right; empty: none.",
+        types.OPTIONAL_NAME,
+        "MutatingWebhookConfiguration in which the scheduler writes the caBundle; empty: none.",
         default="vcuda-scheduler",
     )
     default_cores: int = setting(
         "default-cores",
         _CORES,
-        "Cores of each GPU for a container that asks for memory alone; 0: such a pod is refused.",
+        "Cores of each GPU for a container that requests only memory; 0: such a pod is denied.",
         default=10,
     )
     share_memory: ShareMemory = setting(
         "share-memory",
         _MEMORY,
-        "Memory of a share that names none: proportional (its part of the smallest GPU known), a number of blocks of "
-        "each GPU, or off: such a pod is refused.",
+        "Memory of a share that requests none: proportional (to its cores, of the smallest known GPU), a number of "
+        "256 MiB blocks of each GPU, or off: such a pod is denied.",
         default=ShareMemory(),
     )
     hide_gpus: bool = setting(
         "hide-gpus",
-        kinds.BOOLEAN,
-        "Set NVIDIA_VISIBLE_DEVICES=none in containers that ask for no GPU, in pods that have one.",
+        types.BOOLEAN,
+        "Set NVIDIA_VISIBLE_DEVICES=none in the containers of a GPU pod that request no GPU.",
         default=True,
     )
     library_path: bool = setting(
         "prefix-library-path",
-        kinds.BOOLEAN,
-        "Put our libraries first in the LD_LIBRARY_PATH that a GPU container sets.",
+        types.BOOLEAN,
+        "Put vcuda's libraries first in the LD_LIBRARY_PATH that a GPU container sets.",
         default=True,
     )
     runtime_class: str = setting(
-        "runtime-class", _OPTIONAL_NAME, "Runtime class of GPU pods that name none; empty: none.", default=""
+        "runtime-class", types.OPTIONAL_NAME, "Runtime class for GPU pods that name none; empty: none.", default=""
     )
     namespaces: frozenset[str] = setting(
-        "webhook-namespaces", _NAMESPACES, "Only pods of these namespaces are looked at; empty: of all.",
+        "webhook-namespaces", types.NAMESPACES, "Namespaces whose pods the webhook handles; empty: all.",
         default=frozenset[str](),
     )  # fmt: skip
     ignored_namespaces: frozenset[str] = setting(
-        "webhook-ignored-namespaces", _NAMESPACES, "Pods of these are left alone.", default=frozenset[str]()
+        "webhook-ignored-namespaces",
+        types.NAMESPACES,
+        "Namespaces whose pods the webhook leaves unchanged.",
+        default=frozenset[str](),
     )
     hami: HamiSettings = section(HamiSettings, "HAMi")
     names: ResourceNames = field(default_factory=ResourceNames)

@@ -30,8 +30,8 @@ class Certificates:
         first = make_certificate(names, make_authority(now, _THROW_AWAY), now, _THROW_AWAY)
         self.tls = ServerTls(first)
         self._callers: CertificateFiles | None = None
-        if settings.callers.authority is not None:
-            self._callers = client_authority(settings.callers.authority, trust=self.tls.trust)
+        if settings.callers.ca_file is not None:
+            self._callers = client_authority(settings.callers.ca_file, trust=self.tls.trust)
             self._callers.look()
         self._period = chosen.check_period
         self._any_replica = settings.leader.election is Election.KUBE_SCHEDULER
@@ -45,8 +45,8 @@ class Certificates:
         self._keeper = Keeper(
             ClusterSecret(client, settings.cluster.namespace, chosen.secret),
             ClusterTrust(client, configuration) if configuration else None,
-            rules=Rules(names, dt.timedelta(seconds=chosen.life), dt.timedelta(seconds=chosen.authority_life)),
-            settle=chosen.settle,
+            rules=Rules(names, dt.timedelta(seconds=chosen.life), dt.timedelta(seconds=chosen.ca_life)),
+            settle=60.0,
             show=self.tls.show,
             ready=self.ready,
         )

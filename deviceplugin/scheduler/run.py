@@ -69,8 +69,8 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asynci
         leadership=leadership,
         certificates=certificates,
         names=settings.names,
-        near=settings.callers.authority is None or settings.leader.election is Election.KUBE_SCHEDULER,
-        clients=() if settings.callers.authority is None else settings.callers.names,
+        near=settings.callers.ca_file is None or settings.leader.election is Election.KUBE_SCHEDULER,
+        clients=() if settings.callers.ca_file is None else settings.callers.names,
     )
     server = SchedulerServer(service, context=certificates.tls.context, version=__version__)
     serving = settings.serving

@@ -60,8 +60,8 @@ def test_without_a_driver_it_says_so_in_one_line_and_ends(short_tmp: Path) -> No
 def test_at_start_it_logs_what_was_set_and_where_and_which_flags_do_nothing(short_tmp: Path) -> None:
     _, lines = ended(short_tmp, "--standalone", "--share-mode")
     retired, settings = (json.loads(line) for line in lines[:2])
-    assert retired["msg"].startswith("--standalone has no effect: ")
-    assert settings["msg"] == "settings in force"
+    assert retired["error"].startswith("--standalone has no effect: ")
+    assert settings["msg"] == "settings_in_force"
     assert settings["set"]["shareMode"] == "true (--share-mode)"
     assert settings["set"]["hostnameOverride"] == "gpu-7 (--hostname-override)"
 

@@ -8,9 +8,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from deviceplugin.cli import main
-from deviceplugin.config.agent import AGENT, AgentSettings
-from deviceplugin.config.effective import resolve
-from deviceplugin.config.setting import settings_of
+from deviceplugin.config.agent import AGENT
+from tests.config.resolving import resolve
 
 ENV = {"NODE_NAME": "gpu-7", "NODE_IP": None}
 
@@ -60,7 +59,7 @@ def test_what_is_printed_is_a_file_that_gives_the_same_settings(tmp_path: Path) 
     flags = {"node-labels": "a/b=c,d=", "identity": "apiserver,pods", "share-mode": "true", "wait-timeout": "90"}
     env = {"NODE_NAME": "gpu-7"}
     assert resolve(AGENT, flags={}, env=env, file=file).settings == resolve(AGENT, flags=flags, env=env).settings
-    assert set(yaml.safe_load(result.stdout)["spec"]) == {setting.key for setting in settings_of(AgentSettings)}
+    assert set(yaml.safe_load(result.stdout)["spec"]) == {setting.key for setting in AGENT.settings}
 
 
 def test_a_wrong_value_ends_with_one_line_and_status_1() -> None:
@@ -88,15 +87,15 @@ def test_flags_of_the_lineage_that_mean_nothing_now_are_accepted_and_said_so(fla
 
 def test_the_help_shows_every_setting_with_its_variable_and_hides_the_hidden() -> None:
     text = " ".join(vcuda("agent", "--help").stdout.split())
-    for setting in settings_of(AgentSettings):
-        assert (setting.option in text) is not setting.hidden, setting.option
-        variable = AGENT.variables(setting)[0]
+    for setting in AGENT.settings:
+        assert (f"--{setting.flag} " in text) is not setting.hidden, setting.flag
+        variable, *_ = setting.variables(AGENT.env_prefix)
         assert (variable in text.replace("- ", "-")) is not setting.hidden, variable
 
 
 def test_the_commands_are_listed_without_importing_them() -> None:
     text = " ".join(vcuda("--help").stdout.split())
-    for line in ("agent Hand out slices", "config Show the settings", "explain Say why", "scheduler Choose node"):
+    for line in ("agent Grant this node's GPUs", "config Print the", "explain Explain why", "scheduler Choose node"):
         assert line in text
 
 

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from deviceplugin.config.agent import AGENT
-from deviceplugin.config.effective import resolve
 from deviceplugin.errors import ConfigError
+from tests.config.resolving import resolve
 from tests.examples import examples
 
 HEAD = "apiVersion: vcuda/v1\nkind: AgentConfig\n"
@@ -22,13 +22,13 @@ HEAD = "apiVersion: vcuda/v1\nkind: AgentConfig\n"
         (HEAD + 'spec: {"a\\nb": 1}', r"$.spec.'a\nb' is not a known key"),
         (HEAD + "extra: 1", "$.extra is not a known key"),
         (HEAD + "spec: [1]", "$.spec is not a mapping of settings"),
-        (HEAD + "spec: {queryPort: '1'}", "$.spec.queryPort: text ('1') was found where a port number is wanted"),
-        (HEAD + "spec: {queryPort: true}", "$.spec.queryPort: true or false ('True') was found where a port number"),
+        (HEAD + "spec: {queryPort: '1'}", "$.spec.queryPort: expected a port number, found text ('1')"),
+        (HEAD + "spec: {queryPort: true}", "$.spec.queryPort: expected a port number, found true or false ('True')"),
         (HEAD + "spec: {queryPort: 70000}", "$.spec.queryPort: '70000' is not a port"),
-        (HEAD + "spec: {queryPort: }", "$.spec.queryPort: nothing was found where a port number is wanted"),
-        (HEAD + "spec: {shareMode: 'true'}", "$.spec.shareMode: text ('true') was found where true or false is wanted"),
-        (HEAD + "spec: {driver: [nvidia]}", "$.spec.driver: a list was found where nvidia is wanted"),
-        (HEAD + "spec: {kubeconfig: 2001-01-01}", "$.spec.kubeconfig: a date ('2001-01-01') was found where a path"),
+        (HEAD + "spec: {queryPort: }", "$.spec.queryPort: expected a port number, found nothing"),
+        (HEAD + "spec: {shareMode: 'true'}", "$.spec.shareMode: expected true or false, found text ('true')"),
+        (HEAD + "spec: {driver: [nvidia]}", "$.spec.driver: expected nvidia, found a list"),
+        (HEAD + "spec: {kubeconfig: 2001-01-01}", "$.spec.kubeconfig: expected a path, found a date ('2001-01-01')"),
         (HEAD + "spec: {numa: true, numa: false}", "not YAML: 'numa' is given twice, again in line 3"),
         ("kind: AgentConfig", "$.apiVersion is missing; this version of vcuda reads vcuda/v1"),
         ("apiVersion: vcuda/v2\nkind: AgentConfig", "$.apiVersion is 'vcuda/v2'; this version of vcuda reads vcuda/v1"),

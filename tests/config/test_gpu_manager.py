@@ -1,13 +1,13 @@
-"""The lineage's two JSON files."""
+"""gpu-manager's two JSON files."""
 
 from pathlib import Path
 
 import pytest
 
 from deviceplugin.config.agent import AGENT
-from deviceplugin.config.effective import resolve
 from deviceplugin.config.gpu_manager import Volume, VolumeComponents, VolumeConfig
 from deviceplugin.errors import ConfigError
+from tests.config.resolving import resolve
 
 
 def write(directory: Path, text: str) -> str:
@@ -23,7 +23,7 @@ def test_extra_devices_are_read_in_order(tmp_path: Path) -> None:
     assert extra.path == Path(path)
 
 
-def test_the_lineages_empty_file_means_no_extra_devices(tmp_path: Path) -> None:
+def test_gpu_managers_empty_file_means_no_extra_devices(tmp_path: Path) -> None:
     path = write(tmp_path, "{}")
     assert resolve(AGENT, flags={"extra-config": path}, env={}).settings.driver.extra_config.devices == ()
 
@@ -33,8 +33,11 @@ def test_the_lineages_empty_file_means_no_extra_devices(tmp_path: Path) -> None:
     [
         ('{"default": {"devices": "x"}}', "Expected `array`, got `str` - at `$.default.devices`"),
         ('{"default": {"devcies": []}}', "Object contains unknown field `devcies` - at `$.default`"),
-        ('{"default": {"devices": ["/dev/../etc"]}}', "$.default.devices[0] is '/dev/../etc', which is no path under"),
-        ('{"default": {"devices": ["/dev/a", "b"]}}', "$.default.devices[1] is 'b', which is no path under /dev"),
+        (
+            '{"default": {"devices": ["/dev/../etc"]}}',
+            "$.default.devices[0] is '/dev/../etc', which is not a path under",
+        ),
+        ('{"default": {"devices": ["/dev/a", "b"]}}', "$.default.devices[1] is 'b', which is not a path under /dev"),
         ('{"default": {"dev\\nices": []}}', "Object contains unknown field `dev ices` - at `$.default`"),
         ("", "Input data was truncated"),
         ("[" * 100_000, "Expected `object`, got `array`"),
@@ -54,7 +57,7 @@ def test_a_missing_file_says_so(tmp_path: Path) -> None:
         resolve(AGENT, flags={"volume-config": str(tmp_path / "none.json")}, env={})
 
 
-def test_a_volume_config_of_the_lineages_shape_is_read(tmp_path: Path) -> None:
+def test_a_volume_config_of_gpu_managers_shape_is_read(tmp_path: Path) -> None:
     volume = '{"name": "nvidia", "base": "/x", "mode": "ro", "components": {"binaries": ["a"], "libraries": ["b"]}}'
     path = write(tmp_path, f'{{"volume": [{volume}], "config": {{}}}}')
     found = resolve(AGENT, flags={"volume-config": path}, env={}).settings.driver.volume_config
@@ -71,7 +74,7 @@ def test_a_component_that_is_no_name_of_a_file_is_refused_with_its_place(tmp_pat
     with pytest.raises(ConfigError) as caught:
         resolve(AGENT, flags={"volume-config": path}, env={})
     assert f"$.volume[0].components.{kind}[1] is " in caught.value.message
-    assert caught.value.message.endswith("which is no name of a file")
+    assert caught.value.message.endswith("which is not the name of a file")
 
 
 def test_a_volume_without_a_name_is_refused(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import yaml
 from click.testing import CliRunner
 
 from deviceplugin.cli import main
-from deviceplugin.config.effective import Layer, resolve
 from deviceplugin.config.scheduler import SCHEDULER, Election, NodeChoice
 from deviceplugin.errors import ConfigError
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+from tests.config.resolving import resolve
 
 HEAD = "apiVersion: vcuda/v1\nkind: SchedulerConfig\n"
 
@@ -23,8 +23,8 @@ def test_flag_variable_and_file_each_set_it_in_that_order(tmp_path: Path) -> Non
     found = resolve(SCHEDULER, flags={"node-policy": "fragmentation"}, env=env)
     assert found.settings.placement.node_policy is NodePolicy.FRAGMENTATION
     assert found.settings.placement.gpu_policy is GpuPolicy.LINK
-    layers = {entry.setting.flag: entry.layer for entry in found.entries if entry.layer is not Layer.DEFAULT}
-    assert layers == {"node-policy": Layer.FLAG, "gpu-policy": Layer.FILE, "listen-port": Layer.FILE}
+    layers = {entry.setting.flag: entry.origin for entry in found.entries if entry.where}
+    assert layers == {"node-policy": "flag", "gpu-policy": "file", "listen-port": "file"}
     assert resolve(SCHEDULER, flags={}, env=env).settings.placement.node_policy is NodePolicy.BINPACK
 
 
@@ -67,7 +67,7 @@ def test_hamis_resources_are_named_by_flags() -> None:
         ({"lease-retry": "6s"}, "--lease-retry: 6s leaves no room"),
         (
             {"loopback-port": "8444", "client-ca-file": "/ca"},
-            "--loopback-port is without TLS, so nobody can show there",
+            "--loopback-port has no TLS, so no caller can present there",
         ),
         ({"loopback-port": "8443"}, "--loopback-port and --listen-port are both 8443; give two ports"),
         ({"kube-api-qps": "0"}, "--kube-api-qps: '0' is not a whole number from 1 to 999999"),
@@ -78,7 +78,7 @@ def test_hamis_resources_are_named_by_flags() -> None:
         ({"authority-life": "30s"}, "--authority-life: '30s' must be at least an hour and at most 30 years"),
         ({"default-cores": "101"}, "--default-cores: '101' is not a number of cores"),
         ({"share-memory": "half"}, "--share-memory: 'half' is"),
-        ({"lease-duration": "1.5s"}, "--lease-duration: '1.5s' is no whole number of seconds"),
+        ({"lease-duration": "1.5s"}, "--lease-duration: '1.5s' is not a whole number of seconds"),
         ({"webhook-namespaces": "a,B"}, "--webhook-namespaces: 'B' is not the name of"),
     ],
 )

@@ -24,10 +24,11 @@ def test_a_tree_made_by_hand_has_the_defaults_of_the_flags() -> None:
 
 
 def test_yamls_off_is_off() -> None:
-    assert LEAVES["share-memory"].kind.read_yaml(False) == ShareMemory(proportional=False)
-    assert LEAVES["share-memory"].kind.read_yaml(16) == ShareMemory(proportional=False, blocks=16)
-    assert LEAVES["translate-hami"].kind.read_yaml(False) is HamiScope.OFF
-    assert LEAVES["translate-hami"].kind.read_yaml(True) is HamiScope.ALL
+    memory, scope = LEAVES["share-memory"].value_type, LEAVES["translate-hami"].value_type
+    assert memory.read(memory.text_of(False)) == ShareMemory(proportional=False)
+    assert memory.read(memory.text_of(16)) == ShareMemory(proportional=False, blocks=16)
+    assert scope.read(scope.text_of(False)) is HamiScope.OFF
+    assert scope.read(scope.text_of(True)) is HamiScope.ALL
 
 
 @pytest.mark.parametrize(
@@ -44,9 +45,9 @@ def test_yamls_off_is_off() -> None:
     ],
 )
 def test_a_value_is_read_and_shown(flag: str, text: str, reached: object) -> None:
-    kind = LEAVES[flag].kind
-    assert kind.read(text) == reached
-    assert kind.read(kind.show(reached)) == reached
+    type_ = LEAVES[flag].value_type
+    assert type_.read(text) == reached
+    assert type_.read(type_.show(reached)) == reached
 
 
 @pytest.mark.parametrize(
@@ -64,4 +65,4 @@ def test_a_value_is_read_and_shown(flag: str, text: str, reached: object) -> Non
 )
 def test_wrong_values_are_refused(flag: str, text: str) -> None:
     with pytest.raises(ValueError, match=r"is not|is no memory|is unknown"):
-        LEAVES[flag].kind.read(text)
+        LEAVES[flag].value_type.read(text)

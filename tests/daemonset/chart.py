@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from deviceplugin.config.effective import resolve
 from deviceplugin.config.scheduler import SCHEDULER, SchedulerSettings
 from scripts import manifests
+from tests.config.resolving import resolve
 
 Object = dict[str, Any]
 NAMESPACE = "gpu-system"

@@ -62,7 +62,7 @@ def test_kube_scheduler_asks_the_extender_on_the_loopback_of_their_pod_and_needs
     assert told.serving.loopback_port not in (0, told.serving.port)
     assert extender["urlPrefix"] == f"http://127.0.0.1:{told.serving.loopback_port}"
     assert (extender["enableHTTPS"], "tlsConfig" in extender) == (False, False)
-    assert told.callers.authority is None
+    assert told.callers.ca_file is None
     (container,) = rendered.scheduler["containers"]
     assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/etc/vcuda/scheduler"]
     assert "hostNetwork" not in rendered.scheduler
@@ -86,8 +86,8 @@ def test_where_a_certificate_is_wanted_kube_scheduler_shows_one_and_knows_the_ex
     for file in ("certFile", "keyFile"):
         name, keys = _mounted(rendered, container, Path(tls[file]))
         assert (name, Path(tls[file]).name in keys) == ("kube-scheduler-client", True)
-    assert told.callers.authority is not None
-    assert _mounted(rendered, rendered.extender, told.callers.authority) == ("callers", [told.callers.authority.name])
+    assert told.callers.ca_file is not None
+    assert _mounted(rendered, rendered.extender, told.callers.ca_file) == ("callers", [told.callers.ca_file.name])
 
 
 def test_on_the_nodes_network_no_two_replicas_stand_on_one_node_and_the_host_name_decides(
@@ -115,8 +115,8 @@ def test_beside_a_kube_scheduler_elsewhere_there_is_none_and_none_of_its_rights(
     assert "restartPolicy" not in rendered.extender
     assert (told.leader.election, told.serving.loopback_port) == (Election.OWN, 0)
     assert told.callers.names == ("system:kube-scheduler", "scheduler.example.org")
-    assert told.callers.authority is not None
-    assert _mounted(rendered, rendered.extender, told.callers.authority) == ("callers", ["authority.crt"])
+    assert told.callers.ca_file is not None
+    assert _mounted(rendered, rendered.extender, told.callers.ca_file) == ("callers", ["authority.crt"])
     assert not rendered.names("ConfigMap")
     assert rendered.names("ClusterRoleBinding") == {"vcuda-agent", "vcuda-scheduler"}
     assert rendered.names("RoleBinding") == {"vcuda-scheduler"}

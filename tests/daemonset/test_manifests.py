@@ -10,10 +10,9 @@ from click.testing import CliRunner
 from deviceplugin import __version__
 from deviceplugin.cli import main
 from deviceplugin.config.agent import AGENT, AgentSettings
-from deviceplugin.config.effective import resolve
-from deviceplugin.config.setting import settings_of
 from deviceplugin.model.request import parse_request
 from deviceplugin.model.units import ResourceNames
+from tests.config.resolving import resolve
 from tests.daemonset.manifests import ROOT, Object, base, documents, with_component
 
 COMPONENTS = ("cdi", "confined", "nodes-proxy", "nvidia-runtime")
@@ -56,7 +55,7 @@ def settings_for(container: Object) -> AgentSettings:
     command, *flags = container["args"]
     assert command == "agent"
     given = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
-    assert set(given) <= {setting.flag for setting in settings_of(AgentSettings)}
+    assert set(given) <= {setting.flag for setting in AGENT.settings}
     fields = {"spec.nodeName": "gpu-7", "status.hostIP": "10.0.0.7"}
     env = {
         each["name"]: each["value"] if "value" in each else fields[each["valueFrom"]["fieldRef"]["fieldPath"]]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.config.effective import resolve
 from deviceplugin.config.scheduler import SCHEDULER, Election, SchedulerSettings
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.scheduler.leadership import Following, Leadership, leadership_of
 from sandbox.apiserver import ApiServer, Harm, JsonObject
+from tests.config.resolving import resolve
 from tests.waiting import in_background, until
 
 TIMEOUTS = Timeouts(connect=0.5, request=30.0, silence=30.0)

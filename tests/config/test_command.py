@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.config.agent import AGENT, AgentSettings, IdentitySource, Registration
-from deviceplugin.config.effective import Effective, Layer, resolve
-from deviceplugin.config.setting import settings_of
+from deviceplugin.config.command import Effective
 from deviceplugin.errors import ConfigError
 from deviceplugin.model.units import ResourceNames
+from tests.config.resolving import resolve
 
 HEAD = "apiVersion: vcuda/v1\nkind: AgentConfig\n"
 
@@ -20,27 +20,27 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def layer_of(effective: Effective[AgentSettings], flag: str) -> tuple[Layer, str]:
-    return next((entry.layer, entry.where) for entry in effective.entries if entry.setting.flag == flag)
+def layer_of(effective: Effective[AgentSettings], flag: str) -> tuple[str, str]:
+    return next((entry.origin, entry.where) for entry in effective.entries if entry.setting.flag == flag)
 
 
 def test_a_flag_beats_the_environment_which_beats_the_file_which_beats_the_default(file: Path) -> None:
     env = {"VCUDA_AGENT_QUERY_PORT": "1002"}
     everything = resolve(AGENT, flags={"query-port": "1001"}, env=env, file=file)
     assert everything.settings.query.port == 1001
-    assert layer_of(everything, "query-port") == (Layer.FLAG, "--query-port")
+    assert layer_of(everything, "query-port") == ("flag", "--query-port")
 
     without_flag = resolve(AGENT, flags={}, env=env, file=file)
     assert without_flag.settings.query.port == 1002
-    assert layer_of(without_flag, "query-port") == (Layer.ENV, "VCUDA_AGENT_QUERY_PORT")
+    assert layer_of(without_flag, "query-port") == ("env", "VCUDA_AGENT_QUERY_PORT")
 
     only_file = resolve(AGENT, flags={}, env={}, file=file)
     assert only_file.settings.query.port == 1003
-    assert layer_of(only_file, "query-port") == (Layer.FILE, f"{file}: $.spec.queryPort")
+    assert layer_of(only_file, "query-port") == ("file", f"{file}: $.spec.queryPort")
 
     nothing = resolve(AGENT, flags={}, env={})
     assert nothing.settings.query.port == 5678
-    assert layer_of(nothing, "query-port") == (Layer.DEFAULT, "")
+    assert layer_of(nothing, "query-port") == ("default", "")
 
 
 def test_the_file_may_be_named_by_the_environment(file: Path) -> None:
@@ -67,7 +67,7 @@ def test_what_was_set_is_logged_with_its_origin(file: Path) -> None:
     }
 
 
-def test_the_lineage_keeps_its_flags_and_their_defaults() -> None:
+def test_gpu_managers_flags_have_their_defaults() -> None:
     settings = resolve(AGENT, flags={}, env={"NODE_NAME": "n"}).settings
     assert settings.driver.kind.value == "nvidia"
     assert settings.driver.extra_config.devices == ()
@@ -87,7 +87,7 @@ def test_the_lineage_keeps_its_flags_and_their_defaults() -> None:
     assert settings.driver.wait_timeout == 60
 
 
-LINEAGE = (
+GPU_MANAGER = (
     *("driver", "extra-config", "volume-config", "query-port", "query-addr", "kubeconfig", "sample-period"),
     *("node-labels", "hostname-override", "virtual-manager-path", "device-plugin-path", "checkpoint-path"),
     *("share-mode", "allocation-check-period", "container-runtime-endpoint", "cgroup-driver"),
@@ -95,8 +95,8 @@ LINEAGE = (
 )
 
 
-def test_every_flag_of_the_lineage_is_there() -> None:
-    assert set(LINEAGE) <= {setting.flag for setting in settings_of(AgentSettings)}
+def test_every_flag_of_gpu_manager_is_there() -> None:
+    assert set(GPU_MANAGER) <= {setting.flag for setting in AGENT.settings}
 
 
 def test_kubelets_places_follow_from_its_device_plugin_directory_and_the_nodes_address() -> None:
@@ -157,9 +157,9 @@ def test_budgets_that_together_leave_no_time_to_answer_are_refused() -> None:
         ({}, {"NODE_NAME": "Not A Node"}, "NODE_NAME: 'Not A Node' is not the name of a node; give the name that "),
         ({"node-labels": "a b=c"}, {}, "--node-labels: 'a b=c' is not a node label; give KEY=VALUE,KEY=VALUE"),
         ({"node-labels": "a=1,a=2"}, {}, "--node-labels: the label 'a' is given twice"),
-        ({"sample-period": "0"}, {}, "--sample-period: '0' must be longer than nothing"),
+        ({"sample-period": "0"}, {}, "--sample-period: '0' must be longer than 0s"),
         ({"wait-timeout": "1 minute"}, {}, "--wait-timeout: '1 minute' is not a duration; give seconds (30) or units"),
-        ({"identity": "pods,pods"}, {}, "--identity: 'pods,pods' names one of them twice"),
+        ({"identity": "pods,pods"}, {}, "--identity: 'pods,pods' names a word twice"),
         ({"container-runtime-endpoint": "tcp://x"}, {}, "--container-runtime-endpoint: 'tcp://x' is not a unix socket"),
         ({"kubelet-pods-endpoint": "10.0.0.7"}, {}, "--kubelet-pods-endpoint: '10.0.0.7' is not an address such as"),
         ({"resource-domain": "a_b"}, {}, "--resource-domain: 'a_b' is not a DNS name such as tencent.com"),

@@ -1,0 +1,198 @@
+"""A click command that takes a tree of settings.
+
+In: a `Program`, the command line, the environment, the file. Out: `Effective`: the frozen tree, and where each value
+came from. Click does the work: a variable follows from `auto_envvar_prefix`, the file is the `default_map`, the origin
+is the parameter source. So a flag wins over the variable, the variable over the file, the file over the default. A
+wrong value is a ConfigError that names the flag, the variable, or the file and the key.
+"""
+
+# ruff: noqa: RUF009 - `setting` is dataclasses.field with a description
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from deviceplugin.config import param_types as types
+from deviceplugin.config.file import read_file
+from deviceplugin.config.setting import Section, Setting, filled, sections_of, setting
+
+Tree = TypeVar("Tree")
+
+
+class LogLevel(enum.Enum):
+    """The least severe lines that are written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(enum.Enum):
+    """How lines are written; `auto` is `console` on a terminal and `json` elsewhere."""
+
+    AUTO = "auto"
+    JSON = "json"
+    CONSOLE = "console"
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """What every program writes to standard error."""
+
+    level: LogLevel = setting(
+        "log-level", types.choice(LogLevel), "Least severe log lines to write.", default=LogLevel.INFO
+    )
+    format: LogFormat = setting(
+        "log-format",
+        types.choice(LogFormat),
+        "Format of log lines; auto: console on a terminal, json elsewhere.",
+        default=LogFormat.AUTO,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Program(Generic[Tree]):
+    """A program with settings: `command` as in `vcuda agent`, `kind` as in the file.
+
+    `retired` are flags that are accepted and have no effect, each with the reason; `check` raises ConfigError where
+    values do not go together.
+    """
+
+    command: str
+    kind: str
+    tree: type[Tree]
+    check: Callable[[Tree], None]
+    retired: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def env_prefix(self) -> str:
+        return f"VCUDA_{self.command.upper()}"
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        return tuple(sections_of(self.tree))
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        return tuple(each for branch in self.sections for each in branch.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One setting in force; `origin` is flag, env, file or default, `where` says where exactly."""
+
+    setting: Setting
+    value: Any
+    origin: str
+    where: str = ""
+
+    @property
+    def text(self) -> str:
+        return self.setting.value_type.show(self.value)
+
+    @property
+    def plain(self) -> object:
+        """The value as the file would hold it."""
+        if isinstance(self.value, Mapping):
+            return dict(self.value)
+        return self.value if isinstance(self.value, bool | int) else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Effective(Generic[Tree]):
+    """The tree, its entries in the tree's order, the file that was read, and sentences about retired flags."""
+
+    program: Program[Tree]
+    settings: Tree
+    entries: tuple[Entry, ...]
+    file: Path | None
+    retired: tuple[str, ...]
+
+    def changed(self) -> dict[str, str]:
+        """What differs from the defaults, as the program logs it at start: key to `value (where)`."""
+        return {each.setting.key: f"{each.text} ({each.where})" for each in self.entries if each.where}
+
+
+_ORIGINS = {
+    ParameterSource.COMMANDLINE: "flag",
+    ParameterSource.ENVIRONMENT: "env",
+    ParameterSource.DEFAULT_MAP: "file",
+}
+
+
+class SettingsCommand(click.Command, Generic[Tree]):
+    """A command with the settings of a program; its callback gets `effective`, and its other options as always."""
+
+    def __init__(
+        self,
+        name: str | None,
+        *,
+        program: Program[Tree],
+        params: list[click.Parameter] | None = None,
+        **attributes: Any,  # noqa: ANN401 - as click.Command
+    ) -> None:
+        self.program = program
+        self._retired = [
+            Setting(flag, types.ANYTHING, why, default=None, hidden=True) for flag, why in program.retired.items()
+        ]
+        self._settings = [*program.settings, *self._retired]
+        config = Setting(
+            "config",
+            types.OPTIONAL_PATH,
+            "YAML file with settings, apiVersion vcuda/v1.",
+            default=None,
+            is_eager=True,
+            callback=self._load,
+        )
+        for each in params or ():
+            each.allow_from_autoenv = False  # type: ignore[attr-defined] # only settings have variables
+        attributes["context_settings"] = {"auto_envvar_prefix": program.env_prefix}
+        super().__init__(name, params=[*self._settings, config, *(params or ())], **attributes)
+
+    def _load(self, ctx: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+        if path is not None:
+            by_key = {each.key: (each.name, each.value_type) for each in self._settings}
+            ctx.default_map = read_file(path, kind=self.program.kind, settings=by_key)
+        return path
+
+    def effective(self, ctx: click.Context) -> Effective[Tree]:
+        """What the context of this command holds; ConfigError where values do not go together."""
+        settings = filled(self.program.tree, ctx.params)
+        self.program.check(settings)
+        retired = ((each.where(ctx), each.doc) for each in self._retired)
+        return Effective(
+            self.program,
+            settings,
+            tuple(self._entry(ctx, each) for each in self.program.settings),
+            ctx.params["config"],
+            tuple(f"{where} has no effect: {why}" for where, why in retired if where),
+        )
+
+    def _entry(self, ctx: click.Context, each: Setting) -> Entry:
+        source = ctx.get_parameter_source(each.name)
+        origin = _ORIGINS.get(source, "default") if source else "default"
+        return Entry(each, ctx.params[each.name], origin, each.where(ctx))
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
+        own = {"config", *(each.name for each in self._settings)}
+        others = {name: value for name, value in ctx.params.items() if name not in own}
+        ctx.params = {"effective": self.effective(ctx), **others}
+        return super().invoke(ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The settings under the titles of their sections."""
+        shown: list[tuple[str, list[click.Parameter]]] = [
+            (branch.title, list(branch.settings)) for branch in self.program.sections
+        ]
+        listed = [each for _, branch in shown for each in branch]
+        shown.append(("Other", [each for each in self.get_params(ctx) if each not in listed]))
+        for title, parameters in shown:
+            records = (each.get_help_record(ctx) for each in parameters)
+            with formatter.section(title):
+                formatter.write_dl([record for record in records if record])
