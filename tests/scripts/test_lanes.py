@@ -43,7 +43,7 @@ class Clone:
     def run(self, *command: str, **environment: str) -> list[str]:
         environment["PATH"] = str(self.path)
         done = subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True, check=True)
-        return done.stdout.splitlines()
+        return [line.strip() for line in done.stdout.splitlines()]
 
 
 @pytest.fixture
