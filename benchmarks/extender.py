@@ -30,7 +30,7 @@ from benchmarks.cluster.load import Figures, Load
 from benchmarks.cluster.measured import MeasuredError, measured_scheduler, pin_others
 from benchmarks.cluster.throughput import Throughput, measure_throughput, shipped_limits
 from sandbox.apiserver.kubeconfig import write_kubeconfig
-from tests.e2e.cluster.schedulers import UNLIMITED
+from sandbox.cluster.schedulers import UNLIMITED
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SIZES = (100, 500, 1_000, 5_000, 10_000)

@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tests.library.shared_gpu import Container, SharedGpu
+from sandbox.shared_gpu import Container, SharedGpu
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LIBRARY = REPOSITORY / "library"

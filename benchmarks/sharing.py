@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from deviceplugin.model.gpu import GpuUuid
-from tests.library.shared_gpu import UUID, Running, SharedGpu
+from sandbox.shared_gpu import UUID, Running, SharedGpu
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LIBRARY = REPOSITORY / "library"

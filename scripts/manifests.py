@@ -1,6 +1,6 @@
 """Renders the plain manifests from daemonset/chart, so that they need no Helm and cannot say anything else.
 
-In: the chart, and Helm (tests/daemonset/helm/build). Out: the files of FILES below daemonset/, or with --check an exit
+In: the chart, and Helm (scripts/helm/build). Out: the files of FILES below daemonset/, or with --check an exit
 status that says whether what is committed is the same. Run as scripts/manifests.
 Not here: kustomization.yaml files, components of patches and the sample pods, which are written by hand.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "daemonset" / "chart"
-BUILD = ROOT / "tests" / "daemonset" / "helm" / "build"
+BUILD = ROOT / "scripts" / "helm" / "build"
 NAMESPACE = "kube-system"
 KUBERNETES = "1.36.2"  # decides the image of kube-scheduler; `images` of a kustomization changes it
 GENERATED = "# made by scripts/manifests from daemonset/chart; edit the chart instead\n"

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.cluster.certificates import Authority
-from tests.e2e.cluster.processes import free_ports
+from sandbox.cluster.certificates import Authority
+from sandbox.cluster.processes import free_ports
 
 PROGRAM = Path(sys.executable).with_name("vcuda")
 READY_SECONDS = 120.0

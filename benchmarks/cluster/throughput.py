@@ -21,14 +21,14 @@ import urllib3
 import yaml
 
 from benchmarks.cluster.measured import cpu_seconds, measured_scheduler
+from sandbox.cluster import pods
+from sandbox.cluster.client import Client, JsonObject
+from sandbox.cluster.cluster import running_control_plane
+from sandbox.cluster.control_plane import Component, ControlPlane
+from sandbox.cluster.hollow import hollow_nodes
+from sandbox.cluster.prerequisites import kubernetes_programs
+from sandbox.cluster.schedulers import ExtenderAddress, Limits, scheduler_with
 from sandbox.inventories import made_up_inventory
-from tests.e2e.cluster import pods
-from tests.e2e.cluster.client import Client, JsonObject
-from tests.e2e.cluster.cluster import running_control_plane
-from tests.e2e.cluster.control_plane import Component, ControlPlane
-from tests.e2e.cluster.hollow import hollow_nodes
-from tests.e2e.cluster.prerequisites import kubernetes_programs
-from tests.e2e.cluster.schedulers import ExtenderAddress, Limits, scheduler_with
 from tests.e2e.node.workload import share
 
 CONFIGURATION = Path(__file__).resolve().parents[2] / "daemonset" / "scheduler" / "configmap.yaml"

@@ -76,7 +76,7 @@ def helm_program(request: pytest.FixtureRequest) -> str:
         with capture.global_and_fixture_disabled():
             return manifests.helm()
     except subprocess.CalledProcessError:
-        cause = "tests/daemonset/helm/build could not build Helm; its words stand above."
+        cause = "scripts/helm/build could not build Helm; its words stand above."
     if os.environ.get("CI") == "true":
         pytest.fail(f"CI must test the chart. {cause}", pytrace=False)
     pytest.skip(f"THE CHART WAS NOT TESTED. {cause}")

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.cluster import pods
+from sandbox.cluster.cluster import Cluster, running_cluster
+from sandbox.cluster.identities import Identity
+from sandbox.cluster.prerequisites import UnavailableError, coscheduling_programs, kubernetes_programs
 from sandbox.emulated_gpus import PROFILES, EmulatedGpus
-from tests.e2e.cluster import pods
-from tests.e2e.cluster.cluster import Cluster, running_cluster
-from tests.e2e.cluster.identities import Identity
-from tests.e2e.cluster.prerequisites import UnavailableError, coscheduling_programs, kubernetes_programs
 from tests.e2e.node.agent import Agent, make_agent, shipped_rules
 from tests.e2e.node.scene import everything, wait_ledger_empty, wait_offered
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import yaml
 
+from sandbox.cluster.client import Client
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.waiting import wait_until
 from scripts import manifests
 from tests.daemonset.chart import NAMESPACE, Object
-from tests.e2e.cluster.client import Client
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.waiting import wait_until
 
 TRIED = "chart-test"
 PODS = f"/api/v1/namespaces/{TRIED}/pods"

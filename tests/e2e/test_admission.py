@@ -15,12 +15,12 @@ from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.review import Webhook
 from deviceplugin.config.webhook import HamiSettings, WebhookSettings
 from deviceplugin.kube.quantity import parse_quantity
+from sandbox.cluster import pods
+from sandbox.cluster.admission import WebhookServer, serving
+from sandbox.cluster.client import ApiError, Client
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.waiting import wait_until
 from tests.daemonset.manifests import Object, documents
-from tests.e2e.cluster import pods
-from tests.e2e.cluster.admission import WebhookServer, serving
-from tests.e2e.cluster.client import ApiError, Client
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300, func_only=True)]
 

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from tests.e2e.cluster import pods
-from tests.e2e.cluster.cluster import Cluster
+from sandbox.cluster import pods
+from sandbox.cluster.cluster import Cluster
 from tests.e2e.conftest import StartAgent
 from tests.e2e.node.scene import (
     check_everything,

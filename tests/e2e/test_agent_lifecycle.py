@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.e2e.cluster import pods
-from tests.e2e.cluster.client import Client, JsonObject
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.kubelet import NODE
-from tests.e2e.cluster.waiting import wait_until
+from sandbox.cluster import pods
+from sandbox.cluster.client import Client, JsonObject
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.kubelet import NODE
+from sandbox.cluster.waiting import wait_until
 from tests.e2e.conftest import StartAgent
 from tests.e2e.node.scene import check_everything, wait_all_running, wait_ledger_empty
 from tests.e2e.node.view import SHOW, View, parse_view

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sandbox.cluster.client import ApiError, Client
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.waiting import wait_until
 from scripts import manifests
 from tests.daemonset.chart import NAMESPACE, Object, helm_program, render
 from tests.daemonset.value_sets import VALUE_SETS
-from tests.e2e.cluster.client import ApiError, Client
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.waiting import wait_until
 from tests.e2e.released import INSTALLED, PODS, TRIED, Helm, namespaces, release
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300, func_only=True)]

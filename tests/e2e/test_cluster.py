@@ -2,13 +2,13 @@
 
 import pytest
 
+from sandbox.cluster import pods
+from sandbox.cluster.client import ApiError, Client
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.identities import Identity, Rule
+from sandbox.cluster.kubelet import NODE
+from sandbox.cluster.waiting import wait_until
 from tests.e2e import device_plugin
-from tests.e2e.cluster import pods
-from tests.e2e.cluster.client import ApiError, Client
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.identities import Identity, Rule
-from tests.e2e.cluster.kubelet import NODE
-from tests.e2e.cluster.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300, func_only=True)]
 

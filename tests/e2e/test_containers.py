@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.container.gpu_manager import pids_config
-from tests.e2e.cluster import pods
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.waiting import wait_until
+from sandbox.cluster import pods
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.waiting import wait_until
 from tests.e2e.conftest import StartAgent
 from tests.e2e.node.agent import Agent
 from tests.e2e.node.inside import processes_of, register

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import pods
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.schedulers import Plugins
-from tests.e2e.cluster.waiting import wait_until
+from sandbox.cluster import pods
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.schedulers import Plugins
+from sandbox.cluster.waiting import wait_until
 from tests.e2e.node.workload import share
 from tests.e2e.scheduling.permit import GROUPS, pod_groups_known, values_of_the_guide
 from tests.e2e.scheduling.steps import (

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import pods
-from tests.e2e.cluster.client import ApiError, JsonObject
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.control_plane import Component
-from tests.e2e.cluster.kubelet import NODE
-from tests.e2e.cluster.schedulers import scheduler_with
-from tests.e2e.cluster.waiting import wait_until
+from sandbox.cluster import pods
+from sandbox.cluster.client import ApiError, JsonObject
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.control_plane import Component
+from sandbox.cluster.kubelet import NODE
+from sandbox.cluster.schedulers import scheduler_with
+from sandbox.cluster.waiting import wait_until
 from tests.e2e.node.scene import wait_ledger_empty
 from tests.e2e.node.view import SHOW_AND_STAY
 from tests.e2e.node.workload import CORE, MEMORY, share

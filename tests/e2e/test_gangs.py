@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import pods
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.waiting import wait_until
+from sandbox.cluster import pods
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.waiting import wait_until
 from tests.e2e.node.workload import share
 from tests.e2e.scheduling.expectations import NAMES
 from tests.e2e.scheduling.gangs import BLOCKS, GROUPS, add_members, make_gang, make_group, wait_unschedulable

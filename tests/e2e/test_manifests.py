@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from sandbox.cluster.client import ApiError, Client
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.waiting import wait_until
 from tests.daemonset.manifests import Object, base, documents, with_component
-from tests.e2e.cluster.client import ApiError, Client
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300, func_only=True)]
 

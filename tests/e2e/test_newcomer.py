@@ -19,16 +19,16 @@ import urllib3
 import yaml
 
 from deviceplugin.model.annotation_names import AnnotationNames
+from sandbox.cluster import pods
+from sandbox.cluster.client import ApiError
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.kubeconfig import write_kubeconfig
+from sandbox.cluster.service_address import api_server_for_pods
+from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import PROFILES, REPOSITORY, EmulatedGpus
 from scripts import manifests
 from tests.daemonset.chart import Object, helm_program
 from tests.daemonset.manifests import documents
-from tests.e2e.cluster import pods
-from tests.e2e.cluster.client import ApiError
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.kubeconfig import write_kubeconfig
-from tests.e2e.cluster.service_address import api_server_for_pods
-from tests.e2e.cluster.waiting import wait_until
 from tests.e2e.installed.audit import Asked, asked
 from tests.e2e.installed.caller import Caller
 from tests.e2e.installed.images import REPOSITORY as IMAGE

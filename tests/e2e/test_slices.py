@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.e2e.cluster import pods
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.waiting import wait_until
+from sandbox.cluster import pods
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.waiting import wait_until
 from tests.e2e.conftest import StartAgent
 from tests.e2e.node.agent import Agent
 from tests.e2e.node.greedy import Got, GreedyPod, begin, import_image

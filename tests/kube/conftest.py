@@ -11,7 +11,7 @@ from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.kubeconfig_process import read
 from deviceplugin.kube.transport import Timeouts, Transport
 from sandbox.apiserver import ApiServer
-from tests.e2e.cluster.certificates import Authority
+from sandbox.cluster.certificates import Authority
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from deviceplugin.kube.pods import pods_of_node
 from deviceplugin.kube.transport import Timeouts, Transport
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.kubeconfig import write_kubeconfig
-from tests.e2e.cluster.certificates import Authority
+from sandbox.cluster.certificates import Authority
 
 PODS = pods_of_node("n1")
 TIMEOUTS = Timeouts(connect=2.0, request=5.0, silence=5.0)

@@ -13,7 +13,7 @@ from deviceplugin.kube.pods import pods_of_node
 from deviceplugin.kube.reflector import Reflector, WatchTiming
 from deviceplugin.kube.transport import Transport
 from sandbox.apiserver import ApiServer, pod
-from tests.e2e.cluster.certificates import Authority
+from sandbox.cluster.certificates import Authority
 from tests.kube.kubeconfigs import PODS, TIMEOUTS, ask, config, plugin, trusting
 from tests.waiting import in_background, until
 

@@ -26,7 +26,7 @@ from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.pod import ClusterPod, PlainPod
 from sandbox.apiserver import ApiServer, JsonObject, container, node, pod
-from tests.e2e.cluster.certificates import Authority
+from sandbox.cluster.certificates import Authority
 from tests.waiting import in_background, until
 
 REAL = os.environ.get("VCUDA_CONTRACT_KUBECONFIG", "")

@@ -16,7 +16,7 @@ from deviceplugin.kube.kubeconfig_process import Facts, read
 from deviceplugin.kube.transport import Timeouts, Transport
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.kubeconfig import write_kubeconfig
-from tests.e2e.cluster.certificates import Authority
+from sandbox.cluster.certificates import Authority
 from tests.kube.kubeconfigs import JWT, PODS, TIMEOUTS, ask, config, load, plugin
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from deviceplugin.errors import ConfigError
 from deviceplugin.kube.kubeconfig_process import read, read_apart
 from sandbox.apiserver import ApiServer
-from tests.e2e.cluster.certificates import Authority
+from sandbox.cluster.certificates import Authority
 from tests.examples import examples
 from tests.kube.kubeconfigs import config, load, plugin, trusting
 

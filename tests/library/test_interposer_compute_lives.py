@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from deviceplugin.container import region
+from sandbox.shared_gpu import SharedGpu
 from tests.library.compiler import compiled, runtime
 from tests.library.interposed import GRANT, Container, device
-from tests.library.shared_gpu import SharedGpu
 
 pytestmark = pytest.mark.realtime
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.container import activity
+from sandbox.shared_gpu import Container, SharedGpu, shares
 from tests.library.compiler import compiled, made, runtime
 from tests.library.interposed import Container as Interposed
 from tests.library.interposed import device
-from tests.library.shared_gpu import Container, SharedGpu, shares
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.realtime

@@ -19,10 +19,10 @@ from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.cluster.http.body import Bodies
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.errors import ConfigError
+from sandbox.cluster.processes import free_ports
 from tests.cluster.certificates.stores import SecretInMemory, TrustInMemory
 from tests.cluster.http.scene import DAY, NAMES, Scene, StandIn, serving, trusting
 from tests.cluster.http.test_routes import counted
-from tests.e2e.cluster.processes import free_ports
 
 
 async def until(condition: Callable[[], bool], *, seconds: float = 10.0) -> None:

@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.control_plane import AUDIT_LOG
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.control_plane import AUDIT_LOG
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import urllib3
 
-from tests.e2e.cluster.certificates import KeyPair
-from tests.e2e.cluster.client import ApiError, Client
+from sandbox.cluster.certificates import KeyPair
+from sandbox.cluster.client import ApiError, Client
 from tests.e2e.installed.release import NAMESPACE
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.images import image_with, kube_scheduler_image
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.images import image_with, kube_scheduler_image
 
 _BUILD = Path(__file__).with_name("image") / "build"
 REPOSITORY = "registry.example.org/vcuda"

@@ -8,11 +8,11 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sandbox.cluster.client import ApiError, Client
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.waiting import wait_until
 from scripts import manifests
 from tests.daemonset.chart import Object
-from tests.e2e.cluster.client import ApiError, Client
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.waiting import wait_until
 from tests.e2e.installed.images import REPOSITORY
 from tests.e2e.released import Helm
 

@@ -14,13 +14,13 @@ import urllib3
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from sandbox.cluster.cgroups import ClusterCgroup
+from sandbox.cluster.client import JsonObject
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.identities import Identity
+from sandbox.cluster.processes import Process, free_ports
+from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import INTERPOSERS, REPOSITORY, EmulatedGpus
-from tests.e2e.cluster.cgroups import ClusterCgroup
-from tests.e2e.cluster.client import JsonObject
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.identities import Identity
-from tests.e2e.cluster.processes import Process, free_ports
-from tests.e2e.cluster.waiting import wait_until
 from tests.e2e.node.device_nodes import make_device_nodes
 from tests.e2e.node.usage import Usage, parse_usage
 

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tests.e2e.cluster import pods
-from tests.e2e.cluster.client import Client
-from tests.e2e.cluster.pods import PodState
-from tests.e2e.cluster.waiting import wait_until
+from sandbox.cluster import pods
+from sandbox.cluster.client import Client
+from sandbox.cluster.pods import PodState
+from sandbox.cluster.waiting import wait_until
 from tests.e2e.node.device_nodes import CONTROL_MINOR, GPU_MAJOR, UVM_MAJOR
 from tests.e2e.node.limits import BLOCK_BYTES, Limits
 from tests.e2e.node.usage import Usage

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 
+from sandbox.cluster import pods
+from sandbox.cluster.client import Client, JsonObject
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.images import image_with
 from sandbox.emulated_gpus import BUILT, INTERPOSERS, PROGRAMS, EmulatedGpus
-from tests.e2e.cluster import pods
-from tests.e2e.cluster.client import Client, JsonObject
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.images import image_with
 from tests.e2e.node.workload import GpuContainer
 
 IMAGE = "docker.io/local/slice:1"

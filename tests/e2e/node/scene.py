@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tests.e2e.cluster import pods
-from tests.e2e.cluster.client import Client
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.kubelet import NODE
-from tests.e2e.cluster.pods import PodState
-from tests.e2e.cluster.waiting import wait_until
+from sandbox.cluster import pods
+from sandbox.cluster.client import Client
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.kubelet import NODE
+from sandbox.cluster.pods import PodState
+from sandbox.cluster.waiting import wait_until
 from tests.e2e.node.agent import Agent
 from tests.e2e.node.expectations import (
     Scene,

@@ -7,8 +7,8 @@ In: how many. Out: `GpuPod` values. Not here: creating them. Invariant: every co
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tests.e2e.cluster import pods
-from tests.e2e.cluster.client import JsonObject
+from sandbox.cluster import pods
+from sandbox.cluster.client import JsonObject
 from tests.e2e.node.view import SHOW, SHOW_AND_STAY
 
 CORE = "tencent.com/vcuda-core"

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import PodAllocation, parse_allocation
 from deviceplugin.model.units import CORES_PER_GPU
-from tests.e2e.cluster import pods
-from tests.e2e.cluster.client import JsonObject
-from tests.e2e.cluster.pods import PodState
-from tests.e2e.cluster.waiting import wait_until
+from sandbox.cluster import pods
+from sandbox.cluster.client import JsonObject
+from sandbox.cluster.pods import PodState
+from sandbox.cluster.waiting import wait_until
 from tests.e2e.scheduling.world import World
 
 NAMES = AnnotationNames()

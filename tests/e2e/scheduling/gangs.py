@@ -6,8 +6,8 @@ becomes of them.
 
 from collections.abc import Sequence
 
-from tests.e2e.cluster.client import JsonObject
-from tests.e2e.cluster.waiting import wait_until
+from sandbox.cluster.client import JsonObject
+from sandbox.cluster.waiting import wait_until
 from tests.e2e.node.workload import share
 from tests.e2e.scheduling.steps import create
 from tests.e2e.scheduling.world import World

@@ -17,13 +17,13 @@ from pathlib import Path
 import urllib3
 import yaml
 
+from sandbox.cluster.client import ApiError, Client, JsonObject
+from sandbox.cluster.control_plane import ControlPlane
+from sandbox.cluster.kubeconfig import write_kubeconfig
+from sandbox.cluster.processes import Process, free_ports
+from sandbox.cluster.schedulers import ExtenderAddress
+from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import REPOSITORY
-from tests.e2e.cluster.client import ApiError, Client, JsonObject
-from tests.e2e.cluster.control_plane import ControlPlane
-from tests.e2e.cluster.kubeconfig import write_kubeconfig
-from tests.e2e.cluster.processes import Process, free_ports
-from tests.e2e.cluster.schedulers import ExtenderAddress
-from tests.e2e.cluster.waiting import wait_until
 
 PROGRAM = Path(sys.executable).with_name("vcuda")
 MANIFESTS = REPOSITORY / "daemonset"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import yaml
 
+from sandbox.cluster.client import ApiError, Client, JsonObject
+from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import REPOSITORY
-from tests.e2e.cluster.client import ApiError, Client, JsonObject
-from tests.e2e.cluster.waiting import wait_until
 from tests.fenced import fenced
 
 GUIDE = REPOSITORY / "docs" / "gangs.md"

@@ -6,9 +6,9 @@ true of placed pods (`expectations`).
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tests.e2e.cluster import pods
-from tests.e2e.cluster.client import Client, JsonObject
-from tests.e2e.cluster.waiting import wait_until
+from sandbox.cluster import pods
+from sandbox.cluster.client import Client, JsonObject
+from sandbox.cluster.waiting import wait_until
 from tests.e2e.node.workload import GpuPod
 from tests.e2e.scheduling.expectations import (
     Placed,

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deviceplugin.model.gpu import Inventory
+from sandbox.cluster.client import Client
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.control_plane import Component
+from sandbox.cluster.further_node import further_node
+from sandbox.cluster.hollow import HollowNodes, hollow_nodes
+from sandbox.cluster.identities import Identity
+from sandbox.cluster.kubelet import NODE
+from sandbox.cluster.schedulers import GANGS, Plugins, scheduler_with
 from sandbox.emulated_gpus import PROFILES, EmulatedGpus
 from sandbox.inventories import made_up_inventory
-from tests.e2e.cluster.client import Client
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.control_plane import Component
-from tests.e2e.cluster.further_node import further_node
-from tests.e2e.cluster.hollow import HollowNodes, hollow_nodes
-from tests.e2e.cluster.identities import Identity
-from tests.e2e.cluster.kubelet import NODE
-from tests.e2e.cluster.schedulers import GANGS, Plugins, scheduler_with
 from tests.e2e.node.agent import Agent, make_agent
 from tests.e2e.node.scene import everything, wait_ledger_empty, wait_offered
 from tests.e2e.scheduling.installation import NAME, VcudaScheduler, installed

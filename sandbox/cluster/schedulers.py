@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deviceplugin.model.units import ResourceNames
-from tests.e2e.cluster.client import JsonObject
-from tests.e2e.cluster.control_plane import Component, ControlPlane, make_scheduler
-from tests.e2e.cluster.kubeconfig import write_kubeconfig
+from sandbox.cluster.client import JsonObject
+from sandbox.cluster.control_plane import Component, ControlPlane, make_scheduler
+from sandbox.cluster.kubeconfig import write_kubeconfig
 
 GANGS = ("GenericWorkload", "GangScheduling")
 

@@ -9,14 +9,14 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.cluster.certificates import Authority, KeyPair
-from tests.e2e.cluster.cgroups import ClusterCgroup
-from tests.e2e.cluster.client import Client
-from tests.e2e.cluster.kubeconfig import write_kubeconfig
-from tests.e2e.cluster.layout import Layout
-from tests.e2e.cluster.network import API_ADDRESS
-from tests.e2e.cluster.processes import Process, free_ports
-from tests.e2e.cluster.waiting import wait_until
+from sandbox.cluster.certificates import Authority, KeyPair
+from sandbox.cluster.cgroups import ClusterCgroup
+from sandbox.cluster.client import Client
+from sandbox.cluster.kubeconfig import write_kubeconfig
+from sandbox.cluster.layout import Layout
+from sandbox.cluster.network import API_ADDRESS
+from sandbox.cluster.processes import Process, free_ports
+from sandbox.cluster.waiting import wait_until
 
 SERVICE_ADDRESSES = "10.96.0.0/16"
 AUDIT_LOG = "audit.log"

@@ -11,16 +11,16 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.cluster.certificates import Authority
-from tests.e2e.cluster.cgroups import ClusterCgroup
-from tests.e2e.cluster.client import ApiError, Client
-from tests.e2e.cluster.control_plane import ControlPlane
-from tests.e2e.cluster.kubeconfig import write_kubeconfig
-from tests.e2e.cluster.layout import Layout
-from tests.e2e.cluster.namespace import MountNamespace
-from tests.e2e.cluster.network import PodNetwork
-from tests.e2e.cluster.processes import Process, free_ports
-from tests.e2e.cluster.waiting import wait_until
+from sandbox.cluster.certificates import Authority
+from sandbox.cluster.cgroups import ClusterCgroup
+from sandbox.cluster.client import ApiError, Client
+from sandbox.cluster.control_plane import ControlPlane
+from sandbox.cluster.kubeconfig import write_kubeconfig
+from sandbox.cluster.layout import Layout
+from sandbox.cluster.namespace import MountNamespace
+from sandbox.cluster.network import PodNetwork
+from sandbox.cluster.processes import Process, free_ports
+from sandbox.cluster.waiting import wait_until
 
 NODE = "vcuda-node"
 PORT = 10250  # as everywhere; the node's address is the cluster's own, so it is free

@@ -1,7 +1,7 @@
 // Helm, with which daemonset/chart is rendered and checked: a tool dependency of a module of its own,
 // so that nothing of it enters anything this repository ships.
-// This version of Helm is built on the Kubernetes libraries of tests/e2e/kubernetes.
-module vcuda.invalid/tests/daemonset/helm
+// This version of Helm is built on the Kubernetes libraries of sandbox/cluster/kubernetes.
+module vcuda.invalid/scripts/helm
 
 go 1.26.0
 

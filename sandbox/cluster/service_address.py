@@ -12,9 +12,9 @@ import threading
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.network import API_ADDRESS
-from tests.e2e.cluster.processes import run
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.network import API_ADDRESS
+from sandbox.cluster.processes import run
 
 _PORT = 443
 _CHUNK = 1 << 16

@@ -9,10 +9,10 @@ from shutil import which
 
 import urllib3
 
-from tests.e2e.cluster.cgroups import ClusterCgroup
-from tests.e2e.cluster.layout import Layout
-from tests.e2e.cluster.processes import SEARCH_PATH, Process, free_ports
-from tests.e2e.cluster.waiting import wait_until
+from sandbox.cluster.cgroups import ClusterCgroup
+from sandbox.cluster.layout import Layout
+from sandbox.cluster.processes import SEARCH_PATH, Process, free_ports
+from sandbox.cluster.waiting import wait_until
 
 
 @dataclass(frozen=True, slots=True)

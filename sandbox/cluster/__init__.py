@@ -1,4 +1,4 @@
-"""A real single-node Kubernetes on this machine, for the tests alone.
+"""A real single-node Kubernetes on this machine, for tests and benchmarks.
 
 In: the programs (`prerequisites`). Out: `cluster.Cluster`, whose parts (etcd, control plane, containerd, kubelet) can
 be stopped, killed and started one by one, and `client.Client` to talk to it.

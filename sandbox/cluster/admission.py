@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.review import Webhook
-from tests.e2e.cluster.certificates import KeyPair
+from sandbox.cluster.certificates import KeyPair
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.e2e.cluster.processes import run
+from sandbox.cluster.processes import run
 
 PAUSE = "docker.io/local/pause:1"
 BUSYBOX = "docker.io/local/busybox:1"

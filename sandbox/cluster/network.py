@@ -10,9 +10,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.cluster.layout import Layout
-from tests.e2e.cluster.processes import run
-from tests.e2e.cluster.waiting import HarnessError
+from sandbox.cluster.layout import Layout
+from sandbox.cluster.processes import run
+from sandbox.cluster.waiting import HarnessError
 
 API_ADDRESS = "10.96.0.1"  # of Service kubernetes; leads somewhere while `service_address` serves it
 CANDIDATES = ipaddress.IPv4Network("10.224.0.0/11")

@@ -1,6 +1,6 @@
 // kube-scheduler with the plugin for coscheduling in it, for tests/e2e/test_coscheduling.py: a module of its own, because
 // it is built on another Kubernetes than the one beside it. Requirements and replacements are scheduler-plugins' own.
-module vcuda.invalid/tests/e2e/kubernetes/coscheduling
+module vcuda.invalid/sandbox/cluster/kubernetes/coscheduling
 
 go 1.24.0
 

@@ -21,8 +21,8 @@ from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.inventory_annotation import format_inventory
 from deviceplugin.model.units import CORES_PER_GPU, ResourceNames
-from tests.e2e.cluster.client import ApiError, Client, JsonObject
-from tests.e2e.cluster.waiting import wait_until
+from sandbox.cluster.client import ApiError, Client, JsonObject
+from sandbox.cluster.waiting import wait_until
 
 HEARTBEAT_SECONDS = 8.0
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.cluster.client import ApiError, Client, JsonObject
-from tests.e2e.cluster.kubeconfig import write_kubeconfig
+from sandbox.cluster.client import ApiError, Client, JsonObject
+from sandbox.cluster.kubeconfig import write_kubeconfig
 
 SYSTEM = "kube-system"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"

@@ -9,7 +9,7 @@ import os
 import subprocess
 from pathlib import Path
 
-SCRIPTS = Path(__file__).parent.parent / "kubernetes"
+SCRIPTS = Path(__file__).parent / "kubernetes"
 
 
 class UnavailableError(Exception):

@@ -1,7 +1,7 @@
 // The Kubernetes programs that tests/e2e runs: tool dependencies of a module of their own,
 // so that nothing of Kubernetes enters anything this repository ships.
 // k8s.io/kubernetes does not replace its staging modules for those who require it: this module does.
-module vcuda.invalid/tests/e2e/kubernetes
+module vcuda.invalid/sandbox/cluster/kubernetes
 
 go 1.26.0
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import urllib3
 
-from tests.e2e.cluster.certificates import KeyPair
+from sandbox.cluster.certificates import KeyPair
 
 JsonObject = dict[str, Any]
 MOST_IDLE = 8  # connections kept: hollow nodes call from several threads

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.e2e.cluster.cgroups import ClusterCgroup
-from tests.e2e.cluster.layout import PREFIX, Layout
-from tests.e2e.cluster.namespace import remove_made
-from tests.e2e.cluster.network import destroy_network
-from tests.e2e.cluster.processes import run
-from tests.e2e.cluster.sysctls import restore_sysctls
+from sandbox.cluster.cgroups import ClusterCgroup
+from sandbox.cluster.layout import PREFIX, Layout
+from sandbox.cluster.namespace import remove_made
+from sandbox.cluster.network import destroy_network
+from sandbox.cluster.processes import run
+from sandbox.cluster.sysctls import restore_sysctls
 
 
 def remove_cluster(layout: Layout) -> None:

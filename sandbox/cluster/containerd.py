@@ -8,11 +8,11 @@ Invariant: it keeps everything under its own root and state; what is hard-coded 
 from dataclasses import dataclass
 from shutil import which
 
-from tests.e2e.cluster.cgroups import ClusterCgroup
-from tests.e2e.cluster.layout import Layout
-from tests.e2e.cluster.namespace import MountNamespace
-from tests.e2e.cluster.processes import SEARCH_PATH, Process, run
-from tests.e2e.cluster.waiting import HarnessError, wait_until
+from sandbox.cluster.cgroups import ClusterCgroup
+from sandbox.cluster.layout import Layout
+from sandbox.cluster.namespace import MountNamespace
+from sandbox.cluster.processes import SEARCH_PATH, Process, run
+from sandbox.cluster.waiting import HarnessError, wait_until
 
 # restrict_oom_score_adj: without CAP_SYS_RESOURCE runc dies of a negative oom_score_adj.
 # netns_mounts_under_state_dir: /run/netns belongs to the machine.

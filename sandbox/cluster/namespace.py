@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.e2e.cluster.cgroups import ClusterCgroup
-from tests.e2e.cluster.layout import Layout
-from tests.e2e.cluster.processes import Process
-from tests.e2e.cluster.waiting import wait_until
+from sandbox.cluster.cgroups import ClusterCgroup
+from sandbox.cluster.layout import Layout
+from sandbox.cluster.processes import Process
+from sandbox.cluster.waiting import wait_until
 
 COVERED = (
     "/run/containerd",  # shim sockets and runc's state: hard-coded in the shim

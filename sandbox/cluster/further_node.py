@@ -12,15 +12,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from tests.e2e.cluster.cgroups import ClusterCgroup
-from tests.e2e.cluster.cluster import Cluster, import_images
-from tests.e2e.cluster.containerd import make_containerd
-from tests.e2e.cluster.images import PAUSE
-from tests.e2e.cluster.kubelet import make_kubelet
-from tests.e2e.cluster.layout import Layout
-from tests.e2e.cluster.leftovers import remove_cluster, root_lock
-from tests.e2e.cluster.namespace import MountNamespace
-from tests.e2e.cluster.network import create_network
+from sandbox.cluster.cgroups import ClusterCgroup
+from sandbox.cluster.cluster import Cluster, import_images
+from sandbox.cluster.containerd import make_containerd
+from sandbox.cluster.images import PAUSE
+from sandbox.cluster.kubelet import make_kubelet
+from sandbox.cluster.layout import Layout
+from sandbox.cluster.leftovers import remove_cluster, root_lock
+from sandbox.cluster.namespace import MountNamespace
+from sandbox.cluster.network import create_network
 
 
 @contextmanager

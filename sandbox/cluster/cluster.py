@@ -12,20 +12,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.cluster.certificates import Authority
-from tests.e2e.cluster.cgroups import ClusterCgroup
-from tests.e2e.cluster.client import Client
-from tests.e2e.cluster.containerd import Containerd, make_containerd
-from tests.e2e.cluster.control_plane import ControlPlane, make_control_plane
-from tests.e2e.cluster.etcd import Etcd, make_etcd
-from tests.e2e.cluster.images import PAUSE, busybox_image, pause_image
-from tests.e2e.cluster.kubelet import Kubelet, make_kubelet
-from tests.e2e.cluster.layout import Layout
-from tests.e2e.cluster.leftovers import remove_abandoned_clusters, remove_cluster, root_lock
-from tests.e2e.cluster.namespace import MountNamespace
-from tests.e2e.cluster.network import create_network
-from tests.e2e.cluster.sysctls import remember_sysctls
-from tests.e2e.cluster.waiting import wait_until
+from sandbox.cluster.certificates import Authority
+from sandbox.cluster.cgroups import ClusterCgroup
+from sandbox.cluster.client import Client
+from sandbox.cluster.containerd import Containerd, make_containerd
+from sandbox.cluster.control_plane import ControlPlane, make_control_plane
+from sandbox.cluster.etcd import Etcd, make_etcd
+from sandbox.cluster.images import PAUSE, busybox_image, pause_image
+from sandbox.cluster.kubelet import Kubelet, make_kubelet
+from sandbox.cluster.layout import Layout
+from sandbox.cluster.leftovers import remove_abandoned_clusters, remove_cluster, root_lock
+from sandbox.cluster.namespace import MountNamespace
+from sandbox.cluster.network import create_network
+from sandbox.cluster.sysctls import remember_sysctls
+from sandbox.cluster.waiting import wait_until
 
 
 @dataclass(frozen=True, slots=True)

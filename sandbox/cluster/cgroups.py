@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.cluster.waiting import wait_until
+from sandbox.cluster.waiting import wait_until
 
 V1_FILES_NEEDED_BY_TASKS = ("cpuset.mems", "cpuset.cpus")
 

@@ -8,7 +8,7 @@ import base64
 import json
 from pathlib import Path
 
-from tests.e2e.cluster.certificates import KeyPair
+from sandbox.cluster.certificates import KeyPair
 
 
 def write_kubeconfig(path: Path, *, server: str, authority: Path, identity: KeyPair | str) -> Path:

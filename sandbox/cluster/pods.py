@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from tests.e2e.cluster.client import ApiError, Client, JsonObject
-from tests.e2e.cluster.images import BUSYBOX
-from tests.e2e.cluster.waiting import DeadlineError, wait_until
+from sandbox.cluster.client import ApiError, Client, JsonObject
+from sandbox.cluster.images import BUSYBOX
+from sandbox.cluster.waiting import DeadlineError, wait_until
 
 NAMESPACE = "default"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
