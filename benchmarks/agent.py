@@ -6,13 +6,11 @@ both. Printed: `allocate_ratio` and `prestart_ratio` (the agent's median call, l
 needs, over the bare plugin's), `pods_call_ms`, `preferred_p99_ms`, `idle_cpu_percent` of one core, `rss_mib`,
 `ready_s` from start to /readyz.
 
-    python -m benchmarks.agent [--output json]
+    python -m benchmarks.agent [--output json] [--short]
 """
 
-import argparse
 import asyncio
 import contextlib
-import json
 import os
 import shutil
 import statistics
@@ -24,19 +22,21 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.command import BenchmarkError, ends_in_one_sentence, options, show
 from deviceplugin.model.units import ResourceNames
 from sandbox.agent import AgentProcess
+from sandbox.apiserver import container, pod
 from sandbox.emulated_gpus import EmulatedGpus
 from sandbox.gpunode import EIGHT_GPUS, agent_command
 from sandbox.kubelet import Kubelet, KubeletOptions
 from sandbox.kubelet.apiclient import ApiClient, from_kubeconfig
 from sandbox.kubelet.apisource import ApiSource
 from sandbox.kubelet.calls import Call
-from tests.kubelet.station import pod_json
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NAMES = ResourceNames()
 TOKEN = "stand-in-token"
+SHORT = (4, 2, 0.2)
 SHARES = ((5, 4), (8, 8), (3, 4), (10, 8))  # a hundred of them fit on eight GPUs
 
 
@@ -60,18 +60,14 @@ class Result:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", choices=["text", "json"], default="text")
+    parser = options(__doc__)
     parser.add_argument("--pods", type=int, default=200, help="known to kubelet in the end (default: %(default)s)")
     parser.add_argument("--measured", type=int, default=100, help="of which ask for GPUs (default: %(default)s)")
     parser.add_argument("--idle", type=float, default=10.0, help="seconds of idling (default: %(default)s)")
     given = parser.parse_args()
-    result = asyncio.run(measure(given.pods, given.measured, given.idle))
-    if given.output == "json":
-        print(json.dumps(asdict(result)))
-        return
-    for name, value in asdict(result).items():
-        print(f"{name:18} {value:10.3f}" if isinstance(value, float) else f"{name:18} {value:10d}")
+    if given.short:
+        given.pods, given.measured, given.idle = SHORT
+    show(asdict(asyncio.run(measure(given.pods, given.measured, given.idle))), given.output)
 
 
 async def measure(pods: int, measured: int, idle_s: float) -> Result:
@@ -145,19 +141,20 @@ async def running_bare(kubelet: Kubelet, counts: tuple[int, int]) -> AsyncIterat
 async def admit(api: ApiClient, own: Kubelet, bare: Kubelet, *, pods: int, measured: int) -> None:
     """Pods without GPUs first, so that the lists are long; then GPU pods by turns."""
     for number in range(pods):
-        container = ("c", *SHARES[number % len(SHARES)]) if number >= pods - measured else ("c", 0, 0)
+        cores, blocks = SHARES[number % len(SHARES)] if number >= pods - measured else (0, 0)
         for kubelet in (own, bare):
             node = kubelet.options.node_name
-            pod = pod_json(f"{node}-{number}", container)
-            pod["spec"]["nodeName"] = node
-            await api.call("POST", "/api/v1/namespaces/default/pods", pod)
-            await kubelet.wait_running(pod["metadata"]["uid"])
+            wanted = pod(f"{node}-{number}", container("c", cores=cores, blocks=blocks), node=node)
+            created = await api.call("POST", "/api/v1/namespaces/default/pods", wanted)
+            await kubelet.wait_running(created["metadata"]["uid"])
 
 
 async def pods_call(kubelet: Kubelet, kubeconfig: Path) -> float:
     command = [sys.executable, "-m", "benchmarks.pods_call", kubelet.pods_url, str(kubeconfig), "60"]
     process = await asyncio.create_subprocess_exec(*command, cwd=REPOSITORY, stdout=asyncio.subprocess.PIPE)
     printed, _ = await process.communicate()
+    if process.returncode:
+        raise BenchmarkError("GET /pods could not be timed; its process says why above")
     return float(printed)
 
 
@@ -201,7 +198,7 @@ def summary(
 def median_ms(calls: Sequence[Call]) -> float:
     failed = [call.error for call in calls if call.error]
     if failed or not calls:
-        raise SystemExit(f"benchmark: calls failed: {failed[:3] or 'none was made'}")
+        raise BenchmarkError(f"calls of kubelet failed: {failed[:3] or 'none was made'}")
     return statistics.median(call.ended - call.started for call in calls) * 1000
 
 
@@ -214,8 +211,8 @@ def rss_mib(pid: int) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
-    raise SystemExit("benchmark: the agent has ended")
+    raise BenchmarkError("the agent has ended")
 
 
 if __name__ == "__main__":
-    main()
+    ends_in_one_sentence(main)

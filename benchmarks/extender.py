@@ -9,10 +9,9 @@ limits that neither ever reaches: what the extender costs a kube-scheduler that 
 process is held to one core, what measures it to the others. `--growth` measures clusters of 100 to 10,000 nodes as
 well, without the real kube-scheduler.
 
-    python -m benchmarks.extender [--output json] [--growth] [--without throughput]
+    python -m benchmarks.extender [--output json] [--short] [--growth] [--without throughput]
 """
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -27,8 +26,9 @@ from pathlib import Path
 
 from benchmarks.cluster.connection import HttpError
 from benchmarks.cluster.load import Figures, Load
-from benchmarks.cluster.measured import MeasuredError, measured_scheduler, pin_others
+from benchmarks.cluster.measured import measured_scheduler, pin_others
 from benchmarks.cluster.throughput import Throughput, measure_throughput, shipped_limits
+from benchmarks.command import BenchmarkError, ends_in_one_sentence, options, show
 from sandbox.apiserver.kubeconfig import write_kubeconfig
 from sandbox.cluster.schedulers import UNLIMITED
 
@@ -36,6 +36,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 SIZES = (100, 500, 1_000, 5_000, 10_000)
 PODS_A_NODE = 4
 CORE = 0
+SHORT = (20, 20)
 TABLE = (
     "names",
     "ready_s",
@@ -68,8 +69,7 @@ class Result:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", choices=["text", "json"], default="text")
+    parser = options(__doc__)
     parser.add_argument("--nodes", type=int, default=5_000, help="of eight GPUs each (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=2_000, help="of filter and bind (default: %(default)s)")
     parser.add_argument("--growth", action="store_true", help=f"measure {', '.join(map(str, SIZES))} nodes as well")
@@ -78,6 +78,8 @@ def main() -> None:
     parser.add_argument("--hollow-pods", type=int, default=600, help="for throughput_ratio (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="for throughput_ratio (default: %(default)s)")
     given = parser.parse_args()
+    if given.short:
+        given.without, given.growth, (given.nodes, given.pairs) = "throughput", False, SHORT
     with _temporary() as base:
         throughput: dict[str, Throughput] = {}
         if not given.without:
@@ -105,7 +107,7 @@ def measure(folder: Path, nodes: int, pairs: int) -> Result:
                 figures = asyncio.run(Load(server, stub, stub_pid, nodes).run(pairs))
             except (HttpError, OSError, EOFError) as error:
                 words = server.log.read_text(errors="replace")[-2000:]
-                raise SystemExit(f"benchmark: {error}\n{words}") from None
+                raise BenchmarkError(f"{error}: {words}") from None
             return Result(
                 nodes=nodes,
                 running_pods=pods,
@@ -136,8 +138,6 @@ def _temporary() -> Iterator[Path]:
     base = Path(tempfile.mkdtemp(prefix="vx-", dir="/tmp"))
     try:
         yield base
-    except MeasuredError as error:
-        raise SystemExit(f"benchmark: {error}") from None
     finally:
         if "VCUDA_BENCHMARK_KEEP" not in os.environ:
             shutil.rmtree(base, ignore_errors=True)
@@ -157,8 +157,7 @@ def _print(form: str, result: Result, throughput: dict[str, Throughput], growth:
         table = [each.as_json() for each in growth]
         print(json.dumps({**document, **({"growth": table} if growth else {})}))
         return
-    for name, value in document.items():
-        print(f"{name:56} {value:12.3f}" if isinstance(value, float) else f"{name:56} {value:12d}")
+    show(document, form)
     if growth:
         print("\n" + " ".join(f"{name:>15}" for name in ("nodes", *TABLE)))
         for each in growth:
@@ -169,4 +168,4 @@ def _print(form: str, result: Result, throughput: dict[str, Throughput], growth:
 
 
 if __name__ == "__main__":
-    main()
+    ends_in_one_sentence(main)

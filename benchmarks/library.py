@@ -6,23 +6,24 @@ figure is the median of the differences. Here it runs some times for each case, 
 `alloc_free_extra_ns` an allocation and its release under a memory limit. The rest explains them: graphs, what the
 driver's own call takes, and the worst of the runs.
 
-    python -m benchmarks.library [--output json] [--runs N]
+    python -m benchmarks.library [--output json] [--runs N] [--short]
 """
 
-import argparse
-import json
 import shutil
 import statistics
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.command import ends_in_one_sentence, options, show
 from sandbox.shared_gpu import Container, SharedGpu
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LIBRARY = REPOSITORY / "library"
 EMULATED = REPOSITORY / "emulator/build/libcuda.so.1"
 FREE, NOT_REACHED = 100, 90
+SHORT = ("--pairs", 3, "--calls", 10)
 CASES = {
     "unlimited": ("launch", FREE),
     "limited": ("launch", NOT_REACHED),
@@ -33,19 +34,14 @@ CASES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", choices=["text", "json"], default="text")
+    parser = options(__doc__)
     parser.add_argument("--runs", type=int, default=5, help="of each case, by turns (default: %(default)s)")
     given = parser.parse_args()
-    result = measure(given.runs)
-    if given.output == "json":
-        print(json.dumps(result))
-        return
-    for name, value in result.items():
-        print(f"{name:30} {value:10.2f}")
+    show(measure(1, SHORT) if given.short else measure(given.runs), given.output)
 
 
-def measure(runs: int) -> dict[str, float]:
+def measure(runs: int, more: Sequence[object] = ()) -> dict[str, float]:
+    """`more` are options of the measuring program."""
     subprocess.run(["make", "--silent", "-C", str(LIBRARY)], check=True)
     base = Path(tempfile.mkdtemp(prefix="vl-", dir="/tmp"))
     try:
@@ -55,14 +51,14 @@ def measure(runs: int) -> dict[str, float]:
         told: dict[str, list[dict[str, float]]] = {name: [] for name in CASES}
         for _ in range(runs):
             for name, (what, cores) in CASES.items():
-                told[name].append(overhead(built / "programs/overhead", containers[cores], what))
+                told[name].append(overhead(built / "programs/overhead", containers[cores], what, *more))
     finally:
         shutil.rmtree(base, ignore_errors=True)
     return {key: value for name, runs_of in told.items() for key, value in summary(name, runs_of).items()}
 
 
-def overhead(program: Path, container: Container, what: str) -> dict[str, float]:
-    with container.start(program, what) as running:
+def overhead(program: Path, container: Container, what: str, *more: object) -> dict[str, float]:
+    with container.start(program, what, *more) as running:
         result = running.result()
     return {key: float(value) for key, value in result.items() if key != "what"}
 
@@ -77,4 +73,4 @@ def summary(name: str, told: list[dict[str, float]]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    ends_in_one_sentence(main)

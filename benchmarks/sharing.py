@@ -5,10 +5,9 @@ one container. Each runs for some seconds after its warm-up; `achieved` is GPU t
 on the GPU's own clock. On the emulated driver a kernel's cost is known. On a real GPU (--driver, --uuid) it is not:
 there each workload runs without the library first, and `achieved` is its pace over that one's.
 
-    python -m benchmarks.sharing [--output json] [--seconds S] [--driver LIBCUDA --uuid UUID]
+    python -m benchmarks.sharing [--output json] [--seconds S] [--short] [--driver LIBCUDA --uuid UUID]
 """
 
-import argparse
 import json
 import shutil
 import subprocess
@@ -16,8 +15,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 
+from benchmarks.command import ends_in_one_sentence, options
 from deviceplugin.model.gpu import GpuUuid
 from sandbox.shared_gpu import UUID, Running, SharedGpu
 
@@ -29,6 +30,7 @@ LIMITS = (25, 50, 75)
 PAIRS = ((30, 70), (50, 50), (25, 75), (25, 25))
 BESIDE = (("medium", "medium"), ("gemm", "graph"), ("step", "small"))
 EIGHT = ("medium", "gemm")
+SHORT_SECONDS = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +65,14 @@ class Bench:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", choices=["text", "json"], default="text")
+    parser = options(__doc__)
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement (default: %(default)s)")
     parser.add_argument("--driver", type=Path, help="a real libcuda.so.1 (default: the emulated one)")
     parser.add_argument("--uuid", type=GpuUuid, default=UUID, help="of the real GPU")
     given = parser.parse_args()
     measured = []
-    for share in measure(given.seconds, given.driver, given.uuid):
+    seconds = SHORT_SECONDS if given.short else given.seconds
+    for share in measure(seconds, given.driver, given.uuid, short=given.short):
         measured.append(share)
         if given.output == "text":
             print(f"{share.workload:28} {share.limit:3d} % {share.achieved:8.2f} %", flush=True)
@@ -81,7 +83,7 @@ def main() -> None:
         print(f"furthest off: {worst.workload} at {worst.limit} %, {worst.achieved - worst.limit:+.2f} points")
 
 
-def measure(seconds: float, driver: Path | None, uuid: GpuUuid) -> Iterator[Share]:
+def measure(seconds: float, driver: Path | None, uuid: GpuUuid, *, short: bool = False) -> Iterator[Share]:
     subprocess.run(["make", "--silent", "-C", str(LIBRARY)], check=True)
     base = Path(tempfile.mkdtemp(prefix="vs-", dir="/tmp"))
     try:
@@ -90,6 +92,10 @@ def measure(seconds: float, driver: Path | None, uuid: GpuUuid) -> Iterator[Shar
         bench = Bench(gpu, built / "programs", seconds, {})
         if driver is not None:
             bench.native.update(native_pace(bench))
+        if short:
+            yield from islice(alone(bench), 1)
+            yield from islice(beside(bench), 2)
+            return
         yield from alone(bench)
         yield from beside(bench)
         yield from together(bench)
@@ -136,4 +142,4 @@ def together(bench: Bench) -> Iterator[Share]:
 
 
 if __name__ == "__main__":
-    main()
+    ends_in_one_sentence(main)

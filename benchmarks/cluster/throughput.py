@@ -21,6 +21,8 @@ import urllib3
 import yaml
 
 from benchmarks.cluster.measured import cpu_seconds, measured_scheduler
+from benchmarks.command import BenchmarkError
+from deviceplugin.model.units import ResourceNames
 from sandbox.cluster import pods
 from sandbox.cluster.client import Client, JsonObject
 from sandbox.cluster.cluster import running_control_plane
@@ -29,11 +31,11 @@ from sandbox.cluster.hollow import hollow_nodes
 from sandbox.cluster.prerequisites import kubernetes_programs
 from sandbox.cluster.schedulers import ExtenderAddress, Limits, scheduler_with
 from sandbox.inventories import made_up_inventory
-from tests.e2e.node.workload import share
 
 CONFIGURATION = Path(__file__).resolve().parents[2] / "daemonset" / "scheduler" / "configmap.yaml"
 OURS, PLAIN = "vcuda-scheduler", "plain-scheduler"
 ROUND_SECONDS = 300.0
+NAMES = ResourceNames()
 STARTUP = 20
 """Pods that are bound before the clock starts: kube-scheduler fills its caches meanwhile."""
 
@@ -89,9 +91,9 @@ def _round(
 ) -> Round:
     admin = plane.admin
     for place in range(count):
-        manifest = share(f"pod-{number}-{place:05d}", 5 + place % 4 * 5, 4 + place % 5 * 4).manifest()
-        manifest["spec"]["schedulerName"] = scheduler.process.name
-        pods.create(admin, manifest)
+        limits = {NAMES.core: 5 + place % 4 * 5, NAMES.memory: 4 + place % 5 * 4}
+        container = pods.container("main", "sleep 1000", limits)
+        pods.create(admin, pods.pod(f"pod-{number}-{place:05d}", [container], schedulerName=scheduler.process.name))
     version = admin.get("/api/v1/pods?limit=1")["metadata"]["resourceVersion"]
     try:
         with _started(scheduler):
@@ -127,7 +129,7 @@ def _rate(plane: ControlPlane, version: str, count: int, startup: int, beside: t
                 after = _worked(plane, beside)
                 spent = {what: (after[what] - before[what]) * 1000 / (count - already) for what in after}
                 return Round(rate, spent)
-    raise SystemExit(f"benchmark: only {len(bound)} of {count} pods were bound within {ROUND_SECONDS:.0f} s")
+    raise BenchmarkError(f"only {len(bound)} of {count} pods were bound within {ROUND_SECONDS:.0f} s")
 
 
 def _worked(plane: ControlPlane, beside: tuple[int, ...]) -> Mapping[str, float]:
@@ -151,7 +153,7 @@ def _changes(admin: Client, version: str) -> Iterator[JsonObject]:
             *lines, rest = (rest + chunk).split(b"\n")
             for event in map(json.loads, lines):
                 if event["type"] == "ERROR":
-                    raise SystemExit(f"benchmark: the watch of pods failed: {event['object'].get('message')}")
+                    raise BenchmarkError(f"the watch of pods failed: {event['object'].get('message')}")
                 yield event["object"]
     finally:
         reply.close()

@@ -14,6 +14,7 @@ from deviceplugin.model.topology import Link, Topology, TopologyNode
 from deviceplugin.placement.place import place
 from deviceplugin.placement.snapshot import GpuView, Snapshot
 from deviceplugin.placement.subset_search import greedy
+from sandbox.gpu_links import Shape
 from tests.examples import examples
 from tests.placement.nodes import (
     ALL_LINKS,
@@ -23,7 +24,6 @@ from tests.placement.nodes import (
     PHB,
     PIX,
     SYS,
-    Shape,
     cube_mesh,
     gpu,
     nvswitch,

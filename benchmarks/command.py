@@ -1,0 +1,56 @@
+"""What every benchmark's command has in common: its options, what it prints, and how it ends when it cannot measure.
+
+In: a module's docstring and a function that measures. Out: figures as text or JSON with exit status 0, or one sentence
+on standard error with exit status 1; never half a document. `VCUDA_DEBUG=1` shows the traceback of an error.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+
+from deviceplugin.errors import one_line
+
+Figures = Mapping[str, object]
+
+
+class BenchmarkError(Exception):
+    """Nothing can be measured; the message is one sentence."""
+
+
+def options(description: str | None) -> argparse.ArgumentParser:
+    """`--short` is for the tests of a benchmark: everything once and small, so its figures say nothing."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", choices=["text", "json"], default="text")
+    parser.add_argument("--short", action="store_true", help="a few seconds, to try the program; figures say nothing")
+    return parser
+
+
+def show(figures: Figures, output: str) -> None:
+    """One figure a line, or one JSON object."""
+    if output == "json":
+        print(json.dumps(figures))
+        return
+    width = max(map(len, figures))
+    for name, value in figures.items():
+        print(f"{name:{width}} {value:14.3f}" if isinstance(value, float) else f"{name:{width}} {value!s:>14}")
+
+
+def ends_in_one_sentence(main: Callable[[], None]) -> None:
+    """Runs a benchmark to its end."""
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("benchmark: interrupted")
+    except Exception as error:
+        if os.environ.get("VCUDA_DEBUG"):
+            raise
+        sys.exit(f"benchmark: {_sentence(error)}; VCUDA_DEBUG=1 shows where")
+
+
+def _sentence(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    text = one_line(str(error), most=1000)
+    return text if text and not isinstance(error, (KeyError, AttributeError)) else f"{type(error).__name__} {text}"
