@@ -36,7 +36,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 SIZES = (100, 500, 1_000, 5_000, 10_000)
 PODS_A_NODE = 4
 CORE = 0
-SHORT = (20, 20)
+SHORT = (40, 20)
 TABLE = (
     "names",
     "ready_s",

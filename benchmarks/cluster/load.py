@@ -70,11 +70,11 @@ class Load:
     async def run(self, pairs: int) -> Figures:
         self.trust = self.measured.trust()  # of the API server's connections; kube-scheduler's are without TLS
         self.filters = await Connection.open(self.measured.loopback_port, None)
-        await self._calm(WARM)
+        await self._calm(min(WARM, pairs))
         calm_filters, calm_binds = await self._calm(pairs // 2)
         busy_filters, rate, harness, server = await self._busy(pairs)
-        binds = await self._binds(pairs // BINDERS * BINDERS)
-        reviews = await self._reviews(pairs // 2)
+        binds = await self._binds(max(1, pairs // BINDERS) * BINDERS)
+        reviews = await self._reviews(max(WARM + 1, pairs // 2))
         await self.filters.close()
         return Figures(
             names=self.sample,

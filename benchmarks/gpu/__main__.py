@@ -25,6 +25,7 @@ from benchmarks.gpu.outcome import Check, Outcome, Status
 RESULTS = driver.REPOSITORY / "benchmarks/results"
 FULL = (5, 2.0)  # repeats and window: ten seconds in all
 QUICK = (2, 1.0)
+SHORT = "T2.cuda,T9"
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -51,6 +52,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="topics and checks, by comma: T1,T4.gemm (default: all)")
     parser.add_argument("--quick", action="store_true", help="2 repeats of 1 s, the smallest memory limit only")
+    parser.add_argument("--short", action="store_true", help=f"a few seconds: --quick --only {SHORT}")
     parser.add_argument("--driver", choices=["auto", "real", "emulated"], default="auto")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
     parser.add_argument("--merge", action="store_true", help="keep other checks of the file of this day and GPU")
@@ -59,6 +61,8 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--python", default="", help="the interpreter that has PyTorch (default: this one, or python3)")
     parser.add_argument("--commit", default="", help="what to say was measured, in a copy without git")
     given = parser.parse_args(words)
+    if given.short:
+        given.quick, given.only = True, given.only or SHORT
     try:
         plan.chosen(given.only)
     except ValueError as error:

@@ -1,10 +1,13 @@
 """Whether the fragmentation policy is still ahead on tasks and clusters on which its weights were not chosen.
 
     python -m benchmarks.traces.held_out FOLDER RESULTS.jsonl default:as-is:fragmentation:100-109 ...
+    python -m benchmarks.traces.held_out --report RESULTS.jsonl
+    python -m benchmarks.traces.held_out --short [--output json]
 
 In: the folder of the openb trace, and what to run: workload, mix (`mixes`, or `as-is`), who chooses and the seeds. Of
 `default/3` every third node is there, which takes a ninth of the time. Out: a line for each run, appended; what stands
-there is not run again. `--report` prints the lines of a file as a table. Who chooses is
+there is not run again. `--report` prints the lines of a file as a table, `--short` one run of the example beside this
+file. Who chooses is
 
     binpack, spread, fragmentation   our policies
     fgd, best-fit, dot-product       published ones (`rivals`)
@@ -16,12 +19,14 @@ there is not run again. `--report` prints the lines of a file as a table. Who ch
 """
 
 import json
-import sys
+import shutil
+import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.command import BenchmarkError, ends_in_one_sentence, options, show
 from benchmarks.traces.mixes import mixed
 from benchmarks.traces.rivals import BestFit, DotProduct, Fgd, Rival
 from deviceplugin.model.pod_request import PodRequest
@@ -34,6 +39,7 @@ from deviceplugin.simulate.replay import Chooser, Plan, SchedulerView, mean, rep
 from deviceplugin.simulate.scene import read_scene
 from deviceplugin.simulate.task import Scene
 
+HERE = Path(__file__).parent
 NODES = "openb_node_list_gpu_node.csv"
 PERCENT = 130
 AS_IS = "as-is"
@@ -130,18 +136,41 @@ def report(path: Path) -> None:
         print(f"| {name} | {mix} | {who} | {mean(early):.2f} | {mean(late):.2f} | {worst} | {len(pairs)} |")
 
 
-def main(arguments: list[str]) -> None:
-    if arguments[0] == "--report":
-        report(Path(arguments[1]))
-        return
-    folder, results = Path(arguments[0]), Path(arguments[1])
+def append(folder: Path, results: Path, jobs: Sequence[str]) -> None:
     lines = map(json.loads, results.read_text().splitlines() if results.exists() else ())
     done = {tuple(str(line[key]) for key in ("workload", "mix", "who", "seed")) for line in lines}
-    for job in arguments[2:]:
+    for job in jobs:
         for run in runs(folder, job, done):
             with results.open("a") as file:
                 file.write(json.dumps(run) + "\n")
 
 
+def short() -> Mapping[str, object]:
+    """One run of a third of the example's nodes."""
+    with tempfile.TemporaryDirectory(prefix="vt-") as name:
+        folder = Path(name)
+        shutil.copyfile(HERE / "example-nodes.csv", folder / NODES)
+        shutil.copyfile(HERE / "example-pods.csv", folder / "openb_pod_list_example.csv")
+        (run,) = runs(folder, "example/3:as-is:binpack:1", set())
+        return run
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--report", type=Path, metavar="RESULTS.jsonl")
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("results", type=Path, nargs="?")
+    parser.add_argument("jobs", nargs="*", metavar="WORKLOAD:MIX:WHO:SEEDS")
+    given = parser.parse_args()
+    if given.report:
+        report(given.report)
+    elif given.short:
+        show(short(), given.output)
+    elif not given.jobs:
+        raise BenchmarkError("nothing to run: name the folder of the openb trace, a results file and at least one job")
+    else:
+        append(given.folder, given.results, given.jobs)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    ends_in_one_sentence(main)

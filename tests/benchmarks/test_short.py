@@ -1,0 +1,83 @@
+"""Every program under benchmarks/ runs in its short form, prints the documented keys, and fails in one sentence."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DECISION = {"gpus", "asked", "links", "ms"}
+SHARE = {"workload", "limit", "achieved"}
+RUN = {"workload", "mix", "who", "seed", "at_100", "at_130", "processor_seconds"}
+AGENT = {
+    "allocate_ratio", "prestart_ratio", "pods_call_ms", "preferred_p99_ms", "idle_cpu_percent", "rss_mib", "ready_s",
+    "allocate_ms", "bare_allocate_ms", "prestart_ms", "bare_prestart_ms", "ids", "pods",
+}  # fmt: skip
+LIBRARY = {
+    f"{case}_{figure}_ns"
+    for case in ("unlimited", "limited", "alloc_free", "unlimited_graph", "limited_graph")
+    for figure in ("extra", "direct", "worst_extra")
+}
+EXTENDER = {
+    "nodes", "running_pods", "ready_s", "rss_ready_mib", "rss_mib", "peak_rss_mib", "cpu_ms_a_pair", "names", "pairs",
+    "filter_p50_ms", "filter_p99_ms", "filter_busy_p99_ms", "bind_calm_p99_ms", "bind_p50_ms", "bind_p99_ms",
+    "pairs_per_s", "webhook_p50_ms", "webhook_p99_ms", "harness_percent", "server_percent",
+}  # fmt: skip
+
+
+def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", f"benchmarks.{program}", *words]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.timeout(300)  # a busy machine makes a short form long, not wrong
+@pytest.mark.parametrize(
+    ("program", "keys"),
+    [
+        ("agent", AGENT),
+        ("extender", EXTENDER),
+        ("library", LIBRARY),
+        ("placement", DECISION),
+        ("sharing", SHARE),
+        ("traces.held_out", RUN),
+    ],
+)
+def test_the_short_form_prints_the_keys_of_the_full_one(program: str, keys: set[str]) -> None:
+    done = run(program, "--short", "--output", "json")
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    rows = printed if isinstance(printed, list) else [printed]
+    assert rows
+    assert all(row.keys() == keys for row in rows)
+
+
+def test_the_short_form_prints_text_too() -> None:
+    done = run("traces.held_out", "--short")
+    assert done.returncode == 0, done.stderr
+    assert {line.split()[0] for line in done.stdout.splitlines()} == RUN
+
+
+def test_an_error_is_one_sentence_and_an_exit_status() -> None:
+    done = run("traces.held_out", "/nowhere", "/nowhere/results", "default:as-is:binpack:1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("benchmark: /nowhere/")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_every_program_that_can_be_called_has_a_short_form() -> None:
+    """Processes that a benchmark starts for itself have no options; the GPU's programs run inside a container."""
+    parts = {"bare", "pods_call", "cluster.stub", "gpu.single", "traces.example"}
+    for path in (REPOSITORY / "benchmarks").rglob("*.py"):
+        name = ".".join(path.relative_to(REPOSITORY / "benchmarks").with_suffix("").parts)
+        if 'if __name__ == "__main__"' in path.read_text() and name not in parts and "inside" not in name:
+            assert "--short" in run(name, "--help").stdout, name
+
+
+def test_the_example_trace_is_made_by_its_program(tmp_path: Path) -> None:
+    from benchmarks.traces import example
+
+    example.main(tmp_path)
+    for name in ("example-nodes.csv", "example-pods.csv"):
+        assert (tmp_path / name).read_bytes() == (REPOSITORY / "benchmarks/traces" / name).read_bytes()
