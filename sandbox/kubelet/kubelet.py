@@ -6,6 +6,7 @@ container runtime, the source of pods and the record of calls outlive `kill`; al
 """
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -72,9 +73,14 @@ class Kubelet:
 
     # Life
 
-    async def start(self) -> None:
+    async def start(self, *, after: Collection[str] = ()) -> None:
+        """With `after` kubelet looks at its pods only when these resources are registered.
+
+        The real one looks after `first_sync_s`, and refuses pods whose plugin is not back by then. `after` is the event
+        for a test in which the plugin must win that race on a machine of any speed.
+        """
         self.options.root.mkdir(parents=True, exist_ok=True)
-        self._life = Life(self._world)
+        self._life = Life(self._world, after=after)
         await self._life.start()
 
     async def kill(self) -> None:
@@ -88,17 +94,18 @@ class Kubelet:
         """As SIGTERM: the real one tells plugins nothing either."""
         await self.kill()
 
-    async def restart(self, *, forget_checkpoint: bool = False) -> None:
+    async def restart(self, *, forget_checkpoint: bool = False, after: Collection[str] = ()) -> None:
+        """`after`: see `start`."""
         await self.kill()
         if forget_checkpoint:
             self.checkpoint_path.unlink(missing_ok=True)
-        await self.start()
+        await self.start(after=after)
 
-    async def reboot(self) -> None:
-        """The machine restarts: containers are gone too, the checkpoint stays."""
+    async def reboot(self, *, after: Collection[str] = ()) -> None:
+        """The machine restarts: containers are gone too, the checkpoint stays. `after`: see `start`."""
         await self.kill()
         await self._world.runtime.power_off()
-        await self.start()
+        await self.start(after=after)
 
     def hang(self) -> None:
         self._world.pause.hang()

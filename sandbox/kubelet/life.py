@@ -6,6 +6,7 @@ checkpoint's: resources are known, their endpoints stopped, nothing healthy unti
 """
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
@@ -33,7 +34,6 @@ from sandbox.kubelet.waiting import Changes, Clock
 from sandbox.kubelet.worker import PodWorker, WorkerParts
 
 NODE_STATUS_S = 10.0
-_PLUGINS_BACK_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,11 @@ class World:
 class Life:
     """One process, as it were."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, after: Collection[str] = ()) -> None:
+        """`after`: resources that must be registered before the first pods are looked at."""
         options = world.options
         self.world = world
+        self._after = after
         self.table = PodTable()
         self.store = DeviceStore()
         self.endpoints = Endpoints(options, world.clock, self.store, world.calls, self._devices_changed)
@@ -107,7 +109,7 @@ class Life:
             )
             self._spawn(watcher.run())
         self._spawn(self._watch_capacity())
-        self._spawn(self._sync_loop(remembered))
+        self._spawn(self._sync_loop(options.first_sync_s if remembered else 0.0))
 
     async def die(self) -> None:
         """Everything in memory is gone at once; the files and the containers stay."""
@@ -148,11 +150,13 @@ class Life:
                 await source.report_node(counts, kubelet_port=self.world.pods_api.port)
             await self.world.clock.sleep(NODE_STATUS_S)
 
-    async def _sync_loop(self, remembered: Collection[str]) -> None:
-        """Some time passes on a real restart between the registration server and the first pods."""
-        if remembered:
-            await asyncio.sleep(self.world.options.first_sync_s)
-            await self._plugins_back(remembered)
+    async def _sync_loop(self, delay_s: float) -> None:
+        """`delay_s`: what passes on a real restart between the registration server and the first pods.
+
+        The real kubelet waits for no plugin: a pod that needs devices before its plugin is back is refused.
+        """
+        await asyncio.sleep(delay_s)
+        await self.world.changes.until(self._are_back, what=f"{self._after} are registered", deadline_s=math.inf)
         for source in self.world.sources:
             self._spawn(source.run(self._updates))
         while True:
@@ -160,13 +164,8 @@ class Life:
             await self.world.pause.passed()
             await self._handle(update)
 
-    async def _plugins_back(self, resources: Collection[str]) -> None:
-        if self.world.options.plugins_before_pods:
-            await self.world.changes.until(
-                lambda: all(self.store.healthy.get(name) for name in resources),
-                what="every plugin registered again",
-                deadline_s=_PLUGINS_BACK_S,
-            )
+    def _are_back(self) -> bool:
+        return all(self.store.healthy.get(resource) for resource in self._after)
 
     async def _handle(self, update: Update) -> None:
         source = next(source for source in self.world.sources if source.name == update.source)

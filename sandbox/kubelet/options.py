@@ -36,7 +36,6 @@ class KubeletOptions:
     numa_alignment: bool = False  # topology manager, policy best-effort, scope container
     cpu_cores: int = 64
     first_sync_s: float = 0.9  # wall clock; on a restart, from the registration server to the first pods
-    plugins_before_pods: bool = False  # on a restart, pods wait until every known resource is offered again
     image_pull_s: float = 0.0
     init_run_s: float = 0.0
     termination_s: float = 0.2

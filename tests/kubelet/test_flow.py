@@ -299,15 +299,15 @@ async def test_a_wish_that_cannot_be_read_or_met_is_no_reason_to_fail(short_tmp:
 async def test_kubelet_killed_between_two_containers_of_equal_size_asks_again(
     short_tmp: Path, calls: int, sources: tuple[Source, ...]
 ) -> None:
-    async with station(short_tmp, inventory(2), sources=sources, retry_s=0.2, plugins_before_pods=True) as node:
+    async with station(short_tmp, inventory(2), sources=sources, retry_s=0.2) as node:
         pod = pod_json("p", ("main", 20, 4), ("side", 20, 4), init=[("first", 20, 4)])
         node.know(pod)
         uid = node.kubelet.submit(pod)
         await node.kubelet.changes.until(
             lambda: len(node.kubelet.calls.of("Allocate")) >= calls, what="some were asked for", deadline_s=10
         )
-        await node.kubelet.restart()
-        await node.kubelet.wait_running(uid, deadline_s=20)
+        await node.kubelet.restart(after=(NAMES.core, NAMES.memory))
+        await node.kubelet.wait_running(uid, deadline_s=60)
         for name in ("first", "main", "side"):
             check_container(node, uid, name, 20, 4)
         assert len({node.grant_of(uid, name).id for name in ("first", "main", "side")}) == 3

@@ -56,13 +56,13 @@ async def test_a_kubelet_that_restarts_finds_both_resources_again(short_tmp: Pat
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_crash_looping_pod_outlives_a_kubelet_restart(short_tmp: Path, mode: Mode) -> None:
-    """Registration must be back before kubelet admits its pods again, 0.87 s in the lab."""
-    async with station(short_tmp, inventory(1), mode=mode, first_sync_s=0.8, retry_s=0.2) as node:
+    """The plugin is back before kubelet admits its pods again; how fast it is back is measured below."""
+    async with station(short_tmp, inventory(1), mode=mode, retry_s=0.2) as node:
         verdict = await node.kubelet.admit(pod_json("p", ("c", 20, 4)))
         await node.kubelet.wait_running(verdict.uid)
         node.kubelet.exit_container(verdict.uid, "c")
-        await node.kubelet.restart()
-        await node.kubelet.wait_running(verdict.uid, starts=2)
+        await node.kubelet.restart(after=(NAMES.core, NAMES.memory))
+        await node.kubelet.wait_running(verdict.uid, starts=2, deadline_s=60)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -91,12 +91,14 @@ async def test_a_stopped_agent_leaves_no_socket(short_tmp: Path) -> None:
     assert not list(directory.glob("v*.sock"))
 
 
-async def test_the_restart_of_kubelet_is_met_at_once_and_not_at_the_next_look(short_tmp: Path) -> None:
-    """A tenth of a second on a quiet machine; who only looks again from time to time does so after a second or two.
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_restart_of_kubelet_is_met_at_once_and_not_at_the_next_look(short_tmp: Path, mode: Mode) -> None:
+    """A tenth of a second on a quiet machine; a plugin that only polls would need a second or two.
 
+    The real kubelet admits its pods 0.87 s after its registration server, as measured on Kubernetes 1.36.
     Best of three, because the machine may be busy with something else.
     """
-    async with station(short_tmp, inventory(1), mode="socket") as node:
+    async with station(short_tmp, inventory(1), mode=mode) as node:
         took = []
         for _ in range(3):
             await node.kubelet.restart()

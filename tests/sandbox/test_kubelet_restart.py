@@ -44,11 +44,11 @@ async def test_a_container_that_does_not_run_fails_its_pod_if_the_plugin_is_not_
 
 
 async def test_a_pod_with_a_finished_init_container_loses_its_app_unless_the_plugin_is_back(short_tmp: Path) -> None:
-    async with bare_node(replace(fast(short_tmp), first_sync_s=0.5)) as node:
+    async with bare_node(fast(short_tmp)) as node:
         spec = pod("a", container("app", cores=1), init=(container("init", cores=2),))
         verdict = await node.kubelet.admit(spec)
         await node.kubelet.wait_running(verdict.uid)
-        await node.kubelet.restart()
+        await node.kubelet.restart(after=(CORE, MEMORY))
         await node.register()
         assert (await node.kubelet.verdict(verdict.uid)).admitted
         await node.kubelet.restart()
@@ -126,12 +126,12 @@ async def test_a_kill_in_the_middle_of_an_admission_forgets_it_and_asks_again(sh
 
 
 async def test_a_reboot_starts_the_containers_again_with_the_same_devices(short_tmp: Path) -> None:
-    async with bare_node(replace(fast(short_tmp), first_sync_s=0.5)) as node:
+    async with bare_node(fast(short_tmp)) as node:
         init = (container("init", cores=1),)
         uid = (await node.kubelet.admit(pod("a", container(cores=5, blocks=1), init=init))).uid
         await node.kubelet.wait_running(uid)
         before = node.kubelet.devices_of(uid, "main")
-        await node.kubelet.reboot()
+        await node.kubelet.reboot(after=(CORE, MEMORY))
         await node.register()
         await node.kubelet.wait_running(uid, starts=2)
         assert node.kubelet.devices_of(uid, "main") == before
