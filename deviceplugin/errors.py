@@ -18,7 +18,7 @@
     │   ├── KubeConflictError
     │   └── KubeGoneError
     ├── RuntimeApiError    the container runtime refuses or does not answer
-    └── GuestError         what a container sees could not be written
+    └── ContainerError         what a container sees could not be written
 
 A message is user interface: kubelet pastes it into the pod's status. It is one sentence that says what was asked, what
 is free or found, and what to do; it never holds a traceback. `status` names the gRPC code that an edge answers with,
@@ -142,7 +142,7 @@ class RuntimeApiError(VcudaError):
     status = "UNAVAILABLE"
 
 
-class GuestError(VcudaError):
+class ContainerError(VcudaError):
     """A file or directory that the container mounts could not be written."""
 
     status = "UNAVAILABLE"

@@ -73,7 +73,7 @@ class Container(Environment):
     def counters(self) -> region.Counters:
         return region.read(self.base / "state/region", grant=self.grant, devices=1).counters[0]
 
-    def slots(self) -> tuple[region.Slot, ...]:
+    def slots(self) -> tuple[region.ProcessSlot, ...]:
         return tuple(s for s in region.read(self.base / "state/region", grant=self.grant, devices=1).slots if s.pid)
 
 

@@ -3,7 +3,7 @@
 In: the ledger, the driver's samples, the containers' regions and processes. Out: `uses` for the views; events and log
 lines about breaches that last; fresh PIDs for clients of the lineage. A share whose GPU nobody uses is looked at now
 and then only, so an idle node costs nothing; nothing waits for the container runtime, which may hang.
-Not here: what the numbers mean (`container.metering`, `container.limit_monitor`).
+Not here: what the numbers mean (`container.tracker`, `container.limit_monitor`).
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from deviceplugin.container.containers import ContainerFinder, Place
 from deviceplugin.container.limits_file import soft_limit
 from deviceplugin.container.processes import Members, ProcessTable
 from deviceplugin.container.shared_state import SharedState
-from deviceplugin.container.tracker import Held, Look, Tracker
+from deviceplugin.container.tracker import HeldGpu, ShareReport, Tracker
 from deviceplugin.errors import VcudaError
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger
@@ -46,7 +46,7 @@ class _Watched:
     place: Place | None = None
     asked_at: float = -_FIND_AGAIN_S
     shown: tuple[int, ...] | None = None
-    look: Look | None = None
+    look: ShareReport | None = None
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ class ContainerWatch:
             self._took(grant, watched, look, now=now)
 
     async def register(self, grant_id: GrantId, name: str) -> None:
-        """A process with the lineage's client asks for its files; raises GuestError."""
+        """A process with the lineage's client asks for its files; raises ContainerError."""
         grant = self.ledger.get(grant_id)
         if grant is None:
             return
@@ -127,7 +127,7 @@ class ContainerWatch:
             or self._turn % _IDLE_TURNS == 0
         )
 
-    def _look_at(self, jobs: Sequence[tuple[Grant, _Watched, OnGpu]]) -> list[tuple[Grant, _Watched, Look]]:
+    def _look_at(self, jobs: Sequence[tuple[Grant, _Watched, OnGpu]]) -> list[tuple[Grant, _Watched, ShareReport]]:
         inventory = self.inventory()
         if inventory is None:
             return []
@@ -135,14 +135,14 @@ class ContainerWatch:
             (
                 grant,
                 watched,
-                watched.tracker.look(
+                watched.tracker.read(
                     _held(grant, inventory), on_gpu, place=watched.place, needs_members=watched.shown is not None
                 ),
             )
             for grant, watched, on_gpu in jobs
         ]
 
-    def _took(self, grant: Grant, watched: _Watched, look: Look, *, now: float) -> None:
+    def _took(self, grant: Grant, watched: _Watched, look: ShareReport, *, now: float) -> None:
         if self._watched.get(grant.id) is not watched:
             return  # the grant ended meanwhile
         self.report.conduct(grant, look.use.overruns, now=now)
@@ -235,13 +235,13 @@ class ContainerWatch:
                 self.report.forget(gone)
 
 
-def _held(grant: Grant, inventory: Inventory) -> list[Held]:
+def _held(grant: Grant, inventory: Inventory) -> list[HeldGpu]:
     found = []
     for share in grant.allocation.shares:
         gpu = inventory.gpu(share.uuid)
         if gpu is not None:
             most = soft_limit(share.cores, grant.soft_cores) or share.cores
-            found.append(Held(gpu, share.blocks * BLOCK_BYTES, most))
+            found.append(HeldGpu(gpu, share.blocks * BLOCK_BYTES, most))
     return found
 
 

@@ -14,11 +14,10 @@ from deviceplugin.container import limits_file
 from deviceplugin.container.cdi import CdiSpecs, ContainerEdits
 from deviceplugin.container.directories import GrantDirectories
 from deviceplugin.container.driver_mirror.mirror import DriverMirror
-from deviceplugin.container.gpu_manager.client import LineageClients
-from deviceplugin.container.gpu_manager.legacy_limits import FILE_NAME, ContainerLimits, encode
+from deviceplugin.container.gpu_manager.client_files import LIMITS_FILE, ClientFiles, ContainerLimits, encode_limits
 from deviceplugin.container.limits_file import DeviceLimits, GrantLimits, soft_limit, successor
 from deviceplugin.container.shared_state import SharedState
-from deviceplugin.errors import GuestError
+from deviceplugin.errors import ContainerError
 from deviceplugin.kubelet.answer import Answer
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.model.gpu import Inventory
@@ -44,7 +43,7 @@ class AgentFiles:
     ) -> None:
         self._directories = directories
         self._shared = shared
-        self._clients = LineageClients(directories)
+        self._clients = ClientFiles(directories)
         self._pending: dict[GrantId, asyncio.TimerHandle] = {}
         self._mirror = mirror
         self._cdi = cdi
@@ -74,7 +73,7 @@ class AgentFiles:
         """At PreStartContainer; nothing of the container runs, so what its processes share begins anew."""
         if _is_share(grant):
             if self._mirror.state.refusal:
-                raise GuestError(self._mirror.state.refusal)
+                raise ContainerError(self._mirror.state.refusal)
             self._cancel(grant)
             self._shared.renew(grant.id, grant.allocation.uuids)
         self._clients.forget(grant.id)
@@ -83,7 +82,7 @@ class AgentFiles:
     def limit(self, grant: Grant) -> bool:
         """Puts the limits in place, also under a running container; False when they were there already."""
         legacy = self._legacy(grant)
-        written = self._directories.write(grant.id, FILE_NAME, legacy)
+        written = self._directories.write(grant.id, LIMITS_FILE, legacy)
         self._clients.limit(grant.id, legacy)
         if not _is_share(grant):
             return written
@@ -113,7 +112,7 @@ class AgentFiles:
         self._pending.pop(grant.id, None)
         try:
             self._shared.prepare(grant.id, grant.allocation.uuids)
-        except GuestError as error:  # PreStartContainer does it again and says so to kubelet
+        except ContainerError as error:  # PreStartContainer does it again and says so to kubelet
             log.warning("shared state not prepared", container=str(grant.allocation.owner), cause=error.message)
 
     def _cancel(self, grant: Grant) -> None:
@@ -142,7 +141,7 @@ class AgentFiles:
             soft_cores=grant.soft_cores,
             driver_version=self._inventory().driver.version,
         )
-        return encode(limits)
+        return encode_limits(limits)
 
     def drop(self, grant: Grant) -> None:
         """Removes what belongs to a grant that is no more."""

@@ -16,9 +16,9 @@ from deviceplugin.config.agent import DriverSettings
 from deviceplugin.config.gpu_manager import VolumeConfig
 from deviceplugin.container.driver_mirror.components import SHARED, WHOLE, Components
 from deviceplugin.container.driver_mirror.elf import Machine
-from deviceplugin.container.driver_mirror.mirror import DriverMirror, Look, MirrorOptions, loaded_version
+from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOptions, MirrorUpdate, loaded_version
 from deviceplugin.container.driver_mirror.plan import SHARED_FLAVOUR, WHOLE_FLAVOUR
-from deviceplugin.errors import GuestError
+from deviceplugin.errors import ContainerError
 from deviceplugin.observe.metrics import AgentMetrics
 
 log = structlog.get_logger("vcuda.agent")
@@ -58,13 +58,13 @@ class Mirroring:
     async def look(self) -> None:
         """Makes the mirror what it should be, as far as that can be done."""
         try:
-            found = await asyncio.to_thread(self._mirror.look)
+            found = await asyncio.to_thread(self._mirror.refresh)
             living = self._living()
             gone = await asyncio.to_thread(self._mirror.collect, living) if living is not None else ()
         except asyncio.CancelledError:
             self._mirror.stop()
             raise
-        except GuestError as error:
+        except ContainerError as error:
             self._complain(error.message)
             return
         except Exception as error:  # what foreign hands put among the driver's files must not end the agent
@@ -77,7 +77,7 @@ class Mirroring:
         if gone:
             log.info("old driver mirrors removed", trees=list(gone))
 
-    def _tell(self, found: Look) -> None:
+    def _tell(self, found: MirrorUpdate) -> None:
         state = found.state
         self._metrics.mirrored(driver=state.driver, missing=state.missing, enforceable=not state.refusal)
         if found.changed:

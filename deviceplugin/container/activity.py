@@ -1,7 +1,7 @@
 """A grant's row in the activity table of one GPU, as the agent makes it: library/abi/activity.h.
 
-In: a grant and its limits. Out: the form to make the row from, and its limits written into it. The rows are for the
-containers, which read each other's; the agent reads none, for what a container was charged stands in its region too.
+In: a grant and its limits. Out: the form to make the row from, and its limits written into it. Containers
+read each other's rows; the agent reads none, because the region has what a container was charged too.
 """
 
 import os
@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 
 from deviceplugin.container.shared_file import Form, opened
-from deviceplugin.errors import GuestError
+from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.grant import GrantId
 
 SUFFIX = ".activity"
@@ -32,21 +32,21 @@ def form(grant: GrantId) -> Form:
     return Form(head, SIZE, HEADER_SIZE + SLOT_SIZE * RESERVED_SLOTS)
 
 
-def tell_limits(path: Path, *, cores: int, soft_cores: int) -> None:
-    """In a file of the agent's own: what a row says of them its container may have written. Raises GuestError."""
+def write_limits_file(path: Path, *, cores: int, soft_cores: int) -> None:
+    """Into a file that only the agent writes: a container may have changed its row. Raises ContainerError."""
     fresh = path.with_name(f"{path.name}.new")
     try:
         fresh.write_bytes(LIMITS.pack(cores, soft_cores))
-        fresh.chmod(0o644)  # whatever the agent's umask
+        fresh.chmod(0o644)  # independent of the agent's umask
         fresh.replace(path)
     except OSError as error:
-        raise GuestError(f"limits {path} could not be written: {error.strerror}; check the disk") from error
+        raise ContainerError(f"limits {path} could not be written: {error.strerror}; check the disk") from error
 
 
-def write_limits(path: Path, *, cores: int, soft_cores: int) -> None:
-    """So that neighbours know the limit before the container's first process has said so. Raises GuestError."""
+def write_row_limits(path: Path, *, cores: int, soft_cores: int) -> None:
+    """So that neighbours know the limit before the container's first process has written it. Raises ContainerError."""
     try:
         with opened(path, writable=True) as fd:
             os.pwrite(fd, LIMITS.pack(cores, soft_cores), LIMITS_AT)
     except OSError as error:
-        raise GuestError(f"activity row {path} could not be written: {error.strerror}; check the disk") from error
+        raise ContainerError(f"activity row {path} could not be written: {error.strerror}; check the disk") from error

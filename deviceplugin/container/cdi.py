@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from deviceplugin.errors import GuestError
+from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.mount import Mount
 
@@ -35,9 +35,6 @@ class CdiSpecs:
         self._kept = kept
         self._kind = f"{domain}/vcuda"
 
-    def device_name(self, grant: GrantId) -> str:
-        return f"{self._kind}={grant}"
-
     def write(self, grant: GrantId, edits: ContainerEdits) -> None:
         spec = {
             "cdiVersion": "0.6.0",
@@ -49,7 +46,7 @@ class CdiSpecs:
             _put(directory / f"{_PREFIX}{grant}{_SUFFIX}", text)
 
     def restore(self) -> None:
-        """Puts back what a reboot has taken."""
+        """Puts back the specs that a reboot removed."""
         for path in self._kept.glob(f"{_PREFIX}g-*{_SUFFIX}"):
             if not (self._directory / path.name).exists():
                 _put(self._directory / path.name, path.read_text())
@@ -72,7 +69,7 @@ def _put(path: Path, text: str) -> None:
         fresh.write_text(text)
         fresh.replace(path)
     except OSError as error:
-        raise GuestError(f"CDI file {path} could not be written: {error.strerror}; check --cdi-dir") from error
+        raise ContainerError(f"CDI file {path} could not be written: {error.strerror}; check --cdi-dir") from error
 
 
 def _edits(edits: ContainerEdits) -> dict[str, object]:

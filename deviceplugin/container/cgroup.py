@@ -1,12 +1,12 @@
 """Control groups by their names: which container a process is in, and where a container's group lies. Pure.
 
-In: the bytes of /proc/PID/cgroup; a pod's UID and a container's id. Out: frozen values. Kubelet's names (research 4.2):
+In: the bytes of /proc/PID/cgroup; a pod's UID and a container's id. Out: frozen values. Kubelet's names:
 
     cgroupfs   kubepods/[burstable|besteffort]/pod<UID>/<id>                              cri-o: crio-<id>
     systemd    kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<UID with _>.slice/<runtime>-<id>.scope
 
-below any root (kind, --cgroup-root), in one hierarchy (v2) or many (v1). A container may make groups of its own below
-its own and call them what it likes, so the outermost pod in a path counts. Whatever the bytes are, nothing raises.
+below any root (kind, --cgroup-root), in one hierarchy (v2) or many (v1). A container may make groups below its own
+and name them freely, so the outermost pod in a path counts. No input makes these functions raise.
 """
 
 import enum
@@ -29,10 +29,6 @@ class Membership:
 
     controllers: tuple[str, ...]
     path: str
-
-    @property
-    def is_unified(self) -> bool:
-        return not self.controllers
 
 
 @dataclass(frozen=True, slots=True)

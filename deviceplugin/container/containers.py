@@ -24,9 +24,7 @@ _LEAVE_ALONE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A running container, or without an id the certainty that none runs. Without a `group` its processes are looked
-    for one by one.
-    """
+    """A running container; an empty id says for certain that none runs. Without a `group`, /proc is searched."""
 
     pod: PodUid
     container_id: str
@@ -34,7 +32,7 @@ class Place:
 
 
 class ContainerFinder:
-    """`id_in_status` tells the container's id as the pod's status has it, empty where it does not say."""
+    """`id_in_status` gives the container's id from the pod's status, empty where it has none."""
 
     def __init__(
         self,
@@ -52,7 +50,7 @@ class ContainerFinder:
         self._asks_again_at = 0.0
 
     async def find(self, owner: OwnerKey) -> Place | None:
-        """None where nobody says anything of the container."""
+        """None where neither the runtime nor the pod's status knows the container."""
         pod, name = owner
         told = await self._ask_runtime(pod, name)
         if told is not None and not told[0]:
@@ -78,7 +76,7 @@ class ContainerFinder:
             result = (found[0], await self._runtime.pid(found[0])) if found else ("", None)
         except RuntimeApiError as error:
             if error.message != self._complaint:
-                log.warning("containers are looked for without the runtime", cause=error.message)
+                log.warning("runtime_unavailable", error=error.message)
             self._complaint, self._asks_again_at = error.message, time.monotonic() + _LEAVE_ALONE_S
             return None
         self._complaint = ""

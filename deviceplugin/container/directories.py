@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from deviceplugin.errors import GuestError
+from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.grant import GrantId
 
 _PREFIX = "g-"
@@ -35,7 +35,9 @@ class GrantDirectories:
         except FileExistsError:
             pass
         except OSError as error:
-            raise GuestError(f"grant directory {path} could not be made: {error.strerror}; check the disk") from error
+            raise ContainerError(
+                f"grant directory {path} could not be made: {error.strerror}; check the disk"
+            ) from error
         return path
 
     def write(self, grant: GrantId, name: str, data: bytes, *, below: str = "") -> bool:
@@ -52,7 +54,9 @@ class GrantDirectories:
                 target.parent.mkdir(mode=0o755, exist_ok=True)
             _put(target, data)
         except OSError as error:
-            raise GuestError(f"limits file {target} could not be written: {error.strerror}; check the disk") from error
+            raise ContainerError(
+                f"limits file {target} could not be written: {error.strerror}; check the disk"
+            ) from error
         return True
 
     def read(self, grant: GrantId, name: str) -> bytes | None:
@@ -66,7 +70,7 @@ class GrantDirectories:
         shutil.rmtree(self.path(grant), ignore_errors=True)
 
     def remove_all_but(self, keep: Collection[GrantId]) -> tuple[GrantId, ...]:
-        """Removes the directories of grants that are no more; other files under the base are not ours and stay."""
+        """Removes the directories of grants that have ended; other files under the base stay."""
         gone: list[GrantId] = []
         with contextlib.suppress(OSError):
             for entry in os.scandir(self._base):

@@ -2,7 +2,8 @@
 
 In: what a grant may use. Out: the bytes that library/abi/limits.h describes, and back. The header of the C side is the
 contract: a test compiles it and compares every offset. The file is replaced by rename and never changed in place, so
-`generation` is how a reader tells one version from the next. Not here: the lineage's `vcuda.config` (`legacy_limits`).
+`generation` is how a reader tells one version from the next. Not here: gpu-manager's `vcuda.config`
+(`gpu_manager.client_files`).
 """
 
 import struct
@@ -108,9 +109,9 @@ def checksum_of(data: bytes) -> int:
     return value
 
 
-def soft_limit(cores: int, wished: int) -> int:
-    """What `soft_cores` says for a wish of the pod: one that is no more than the hard share lends nothing."""
-    soft = min(wished, CORES_PER_GPU)
+def soft_limit(cores: int, requested: int) -> int:
+    """The `soft_cores` of a limit that the pod asks for; 0 where it is not above the hard share."""
+    soft = min(requested, CORES_PER_GPU)
     return soft if soft > cores else 0
 
 

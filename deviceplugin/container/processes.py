@@ -1,4 +1,4 @@
-"""Processes of containers, as the kernel tells of them: /proc and the control groups' file systems.
+"""Processes of containers, from the kernel: /proc and the control groups' file systems.
 
 In: PIDs as this process sees them (the agent runs in the host's pid namespace); a container's pod and id. Out: frozen
 facts, or None for what cannot be read: a process may end between any two lines. Nothing is cached and nothing raises.
@@ -28,7 +28,7 @@ _MOST_PIDS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process for good: `inner` is its PID in its own pid namespace, of which `namespace` is the inode."""
+    """Identifies one process: `inner` is its PID in its own pid namespace, `namespace` the inode of that namespace."""
 
     pid: int
     inner: int
@@ -75,7 +75,7 @@ class ProcessTable:
             return None
 
     def members(self, pod: PodUid, container_id: str) -> Members:
-        """By looking at every process; only for where the container's group cannot be found."""
+        """Reads every process; only for a container whose group cannot be found."""
         found = []
         for pid in self._all():
             group = self.container_of(pid)
@@ -117,12 +117,12 @@ class CgroupTree:
         return self._existing((group.path,))
 
     def find(self, pod: PodUid, container_id: str) -> Path | None:
-        """Of a container that nothing but its names is known of."""
+        """Of a container whose names alone are known."""
         paths = paths_of(pod, container_id, self._naming)
         return self._existing([f"{root}{path}" for root in dict.fromkeys((self._kubelet_root, "")) for path in paths])
 
     def members(self, directory: Path) -> Members | None:
-        """Sorted; None where the group is no more, and with it every process that was in it."""
+        """Sorted; None where the group has gone, and with it every process in it."""
         if not _is_directory(directory):
             return None
         found: set[int] = set()

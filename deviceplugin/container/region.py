@@ -1,8 +1,8 @@
 """The region of a container, as the agent makes and reads it: library/abi/region.h.
 
 In: a grant; the file as the container left it. Out: a form to make it from, and frozen numbers. The container may write
-anything there: a word counts only within its bounds, sizes and positions are ours and not the file's, and it is read
-with pread, because a mapping would fault where the container has cut the file. Not here: whether a process lives.
+anything there: a word counts only within its bounds, sizes and positions are constants and not the file's, and it is
+read with pread, because a mapping would fault where the container has cut the file. Not here: whether a process lives.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ _UNKNOWN = (1 << 64) - 1
 _HIGH = struct.Struct("<I")
 _FLOCK = struct.Struct("@hhqqi4x")  # struct flock
 MOST = 1 << 60
-"""No byte count and no sum of nanoseconds of a node's life reaches this; a word above it says nothing."""
+"""No byte count and no sum of nanoseconds of a node's life reaches this; a word above it is implausible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class ProcessSlot:
     """One process by its own pid namespace's number; `uses` has an entry for each GPU of the grant.
 
-    `is_clearing`: the process of this `pid` clears what a dead one left here. `start_time` None: not told.
+    `is_clearing`: the process of this `pid` clears what a dead one left here. `start_time` None: unknown.
     """
 
     index: int
@@ -85,7 +85,7 @@ class Region:
     """One reading. `implausible`: how many words were out of bounds and count as 0."""
 
     counters: tuple[Counters, ...]
-    slots: tuple[Slot, ...]
+    slots: tuple[ProcessSlot, ...]
     implausible: int = 0
 
 
@@ -95,7 +95,7 @@ def form(grant: GrantId) -> Form:
 
 
 def read(path: Path, *, grant: GrantId, devices: int) -> Region:
-    """The region as it is now, for so many GPUs; ParseError where it is none of this grant's."""
+    """The region as it is now, for so many GPUs; ParseError where it is not this grant's."""
     try:
         with opened(path) as fd:
             return parse(_read_used(fd), grant=grant, devices=devices)
@@ -103,12 +103,12 @@ def read(path: Path, *, grant: GrantId, devices: int) -> Region:
         raise ParseError(f"region {path} cannot be read: {error.strerror}") from None
 
 
-def clear(path: Path, slot: Slot) -> None:
-    """Frees a slot of which nobody can be in the way, its `pid` last: from then on it may be claimed.
+def clear(path: Path, slot: ProcessSlot) -> None:
+    """Frees a slot, its `pid` last: from then on it may be claimed.
 
     Only for a slot whose pid namespace has no process any more: within a namespace the library does it itself, and
-    Python has no compare-and-swap to win against it. Not where somebody holds the slot's lock: it was claimed anew, or
-    is being cleared.
+    Python has no compare-and-swap against it. Not where a process holds the slot's lock: it was claimed again, or is
+    being cleared.
     """
     at = SLOTS_AT + SLOT_SIZE * slot.index
     with contextlib.suppress(OSError), opened(path, writable=True) as fd:
@@ -118,7 +118,7 @@ def clear(path: Path, slot: Slot) -> None:
 
 
 def _lock(fd: int, at: int) -> bool:
-    """Until `fd` is closed; False where somebody else has it. A file system without locks does not keep us."""
+    """Until `fd` is closed; False where another process has it. A file system without locks counts as locked."""
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0))
     except (BlockingIOError, PermissionError):
@@ -129,7 +129,7 @@ def _lock(fd: int, at: int) -> bool:
 
 
 def parse(data: bytes, *, grant: GrantId, devices: int) -> Region:
-    """From the file's bytes, of which everything behind the last used slot may be missing."""
+    """From the file's bytes; everything behind the last used slot may be missing."""
     if len(data) < SLOTS_AT or not data.startswith(form(grant).head):
         raise ParseError(f"region of {grant} has {len(data)} bytes or another beginning; the container changed it")
     devices = min(devices, MAX_DEVICES)
@@ -168,7 +168,7 @@ def _counters(data: bytes, index: int, words: _Words) -> Counters:
     return Counters(*map(words.bounded, found))
 
 
-def _slot(data: bytes, index: int, devices: int, words: _Words) -> Slot | None:
+def _slot(data: bytes, index: int, devices: int, words: _Words) -> ProcessSlot | None:
     at = SLOTS_AT + SLOT_SIZE * index
     pid, _, start_time, namespace, _ = SLOT.unpack_from(data, at)
     if not pid:
@@ -177,4 +177,4 @@ def _slot(data: bytes, index: int, devices: int, words: _Words) -> Slot | None:
         Use(*map(words.bounded, USE.unpack_from(data, at + SLOT.size + USE.size * device))) for device in range(devices)
     )
     told = None if start_time in (0, _UNKNOWN) else start_time
-    return Slot(index, pid & ~CLEARING, told, namespace, uses, bool(pid & CLEARING))
+    return ProcessSlot(index, pid & ~CLEARING, told, namespace, uses, bool(pid & CLEARING))

@@ -1,7 +1,7 @@
 """The container runtime, asked over its CRI socket: which containers of a pod run, and the first process of one.
 
 In: the socket (containerd, cri-o, cri-dockerd). Out: frozen facts, or RuntimeApiError with one sentence. The PID comes
-from the verbose status, which is no fixed part of the API: where a runtime does not tell it, it is None.
+from the verbose status, which the API does not define: it is None for a runtime that does not give it.
 """
 
 from collections.abc import Awaitable, Callable
@@ -88,9 +88,9 @@ class ContainerRuntime:
                 f"the container runtime at {self._socket} answered {error.code().name.lower()}: "
                 f"{(error.details() or 'no reason')[:200]}; check --container-runtime-endpoint"
             ) from None
-        if answer is None:  # what grpc makes of bytes that are no such message
+        if answer is None:  # grpc returns this for bytes that are not this message
             raise RuntimeApiError(
-                f"the container runtime at {self._socket} answered what is no answer of CRI v1; "
+                f"the container runtime at {self._socket} gave an answer that is not CRI v1; "
                 "check --container-runtime-endpoint"
             )
         return answer

@@ -2,8 +2,8 @@
 
 In: a path, the first bytes, a size. Out: the file, complete before it has its name. It is made with its final size and
 never cut, so that no mapping of it can fault; the part that is used first is reserved on the disk, because touching a
-hole of a mapped file on a full disk is a SIGBUS for the application. Whoever may write it may write anything: nothing
-here believes what it says.
+hole of a mapped file on a full disk is a SIGBUS for the application. A container may write anything into it:
+nothing here trusts its contents.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from deviceplugin.errors import GuestError
+from deviceplugin.errors import ContainerError
 
 MODE = 0o666
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -32,7 +32,7 @@ class Form(NamedTuple):
 
 
 def make(path: Path, form: Form) -> None:
-    """Puts a fresh one in place, whatever was there; who maps the old one keeps that. Raises GuestError."""
+    """Puts a fresh file in place; a process that maps the old one keeps that. Raises ContainerError."""
     fresh = path.with_name(f".{path.name}.new")
     try:
         fresh.unlink(missing_ok=True)
@@ -46,7 +46,7 @@ def make(path: Path, form: Form) -> None:
             os.close(fd)
         fresh.replace(path)
     except OSError as error:
-        raise GuestError(f"shared file {path} could not be made: {error.strerror}; check the disk") from error
+        raise ContainerError(f"shared file {path} could not be made: {error.strerror}; check the disk") from error
 
 
 def is_whole(path: Path, form: Form) -> bool:
@@ -59,7 +59,7 @@ def is_whole(path: Path, form: Form) -> bool:
 
 
 def is_unused(path: Path, form: Form) -> bool:
-    """Whether it is whole and nobody has claimed a slot; the number of used slots follows the head."""
+    """Whether it is whole and no slot is claimed; the number of used slots follows the head."""
     try:
         with opened(path) as fd:
             return _fits(fd, form) and os.pread(fd, len(form.head) + 4, 0) == form.head + bytes(4)
@@ -68,14 +68,14 @@ def is_unused(path: Path, form: Form) -> bool:
 
 
 def wipe(path: Path, form: Form) -> None:
-    """Makes it as new without giving it another inode: neighbours map it. Holes stay holes. Raises GuestError."""
+    """Makes it as new without giving it another inode: neighbours map it. Holes stay holes. Raises ContainerError."""
     try:
         with opened(path, writable=True) as fd:
             for start, end in _data_of(fd, form.size):
                 for at in range(max(start, len(form.head)), end, len(_ZEROS)):
                     os.pwrite(fd, _ZEROS[: min(len(_ZEROS), end - at)], at)
     except OSError as error:
-        raise GuestError(f"shared file {path} could not be wiped: {error.strerror}; check the disk") from error
+        raise ContainerError(f"shared file {path} could not be wiped: {error.strerror}; check the disk") from error
 
 
 def restore_size(path: Path, form: Form) -> bool:
@@ -92,7 +92,7 @@ def restore_size(path: Path, form: Form) -> bool:
 
 @contextlib.contextmanager
 def opened(path: Path, *, writable: bool = False) -> Iterator[int]:
-    """A descriptor; neither a link nor a pipe that somebody put there makes it wait or stray. Raises OSError."""
+    """A descriptor; a link or a pipe in its place neither blocks it nor leads it elsewhere. Raises OSError."""
     fd = os.open(path, _WRITE if writable else _READ)
     try:
         yield fd

@@ -7,9 +7,9 @@
     <base>/<grant>/gpus/<uuid>/                where that directory is mounted: /etc/vcuda itself is read-only
 
 In: grants that share a GPU, and the GPU's UUID. Out: these files, complete before Allocate answers, because the runtime
-refuses a mount without a source; as new at each start of the container; gone with the grant. Invariant: a row keeps
-its inode as long as its version stays, because neighbours have it mapped; a file that is not as it should be is made
-anew only where its container does not run. Files are mounted one by one, not their directory: root in a container
+refuses a mount without a source; empty at each start of the container; gone with the grant. Invariant: a row keeps
+its inode as long as its version stays, because neighbours have it mapped; a file that is corrupted is made again only
+while its container does not run. Files are mounted one by one, not their directory: root in a container
 ignores a directory's mode, and could put files of its own on the node's disk.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from deviceplugin.container import activity, region, shared_file
-from deviceplugin.errors import GuestError
+from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
 
@@ -44,11 +44,11 @@ class SharedState:
     def row(self, grant: GrantId, uuid: GpuUuid) -> Path:
         return self._base / GPUS / uuid / grant
 
-    def told(self, grant: GrantId, uuid: GpuUuid) -> Path:
+    def shown_limits(self, grant: GrantId, uuid: GpuUuid) -> Path:
         return self._base / GPUS / uuid / f".{grant}"
 
     def prepare(self, grant: GrantId, uuids: Collection[GpuUuid]) -> None:
-        """Everything exists; what is there and whole stays as it is. Raises GuestError."""
+        """Everything exists; what is there and whole stays as it is. Raises ContainerError."""
         self._make_directories(grant, uuids)
         if not shared_file.is_whole(self.region(grant), region.form(grant)):
             shared_file.make(self.region(grant), region.form(grant))
@@ -58,39 +58,39 @@ class SharedState:
             self._publish(grant, uuid)
 
     def renew(self, grant: GrantId, uuids: Collection[GpuUuid]) -> None:
-        """Before a start of the container, when nothing of it runs: as new. Raises GuestError."""
+        """Before a start of the container, when nothing of it runs: as new. Raises ContainerError."""
         own, rows = self.region(grant), [self.own_row(grant, uuid) for uuid in uuids]
         if not all(shared_file.is_unused(path, activity.form(grant)) for path in rows):
             self.prepare(grant, uuids)
             for path in rows:
                 shared_file.wipe(path, activity.form(grant))
         if not shared_file.is_unused(own, region.form(grant)):
-            # Another inode: a process of the life before that is still dying writes into the old one.
+            # Another inode: a process of the previous run that is still ending writes into the old one.
             self.prepare(grant, uuids)
             shared_file.make(own, region.form(grant))
         for uuid in uuids:
             self._publish(grant, uuid)
 
     def show_limits(self, grant: GrantId, uuid: GpuUuid, *, cores: int, soft_cores: int) -> None:
-        """A container of before this file was made has none, and nobody looks for it."""
+        """A container from before this version has no such file, and nothing reads it."""
         if self.own_row(grant, uuid).exists():
-            activity.tell_limits(self.told(grant, uuid), cores=cores, soft_cores=soft_cores)
-            activity.write_limits(self.own_row(grant, uuid), cores=cores, soft_cores=soft_cores)
+            activity.write_limits_file(self.shown_limits(grant, uuid), cores=cores, soft_cores=soft_cores)
+            activity.write_row_limits(self.own_row(grant, uuid), cores=cores, soft_cores=soft_cores)
 
     def booted(self, boot_id: str) -> None:
-        """After a reboot every row is as new: the node's clock began again, and old times would lie in the future."""
+        """After a reboot every row is wiped: the node's clock began again, and old times would lie in the future."""
         mark = self._base / GPUS / _BOOT
         with contextlib.suppress(OSError):
             if not boot_id or mark.read_bytes() == boot_id.encode():
                 return
         for path in self._base.glob(f"{GPUS}/*/g-*"):
-            with contextlib.suppress(GuestError):
+            with contextlib.suppress(ContainerError):
                 shared_file.wipe(path, activity.form(GrantId(path.name)))
         try:
             mark.parent.mkdir(parents=True, exist_ok=True)
             mark.write_text(boot_id)
         except OSError as error:
-            raise GuestError(f"{mark} could not be written: {error.strerror}; check the disk") from error
+            raise ContainerError(f"{mark} could not be written: {error.strerror}; check the disk") from error
 
     def remove(self, grant: GrantId) -> None:
         """The grant's files; GPUs without any row lose their directory."""
@@ -104,7 +104,7 @@ class SharedState:
                 row.parent.rmdir()
 
     def remove_all_but(self, keep: Collection[GrantId]) -> None:
-        """Rows of grants that are no more, and GPUs' directories that nobody needs."""
+        """Removes rows of grants that have ended, and empty directories of GPUs."""
         for pattern in (f"{GPUS}/*/g-*", f"{GPUS}/*/.g-*"):
             for path in self._base.glob(pattern):
                 if path.name.removeprefix(".") not in keep:
@@ -130,7 +130,7 @@ class SharedState:
             except FileExistsError:
                 pass
             except OSError as error:
-                raise GuestError(
+                raise ContainerError(
                     f"state directory {directory} could not be made: {error.strerror}; check the disk"
                 ) from error
 
@@ -144,7 +144,9 @@ class SharedState:
             os.link(own, fresh)
             fresh.replace(public)
         except OSError as error:
-            raise GuestError(f"activity row {public} could not be made: {error.strerror}; check the disk") from error
+            raise ContainerError(
+                f"activity row {public} could not be made: {error.strerror}; check the disk"
+            ) from error
 
 
 def _is_same(own: Path, public: Path) -> bool:

@@ -1,31 +1,37 @@
 """One share, watched: what its container uses and whether it keeps to its limits.
 
-In: at each look the grant's GPUs and limits, what the driver shows of the container's processes on them, and the
-container's place where it is known. Out: `Look`. Runs in a thread, for files may be slow; one look at a time. A process
-counts as dead only for sure: the container's list is complete, was read after the region, and does not have it. Then it
-counts no more, and its slot is freed where no process of its pid namespace is left that could do so.
+In: at each reading the grant's GPUs and limits, what the driver shows of the container's processes on them, and the
+container's place where it is known. Out: `ShareReport`. Runs in a thread, because files may be slow; one reading at a
+time. A process counts as dead only for certain: the container's list is complete, was read after the region, and does
+not have it. Then it counts no more, and its slot is freed where no process of its pid namespace is left to free it.
+
+`uses` is pure. A container can write anything into its region, so no number leaves here that the GPU could not have:
+memory ends at the GPU's own size, time at the time that has passed.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from deviceplugin.container import activity, metering, region, shared_file
+from deviceplugin.container import activity, region, shared_file
 from deviceplugin.container.containers import ContainerFinder, Place
-from deviceplugin.container.limit_monitor import Conduct, Observed
-from deviceplugin.container.metering import Reading
+from deviceplugin.container.limit_monitor import GpuReading, LimitMonitor
 from deviceplugin.container.processes import Members, ProcessIdentity, ProcessTable
-from deviceplugin.container.region import Region, Slot
+from deviceplugin.container.region import Counters, ProcessSlot, Region
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.errors import ParseError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import Gpu, GpuProcess, GpuUuid
+from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.model.usage import ContainerUse, GpuUse, Overrun
+
+_NS = 1e9
+_IN_FORCE_UNIT = 1000  # effective_cores is in thousandths of a percent
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """One GPU of the grant as it is limited now; `cores` is the most that the container may use, borrowed included."""
+class HeldGpu:
+    """One GPU of the grant with its present limits; `cores` includes what the container may borrow."""
 
     gpu: Gpu
     memory_bytes: int
@@ -33,12 +39,20 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ShareReport:
     """`members`: the container's processes, None where they are not known or it is gone. `wants_place`: find it."""
 
     use: ContainerUse
     members: Members | None
     wants_place: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A region at one moment of the monotonic clock, in seconds."""
+
+    region: Region
+    at: float
 
 
 @dataclass(slots=True)
@@ -50,34 +64,36 @@ class Tracker:
     shared: SharedState
     table: ProcessTable
     finder: ContainerFinder
-    conduct: Conduct = field(default_factory=Conduct)
+    monitor: LimitMonitor = field(default_factory=LimitMonitor)
     _before: Reading | None = None
     _known: dict[int, ProcessIdentity] = field(default_factory=dict)
 
-    def look(
+    def read(
         self,
-        held: Sequence[Held],
+        held: Sequence[HeldGpu],
         on_gpu: Mapping[GpuUuid, Sequence[GpuProcess]],
         *,
         place: Place | None,
         needs_members: bool = False,
-    ) -> Look:
+    ) -> ShareReport:
         """`on_gpu`: the container's processes as the driver shows them."""
-        found, spoilt = self._read(held)
+        found, corrupted = self._region(held)
         is_used = bool(found.slots or needs_members or any(on_gpu.values()))
         members = self.finder.members(place) if place is not None and is_used else None
         is_lost = place is not None and is_used and members is None
         living = self._living(found, members, is_lost=is_lost)
         now = Reading(found, time.monotonic())
-        uses = metering.uses(now, self._before, gpus=[each.gpu for each in held], living=living)
+        gpu_uses = uses(now, self._before, gpus=[each.gpu for each in held], living=living)
         self._before = now
-        strangers = self._strangers(on_gpu, found)
-        overruns = self.conduct.look(self._observed(held, on_gpu, living, strangers, spoilt), now=now.at)
-        use = _use(uses, on_gpu, len(living) + len({pid for pids in strangers.values() for pid in pids}), overruns)
-        return Look(use, members, wants_place=is_used and (place is None or is_lost))
+        unmanaged = self._unmanaged_pids(on_gpu, found)
+        overruns = self.monitor.check(self._observed(held, on_gpu, living, unmanaged, corrupted), now=now.at)
+        use = _container_use(
+            gpu_uses, on_gpu, len(living) + len({pid for pids in unmanaged.values() for pid in pids}), overruns
+        )
+        return ShareReport(use, members, wants_place=is_used and (place is None or is_lost))
 
-    def _read(self, held: Sequence[Held]) -> tuple[Region, str]:
-        """The region, and what is wrong with the container's files; they are put right where that harms nobody."""
+    def _region(self, held: Sequence[HeldGpu]) -> tuple[Region, str]:
+        """The region, and what is wrong with the container's files; a file that has grown is cut to its size."""
         path = self.shared.region(self.grant)
         grown = shared_file.restore_size(path, region.form(self.grant))
         for each in held:
@@ -88,10 +104,10 @@ class Tracker:
         except ParseError as error:
             return Region((region.Counters(),) * len(held), ()), error.message
         if grown:
-            return found, "a file was longer than it may be"
+            return found, "a file is longer than allowed"
         return found, f"{found.implausible} numbers are impossible" if found.implausible else ""
 
-    def _living(self, found: Region, members: Members | None, *, is_lost: bool) -> tuple[Slot, ...]:
+    def _living(self, found: Region, members: Members | None, *, is_lost: bool) -> tuple[ProcessSlot, ...]:
         if is_lost:
             return ()
         if members is None or not members.complete or not found.slots or not self._learn(members, found):
@@ -104,9 +120,9 @@ class Tracker:
         return tuple(slot for slot in found.slots if slot not in dead and not slot.is_clearing)
 
     def _learn(self, members: Members, found: Region) -> bool:
-        """Who the members are. False where the kernel shows one and does not say who it is: this agent lacks a right.
+        """Identifies the members. False where the kernel shows one and does not identify it: this agent lacks a right.
 
-        A PID may be another process's by now; it is looked at again where a slot depends on it.
+        A PID may belong to another process by now, so it is read again where a slot depends on it.
         """
         slots = {(slot.pid_namespace, slot.pid) for slot in found.slots}
         known: dict[int, ProcessIdentity] = {}
@@ -122,54 +138,56 @@ class Tracker:
         self._known = known
         return True
 
-    def _dead(self, found: Region) -> tuple[Slot, ...]:
+    def _dead(self, found: Region) -> tuple[ProcessSlot, ...]:
         born = {(each.namespace, each.inner): each.start_time for each in self._known.values()}
 
-        def is_dead(slot: Slot) -> bool:
+        def is_dead(slot: ProcessSlot) -> bool:
             start = born.get((slot.pid_namespace, slot.pid))
             return start is None or slot.start_time not in (None, start)
 
         return tuple(slot for slot in found.slots if is_dead(slot))
 
-    def _strangers(self, on_gpu: Mapping[GpuUuid, Sequence[GpuProcess]], found: Region) -> dict[GpuUuid, list[int]]:
-        """Processes on a GPU that have no slot; one that ends while it is looked at is none."""
+    def _unmanaged_pids(
+        self, on_gpu: Mapping[GpuUuid, Sequence[GpuProcess]], found: Region
+    ) -> dict[GpuUuid, list[int]]:
+        """Processes on a GPU that have no slot; one that ends meanwhile does not count."""
         slots = {(slot.pid_namespace, slot.pid) for slot in found.slots}
-        strangers: dict[GpuUuid, list[int]] = {}
+        unmanaged: dict[GpuUuid, list[int]] = {}
         for uuid, processes in on_gpu.items():
             for process in processes:
                 known = self._identity(process.pid)
                 if known is not None and (known.namespace, known.inner) not in slots:
-                    strangers.setdefault(uuid, []).append(process.pid)
-        return strangers
+                    unmanaged.setdefault(uuid, []).append(process.pid)
+        return unmanaged
 
     def _identity(self, pid: int) -> ProcessIdentity | None:
         return self._known.get(pid) or self.table.identity(pid)
 
     def _observed(
         self,
-        held: Sequence[Held],
+        held: Sequence[HeldGpu],
         on_gpu: Mapping[GpuUuid, Sequence[GpuProcess]],
-        living: Sequence[Slot],
-        strangers: Mapping[GpuUuid, Sequence[int]],
-        spoilt: str,
-    ) -> tuple[Observed, ...]:
+        living: Sequence[ProcessSlot],
+        unmanaged: Mapping[GpuUuid, Sequence[int]],
+        corrupted: str,
+    ) -> tuple[GpuReading, ...]:
         return tuple(
-            Observed(
+            GpuReading(
                 container=self.container,
                 gpu=each.gpu,
                 limit_bytes=each.memory_bytes,
                 limit_cores=each.cores,
-                accounted_bytes=metering.held_bytes(living, index),
+                accounted_bytes=held_bytes(living, index),
                 seen_bytes=sum(process.memory_bytes for process in on_gpu.get(each.gpu.uuid, ())) or None,
                 seen_percent=float(sum(process.sm_percent for process in on_gpu.get(each.gpu.uuid, ()))),
-                strangers=tuple(strangers.get(each.gpu.uuid, ())),
-                spoilt=spoilt,
+                unmanaged=tuple(unmanaged.get(each.gpu.uuid, ())),
+                corrupted=corrupted,
             )
             for index, each in enumerate(held)
         )
 
 
-def _use(
+def _container_use(
     uses: Sequence[GpuUse],
     on_gpu: Mapping[GpuUuid, Sequence[GpuProcess]],
     processes: int,
@@ -177,3 +195,44 @@ def _use(
 ) -> ContainerUse:
     shown = (replace(each, pids=tuple(process.pid for process in on_gpu.get(each.uuid, ()))) for each in uses)
     return ContainerUse(tuple(shown), processes, overruns)
+
+
+def uses(
+    now: Reading, before: Reading | None, *, gpus: Sequence[Gpu | None], living: Collection[ProcessSlot]
+) -> tuple[GpuUse, ...]:
+    """One for each GPU of the grant that is there, in the grant's order."""
+    return tuple(
+        _use(index, gpu, now, before, living)
+        for index, gpu in enumerate(gpus)
+        if gpu is not None and index < len(now.region.counters)
+    )
+
+
+def held_bytes(slots: Collection[ProcessSlot], index: int) -> int:
+    """What these processes hold of the grant's GPU at this position, by the library's own account."""
+    return sum(max(0, slot.uses[index].used) + max(0, slot.uses[index].overhead) for slot in slots)
+
+
+def _use(index: int, gpu: Gpu, now: Reading, before: Reading | None, living: Collection[ProcessSlot]) -> GpuUse:
+    counters = now.region.counters[index]
+    overhead = sum(max(0, slot.uses[index].overhead) for slot in living)
+    return GpuUse(
+        uuid=gpu.uuid,
+        memory_bytes=min(held_bytes(living, index), gpu.memory_bytes),
+        overhead_bytes=min(overhead, gpu.memory_bytes),
+        peak_bytes=min(max(0, counters.peak), gpu.memory_bytes),
+        refusals=max(0, counters.refusals),
+        cores=_cores(counters, now.at, before, index),
+        cores_in_force=min(counters.effective_cores / _IN_FORCE_UNIT, CORES_PER_GPU) or None,
+        gpu_seconds=max(0, counters.charged_ns) / _NS,
+        throttled_seconds=max(0, counters.throttled_ns) / _NS,
+        throttled_launches=max(0, counters.throttled_launches),
+    )
+
+
+def _cores(counters: Counters, at: float, before: Reading | None, index: int) -> float | None:
+    """None for the first reading, and for one that the container's restart lies before."""
+    if before is None or index >= len(before.region.counters) or at <= before.at:
+        return None
+    charged = counters.charged_ns - before.region.counters[index].charged_ns
+    return min(charged / _NS / (at - before.at), 1.0) * CORES_PER_GPU if charged >= 0 else None

@@ -23,7 +23,7 @@ from deviceplugin.placement.choice import Choice
 
 
 class GrantFiles(Protocol):
-    """What a container sees of its grant. Every call is harmless when repeated; the first and last raise GuestError."""
+    """What a container sees of its grant. Every call may be repeated; the first and the last raise ContainerError."""
 
     def prepare(self, grant: Grant, answer: Answer) -> None:
         """Before Allocate answers: everything that the answer names exists."""

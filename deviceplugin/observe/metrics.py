@@ -94,7 +94,7 @@ MIRROR_MISSING = Family(
     ("library",),
 )
 SHARES_ENFORCEABLE = Family(
-    "vcuda_shares_enforceable", "gauge", "1 while shares may start; 0 while nothing would hold them to their size."
+    "vcuda_shares_enforceable", "gauge", "1 while shares may start; 0 while nothing would enforce their limits."
 )
 BUILD = Family("vcuda_build_info", "gauge", "Always 1; the label is the version of vcuda.", ("version",))
 

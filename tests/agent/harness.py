@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.container.gpu_manager.legacy_limits import ContainerLimits, decode
+from deviceplugin.container.gpu_manager.client_files import ContainerLimits
 from deviceplugin.observe.usage import Usage
 from sandbox.agent import AgentFailureError
 from sandbox.apiserver import ApiError
 from sandbox.gpunode import Flags, GpuNode, gpu_node
 from scripts.demonstration import node_checks, node_inspect
+from tests.container.gpu_manager.client_reader import read_limits
 from tests.kubelet.station import Json, pod_json
 
 NAMESPACE = "default"
@@ -181,12 +182,12 @@ def minors(node: GpuNode, uid: str, container: str = "c") -> list[int]:
 
 def limits(node: GpuNode, uid: str, container: str = "c") -> ContainerLimits:
     """As they were when the container started."""
-    return decode(node.kubelet.container_view(uid, container).files[LIMITS])
+    return read_limits(node.kubelet.container_view(uid, container).files[LIMITS])
 
 
 def limits_now(node: GpuNode, uid: str, container: str = "c") -> ContainerLimits:
     """As the running container would read them now."""
-    return decode(node.kubelet.container_view(uid, container).host_path(LIMITS).read_bytes())
+    return read_limits(node.kubelet.container_view(uid, container).host_path(LIMITS).read_bytes())
 
 
 def grant_directories(node: GpuNode) -> set[str]:

@@ -18,7 +18,6 @@ from deviceplugin.container.containers import ContainerFinder
 from deviceplugin.container.directories import GrantDirectories
 from deviceplugin.container.driver_mirror.elf import Machine
 from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOptions
-from deviceplugin.container.gpu_manager import pids_config
 from deviceplugin.container.processes import CgroupTree, ProcessTable
 from deviceplugin.container.runtime import ContainerRuntime
 from deviceplugin.container.shared_state import SharedState
@@ -32,6 +31,7 @@ from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.gpu import GpuProcess, GpuSample, GpuUuid, Inventory
 from deviceplugin.observe.metrics import AgentMetrics
 from sandbox.runtime import FakeRuntime, Manner, RuntimeContainer
+from tests.container.gpu_manager.client_reader import read_pids
 from tests.container.makers import GIB, put_counters, put_slot
 from tests.container.node_tree import NodeTree
 from tests.kubelet.makers import grant, inventory, pod
@@ -231,7 +231,7 @@ async def test_a_runtime_that_talks_nonsense_ends_nothing(short_tmp: Path, conta
         bench.runtime.containers = real
         await bench.watch.register(share.id, IDS["one"])
         top = bench.base / "vm" / share.id / "pids.config"
-        assert pids_config.decode(top.read_bytes()) in ((), (41,)), "a runtime is left alone for a while after nonsense"
+        assert read_pids(top.read_bytes()) in ((), (41,)), "a runtime is left alone for a while after nonsense"
         assert bench.held(share) == GIB
 
 
@@ -240,15 +240,15 @@ async def test_a_client_of_the_lineage_gets_its_processes_and_fresh_ones(bench: 
     bench.start(share, IDS["one"], 42, 41)
     await bench.watch.register(share.id, IDS["one"])
     top, own = (bench.base / "vm" / share.id / below / "pids.config" for below in ("", IDS["one"]))
-    assert pids_config.decode(top.read_bytes()) == pids_config.decode(own.read_bytes()) == (41, 42)
+    assert read_pids(top.read_bytes()) == read_pids(own.read_bytes()) == (41, 42)
     assert (own.parent / "vcuda.config").read_bytes() == (top.parent / "vcuda.config").read_bytes()
 
     bench.node.start(43, bench.group(share, IDS["one"]))
     await bench.turns(1)
-    assert pids_config.decode(own.read_bytes()) == (41, 42, 43)
+    assert read_pids(own.read_bytes()) == (41, 42, 43)
     bench.node.end(42)
     await bench.turns(1)
-    assert pids_config.decode(top.read_bytes()) == (41, 43)
+    assert read_pids(top.read_bytes()) == (41, 43)
 
 
 async def test_a_registration_without_a_runtime_still_gets_its_limits(short_tmp: Path) -> None:

@@ -5,13 +5,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from deviceplugin.container.gpu_manager import pids_config
-from deviceplugin.container.gpu_manager.legacy_limits import decode
 from deviceplugin.wire import registration_pb2 as pb
 from deviceplugin.wire import registration_pb2_grpc as rpc
 from sandbox.gpunode import GpuNode
 from sandbox.runtime import FakeRuntime, RuntimeContainer
 from tests.agent.harness import PATIENCE_S, delete, node_with_agent, run, share, until_held_by
+from tests.container.gpu_manager.client_reader import read_limits, read_pids
 from tests.kubelet.station import pod_json
 
 ID = "a1" * 32
@@ -34,9 +33,9 @@ async def test_a_container_registers_and_reads_its_files_also_at_the_next_agent(
         uid, neighbour = await run(node, share("p", 30, 8), share("q", 20, 4))
         runtime.containers.append(RuntimeContainer(ID, uid, "c"))
         await register(node, uid)
-        limits = decode(seen(node, uid, f"{ID}/vcuda.config").read_bytes())
+        limits = read_limits(seen(node, uid, f"{ID}/vcuda.config").read_bytes())
         assert (limits.pod_uid, limits.cores, limits.memory_bytes) == (uid, 30, 8 << 28)
-        assert pids_config.decode(seen(node, uid, f"{ID}/pids.config").read_bytes()) == ()
+        assert read_pids(seen(node, uid, f"{ID}/pids.config").read_bytes()) == ()
         assert not seen(node, neighbour, "pids.config").exists(), "the socket says whose it is"
 
         await node.agent.kill()

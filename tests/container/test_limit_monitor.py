@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.container.limit_monitor import Conduct, Observed
+from deviceplugin.container.limit_monitor import GpuReading, LimitMonitor
 from deviceplugin.model.gpu import Gpu, GpuUuid
 from deviceplugin.model.usage import Breach, Overrun
 
 MIB, GIB = 1 << 20, 1 << 30
 GPU = Gpu(GpuUuid("GPU-a"), 0, 3, "Test GPU", 16 * GIB)
-GOOD = Observed(
+GOOD = GpuReading(
     container="ml/nb/main",
     gpu=GPU,
     limit_bytes=2 * GIB,
@@ -22,16 +22,16 @@ GOOD = Observed(
 )
 
 
-def watch(conduct: Conduct, *, seconds: int, start: int = 0, **seen: Any) -> tuple[Overrun, ...]:
+def watch(monitor: LimitMonitor, *, seconds: int, start: int = 0, **seen: Any) -> tuple[Overrun, ...]:
     """One look a second; what the last one found."""
     found: tuple[Overrun, ...] = ()
     for second in range(start, start + seconds):
-        found = conduct.look((replace(GOOD, **seen),), now=float(second))
+        found = monitor.check((replace(GOOD, **seen),), now=float(second))
     return found
 
 
 def test_who_keeps_to_his_share_is_left_alone() -> None:
-    assert watch(Conduct(), seconds=300) == ()
+    assert watch(LimitMonitor(), seconds=300) == ()
 
 
 @pytest.mark.parametrize(
@@ -40,29 +40,29 @@ def test_who_keeps_to_his_share_is_left_alone() -> None:
         pytest.param(
             Breach.MEMORY,
             {"seen_bytes": 3 * GIB},
-            "holds 3072 MiB and may hold 2048 MiB, of which vcuda's library knows 1024 MiB; delete the pod",
+            "uses 3072 MiB and its limit is 2048 MiB, but vcuda's library accounts for 1024 MiB only; delete the pod",
             id="memory-beside-the-library",
         ),
         pytest.param(
             Breach.MEMORY,
             {"seen_bytes": 3 * GIB, "accounted_bytes": 3 * GIB},
-            "what the driver itself needs does not fit; give it more memory blocks",
+            "the memory that the driver itself needs does not fit; request more memory blocks",
             id="contexts-larger-than-the-slice",
         ),
         pytest.param(
             Breach.BYPASS,
-            {"strangers": (71, 72)},
+            {"unmanaged": (71, 72)},
             "runs processes without vcuda's library (PIDs on the node: 71, 72); delete the pod",
             id="bypass",
         ),
-        pytest.param(Breach.CORES, {"seen_percent": 90.0}, "keeps it busy for", id="time"),
-        pytest.param(Breach.STATE, {"spoilt": "a file was longer than it may be"}, "a file was longer", id="state"),
+        pytest.param(Breach.CORES, {"seen_percent": 90.0}, "% of the GPU's time and its limit is", id="time"),
+        pytest.param(Breach.STATE, {"corrupted": "a file is longer than allowed"}, "a file is longer", id="state"),
     ],
 )
 def test_what_lasts_is_told_in_one_sentence(breach: Breach, seen: dict[str, Any], words: str) -> None:
-    conduct = Conduct()
-    assert watch(conduct, seconds=10, **seen) == ()
-    (found,) = watch(conduct, seconds=40, start=10, **seen)
+    monitor = LimitMonitor()
+    assert watch(monitor, seconds=10, **seen) == ()
+    (found,) = watch(monitor, seconds=40, start=10, **seen)
     assert (found.breach, found.gpu) == (breach, GPU.uuid)
     assert words in found.sentence
     assert found.sentence.startswith("container ml/nb/main on GPU 3 ")
@@ -70,12 +70,12 @@ def test_what_lasts_is_told_in_one_sentence(breach: Breach, seen: dict[str, Any]
     assert "\n" not in found.sentence
 
 
-@pytest.mark.parametrize("seen", [{"seen_bytes": 3 * GIB}, {"strangers": (71,)}, {"spoilt": "x"}])
+@pytest.mark.parametrize("seen", [{"seen_bytes": 3 * GIB}, {"unmanaged": (71,)}, {"corrupted": "x"}])
 def test_what_is_over_is_forgotten(seen: dict[str, Any]) -> None:
-    conduct = Conduct()
-    assert watch(conduct, seconds=30, **seen)
-    assert watch(conduct, seconds=1, start=30) == ()
-    assert watch(conduct, seconds=9, start=31, **seen) == (), "the patience begins anew"
+    monitor = LimitMonitor()
+    assert watch(monitor, seconds=30, **seen)
+    assert watch(monitor, seconds=1, start=30) == ()
+    assert watch(monitor, seconds=9, start=31, **seen) == (), "the patience begins anew"
 
 
 @pytest.mark.parametrize(
@@ -90,20 +90,20 @@ def test_what_is_over_is_forgotten(seen: dict[str, Any]) -> None:
     ],
 )
 def test_what_is_tolerated(seen: dict[str, Any]) -> None:
-    assert watch(Conduct(), seconds=120, **seen) == ()
+    assert watch(LimitMonitor(), seconds=120, **seen) == ()
 
 
 def test_short_bursts_of_load_are_no_breach() -> None:
-    conduct = Conduct()
+    monitor = LimitMonitor()
     found = [
-        conduct.look((replace(GOOD, seen_percent=100.0 if second % 10 == 0 else 10.0),), now=float(second))
+        monitor.check((replace(GOOD, seen_percent=100.0 if second % 10 == 0 else 10.0),), now=float(second))
         for second in range(300)
     ]
     assert not any(found)
 
 
 def test_each_breach_lasts_by_itself() -> None:
-    conduct = Conduct()
-    watch(conduct, seconds=5, strangers=(71,))
-    found = watch(conduct, seconds=8, start=5, strangers=(71,), seen_bytes=5 * GIB)
+    monitor = LimitMonitor()
+    watch(monitor, seconds=5, unmanaged=(71,))
+    found = watch(monitor, seconds=8, start=5, unmanaged=(71,), seen_bytes=5 * GIB)
     assert [each.breach for each in found] == [Breach.BYPASS]

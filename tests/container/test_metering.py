@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.container.metering import Reading, held_bytes, uses
-from deviceplugin.container.region import MOST, Counters, Region, Slot, Use
+from deviceplugin.container.region import MOST, Counters, ProcessSlot, Region, Use
+from deviceplugin.container.tracker import Reading, held_bytes, uses
 from deviceplugin.model.gpu import Gpu, GpuUuid
 from deviceplugin.model.usage import GpuUse
 
@@ -23,8 +23,8 @@ COUNTERS = Counters(
 )
 
 
-def slot(index: int, *uses_: Use) -> Slot:
-    return Slot(index, 10 + index, 1, 1, uses_)
+def slot(index: int, *uses_: Use) -> ProcessSlot:
+    return ProcessSlot(index, 10 + index, 1, 1, uses_)
 
 
 ONE, TWO = slot(0, Use(used=2 * GIB, pending=GIB, overhead=GIB // 2)), slot(1, Use(used=GIB))
@@ -82,7 +82,9 @@ slots = st.builds(slot, st.integers(0, 9), st.builds(Use, *[words] * 4))
 
 
 @given(counters, counters, st.lists(slots, max_size=5).map(tuple))
-def test_whatever_a_container_writes_its_gpu_could_have(a: Counters, b: Counters, living: tuple[Slot, ...]) -> None:
+def test_whatever_a_container_writes_its_gpu_could_have(
+    a: Counters, b: Counters, living: tuple[ProcessSlot, ...]
+) -> None:
     (use,) = uses(Reading(Region((b,), living), at=2.0), Reading(Region((a,), ()), at=1.0), gpus=[GPU], living=living)
     for amount in (use.memory_bytes, use.overhead_bytes, use.peak_bytes):
         assert amount is not None

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.container import region, shared_file
-from deviceplugin.container.region import Counters, Slot, Use
+from deviceplugin.container.region import Counters, ProcessSlot, Use
 from deviceplugin.errors import ParseError
 from deviceplugin.ledger.grant import GrantId
 from tests.container.makers import GIB, put, put_counters, put_slot
@@ -41,8 +41,8 @@ def test_what_processes_wrote_is_read(made: Path) -> None:
         Counters(peak=3 * GIB, refusals=2, balance_ns=-5, charged_ns=7, throttled_ns=8, effective_cores=20_000),
     )
     assert found.slots == (
-        Slot(0, 1, 77, 4026531836, (Use(used=GIB, overhead=5),)),
-        Slot(2, 9, 1, 1, (Use(used=2 * GIB, pending=4),)),
+        ProcessSlot(0, 1, 77, 4026531836, (Use(used=GIB, overhead=5),)),
+        ProcessSlot(2, 9, 1, 1, (Use(used=2 * GIB, pending=4),)),
     )
 
 

@@ -74,6 +74,6 @@ async def test_without_a_runtime_or_its_protocol_there_is_one_sentence(short_tmp
         with pytest.raises(RuntimeApiError, match="answered unimplemented: unknown service"):
             await runtime.running(UID)
         fake.manner = Manner.BABBLING
-        with pytest.raises(RuntimeApiError, match="answered what is no answer of CRI v1"):
+        with pytest.raises(RuntimeApiError, match="gave an answer that is not CRI v1"):
             await runtime.running(UID)
         await runtime.close()

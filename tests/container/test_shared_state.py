@@ -10,7 +10,7 @@ import pytest
 from deviceplugin.container import activity, region, shared_file
 from deviceplugin.container.directories import GrantDirectories
 from deviceplugin.container.shared_state import SharedState
-from deviceplugin.errors import GuestError
+from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
 from tests.container.makers import put, put_slot
@@ -95,7 +95,7 @@ def test_the_second_call_before_a_start_changes_nothing(shared: SharedState) -> 
         pytest.param(lambda path: path.unlink(), id="lost"),
     ],
 )
-def test_what_was_spoilt_is_made_anew_at_the_next_start(shared: SharedState, harm: object) -> None:
+def test_a_corrupted_file_is_made_again_at_the_next_start(shared: SharedState, harm: object) -> None:
     assert callable(harm)
     shared.prepare(ONE, {GPU})
     harm(shared.region(ONE))
@@ -166,17 +166,17 @@ def test_neighbours_are_told_limits_by_a_file_that_no_container_writes(shared: S
     finally:
         os.umask(before)
     shared.show_limits(ONE, GPU, cores=30, soft_cores=0)
-    told = shared.told(ONE, GPU)
-    assert told.parent == shared.row(ONE, GPU).parent
-    assert told.read_bytes() == b"\x1e\0\0\0\0\0\0\0"
-    assert stat.S_IMODE(told.stat().st_mode) == 0o644
-    assert told.stat().st_nlink == 1
+    shown = shared.shown_limits(ONE, GPU)
+    assert shown.parent == shared.row(ONE, GPU).parent
+    assert shown.read_bytes() == b"\x1e\0\0\0\0\0\0\0"
+    assert stat.S_IMODE(shown.stat().st_mode) == 0o644
+    assert shown.stat().st_nlink == 1
 
 
 def test_limits_that_cannot_be_told_are_one_sentence(shared: SharedState) -> None:
     shared.prepare(ONE, {GPU})
-    shared.told(ONE, GPU).mkdir()
-    with pytest.raises(GuestError, match=r"limits .*\.g-0001 could not be written: Is a directory"):
+    shared.shown_limits(ONE, GPU).mkdir()
+    with pytest.raises(ContainerError, match=r"limits .*\.g-0001 could not be written: Is a directory"):
         shared.show_limits(ONE, GPU, cores=20, soft_cores=60)
 
 
@@ -202,5 +202,5 @@ def test_the_sweep_takes_rows_without_a_grant(shared: SharedState, tmp_path: Pat
 
 def test_a_place_where_nothing_can_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "g-0001").write_text("a file in the way")
-    with pytest.raises(GuestError, match=r"state directory .*g-0001/state could not be made: Not a directory"):
+    with pytest.raises(ContainerError, match=r"state directory .*g-0001/state could not be made: Not a directory"):
         SharedState(tmp_path).prepare(ONE, {GPU})

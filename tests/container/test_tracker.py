@@ -1,4 +1,4 @@
-"""One share watched: living and dead processes, strangers, spoilt files; only what is sure counts as dead."""
+"""One share watched: living, dead and unmanaged processes, corrupted files; only what is certain counts as dead."""
 
 import fcntl
 import os
@@ -10,10 +10,10 @@ import pytest
 
 from deviceplugin.container import region
 from deviceplugin.container.containers import ContainerFinder, Place
-from deviceplugin.container.limit_monitor import Conduct, Rules
+from deviceplugin.container.limit_monitor import LimitMonitor, Tolerance
 from deviceplugin.container.processes import CgroupTree, ProcessTable
 from deviceplugin.container.shared_state import SharedState
-from deviceplugin.container.tracker import Held, Look, Tracker
+from deviceplugin.container.tracker import HeldGpu, ShareReport, Tracker
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.gpu import Gpu, GpuProcess, GpuUuid
@@ -24,7 +24,7 @@ from tests.container.node_tree import NodeTree
 GRANT, UID, ID = GrantId("g-0001"), PodUid("3b0c3f0e-6b8a-4a53-9e0c-2f1d6f7a9b10"), "e3b0c44298fc1c14" * 4
 GROUP = f"/kubepods/pod{UID}/{ID}"
 GPU = Gpu(GpuUuid("GPU-a"), 0, 3, "Test GPU", 16 * GIB)
-HELD = [Held(GPU, 2 * GIB, 20)]
+HELD = [HeldGpu(GPU, 2 * GIB, 20)]
 
 
 class Scene:
@@ -37,7 +37,7 @@ class Scene:
         table, tree = ProcessTable(self.node.proc), CgroupTree(self.node.cgroup)
         finder = ContainerFinder(table, tree, runtime=None, id_in_status=lambda owner: ID)
         self.tracker = Tracker(
-            GRANT, "ml/nb/main", self.shared, table, finder, conduct=Conduct(rules=Rules(patience_s=0))
+            GRANT, "ml/nb/main", self.shared, table, finder, monitor=LimitMonitor(tolerance=Tolerance(patience_s=0))
         )
         self.place = Place(UID, ID, self.node.cgroup / GROUP.lstrip("/"))
         for inner in (1, 2, 3):
@@ -56,9 +56,9 @@ class Scene:
     def region(self) -> Path:
         return self.shared.region(GRANT)
 
-    def look(self, *pids: int, placed: bool = True, memory: int = 0) -> Look:
+    def read(self, *pids: int, placed: bool = True, memory: int = 0) -> ShareReport:
         on_gpu: dict[GpuUuid, Sequence[GpuProcess]] = {GPU.uuid: [GpuProcess(pid, memory) for pid in pids]}
-        return self.tracker.look(HELD, on_gpu if pids else {}, place=self.place if placed else None)
+        return self.tracker.read(HELD, on_gpu if pids else {}, place=self.place if placed else None)
 
     def slots(self) -> list[int]:
         return [slot.pid for slot in region.read(self.region, grant=GRANT, devices=1).slots]
@@ -69,40 +69,40 @@ def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
 
 
-def held(look: Look) -> int | None:
-    (use,) = look.use.gpus
+def held(report: ShareReport) -> int | None:
+    (use,) = report.use.gpus
     return use.memory_bytes
 
 
 def test_living_processes_are_counted(scene: Scene) -> None:
     put_counters(scene.region, charged_ns=5_000_000_000)
-    look = scene.look(101, 102)
-    assert (held(look), look.use.processes, look.use.overruns) == (2 * GIB, 2, ())
-    assert look.use.gpus[0].gpu_seconds == 5.0
-    assert look.use.gpus[0].pids == (101, 102)
-    assert look.members is not None
-    assert look.members.pids == (101, 102, 103)
-    assert not look.wants_place
+    report = scene.read(101, 102)
+    assert (held(report), report.use.processes, report.use.overruns) == (2 * GIB, 2, ())
+    assert report.use.gpus[0].gpu_seconds == 5.0
+    assert report.use.gpus[0].pids == (101, 102)
+    assert report.members is not None
+    assert report.members.pids == (101, 102, 103)
+    assert not report.wants_place
 
 
 def test_a_dead_process_counts_no_more_and_its_slot_is_left_to_its_neighbours(scene: Scene) -> None:
-    scene.look()
+    scene.read()
     scene.node.end(102)
-    look = scene.look()
-    assert (held(look), look.use.processes) == (GIB, 1)
+    report = scene.read()
+    assert (held(report), report.use.processes) == (GIB, 1)
     assert scene.slots() == [1, 2], "a process of that namespace may be clearing it this very moment"
 
 
 def test_a_pid_that_began_anew_is_another_process(scene: Scene) -> None:
-    scene.look()
+    scene.read()
     scene.node.end(102)
     scene.node.start(102, GROUP, inner=2, namespace="c", born=900)
-    assert held(scene.look()) == GIB
+    assert held(scene.read()) == GIB
 
 
 def test_slots_of_a_namespace_without_processes_are_freed(scene: Scene) -> None:
     put_slot(scene.region, 5, pid=8, used=GIB, start_time=3, pid_namespace=scene.node.namespace("gone"))
-    assert held(scene.look()) == 2 * GIB
+    assert held(scene.read()) == 2 * GIB
     assert scene.slots() == [1, 2]
     data = scene.region.read_bytes()
     at = region.SLOTS_AT + region.SLOT_SIZE * 5
@@ -115,67 +115,67 @@ def test_a_slot_that_somebody_claims_or_clears_is_left_alone(scene: Scene) -> No
     with scene.region.open("r+b") as holder:
         lock = struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0)
         fcntl.fcntl(holder, fcntl.F_OFD_SETLK, lock)
-        scene.look()
+        scene.read()
         assert scene.slots() == [1, 2, 8]
-    scene.look()
+    scene.read()
     assert scene.slots() == [1, 2]
 
 
 @pytest.mark.parametrize("start_time", [0, 2**64 - 1])
 def test_a_process_that_is_claiming_or_cannot_tell_its_age_lives(scene: Scene, start_time: int) -> None:
     put_slot(scene.region, 3, pid=3, used=GIB, start_time=start_time, pid_namespace=scene.node.namespace("c"))
-    assert held(scene.look()) == 3 * GIB
+    assert held(scene.read()) == 3 * GIB
 
 
 def test_a_slot_that_is_being_cleared_holds_nothing(scene: Scene) -> None:
     namespace = scene.node.namespace("c")
     put_slot(scene.region, 2, pid=1 | region.CLEARING, used=GIB, start_time=2, pid_namespace=namespace)
-    assert held(scene.look()) == GIB
+    assert held(scene.read()) == GIB
 
 
 def test_nothing_is_dead_while_it_is_not_known_where_the_container_is(scene: Scene) -> None:
     for pid in (101, 102, 103):
         scene.node.end(pid)
-    look = scene.look(placed=False)
-    assert held(look) == 2 * GIB
-    assert look.wants_place
+    report = scene.read(placed=False)
+    assert held(report) == 2 * GIB
+    assert report.wants_place
 
 
 def test_nothing_is_dead_while_processes_are_hidden(scene: Scene) -> None:
     scene.node.end(102)
     procs = scene.node.cgroup / GROUP.lstrip("/") / "cgroup.procs"
     procs.write_text("101\n0\n")
-    assert held(scene.look()) == 2 * GIB
+    assert held(scene.read()) == 2 * GIB
 
 
 def test_nothing_is_dead_while_the_kernel_does_not_say_who_a_process_is(scene: Scene) -> None:
     (scene.node.proc / "102" / "ns" / "pid").unlink()  # as without the right to trace it
-    assert held(scene.look()) == 2 * GIB
+    assert held(scene.read()) == 2 * GIB
     assert scene.slots() == [1, 2]
 
 
 def test_with_the_container_all_of_it_is_gone(scene: Scene) -> None:
     scene.node.remove(GROUP)
-    look = scene.look()
-    assert (held(look), look.use.processes, look.members, look.wants_place) == (0, 0, None, True)
-    assert held(scene.look()) == 0, "and stays so"
+    report = scene.read()
+    assert (held(report), report.use.processes, report.members, report.wants_place) == (0, 0, None, True)
+    assert held(scene.read()) == 0, "and stays so"
 
 
 def test_a_process_without_a_slot_is_a_stranger(scene: Scene) -> None:
-    look = scene.look(101, 103)
-    (breach,) = look.use.overruns
+    report = scene.read(101, 103)
+    (breach,) = report.use.overruns
     assert breach.breach is Breach.BYPASS
     assert "103" in breach.sentence
     assert "101" not in breach.sentence
-    assert look.use.processes == 3
+    assert report.use.processes == 3
     scene.node.end(103)
-    assert scene.look(101, 103).use.overruns == (), "it has ended"
+    assert scene.read(101, 103).use.overruns == (), "it has ended"
 
 
 def test_more_memory_than_the_limit_is_seen_through_the_driver(scene: Scene) -> None:
-    (breach,) = scene.look(101, 102, memory=2 * GIB).use.overruns
+    (breach,) = scene.read(101, 102, memory=2 * GIB).use.overruns
     assert breach.breach is Breach.MEMORY
-    assert "holds 4096 MiB and may hold 2048 MiB, of which vcuda's library knows 2048 MiB" in breach.sentence
+    assert "uses 4096 MiB and its limit is 2048 MiB, but vcuda's library accounts for 2048 MiB only" in breach.sentence
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_more_memory_than_the_limit_is_seen_through_the_driver(scene: Scene) -> 
 def test_a_region_that_was_changed_by_hand_is_told_and_harms_nobody(scene: Scene, harm: object, words: str) -> None:
     assert callable(harm)
     harm(scene.region)
-    found = {each.breach: each.sentence for each in scene.look(101).use.overruns}
+    found = {each.breach: each.sentence for each in scene.read(101).use.overruns}
     assert words in found[Breach.STATE]
     if scene.region.exists():
         assert scene.region.stat().st_size <= region.SIZE
@@ -201,12 +201,12 @@ def test_a_row_that_was_made_longer_is_cut_back(scene: Scene) -> None:
     row = scene.shared.own_row(GRANT, GPU.uuid)
     size = row.stat().st_size
     os.truncate(row, 1 << 40)
-    assert [each.breach for each in scene.look().use.overruns] == [Breach.STATE]
+    assert [each.breach for each in scene.read().use.overruns] == [Breach.STATE]
     assert row.stat().st_size == size
 
 
 def test_an_idle_share_does_not_look_for_processes(scene: Scene) -> None:
     scene.shared.region(GRANT).unlink()
     scene.shared.prepare(GRANT, {GPU.uuid})
-    look = scene.look(placed=False)
-    assert (look.members, look.wants_place, look.use.processes) == (None, False, 0)
+    report = scene.read(placed=False)
+    assert (report.members, report.wants_place, report.use.processes) == (None, False, 0)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.container.gpu_manager import pids_config
 from sandbox.cluster import pods
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.waiting import wait_until
+from tests.container.gpu_manager.client_reader import read_pids
 from tests.e2e.conftest import StartAgent
 from tests.e2e.node.agent import Agent
 from tests.e2e.node.inside import processes_of, register
@@ -34,7 +34,7 @@ def entry(agent: Agent, container: str) -> ContainerUsage:
 
 
 def shown(folder: Path) -> set[int]:
-    return set(pids_config.decode((folder / "pids.config").read_bytes()))
+    return set(read_pids((folder / "pids.config").read_bytes()))
 
 
 def test_the_lineages_client_gets_the_processes_of_its_container(
@@ -84,7 +84,7 @@ def test_a_container_that_takes_more_than_its_slice_is_told_of(empty_cluster: Cl
     assert entry(agent, "two").processes == 0
     assert {breach("two", kind) for kind in ("memory", "bypass", "cores", "state")} == {0}
     said = " ".join(entry(agent, "one").over_limit)
-    assert "holds 3000 MiB and may hold 2048 MiB" in said
+    assert "uses 3000 MiB and its limit is 2048 MiB" in said
     assert f"PIDs on the node: {pid}" in said
 
     def told() -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from deviceplugin.errors import (
     CapacityError,
-    GuestError,
+    ContainerError,
     HardwareError,
     IdentityError,
     OwnershipError,
@@ -178,7 +178,7 @@ async def test_a_long_message_is_cut_and_kept_on_one_line(server: ApiServer, cli
         (CapacityError("x"), EventReason.ALLOCATION_FAILED),
         (IdentityError("x"), EventReason.ALLOCATION_FAILED),
         (OwnershipError("x"), EventReason.START_FAILED),
-        (GuestError("x"), EventReason.START_FAILED),
+        (ContainerError("x"), EventReason.START_FAILED),
         (HardwareError("x"), EventReason.UNHEALTHY),
     ],
 )

@@ -173,7 +173,7 @@ class Station:
             inventory=lambda: self.feed.catalog.inventory,
         )
         files.open()
-        mirror.look()
+        mirror.refresh()
         return files
 
     def _source(self, source: Source, wishes: Wishes) -> IdentitySource:

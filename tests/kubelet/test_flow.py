@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.container.gpu_manager.legacy_limits import decode
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.ids import parse_device_id
 from deviceplugin.model.units import Resource
 from deviceplugin.placement.occupancy import occupied
+from tests.container.gpu_manager.client_reader import read_limits
 from tests.kubelet.makers import inventory
 from tests.kubelet.station import NAMES, Station, pod_json, station
 
@@ -37,7 +37,7 @@ def check_container(node: Station, uid: str, container: str, cores: int, blocks:
     """The running container sees its own grant, limits and GPU, and kubelet's books agree where they can."""
     view = node.kubelet.container_view(uid, container)
     grant = node.grant_of(uid, container)
-    limits = decode(view.files["/etc/vcuda/vcuda.config"])
+    limits = read_limits(view.files["/etc/vcuda/vcuda.config"])
     assert (limits.pod_uid, limits.container, limits.cores, limits.memory_bytes) == (
         uid,
         container,

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.container import limits_file
-from deviceplugin.container.gpu_manager import legacy_limits
 from deviceplugin.ledger.grant import Grant, Source
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.annotations import PodAllocation, format_allocation
@@ -14,6 +13,7 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.ids import count_by_gpu, gpu_keys
 from deviceplugin.model.units import Resource
 from deviceplugin.placement.occupancy import Occupancy, occupied
+from tests.container.gpu_manager.client_reader import read_limits
 from tests.kubelet.makers import inventory
 from tests.kubelet.station import ALL, NAMES, Json, Station, pod_json, station
 
@@ -35,7 +35,7 @@ def check_parts(node: Station, uid: str, container: str, cores: int, blocks: int
     assert {(each.uuid, each.cores, each.memory_bytes) for each in limits.devices} == {
         (each, cores, blocks << 28) for each in grant.allocation.uuids
     }
-    legacy = legacy_limits.decode(view.files["/etc/vcuda/vcuda.config"])
+    legacy = read_limits(view.files["/etc/vcuda/vcuda.config"])
     assert (legacy.cores, legacy.memory_bytes, legacy.enforced) == (cores, blocks << 28, True)
     assert view.host_path("/usr/local/nvidia").name == "nvidia"
     assert grant.proved

@@ -149,7 +149,7 @@ class Container:
             file.seek(len(region.form(GRANT).head))
             file.write(struct.pack("<I", max(high, slot + 1)))
 
-    def slots(self) -> dict[int, region.Slot]:
+    def slots(self) -> dict[int, region.ProcessSlot]:
         """Taken slots by their number."""
         return {
             slot.index: slot for slot in region.read(self.region_file, grant=GRANT, devices=16).slots if slot.pid != 0

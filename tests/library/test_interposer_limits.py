@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.container.gpu_manager import legacy_limits
+from deviceplugin.container.gpu_manager.client_files import ContainerLimits, encode_limits
 from deviceplugin.container.limits_file import CHECKSUM_AT, HEADER, GrantLimits, checksum_of, encode
 from tests.library.interposed import GIB, GRANT, INSIDE, Container, device
 from tests.library.test_interposer_loading import program
@@ -19,7 +19,7 @@ from tests.library.test_interposer_loading import program
 REAL = 80 * GIB
 GOOD = encode(GrantLimits(GRANT, (device(0), device(1, memory=3 * GIB)), 1))
 CLOSED = "no device memory is given until it is mended, the GPU's time is not limited"
-LEGACY = legacy_limits.ContainerLimits(pod_uid="p", container="c", cores=20, memory_bytes=5 * GIB)
+LEGACY = ContainerLimits(pod_uid="p", container="c", cores=20, memory_bytes=5 * GIB)
 
 
 def sealed(data: bytes) -> bytes:
@@ -109,7 +109,7 @@ def test_something_else_of_that_name_closes_memory_and_hangs_nobody(
 
 def test_the_old_file_counts_where_ours_is_missing(container: Container) -> None:
     container.base.mkdir(parents=True)
-    (container.base / "vcuda.config").write_bytes(legacy_limits.encode(LEGACY))
+    (container.base / "vcuda.config").write_bytes(encode_limits(LEGACY))
     outcome = container.run("in_order", "shown", "shown_by_nvml")
     assert outcome.errors == ""
     assert (outcome.value[0]["total"], outcome.value[1]["v1"][0]) == (5 * GIB, 5 * GIB)
@@ -117,14 +117,14 @@ def test_the_old_file_counts_where_ours_is_missing(container: Container) -> None
 
 def test_the_old_file_of_a_whole_gpu_limits_nothing(container: Container) -> None:
     container.base.mkdir(parents=True)
-    (container.base / "vcuda.config").write_bytes(legacy_limits.encode(replace(LEGACY, cores=100)))
+    (container.base / "vcuda.config").write_bytes(encode_limits(replace(LEGACY, cores=100)))
     outcome = container.run("shown")
     assert (outcome.value["total"], outcome.errors) == (REAL, "")
 
 
 def test_the_old_file_counts_where_ours_cannot_be_used_and_is_named(container: Container) -> None:
     container.write_limits(GOOD[:50])
-    (container.base / "vcuda.config").write_bytes(legacy_limits.encode(LEGACY))
+    (container.base / "vcuda.config").write_bytes(encode_limits(LEGACY))
     outcome = container.run("shown")
     assert outcome.value["total"] == 5 * GIB
     assert line(outcome.errors).endswith(f"the limits of {container.base}/vcuda.config are in force")
@@ -132,7 +132,7 @@ def test_the_old_file_counts_where_ours_cannot_be_used_and_is_named(container: C
 
 @pytest.mark.parametrize(
     "data",
-    [b"", bytes(8239), bytes(8241), b"\xff" * 8240, bytes(8240), legacy_limits.encode(replace(LEGACY, memory_bytes=0))],
+    [b"", bytes(8239), bytes(8241), b"\xff" * 8240, bytes(8240), encode_limits(replace(LEGACY, memory_bytes=0))],
     ids=["empty", "short", "long", "garbage", "zeros", "no memory"],
 )
 def test_an_old_file_that_cannot_be_used_closes_memory(container: Container, data: bytes) -> None:

@@ -1,8 +1,8 @@
-"""The driver mirror: the driver's files as containers mount them, with our library in front for shares.
+"""The driver mirror: the driver's files as containers mount them, with vcuda's library in front for shares.
 
-    what is there     driver_root, ldcache, elf ── search ── choice      interposers
-    what shall be     components ── plan
-    making it so      build ── trees ── mirror, which is all that others use
+    what is there     driver_root, ldcache, elf ── search      components
+    what is wanted    plan
+    writing it        build ── trees ── mirror, the only module that other packages call
 
 docs/driver-mirror.md is the page for operators.
 """

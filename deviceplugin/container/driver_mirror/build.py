@@ -1,4 +1,4 @@
-"""Puts a planned tree on disk, complete and durable, in a directory that nobody uses yet.
+"""Writes a planned tree to disk, complete and durable, in a directory that no container uses yet.
 
 In: a plan and the files of earlier trees by content. Out: the tree and its manifest, or an error and a half-made
 directory for `trees` to remove. A file of the driver is hard-linked, from an earlier tree or from the node; where that
@@ -14,10 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from deviceplugin.container.driver_mirror.interposers import sha256_of
-from deviceplugin.container.driver_mirror.plan import FLAVOURS, LIBRARIES, PROGRAMS, FileEntry, LinkEntry, Plan
+from deviceplugin.container.driver_mirror.components import sha256_of
+from deviceplugin.container.driver_mirror.plan import FLAVOURS, LIBRARIES, PROGRAMS, FileEntry, LinkEntry, MirrorPlan
 from deviceplugin.container.driver_mirror.search import identity_of
-from deviceplugin.errors import GuestError
+from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.files import sync_directory
 
 MANIFEST = "manifest.json"
@@ -54,14 +54,14 @@ def read_manifest(tree: Path) -> Manifest | None:
 
 
 def is_sound(tree: Path, manifest: Manifest) -> bool:
-    """Whether everything is in place still; people tidy up."""
+    """Whether everything is still in place; an administrator may have removed files."""
     files = all(_size(tree / name) == file.size for name, file in manifest.files.items())
     links = all((tree / name).is_symlink() for name in manifest.links)
     return files and links and all(directory.is_dir() for directory in _directories(tree))
 
 
-def build(plan: Plan, tree: Path, *, known: Mapping[str, Path], stopped: Callable[[], bool]) -> None:
-    """`known`: files of earlier trees by identity. `stopped` is asked now and then; then this gives up."""
+def build(plan: MirrorPlan, tree: Path, *, known: Mapping[str, Path], stopped: Callable[[], bool]) -> None:
+    """`known`: files of earlier trees by identity. Stops with an error once `stopped` says so."""
     available = dict(known)
     directories = [tree, *_directories(tree)]
     for directory in directories:
@@ -69,7 +69,7 @@ def build(plan: Plan, tree: Path, *, known: Mapping[str, Path], stopped: Callabl
         directory.chmod(_FOR_ALL)
     for path, entry in plan.entries.items():
         if stopped():
-            raise GuestError("the driver mirror is not finished, because the agent ends; the next one begins anew")
+            raise ContainerError("the driver mirror is not finished, because the agent stops; the next agent builds it")
         if isinstance(entry, LinkEntry):
             (tree / path).symlink_to(entry.target)
         else:
@@ -94,7 +94,9 @@ def _put(path: Path, entry: FileEntry, earlier: Path | None) -> None:
         _copy(entry.source, path)
     found = sha256_of(path) if entry.ours else identity_of(path if linked else entry.source)
     if found != entry.identity:
-        raise GuestError(f"{entry.source} changed while it was put into the driver mirror; it is looked at again soon")
+        raise ContainerError(
+            f"{entry.source} changed while it was put into the driver mirror; the agent tries again soon"
+        )
 
 
 def _hard_link(source: Path, target: Path, *, also: Collection[int] = ()) -> bool:
@@ -125,7 +127,7 @@ def _move(reading: int, writing: int) -> int:
     return moved or os.sendfile(writing, reading, None, _CHUNK)
 
 
-def _write_manifest(plan: Plan, tree: Path) -> None:
+def _write_manifest(plan: MirrorPlan, tree: Path) -> None:
     files, links = {}, {}
     for path, entry in plan.entries.items():
         if isinstance(entry, LinkEntry):

@@ -1,7 +1,7 @@
 """What an ELF file says of itself: word size, machine, SONAME, what it needs, the ABI it was made for.
 
-In: a path. Out: `Elf`, or a ParseError of one sentence, whatever the file holds: drivers are installed by foreign
-hands. Only headers, the dynamic segment and notes are read, so a library of 100 MB costs a millisecond.
+In: a path. Out: `Elf`, or a ParseError of one sentence, whatever the file holds, because vcuda does
+not install drivers. Only headers, the dynamic segment and notes are read, so a library of 100 MB costs a millisecond.
 """
 
 import enum
@@ -14,7 +14,7 @@ from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
 from elftools.elf.segments import NoteSegment
 
-from deviceplugin.errors import GuestError, ParseError
+from deviceplugin.errors import ContainerError, ParseError
 
 _MAGIC = b"\x7fELF"
 _MOST_TAGS = 4096
@@ -32,7 +32,7 @@ class Machine(enum.Enum):
     def here(cls) -> "Machine":
         name = os.uname().machine
         if name not in [each.value for each in cls]:
-            raise GuestError(f"no driver can be mirrored on a {name} machine; use a node with x86_64 or aarch64")
+            raise ContainerError(f"no driver can be mirrored on a {name} machine; use a node with x86_64 or aarch64")
         return cls(name)
 
 

@@ -1,8 +1,8 @@
-"""The driver mirror as the agent has it: looks at the driver and our library, and keeps a tree of both for containers.
+"""The driver mirror as the agent uses it: reads the driver and vcuda's library, keeps a tree of both for containers.
 
-In: where things are, what is wanted, and which driver version is loaded. Out: `<base>/nvidia` and `<base>/origin`,
-always mountable, and what is to be said about them. `look` is cheap where nothing changed (some dozens of stats) and
-may take seconds where files must be copied, so it runs in a thread. One call at a time: `look` and `collect` alternate.
+In: the paths, the components, and which driver version is loaded. Out: `<base>/nvidia` and `<base>/origin`, always
+mountable, and their state. `refresh` is cheap where nothing changed (some dozens of stats) and may take seconds where
+files must be copied, so it runs in a thread. One call at a time: `refresh` and `collect` alternate.
 """
 
 import re
@@ -12,11 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deviceplugin.container.driver_mirror.build import Manifest, read_manifest
-from deviceplugin.container.driver_mirror.choice import choose, driver_version
-from deviceplugin.container.driver_mirror.components import CUDA, NVML, SHARED, WHOLE, Components
+from deviceplugin.container.driver_mirror.components import (
+    CUDA,
+    CUDA_FRONT,
+    NVML,
+    SHARED,
+    WHOLE,
+    Components,
+    find_interposers,
+    interposer_paths,
+)
 from deviceplugin.container.driver_mirror.driver_root import CACHE, LIBRARY_DIRECTORIES, PROGRAM_DIRECTORIES, DriverRoot
 from deviceplugin.container.driver_mirror.elf import Machine
-from deviceplugin.container.driver_mirror.interposers import CUDA_FRONT, find_interposers, interposer_paths
 from deviceplugin.container.driver_mirror.plan import (
     EMPTY,
     LIBRARIES,
@@ -24,10 +31,18 @@ from deviceplugin.container.driver_mirror.plan import (
     WHOLE_FLAVOUR,
     Chosen,
     FileEntry,
-    Plan,
+    MirrorPlan,
     make_plan,
 )
-from deviceplugin.container.driver_mirror.search import Kept, Library, find_libraries, find_programs, identity_of
+from deviceplugin.container.driver_mirror.search import (
+    DriverLibrary,
+    Kept,
+    choose,
+    driver_version,
+    find_libraries,
+    find_programs,
+    identity_of,
+)
 from deviceplugin.container.driver_mirror.trees import Trees
 
 _VERSION = re.compile(r"\b\d{3,}\.\d+(?:\.\d+)?\b")
@@ -46,7 +61,7 @@ class MirrorOptions:
 
 @dataclass(frozen=True, slots=True)
 class MirrorState:
-    """What containers get now. `refusal` is the sentence for a share that wants to start, empty where it may."""
+    """What containers get now. `refusal` says why shares cannot start; empty where they can."""
 
     driver: str = ""
     missing: tuple[str, ...] = ()
@@ -54,8 +69,8 @@ class MirrorState:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What a look has shown; `changed`: the trees that containers get are others than before."""
+class MirrorUpdate:
+    """What a refresh found; `changed`: new containers get other trees than before."""
 
     state: MirrorState
     changed: bool
@@ -83,15 +98,15 @@ class DriverMirror:
         self.state = MirrorState()
 
     def open(self) -> None:
-        """Once at start: both flavours can be mounted, with what was there before; raises GuestError."""
+        """Once at start: both flavours can be mounted, with what was there before; raises ContainerError."""
         self._trees.open()
         manifest = self._manifest()
         self.state = MirrorState(manifest.driver, manifest.missing, manifest.refusal)
 
-    def look(self) -> Look | None:
-        """Rebuilds what has to be; None where nothing changed since the last look.
+    def refresh(self) -> MirrorUpdate | None:
+        """Rebuilds what has changed; None where nothing did since the last call.
 
-        Raises GuestError, and then the trees are what they were.
+        Raises ContainerError; the trees are unchanged then.
         """
         loaded = self._loaded()
         places = self._places(loaded)
@@ -101,16 +116,16 @@ class DriverMirror:
         changed = self._trees.adopt(plan, stopped=self._stopped.is_set)
         self.state = MirrorState(plan.driver, plan.missing, plan.refusal)
         self._seen = _Seen(places, _driver_files(plan))
-        return Look(self.state, changed, trouble)
+        return MirrorUpdate(self.state, changed, trouble)
 
     def stop(self) -> None:
-        """From another thread: a look that is building gives up soon."""
+        """From another thread: a refresh that is building stops soon."""
         self._stopped.set()
 
     def collect(self, living: Collection[str]) -> tuple[str, ...]:
-        """Removes trees that no container can be using; answers their names.
+        """Removes trees that no container can be using; returns their names.
 
-        `living` are the ids of all grants that there are, taken after the last look.
+        `living` are the ids of all grants, taken after the last refresh.
         """
         return self._trees.collect(living)
 
@@ -118,7 +133,7 @@ class DriverMirror:
         current = self._trees.current
         return (read_manifest(current) if current is not None else None) or Manifest(refusal=EMPTY.refusal)
 
-    def _plan(self, loaded: str) -> tuple[Plan, tuple[str, ...]]:
+    def _plan(self, loaded: str) -> tuple[MirrorPlan, tuple[str, ...]]:
         options, kept = self._options, self._kept(loaded)
         prefixes = (CUDA, NVML, *options.shared.libraries, *options.whole.libraries)
         finding = find_libraries(self._root, prefixes, options.machine, loaded=loaded, kept=kept)
@@ -161,7 +176,7 @@ def loaded_version(file: Path) -> str:
     return found[0] if found else ""
 
 
-def _driver_files(plan: Plan) -> Mapping[Path, str]:
+def _driver_files(plan: MirrorPlan) -> Mapping[Path, str]:
     entries = (each for each in plan.entries.values() if isinstance(each, FileEntry) and not each.ours)
     return {each.source: each.identity for each in entries}
 
@@ -178,7 +193,7 @@ def _directory_identity(path: Path) -> tuple[int, ...]:
     return found.st_ino, found.st_mtime_ns
 
 
-def _is_installed(loaded: str, libraries: Collection[Library], kept: Kept) -> bool:
+def _is_installed(loaded: str, libraries: Collection[DriverLibrary], kept: Kept) -> bool:
     """Whether the node's own libcuda.so.1 leads to the loaded version still, and so its programs fit too."""
     own = (each for each in libraries if each.source.path.parent not in kept.libraries)
     return any(CUDA_FRONT in each.names and each.version == loaded for each in own)

@@ -1,11 +1,11 @@
-"""What a mirror shall look like, file by file. Pure.
+"""The contents of a mirror, file by file. Pure.
 
-In: the libraries and programs that were chosen, and our objects. Out: a `Plan` whose key is made of every name and
-every content, so that two plans with one key are one tree. `origin` is the driver as it is. In `nvidia` our objects
-stand under every name of the real ones, for glibc takes two files of one SONAME for one library, and whoever opened the
-versioned name first would have the real one for good. They stand there as files and never as links (ldconfig moves
-links); the real ones have an alias that ours need, and no other name. There is no 32-bit object of ours, so there is no
-32-bit libcuda or NVML for shares either: it would know no limit.
+In: the libraries and programs that were chosen, and our objects. Out: a `MirrorPlan` whose key is made of every name
+and every content, so that two plans with one key are one tree. `origin` is the driver as it is. In `nvidia` our objects
+stand under every name of the real ones: glibc takes two files of one SONAME for one library, so a process that opened
+the versioned name first would keep the real one. They stand there as files and never as links (ldconfig moves links);
+the real ones have an alias that our objects need, and no other name. Our library has no 32-bit objects, so shares get
+no 32-bit libcuda or NVML either: it would enforce no limit.
 """
 
 import hashlib
@@ -14,15 +14,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
-from deviceplugin.container.driver_mirror.components import CUDA, NVML, Components
-from deviceplugin.container.driver_mirror.interposers import CUDA_ALIAS, CUDA_FRONT, NVML_ALIAS, NVML_FRONT, Interposers
-from deviceplugin.container.driver_mirror.search import Library, Source
+from deviceplugin.container.driver_mirror.components import (
+    CUDA,
+    CUDA_ALIAS,
+    CUDA_FRONT,
+    NVML,
+    NVML_ALIAS,
+    NVML_FRONT,
+    Components,
+    Interposers,
+)
+from deviceplugin.container.driver_mirror.search import DriverFile, DriverLibrary
 
 SHARED_FLAVOUR, WHOLE_FLAVOUR = "nvidia", "origin"
 FLAVOURS = (SHARED_FLAVOUR, WHOLE_FLAVOUR)
 PROGRAMS = "bin"
 LIBRARIES = {64: "lib64", 32: "lib"}
-_FORMAT = 1  # of the tree; a change of it makes every tree anew
+_FORMAT = 1  # of the tree; a change of it rebuilds every tree
 _FRONTS = {CUDA: (CUDA_FRONT, CUDA_ALIAS), NVML: (NVML_FRONT, NVML_ALIAS)}
 _VENDOR, _INDIRECT = "libGLX_nvidia.so", "libGLX_indirect.so.0"
 _ALWAYS_NEEDED = (CUDA_FRONT, NVML_FRONT, "libnvidia-ptxjitcompiler.so.1")
@@ -31,7 +39,7 @@ _DRIVERS_OWN = ("libnvidia-", "libcuda.so")
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """A file of the tree; `ours` are copied, never hard-linked, so that no build can reach a mapped one."""
+    """A file of the tree; `ours`: copied, never hard-linked, so that no build can reach a mapped one."""
 
     source: Path
     identity: str
@@ -49,7 +57,7 @@ Entry = FileEntry | LinkEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MirrorPlan:
     """`missing`: libraries that containers need and that are not there; `refusal`: why no share may start, or empty."""
 
     entries: Mapping[PurePosixPath, Entry] = field(default_factory=dict)
@@ -66,22 +74,22 @@ class Plan:
         return hashlib.sha256(json.dumps([_FORMAT, content]).encode()).hexdigest()[:16]
 
 
-EMPTY = Plan(refusal="shares of a GPU do not start yet, because the driver was not looked at; kubelet tries again")
-"""The mirror before the first look: it can be mounted, and there is nothing in it."""
+EMPTY = MirrorPlan(refusal="shares of a GPU do not start yet, because the driver was not read yet; kubelet tries again")
+"""The mirror before the first refresh: it can be mounted and is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """What goes in: the driver's files, and ours. `root` is named where something is missing."""
 
-    libraries: Sequence[Library]
-    programs: Mapping[str, Source]
+    libraries: Sequence[DriverLibrary]
+    programs: Mapping[str, DriverFile]
     interposers: Interposers
     driver: str
     root: Path
 
 
-def make_plan(chosen: Chosen, *, shared: Components, whole: Components) -> Plan:
+def make_plan(chosen: Chosen, *, shared: Components, whole: Components) -> MirrorPlan:
     """`shared` and `whole` say which of the driver's files belong to each flavour."""
     missing = _missing(_of(whole, chosen.libraries))
     entries = {
@@ -89,17 +97,17 @@ def make_plan(chosen: Chosen, *, shared: Components, whole: Components) -> Plan:
         **_flavour(SHARED_FLAVOUR, _behind(_of(shared, chosen.libraries)), shared, chosen),
         **_in_front(chosen.interposers, _of(shared, chosen.libraries)),
     }
-    return Plan(entries, chosen.driver, missing, _refusal(chosen, missing))
+    return MirrorPlan(entries, chosen.driver, missing, _refusal(chosen, missing))
 
 
-def _of(components: Components, libraries: Iterable[Library]) -> list[Library]:
+def _of(components: Components, libraries: Iterable[DriverLibrary]) -> list[DriverLibrary]:
     """Without libcuda and NVML no flavour is of any use, whatever a configuration lists."""
     wanted = (CUDA, NVML, *components.libraries)
     return [each for each in libraries if any(name.startswith(wanted) for name in each.names)]
 
 
 def _flavour(
-    flavour: str, libraries: Sequence[Library], components: Components, chosen: Chosen
+    flavour: str, libraries: Sequence[DriverLibrary], components: Components, chosen: Chosen
 ) -> dict[PurePosixPath, Entry]:
     entries: dict[PurePosixPath, Entry] = {}
     for name in components.programs:
@@ -115,14 +123,14 @@ def _flavour(
     return entries
 
 
-def _links(library: Library) -> Iterable[str]:
+def _links(library: DriverLibrary) -> Iterable[str]:
     names = [library.elf.soname or library.name, *library.names]
     if library.name.startswith(_VENDOR):
         names.append(_INDIRECT)
     return [name for name in dict.fromkeys(names) if name != library.name]
 
 
-def _behind(libraries: Iterable[Library]) -> list[Library]:
+def _behind(libraries: Iterable[DriverLibrary]) -> list[DriverLibrary]:
     """For shares: the two that ours stand in front of keep their alias only, or go where we have none."""
     placed = []
     for each in libraries:
@@ -134,11 +142,11 @@ def _behind(libraries: Iterable[Library]) -> list[Library]:
     return placed
 
 
-def _alias(library: Library) -> str | None:
+def _alias(library: DriverLibrary) -> str | None:
     return next((alias for beginning, (_, alias) in _FRONTS.items() if library.name.startswith(beginning)), None)
 
 
-def _in_front(interposers: Interposers, libraries: Sequence[Library]) -> dict[PurePosixPath, Entry]:
+def _in_front(interposers: Interposers, libraries: Sequence[DriverLibrary]) -> dict[PurePosixPath, Entry]:
     """Ours under the names that programs open, and under all that lead to the real one elsewhere."""
     names = {each.path.name: set(each.names) for each in interposers.objects}
     for each in libraries:
@@ -152,7 +160,7 @@ def _in_front(interposers: Interposers, libraries: Sequence[Library]) -> dict[Pu
     }
 
 
-def _missing(libraries: Sequence[Library]) -> tuple[str, ...]:
+def _missing(libraries: Sequence[DriverLibrary]) -> tuple[str, ...]:
     """Of what programs open, and of what the driver's own libraries need of each other."""
     native = [each for each in libraries if each.bits == 64]
     present = {name for each in native for name in (each.elf.soname, *each.names)}
@@ -168,5 +176,5 @@ def _refusal(chosen: Chosen, missing: Sequence[str]) -> str:
             f"the driver below {chosen.root} has no 64-bit {' and no '.join(absent)}; "
             "install all of the driver there or correct --driver-root"
         )
-    because = "shares of a GPU do not start here, because nothing would hold them to their size"
+    because = "shares of a GPU do not start here, because nothing would enforce their limits"
     return f"{because}: {reason}" if reason else ""

@@ -1,15 +1,20 @@
-"""Looks for the driver's libraries and programs below a driver root.
+"""Looks for the driver's libraries and programs below a driver root, and chooses those of the loaded driver.
 
-In: the root and the names that are wanted. Out: what there is, each library once with every name that leads to it, in
-the order in which the node's loader would take them. The loader's cache says where; where it is missing, damaged or
-knows nothing of the driver, well-known directories are read. What the mirror itself holds comes last: files of the
-driver that still runs outlive their removal from the node. Which of several is the right one is not decided here
-(`choice`).
+In: the root, the names that are wanted, and the version of the loaded kernel module. Out: each library once with every
+name that leads to it, in the order in which the node's loader would take them; `choose` keeps those for the mirror. The
+loader's cache says where; where it is missing, damaged or does not name the driver, well-known directories are read.
+The mirror's own files come last: files of the driver that still runs outlive their removal from the node.
+
+`choose` is pure and has two rules of gpu-manager: of the names that Mesa has too, only NVIDIA's are taken (they need
+libnvidia-glcore, libnvidia-eglcore or the dispatcher); libnvidia-tls only with thread-local storage of kernels from
+2.3.99. Beyond them: a file with the version of another driver is left out, and of several files of one name the first
+stays, those of the loaded version before the others.
 """
 
 import os
+import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,14 +28,14 @@ _LARGEST_CACHE = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DriverFile:
     """A file of the driver; `identity` changes with the file's content, without the content being read."""
 
     path: Path
     identity: str
 
     @classmethod
-    def of(cls, path: Path) -> "Source | None":
+    def of(cls, path: Path) -> "DriverFile | None":
         """None for what is no file."""
         identity = identity_of(path)
         return cls(path, identity) if identity else None
@@ -46,10 +51,10 @@ def identity_of(path: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class DriverLibrary:
     """One file; `names` are its own first, then those of links that lead to it. `bits` is 64 or 32."""
 
-    source: Source
+    source: DriverFile
     names: tuple[str, ...]
     bits: int
     elf: Elf
@@ -82,7 +87,7 @@ class Kept:
 class Finding:
     """`trouble` says in sentences what could not be read."""
 
-    libraries: tuple[Library, ...]
+    libraries: tuple[DriverLibrary, ...]
     trouble: tuple[str, ...] = ()
 
 
@@ -105,15 +110,15 @@ def find_libraries(
     return Finding(tuple(each for each in libraries if each is not None), tuple(trouble))
 
 
-def find_programs(root: DriverRoot, names: Iterable[str], *, kept: Kept | None = None) -> Mapping[str, Source]:
+def find_programs(root: DriverRoot, names: Iterable[str], *, kept: Kept | None = None) -> Mapping[str, DriverFile]:
     """The first of each name that can be executed; with `kept` the mirror's, which fit its libraries."""
-    found: dict[str, Source] = {}
+    found: dict[str, DriverFile] = {}
     for name in names:
         places = [root.resolve(f"{directory}/{name}") for directory in PROGRAM_DIRECTORIES]
         if kept is not None:
             places.insert(0, kept.programs / name)
         path = next((each for each in places if each is not None and os.access(each, os.X_OK)), None)
-        source = Source.of(path) if path is not None else None
+        source = DriverFile.of(path) if path is not None else None
         if source is not None:
             found[name] = source
     return found
@@ -169,13 +174,64 @@ def _in_mirror(kept: Kept, wanted: tuple[str, ...]) -> Iterator[tuple[str, Path]
                 yield link.name, path
 
 
-def _library(path: Path, names: tuple[str, ...], machine: Machine, trouble: list[str]) -> Library | None:
-    """None for what no program here could load: a linker script, a library of another machine, a broken file."""
-    source = Source.of(path)
+def _library(path: Path, names: tuple[str, ...], machine: Machine, trouble: list[str]) -> DriverLibrary | None:
+    """None for a file that no program here could load: a linker script, a library of another machine, a broken file."""
+    source = DriverFile.of(path)
     try:
         elf = read_elf(path) if source is not None and is_elf(path) else None
     except ParseError as error:
         trouble.append(error.message)
         return None
     bits = elf.bits_on(machine) if elf is not None else 0
-    return Library(source, names, bits, elf) if source is not None and elf is not None and bits else None
+    return DriverLibrary(source, names, bits, elf) if source is not None and elf is not None and bits else None
+
+
+_DRIVER_VERSION = re.compile(r"\d{3,}\.\d+(\.\d+)?")
+_SHARED_WITH_MESA = ("libEGL.so", "libGLESv1_CM.so", "libGLESv2.so", "libGL.so")
+_NVIDIAS = ("libnvidia-glcore", "libnvidia-eglcore", "libGLdispatch")
+_TLS = "libnvidia-tls.so"
+_NATIVE_TLS = (2, 3, 99)
+
+
+def choose(libraries: Sequence[DriverLibrary], *, loaded: str) -> tuple[DriverLibrary, ...]:
+    """`loaded` may be empty where nobody knows it."""
+    version = driver_version(libraries, loaded=loaded)
+    ours = [each for each in libraries if _is_nvidias(each) and driver_suffix(each) in ("", version)]
+    ours = [each for each in ours if not _is_old_tls(each, ours)]
+    return _first_of_each(sorted(ours, key=lambda each: driver_suffix(each) != version))
+
+
+def driver_version(libraries: Iterable[DriverLibrary], *, loaded: str) -> str:
+    """The loaded one where there are files of it, else that of the first libcuda; empty where no file tells."""
+    found = [driver_suffix(each) for each in libraries if each.name.startswith(CUDA)]
+    return loaded if loaded in found else next(filter(None, found), loaded)
+
+
+def driver_suffix(library: DriverLibrary) -> str:
+    """The driver's version in the file's name; empty where it has none or a version of its own."""
+    return library.version if _DRIVER_VERSION.fullmatch(library.version) else ""
+
+
+def _is_nvidias(library: DriverLibrary) -> bool:
+    if not library.name.startswith(_SHARED_WITH_MESA):
+        return True
+    return any(name.startswith(_NVIDIAS) for name in library.elf.needed)
+
+
+def _is_old_tls(library: DriverLibrary, all_of_them: Sequence[DriverLibrary]) -> bool:
+    """The one for older kernels, where the other one is there; drivers of today have one without a choice."""
+    if not library.name.startswith(_TLS) or library.elf.abi == _NATIVE_TLS:
+        return False
+    others = (each for each in all_of_them if (each.stem, each.bits) == (library.stem, library.bits))
+    return any(each.elf.abi == _NATIVE_TLS for each in others)
+
+
+def _first_of_each(libraries: Iterable[DriverLibrary]) -> tuple[DriverLibrary, ...]:
+    """Of several with one name or SONAME (two libGL.so.1 in two directories) the one that the loader would take."""
+    kept: dict[tuple[int, str], DriverLibrary] = {}
+    names: set[tuple[int, str]] = set()
+    for each in libraries:
+        if (each.bits, each.name) not in names:
+            names.add((each.bits, each.name))
+            kept.setdefault((each.bits, each.elf.soname or each.name), each)
+    return tuple(kept.values())

@@ -1,28 +1,33 @@
 """The finished trees of one mirror, which of them is current, and when an old one may go.
 
-    <base>/nvidia   -> .current/nvidia      what kubelet's answers name, for ever
+    <base>/nvidia   -> .current/nvidia      the name in kubelet's answers; it never changes
     <base>/origin   -> .current/origin
     <base>/.current -> .trees/<key>         one rename changes both flavours
     <base>/.trees/<key>/{nvidia,origin}     never changed once it is there
 
-In: plans, and ids of living grants. Out: the same on disk. A runtime follows these links when it makes a container and
-the mount then holds the tree itself, so a container keeps the tree of its start, and after a restart has the current
-one. Invariants: both names lead to a complete tree at every moment after the first `open`, whatever is killed when; a
-tree goes only when every grant that lived when the tree was replaced has ended, and never while it is the current or
-the previous one. Not here: what belongs in a tree (`plan`), and who calls when (`mirror`).
+In: plans, and ids of living grants. Out: the same on disk, durable. A runtime follows these links when it makes a
+container and the mount then holds the tree itself, so a container keeps the tree of its start, and after a restart has
+the current one. Invariants: both names lead to a complete tree at every moment after the first `open`, whichever
+process is killed at whichever step; a tree goes only when every grant that lived when the tree was replaced has ended,
+and never while it is the current or the previous one. Where a directory of an earlier agent or of gpu-manager stands in
+the place of a link, containers may still mount it, so it is set aside unless it is empty. Not here: what belongs in a
+tree (`plan`), and who calls when (`mirror`).
 """
 
 import contextlib
+import ctypes
+import errno
 import itertools
+import os
+import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import msgspec
 
 from deviceplugin.container.driver_mirror.build import MANIFEST, Manifest, build, is_sound, read_manifest
-from deviceplugin.container.driver_mirror.links import Links, erase
-from deviceplugin.container.driver_mirror.plan import EMPTY, FLAVOURS, Plan
-from deviceplugin.errors import GuestError
+from deviceplugin.container.driver_mirror.plan import EMPTY, FLAVOURS, MirrorPlan
+from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.files import sync_directory
 
 _TREES, _CURRENT, _PREVIOUS = ".trees", ".current", ".previous"
@@ -31,7 +36,7 @@ _FOR_ALL = 0o755
 
 
 class Trees:
-    """Everything below one base directory; one process at a time, as the agent's lock has it."""
+    """Everything below one base directory; the agent's lock allows one process at a time."""
 
     def __init__(self, base: Path) -> None:
         self._base = base
@@ -39,7 +44,7 @@ class Trees:
         self._links = Links(base)
 
     def open(self) -> None:
-        """Mends what a crash left and makes both flavours lead somewhere."""
+        """Repairs what a crash left and makes both flavours lead to a tree."""
         with self._explained():
             for path in (self._base, self._trees):
                 path.mkdir(parents=True, exist_ok=True)
@@ -57,7 +62,7 @@ class Trees:
         """The tree that containers get now; None before `open`."""
         return self._finished(_CURRENT)
 
-    def adopt(self, plan: Plan, *, stopped: Callable[[], bool]) -> bool:
+    def adopt(self, plan: MirrorPlan, *, stopped: Callable[[], bool]) -> bool:
         """Makes the plan's tree the current one, building it where there is none; False where it is already."""
         with self._explained():
             tree = self._existing(plan.key) or self._build(plan, stopped)
@@ -67,7 +72,7 @@ class Trees:
             return True
 
     def collect(self, living: Collection[str]) -> tuple[str, ...]:
-        """Removes the trees that nobody can use any more; `living` are the ids of all grants that there are."""
+        """Removes the trees that no container can use; `living` are the ids of all grants."""
         current, previous = self.current, self._finished(_PREVIOUS)
         gone = []
         with self._explained():
@@ -93,7 +98,7 @@ class Trees:
                 return tree
         return None
 
-    def _build(self, plan: Plan, stopped: Callable[[], bool]) -> Path:
+    def _build(self, plan: MirrorPlan, stopped: Callable[[], bool]) -> Path:
         unfinished = self._trees / f"{_UNFINISHED}{plan.key}"
         erase(unfinished)
         build(plan, unfinished, known=self._known_files(), stopped=stopped)
@@ -112,7 +117,7 @@ class Trees:
         return known
 
     def _switch(self, tree: Path) -> None:
-        self._holders(tree).unlink(missing_ok=True)  # who starts from now on is to be noted when it is replaced again
+        self._holders(tree).unlink(missing_ok=True)  # containers that start now are noted when it is replaced again
         current = self._links.target(_CURRENT)
         if self.current is not None and self.current != tree:
             self._links.point(_PREVIOUS, current)
@@ -150,13 +155,82 @@ class Trees:
         try:
             yield
         except OSError as error:
-            raise GuestError(
+            raise ContainerError(
                 f"driver mirror {self._base} could not be changed: {error.strerror} at {error.filename}; "
                 "check the disk and --driver-mirror-path"
             ) from error
 
 
 def _names(key: str) -> Iterator[str]:
-    """A second name for when somebody has spoilt the first tree, which containers may mount all the same."""
+    """More names for one plan: containers may still mount a tree that was corrupted."""
     yield key
     yield from (f"{key}-{number}" for number in itertools.count(2))
+
+
+_FRESH = ".link-"
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+class Links:
+    """Those below one base directory."""
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+
+    def clear(self) -> None:
+        """Removes what a crash left between two steps."""
+        for path in self._base.glob(f"{_FRESH}*"):
+            if path.is_dir() and not path.is_symlink():
+                _set_aside(path, path.with_name(path.name.removeprefix(_FRESH)))
+            else:
+                path.unlink()
+
+    def target(self, name: str) -> str:
+        """Where a link leads; empty for what is none."""
+        try:
+            return str((self._base / name).readlink())
+        except OSError:
+            return ""
+
+    def point(self, name: str, target: str) -> None:
+        """Makes the link lead there, replacing what has its name."""
+        if self.target(name) == target:
+            return
+        path, fresh = self._base / name, self._base / f"{_FRESH}{name}"
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(target)
+        if path.is_symlink() or not path.is_dir():
+            fresh.replace(path)
+        elif _exchange(path, fresh):
+            _set_aside(fresh, path)
+        else:
+            _set_aside(path, path)
+            fresh.replace(path)
+        sync_directory(self._base)
+
+
+def erase(path: Path) -> None:
+    """Removes a file, a link or a directory, if it exists."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _set_aside(directory: Path, name: Path) -> None:
+    """Removes an empty directory; keeps another under a new name, because it may be in use."""
+    try:
+        directory.rmdir()
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            raise
+        places = (name.with_name(f"{name.name}.before-{number}") for number in itertools.count(1))
+        directory.rename(next(place for place in places if not place.exists()))
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swaps two names in one step; False where system or file system cannot."""
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    if rename is None:
+        return False
+    return bool(rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0)

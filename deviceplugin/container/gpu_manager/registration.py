@@ -1,9 +1,9 @@
-"""`vcuda.sock` in each grant's directory, for containers that still bring the lineage's client.
+"""`vcuda.sock` in each grant's directory, for containers that still bring gpu-manager's client.
 
-In: RegisterVDevice (research 1.3), called once by each process of the container. Out: a call of `register` with the
-grant, which is known by the socket and by nothing that the caller says, and with the directory's name that the client
-looks in: its container's id or name. Callers are tenants: what they send is short, checked, and cannot be many at once.
-The client gives up for good on an error and takes the application with it, so only nonsense is refused.
+In: RegisterVDevice, called once by each process of the container. Out: a call of `register` with the grant, which the
+socket alone identifies, and with the name of the directory in which the client looks: its container's id or name.
+Callers are tenants: what they send is short and checked, and few calls are served at once. On an error the client ends
+the application, so only malformed requests are refused.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class RegistrationServers:
         return self._base / grant / SOCKET_NAME
 
     async def open(self, grant: GrantId) -> bool:
-        """Harmless when it is open. False where there can be no socket; the container starts without."""
+        """Harmless when it is open. False where no socket is possible; the container starts without one."""
         path = self.path(grant)
         if grant in self._servers:
             return True
@@ -62,7 +62,7 @@ class RegistrationServers:
             await server.start()
             path.chmod(0o777)
         except (RuntimeError, OSError) as error:
-            log.warning("vcuda.sock cannot be opened", grant=grant, cause=str(error))
+            log.warning("registration_socket_failed", grant=grant, error=str(error))
             await server.stop(None)
             return False
         self._servers[grant] = server
@@ -88,16 +88,16 @@ class _Service(rpc.VCUDAServiceServicer):
     async def RegisterVDevice(self, request: pb.VDeviceRequest, context: Context) -> pb.VDeviceResponse:
         name = request.container_id or request.container_name
         if name and not _NAME.fullmatch(name):
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is no id and no name of a container")
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is neither the id nor the name of a container")
         try:
             async with asyncio.timeout(_BUDGET_S), self._one_at_a_time:
                 await self._register(self._grant, name)
                 await asyncio.sleep(_APART_S)
         except TimeoutError:
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "vcuda found no time to write the limits; try again")
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the limits were not written in time; try again")
         except VcudaError as error:
             await context.abort(grpc.StatusCode[error.status], error.message)
         except Exception:
-            log.exception("a registration failed", grant=self._grant)
-            await context.abort(grpc.StatusCode.INTERNAL, "vcuda failed inside; the agent's log on this node says more")
+            log.exception("registration_failed", grant=self._grant)
+            await context.abort(grpc.StatusCode.INTERNAL, "vcuda internal error; see the agent log on this node")
         return pb.VDeviceResponse()

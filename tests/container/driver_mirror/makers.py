@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deviceplugin.container.driver_mirror.elf import Elf
-from deviceplugin.container.driver_mirror.search import Library, Source
+from deviceplugin.container.driver_mirror.search import DriverFile, DriverLibrary
 
 
 def library(
@@ -16,7 +16,7 @@ def library(
     needed: Sequence[str] = (),
     bits: int = 64,
     abi: tuple[int, int, int] | None = None,
-) -> Library:
+) -> DriverLibrary:
     """One of an x86_64 node; its identity is its path."""
     elf = Elf(bits, "EM_X86_64" if bits == 64 else "EM_386", soname, tuple(needed), abi)
-    return Library(Source(Path(at, name), f"{at}/{name}"), (name, *links), bits, elf)
+    return DriverLibrary(DriverFile(Path(at, name), f"{at}/{name}"), (name, *links), bits, elf)

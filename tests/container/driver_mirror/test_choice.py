@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from deviceplugin.container.driver_mirror.choice import choose, driver_version
-from deviceplugin.container.driver_mirror.search import Library
+from deviceplugin.container.driver_mirror.search import DriverLibrary, choose, driver_version
 from tests.container.driver_mirror.makers import library
 
 
-def chosen(libraries: Sequence[Library], loaded: str = "580.65.06") -> list[str]:
+def chosen(libraries: Sequence[DriverLibrary], loaded: str = "580.65.06") -> list[str]:
     return [str(each.source.path) for each in choose(libraries, loaded=loaded)]
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from deviceplugin.container.driver_mirror.components import find_interposers, interposer_paths
 from deviceplugin.container.driver_mirror.elf import Machine
-from deviceplugin.container.driver_mirror.interposers import find_interposers, interposer_paths
 from sandbox.driver_root import make_driver_root, make_interposers, put
 from sandbox.elf_file import elf_object
 

@@ -68,7 +68,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     options = MirrorOptions(driver.path, ours, Machine.here())
     mirror = DriverMirror(home / "vdriver", options, loaded=lambda: VERSION)
     mirror.open()
-    found = mirror.look()
+    found = mirror.refresh()
     assert found is not None
     assert found.state.refusal == ""
     return Built(home / "vdriver", program)

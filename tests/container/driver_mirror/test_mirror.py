@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.container.driver_mirror.elf import Machine
-from deviceplugin.container.driver_mirror.mirror import DriverMirror, Look, MirrorOptions, loaded_version
-from deviceplugin.errors import GuestError
+from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOptions, MirrorUpdate, loaded_version
+from deviceplugin.errors import ContainerError
 from sandbox.driver_root import VERSION, DriverRoot, make_driver_root, make_interposers, put
 
 OLDER, NEWER = "570.86.10", "590.10"
@@ -26,8 +26,8 @@ class Node:
     base: Path
     mirror: DriverMirror
 
-    def look(self) -> Look:
-        found = self.mirror.look()
+    def refresh(self) -> MirrorUpdate:
+        found = self.mirror.refresh()
         assert found is not None, "something should be new"
         return found
 
@@ -62,19 +62,19 @@ def test_before_the_first_look_shares_are_told_to_wait(node: Node) -> None:
 
 
 def test_the_first_look_mirrors_everything_and_the_next_one_has_nothing_to_do(node: Node) -> None:
-    found = node.look()
+    found = node.refresh()
     assert found.changed
     assert found.trouble == ()
     assert (found.state.driver, found.state.missing, found.state.refusal) == (VERSION, (), "")
     assert node.mirror.state == found.state
-    assert node.mirror.look() is None
+    assert node.mirror.refresh() is None
     names = {path.name for path in node.lib64("origin").iterdir()}
     assert {path.name for path in node.driver.directory().iterdir()} <= names
     assert version_of(node.lib64("origin")) == VERSION
 
 
 def test_for_shares_ours_are_files_and_the_real_ones_stand_behind_them(node: Node) -> None:
-    node.look()
+    node.refresh()
     lib64 = node.lib64("nvidia")
     for name in ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so", "libnvidia-ml.so.1", "libvcuda.so.1"):
         assert not (lib64 / name).is_symlink()
@@ -96,7 +96,7 @@ def test_nodes_of_both_machines_are_served(tmp_path: Path, machine: Machine) -> 
     ours = make_interposers(tmp_path / "ours", machine=machine.value)
     mirror = DriverMirror(tmp_path / "vdriver", MirrorOptions(driver.path, ours, machine), loaded=lambda: VERSION)
     mirror.open()
-    found = mirror.look()
+    found = mirror.refresh()
     assert found is not None
     assert (found.state.refusal, found.state.missing) == ("", ())
     assert (tmp_path / "vdriver/nvidia/lib64/libcuda-real.so.1").exists()
@@ -104,7 +104,7 @@ def test_nodes_of_both_machines_are_served(tmp_path: Path, machine: Machine) -> 
 
 
 def test_nothing_of_ours_is_in_front_of_whole_gpus(node: Node) -> None:
-    node.look()
+    node.refresh()
     for path in (node.base / "origin").rglob("*"):
         if path.is_file():
             assert "vcuda" not in path.name
@@ -112,21 +112,21 @@ def test_nothing_of_ours_is_in_front_of_whole_gpus(node: Node) -> None:
 
 
 def test_programs_can_be_executed(node: Node) -> None:
-    node.look()
+    node.refresh()
     for flavour in ("nvidia", "origin"):
         said = subprocess.run([node.base / flavour / "bin/nvidia-smi"], capture_output=True, text=True, check=True)
         assert said.stdout == f"nvidia-smi {VERSION}\n"
 
 
 def test_an_upgrade_of_the_driver_is_mirrored_when_its_module_is_loaded(node: Node) -> None:
-    node.look()
+    node.refresh()
     before = (node.base / "nvidia").resolve()
     node.driver.install(NEWER)
-    assert node.look().state.driver == VERSION, "what containers need now is the driver that runs"
+    assert node.refresh().state.driver == VERSION, "what containers need now is the driver that runs"
     assert version_of(node.lib64("nvidia"), "libcuda-real.so.1") == VERSION
     assert (node.base / "origin/bin/nvidia-smi").read_text().endswith(f"{VERSION}\n"), "a new one would not fit"
     node.driver.load(NEWER)
-    found = node.look()
+    found = node.refresh()
     assert found.changed
     assert found.state.driver == NEWER
     assert version_of(node.lib64("origin")) == NEWER
@@ -137,43 +137,43 @@ def test_an_upgrade_of_the_driver_is_mirrored_when_its_module_is_loaded(node: No
 
 def test_files_that_an_upgrade_removes_stay_in_the_mirror_until_the_module_is_loaded(node: Node) -> None:
     """Package managers replace the driver's files at once, and nodes are rebooted much later."""
-    node.look()
+    node.refresh()
     node.driver.install(NEWER)
     node.driver.uninstall(VERSION)
-    node.look()
+    node.refresh()
     assert version_of(node.lib64("nvidia"), "libcuda-real.so.1") == VERSION
     assert (node.base / "origin/bin/nvidia-smi").read_text().endswith(f"{VERSION}\n"), "a new one would not fit"
-    assert node.mirror.look() is None
+    assert node.mirror.refresh() is None
 
     make_interposers(node.ours, content=b"a newer vcuda")
     again = node.restarted()
-    found = again.look()
+    found = again.refresh()
     assert found.changed
     assert (found.state.driver, found.trouble) == (VERSION, ())
     assert version_of(node.lib64("nvidia"), "libcuda-real.so.1") == VERSION
     assert (node.lib64("nvidia") / "libcuda.so.1").read_bytes() == (node.ours / "libcuda.so.1").read_bytes()
-    assert again.mirror.look() is None
+    assert again.mirror.refresh() is None
     assert again.mirror.collect(()) != ()
     assert (node.lib64("nvidia") / "libcuda-real.so.1").exists(), "the tree it was taken from may go"
 
     node.driver.load(NEWER)
-    assert again.look().state.driver == NEWER
+    assert again.refresh().state.driver == NEWER
 
 
 def test_a_driver_that_is_not_the_loaded_one_is_mirrored_with_a_warning(node: Node) -> None:
     node.driver.load(OLDER)
-    found = node.look()
+    found = node.refresh()
     assert found.state.driver == VERSION
     (sentence,) = found.trouble
     assert f"libraries are of version {VERSION} and the loaded kernel module is of {OLDER}" in sentence
 
 
 def test_a_new_library_of_ours_is_mirrored_and_the_old_one_is_not_touched(node: Node) -> None:
-    node.look()
+    node.refresh()
     front = (node.lib64("nvidia") / "libcuda.so.1").resolve()
     before, inode = front.read_bytes(), front.stat().st_ino
     make_interposers(node.ours, content=b"a newer vcuda")
-    found = node.look()
+    found = node.refresh()
     assert found.changed
     assert (node.lib64("nvidia") / "libcuda.so.1").read_bytes() == (node.ours / "libcuda.so.1").read_bytes() != before
     assert (front.read_bytes(), front.stat().st_ino) == (before, inode)
@@ -181,7 +181,7 @@ def test_a_new_library_of_ours_is_mirrored_and_the_old_one_is_not_touched(node: 
 
 def test_a_build_that_overwrites_our_library_reaches_no_tree(node: Node) -> None:
     """Linkers write into the file that is there; a program that has it mapped would crash."""
-    node.look()
+    node.refresh()
     before = (node.lib64("nvidia") / "libcuda.so.1").read_bytes()
     with (node.ours / "libcuda.so.1").open("r+b") as file:
         file.write(b"\0" * 100)
@@ -189,18 +189,18 @@ def test_a_build_that_overwrites_our_library_reaches_no_tree(node: Node) -> None
 
 
 def test_the_same_library_built_again_changes_nothing(node: Node) -> None:
-    node.look()
+    node.refresh()
     make_interposers(node.ours)
-    assert not node.look().changed
+    assert not node.refresh().changed
 
 
 @pytest.mark.parametrize("touch", ["usr/lib64/libz.so.1", "usr/bin/ls", "etc/ld.so.cache"])
 def test_other_installations_cost_a_look_and_change_nothing(node: Node, touch: str) -> None:
-    node.look()
+    node.refresh()
     path = node.driver.path / touch
     put(path, path.read_bytes() if path.exists() else b"")
-    assert not node.look().changed
-    assert node.mirror.look() is None
+    assert not node.refresh().changed
+    assert node.mirror.refresh() is None
 
 
 def test_a_library_that_comes_later_is_mirrored(node: Node) -> None:
@@ -208,25 +208,25 @@ def test_a_library_that_comes_later_is_mirrored(node: Node) -> None:
     content = path.read_bytes()
     path.unlink()
     node.driver.make_cache()
-    node.look()
+    node.refresh()
     assert not (node.lib64("nvidia") / "libnvidia-encode.so.1").exists()
     put(path, content)
     node.driver.make_cache()
-    assert node.look().changed
+    assert node.refresh().changed
     assert (node.lib64("nvidia") / "libnvidia-encode.so.1").read_bytes() == content
 
 
 def test_without_our_library_shares_are_refused_and_whole_gpus_have_their_driver(node: Node) -> None:
     (node.ours / "libcuda.so.1").unlink()
-    state = node.look().state
+    state = node.refresh().state
     assert state.refusal == (
-        "shares of a GPU do not start here, because nothing would hold them to their size: "
+        "shares of a GPU do not start here, because nothing would enforce their limits: "
         f"{node.ours / 'libcuda.so.1'} is missing; install vcuda's library there or correct --library-path"
     )
     assert not (node.lib64("nvidia") / "libcuda.so.1").exists()
     assert version_of(node.lib64("origin")) == VERSION
     make_interposers(node.ours)
-    assert node.look().state.refusal == ""
+    assert node.refresh().state.refusal == ""
 
 
 def test_without_libcuda_shares_are_refused_and_the_libraries_that_are_missing_are_named(node: Node) -> None:
@@ -234,7 +234,7 @@ def test_without_libcuda_shares_are_refused_and_the_libraries_that_are_missing_a
         for path in node.driver.path.rglob(f"{name}*"):
             path.unlink()
     node.driver.make_cache()
-    state = node.look().state
+    state = node.refresh().state
     assert f"the driver below {node.driver.path} has no 64-bit libcuda.so.1;" in state.refusal
     assert state.missing == ("libcuda.so.1", f"libnvidia-gpucomp.so.{VERSION}", "libnvidia-ptxjitcompiler.so.1")
 
@@ -242,19 +242,19 @@ def test_without_libcuda_shares_are_refused_and_the_libraries_that_are_missing_a
 def test_a_node_without_any_driver_has_an_empty_mirror(tmp_path: Path) -> None:
     (tmp_path / "host").mkdir()
     node = node_at(DriverRoot(tmp_path / "host"), make_interposers(tmp_path / "ours"), tmp_path / "vdriver")
-    state = node.look().state
+    state = node.refresh().state
     assert "libcuda.so.1" in state.missing
     assert "no 64-bit libcuda.so.1 and no libnvidia-ml.so.1" in state.refusal
     assert list(node.lib64("origin").iterdir()) == []
     make_driver_root(tmp_path / "host")
-    assert node.look().state.refusal == ""
+    assert node.refresh().state.refusal == ""
 
 
 def test_what_a_restarted_agent_says_before_it_has_looked_is_what_is_in_place(node: Node) -> None:
-    node.look()
+    node.refresh()
     assert node.restarted().mirror.state == node.mirror.state
     (node.ours / "libcuda.so.1").unlink()
-    node.look()
+    node.refresh()
     assert node.restarted().mirror.state == node.mirror.state
 
 
@@ -270,31 +270,31 @@ def elsewhere(tmp_path: Path) -> Iterator[Path]:
 def test_where_hard_links_are_impossible_files_are_copied_once(tmp_path: Path, elsewhere: Path) -> None:
     driver = make_driver_root(tmp_path / "host")
     node = node_at(driver, make_interposers(tmp_path / "ours"), elsewhere / "vdriver")
-    node.look()
+    node.refresh()
     name = f"libcuda.so.{VERSION}"
     source = driver.directory() / name
     copies = [node.lib64("nvidia") / "libcuda-real.so.1", node.lib64("origin") / name]
     assert {copy.read_bytes() for copy in copies} == {source.read_bytes()}
     assert len({copy.stat().st_ino for copy in copies}) == 1
     assert copies[0].stat().st_mode & 0o777 == 0o555
-    assert node.mirror.look() is None
+    assert node.mirror.refresh() is None
 
     make_interposers(node.ours, content=b"a newer vcuda")
     inode = copies[0].stat().st_ino
-    assert node.look().changed
+    assert node.refresh().changed
     assert {copy.stat().st_ino for copy in copies} == {inode}, "what was copied before is linked now"
 
     driver.install(NEWER)
     driver.uninstall(VERSION)
-    node.look()
+    node.refresh()
     assert version_of(node.lib64("nvidia"), "libcuda-real.so.1") == VERSION
     assert {copy.stat().st_ino for copy in copies} == {inode}
-    assert node.mirror.look() is None
+    assert node.mirror.refresh() is None
 
 
 def test_a_process_keeps_what_it_has_mapped_over_upgrade_and_collection(node: Node, tmp_path: Path) -> None:
     """The library that a process runs is neither truncated nor written to, even where its tree is removed."""
-    node.look()
+    node.refresh()
     held = (node.lib64("nvidia") / "libcuda-real.so.1").resolve()
     content = held.read_bytes()
     script = (
@@ -307,7 +307,7 @@ def test_a_process_keeps_what_it_has_mapped_over_upgrade_and_collection(node: No
     for version in (NEWER, "595.1"):
         node.driver.install(version)
         node.driver.load(version)
-        node.look()
+        node.refresh()
     node.driver.uninstall(VERSION)
     node.mirror.collect(())
     assert not held.exists()
@@ -316,9 +316,9 @@ def test_a_process_keeps_what_it_has_mapped_over_upgrade_and_collection(node: No
 
 def test_an_agent_that_ends_does_not_finish_a_look(node: Node) -> None:
     node.mirror.stop()
-    with pytest.raises(GuestError, match="not finished, because the agent ends"):
-        node.mirror.look()
-    assert node.restarted().look().changed
+    with pytest.raises(ContainerError, match="not finished, because the agent ends"):
+        node.mirror.refresh()
+    assert node.restarted().refresh().changed
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from deviceplugin.container.driver_mirror.components import SHARED, WHOLE, Components
-from deviceplugin.container.driver_mirror.interposers import Interposer, Interposers
-from deviceplugin.container.driver_mirror.plan import Chosen, FileEntry, LinkEntry, Plan, make_plan
-from deviceplugin.container.driver_mirror.search import Library, Source
+from deviceplugin.container.driver_mirror.components import SHARED, WHOLE, Components, Interposer, Interposers
+from deviceplugin.container.driver_mirror.plan import Chosen, FileEntry, LinkEntry, MirrorPlan, make_plan
+from deviceplugin.container.driver_mirror.search import DriverFile, DriverLibrary
 from tests.container.driver_mirror.makers import library
 
 CUDA = library("libcuda.so.580.1", "libcuda.so.1", links=("libcuda.so.1", "libcuda.so"))
@@ -18,7 +17,7 @@ GL = library("libGLX_nvidia.so.580.1", "libGLX_nvidia.so.0")
 NARROW_CUDA = library("libcuda.so.580.1", "libcuda.so.1", at="/usr/lib", bits=32)
 NARROW_JIT = library("libnvidia-ptxjitcompiler.so.580.1", "libnvidia-ptxjitcompiler.so.1", at="/usr/lib", bits=32)
 DRIVER = (CUDA, NVML, JIT, GL, NARROW_CUDA, NARROW_JIT)
-SMI = {"nvidia-smi": Source(Path("/usr/bin/nvidia-smi"), "smi")}
+SMI = {"nvidia-smi": DriverFile(Path("/usr/bin/nvidia-smi"), "smi")}
 OURS = Interposers(
     (
         Interposer(Path("/o/libvcuda.so.1"), "v", ("libvcuda.so.1",)),
@@ -29,16 +28,16 @@ OURS = Interposers(
 
 
 def planned(
-    libraries: Sequence[Library] = DRIVER,
+    libraries: Sequence[DriverLibrary] = DRIVER,
     *,
     ours: Interposers = OURS,
     shared: Components = SHARED,
     whole: Components = WHOLE,
-) -> Plan:
+) -> MirrorPlan:
     return make_plan(Chosen(libraries, SMI, ours, "580.1", Path("/host")), shared=shared, whole=whole)
 
 
-def shown(plan: Plan, directory: str) -> dict[str, str]:
+def shown(plan: MirrorPlan, directory: str) -> dict[str, str]:
     """Names in one directory: where a link leads, or where a file comes from."""
     return {
         path.name: entry.target if isinstance(entry, LinkEntry) else f"={entry.source}"
@@ -125,10 +124,10 @@ def test_our_objects_are_copied_and_the_drivers_may_be_linked() -> None:
     ids=["nothing of ours", "no libcuda", "no NVML", "32 bits only"],
 )
 def test_where_nothing_would_enforce_a_share_none_may_start(
-    libraries: Sequence[Library], ours: Interposers, reason: str
+    libraries: Sequence[DriverLibrary], ours: Interposers, reason: str
 ) -> None:
     plan = planned(libraries, ours=ours)
-    assert plan.refusal.startswith("shares of a GPU do not start here, because nothing would hold them to their size: ")
+    assert plan.refusal.startswith("shares of a GPU do not start here, because nothing would enforce their limits: ")
     assert reason in plan.refusal
     assert planned().refusal == ""
 
@@ -159,12 +158,12 @@ def test_a_list_of_ones_own_decides_but_for_libcuda_and_nvml() -> None:
 
 
 def test_a_key_stands_for_names_and_contents_and_for_nothing_else() -> None:
-    newer = Library(Source(JIT.source.path, "newer"), JIT.names, 64, JIT.elf)
-    elsewhere = Library(Source(Path("/else"), JIT.source.identity), JIT.names, 64, JIT.elf)
+    newer = DriverLibrary(DriverFile(JIT.source.path, "newer"), JIT.names, 64, JIT.elf)
+    elsewhere = DriverLibrary(DriverFile(Path("/else"), JIT.source.identity), JIT.names, 64, JIT.elf)
     assert planned().key == planned(tuple(reversed(DRIVER))).key
     assert planned([CUDA, NVML, elsewhere]).key == planned([CUDA, NVML, JIT]).key
     keys = [planned().key, planned(DRIVER[:-1]).key, planned([CUDA, NVML, newer]).key, planned([CUDA, NVML, JIT]).key]
-    keys += [planned(ours=Interposers()).key, Plan().key]
+    keys += [planned(ours=Interposers()).key, MirrorPlan().key]
     assert len(set(keys)) == len(keys)
 
 

@@ -9,11 +9,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from deviceplugin.container.driver_mirror.links import Links
-from deviceplugin.container.driver_mirror.plan import EMPTY, FLAVOURS, Entry, FileEntry, LinkEntry, Plan
+from deviceplugin.container.driver_mirror.plan import EMPTY, FLAVOURS, Entry, FileEntry, LinkEntry, MirrorPlan
 from deviceplugin.container.driver_mirror.search import identity_of
-from deviceplugin.container.driver_mirror.trees import Trees
-from deviceplugin.errors import GuestError
+from deviceplugin.container.driver_mirror.trees import Links, Trees
+from deviceplugin.errors import ContainerError
 
 
 @pytest.fixture
@@ -32,7 +31,7 @@ def never() -> bool:
     return False
 
 
-def plan(tmp_path: Path, name: str) -> Plan:
+def plan(tmp_path: Path, name: str) -> MirrorPlan:
     """One file and a link to it in each flavour."""
     source = tmp_path / "driver" / name
     if not source.exists():
@@ -42,7 +41,7 @@ def plan(tmp_path: Path, name: str) -> Plan:
     for flavour in FLAVOURS:
         entries[PurePosixPath(flavour, "lib64", name)] = FileEntry(source, identity_of(source))
         entries[PurePosixPath(flavour, "lib64/libcuda.so.1")] = LinkEntry(name)
-    return Plan(entries, driver=name)
+    return MirrorPlan(entries, driver=name)
 
 
 def content(base: Path) -> set[str]:
@@ -156,10 +155,10 @@ def test_ours_is_copied_and_has_one_inode_for_all_its_names(tmp_path: Path, base
     source.write_text("ours")
     digest = "d4212f2ccb7ad449e3aeb4c3c4b6d9c3f7ed5a0ebe1e6cd4a6c80db3b26b9ffa"
     names = [PurePosixPath("nvidia/lib64", name) for name in ("libcuda.so", "libcuda.so.1")]
-    with pytest.raises(GuestError, match=r"libcuda\.so\.1 changed while it was put into the driver mirror"):
-        trees.adopt(Plan({names[0]: FileEntry(source, digest, ours=True)}), stopped=never)
+    with pytest.raises(ContainerError, match=r"libcuda\.so\.1 changed while it was put into the driver mirror"):
+        trees.adopt(MirrorPlan({names[0]: FileEntry(source, digest, ours=True)}), stopped=never)
     digest = hashlib.sha256(b"ours").hexdigest()
-    trees.adopt(Plan({name: FileEntry(source, digest, ours=True) for name in names}), stopped=never)
+    trees.adopt(MirrorPlan({name: FileEntry(source, digest, ours=True) for name in names}), stopped=never)
     stats = [(base / name).lstat() for name in names]
     assert len({each.st_ino for each in stats} - {source.stat().st_ino}) == 1
     assert stats[0].st_nlink == 2
@@ -174,7 +173,7 @@ def test_a_driver_that_changes_while_it_is_mirrored_is_looked_at_again(
     fresh.write_text("newer")
     fresh.replace(tmp_path / "driver/two")
     with pytest.raises(
-        GuestError, match=r"driver/two changed while it was put into the driver mirror; it is looked at"
+        ContainerError, match=r"driver/two changed while it was put into the driver mirror; it is looked at"
     ):
         trees.adopt(wanted, stopped=never)
     assert content(base) == {"one"}
@@ -184,7 +183,7 @@ def test_a_driver_that_changes_while_it_is_mirrored_is_looked_at_again(
 
 def test_an_agent_that_ends_gives_up_a_build(tmp_path: Path, base: Path, trees: Trees) -> None:
     trees.adopt(plan(tmp_path, "one"), stopped=never)
-    with pytest.raises(GuestError, match="not finished, because the agent ends"):
+    with pytest.raises(ContainerError, match="not finished, because the agent ends"):
         trees.adopt(plan(tmp_path, "two"), stopped=lambda: True)
     assert content(base) == {"one"}
     Trees(base).open()
@@ -192,23 +191,23 @@ def test_an_agent_that_ends_gives_up_a_build(tmp_path: Path, base: Path, trees: 
 
 
 @pytest.mark.parametrize("spoil", ["delete", "shorten", "directory", "manifest"])
-def test_a_tree_that_somebody_spoilt_is_built_beside_it(tmp_path: Path, base: Path, trees: Trees, spoil: str) -> None:
+def test_a_corrupted_tree_is_built_again_beside_it(tmp_path: Path, base: Path, trees: Trees, spoil: str) -> None:
     wanted = plan(tmp_path, "one")
     trees.adopt(wanted, stopped=never)
-    spoilt = trees.current
-    assert spoilt is not None
-    file = spoilt / "origin/lib64/one"
+    corrupted = trees.current
+    assert corrupted is not None
+    file = corrupted / "origin/lib64/one"
     file.unlink()
     if spoil == "shorten":
         file.write_text("o")
     if spoil == "directory":
         file.mkdir()
     if spoil == "manifest":
-        (spoilt / "manifest.json").write_bytes(b"{")
+        (corrupted / "manifest.json").write_bytes(b"{")
     again = Trees(base)
     again.open()
     assert again.adopt(wanted, stopped=never)
-    assert again.current == spoilt.with_name(f"{wanted.key}-2")
+    assert again.current == corrupted.with_name(f"{wanted.key}-2")
     assert content(base) == {"one"}
 
 
@@ -283,7 +282,7 @@ def test_a_tree_that_comes_back_is_held_by_who_starts_then(tmp_path: Path, base:
 
 def test_what_cannot_be_written_is_one_sentence(tmp_path: Path, base: Path) -> None:
     base.write_text("a file in the way")
-    with pytest.raises(GuestError, match=r"driver mirror .*vdriver could not be changed: .*; check the disk and"):
+    with pytest.raises(ContainerError, match=r"driver mirror .*vdriver could not be changed: .*; check the disk and"):
         Trees(base).open()
 
 

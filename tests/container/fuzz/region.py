@@ -46,7 +46,7 @@ def check_refused_rightly(data: bytes) -> None:
     assert len(data) < region.SLOTS_AT or not data.startswith(HEAD)
 
 
-def check_slot(slot: region.Slot, *, gpus: int) -> None:
+def check_slot(slot: region.ProcessSlot, *, gpus: int) -> None:
     assert 0 <= slot.pid < MOST_PID
     assert slot.start_time is None or slot.start_time > 0
     assert len(slot.uses) == gpus

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from deviceplugin.container.gpu_manager.registration import RegistrationServers
-from deviceplugin.errors import GuestError
+from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.wire import registration_pb2 as pb
 from deviceplugin.wire import registration_pb2_grpc as rpc
@@ -99,7 +99,7 @@ async def test_what_goes_wrong_inside_is_a_sentence_without_a_traceback(
     await servers.open(ONE)
 
     async def full(grant: GrantId, name: str) -> None:
-        raise GuestError("the disk is full; make room")
+        raise ContainerError("the disk is full; make room")
 
     async def broken(grant: GrantId, name: str) -> None:
         raise ZeroDivisionError("secret")

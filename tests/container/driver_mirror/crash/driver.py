@@ -19,7 +19,7 @@ from deviceplugin.container.driver_mirror.build import is_sound, read_manifest
 from deviceplugin.container.driver_mirror.components import Components
 from deviceplugin.container.driver_mirror.elf import Machine
 from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOptions, loaded_version
-from deviceplugin.errors import GuestError
+from deviceplugin.errors import ContainerError
 from sandbox.driver_root import LIBRARIES, DriverRoot, make_interposers
 
 MODES = {"kill": 1, "half": 2, "nospace": 3}
@@ -47,15 +47,15 @@ def prepare(home: Path, start: str, host: Path) -> None:
     if start == "mirrored":
         agent = mirror_in(home)
         agent.open()
-        agent.look()
+        agent.refresh()
 
 
 def work(home: Path) -> None:
     agent = mirror_in(home)
     _until_done(agent.open)
-    _until_done(agent.look)
+    _until_done(agent.refresh)
     change(home)
-    _until_done(agent.look)
+    _until_done(agent.refresh)
     _until_done(lambda: agent.collect(()))
 
 
@@ -72,7 +72,7 @@ def _until_done(step: Callable[[], object]) -> None:
     for _ in range(_MOST_TRIES):
         try:
             step()
-        except GuestError as error:
+        except ContainerError as error:
             if "\n" in error.message or "No space left on device" not in error.message:
                 raise AssertionError(error.message) from error
         else:
@@ -107,7 +107,7 @@ def crash(start: str, mode: str, number: int, host: Path) -> dict[str, Any]:
         fresh = mirror_in(home)
         fresh.open()
         reopened = mounted(home)
-        fresh.look()
+        fresh.refresh()
         fresh.collect(())
         names = [path.name for path in (*(home / "vdriver").iterdir(), *(home / "vdriver/.trees").iterdir())]
         return {

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.container.gpu_manager.legacy_limits import SIZE, ContainerLimits, decode, encode
+from deviceplugin.container.gpu_manager.client_files import ContainerLimits, encode_limits
+from tests.container.gpu_manager.client_reader import read_limits
 
 UID = "3b0c3f0e-6b8a-4a53-9e0c-2f1d6f7a9b10"
 
@@ -56,9 +57,9 @@ def i32(value: int) -> bytes:
         ),
     ],
 )
-def test_the_bytes_are_those_that_the_client_of_the_lineage_reads(limits: ContainerLimits, expected: bytes) -> None:
-    assert len(expected) == SIZE == 8240
-    assert encode(limits) == expected
+def test_the_bytes_are_those_that_gpu_managers_client_reads(limits: ContainerLimits, expected: bytes) -> None:
+    assert len(expected) == 8240
+    assert encode_limits(limits) == expected
 
 
 @given(
@@ -69,15 +70,10 @@ def test_the_bytes_are_those_that_the_client_of_the_lineage_reads(limits: Contai
 )
 def test_what_was_encoded_is_read_back(name: str, cores: int, memory: int, soft: int) -> None:
     limits = ContainerLimits(UID, name, cores=cores, memory_bytes=memory, soft_cores=soft, driver_version="535.1")
-    assert decode(encode(limits)) == limits
+    assert read_limits(encode_limits(limits)) == limits
 
 
 def test_names_that_are_too_long_leave_room_for_the_nul() -> None:
-    data = encode(ContainerLimits("u" * 60, "c" * 5000, cores=1, memory_bytes=1))
+    data = encode_limits(ContainerLimits("u" * 60, "c" * 5000, cores=1, memory_bytes=1))
     assert data[:48] == b"u" * 47 + b"\0"
     assert data[4096:8192] == b"c" * 4095 + b"\0"
-
-
-def test_a_file_of_another_size_is_refused() -> None:
-    with pytest.raises(ValueError, match="8239 bytes"):
-        decode(b"\0" * 8239)

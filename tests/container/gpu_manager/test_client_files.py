@@ -1,4 +1,4 @@
-"""The files of the lineage's client: found where it looks, kept fresh, gone at the next start."""
+"""The files of gpu-manager's client: found where it looks, kept fresh, gone at the next start."""
 
 from pathlib import Path
 
@@ -7,19 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.container.directories import GrantDirectories
-from deviceplugin.container.gpu_manager import pids_config
-from deviceplugin.container.gpu_manager.client import LineageClients
+from deviceplugin.container.gpu_manager.client_files import ClientFiles, encode_pids
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
+from tests.container.gpu_manager.client_reader import read_pids
 
 GRANT = GrantId("g-0001")
 
 
 @pytest.fixture
-def clients(tmp_path: Path) -> LineageClients:
+def clients(tmp_path: Path) -> ClientFiles:
     SharedState(tmp_path).prepare(GRANT, {GpuUuid("GPU-a")})
-    return LineageClients(GrantDirectories(tmp_path))
+    return ClientFiles(GrantDirectories(tmp_path))
 
 
 def found(base: Path) -> dict[str, bytes]:
@@ -31,7 +31,7 @@ def found(base: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_client_finds_its_files_under_its_name_and_at_the_top(clients: LineageClients, tmp_path: Path) -> None:
+def test_a_client_finds_its_files_under_its_name_and_at_the_top(clients: ClientFiles, tmp_path: Path) -> None:
     assert not clients.is_registered(GRANT)
     clients.register(GRANT, "id-1", b"limits")
     clients.show_processes(GRANT, [300, 7, 300])
@@ -45,7 +45,7 @@ def test_a_client_finds_its_files_under_its_name_and_at_the_top(clients: Lineage
     assert clients.is_registered(GRANT)
 
 
-def test_changed_limits_reach_every_place(clients: LineageClients, tmp_path: Path) -> None:
+def test_changed_limits_reach_every_place(clients: ClientFiles, tmp_path: Path) -> None:
     clients.register(GRANT, "id-1", b"old")
     clients.show_processes(GRANT, [])
     clients.limit(GRANT, b"new")
@@ -53,7 +53,7 @@ def test_changed_limits_reach_every_place(clients: LineageClients, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["state", "gpus", "", "limits", "vcuda.config", "pids.config", "vcuda.sock"])
-def test_no_name_takes_the_place_of_our_own_files(clients: LineageClients, tmp_path: Path, name: str) -> None:
+def test_no_name_takes_the_place_of_our_own_files(clients: ClientFiles, tmp_path: Path, name: str) -> None:
     (tmp_path / GRANT / "limits").write_bytes(b"ours")
     before = set((tmp_path / GRANT).iterdir())
     clients.register(GRANT, name, b"limits")
@@ -63,13 +63,13 @@ def test_no_name_takes_the_place_of_our_own_files(clients: LineageClients, tmp_p
     assert (tmp_path / GRANT / "limits").read_bytes() == b"ours"
 
 
-def test_a_tenant_makes_no_more_than_a_few_folders(clients: LineageClients, tmp_path: Path) -> None:
+def test_a_tenant_makes_no_more_than_a_few_folders(clients: ClientFiles, tmp_path: Path) -> None:
     for number in range(50):
         clients.register(GRANT, f"id-{number}", b"limits")
     assert len(list((tmp_path / GRANT).glob("id-*"))) == 4
 
 
-def test_the_next_start_begins_without_them(clients: LineageClients, tmp_path: Path) -> None:
+def test_the_next_start_begins_without_them(clients: ClientFiles, tmp_path: Path) -> None:
     clients.register(GRANT, "id-1", b"limits")
     clients.show_processes(GRANT, [1])
     clients.forget(GRANT)
@@ -80,7 +80,7 @@ def test_the_next_start_begins_without_them(clients: LineageClients, tmp_path: P
 
 @given(st.lists(st.integers(1, 2**22), max_size=1500))
 def test_the_array_is_one_that_its_reader_can_search(pids: list[int]) -> None:
-    data = pids_config.encode(pids)
-    shown = pids_config.decode(data)
+    data = encode_pids(pids)
+    shown = read_pids(data)
     assert len(data) == 4 * len(shown) <= 4096
     assert list(shown) == sorted(set(pids))[:1024]
