@@ -1,14 +1,14 @@
-"""A registry of metrics and its text, for whoever serves some: the agent and the scheduler alike.
+"""A registry of metrics and its text, for the agent and the scheduler.
 
-In: descriptions (`exposition.Family`), and a function that says at each scrape what is true at that moment. Out:
-counters and the like to count on, and the text of all of it. Not here: which metrics there are.
+In: descriptions (`Family`), and a function that gives the present values at each scrape. Out: counters, gauges and
+histograms, and the text of all of them. Not here: which metrics exist.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import prometheus_client
-from prometheus_client.core import CollectorRegistry, GaugeMetricFamily, Metric
+from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Its name as it is scraped, its type, what it means, and its labels."""
+    """One metric as docs/reference describes it: its name as scraped, type, meaning and labels."""
 
     name: str
     type: str
@@ -31,7 +31,7 @@ class Exposition:
     """
 
     def __init__(self, collect: Callable[[], Iterable[Metric]], *, build: Family, version: str) -> None:
-        # Otherwise each counter brings a second series that nobody reads.
+        # Otherwise each counter has a second series, `_created`, that no query needs.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._registry.register(_AtScrape(collect))
@@ -55,12 +55,13 @@ class Exposition:
         return encode(self._registry), content_type
 
 
-def gauge_of(family: Family, rows: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
-    """One gauge for a scrape: values by their labels."""
-    gauge = GaugeMetricFamily(family.name, family.help, labels=family.labels)
+def metric_of(family: Family, rows: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
+    """One gauge or counter for a scrape: values by their labels."""
+    kind = CounterMetricFamily if family.type == "counter" else GaugeMetricFamily
+    metric = kind(family.name, family.help, labels=family.labels)
     for labels, value in rows:
-        gauge.add_metric(labels, value)
-    return gauge
+        metric.add_metric(labels, value)
+    return metric
 
 
 class _AtScrape(Collector):

@@ -103,7 +103,7 @@ class ContainerWatch:
             self._took(grant, watched, look, now=now)
 
     async def register(self, grant_id: GrantId, name: str) -> None:
-        """A process with the lineage's client asks for its files; raises ContainerError."""
+        """A process with gpu-manager's client asks for its files; raises ContainerError."""
         grant = self.ledger.get(grant_id)
         if grant is None:
             return

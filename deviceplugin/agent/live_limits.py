@@ -1,7 +1,7 @@
 """A changed `vcuda-core-limit` of a running pod, carried into the limits of its containers.
 
 In: pods as the watch shows them, the ledger. Out: grants with another soft limit, and their limits files rewritten;
-our library follows within a second, the lineage's client at its next start. Called at each change of a pod, and from
+our library follows within a second, gpu-manager's client at its next start. Called at each change of a pod, and from
 upkeep's rounds for what a change may have come too early for. Trouble is logged, never raised: the old limit stays.
 """
 

@@ -1,60 +1,66 @@
 """What containers use of their GPUs, as metrics.
 
-In: a picture. Out: families for the scrape. A number that is not measured for a container has no row; the number of
-whole GPUs is the driver's, that of shares our library's. Values are added up by name: a pod and its successor of the
-same name may both run while the first one ends.
+In: a picture. Out: metrics for the scrape. A value that is not measured for a container has no row; the values of whole
+GPUs come from the driver, those of shares from vcuda's library. Values are added up by name: a pod and its successor of
+the same name may both run while the first one ends.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
+from deviceplugin.exposition import Family, metric_of
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.model.usage import Breach, ContainerUse, GpuUse
-from deviceplugin.observe.family import CONTAINER, Family
 from deviceplugin.observe.view import NodePicture
+
+GPU = ("node", "gpu")
+CONTAINER = (*GPU, "namespace", "pod", "container")
 
 MEMORY = Family(
     "vcuda_container_memory_used_bytes",
     "gauge",
-    "Memory of this GPU that the container uses, with what the driver needs for it.",
+    "GPU memory that the container uses, the driver's overhead included.",
     CONTAINER,
 )
 OVERHEAD = Family(
     "vcuda_container_memory_overhead_bytes",
     "gauge",
-    "The part of the container's memory that the driver holds beyond its allocations: contexts, modules.",
+    "The driver's overhead in the container's GPU memory: contexts and modules.",
     CONTAINER,
 )
 PEAK = Family(
-    "vcuda_container_memory_peak_bytes", "gauge", "Most memory that the container held since its start.", CONTAINER
+    "vcuda_container_memory_peak_bytes", "gauge", "Highest GPU memory use of the container since its start.", CONTAINER
 )
 REFUSALS = Family(
-    "vcuda_container_memory_refusals_total", "counter", "Allocations that would have passed the limit.", CONTAINER
+    "vcuda_container_memory_refusals_total",
+    "counter",
+    "Allocations that failed at the container's memory limit.",
+    CONTAINER,
 )
 CORES = Family(
     "vcuda_container_cores_used_ratio",
     "gauge",
-    "Part of this GPU's time that the container used in the last sample period.",
+    "Share of the GPU's time that the container used in the last sample period.",
     CONTAINER,
 )
 IN_FORCE = Family(
     "vcuda_container_cores_in_force_ratio",
     "gauge",
-    "Part of this GPU's time that the container may use now; above its limit while it borrows.",
+    "Share of the GPU's time that the container may use now; above its limit while it borrows idle time.",
     CONTAINER,
 )
 SECONDS = Family("vcuda_container_gpu_seconds_total", "counter", "GPU time that the container used.", CONTAINER)
 THROTTLED = Family(
     "vcuda_container_throttled_seconds_total",
     "counter",
-    "Time for which launches were held back, summed over threads.",
+    "Time for which kernel launches were delayed at the limit, summed over threads.",
     CONTAINER,
 )
 THROTTLED_LAUNCHES = Family(
-    "vcuda_container_throttled_launches_total", "counter", "Launches that were held back.", CONTAINER
+    "vcuda_container_throttled_launches_total", "counter", "Kernel launches that were delayed at the limit.", CONTAINER
 )
 PROCESSES = Family(
     "vcuda_container_processes",
@@ -65,8 +71,8 @@ PROCESSES = Family(
 OVER_LIMIT = Family(
     "vcuda_container_over_limit",
     "gauge",
-    "1 while the container takes more than it holds, or could: memory, cores, bypass (a process without vcuda's "
-    "library), state (shared state changed by hand).",
+    "1 while the container exceeds a limit or could: memory, cores, bypass (a process without vcuda's library), "
+    "state (corrupted shared state).",
     (*CONTAINER, "breach"),
 )
 
@@ -88,9 +94,9 @@ _Rows = dict[tuple[str, ...], float]
 def collect(picture: NodePicture) -> Iterator[Metric]:
     known = [(grant, use) for grant in picture.grants if (use := picture.uses.get(grant.id)) is not None]
     for family, read in _BY_GPU:
-        yield _metric(family, _by_gpu(picture.node, known, read))
-    yield _metric(PROCESSES, _processes(picture.node, known))
-    yield _metric(OVER_LIMIT, _over_limit(picture.node, known))
+        yield metric_of(family, _by_gpu(picture.node, known, read).items())
+    yield metric_of(PROCESSES, _processes(picture.node, known).items())
+    yield metric_of(OVER_LIMIT, _over_limit(picture.node, known).items())
 
 
 def _by_gpu(node: str, known: Iterable[tuple[Grant, ContainerUse]], read: Callable[[GpuUse], float | None]) -> _Rows:
@@ -125,11 +131,3 @@ def _over_limit(node: str, known: Iterable[tuple[Grant, ContainerUse]]) -> _Rows
 def _names(grant: Grant) -> tuple[str, str, str]:
     owner = grant.allocation.owner
     return owner.pod.namespace, owner.pod.name, owner.name
-
-
-def _metric(family: Family, rows: _Rows) -> Metric:
-    kind = CounterMetricFamily if family.type == "counter" else GaugeMetricFamily
-    metric = kind(family.name, family.help, labels=family.labels)
-    for labels, value in rows.items():
-        metric.add_metric(labels, value)
-    return metric

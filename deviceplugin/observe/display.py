@@ -1,8 +1,8 @@
-"""The lineage's display.GPUDisplay on a unix socket: the same three views over gRPC.
+"""gpu-manager's display.GPUDisplay on a unix socket: the same three views over gRPC.
 
-In: a `NodeView`. Out: a server on `--display-socket`, readable by root and its group. What containers use of their
-limits is not known to this server, so those numbers stay unset. Pods are named by name as in the lineage; where two
-namespaces have a pod of one name, the later one is `namespace/name`.
+In: a `NodeView`. Out: a server on `--display-socket`, readable by root and its group. Pods are named as in gpu-manager,
+by their name alone; where two namespaces have a pod of one name, the later one is `namespace/name`. A value that is not
+measured stays unset.
 """
 
 from collections.abc import Awaitable, Callable
@@ -43,9 +43,7 @@ class DisplayServer:
         try:
             server.add_insecure_port(f"unix:{path}")
         except RuntimeError:
-            raise ConfigError(
-                f"--display-socket: {path} cannot be listened on; give a path that can be written"
-            ) from None
+            raise ConfigError(f"--display-socket: {path} cannot be used for a socket; give a writable path") from None
         await server.start()
         self._server = server
         _restrict(path)
@@ -79,7 +77,7 @@ class _Display(rpc.GPUDisplayServicer):
 
 
 def usages(picture: NodePicture) -> pb.UsageResponse:
-    """The lineage's message: pods, their containers, and the devices of each."""
+    """gpu-manager's message: pods, their containers, and the devices of each."""
     response = pb.UsageResponse()
     gpus = {gpu.uuid: gpu for gpu in picture.gpus}
     keys: dict[str, str] = {}  # by UID
@@ -108,7 +106,7 @@ def _add(stat: pb.ContainerStat, grant: Grant, gpus: dict[GpuUuid, Gpu], use: Co
 
 
 class _NoTraceback(grpc.aio.ServerInterceptor):
-    """grpc would send the text of a bug to the caller; a generic sentence goes out, and the bug into the log."""
+    """grpc would send the text of an exception to the caller; here it goes to the log."""
 
     async def intercept_service(
         self,
@@ -123,8 +121,9 @@ class _NoTraceback(grpc.aio.ServerInterceptor):
             try:
                 return await handler.unary_unary(request, context)
             except Exception:
-                log.exception("a view failed; please report this line", method=handler_call_details.method)
-                return await context.abort(grpc.StatusCode.INTERNAL, "this view failed; the agent's log says more")
+                log.exception("view_failed", method=handler_call_details.method)
+                sentence = "vcuda internal error; see the agent log on this node"
+                return await context.abort(grpc.StatusCode.INTERNAL, sentence)
 
         return grpc.unary_unary_rpc_method_handler(
             guarded, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer

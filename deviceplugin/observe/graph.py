@@ -1,8 +1,9 @@
-"""`/graph` as text: the topology tree with its GPUs, how full they are, and who holds them.
+"""`/graph` as text: the topology tree with its GPUs, their usage, and the containers that hold them.
 
-In: a picture. Out: lines of at most 100 columns. Each ancestor says how many GPUs below it nobody holds, because that
-is what placement goes by; each GPU has one bar for cores and one for memory; owners hang on their GPUs. GPUs are named
-by their minor, as in events and annotations, and by nvidia-smi's index where the two differ. As JSON: `tree`.
+In: a picture. Out: lines of at most 100 columns, in box characters or plain ASCII. Each ancestor shows how many GPUs
+below it are free, as placement counts them; each GPU has one bar for cores and one for memory, and its owners below it.
+A bar is empty only for nothing and full only when all is taken, so a single held core is visible. GPUs are named by
+their minor, as in events and annotations, and by nvidia-smi's index where the two differ. As JSON: `graph_document`.
 """
 
 from collections import Counter
@@ -14,7 +15,6 @@ from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.gpu import ComputeMode, Gpu, GpuUuid, Inventory
 from deviceplugin.model.topology import Level, TopologyNode
 from deviceplugin.model.units import BLOCK_MIB, CORES_PER_GPU
-from deviceplugin.observe.glyphs import BOXES, Glyphs
 from deviceplugin.observe.view import NodePicture
 
 WIDTH = 100
@@ -29,6 +29,41 @@ _MEANINGS = {
     Level.NODE: "one NUMA node",
     Level.SYS: "between NUMA nodes",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """One set of characters; every branch is three columns wide."""
+
+    full: str
+    empty: str
+    fork: str
+    corner: str
+    trunk: str
+    dot: str
+    times: str
+    mark: str
+    cut: str
+
+    def bar(self, part: int, whole: int, cells: int) -> str:
+        filled = 0 if whole <= 0 else round(cells * part / whole)
+        if 0 < part < whole:
+            filled = min(max(filled, 1), cells - 1)
+        filled = min(max(filled, 0), cells)
+        return self.full * filled + self.empty * (cells - filled)
+
+    def branch(self, *, last: bool) -> tuple[str, str]:
+        """What stands before a child, and before what hangs on that child."""
+        return (f"{self.corner} ", "   ") if last else (f"{self.fork} ", f"{self.trunk}  ")
+
+    def clip(self, text: str, width: int) -> str:
+        """Cuts what is too long; control characters, which names from outside may hold, become question marks."""
+        printable = "".join(character if character.isprintable() else "?" for character in text)
+        return printable if len(printable) <= width else printable[: max(0, width - 1)] + self.cut
+
+
+BOXES = Glyphs(full="█", empty="░", fork="├─", corner="└─", trunk="│", dot="·", times="×", mark="✗", cut="…")
+ASCII = Glyphs(full="#", empty=".", fork="|-", corner="`-", trunk="|", dot="-", times="x", mark="!", cut="~")
 
 
 def draw(picture: NodePicture, glyphs: Glyphs = BOXES) -> str:

@@ -1,28 +1,33 @@
 """The views over HTTP: metrics, the tree, usage, version and the two probes.
 
 In: a `NodeView` and the metrics. Out: an aiohttp server on `--query-addr`:`--query-port`. `/healthz` fails only where a
-restart would help: this loop does not turn (then nothing answers) or our gRPC servers do not answer. `/readyz` fails
-while pods cannot be served. Nothing here changes anything, and no answer holds a traceback.
+restart would help: the event loop is blocked (then nothing answers) or the agent's gRPC servers do not answer. A broken
+GPU or an absent kubelet is no reason for a restart. `/readyz` fails while pods cannot be served. All requests are
+read-only, and no answer holds a traceback.
 """
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
+import grpc
 import msgspec
 import structlog
 from aiohttp import web
 
-from deviceplugin.observe.glyphs import ASCII, BOXES
-from deviceplugin.observe.graph import draw
+from deviceplugin.observe.graph import ASCII, BOXES, draw
+from deviceplugin.observe.graph_document import graph_of
 from deviceplugin.observe.listen import bind_tcp
 from deviceplugin.observe.metrics import AgentMetrics
-from deviceplugin.observe.probe import silent
-from deviceplugin.observe.tree import graph_of
 from deviceplugin.observe.usage import usage_of
 from deviceplugin.observe.view import NodeView
+from deviceplugin.wire import deviceplugin_pb2 as pb
+from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
 
 log = structlog.get_logger("vcuda.observe")
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _JSON = msgspec.json.Encoder()
+_PROBE_DEADLINE_S = 1.0
 
 
 class QueryServer:
@@ -49,7 +54,7 @@ def make_app(view: NodeView, metrics: AgentMetrics, *, version: str) -> web.Appl
     pages = _Pages(view, metrics, version)
     app = web.Application(middlewares=[_no_traceback])
     app.router.add_get("/metrics", pages.metrics)
-    app.router.add_get("/metric", pages.metrics)  # where the lineage has it
+    app.router.add_get("/metric", pages.metrics)  # gpu-manager's path
     app.router.add_get("/graph", pages.graph)
     app.router.add_get("/usage", pages.usage)
     app.router.add_get("/version", pages.version)
@@ -83,10 +88,28 @@ class _Pages:
         return _json({"version": self._version})
 
     async def healthz(self, request: web.Request) -> web.Response:
-        return _verdict(await silent(self._view.state().sockets))
+        return _verdict(await silent_sockets(self._view.state().sockets))
 
     async def readyz(self, request: web.Request) -> web.Response:
         return _verdict(self._view.state().not_ready)
+
+
+async def silent_sockets(sockets: Sequence[Path]) -> tuple[str, ...]:
+    """One phrase for each gRPC socket that does not answer within a second.
+
+    A real call over a real connection: a socket file says nothing about the server behind it.
+    """
+    phrases = await asyncio.gather(*(_probe(socket) for socket in sockets))
+    return tuple(phrase for phrase in phrases if phrase)
+
+
+async def _probe(socket: Path) -> str:
+    async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+        try:
+            await rpc.DevicePluginStub(channel).GetDevicePluginOptions(pb.Empty(), timeout=_PROBE_DEADLINE_S)
+        except grpc.aio.AioRpcError as error:
+            return f"the device plugin on {socket} does not answer ({error.code().name.lower()})"
+    return ""
 
 
 def prefers_json(accept: str) -> bool:
@@ -127,5 +150,5 @@ async def _no_traceback(request: web.Request, handler: _Handler) -> web.StreamRe
     except web.HTTPException:
         raise
     except Exception:
-        log.exception("a view failed; please report this line", path=request.path)
-        return web.Response(status=500, text="this view failed; the agent's log says more\n")
+        log.exception("view_failed", path=request.path)
+        return web.Response(status=500, text="vcuda internal error; see the agent log on this node\n")

@@ -1,7 +1,7 @@
 """Listening sockets for the views, or a sentence why there are none.
 
 In: an address and a port, or the path of a unix socket. Out: bound sockets, or a path that is free to be bound.
-Whatever the kernel objects to becomes a ConfigError that names the flag. A host name is bound at each of its addresses
+Any error of the kernel becomes a ConfigError that names the flag. A host name is bound at each of its addresses
 that this machine has, all on the same port.
 """
 
@@ -66,11 +66,11 @@ def _refusal(address: str, port: int, error: OSError) -> str:
         return f"--query-port: port {port} on {address} is in use; stop what listens there or give another port"
     if error.errno == errno.EADDRNOTAVAIL:
         return f"--query-addr: {address} is no address of this machine; give one that is, or 0.0.0.0 for all"
-    return f"--query-port: port {port} on {address} cannot be listened on: {os.strerror(error.errno or 0).lower()}"
+    return f"--query-port: port {port} on {address} cannot be used: {os.strerror(error.errno or 0).lower()}"
 
 
 def free_socket_path(path: Path) -> None:
-    """Makes way for a server on `--display-socket`: a socket that nobody serves any more is removed."""
+    """Prepares the path of `--display-socket`: a socket without a server is removed."""
     length = len(os.fsencode(path))
     if length > _LONGEST:
         raise ConfigError(

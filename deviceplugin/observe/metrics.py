@@ -1,9 +1,9 @@
 """The agent's metrics for Prometheus.
 
-In: a `NodeView` for what is true now, and the methods of `AgentMetrics` for what happened. Out: a registry of its own
-and its text. `FAMILIES` is the reference: names, labels and meanings are interfaces, and docs are made from it. Gauges
-are read from one picture when they are scraped, so they agree with each other. Not here: what containers use
-(`container_metrics`).
+In: a `NodeView` for what is true now, and the methods of `AgentMetrics` for what happened. Out: the text of all
+metrics. `FAMILIES` is the reference: names, labels and meanings are interfaces, and docs/reference is generated from
+it. Gauges are read from one picture when they are scraped, so they agree with each other. Not here: what containers
+use (`container_metrics`).
 """
 
 from collections import defaultdict
@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import Metric
 
 from deviceplugin.errors import VcudaError
-from deviceplugin.exposition import Exposition, gauge_of
+from deviceplugin.exposition import Exposition, Family, metric_of
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.observe import container_metrics
-from deviceplugin.observe.family import CONTAINER, GPU, Family
+from deviceplugin.observe.container_metrics import CONTAINER, GPU
 from deviceplugin.observe.view import NodePicture, NodeView, bytes_of
 
 GPU_INFO = Family(
@@ -27,76 +27,75 @@ GPU_INFO = Family(
 GPU_HEALTHY = Family(
     "vcuda_gpu_healthy",
     "gauge",
-    "1 while the GPU is healthy, 0 while nothing new is placed on it because it is not.",
+    "1 while the GPU is healthy; 0 while it is unhealthy and gets no new containers.",
     GPU,
 )
-GPU_CORDONED = Family(
-    "vcuda_gpu_cordoned", "gauge", "1 while nothing new is placed on the GPU because its operator has cordoned it.", GPU
-)
+GPU_CORDONED = Family("vcuda_gpu_cordoned", "gauge", "1 while the GPU is cordoned and gets no new containers.", GPU)
 GPU_MEMORY = Family("vcuda_gpu_memory_capacity_bytes", "gauge", "Memory of the GPU.", GPU)
 GPU_MEMORY_ALLOCATED = Family(
-    "vcuda_gpu_memory_allocated_bytes", "gauge", "Memory of the GPU that containers hold, in whole blocks.", GPU
+    "vcuda_gpu_memory_allocated_bytes",
+    "gauge",
+    "Memory of the GPU that is allocated to containers, in whole memory blocks.",
+    GPU,
 )
 GPU_MEMORY_USED = Family(
-    "vcuda_gpu_memory_used_bytes", "gauge", "Memory of the GPU in use, by whomever, as NVML reads it.", GPU
+    "vcuda_gpu_memory_used_bytes", "gauge", "Memory of the GPU that is in use, by any process, from NVML.", GPU
 )
 GPU_CORES_ALLOCATED = Family(
-    "vcuda_gpu_cores_allocated_ratio", "gauge", "Part of the GPU's compute time that containers hold.", GPU
+    "vcuda_gpu_cores_allocated_ratio", "gauge", "Share of the GPU's compute time that is allocated to containers.", GPU
 )
 GPU_UTILIZATION = Family(
-    "vcuda_gpu_utilization_ratio", "gauge", "Part of the sample period in which a kernel ran, as NVML reads it.", GPU
+    "vcuda_gpu_utilization_ratio", "gauge", "Share of the sample period in which a kernel ran, from NVML.", GPU
 )
-GPU_PROCESSES = Family("vcuda_gpu_processes", "gauge", "Processes that NVML sees on the GPU.", GPU)
+GPU_PROCESSES = Family("vcuda_gpu_processes", "gauge", "Processes on the GPU, from NVML.", GPU)
 CONTAINER_MEMORY_LIMIT = Family(
-    "vcuda_container_memory_limit_bytes", "gauge", "Memory of this GPU that the container holds.", CONTAINER
+    "vcuda_container_memory_limit_bytes", "gauge", "GPU memory that the container was granted.", CONTAINER
 )
 CONTAINER_CORES_LIMIT = Family(
     "vcuda_container_cores_limit_ratio",
     "gauge",
-    "Part of this GPU's compute time that the container holds.",
+    "Share of the GPU's compute time that the container was granted.",
     CONTAINER,
 )
-REGISTERED = Family("vcuda_kubelet_registered", "gauge", "1 while kubelet holds a stream of both resources.")
+REGISTERED = Family("vcuda_kubelet_registered", "gauge", "1 while kubelet is connected to both device plugins.")
 ALLOCATIONS = Family(
     "vcuda_allocations_total",
     "counter",
-    "Answers to Allocate, counted once for each container; the reason of a refusal is the kind of its error.",
+    "Allocate calls by outcome, one for each container; the reason of a refusal is the kind of error.",
     ("outcome", "reason"),
 )
 ALLOCATION_SECONDS = Family(
-    "vcuda_allocation_duration_seconds", "histogram", "Time from kubelet's Allocate call to our answer."
+    "vcuda_allocation_duration_seconds", "histogram", "Time from kubelet's Allocate call to the answer."
 )
 STARTS = Family(
     "vcuda_container_starts_total",
     "counter",
-    "Answers to PreStartContainer; the reason of a refusal is the kind of its error.",
+    "PreStartContainer calls by outcome; the reason of a refusal is the kind of error.",
     ("outcome", "reason"),
 )
 REGISTRATIONS = Family("vcuda_kubelet_registrations_total", "counter", "Successful registrations with kubelet.")
-REPAIRS = Family(
-    "vcuda_ledger_repairs_total", "counter", "Grants whose owner was corrected by what kubelet's checkpoint proved."
-)
+REPAIRS = Family("vcuda_ledger_repairs_total", "counter", "Grants whose owner was corrected from kubelet's checkpoint.")
 LAST_EVENT = Family(
     "vcuda_watch_last_event_timestamp_seconds",
     "gauge",
-    "When the API server last sent anything about this node's pods.",
+    "Unix time of the last event of the watch of this node's pods.",
 )
 MIRROR = Family(
     "vcuda_driver_mirror_info",
     "gauge",
-    "Always 1; the label is the driver version whose files containers get.",
+    "Always 1; the label has the version of the driver files that containers get.",
     ("driver",),
 )
 MIRROR_MISSING = Family(
     "vcuda_driver_mirror_missing",
     "gauge",
-    "1 for each library that containers need and the node's driver does not have.",
+    "1 for each library that containers need and that the node's driver lacks.",
     ("library",),
 )
 SHARES_ENFORCEABLE = Family(
     "vcuda_shares_enforceable", "gauge", "1 while shares may start; 0 while nothing would enforce their limits."
 )
-BUILD = Family("vcuda_build_info", "gauge", "Always 1; the label is the version of vcuda.", ("version",))
+BUILD = Family("vcuda_build_info", "gauge", "Always 1; the label has the version of vcuda.", ("version",))
 
 FAMILIES = (
     *(
@@ -125,7 +124,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 
 
 class AgentMetrics:
-    """Everything that one agent counts; the methods are called by whoever knows that it happened."""
+    """All metrics of one agent; each method counts one kind of event."""
 
     def __init__(self, view: NodeView, *, version: str) -> None:
         self._exposition = out = Exposition(lambda: _collect(view), build=BUILD, version=version)
@@ -162,7 +161,7 @@ class AgentMetrics:
         self._repairs.inc()
 
     def event_seen(self, timestamp: float) -> None:
-        """Unix time of the last event, bookmark or list that the reflector got."""
+        """Unix time of the last event, bookmark or list from the API server."""
         self._last_event.set(timestamp)
 
     def mirrored(self, *, driver: str, missing: Iterable[str], enforceable: bool) -> None:
@@ -192,7 +191,7 @@ def _collect(view: NodeView) -> Iterator[Metric]:
     yield from _sample_families(picture)
     yield from _container_families(picture)
     yield from container_metrics.collect(picture)
-    yield gauge_of(REGISTERED, [((), view.state().registered)])
+    yield metric_of(REGISTERED, [((), view.state().registered)])
 
 
 def _gpu_families(picture: NodePicture) -> Iterator[Metric]:
@@ -205,21 +204,21 @@ def _gpu_families(picture: NodePicture) -> Iterator[Metric]:
         ((*at[gpu.uuid], str(gpu.index), str(gpu.minor), gpu.model, inventory.driver.version, cuda), 1.0)
         for gpu in inventory.gpus
     ]
-    yield gauge_of(GPU_INFO, described)
-    yield gauge_of(GPU_HEALTHY, [(at[gpu.uuid], inventory.health_of(gpu.uuid).healthy) for gpu in inventory.gpus])
-    yield gauge_of(GPU_CORDONED, [(at[gpu.uuid], gpu.uuid in picture.cordoned) for gpu in inventory.gpus])
-    yield gauge_of(GPU_MEMORY, [(at[gpu.uuid], gpu.memory_bytes) for gpu in inventory.gpus])
+    yield metric_of(GPU_INFO, described)
+    yield metric_of(GPU_HEALTHY, [(at[gpu.uuid], inventory.health_of(gpu.uuid).healthy) for gpu in inventory.gpus])
+    yield metric_of(GPU_CORDONED, [(at[gpu.uuid], gpu.uuid in picture.cordoned) for gpu in inventory.gpus])
+    yield metric_of(GPU_MEMORY, [(at[gpu.uuid], gpu.memory_bytes) for gpu in inventory.gpus])
     held = [(at[gpu.uuid], picture.taken_of(gpu.uuid)) for gpu in inventory.gpus]
-    yield gauge_of(GPU_MEMORY_ALLOCATED, [(labels, bytes_of(taken.blocks)) for labels, taken in held])
-    yield gauge_of(GPU_CORES_ALLOCATED, [(labels, taken.cores / CORES_PER_GPU) for labels, taken in held])
+    yield metric_of(GPU_MEMORY_ALLOCATED, [(labels, bytes_of(taken.blocks)) for labels, taken in held])
+    yield metric_of(GPU_CORES_ALLOCATED, [(labels, taken.cores / CORES_PER_GPU) for labels, taken in held])
 
 
 def _sample_families(picture: NodePicture) -> Iterator[Metric]:
     samples = [((picture.node, gpu.uuid), picture.samples.get(gpu.uuid)) for gpu in picture.gpus]
     read = [(labels, sample) for labels, sample in samples if sample is not None]
-    yield gauge_of(GPU_MEMORY_USED, [(labels, sample.memory_used_bytes) for labels, sample in read])
-    yield gauge_of(GPU_UTILIZATION, [(labels, sample.utilization_percent / 100) for labels, sample in read])
-    yield gauge_of(GPU_PROCESSES, [(labels, len(sample.processes)) for labels, sample in read])
+    yield metric_of(GPU_MEMORY_USED, [(labels, sample.memory_used_bytes) for labels, sample in read])
+    yield metric_of(GPU_UTILIZATION, [(labels, sample.utilization_percent / 100) for labels, sample in read])
+    yield metric_of(GPU_PROCESSES, [(labels, len(sample.processes)) for labels, sample in read])
 
 
 def _container_families(picture: NodePicture) -> Iterator[Metric]:
@@ -232,5 +231,5 @@ def _container_families(picture: NodePicture) -> Iterator[Metric]:
             labels = (picture.node, share.uuid, owner.pod.namespace, owner.pod.name, owner.name)
             memory[labels] += bytes_of(share.blocks)
             cores[labels] += share.cores / CORES_PER_GPU
-    yield gauge_of(CONTAINER_MEMORY_LIMIT, memory.items())
-    yield gauge_of(CONTAINER_CORES_LIMIT, cores.items())
+    yield metric_of(CONTAINER_MEMORY_LIMIT, memory.items())
+    yield metric_of(CONTAINER_CORES_LIMIT, cores.items())

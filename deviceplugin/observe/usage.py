@@ -20,7 +20,7 @@ VERSION = 1
 class GpuUsage(msgspec.Struct, frozen=True):
     """One GPU; cores of 100, blocks of 256 MiB, `reason` says why it is unhealthy.
 
-    A `cordoned` one keeps what it has and takes no new work, by its operator's wish.
+    A `cordoned` one keeps its containers and takes no new ones.
     """
 
     uuid: str

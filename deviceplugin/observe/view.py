@@ -1,7 +1,7 @@
-"""What the views show: one consistent picture of the node at one moment.
+"""The data of the views: one consistent picture of the node at one moment.
 
 In: nothing; the agent fills these values from its own state whenever a view asks. Out: what `metrics`, `graph`,
-`usage`, `http` and `display` render. Not here: rendering, and any call that could block. `NodeView` is the only thing
+`usage`, `http` and `display` render. Not here: rendering, and any call that could block. `NodeView` is all that
 the views know of the agent.
 """
 
@@ -24,7 +24,7 @@ class NodePicture:
     """Everything that a view needs, taken at one moment.
 
     `inventory` is None until the driver answered for the first time. `grants` stand in the order they were made; `uses`
-    has an entry for each of which is known what its container uses. `cordoned` GPUs take no new work.
+    has an entry for each grant whose container is measured. `cordoned` GPUs take no new work.
     `taken` is derived from them: what is held of each GPU, by the arithmetic that placement goes by.
     """
 
@@ -58,10 +58,10 @@ class NodePicture:
 
 @dataclass(frozen=True, slots=True)
 class AgentState:
-    """How the agent itself is.
+    """The state of the agent itself.
 
-    `waiting` says in a phrase what it waits for before it can register (the driver), empty otherwise. `sockets` are
-    those of its device plugin servers that should answer now.
+    `waiting` names what it waits for before it can register (the driver), empty otherwise. `sockets` are those of its
+    device plugin servers that should answer now.
     """
 
     registered: bool

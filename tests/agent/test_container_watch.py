@@ -235,7 +235,7 @@ async def test_a_runtime_that_talks_nonsense_ends_nothing(short_tmp: Path, conta
         assert bench.held(share) == GIB
 
 
-async def test_a_client_of_the_lineage_gets_its_processes_and_fresh_ones(bench: Bench) -> None:
+async def test_gpu_managers_client_gets_its_processes_and_fresh_ones(bench: Bench) -> None:
     share = bench.give("p", "one")
     bench.start(share, IDS["one"], 42, 41)
     await bench.watch.register(share.id, IDS["one"])

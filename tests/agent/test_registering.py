@@ -1,4 +1,4 @@
-"""The lineage's client at a real agent: its socket is there when the container starts, and as long as the grant."""
+"""gpu-manager's client at a real agent: its socket is there when the container starts, and as long as the grant."""
 
 from pathlib import Path
 

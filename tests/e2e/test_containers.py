@@ -37,7 +37,7 @@ def shown(folder: Path) -> set[int]:
     return set(read_pids((folder / "pids.config").read_bytes()))
 
 
-def test_the_lineages_client_gets_the_processes_of_its_container(
+def test_gpu_managers_client_gets_the_processes_of_its_container(
     empty_cluster: Cluster, start_agent: StartAgent
 ) -> None:
     agent = start_agent()

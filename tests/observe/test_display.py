@@ -44,7 +44,7 @@ async def stub(path: Path) -> AsyncIterator[rpc.GPUDisplayStub]:
         yield rpc.GPUDisplayStub(channel)
 
 
-async def test_the_three_calls_of_the_lineage_answer(stub: rpc.GPUDisplayStub) -> None:
+async def test_the_three_calls_of_gpu_manager_answer(stub: rpc.GPUDisplayStub) -> None:
     assert (await stub.PrintGraph(pb.GraphRequest(), timeout=5)).graph == draw(PICTURE)
     assert (await stub.Version(pb.VersionRequest(), timeout=5)).version == "1.2.3"
     usage = (await stub.PrintUsages(pb.UsageRequest(), timeout=5)).usage
@@ -65,7 +65,7 @@ def test_what_containers_use_is_unset_where_it_is_not_known() -> None:
             assert all((dev.gpu, dev.mem, list(dev.pids)) == (0, 0, []) for dev in devices.dev)
 
 
-def test_what_containers_use_is_in_the_lineages_units() -> None:
+def test_what_containers_use_is_in_gpu_managers_units() -> None:
     use = ContainerUse((GpuUse(uuid(2), memory_bytes=3 << 20, cores=12.5, pids=(7, 9)),), processes=2)
     (dev,) = usages(replace(PICTURE, uses={GrantId("g-ml-nb-c"): use})).usage["nb"].stat["c"].dev
     assert (dev.gpu, dev.mem, list(dev.pids)) == (12.5, 3.0, [7, 9])
@@ -89,7 +89,7 @@ async def test_a_bug_in_a_view_goes_into_the_log_and_not_to_the_caller(
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stub.PrintGraph(pb.GraphRequest(), timeout=5)
     assert caught.value.code() is grpc.StatusCode.INTERNAL
-    assert caught.value.details() == "this view failed; the agent's log says more"
+    assert caught.value.details() == "vcuda internal error; see the agent log on this node"
 
 
 async def test_a_stale_socket_is_replaced(view: StillView, short_tmp: Path) -> None:
@@ -119,7 +119,10 @@ async def test_a_socket_that_another_process_serves_is_left_alone(view: StillVie
         ("x" * 120, "--display-socket: the path has 1.. bytes and a unix socket takes 107; give a shorter one"),
         ("none/display.sock", "--display-socket: the directory /tmp/.*/none does not exist; create it first"),
         ("file", "--display-socket: /tmp/.*/file exists and is not a socket; remove it or give another path"),
-        ("/proc/display.sock", "--display-socket: /proc/display.sock cannot be listened on; give a path that can be"),
+        (
+            "/proc/display.sock",
+            "--display-socket: /proc/display.sock cannot be used for a socket; give a writable path",
+        ),
         ("file/x", "--display-socket: /tmp/.*/file/x cannot be used: Not a directory"),
     ],
 )

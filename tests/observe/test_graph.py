@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.gpu import ComputeMode, Driver, GpuSample, Health, Inventory
 from deviceplugin.model.topology import Level
-from deviceplugin.observe.glyphs import ASCII, BOXES
-from deviceplugin.observe.graph import WIDTH, draw
+from deviceplugin.observe.graph import ASCII, BOXES, WIDTH, draw
 from deviceplugin.observe.view import NodePicture
 from tests.observe.pictures import T4, by_groups, gpu, grant, hgx, node, pcie, uuid
 

@@ -64,7 +64,7 @@ async def agent() -> AsyncIterator[Agent]:
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/metric"])
-async def test_metrics_are_where_prometheus_and_the_lineage_look(agent: Agent, path: str) -> None:
+async def test_metrics_are_where_prometheus_and_gpu_manager_look(agent: Agent, path: str) -> None:
     status, content_type, text = await agent.get(path)
     assert (status, content_type) == (200, "text/plain")
     assert 'vcuda_build_info{version="1.2.3"} 1.0' in text
@@ -201,7 +201,7 @@ async def test_other_paths_and_methods_are_refused_plainly(agent: Agent) -> None
 async def test_a_bug_in_a_view_is_a_plain_500_without_its_text(agent: Agent) -> None:
     agent.view.fails = True
     for path in ("/usage", "/graph", "/metrics"):
-        assert await agent.get(path) == (500, "text/plain", "this view failed; the agent's log says more\n")
+        assert await agent.get(path) == (500, "text/plain", "vcuda internal error; see the agent log on this node\n")
     assert (await agent.get("/version"))[0] == 200
 
 

@@ -6,10 +6,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin.errors import CapacityError, DriverMissingError
+from deviceplugin.exposition import Family
 from deviceplugin.model.gpu import GpuProcess, GpuSample, Health
 from deviceplugin.model.topology import Level
 from deviceplugin.model.usage import Breach, ContainerUse, GpuUse, Overrun
-from deviceplugin.observe.family import Family
 from deviceplugin.observe.metrics import FAMILIES, AgentMetrics, reason_of
 from deviceplugin.observe.view import AgentState
 from tests.observe.pictures import by_groups, gpu, grant, node, uuid

@@ -24,7 +24,7 @@ def test_usage_shows_the_container_once_and_its_part_of_each_gpu() -> None:
     assert [(each.cores_allocated, each.blocks_allocated) for each in found.gpus] == [(0, 0), (30, 8), (30, 8), (0, 0)]
 
 
-def test_the_lineages_view_shows_the_sum_and_both_devices() -> None:
+def test_gpu_managers_view_shows_the_sum_and_both_devices() -> None:
     stat = usages(pcie(4, parted())).usage["infer"]
     assert (stat.spec["main"].gpu, stat.spec["main"].mem) == (60, 16 * 256)
     assert [device.card_idx for device in stat.stat["main"].dev] == [1, 2]

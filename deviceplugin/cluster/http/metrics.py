@@ -10,7 +10,7 @@ from functools import cache
 from prometheus_client.core import Metric
 
 from deviceplugin.cluster.http.verbs import Figures
-from deviceplugin.exposition import Exposition, Family, gauge_of
+from deviceplugin.exposition import Exposition, Family, metric_of
 
 REQUESTS = Family(
     "vcuda_scheduler_requests_total",
@@ -102,6 +102,6 @@ def _collect(now: Figures) -> Iterator[Metric]:
         (GPUS, now.gpus),
         (LEADER, now.leads),
     ):
-        yield gauge_of(family, [((), float(value))])
+        yield metric_of(family, [((), float(value))])
     for family, values in ((DAYS_LEFT, now.days_left), (SILENCE, now.silence)):
-        yield gauge_of(family, [((label,), value) for label, value in values.items()])
+        yield metric_of(family, [((label,), value) for label, value in values.items()])

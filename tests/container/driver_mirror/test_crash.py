@@ -16,7 +16,7 @@ import pytest
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[2]
 _SIGKILL = -9
-_ORDER = ("nothing", "lineage", "", "570.1", "580.1")
+_ORDER = ("nothing", "gpu-manager", "", "570.1", "580.1")
 _WHOLE = {"570.1": ["570.1 old", "570.1"], "580.1": ["580.1 new", "580.1"]}
 
 
@@ -50,7 +50,7 @@ def run(crashpoint: Path, start: str, mode: str, directory: Path, *, stride: int
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
-    ("start", "mode", "stride"), [("lineage", "kill", 1), ("mirrored", "kill", 1), ("mirrored", "half", 2)]
+    ("start", "mode", "stride"), [("gpu-manager", "kill", 1), ("mirrored", "kill", 1), ("mirrored", "half", 2)]
 )
 def test_a_killed_agent_leaves_both_flavours_whole_and_the_next_one_goes_on(
     crashpoint: Path, short_tmp: Path, start: str, mode: str, stride: int
@@ -63,14 +63,14 @@ def test_a_killed_agent_leaves_both_flavours_whole_and_the_next_one_goes_on(
         assert set(seen) == {_ORDER.index(each) for each in (*_BEFORE[start], "570.1", "580.1")}
     for point in points:
         nvidia, origin = point["after"]
-        assert nvidia.partition(" ")[0] == origin or {nvidia, origin} <= {"lineage", ""}, point
-        assert point["reopened"] == (point["after"] if "lineage" not in point["after"] else ["", ""]), point
+        assert nvidia.partition(" ")[0] == origin or {nvidia, origin} <= {"gpu-manager", ""}, point
+        assert point["reopened"] == (point["after"] if "gpu-manager" not in point["after"] else ["", ""]), point
         assert point["end"] == _WHOLE[point["loaded"]], point
         assert point["litter"] == [], point
-        assert point["aside"] == (["nvidia.before-1", "origin.before-1"] if start == "lineage" else []), point
+        assert point["aside"] == (["nvidia.before-1", "origin.before-1"] if start == "gpu-manager" else []), point
 
 
-_BEFORE = {"lineage": ("lineage", ""), "mirrored": ()}
+_BEFORE = {"gpu-manager": ("gpu-manager", ""), "mirrored": ()}
 
 
 @pytest.mark.timeout(120)

@@ -118,13 +118,13 @@ def test_directories_of_an_earlier_agent_make_way(
     if not exchanged:
         monkeypatch.setattr("ctypes.CDLL", lambda _: object())
     (base / "nvidia/lib64").mkdir(parents=True)
-    (base / "nvidia/lib64/libcuda.so.1").write_text("lineage")
+    (base / "nvidia/lib64/libcuda.so.1").write_text("gpu-manager")
     (base / "origin").mkdir()
     trees = Trees(base)
     trees.open()
     trees.adopt(plan(tmp_path, "one"), stopped=never)
     assert content(base) == {"one"}
-    assert (base / "nvidia.before-1/lib64/libcuda.so.1").read_text() == "lineage"
+    assert (base / "nvidia.before-1/lib64/libcuda.so.1").read_text() == "gpu-manager"
     assert sorted(path.name for path in base.iterdir() if not path.name.startswith(".")) == [
         "nvidia",
         "nvidia.before-1",

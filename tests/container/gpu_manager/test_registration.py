@@ -1,4 +1,4 @@
-"""`vcuda.sock`: the lineage's client as it is, its nonsense, its crowds; one socket for each grant."""
+"""`vcuda.sock`: gpu-manager's client as it is, malformed calls, many calls at once; one socket for each grant."""
 
 import asyncio
 import os
@@ -61,7 +61,7 @@ async def test_the_socket_says_which_grant_it_is(servers: RegistrationServers, c
     assert calls.got == [(TWO, "id-2"), (ONE, "id-1"), (ONE, "main"), (ONE, "")]
 
 
-async def test_the_wire_is_the_lineages(servers: RegistrationServers, calls: Calls) -> None:
+async def test_the_wire_is_gpu_managers(servers: RegistrationServers, calls: Calls) -> None:
     await servers.open(ONE)
     async with grpc.aio.insecure_channel(f"unix:{servers.path(ONE)}") as channel:
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(

@@ -1,4 +1,4 @@
-"""The processes of containers as the host sees them, and the lineage's client's call on their behalf.
+"""The processes of containers as the host sees them, and gpu-manager's client's call on their behalf.
 
 In: a container's id or socket. Out: PIDs; files written by the agent. Not here: what ought to be in them.
 Invariant: processes are found by the id in /proc/PID/cgroup, another way than the agent's first one.

@@ -1,4 +1,4 @@
-"""The limits file as the in-container library of the lineage reads it, written down a second time on purpose.
+"""The limits file as the in-container library of gpu-manager reads it, written down a second time on purpose.
 
 In: the bytes of /etc/vcuda/vcuda.config. Out: `Limits`. Not here: the agent's own encoder: a shared mistake would hide.
 Invariant: 8,240 bytes exactly; the library ignores a file of any other size.

@@ -36,14 +36,14 @@ def mirror_in(home: Path) -> DriverMirror:
 
 
 def prepare(home: Path, start: str, host: Path) -> None:
-    """What the agent finds: nothing, directories of the lineage, or the mirror of an agent before."""
+    """What the agent finds: nothing, directories of gpu-manager, or the mirror of an agent before."""
     shutil.copytree(host, home / "host", symlinks=True)
     DriverRoot(home / "host").load(OLD)
     make_interposers(home / "ours", content=b"old")
-    if start == "lineage":
+    if start == "gpu-manager":
         for flavour in ("nvidia", "origin"):
             (home / "vdriver" / flavour / "lib64").mkdir(parents=True)
-        (home / "vdriver/nvidia/lib64/libcuda.so").write_text("lineage")
+        (home / "vdriver/nvidia/lib64/libcuda.so").write_text("gpu-manager")
     if start == "mirrored":
         agent = mirror_in(home)
         agent.open()
@@ -91,7 +91,7 @@ def _mounted(base: Path, flavour: str) -> str:
         return "nothing"
     manifest = read_manifest(source.parent)
     if manifest is None:
-        return "lineage" if source.parent == base else "unfinished"
+        return "gpu-manager" if source.parent == base else "unfinished"
     if not is_sound(source.parent, manifest):
         return "broken"
     ours = source / "lib64/libvcuda.so.1"

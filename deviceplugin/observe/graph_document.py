@@ -26,13 +26,13 @@ class Owner(msgspec.Struct, frozen=True):
     blocks: int
 
 
-class Node(msgspec.Struct, frozen=True, omit_defaults=True):
+class GraphNode(msgspec.Struct, frozen=True, omit_defaults=True):
     """An ancestor or a GPU; `minors` are all GPUs below it."""
 
     minors: tuple[int, ...]
     level: str | None = None
     distance: int | None = None
-    children: tuple["Node", ...] = ()
+    children: tuple["GraphNode", ...] = ()
     gpu: GpuUsage | None = None
     owners: tuple[Owner, ...] = ()
 
@@ -44,7 +44,7 @@ class Graph(msgspec.Struct, frozen=True):
     node: str
     driver: str
     cuda: str
-    tree: Node | None
+    tree: GraphNode | None
 
 
 def graph_of(picture: NodePicture) -> Graph:
@@ -57,12 +57,12 @@ def graph_of(picture: NodePicture) -> Graph:
     return Graph(version=VERSION, node=picture.node, driver=driver.version, cuda=cuda, tree=tree)
 
 
-def _node(picture: NodePicture, inventory: Inventory, node: TopologyNode) -> Node:
+def _node(picture: NodePicture, inventory: Inventory, node: TopologyNode) -> GraphNode:
     if node.is_leaf:
         gpu = next(gpu for gpu in inventory.gpus if gpu.minor == node.minors[0])
         owners = tuple(_owner(grant, gpu.uuid) for grant in picture.grants_on(gpu.uuid))
-        return Node(minors=node.minors, gpu=gpu_usage(picture, inventory, gpu), owners=owners)
-    return Node(
+        return GraphNode(minors=node.minors, gpu=gpu_usage(picture, inventory, gpu), owners=owners)
+    return GraphNode(
         minors=node.minors,
         level=node.level.name if node.level else None,
         distance=int(node.level) if node.level else UNKNOWN_DISTANCE,
