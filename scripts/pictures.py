@@ -19,8 +19,8 @@ from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Level, Link, Topology
 from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU
+from deviceplugin.placement.capacity_after import capacities_of, free_cores
 from deviceplugin.placement.fragmentation import Fragmentation, by_count, stranded
-from deviceplugin.placement.gpu_capacity import capacities_of, free_cores
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.occupancy import snapshot_for

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from deviceplugin.model.pod_request import PodRequest
-from deviceplugin.model.request import Request, RequestKind
+from deviceplugin.model.request import Request
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.simulate.task import Scene, Task, task
 
@@ -64,7 +64,7 @@ def mixed(scene: Scene, name: str, *, seed: int) -> Scene:
 
 
 def _redrawn(old: Task, drawn: random.Random) -> Task:
-    if not any(each.request.kind is RequestKind.SHARE and each.request.gpus == 1 for each in old.pod.containers):
+    if not any(each.request.is_share and each.request.gpus == 1 for each in old.pod.containers):
         return old
     request = Request(drawn.randrange(5, 100, 5), 0)
     containers = tuple(replace(each, request=request) for each in old.pod.containers)

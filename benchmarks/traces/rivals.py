@@ -13,9 +13,9 @@ from typing import Protocol
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
-from deviceplugin.model.request import RequestKind
+from deviceplugin.placement.capacity_after import Capacities, capacities_after, capacities_of, free_cores
+from deviceplugin.placement.fit import GpuCapacity
 from deviceplugin.placement.fragmentation import Fragmentation, by_count, stranded
-from deviceplugin.placement.gpu_capacity import Capacities, GpuCapacity, capacities_after, capacities_of, free_cores
 from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.pod import place_pod
@@ -166,7 +166,7 @@ def _as_binpack(pod: PodRequest, cards: Capacities) -> list[tuple[GpuCapacity | 
 def _ways(pod: PodRequest, cards: Capacities) -> list[tuple[GpuCapacity | None, Capacities]]:
     """For a share of one GPU each GPU that differs from the others, the fullest first; else as it would go anyway."""
     requests = [each.request for each in pod.containers]
-    if len(requests) != 1 or requests[0].kind is not RequestKind.SHARE or requests[0].gpus > 1:
+    if len(requests) != 1 or not requests[0].is_share or requests[0].gpus > 1:
         return _as_binpack(pod, cards)
     ways: list[tuple[GpuCapacity | None, Capacities]] = []
     for card in sorted(set(cards), key=lambda each: (each.cores, each.blocks)):
@@ -181,6 +181,6 @@ def _ways(pod: PodRequest, cards: Capacities) -> list[tuple[GpuCapacity | None, 
 def _named(state: NodeState, found: _Found) -> frozenset[GpuUuid]:
     if found.card is None:
         return frozenset()
-    wanted = (found.card.kind.model, found.card.cores, found.card.blocks)
+    wanted = (found.card.model.name, found.card.cores, found.card.blocks)
     views = state.open_gpus.views
     return frozenset(view.gpu.uuid for view in views if (view.gpu.model, view.free_cores, view.free_blocks) == wanted)

@@ -26,7 +26,6 @@ from deviceplugin.errors import VcudaError
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.gpu import GpuProcess, GpuSample, GpuUuid, Inventory
-from deviceplugin.model.request import RequestKind
 from deviceplugin.model.units import BLOCK_BYTES
 from deviceplugin.model.usage import ContainerUse, GpuUse
 
@@ -261,4 +260,4 @@ def _whole(grant: Grant, samples: Mapping[GpuUuid, GpuSample]) -> ContainerUse:
 
 
 def _is_share(grant: Grant) -> bool:
-    return grant.allocation.request.kind is RequestKind.SHARE
+    return grant.allocation.request.is_share

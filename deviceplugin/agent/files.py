@@ -21,7 +21,6 @@ from deviceplugin.errors import ContainerError
 from deviceplugin.kubelet.answer import Answer
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.model.gpu import Inventory
-from deviceplugin.model.request import RequestKind
 from deviceplugin.model.units import BLOCK_BYTES
 
 log = structlog.get_logger("vcuda.agent")
@@ -162,4 +161,4 @@ class AgentFiles:
 
 def _is_share(grant: Grant) -> bool:
     """Whole GPUs run on the untouched driver and share nothing."""
-    return grant.allocation.request.kind is RequestKind.SHARE
+    return grant.allocation.request.is_share

@@ -11,7 +11,6 @@ import structlog
 from deviceplugin.container.gpu_manager.registration import LONGEST_PATH, RegistrationServers
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.ledger.ledger import Ledger, Transition
-from deviceplugin.model.request import RequestKind
 
 log = structlog.get_logger("vcuda.agent")
 _AFTER_ANSWER_S = 0.02  # kubelet has its answer first; no container starts that fast
@@ -54,9 +53,7 @@ class GrantSockets:
 
     def _wanted(self) -> frozenset[GrantId]:
         return frozenset(
-            grant.id
-            for grant in self._ledger.grants()
-            if grant.proved and grant.allocation.request.kind is RequestKind.SHARE
+            grant.id for grant in self._ledger.grants() if grant.proved and grant.allocation.request.is_share
         )
 
     def _changed(self, transition: Transition) -> None:

@@ -16,7 +16,6 @@ from deviceplugin.model.annotations import ContainerGrant, container_annotations
 from deviceplugin.model.gpu import Gpu
 from deviceplugin.model.mount import DRIVER_MOUNT, GRANT_MOUNT, Mount, library_directory
 from deviceplugin.model.pod import PodContainer
-from deviceplugin.model.request import RequestKind
 from deviceplugin.model.units import BLOCK_BYTES, DEFAULT_DOMAIN, ResourceNames
 
 CONTROL_DEVICE = "/dev/nvidiactl"
@@ -57,7 +56,7 @@ def answer_for(
 ) -> Answer:
     """The full answer; raises HardwareError when a node that the container cannot do without is missing."""
     devices = _devices(gpus, layout, exists)
-    whole = grant.allocation.request.kind is not RequestKind.SHARE
+    whole = not grant.allocation.request.is_share
     mirror = layout.driver_mirror / ("origin" if whole else "nvidia")
     return Answer(
         devices=devices,

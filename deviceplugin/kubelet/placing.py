@@ -14,7 +14,7 @@ from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import container_request, pod_request
 from deviceplugin.model.preferences import GpuFilter
-from deviceplugin.model.request import Request, RequestKind
+from deviceplugin.model.request import Request
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.choice import Choice
 from deviceplugin.placement.node_state import NodeState, node_state
@@ -54,7 +54,7 @@ def _without(node: Node, uid: PodUid) -> NodeState:
 def _roomy(claim: Claim, request: Request, view: Snapshot, wanted: GpuFilter) -> frozenset[GpuUuid]:
     """For a guess, a GPU on which any of those would fit that it may have been: its GPU cannot be changed any more."""
     shares = [each for each in claim.others if 0 < each.cores < CORES_PER_GPU and each.blocks]
-    if not shares or request.kind is not RequestKind.SHARE or request.parts > 1:
+    if not shares or not request.is_share or request.parts > 1:
         return frozenset()
     cores = max(request.cores, *(each.cores for each in shares))
     blocks = max(request.blocks, *(each.blocks for each in shares))

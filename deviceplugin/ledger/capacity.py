@@ -1,4 +1,4 @@
-"""Whether grants fit on the GPUs that are here: the last door before anything is written.
+"""Whether grants fit on the GPUs that are here: the last check before anything is written.
 
 In: the allocations before and after a change, and the inventory. Out: which GPUs hold more than they have. Pure; the
 arithmetic of init containers is `placement.occupancy`'s. A GPU that is over-committed already (found so at start)
@@ -11,50 +11,38 @@ from dataclasses import dataclass
 from deviceplugin.errors import CapacityError
 from deviceplugin.model.allocation import Allocation
 from deviceplugin.model.gpu import GpuUuid, Inventory
-from deviceplugin.model.units import CORES_PER_GPU, format_blocks
+from deviceplugin.model.units import format_blocks
+from deviceplugin.placement.fit import NOTHING, GpuAmount, model_of
 from deviceplugin.placement.occupancy import occupied
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is held of one GPU and what it has; both zero in `has` where the GPU is not in the inventory."""
+    """What is held of one GPU and what it has: nothing where the GPU is not in the inventory."""
 
     uuid: GpuUuid
-    cores: int
-    blocks: int
-    has_cores: int
-    has_blocks: int
+    held: GpuAmount
+    has: GpuAmount
 
     @property
     def is_over(self) -> bool:
-        return self.cores > self.has_cores or self.blocks > self.has_blocks
+        return not self.has.covers(self.held)
 
     def is_worse_than(self, before: "Load") -> bool:
         """More is held of something of which too much is held now."""
-        more_cores = self.cores > max(before.cores, self.has_cores)
-        more_blocks = self.blocks > max(before.blocks, self.has_blocks)
-        return more_cores or more_blocks
+        return not (before.held | self.has).covers(self.held)
 
     def __str__(self) -> str:
         return (
-            f"GPU {self.uuid} holds {self.cores} of {self.has_cores} cores and {self.blocks} of "
-            f"{format_blocks(self.has_blocks)}"
+            f"GPU {self.uuid} holds {self.held.cores} of {self.has.cores} cores and {self.held.blocks} of "
+            f"{format_blocks(self.has.blocks)}"
         )
 
 
 def loads(allocations: Iterable[Allocation], inventory: Inventory) -> dict[GpuUuid, Load]:
     """The load of every GPU that something is held of."""
-    gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
-    return {
-        uuid: Load(
-            uuid=uuid,
-            cores=held.cores,
-            blocks=held.blocks,
-            has_cores=CORES_PER_GPU if uuid in gpus else 0,
-            has_blocks=gpus[uuid].blocks if uuid in gpus else 0,
-        )
-        for uuid, held in occupied(allocations).items()
-    }
+    has = {gpu.uuid: model_of(gpu).whole for gpu in inventory.gpus}
+    return {uuid: Load(uuid, held, has.get(uuid, NOTHING)) for uuid, held in occupied(allocations).items()}
 
 
 def over_commitments(allocations: Iterable[Allocation], inventory: Inventory) -> tuple[Load, ...]:
@@ -68,7 +56,7 @@ def check(
     """Raises CapacityError where `after` over-commits one of these GPUs more than `before` does."""
     held = loads(_touching(before, gpus), inventory)
     for uuid, load in loads(_touching(after, gpus), inventory).items():
-        now = held.get(uuid, Load(uuid, 0, 0, load.has_cores, load.has_blocks))
+        now = held.get(uuid, Load(uuid, NOTHING, load.has))
         if uuid in gpus and load.is_worse_than(now):
             raise CapacityError(_sentence(now, load, inventory))
 
@@ -81,9 +69,10 @@ def _sentence(now: Load, then: Load, inventory: Inventory) -> str:
     gpu = inventory.gpu(then.uuid)
     if gpu is None:
         return f"GPU {then.uuid} is not on this node any more, so nothing can be granted on it; create the pod again"
-    free_cores, free_blocks = max(0, now.has_cores - now.cores), max(0, now.has_blocks - now.blocks)
+    free = now.has - now.held
+    more = GpuAmount(then.held.cores - now.held.cores, then.held.blocks - now.held.blocks)
     return (
-        f"GPU {gpu.minor} ({then.uuid}) has {free_cores} cores and {format_blocks(free_blocks)} free and the request "
-        f"needs {then.cores - now.cores} cores and {format_blocks(then.blocks - now.blocks)} more of it; "
+        f"GPU {gpu.minor} ({then.uuid}) has {free.cores} cores and {format_blocks(free.blocks)} free and the request "
+        f"needs {more.cores} cores and {format_blocks(more.blocks)} more of it; "
         "ask for less, or create the pod again when other pods have ended"
     )

@@ -20,8 +20,9 @@ from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRol
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.ids import count_by_gpu, gpu_keys
 from deviceplugin.model.pod import Pod
-from deviceplugin.model.request import Request, RequestKind
+from deviceplugin.model.request import Request
 from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU, Resource
+from deviceplugin.placement.fit import demand_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +116,9 @@ def _hinted(ids: frozenset[str], inventory: Inventory) -> tuple[GpuUuid, ...]:
 
 
 def _share(uuid: GpuUuid, request: Request, inventory: Inventory) -> GpuShare:
-    if request.kind is RequestKind.SHARE:
-        return GpuShare(uuid, request.cores_per_gpu, request.blocks_per_gpu)
-    gpu = inventory.gpu(uuid)
-    return GpuShare(uuid, CORES_PER_GPU, gpu.blocks if gpu is not None else request.blocks_per_gpu)
+    """Of a GPU that is gone, the least that it must have had."""
+    demand, gpu = demand_of(request), inventory.gpu(uuid)
+    return GpuShare(uuid, *demand.takes(gpu.blocks if gpu is not None else demand.amount.blocks))
 
 
 def _derived_id(uid: PodUid, container: str) -> GrantId:

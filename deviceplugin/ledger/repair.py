@@ -14,8 +14,9 @@ from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.pod_request import parse_parts
-from deviceplugin.model.request import Request, RequestKind, parse_request
-from deviceplugin.model.units import CORES_PER_GPU, ResourceNames
+from deviceplugin.model.request import Request, parse_request
+from deviceplugin.model.units import ResourceNames
+from deviceplugin.placement.fit import demand_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,7 @@ def kept(grant: Grant, to: Claimant) -> Grant:
 
 
 def _sized(share: GpuShare, request: Request, inventory: Inventory) -> GpuShare:
-    if request.kind is RequestKind.SHARE:
-        return GpuShare(share.uuid, request.cores_per_gpu, request.blocks_per_gpu)
-    gpu = inventory.gpu(share.uuid)
-    blocks = gpu.blocks if gpu is not None else max(share.blocks, request.blocks_per_gpu)
-    return GpuShare(share.uuid, CORES_PER_GPU, blocks)
+    demand, gpu = demand_of(request), inventory.gpu(share.uuid)
+    return GpuShare(
+        share.uuid, *demand.takes(gpu.blocks if gpu is not None else max(share.blocks, demand.amount.blocks))
+    )

@@ -35,9 +35,14 @@ class Request:
 
     @property
     def kind(self) -> RequestKind:
-        if self.cores < CORES_PER_GPU * self.parts:
+        if self.is_share:
             return RequestKind.SHARE
         return RequestKind.WHOLE if self.cores == CORES_PER_GPU else RequestKind.LINKED
+
+    @property
+    def is_share(self) -> bool:
+        """It uses its GPUs beside others; else it has them whole."""
+        return self.cores < CORES_PER_GPU * self.parts
 
     @property
     def gpus(self) -> int:

@@ -14,9 +14,10 @@ from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.model.gpu import Gpu, GpuSample, GpuUuid, Inventory
 from deviceplugin.model.units import BLOCK_BYTES
 from deviceplugin.model.usage import ContainerUse
-from deviceplugin.placement.occupancy import Occupancy, occupied
+from deviceplugin.placement.fit import GpuAmount
+from deviceplugin.placement.occupancy import occupied
 
-_NOTHING = Occupancy()
+_NOTHING = GpuAmount()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class NodePicture:
     samples: Mapping[GpuUuid, GpuSample] = field(default_factory=dict)
     uses: Mapping[GrantId, ContainerUse] = field(default_factory=dict)
     cordoned: frozenset[GpuUuid] = frozenset()
-    taken: Mapping[GpuUuid, Occupancy] = field(init=False)
+    taken: Mapping[GpuUuid, GpuAmount] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "taken", occupied(grant.allocation for grant in self.grants))
@@ -43,7 +44,7 @@ class NodePicture:
     def gpus(self) -> tuple[Gpu, ...]:
         return self.inventory.gpus if self.inventory else ()
 
-    def taken_of(self, uuid: GpuUuid) -> Occupancy:
+    def taken_of(self, uuid: GpuUuid) -> GpuAmount:
         return self.taken.get(uuid, _NOTHING)
 
     def grants_on(self, uuid: GpuUuid) -> tuple[Grant, ...]:

@@ -14,13 +14,12 @@ import enum
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from deviceplugin.model.allocation import Allocation, ContainerRole
-from deviceplugin.model.gpu import ComputeMode
+from deviceplugin.model.allocation import Allocation
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
-from deviceplugin.model.request import RequestKind
-from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.candidates import Rules, is_open
+from deviceplugin.placement.fit import Demand, GpuAmount, GpuModel, Sharing, demand_of
 from deviceplugin.placement.node_state import NodeState
+from deviceplugin.placement.occupancy import phases
 from deviceplugin.placement.snapshot import GpuView
 
 _ALLOWANCE = 6_000  # looks at a GPU for a container: some 3 ms
@@ -34,68 +33,48 @@ class Unassigned(enum.Enum):
     GIVEN_UP = enum.auto()
 
 
-def phases(containers: Sequence[ContainerRequest]) -> tuple[tuple[int, ...], ...]:
-    """For each container the phases in which it runs; the last one is that of the app containers."""
-    inits = [each.index for each in containers if each.role is ContainerRole.INIT]
-    steady = len(inits)
-    out: list[tuple[int, ...]] = []
-    for each in containers:
-        if each.role is ContainerRole.INIT:
-            out.append((inits.index(each.index),))
-        elif each.role is ContainerRole.APP:
-            out.append((steady,))
-        else:
-            out.append((*(at for at, place in enumerate(inits) if place >= each.index), steady))
-    return tuple(out)
-
-
 @dataclass(slots=True)
-class _Room:
-    """One GPU; free cores and blocks of each phase. Rooms of equal `kind` can stand for each other where both agree."""
+class _PhasedGpu:
+    """One GPU; free cores and blocks of each phase. Of two with equal `alike` either can stand for the other."""
 
     view: GpuView
     cores: list[int]
     blocks: list[int]
-    size: int
     numa: int
-    takes_shares: bool
+    model: int = 0
     kind: int = 0
 
     @property
-    def likeness(self) -> tuple[object, ...]:
+    def alike(self) -> tuple[object, ...]:
         return (self.kind, tuple(self.cores), tuple(self.blocks))
 
 
 @dataclass(frozen=True, slots=True)
-class _Demand:
-    """What one container takes of each of its GPUs."""
+class _Wanted:
+    """One container, by its place in the pod. `needs`: what must be free on a GPU, by the number of its model."""
 
     at: int
-    count: int
-    whole: bool
-    cores: int
-    blocks: int
+    demand: Demand
+    needs: tuple[GpuAmount, ...]
     phases: tuple[int, ...]
 
-    def fits(self, room: _Room) -> bool:
-        if self.whole:
-            cores, blocks = CORES_PER_GPU, room.size
-            if self.blocks > blocks:
-                return False
-        elif room.takes_shares:
-            cores, blocks = self.cores, self.blocks
-        else:
-            return False
+    def fits(self, gpu: _PhasedGpu) -> bool:
+        cores, blocks = self.needs[gpu.model]
         for phase in self.phases:  # noqa: SIM110 - asked most of all, and a generator costs more than the answer
-            if room.cores[phase] < cores or room.blocks[phase] < blocks:
+            if gpu.cores[phase] < cores or gpu.blocks[phase] < blocks:
                 return False
         return True
 
-    def takes(self, room: _Room, sign: int) -> None:
-        cores, blocks = (CORES_PER_GPU, room.size) if self.whole else (self.cores, self.blocks)
+    def take(self, gpu: _PhasedGpu, sign: int) -> None:
+        cores, blocks = self.needs[gpu.model]
         for phase in self.phases:
-            room.cores[phase] -= sign * cores
-            room.blocks[phase] -= sign * blocks
+            gpu.cores[phase] -= sign * cores
+            gpu.blocks[phase] -= sign * blocks
+
+    @property
+    def largest_first(self) -> tuple[int, ...]:
+        gpus, sharing, (cores, blocks) = self.demand
+        return (sharing is not Sharing.WHOLE, -gpus, -cores, -blocks, -len(self.phases), self.at)
 
 
 def assign(
@@ -105,62 +84,59 @@ def assign(
     rules = Rules(pod.preferences.gpus, state.cordoned)
     running = phases(pod.containers)
     count = 1 + max((phase for each in running for phase in each), default=0)
-    rooms = [_room(view, count) for view in sorted(state.snapshot.gpus, key=_fullness) if is_open(view, rules)]
-    kinds: dict[tuple[object, ...], int] = {}
-    for room in rooms:
-        room.kind = kinds.setdefault((room.size, room.numa, room.takes_shares), len(kinds))
+    gpus = [_phased(view, count) for view in sorted(state.snapshot.gpus, key=_fullness) if is_open(view, rules)]
+    models = _number(gpus)
     held = {each.owner.name: each for each in fixed}
     for each, phase_of in zip(pod.containers, running, strict=True):
         if each.name in held:
-            _occupy(rooms, held[each.name], phase_of)
+            _occupy(gpus, held[each.name], phase_of)
     wanting = [(at, each) for at, each in enumerate(pod.containers) if each.name not in held]
-    demands = sorted((_demand(at, each, running[at]) for at, each in wanting), key=_size)
-    search = _Search(rooms, one_numa=pod.preferences.gpus.one_numa, allowance=allowance)
-    if not search.run(demands):
+    wanted = sorted((_wanted(at, each, models, running[at]) for at, each in wanting), key=lambda one: one.largest_first)
+    search = _Search(gpus, one_numa=pod.preferences.gpus.one_numa, allowance=allowance)
+    if not search.run(wanted):
         return Unassigned.GIVEN_UP if search.exhausted else Unassigned.NONE_EXISTS
     return {each.name: search.chosen[at] for at, each in wanting}
 
 
-def _occupy(rooms: Iterable[_Room], held: Allocation, running: tuple[int, ...]) -> None:
+def _number(gpus: Iterable[_PhasedGpu]) -> tuple[GpuModel, ...]:
+    """Gives equal numbers to equal models, and to GPUs that differ in nothing but what is free; the models in order."""
+    models: dict[GpuModel, int] = {}
+    kinds: dict[tuple[int, int], int] = {}
+    for gpu in gpus:
+        model = gpu.view.capacity.model._replace(name="")  # no container here asks for a name: the filter has
+        gpu.model = models.setdefault(model, len(models))
+        gpu.kind = kinds.setdefault((gpu.model, gpu.numa), len(kinds))
+    return tuple(models)
+
+
+def _occupy(gpus: Iterable[_PhasedGpu], held: Allocation, running: tuple[int, ...]) -> None:
     shares = {share.uuid: share for share in held.shares}
-    for room in rooms:
-        if (share := shares.get(room.view.gpu.uuid)) is not None:
+    for gpu in gpus:
+        if (share := shares.get(gpu.view.gpu.uuid)) is not None:
             for phase in running:
-                room.cores[phase] -= share.cores
-                room.blocks[phase] -= share.blocks
+                gpu.cores[phase] -= share.cores
+                gpu.blocks[phase] -= share.blocks
 
 
-def _room(view: GpuView, phase_count: int) -> _Room:
-    gpu = view.gpu
-    return _Room(
-        view,
-        [view.free_cores] * phase_count,
-        [view.free_blocks] * phase_count,
-        size=gpu.blocks,
-        numa=-1 if gpu.numa is None else gpu.numa,
-        takes_shares=gpu.compute_mode is not ComputeMode.EXCLUSIVE_PROCESS,
-    )
+def _phased(view: GpuView, phase_count: int) -> _PhasedGpu:
+    numa = -1 if view.gpu.numa is None else view.gpu.numa
+    return _PhasedGpu(view, [view.free_cores] * phase_count, [view.free_blocks] * phase_count, numa)
 
 
 def _fullness(view: GpuView) -> tuple[int, int, int]:
     return (view.free_cores, view.free_blocks, view.gpu.minor)
 
 
-def _demand(at: int, container: ContainerRequest, running: tuple[int, ...]) -> _Demand:
-    request = container.request
-    whole = request.kind is not RequestKind.SHARE
-    return _Demand(at, request.gpus, whole, request.cores_per_gpu, request.blocks_per_gpu, running)
-
-
-def _size(demand: _Demand) -> tuple[int, ...]:
-    return (-demand.whole, -demand.count, -demand.cores, -demand.blocks, -len(demand.phases), demand.at)
+def _wanted(at: int, container: ContainerRequest, models: Iterable[GpuModel], running: tuple[int, ...]) -> _Wanted:
+    demand = demand_of(container.request)
+    return _Wanted(at, demand, tuple(demand.needs(model) for model in models), running)
 
 
 class _Search:
     """Depth first; `chosen` by the container's place."""
 
-    def __init__(self, rooms: list[_Room], *, one_numa: bool, allowance: int) -> None:
-        self._rooms = rooms
+    def __init__(self, gpus: list[_PhasedGpu], *, one_numa: bool, allowance: int) -> None:
+        self._gpus = gpus
         self._one_numa = one_numa
         self._allowance = allowance
         self.chosen: dict[int, Chosen] = {}
@@ -169,59 +145,59 @@ class _Search:
     def exhausted(self) -> bool:
         return self._allowance < 0
 
-    def run(self, left: Sequence[_Demand]) -> bool:
+    def run(self, left: Sequence[_Wanted]) -> bool:
         if not left:
             return True
         found = self._tightest(left)
         if found is None:
             return False
-        demand, fitting = found
-        rest = [each for each in left if each is not demand]
-        for rooms in self._sets(fitting, demand.count):
-            self._take(demand, rooms, 1)
+        wanted, fitting = found
+        rest = [each for each in left if each is not wanted]
+        for gpus in self._sets(fitting, wanted.demand.gpus):
+            self._take(wanted, gpus, 1)
             if self.run(rest):
-                self.chosen[demand.at] = tuple(sorted((room.view for room in rooms), key=lambda view: view.gpu.minor))
+                self.chosen[wanted.at] = tuple(sorted((gpu.view for gpu in gpus), key=lambda view: view.gpu.minor))
                 return True
-            self._take(demand, rooms, -1)
+            self._take(wanted, gpus, -1)
             if self.exhausted:
                 return False
         return False
 
-    def _tightest(self, left: Sequence[_Demand]) -> tuple[_Demand, list[_Room]] | None:
-        """The demand with the least to choose from, the largest first among equals; None where one has too little."""
-        self._allowance -= len(left) * len(self._rooms)
+    def _tightest(self, left: Sequence[_Wanted]) -> tuple[_Wanted, list[_PhasedGpu]] | None:
+        """The wanted with the least to choose from, the largest first among equals; None where one has too little."""
+        self._allowance -= len(left) * len(self._gpus)
         if self.exhausted:
             return None
-        best: tuple[_Demand, list[_Room]] | None = None
-        for demand in left:
-            fitting = [room for room in self._rooms if demand.fits(room)]
-            if len(fitting) < demand.count:
+        best: tuple[_Wanted, list[_PhasedGpu]] | None = None
+        for wanted in left:
+            fitting = [gpu for gpu in self._gpus if wanted.fits(gpu)]
+            if len(fitting) < wanted.demand.gpus:
                 return None
-            if best is None or len(fitting) - demand.count < len(best[1]) - best[0].count:
-                best = demand, fitting
+            if best is None or len(fitting) - wanted.demand.gpus < len(best[1]) - best[0].demand.gpus:
+                best = wanted, fitting
         return best
 
-    def _take(self, demand: _Demand, rooms: Sequence[_Room], sign: int) -> None:
-        for room in rooms:
-            demand.takes(room, sign)
+    def _take(self, wanted: _Wanted, gpus: Sequence[_PhasedGpu], sign: int) -> None:
+        for gpu in gpus:
+            wanted.take(gpu, sign)
 
-    def _sets(self, fitting: list[_Room], count: int) -> Iterator[tuple[_Room, ...]]:
+    def _sets(self, fitting: list[_PhasedGpu], count: int) -> Iterator[tuple[_PhasedGpu, ...]]:
         if not self._one_numa or count == 1:
             yield from _unlike(fitting, count)
             return
-        for numa in sorted({room.numa for room in fitting}):
-            yield from _unlike([room for room in fitting if room.numa == numa], count)
+        for numa in sorted({gpu.numa for gpu in fitting}):
+            yield from _unlike([gpu for gpu in fitting if gpu.numa == numa], count)
 
 
-def _unlike(rooms: list[_Room], count: int) -> Iterator[tuple[_Room, ...]]:
-    """Sets of that size, of which no two are alike; the first rooms first."""
+def _unlike(gpus: list[_PhasedGpu], count: int) -> Iterator[tuple[_PhasedGpu, ...]]:
+    """Sets of that size, of which no two are alike; the first gpus first."""
     if count == 0:
         yield ()
         return
     tried = set()
-    for at in range(len(rooms) - count + 1):
-        if (likeness := rooms[at].likeness) in tried:
+    for at in range(len(gpus) - count + 1):
+        if (alike := gpus[at].alike) in tried:
             continue
-        tried.add(likeness)
-        for rest in _unlike(rooms[at + 1 :], count - 1):
-            yield (rooms[at], *rest)
+        tried.add(alike)
+        for rest in _unlike(gpus[at + 1 :], count - 1):
+            yield (gpus[at], *rest)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 from deviceplugin.model.gpu import ComputeMode, GpuUuid
 from deviceplugin.model.preferences import ANY_GPU, GpuFilter
-from deviceplugin.model.request import Request, RequestKind
+from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Topology
+from deviceplugin.placement.fit import Demand, demand_of
 from deviceplugin.placement.rejection import GpuRejection
 from deviceplugin.placement.snapshot import GpuView, Snapshot
 
@@ -56,8 +57,8 @@ class Survey:
 
 def survey(request: Request, snapshot: Snapshot, rules: Rules = NO_RULES) -> Survey:
     views = sorted(snapshot.gpus, key=_order)
-    is_share, cores, blocks = request.kind is RequestKind.SHARE, request.cores_per_gpu, request.blocks_per_gpu
-    judged = [(view, _obstacle(view, rules, is_share=is_share, cores=cores, blocks=blocks)) for view in views]
+    demand = demand_of(request)
+    judged = [(view, _obstacle(view, rules, demand)) for view in views]
     candidates = Candidates(
         request=request,
         views=tuple(view for view, obstacle in judged if obstacle is None),
@@ -71,21 +72,9 @@ def _order(view: GpuView) -> tuple[int, GpuUuid]:
     return (view.gpu.minor, view.gpu.uuid)
 
 
-def _obstacle(view: GpuView, rules: Rules, *, is_share: bool, cores: int, blocks: int) -> GpuRejection | None:
-    """`cores` and `blocks` are of each GPU."""
-    if (ruled_out := _against(view, rules)) is not None:
-        return ruled_out
-    if (ill := broken(view)) is not None:
-        return ill
-    if blocks > view.gpu.blocks:
-        return GpuRejection.SMALL
-    if not is_share:
-        return None if view.is_whole else GpuRejection.IN_USE
-    if view.gpu.compute_mode is ComputeMode.EXCLUSIVE_PROCESS:
-        return GpuRejection.EXCLUSIVE
-    if cores > view.free_cores:
-        return GpuRejection.CORES
-    return GpuRejection.MEMORY if blocks > view.free_blocks else None
+def _obstacle(view: GpuView, rules: Rules, demand: Demand) -> GpuRejection | None:
+    """What the pod and the GPU refuse whatever is asked comes first, then the rule of fit."""
+    return _against(view, rules) or broken(view) or demand.rejection(view.capacity)
 
 
 def is_open(view: GpuView, rules: Rules) -> bool:

@@ -6,7 +6,7 @@ In: values. Out: text for people, one line each, short on a node of 64 GPUs too.
 from collections import Counter
 from collections.abc import Iterable
 
-from deviceplugin.model.request import Request, RequestKind
+from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Level
 from deviceplugin.model.units import CORES_PER_GPU, format_blocks
 from deviceplugin.placement.candidates import Survey
@@ -50,7 +50,7 @@ def level_text(level: Level | None) -> str:
 
 def request_text(request: Request) -> str:
     """What was asked: `30 cores and 8 blocks (2 GiB) of one GPU`, `4 whole GPUs with 40 blocks (10 GiB) each`."""
-    if request.kind is RequestKind.SHARE:
+    if request.is_share:
         where = "one GPU" if request.gpus == 1 else f"each of {request.gpus} GPUs"
         return f"{request.cores_per_gpu} cores and {format_blocks(request.blocks_per_gpu)} of {where}"
     gpus = "1 whole GPU" if request.gpus == 1 else f"{request.gpus} whole GPUs"

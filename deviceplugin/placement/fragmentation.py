@@ -1,6 +1,6 @@
 """How much of a node's free GPUs is of no use to the tasks that come, and by how much a pod would make that more.
 
-In: a workload, and nodes as cards with the CPU and memory beside them. Out: integers. For each kind of task the free
+In: a workload, and nodes as GPUs with the CPU and memory beside them. Out: integers. For each kind of task the free
 cores of a node that cannot be used count, weighted by how often it comes:
 
     fragmentation = sum over kinds of   weight * (2 * free cores - alone - together)
@@ -18,18 +18,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from deviceplugin.model.request import Request, RequestKind
+from deviceplugin.model.request import Request
 from deviceplugin.model.units import CORES_PER_GPU
-from deviceplugin.placement.gpu_capacity import Capacities, GpuCapacity, GpuModel, free_cores
+from deviceplugin.placement.capacity_after import Capacities, free_cores
+from deviceplugin.placement.fit import NEVER, Demand, GpuAmount, GpuCapacity, GpuModel, demand_of
 from deviceplugin.placement.node_state import Spare
 from deviceplugin.placement.workload import TaskKind, Workload
 
 _SCALE = 1 << 20
 _MOST_KEPT = 20_000
-_MOST_GROUNDS = 20_000
+_MOST_USABLE = 20_000
 _MOST_PARTS = 8_000
-_NEVER = CORES_PER_GPU + 1
-"""More cores than a GPU has."""
 _AMPLE = Spare(1 << 62, 1 << 62)
 """Beside a node of which somebody else counts CPU and memory."""
 
@@ -45,30 +44,26 @@ class Usable(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Kinds of task that want the same of GPUs and may use the same cards; each with CPU, memory and weight.
+    """Kinds of task that want the same of GPUs and may use the same models; each with CPU, memory and weight.
 
-    `cores` and `blocks` are of each of `gpus`; a whole GPU has all its memory free. `most` has the largest CPU and the
-    largest memory of all members, `weight` what they weigh together. `size`: cores of one task.
+    `most` has the largest CPU and the largest memory of all members, `weight` what they weigh together. `gpus` and
+    `size`: how many GPUs one task takes, and their cores.
     """
 
-    gpus: int
-    cores: int
-    blocks: int
+    demand: Demand
     open_to: frozenset[GpuModel]
     members: tuple[tuple[int, int, int], ...]
     most: tuple[int, int]
     weight: int
+    gpus: int
     size: int
 
-    def wants(self, kind: GpuModel) -> tuple[int, int]:
-        """Cores and blocks of a GPU of this kind: a whole one has all of its own, and one not open never enough."""
-        if kind not in self.open_to:
-            return (_NEVER, 0)
-        return (self.cores, max(self.blocks, kind.blocks) if self.cores == CORES_PER_GPU else self.blocks)
+    def needs(self, model: GpuModel) -> GpuAmount:
+        return self.demand.needs(model) if model in self.open_to else NEVER
 
 
-class _Room(NamedTuple):
-    """What cards have for one group: `sets` of its tasks side by side, and the cores of cards that one could go to."""
+class _GroupRoom(NamedTuple):
+    """What GPUs have for one group: `sets` of its tasks side by side, and the cores of GPUs that one could go to."""
 
     group: _Group
     sets: int
@@ -76,39 +71,39 @@ class _Room(NamedTuple):
 
 
 class _Groups:
-    """All groups of the tasks that GPUs of some kinds are open to; what one card is for each of them is kept."""
+    """All groups of the tasks that GPUs of some kinds are open to; what one GPU is for each of them is kept."""
 
-    __slots__ = ("_groups", "_parts", "_wants")
+    __slots__ = ("_groups", "_needs", "_parts")
 
     def __init__(self, groups: tuple[_Group, ...]) -> None:
         self._groups = groups
         self._parts: dict[GpuCapacity, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-        self._wants: dict[GpuModel, tuple[tuple[int, int], ...]] = {}
+        self._needs: dict[GpuModel, tuple[GpuAmount, ...]] = {}
 
-    def rooms(self, cards: Capacities, *, single: bool, several: bool) -> tuple[_Room, ...]:
-        """Written for speed: a pod of a new shape makes new cards of every node."""
-        if not cards:
+    def rooms(self, gpus: Capacities, *, single: bool, several: bool) -> tuple[_GroupRoom, ...]:
+        """Written for speed: a pod of a new shape makes new GPUs of every node."""
+        if not gpus:
             return ()
-        parts = [self._parts.get(card) or self._part(card) for card in cards]
+        parts = [self._parts.get(gpu) or self._part(gpu) for gpu in gpus]
         fits, cores = zip(*[part[0] for part in parts], strict=True), zip(*[part[1] for part in parts], strict=True)
-        rooms: list[_Room] = []
+        rooms: list[_GroupRoom] = []
         for group, counts, free in zip(self._groups, fits, cores, strict=True):
             if single if group.gpus == 1 else several:
                 sets = sum(counts) if group.gpus == 1 else _sets(counts, group.gpus)
                 if sets:
-                    rooms.append(_Room(group, sets, sum(free)))
+                    rooms.append(_GroupRoom(group, sets, sum(free)))
         return tuple(rooms)
 
-    def _part(self, card: GpuCapacity) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _part(self, gpu: GpuCapacity) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """For each group how many of its tasks fit, and the free cores where one does."""
         if len(self._parts) >= _MOST_PARTS:
             self._parts.clear()
-        kind, cores, free = card
-        wants = self._wants.get(kind)
-        if wants is None:
-            wants = self._wants[kind] = tuple(group.wants(kind) for group in self._groups)
-        fits = tuple([min(cores // own, free // blocks) if blocks else cores // own for own, blocks in wants])
-        found = self._parts[card] = (fits, tuple([cores if count else 0 for count in fits]))
+        model, cores, free = gpu
+        needs = self._needs.get(model)
+        if needs is None:
+            needs = self._needs[model] = tuple(group.needs(model) for group in self._groups)
+        fits = tuple([min(cores // own, free // blocks) if blocks else cores // own for own, blocks in needs])
+        found = self._parts[gpu] = (fits, tuple([cores if count else 0 for count in fits]))
         return found
 
 
@@ -117,8 +112,8 @@ class UsableCapacity:
 
     __slots__ = ("_ample", "_enough", "_rooms", "_whole", "free")
 
-    def __init__(self, cards: Capacities, rooms: tuple[_Room, ...], weight: int) -> None:
-        self.free = free_cores(cards)
+    def __init__(self, gpus: Capacities, rooms: tuple[_GroupRoom, ...], weight: int) -> None:
+        self.free = free_cores(gpus)
         self._rooms = rooms
         self._whole = 2 * weight * self.free
         cpu = memory = alone = together = 0
@@ -159,51 +154,51 @@ class Fragmentation:
         self.weight = sum(weight for _, weight in self._kinds)
         self._groups: dict[frozenset[GpuModel], _Groups] = {}
         self._known: dict[Capacities, Usable] = {}
-        self._grounds: dict[Capacities, UsableCapacity] = {}
+        self._usable_of: dict[Capacities, UsableCapacity] = {}
         self._alone: dict[GpuCapacity, Usable] = {}
         self._wide: dict[Capacities, Usable] = {}
         self._least = min((kind.request.cores_per_gpu for kind, _ in self._kinds if kind.request.gpus > 1), default=0)
 
-    def of(self, cards: Capacities, spare: Spare | None) -> int:
+    def of(self, gpus: Capacities, spare: Spare | None) -> int:
         """A measure of one node: only to be compared."""
-        usable = self.usable(cards, spare)
-        return 2 * self.weight * free_cores(cards) - usable.alone - usable.together
+        usable = self.usable(gpus, spare)
+        return 2 * self.weight * free_cores(gpus) - usable.alone - usable.together
 
     def growth(self, before: Capacities, after: Capacities, spare: Spare | None, needs: Spare) -> int:
-        """By how much a pod makes it more that leaves these cards and takes that much CPU and memory."""
+        """By how much a pod makes it more that leaves these GPUs and takes that much CPU and memory."""
         return self.of(after, None if spare is None else spare - needs) - self.of(before, spare)
 
-    def usable(self, cards: Capacities, spare: Spare | None) -> Usable:
+    def usable(self, gpus: Capacities, spare: Spare | None) -> Usable:
         if spare is not None:
-            return self.ground(cards).usable(spare.cpu_milli, spare.memory_mib)
-        found = self._known.get(cards)
+            return self.usable_capacity(gpus).usable(spare.cpu_milli, spare.memory_mib)
+        found = self._known.get(gpus)
         if found is None:
             if len(self._known) >= _MOST_KEPT:
                 for kept in (self._known, self._alone, self._wide):
                     kept.clear()
-            found = self._known[cards] = self._of_cards(cards)
+            found = self._known[gpus] = self._of_cards(gpus)
         return found
 
-    def ground(self, cards: Capacities) -> UsableCapacity:
-        """CPU and memory change more often than cards, so what cards alone say is kept apart."""
-        found = self._grounds.get(cards)
+    def usable_capacity(self, gpus: Capacities) -> UsableCapacity:
+        """CPU and memory change more often than GPUs, so what GPUs alone say is kept apart."""
+        found = self._usable_of.get(gpus)
         if found is None:
-            if len(self._grounds) >= _MOST_GROUNDS:
-                self._grounds.clear()
-            found = self._grounds[cards] = UsableCapacity(cards, self._rooms_in(cards), self.weight)
+            if len(self._usable_of) >= _MOST_USABLE:
+                self._usable_of.clear()
+            found = self._usable_of[gpus] = UsableCapacity(gpus, self._rooms_in(gpus), self.weight)
         return found
 
-    def _of_cards(self, cards: Capacities) -> Usable:
-        """Beside ample CPU and memory: what each card is for tasks of one GPU, and what all are for the others."""
+    def _of_cards(self, gpus: Capacities) -> Usable:
+        """Beside ample CPU and memory: what each GPU is for tasks of one GPU, and what all are for the others."""
         alone = together = 0
-        for card in cards:
-            part = self._alone.get(card)
+        for gpu in gpus:
+            part = self._alone.get(gpu)
             if part is None:
-                part = self._alone[card] = self._count(_free((card,)), _AMPLE, several=False)
+                part = self._alone[gpu] = self._count(_free((gpu,)), _AMPLE, several=False)
             alone += part.alone
             together += part.together
         if self._least:
-            wide = tuple(card for card in cards if card.cores >= self._least)
+            wide = tuple(gpu for gpu in gpus if gpu.cores >= self._least)
             part = self._wide.get(wide)
             if part is None:
                 part = self._wide[wide] = self._count(wide, _AMPLE, single=False)
@@ -211,43 +206,43 @@ class Fragmentation:
             together += part.together
         return Usable(alone, together)
 
-    def _count(self, cards: Capacities, spare: Spare, *, single: bool = True, several: bool = True) -> Usable:
+    def _count(self, gpus: Capacities, spare: Spare, *, single: bool = True, several: bool = True) -> Usable:
         """For tasks of one GPU, of several, or both."""
-        return _counted(self._rooms_in(cards, single=single, several=several), spare.cpu_milli, spare.memory_mib)
+        return _counted(self._rooms_in(gpus, single=single, several=several), spare.cpu_milli, spare.memory_mib)
 
-    def _rooms_in(self, cards: Capacities, *, single: bool = True, several: bool = True) -> tuple[_Room, ...]:
-        groups = self._groups_for(frozenset([card[0] for card in cards]))
-        return groups.rooms(cards, single=single, several=several)
+    def _rooms_in(self, gpus: Capacities, *, single: bool = True, several: bool = True) -> tuple[_GroupRoom, ...]:
+        groups = self._groups_for(frozenset([gpu[0] for gpu in gpus]))
+        return groups.rooms(gpus, single=single, several=several)
 
-    def _groups_for(self, kinds: frozenset[GpuModel]) -> _Groups:
-        found = self._groups.get(kinds)
+    def _groups_for(self, models: frozenset[GpuModel]) -> _Groups:
+        found = self._groups.get(models)
         if found is None:
-            found = self._groups[kinds] = self._group(kinds)
+            found = self._groups[models] = self._group(models)
         return found
 
-    def _group(self, kinds: frozenset[GpuModel]) -> _Groups:
+    def _group(self, models: frozenset[GpuModel]) -> _Groups:
         members: dict[tuple[Request, frozenset[GpuModel]], list[tuple[int, int, int]]] = {}
         for task, weight in self._kinds:
-            if open_to := frozenset(kind for kind in kinds if _admits(task, kind)):
+            if open_to := frozenset(model for model in models if _admits(task, model)):
                 own = (task.needs.cpu_milli, task.needs.memory_mib, weight)
                 members.setdefault((task.request, open_to), []).append(own)
         return _Groups(tuple(_group(request, open_to, tuple(own)) for (request, open_to), own in members.items()))
 
 
 def _group(request: Request, open_to: frozenset[GpuModel], members: tuple[tuple[int, int, int], ...]) -> _Group:
+    demand = demand_of(request)
     return _Group(
-        request.gpus,
-        request.cores_per_gpu,
-        request.blocks_per_gpu,
+        demand,
         open_to,
         members,
         most=(max(cpu for cpu, _, _ in members), max(memory for _, memory, _ in members)),
         weight=sum(weight for _, _, weight in members),
-        size=request.gpus * request.cores_per_gpu,
+        gpus=demand.gpus,
+        size=demand.total.cores,
     )
 
 
-def _counted(rooms: tuple[_Room, ...], cpu_free: int, memory_free: int) -> Usable:
+def _counted(rooms: tuple[_GroupRoom, ...], cpu_free: int, memory_free: int) -> Usable:
     """Where even the largest needs of a group leave room for all sets, its members need not be looked at."""
     alone = together = 0
     cpu_free, memory_free = max(0, cpu_free), max(0, memory_free)
@@ -267,14 +262,12 @@ def _counted(rooms: tuple[_Room, ...], cpu_free: int, memory_free: int) -> Usabl
     return Usable(alone, together)
 
 
-def _free(cards: Capacities) -> Capacities:
-    return tuple(card for card in cards if card.cores)
+def _free(gpus: Capacities) -> Capacities:
+    return tuple(gpu for gpu in gpus if gpu.cores)
 
 
-def _admits(task: TaskKind, kind: GpuModel) -> bool:
-    if kind.whole_only and task.request.kind is RequestKind.SHARE:
-        return False
-    return task.wanted.admits_model(kind.model)
+def _admits(task: TaskKind, model: GpuModel) -> bool:
+    return demand_of(task.request).lasting_rejection(model) is None and task.wanted.admits_model(model.name)
 
 
 def by_rate(request: Request) -> int:
@@ -292,6 +285,6 @@ def by_count(_request: Request) -> int:
     return 1
 
 
-def stranded(measure: Fragmentation, cards: Capacities, spare: Spare | None) -> int:
+def stranded(measure: Fragmentation, gpus: Capacities, spare: Spare | None) -> int:
     """Free cores that the next task cannot use, as it is to be expected, times `measure.weight`."""
-    return measure.weight * free_cores(cards) - measure.usable(cards, spare).alone
+    return measure.weight * free_cores(gpus) - measure.usable(gpus, spare).alone

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.placement.capacity_after import Capacities, free_cores
 from deviceplugin.placement.fragmentation import Fragmentation
-from deviceplugin.placement.gpu_capacity import Capacities, free_cores
 from deviceplugin.placement.node_state import Spare
 from deviceplugin.placement.pod import PodChoice
 from deviceplugin.placement.rejection import NodeRejection

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.placement.candidates import Rules, broken, is_open
-from deviceplugin.placement.occupancy import Occupancy, empty_views, occupied, snapshot_for
+from deviceplugin.placement.fit import NOTHING, GpuAmount
+from deviceplugin.placement.occupancy import empty_views, occupied, snapshot_for
 from deviceplugin.placement.snapshot import GpuView, Snapshot, Summary, summaries_by_numa, summarize
 
 
@@ -115,12 +116,12 @@ def node_state(
     return NodeState(name, snapshot, share_mode=share_mode, cordoned=cordoned)
 
 
-def _taken(view: GpuView, held: Occupancy | None) -> GpuView:
+def _taken(view: GpuView, held: GpuAmount | None) -> GpuView:
     if held is None:
         return view
     fits = held.cores <= view.free_cores and held.blocks <= view.free_blocks
     assert fits, f"more of {view.gpu.uuid} is taken than is free"
-    return view.less(held.cores, held.blocks)
+    return view.less(held)
 
 
 class NodeUsage:
@@ -141,8 +142,8 @@ class NodeUsage:
         self._open = [is_open(view, Rules(cordoned=cordoned)) for view in self._empty]
         self._places = {view.gpu.uuid: place for place, view in enumerate(self._empty)}
         self._views = list(self._empty)
-        self._taken = [(0, 0)] * len(self._empty)
-        self._held: dict[PodUid, Mapping[GpuUuid, Occupancy]] = {}
+        self._taken = [NOTHING] * len(self._empty)
+        self._held: dict[PodUid, Mapping[GpuUuid, GpuAmount]] = {}
 
     def hold(self, pod: PodUid, allocations: Iterable[Allocation]) -> None:
         """Takes the place of what the pod held before."""
@@ -172,8 +173,8 @@ class NodeUsage:
             place = self._places.get(uuid)
             if place is None or not self._open[place]:
                 return False
-            (cores, blocks), whole = self._taken[place], self._empty[place]
-            if (own.cores and cores > whole.free_cores) or (own.blocks and blocks > whole.free_blocks):
+            taken, whole = self._taken[place], self._empty[place].capacity.model.whole
+            if (own.cores and taken.cores > whole.cores) or (own.blocks and taken.blocks > whole.blocks):
                 return False
         return True
 
@@ -181,16 +182,15 @@ class NodeUsage:
     def is_overbooked(self) -> bool:
         """Whether of some GPU more is held than it has."""
         return any(
-            cores > whole.free_cores or blocks > whole.free_blocks
-            for (cores, blocks), whole in zip(self._taken, self._empty, strict=True)
+            not view.capacity.model.whole.covers(taken) for view, taken in zip(self._empty, self._taken, strict=True)
         )
 
-    def _add(self, held: Mapping[GpuUuid, Occupancy], sign: int) -> None:
+    def _add(self, held: Mapping[GpuUuid, GpuAmount], sign: int) -> None:
         """GPUs that the node does not have are held of nobody."""
         for uuid, part in held.items():
             place = self._places.get(uuid)
             if place is None:
                 continue
             cores, blocks = self._taken[place]
-            self._taken[place] = (cores + sign * part.cores, blocks + sign * part.blocks)
-            self._views[place] = self._empty[place].less(*self._taken[place])
+            taken = self._taken[place] = GpuAmount(cores + sign * part.cores, blocks + sign * part.blocks)
+            self._views[place] = self._empty[place].less(taken)

@@ -23,9 +23,9 @@ from deviceplugin.errors import CapacityError, GivenUpError
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
-from deviceplugin.model.request import RequestKind
+from deviceplugin.placement.capacity_after import Capacities, CapacityAfter, capacities_of
+from deviceplugin.placement.fit import GpuAmount, Sharing, demand_of
 from deviceplugin.placement.fragmentation import Fragmentation, UsableCapacity
-from deviceplugin.placement.gpu_capacity import Capacities, CapacityAfter, capacities_of
 from deviceplugin.placement.node_score import LAST, Change, NodeChoice, Score, Totals, score, score_of_totals, totals_of
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.pod import PodChoice, place_pod
@@ -55,7 +55,7 @@ class _Task:
     needs: Spare
     node_policy: NodePolicy
     gpu_policy: GpuPolicy
-    share: tuple[int, int] | None
+    share: GpuAmount | None
 
     def against(self, state: NodeState, alike: "_Alike") -> NodeRejection | None:
         """What the prefilter needs of a node has been calculated for the first of those that are alike."""
@@ -279,7 +279,7 @@ class NodeScorer:
             return against
         if (share := task.share) is not None:  # the prefilter is exact for it
             free = alike.totals
-            left = Totals(free.gpus, free.cores - share[0], free.blocks - share[1], free.size)
+            left = Totals(free.gpus, free.cores - share.cores, free.blocks - share.blocks, free.size)
             return score_of_totals(task.node_policy, left)
         after = task.after(alike.cards)
         if after is None:
@@ -299,9 +299,9 @@ class NodeScorer:
             reached = self._reached(task, alike, on_gpus)
             if not isinstance(reached, tuple):
                 return LAST if reached is None else reached
-            left = alike.left[on_gpus] = self._measure.ground(reached)
+            left = alike.left[on_gpus] = self._measure.usable_capacity(reached)
         if beside.renewal != self.renewals:
-            beside.value = self._measure.ground(alike.cards).value(spare.cpu_milli, spare.memory_mib)
+            beside.value = self._measure.usable_capacity(alike.cards).value(spare.cpu_milli, spare.memory_mib)
             beside.renewal = self.renewals
         value = left.value(spare.cpu_milli - needs.cpu_milli, spare.memory_mib - needs.memory_mib)
         return (value - beside.value, left.free)
@@ -314,13 +314,11 @@ class NodeScorer:
         return alike.reached[on_gpus]
 
 
-def _share(pod: PodRequest, policy: NodePolicy) -> tuple[int, int] | None:
+def _share(pod: PodRequest, policy: NodePolicy) -> GpuAmount | None:
     if len(pod.containers) != 1 or policy is NodePolicy.FRAGMENTATION:
         return None
-    asked = pod.containers[0].request
-    if asked.kind is not RequestKind.SHARE:
-        return None
-    return (asked.gpus * asked.cores_per_gpu, asked.gpus * asked.blocks_per_gpu)
+    demand = demand_of(pod.containers[0].request)
+    return demand.total if demand.sharing is Sharing.SHARE else None
 
 
 def _best_first(ranked: Mapping[str, Score]) -> Iterable[str]:

@@ -14,33 +14,18 @@ them, a sidecar counts as the earlier one.
 Invariant: an allocation placed on a snapshot from here never takes a GPU beyond its capacity.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from deviceplugin.model.allocation import Allocation, ContainerRole, PodUid
 from deviceplugin.model.gpu import GpuUuid, Inventory
+from deviceplugin.model.pod_request import ContainerRequest
 from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.placement.fit import NOTHING, GpuAmount
 from deviceplugin.placement.snapshot import GpuView, Snapshot
 
-
-@dataclass(frozen=True, slots=True)
-class Occupancy:
-    """Cores and blocks of one GPU."""
-
-    cores: int = 0
-    blocks: int = 0
-
-    def __add__(self, other: "Occupancy") -> "Occupancy":
-        return Occupancy(self.cores + other.cores, self.blocks + other.blocks)
-
-    def __or__(self, other: "Occupancy") -> "Occupancy":
-        """The larger of each: what two have that do not run at the same time."""
-        return Occupancy(max(self.cores, other.cores), max(self.blocks, other.blocks))
-
-
-_NOTHING = Occupancy()
-_Placed = tuple[int, Occupancy]
+_Placed = tuple[int, GpuAmount]
 """What a container of the init list has, after its place there."""
 
 
@@ -50,9 +35,9 @@ class _PodUse:
 
     inits: list[_Placed] = field(default_factory=list)
     sidecars: list[_Placed] = field(default_factory=list)
-    apps: Occupancy = _NOTHING
+    apps: GpuAmount = NOTHING
 
-    def add(self, role: ContainerRole, index: int, held: Occupancy) -> None:
+    def add(self, role: ContainerRole, index: int, held: GpuAmount) -> None:
         match role:
             case ContainerRole.INIT:
                 self.inits.append((index, held))
@@ -63,7 +48,7 @@ class _PodUse:
             case ContainerRole.APP:
                 self.apps += held
 
-    def beside(self, role: ContainerRole, index: int) -> Occupancy:
+    def beside(self, role: ContainerRole, index: int) -> GpuAmount:
         """The most that runs at the same time as a further container of that role at that place."""
         match role:
             case ContainerRole.INIT:
@@ -76,10 +61,10 @@ class _PodUse:
                 return self._steady
 
     @property
-    def total(self) -> Occupancy:
+    def total(self) -> GpuAmount:
         return self._since(0)
 
-    def _since(self, index: int) -> Occupancy:
+    def _since(self, index: int) -> GpuAmount:
         """The largest phase, of the init containers from that place on and of the app containers."""
         largest = self._steady
         for place, held in self.inits:
@@ -88,18 +73,18 @@ class _PodUse:
         return largest
 
     @property
-    def _steady(self) -> Occupancy:
+    def _steady(self) -> GpuAmount:
         return sum((held for _, held in self.sidecars), self.apps)
 
-    def _sidecars_at(self, index: int) -> Occupancy:
-        return sum((held for place, held in self.sidecars if place <= index), _NOTHING)
+    def _sidecars_at(self, index: int) -> GpuAmount:
+        return sum((held for place, held in self.sidecars if place <= index), NOTHING)
 
 
-def occupied(allocations: Iterable[Allocation]) -> dict[GpuUuid, Occupancy]:
+def occupied(allocations: Iterable[Allocation]) -> dict[GpuUuid, GpuAmount]:
     """What is held of each GPU that anything is held of."""
-    totals: dict[GpuUuid, Occupancy] = {}
+    totals: dict[GpuUuid, GpuAmount] = {}
     for (uuid, _), use in _uses(allocations).items():
-        totals[uuid] = totals.get(uuid, _NOTHING) + use.total
+        totals[uuid] = totals.get(uuid, NOTHING) + use.total
     return totals
 
 
@@ -116,10 +101,10 @@ def snapshot_for(
 
     Without a pod everything counts. A container that is placed again must not be among the allocations.
     """
-    held: dict[GpuUuid, Occupancy] = {}
+    held: dict[GpuUuid, GpuAmount] = {}
     for (uuid, owner), use in _uses(allocations).items():
-        held[uuid] = held.get(uuid, _NOTHING) + (use.beside(role, index) if owner == pod else use.total)
-    return _without(Snapshot(empty_views(inventory, processes or {}), inventory.topology), held)
+        held[uuid] = held.get(uuid, NOTHING) + (use.beside(role, index) if owner == pod else use.total)
+    return Snapshot(empty_views(inventory, processes or {}), inventory.topology).less(held)
 
 
 def empty_views(inventory: Inventory, processes: Mapping[GpuUuid, int] = MappingProxyType({})) -> tuple[GpuView, ...]:
@@ -137,14 +122,7 @@ def free_for_next_container(
     if not own:
         return snapshot
     held = {uuid: use.beside(role, index) for (uuid, _), use in _uses(own).items()}
-    return _without(snapshot, held)
-
-
-def _without(snapshot: Snapshot, held: Mapping[GpuUuid, Occupancy]) -> Snapshot:
-    views = tuple(
-        view.less(own.cores, own.blocks) if (own := held.get(view.gpu.uuid)) else view for view in snapshot.gpus
-    )
-    return Snapshot(views, snapshot.topology)
+    return snapshot.less(held)
 
 
 def _uses(allocations: Iterable[Allocation]) -> dict[tuple[GpuUuid, PodUid], _PodUse]:
@@ -152,5 +130,20 @@ def _uses(allocations: Iterable[Allocation]) -> dict[tuple[GpuUuid, PodUid], _Po
     for allocation in allocations:
         for part in allocation.shares:
             use = uses.setdefault((part.uuid, allocation.owner.pod.uid), _PodUse())
-            use.add(allocation.role, allocation.index, Occupancy(part.cores, part.blocks))
+            use.add(allocation.role, allocation.index, GpuAmount(part.cores, part.blocks))
     return uses
+
+
+def phases(containers: Sequence[ContainerRequest]) -> tuple[tuple[int, ...], ...]:
+    """For each container the phases in which it runs; the last one is that of the app containers."""
+    inits = [each.index for each in containers if each.role is ContainerRole.INIT]
+    steady = len(inits)
+    out: list[tuple[int, ...]] = []
+    for each in containers:
+        if each.role is ContainerRole.INIT:
+            out.append((inits.index(each.index),))
+        elif each.role is ContainerRole.APP:
+            out.append((steady,))
+        else:
+            out.append((*(at for at, place in enumerate(inits) if place >= each.index), steady))
+    return tuple(out)

@@ -14,10 +14,10 @@ from deviceplugin.model.allocation import GpuShare
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.preferences import ANY_GPU, GpuFilter, GpuPolicy
 from deviceplugin.model.request import Request, RequestKind
-from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.candidates import Candidates, Rules, Survey, survey
 from deviceplugin.placement.choice import Choice, PassedOver, Selection
 from deviceplugin.placement.describe import no_room, obstacle_text
+from deviceplugin.placement.fit import demand_of
 from deviceplugin.placement.fragment import fragment
 from deviceplugin.placement.link import link
 from deviceplugin.placement.share import share
@@ -61,10 +61,8 @@ def select(found: Survey, policy: GpuPolicy, *, one_numa: bool, tiers: Tiers = (
 
 
 def shares_of(request: Request, chosen: Iterable[GpuView]) -> tuple[GpuShare, ...]:
-    if request.kind is RequestKind.SHARE:
-        cores, blocks = request.cores_per_gpu, request.blocks_per_gpu
-        return tuple(GpuShare(view.gpu.uuid, cores, blocks) for view in chosen)
-    return tuple(GpuShare(view.gpu.uuid, CORES_PER_GPU, view.gpu.blocks) for view in chosen)
+    demand = demand_of(request)
+    return tuple(GpuShare(view.gpu.uuid, *demand.takes(view.gpu.blocks)) for view in chosen)
 
 
 def _evaluate(candidates: Candidates, policy: GpuPolicy, one_numa: bool) -> Selection | None:
@@ -107,7 +105,7 @@ def _on_one_numa(candidates: Candidates, policy: GpuPolicy) -> Selection | None:
 
 def _distance(candidates: Candidates, selection: Selection, policy: GpuPolicy) -> int:
     """0 where distance is no aim."""
-    if policy is GpuPolicy.SPREAD or (policy is GpuPolicy.BINPACK and candidates.request.kind is RequestKind.SHARE):
+    if policy is GpuPolicy.SPREAD or (policy is GpuPolicy.BINPACK and candidates.request.is_share):
         return 0
     minors = [view.gpu.minor for view in selection.chosen]
     return sum(candidates.topology.distance(a, b) for a in minors for b in minors) // 2

@@ -19,7 +19,6 @@ from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRol
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
 from deviceplugin.model.preferences import GpuPolicy
-from deviceplugin.model.request import RequestKind
 from deviceplugin.placement.assign import Unassigned, assign
 from deviceplugin.placement.candidates import Rules, Survey, survey
 from deviceplugin.placement.describe import gpus_text, no_room, request_text
@@ -79,7 +78,7 @@ class _Stuck:
 
 def _check_share_mode(pod: PodRequest, state: NodeState) -> None:
     """Raises RequestError where the node gives whole GPUs only and the pod asks for less."""
-    share = next((each for each in pod.containers if each.request.kind is RequestKind.SHARE), None)
+    share = next((each for each in pod.containers if each.request.is_share), None)
     if share is not None and not state.share_mode:
         raise RequestError(
             f"container {share.name}: {request_text(share.request)} asked, but node {state.name} gives whole GPUs "

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
-from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.model.units import CORES_PER_GPU
-from deviceplugin.placement.assign import phases
+from deviceplugin.placement.fit import NOTHING, Demand, GpuAmount, Sharing, demand_of
 from deviceplugin.placement.node_state import NodeState, OpenGpus
+from deviceplugin.placement.occupancy import phases
 from deviceplugin.placement.rejection import NodeRejection
 from deviceplugin.placement.snapshot import GpuView, Summary, summaries_by_numa, summarize
 
@@ -23,31 +23,11 @@ def prefilter(pod: PodRequest, state: NodeState) -> NodeRejection | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Need:
-    """What one container takes of each of `count` GPUs."""
-
-    count: int
-    whole: bool
-    cores: int
-    blocks: int
-
-    def fits(self, summary: Summary) -> bool:
-        if self.whole:
-            return summary.fits_whole(self.count, self.blocks)
-        return summary.fits_share(self.count, self.cores, self.blocks)
-
-    def fits_empty(self, summary: Summary) -> bool:
-        sizes = summary.sizes if self.whole else summary.share_sizes
-        return len(sizes) >= self.count and sizes[self.count - 1] >= self.blocks
-
-
-@dataclass(frozen=True, slots=True)
-class _Load:
+class _PhaseLoad:
     """What all containers of one phase need together: whole GPUs, and cores and blocks over all."""
 
     whole: int
-    cores: int
-    blocks: int
+    total: GpuAmount
 
 
 class Prefilter:
@@ -57,13 +37,13 @@ class Prefilter:
         self._filter = wanted = pod.preferences.gpus
         self._any_gpu = not (wanted.models or wanted.not_models or wanted.uuids or wanted.not_uuids)
         self._one_numa = wanted.one_numa and any(each.request.gpus > 1 for each in pod.containers)
-        self._needs = tuple(dict.fromkeys(_need(each.request) for each in pod.containers))
+        self._demands = tuple(dict.fromkeys(demand_of(each.request) for each in pod.containers))
         self._loads = _loads(pod.containers) if len(pod.containers) > 1 else ()
-        self._has_share = any(not need.whole for need in self._needs)
+        self._has_share = any(each.sharing is Sharing.SHARE for each in self._demands)
         self._models: dict[str, bool] = {}
 
     def __call__(self, state: NodeState) -> NodeRejection | None:
-        if not self._needs:
+        if not self._demands:
             return None
         if self._has_share and not state.share_mode:
             return NodeRejection.NO_SHARES
@@ -79,21 +59,21 @@ class Prefilter:
         return self._among(state, admitted, gpus.summary if same else summarize(admitted))
 
     def _among(self, state: NodeState, views: Sequence[GpuView], summary: Summary) -> NodeRejection | None:
-        for need in self._needs:
-            if not need.fits(summary):
-                reason = _why_not(need, summary)
-                apart = self._one_numa and reason.resolvable and self._on_numa(state, views, (need,))
+        for demand in self._demands:
+            if not summary.fits(demand):
+                reason = _why_not(demand, summary)
+                apart = self._one_numa and reason.resolvable and self._on_numa(state, views, (demand,))
                 return NodeRejection.TOO_FEW_ON_NUMA if apart is NodeRejection.TOO_FEW_ON_NUMA else reason
         for load in self._loads:
-            if load.whole > len(summary.whole) or load.cores > summary.cores or load.blocks > summary.blocks:
+            if load.whole > len(summary.now[Sharing.WHOLE]) or not summary.free.covers(load.total):
                 return _why_not_all(load, summary)
-        return self._on_numa(state, views, self._needs) if self._one_numa else None
+        return self._on_numa(state, views, self._demands) if self._one_numa else None
 
-    def _on_numa(self, state: NodeState, views: Sequence[GpuView], needs: Sequence[_Need]) -> NodeRejection | None:
+    def _on_numa(self, state: NodeState, views: Sequence[GpuView], demands: Sequence[Demand]) -> NodeRejection | None:
         nodes = state.numa_nodes if views is state.open_gpus.views else summaries_by_numa(views)
-        for need in needs:
-            if need.count > 1 and not any(need.fits(node) for node in nodes):
-                empty = any(need.fits_empty(node) for node in nodes)
+        for demand in demands:
+            if demand.gpus > 1 and not any(node.fits(demand) for node in nodes):
+                empty = any(node.fits_empty(demand) for node in nodes)
                 return NodeRejection.ON_NUMA if empty else NodeRejection.TOO_FEW_ON_NUMA
         return None
 
@@ -114,39 +94,35 @@ class Prefilter:
         return known
 
 
-def _need(request: Request) -> _Need:
-    whole = request.kind is not RequestKind.SHARE
-    return _Need(request.gpus, whole, 0 if whole else request.cores_per_gpu, request.blocks_per_gpu)
-
-
-def _loads(containers: Sequence[ContainerRequest]) -> tuple[_Load, ...]:
-    by_phase: dict[int, list[Request]] = {}
+def _loads(containers: Sequence[ContainerRequest]) -> tuple[_PhaseLoad, ...]:
+    by_phase: dict[int, list[Demand]] = {}
     for each, running in zip(containers, phases(containers), strict=True):
         for phase in running:
-            by_phase.setdefault(phase, []).append(each.request)
+            by_phase.setdefault(phase, []).append(demand_of(each.request))
     return tuple(
-        _Load(
-            whole=sum(each.gpus for each in requests if each.kind is not RequestKind.SHARE),
-            cores=sum(each.cores for each in requests),
-            blocks=sum(each.blocks for each in requests),
+        _PhaseLoad(
+            whole=sum(each.gpus for each in demands if each.sharing is Sharing.WHOLE),
+            total=sum((each.total for each in demands), NOTHING),
         )
-        for requests in by_phase.values()
-        if len(requests) > 1
+        for demands in by_phase.values()
+        if len(demands) > 1
     )
 
 
-def _why_not(need: _Need, summary: Summary) -> NodeRejection:
-    if not need.fits_empty(summary):
-        sizes = summary.sizes if need.whole else summary.share_sizes
-        return NodeRejection.TOO_SMALL if len(sizes) >= need.count and sizes[0] < need.blocks else NodeRejection.TOO_FEW
-    if need.whole:
+def _why_not(demand: Demand, summary: Summary) -> NodeRejection:
+    empty = summary.empty[demand.sharing]
+    if not summary.fits_empty(demand):
+        is_small = len(empty) >= demand.gpus and empty[0].blocks < demand.amount.blocks
+        return NodeRejection.TOO_SMALL if is_small else NodeRejection.TOO_FEW
+    if demand.sharing is Sharing.WHOLE:
         return NodeRejection.WHOLE
-    if need.count > 1:
+    if demand.gpus > 1:
         return NodeRejection.SHARES
-    return NodeRejection.CORES if summary.shares[0][0] < need.cores else NodeRejection.MEMORY
+    most_cores = summary.now[demand.sharing][0].cores
+    return NodeRejection.CORES if most_cores < demand.amount.cores else NodeRejection.MEMORY
 
 
-def _why_not_all(load: _Load, summary: Summary) -> NodeRejection:
-    gpus = len(summary.sizes)
-    too_large = load.whole > gpus or load.cores > gpus * CORES_PER_GPU or load.blocks > sum(summary.sizes)
+def _why_not_all(load: _PhaseLoad, summary: Summary) -> NodeRejection:
+    whole = GpuAmount(summary.gpus * CORES_PER_GPU, summary.size)
+    too_large = load.whole > summary.gpus or not whole.covers(load.total)
     return NodeRejection.POD_TOO_LARGE if too_large else NodeRejection.POD

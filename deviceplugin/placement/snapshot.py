@@ -6,12 +6,12 @@ calculated once for a node that does not change. Filters of a pod are not in it:
 of the GPUs that it admits.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from deviceplugin.model.gpu import ComputeMode, Gpu, GpuUuid, Health
+from deviceplugin.model.gpu import Gpu, GpuUuid, Health
 from deviceplugin.model.topology import Topology
-from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.placement.fit import Demand, GpuAmount, GpuCapacity, Sharing, model_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +23,25 @@ class GpuView:
     free_blocks: int
     processes: int = 0
     health: Health = Health()
+    _capacity: GpuCapacity | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def capacity(self) -> GpuCapacity:
+        """What the rule of fit sees of it; calculated when it is first asked for."""
+        if self._capacity is None:
+            object.__setattr__(self, "_capacity", GpuCapacity(model_of(self.gpu), self.free_cores, self.free_blocks))
+            assert self._capacity is not None
+        return self._capacity
 
     @property
     def is_whole(self) -> bool:
         """Nobody holds any part of it."""
-        return self.free_cores >= CORES_PER_GPU and self.free_blocks >= self.gpu.blocks
+        return self.capacity.offer(Sharing.WHOLE) is not None
 
-    def less(self, cores: int, blocks: int) -> "GpuView":
+    def less(self, held: GpuAmount) -> "GpuView":
         """With so much taken; where more is taken than is free, nothing is left."""
-        left = max(0, self.free_cores - cores), max(0, self.free_blocks - blocks)
-        return GpuView(self.gpu, *left, self.processes, self.health)
+        cores, blocks = self.free_cores - held.cores, self.free_blocks - held.blocks
+        return GpuView(self.gpu, max(0, cores), max(0, blocks), self.processes, self.health)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,54 +54,59 @@ class Snapshot:
     def view(self, uuid: GpuUuid) -> GpuView | None:
         return next((view for view in self.gpus if view.gpu.uuid == uuid), None)
 
+    def less(self, held: Mapping[GpuUuid, GpuAmount]) -> "Snapshot":
+        views = tuple(view.less(held[view.gpu.uuid]) if view.gpu.uuid in held else view for view in self.gpus)
+        return Snapshot(views, self.topology)
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """`shares`: free cores and blocks of each GPU that may be shared, most cores first; the others in blocks.
+    """What GPUs offer to each kind of demand, the most cores first: `now`, and `empty` as if nothing was held.
 
-    `share_sizes` and `sizes` are those of GPUs that may be shared and of all, free or not; `whole` of those that are
-    free. `cores` and `blocks` are what all of them have free together.
+    `free` is what all of them have free together, `size` how many blocks they have.
     """
 
-    shares: tuple[tuple[int, int], ...]
-    share_sizes: tuple[int, ...]
-    whole: tuple[int, ...]
-    sizes: tuple[int, ...]
-    cores: int
-    blocks: int
+    gpus: int
+    now: Mapping[Sharing, tuple[GpuAmount, ...]]
+    empty: Mapping[Sharing, tuple[GpuAmount, ...]]
+    free: GpuAmount
+    size: int
 
-    def fits_share(self, count: int, cores: int, blocks: int) -> bool:
-        """Whether so many GPUs have that much free each."""
-        for free_cores, free_blocks in self.shares:
-            if free_cores < cores:
-                return False
-            if free_blocks >= blocks:
-                count -= 1
-                if not count:
-                    return True
-        return False
+    def fits(self, demand: Demand) -> bool:
+        """Whether enough GPUs can serve it, as `Demand.rejection` says of each."""
+        return _covered(self.now[demand.sharing], demand)
 
-    def fits_whole(self, count: int, blocks: int) -> bool:
-        return len(self.whole) >= count and self.whole[count - 1] >= blocks
+    def fits_empty(self, demand: Demand) -> bool:
+        return _covered(self.empty[demand.sharing], demand)
+
+
+def _covered(offers: tuple[GpuAmount, ...], demand: Demand) -> bool:
+    count, _, (cores, blocks) = demand
+    for free_cores, free_blocks in offers:
+        if free_cores < cores:
+            return False
+        if free_blocks >= blocks:
+            count -= 1
+            if not count:
+                return True
+    return False
 
 
 def summarize(views: Iterable[GpuView]) -> Summary:
     """Of GPUs that are open to work."""
-    shares, share_sizes, whole, sizes = [], [], [], []
-    cores = blocks = 0
-    for view in views:
-        size = view.gpu.blocks
-        sizes.append(size)
-        cores += view.free_cores
-        blocks += view.free_blocks
-        if view.gpu.compute_mode is not ComputeMode.EXCLUSIVE_PROCESS:
-            shares.append((view.free_cores, view.free_blocks))
-            share_sizes.append(size)
-        if view.free_cores >= CORES_PER_GPU and view.free_blocks >= size:
-            whole.append(size)
-    for largest_first in (shares, share_sizes, whole, sizes):
-        largest_first.sort(reverse=True)
-    return Summary(tuple(shares), tuple(share_sizes), tuple(whole), tuple(sizes), cores, blocks)
+    gpus = [view.capacity for view in views]
+    empty = [GpuCapacity(gpu.model, *gpu.model.whole) for gpu in gpus]
+    return Summary(
+        gpus=len(gpus),
+        now={sharing: _offers(gpus, sharing) for sharing in Sharing},
+        empty={sharing: _offers(empty, sharing) for sharing in Sharing},
+        free=GpuAmount(sum([gpu.cores for gpu in gpus]), sum([gpu.blocks for gpu in gpus])),
+        size=sum([gpu.model.blocks for gpu in gpus]),
+    )
+
+
+def _offers(gpus: list[GpuCapacity], sharing: Sharing) -> tuple[GpuAmount, ...]:
+    return tuple(sorted([offer for gpu in gpus if (offer := gpu.offer(sharing)) is not None], reverse=True))
 
 
 def summaries_by_numa(views: Iterable[GpuView]) -> tuple[Summary, ...]:

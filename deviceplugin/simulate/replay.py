@@ -17,8 +17,8 @@ from deviceplugin.errors import ConfigError
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.placement.capacity_after import capacities_of
 from deviceplugin.placement.fragmentation import Fragmentation, by_count, stranded
-from deviceplugin.placement.gpu_capacity import capacities_of
 from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer

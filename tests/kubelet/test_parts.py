@@ -12,7 +12,8 @@ from deviceplugin.model.annotations import PodAllocation, format_allocation
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.ids import count_by_gpu, gpu_keys
 from deviceplugin.model.units import Resource
-from deviceplugin.placement.occupancy import Occupancy, occupied
+from deviceplugin.placement.fit import GpuAmount
+from deviceplugin.placement.occupancy import occupied
 from tests.container.gpu_manager.client_reader import read_limits
 from tests.kubelet.makers import inventory
 from tests.kubelet.station import ALL, NAMES, Json, Station, pod_json, station
@@ -53,7 +54,7 @@ async def test_each_gpu_of_a_share_gives_an_even_part_and_holds_it_to_its_own_li
         assert verdict.admitted, verdict.message
         await node.kubelet.wait_running(verdict.uid)
         grant = check_parts(node, verdict.uid, "c", 75, 8, 2)
-        assert occupied(node.ledger.allocations()) == dict.fromkeys(grant.allocation.uuids, Occupancy(75, 8))
+        assert occupied(node.ledger.allocations()) == dict.fromkeys(grant.allocation.uuids, GpuAmount(75, 8))
         assert node.told.refused_ == node.told.start_failures == []
 
 

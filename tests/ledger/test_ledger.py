@@ -275,7 +275,7 @@ def test_a_role_is_a_fact_even_where_it_shows_too_much_to_be_held(ledger: Ledger
     ledger.grant(grant("a", cores=80), NODE)
     assert ledger.over_commitments(NODE) == ()
     ledger.describe(GrantId("g-a-init"), owner("a", "init"), ContainerRole.SIDECAR, NODE, index=0)
-    assert [load.cores for load in ledger.over_commitments(NODE)] == [160]
+    assert [load.held.cores for load in ledger.over_commitments(NODE)] == [160]
 
 
 def test_subscribers_hear_every_transition_once_and_no_change_is_none(ledger: Ledger) -> None:

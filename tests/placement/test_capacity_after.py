@@ -1,4 +1,4 @@
-"""Nodes as cards: what is left of them is what `place_pod` leaves."""
+"""Nodes as capacities: what is left of them is what `place_pod` leaves."""
 
 from dataclasses import replace
 
@@ -6,14 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.model.gpu import ComputeMode, Health
+from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy
 from deviceplugin.model.request import Request
-from deviceplugin.placement.gpu_capacity import GpuCapacity, GpuModel, capacities_after, capacities_of
+from deviceplugin.placement.capacity_after import capacities_after, capacities_of
+from deviceplugin.placement.fit import GpuCapacity, GpuModel
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.pod import place_pod
 from deviceplugin.placement.prefilter import prefilter
 from deviceplugin.placement.workload import NO_NEEDS
 from tests.placement.clusters import node, pod, requests, some_nodes
+from tests.placement.drawn_pods import APP, INIT, SHARES, SIDECAR
+from tests.placement.drawn_pods import pod as with_roles
 from tests.placement.nodes import gpu, snapshot
 
 
@@ -30,7 +34,28 @@ def test_what_is_foreseen_for_one_container_is_what_placing_it_leaves(
             assert foreseen == capacities_of(state.with_pod(placed.allocations, needs=NO_NEEDS))
 
 
-def test_gpus_that_take_no_work_are_no_cards_and_some_are_never_shared() -> None:
+@st.composite
+def one_gpu_each(draw: st.DrawFn) -> PodRequest:
+    """Init containers and sidecars, then at most one app container, each with a share of one GPU or a whole one."""
+    request = st.one_of(SHARES, st.just(Request(100, 0)))
+    first = draw(st.lists(st.tuples(st.sampled_from([INIT, INIT, SIDECAR]), request), min_size=1, max_size=3))
+    listed = [(role, at, asked) for at, (role, asked) in enumerate(first)]
+    return with_roles(*listed, *([(APP, 0, draw(request))] if draw(st.booleans()) else []))
+
+
+@given(one_gpu_each(), st.dictionaries(st.integers(0, 3), st.tuples(st.integers(1, 100), st.integers(0, 320))),
+       st.sampled_from([GpuPolicy.BINPACK, GpuPolicy.SPREAD]))  # fmt: skip
+def test_containers_that_do_not_run_at_the_same_time_are_foreseen_as_kubelet_counts_them(
+    asked: PodRequest, used: dict[int, tuple[int, int]], policy: GpuPolicy
+) -> None:
+    state = node("n", used=used)
+    foreseen = capacities_after(asked, capacities_of(state), policy)
+    if foreseen is not None:
+        placed = place_pod(asked, state, policy=policy)
+        assert foreseen == capacities_of(state.with_pod(placed.allocations, needs=NO_NEEDS))
+
+
+def test_gpus_that_take_no_work_are_no_capacity_and_some_are_never_shared() -> None:
     cards = {
         0: gpu(0, mig=True),
         1: gpu(1, mode=ComputeMode.PROHIBITED),
@@ -42,10 +67,10 @@ def test_gpus_that_take_no_work_are_no_cards_and_some_are_never_shared() -> None
     assert capacities_of(NodeState("n", found)) == (GpuCapacity(GpuModel("Test", 320), 80, 315), exclusive)
     cordoned = frozenset({found.gpus[3].gpu.uuid})
     assert capacities_of(NodeState("n", found, cordoned=cordoned)) == (exclusive,)
-    assert all(card.kind.whole_only for card in capacities_of(NodeState("n", found, share_mode=False)))
+    assert all(card.model.whole_only for card in capacities_of(NodeState("n", found, share_mode=False)))
 
 
-def test_nodes_that_differ_in_names_and_processes_alone_have_the_same_cards() -> None:
+def test_nodes_that_differ_in_names_and_processes_alone_have_the_same_capacities() -> None:
     one, other = node("a", used={0: (50, 1)}), node("b", used={3: (50, 1)})
     busy = tuple(replace(view, processes=3) for view in other.snapshot.gpus)
     assert capacities_of(one) == capacities_of(replace(other, snapshot=replace(other.snapshot, gpus=busy)))
@@ -55,7 +80,7 @@ def test_a_pod_without_room_for_its_second_container_leaves_nothing_foreseen() -
     assert capacities_after(pod((60, 1), (60, 1)), capacities_of(node("n", 1)), GpuPolicy.BINPACK) is None
 
 
-def test_a_gpu_that_falls_ill_is_no_card_any_more() -> None:
+def test_a_gpu_that_becomes_unhealthy_has_no_capacity_any_more() -> None:
     state = node("n", 1)
     ill = tuple(replace(view, health=Health(healthy=False, reason="XID 79")) for view in state.snapshot.gpus)
     assert capacities_of(replace(state, snapshot=replace(state.snapshot, gpus=ill))) == ()

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from deviceplugin.model.preferences import GpuFilter
 from deviceplugin.model.request import Request
+from deviceplugin.placement.capacity_after import Capacities
+from deviceplugin.placement.fit import GpuCapacity, GpuModel
 from deviceplugin.placement.fragmentation import Fragmentation, by_count, by_rate, stranded
-from deviceplugin.placement.gpu_capacity import Capacities, GpuCapacity, GpuModel
 from deviceplugin.placement.node_state import Spare
 from deviceplugin.placement.workload import TaskKind, Workload
 
@@ -48,12 +49,12 @@ spares = st.one_of(st.none(), st.builds(Spare, st.integers(-5, 30), st.integers(
 def takes(task: TaskKind, card: GpuCapacity) -> int:
     """How many such tasks, or parts of one, go onto a GPU."""
     request = task.request
-    if not task.wanted.admits_model(card.kind.model):
+    if not task.wanted.admits_model(card.model.name):
         return 0
     if request.cores_per_gpu == 100:
-        whole = card.cores == 100 and card.blocks == card.kind.blocks
+        whole = card.cores == 100 and card.blocks == card.model.blocks
         return int(whole and card.blocks >= request.blocks_per_gpu)
-    if card.kind.whole_only:
+    if card.model.whole_only:
         return 0
     count = 0
     while (count + 1) * request.cores_per_gpu <= card.cores and (count + 1) * request.blocks_per_gpu <= card.blocks:

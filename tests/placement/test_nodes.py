@@ -11,14 +11,16 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuFilter, GpuPolicy, NodePolicy
 from deviceplugin.model.request import Request
+from deviceplugin.placement.capacity_after import capacities_after, capacities_of
 from deviceplugin.placement.fragmentation import Fragmentation
-from deviceplugin.placement.gpu_capacity import capacities_after, capacities_of
 from deviceplugin.placement.node_score import LAST, Change, NodeChoice, score
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.rejection import NodeRejection
 from deviceplugin.placement.workload import ASSUMED, Workload, workload
 from tests.placement.clusters import node, pod, some_nodes, some_pods
+from tests.placement.drawn_pods import APP, INIT
+from tests.placement.drawn_pods import pod as with_roles
 
 HALF = pod((50, 40))
 node_policies = st.sampled_from(NodePolicy)
@@ -103,6 +105,16 @@ def test_a_node_that_does_not_carry_all_containers_together_comes_last_and_is_re
     assert NodeScorer().choose(asked, (tight, node("roomy"))).node == "roomy"
     choice = NodeScorer().choose(asked, (tight,))
     assert (choice.node, choice.placed, choice.verdict("a-tight")) == (None, None, NodeRejection.TOGETHER)
+
+
+@pytest.mark.parametrize("policy", NodePolicy)
+def test_an_init_container_that_has_ended_takes_nothing_beside_the_app(policy: NodePolicy) -> None:
+    """The fuller node has room for one after the other, not for both at once."""
+    nodes = (node("empty", 1, used={0: (20, 100)}), node("fuller", 1, used={0: (20, 290)}))
+    init = with_roles((INIT, 0, Request(30, 20)), (APP, 0, Request(30, 16)))
+    large_init = with_roles((INIT, 0, Request(30, 20)), (APP, 0, Request(10, 16)))
+    assert chosen(init, *nodes, policy=policy) == chosen(pod((30, 20)), *nodes, policy=policy)
+    assert chosen(large_init, *nodes, policy=policy) == chosen(pod((30, 20)), *nodes, policy=policy)
 
 
 def test_a_node_for_which_not_every_combination_was_tried_is_not_said_to_be_too_small() -> None:

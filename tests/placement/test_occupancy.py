@@ -5,7 +5,8 @@ import pytest
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.gpu import Driver, GpuUuid, Health, Inventory
 from deviceplugin.model.request import Request
-from deviceplugin.placement.occupancy import Occupancy, occupied, snapshot_for
+from deviceplugin.placement.fit import GpuAmount
+from deviceplugin.placement.occupancy import occupied, snapshot_for
 from tests.placement.nodes import gpu, t6, topology
 
 INIT, SIDECAR, APP, UNKNOWN = ContainerRole.INIT, ContainerRole.SIDECAR, ContainerRole.APP, ContainerRole.UNKNOWN
@@ -25,22 +26,22 @@ def held(pod: str, role: ContainerRole, cores: int, blocks: int = 1, *, at: int 
 @pytest.mark.parametrize(
     ("allocations", "total"),
     [
-        pytest.param([held("a", APP, 30, 4), held("a", APP, 20, 3)], Occupancy(50, 7), id="app containers add up"),
+        pytest.param([held("a", APP, 30, 4), held("a", APP, 20, 3)], GpuAmount(50, 7), id="app containers add up"),
         pytest.param(
-            [held("a", INIT, 30, 4), held("a", INIT, 20, 9)], Occupancy(30, 9), id="init containers take turns"
+            [held("a", INIT, 30, 4), held("a", INIT, 20, 9)], GpuAmount(30, 9), id="init containers take turns"
         ),
-        pytest.param([held("a", INIT, 60, 4), held("a", APP, 20, 9)], Occupancy(60, 9), id="and leave before the apps"),
+        pytest.param([held("a", INIT, 60, 4), held("a", APP, 20, 9)], GpuAmount(60, 9), id="and leave before the apps"),
         pytest.param(
-            [held("a", SIDECAR, 10), held("a", SIDECAR, 5), held("a", APP, 20)], Occupancy(35, 3), id="sidecars stay"
+            [held("a", SIDECAR, 10), held("a", SIDECAR, 5), held("a", APP, 20)], GpuAmount(35, 3), id="sidecars stay"
         ),
         pytest.param(
             [held("a", SIDECAR, 30), held("a", INIT, 80, at=1), held("a", APP, 60)],
-            Occupancy(110, 2),
+            GpuAmount(110, 2),
             id="an init container runs beside an earlier sidecar",
         ),
         pytest.param(
             [held("a", INIT, 80), held("a", SIDECAR, 30, at=1), held("a", APP, 60)],
-            Occupancy(90, 2),
+            GpuAmount(90, 2),
             id="and not beside a later one",
         ),
         pytest.param(
@@ -50,23 +51,23 @@ def held(pod: str, role: ContainerRole, cores: int, blocks: int = 1, *, at: int 
                 held("a", INIT, 40, 30, at=2),
                 held("a", SIDECAR, 10, at=3),
             ],
-            Occupancy(80, 31),
+            GpuAmount(80, 31),
             id="cores and blocks each have their own largest phase",
         ),
         pytest.param(
             [held("a", INIT, 60), held("a", SIDECAR, 10), held("a", APP, 20)],
-            Occupancy(70, 2),
+            GpuAmount(70, 2),
             id="in one place the sidecar counts as the earlier one",
         ),
         pytest.param(
             [held("a", INIT, 60), held("a", UNKNOWN, 10), held("a", APP, 20)],
-            Occupancy(70, 2),
+            GpuAmount(70, 2),
             id="what nobody knows counts beside everything",
         ),
-        pytest.param([held("a", INIT, 60), held("b", APP, 20)], Occupancy(80, 2), id="pods add up whatever their role"),
+        pytest.param([held("a", INIT, 60), held("b", APP, 20)], GpuAmount(80, 2), id="pods add up whatever their role"),
     ],
 )
-def test_what_a_gpu_gives_is_counted_as_kubelet_counts(allocations: list[Allocation], total: Occupancy) -> None:
+def test_what_a_gpu_gives_is_counted_as_kubelet_counts(allocations: list[Allocation], total: GpuAmount) -> None:
     assert occupied(allocations) == {gpu(0).uuid: total}
     assert occupied(reversed(allocations)) == occupied(allocations)
 
@@ -75,9 +76,9 @@ def test_every_gpu_is_counted_for_itself() -> None:
     parts = (GpuShare(gpu(0).uuid, 100, 40), GpuShare(gpu(1).uuid, 100, 40))
     linked = Allocation(held("a", APP, 200).owner, APP, Request(200, 0), parts)
     assert occupied([linked, held("a", INIT, 30, minor=1), held("b", APP, 7, 3, minor=2)]) == {
-        gpu(0).uuid: Occupancy(100, 40),
-        gpu(1).uuid: Occupancy(100, 40),
-        gpu(2).uuid: Occupancy(7, 3),
+        gpu(0).uuid: GpuAmount(100, 40),
+        gpu(1).uuid: GpuAmount(100, 40),
+        gpu(2).uuid: GpuAmount(7, 3),
     }
     assert occupied([]) == {}
 

@@ -9,13 +9,14 @@ from deviceplugin.errors import CapacityError
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.gpu import Driver, Inventory
 from deviceplugin.model.request import Request
-from deviceplugin.placement.occupancy import Occupancy, occupied, snapshot_for
+from deviceplugin.placement.fit import GpuAmount
+from deviceplugin.placement.occupancy import occupied, snapshot_for
 from deviceplugin.placement.place import place
 from tests.placement.nodes import gpu, t6, topology
 
 INIT, SIDECAR, APP, UNKNOWN = ContainerRole.INIT, ContainerRole.SIDECAR, ContainerRole.APP, ContainerRole.UNKNOWN
 BLOCKS = 40
-NOTHING = Occupancy()
+NOTHING = GpuAmount()
 
 
 def node(count: int) -> Inventory:
@@ -44,7 +45,7 @@ def pods(draw: st.DrawFn, name: str) -> list[Allocation]:
     return listed + [share(name, APP, index, size) for index, size in enumerate(apps) if size]
 
 
-def highest(pod: list[Allocation]) -> Occupancy:
+def highest(pod: list[Allocation]) -> GpuAmount:
     """Kubelet runs the pod: each init container to its end, sidecars from their turn on, then all app containers."""
     running: list[Allocation] = []
     peak = NOTHING
@@ -55,9 +56,9 @@ def highest(pod: list[Allocation]) -> Occupancy:
     return peak | running_now([*running, *(each for each in pod if each.role is APP)])
 
 
-def running_now(containers: list[Allocation]) -> Occupancy:
+def running_now(containers: list[Allocation]) -> GpuAmount:
     parts = [part for each in containers for part in each.shares]
-    return Occupancy(sum(part.cores for part in parts), sum(part.blocks for part in parts))
+    return GpuAmount(sum(part.cores for part in parts), sum(part.blocks for part in parts))
 
 
 def fits(*pods_: list[Allocation]) -> bool:

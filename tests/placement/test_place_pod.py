@@ -15,8 +15,9 @@ from deviceplugin.model.pod_request import ContainerRequest, PodRequest
 from deviceplugin.model.preferences import GpuFilter, GpuPolicy, Preferences
 from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.placement.assign import Unassigned, assign
+from deviceplugin.placement.fit import GpuAmount
 from deviceplugin.placement.node_state import NodeState
-from deviceplugin.placement.occupancy import Occupancy, occupied
+from deviceplugin.placement.occupancy import occupied
 from deviceplugin.placement.place import shares_of
 from deviceplugin.placement.pod import PodChoice, place_pod
 from deviceplugin.placement.prefilter import prefilter
@@ -24,7 +25,7 @@ from deviceplugin.placement.snapshot import GpuView, Snapshot
 from tests.placement.drawn_pods import APP, INIT, REF, SIDECAR, app, pod, pods, states
 from tests.placement.nodes import gpu, nvswitch, snapshot, t6
 
-NOTHING = Occupancy()
+NOTHING = GpuAmount()
 
 
 def outcome(asked: PodRequest, state: NodeState) -> PodChoice | VcudaError:

@@ -13,14 +13,14 @@ from deviceplugin.cluster.webhook.pod_json import Container, Json, child, object
 from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import RequestError
 from deviceplugin.model.mount import DRIVER_MOUNT, GRANT_MOUNT
-from deviceplugin.model.request import Request, RequestKind
+from deviceplugin.model.request import Request
 
 _DRIVERS = ("libcuda", "libnvidia-ml", "libvgpu")
 _STRONG = ("ALL", "SYS_ADMIN", "CAP_SYS_ADMIN")
 
 
 def refuse_open_share(container: Container, request: Request, settings: WebhookSettings) -> None:
-    if request.kind is not RequestKind.SHARE:
+    if not request.is_share:
         return
     if _is_privileged(container):
         raise RequestError(
@@ -36,7 +36,7 @@ def refuse_open_share(container: Container, request: Request, settings: WebhookS
 
 def exposures(pod: Json, container: Container, request: Request, settings: WebhookSettings) -> Iterator[str]:
     """Warnings."""
-    what, is_share = container.what, request.kind is RequestKind.SHARE
+    what, is_share = container.what, request.is_share
     if _is_privileged(container):
         yield f"{what} is privileged and sees every GPU of its node, not only its own"
     if not is_share:

@@ -21,7 +21,8 @@ from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod, Pod
 from deviceplugin.model.request import Request
-from deviceplugin.placement.occupancy import Occupancy, occupied
+from deviceplugin.placement.fit import GpuAmount
+from deviceplugin.placement.occupancy import occupied
 from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.makers import NAMES, allocated, node
 
@@ -248,7 +249,7 @@ class Cluster:
         found = self.api.pods[uid]
         is_new = self.nodes.get(found.pod.node) == described(found.pod.node, f"new-{found.pod.node}")
         main, uuid = found.pod.containers[0], GpuUuid(f"GPU-{'new-' if is_new else ''}{found.pod.node}-0")
-        use = self.used(found.pod.node).get(uuid, Occupancy()) + Occupancy(main.cores, main.blocks)
+        use = self.used(found.pod.node).get(uuid, GpuAmount()) + GpuAmount(main.cores, main.blocks)
         if fits(use):
             text = allocated(found, {"main": (GpuShare(uuid, main.cores, main.blocks),)})
             changed = replace(found.pod, annotations={**found.pod.annotations, **text})
@@ -256,11 +257,11 @@ class Cluster:
         else:
             self.api.put(replace(found, pod=replace(found.pod, phase="Failed")))
 
-    def used(self, name: str) -> Mapping[GpuUuid, Occupancy]:
+    def used(self, name: str) -> Mapping[GpuUuid, GpuAmount]:
         """What pods hold of a node's GPUs by what the API server says."""
         return occupied(one for each in self._bound(name) for one in written(each))
 
-    def given(self, name: str) -> Mapping[GpuUuid, Occupancy]:
+    def given(self, name: str) -> Mapping[GpuUuid, GpuAmount]:
         """What the present process has given away: bound, and to be bound."""
         exact = [one for each in self._bound(name) if each.uid not in self.outsiders for one in written(each)]
         return occupied([*exact, *self._under_way(name)])
@@ -282,12 +283,12 @@ class Cluster:
             for uid in self.api.told
             if (each := self.seen(uid)) is not None and each.pod.node == name and uid != sent.pod.uid
         ]
-        proved = occupied(one for each in told for one in written(each)).get(gpu, Occupancy())
-        others = occupied(self._under_way(name, but=sent.pod.uid)).get(gpu, Occupancy())
-        mine = Occupancy(shares[0].cores, shares[0].blocks)
+        proved = occupied(one for each in told for one in written(each)).get(gpu, GpuAmount())
+        others = occupied(self._under_way(name, but=sent.pod.uid)).get(gpu, GpuAmount())
+        mine = GpuAmount(shares[0].cores, shares[0].blocks)
         wandering = [each.pod.containers[0] for each in told if not written(each)]
-        maybe = [Occupancy(one.cores, one.blocks) for one in wandering if fits(proved + _want(one.cores, one.blocks))]
-        for guest in maybe or [Occupancy()]:
+        maybe = [GpuAmount(one.cores, one.blocks) for one in wandering if fits(proved + _want(one.cores, one.blocks))]
+        for guest in maybe or [GpuAmount()]:
             if not fits(proved + others + mine + guest):
                 self.wrong.append(f"{sent.pod} to {name}: {proved} {others} {mine} {guest}")
 
@@ -320,12 +321,12 @@ def described(name: str, gpus: str) -> ClusterNode:
     return replace(node(name, 1, blocks=BLOCKS), inventory=node(gpus, 1, blocks=BLOCKS).inventory)
 
 
-def fits(use: Occupancy) -> bool:
+def fits(use: GpuAmount) -> bool:
     return use.cores <= 100 and use.blocks <= BLOCKS
 
 
-def _want(cores: int, blocks: int) -> Occupancy:
-    return Occupancy(cores, BLOCKS if cores >= 100 else blocks)
+def _want(cores: int, blocks: int) -> GpuAmount:
+    return GpuAmount(cores, BLOCKS if cores >= 100 else blocks)
 
 
 def written(found: ClusterPod) -> list[Allocation]:

@@ -23,10 +23,10 @@ from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 from deviceplugin.model.inventory_annotation import parse_inventory
 from deviceplugin.model.pod_request import ContainerRequest
-from deviceplugin.model.request import RequestKind
-from deviceplugin.model.units import CORES_PER_GPU, NOTHING, Compute
+from deviceplugin.model.units import NOTHING, Compute
+from deviceplugin.placement.fit import GpuAmount, GpuCapacity, demand_of, model_of
 from deviceplugin.placement.node_state import NodeState, NodeUsage, Spare, node_state
-from deviceplugin.placement.occupancy import Occupancy, occupied
+from deviceplugin.placement.occupancy import occupied
 
 log = structlog.get_logger("vcuda.cluster")
 
@@ -216,31 +216,23 @@ class NodeBook:
 
 
 def _fits(allocations: Iterable[Allocation], state: NodeState) -> bool:
-    views = {view.gpu.uuid: view for view in state.open_gpus.views}
-    for uuid, held in occupied(allocations).items():
-        view = views.get(uuid)
-        if view is None or held.cores > view.free_cores or held.blocks > view.free_blocks:
-            return False
-    return True
+    free = {view.gpu.uuid: GpuAmount(view.free_cores, view.free_blocks) for view in state.open_gpus.views}
+    return all(uuid in free and free[uuid].covers(held) for uuid, held in occupied(allocations).items())
 
 
 def _everywhere(
-    inventory: Inventory, wandering: Iterable[Holding], proved: Mapping[GpuUuid, Occupancy]
+    inventory: Inventory, wandering: Iterable[Holding], proved: Mapping[GpuUuid, GpuAmount]
 ) -> Iterable[Allocation]:
     for holding in wandering:
         for each in holding.somewhere:
             shares = tuple(
-                share for gpu in inventory.gpus if (share := _maybe(each, gpu, proved.get(gpu.uuid, Occupancy())))
+                share for gpu in inventory.gpus if (share := _maybe(each, gpu, proved.get(gpu.uuid, GpuAmount())))
             )
             yield Allocation(ContainerRef(holding.pod, each.name), each.role, each.request, shares, each.index)
 
 
-def _maybe(wanted: ContainerRequest, gpu: Gpu, held: Occupancy) -> GpuShare | None:
+def _maybe(wanted: ContainerRequest, gpu: Gpu, held: GpuAmount) -> GpuShare | None:
     """What the container has of this GPU if it is there; None where it cannot be there."""
-    request = wanted.request
-    whole = request.kind is not RequestKind.SHARE
-    cores = CORES_PER_GPU if whole else request.cores_per_gpu
-    blocks = gpu.blocks if whole else request.blocks_per_gpu
-    if gpu.blocks < request.blocks_per_gpu or held.cores + cores > CORES_PER_GPU or held.blocks + blocks > gpu.blocks:
-        return None
-    return GpuShare(gpu.uuid, cores, blocks)
+    demand, model = demand_of(wanted.request), model_of(gpu)
+    free = GpuCapacity(model, *(model.whole - held))
+    return None if demand.rejection(free) is not None else GpuShare(gpu.uuid, *demand.takes(gpu.blocks))

@@ -11,7 +11,7 @@ import structlog
 from deviceplugin.cluster.extender.cache.pod_hold import Holding
 from deviceplugin.cluster.extender.cache.scheduler_cache import Books
 from deviceplugin.model.gpu import GpuUuid
-from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.placement.fit import model_of
 from deviceplugin.placement.occupancy import occupied
 
 log = structlog.get_logger("vcuda.cluster")
@@ -54,13 +54,9 @@ class Overbooked:
         book = self._books.nodes.get(node)
         if book is None or book.inventory is None or not book.is_suspect:
             return frozenset()
-        blocks = {gpu.uuid: gpu.blocks for gpu in book.inventory.gpus}
+        has = {gpu.uuid: model_of(gpu).whole for gpu in book.inventory.gpus}
         held = occupied(one for each in book.holdings.values() if each.is_bound for one in each.allocations)
-        return frozenset(
-            uuid
-            for uuid, use in held.items()
-            if uuid in blocks and (use.cores > CORES_PER_GPU or use.blocks > blocks[uuid])
-        )
+        return frozenset(uuid for uuid, use in held.items() if uuid in has and not has[uuid].covers(use))
 
     def _holders(self, node: str, uuid: GpuUuid) -> list[Holding]:
         holdings = self._books.nodes[node].holdings.values()

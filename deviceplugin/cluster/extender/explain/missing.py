@@ -12,10 +12,10 @@ from deviceplugin.errors import CapacityError, GivenUpError, RequestError
 from deviceplugin.model.gpu import Gpu
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
 from deviceplugin.model.preferences import GpuPolicy
-from deviceplugin.model.request import RequestKind
-from deviceplugin.model.units import CORES_PER_GPU, format_blocks
+from deviceplugin.model.units import format_blocks
 from deviceplugin.placement.candidates import Rules, Survey, survey
 from deviceplugin.placement.describe import obstacle_text
+from deviceplugin.placement.fit import GpuAmount, demand_of
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.pod import place_pod
 from deviceplugin.placement.snapshot import GpuView
@@ -107,13 +107,9 @@ def _nearest(container: ContainerRequest, found: Survey) -> tuple[GpuView, ...] 
     return tuple(sorted(passing, key=lambda view: (_lacks(container, view), view.gpu.minor))[:needed])
 
 
-def _lacks(container: ContainerRequest, view: GpuView) -> tuple[int, int]:
+def _lacks(container: ContainerRequest, view: GpuView) -> GpuAmount:
     """Cores and blocks that would have to become free on this GPU."""
-    request = container.request
-    whole = request.kind is not RequestKind.SHARE
-    cores = CORES_PER_GPU if whole else request.cores_per_gpu
-    blocks = view.gpu.blocks if whole else request.blocks_per_gpu
-    return max(0, cores - view.free_cores), max(0, blocks - view.free_blocks)
+    return demand_of(container.request).takes(view.gpu.blocks) - GpuAmount(view.free_cores, view.free_blocks)
 
 
 def _parts(container: ContainerRequest, view: GpuView) -> int:

@@ -75,7 +75,7 @@ def _look_elsewhere(found: Judged, sums: Sums, settings: Settings, name: str) ->
 
 def _free_cores(view: View, pod: ClusterPod, name: str) -> int:
     state = view.node(pod, name)
-    return 0 if isinstance(state, Refusal) else state.open_gpus.summary.cores
+    return 0 if isinstance(state, Refusal) else state.open_gpus.summary.free.cores
 
 
 async def _try_together(found: Judged, view: View, settings: Settings, pod: ClusterPod, asked: PodRequest) -> None:

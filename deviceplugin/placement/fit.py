@@ -1,0 +1,140 @@
+"""The one rule of fit: what a request takes of a GPU, and whether a GPU can give it.
+
+In: a request; a GPU by its model and what of it is free. Out: the amount that is taken, or the reason why it cannot be.
+The node agent, the scheduler extender, the simulator and the ledger all ask here. The paths that answer for thousands
+of nodes (`Summary`, `CapacityAfter`, `assign`, `fragmentation`) only compare with amounts that come from here. To add a
+way of sharing a GPU, add a `Sharing`, and say in `GpuModel.serves`, `GpuCapacity.offer` and `Demand.takes` what it is.
+
+Not here: what is wrong with a GPU or what a pod refuses whatever it asks (`candidates`), and who holds how much
+(`occupancy`).
+"""
+
+import enum
+from functools import lru_cache
+from typing import NamedTuple
+
+from deviceplugin.model.gpu import ComputeMode, Gpu
+from deviceplugin.model.request import Request
+from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.placement.rejection import GpuRejection
+
+
+class GpuAmount(NamedTuple):
+    """Cores (1/100 of a GPU) and memory blocks (256 MiB) of one GPU: held, free or needed."""
+
+    cores: int = 0
+    blocks: int = 0
+
+    def __add__(self, other: "GpuAmount") -> "GpuAmount":  # type: ignore[override]
+        return GpuAmount(self.cores + other.cores, self.blocks + other.blocks)
+
+    def __sub__(self, other: "GpuAmount") -> "GpuAmount":
+        """Never below zero: of a GPU that is over-committed nothing is free."""
+        return GpuAmount(max(0, self.cores - other.cores), max(0, self.blocks - other.blocks))
+
+    def __or__(self, other: "GpuAmount") -> "GpuAmount":
+        """The larger of each: what two have that do not run at the same time."""
+        return GpuAmount(max(self.cores, other.cores), max(self.blocks, other.blocks))
+
+    def covers(self, other: "GpuAmount") -> bool:
+        return self.cores >= other.cores and self.blocks >= other.blocks
+
+
+NOTHING = GpuAmount()
+NEVER = GpuAmount(CORES_PER_GPU + 1, 0)
+"""More than any GPU has."""
+
+
+class Sharing(enum.Enum):
+    """How a request uses a GPU: beside others, or alone."""
+
+    SHARE = "share"
+    WHOLE = "whole"
+
+    __hash__ = object.__hash__  # the default hashes the name, which costs more than the look-up
+
+
+class GpuModel(NamedTuple):
+    """What stays of a GPU whatever is in use. `whole_only`: it is never shared."""
+
+    name: str
+    blocks: int
+    whole_only: bool = False
+
+    @property
+    def whole(self) -> GpuAmount:
+        return GpuAmount(CORES_PER_GPU, self.blocks)
+
+    def serves(self, sharing: Sharing) -> bool:
+        return sharing is Sharing.WHOLE or not self.whole_only
+
+
+@lru_cache(maxsize=1024)  # equal models are one object, and comparing them costs nothing
+def _model(name: str, blocks: int, whole_only: bool) -> GpuModel:
+    return GpuModel(name, blocks, whole_only)
+
+
+def model_of(gpu: Gpu, *, share_mode: bool = True) -> GpuModel:
+    """The driver lets one process on a GPU in exclusive-process mode; without share mode the node gives whole GPUs."""
+    whole_only = not share_mode or gpu.compute_mode is ComputeMode.EXCLUSIVE_PROCESS
+    return _model(gpu.model, gpu.blocks, whole_only)
+
+
+class GpuCapacity(NamedTuple):
+    """One GPU with what is free on it."""
+
+    model: GpuModel
+    cores: int
+    blocks: int
+
+    def offer(self, sharing: Sharing) -> GpuAmount | None:
+        """The most that one demand of this kind may name to be served now; None where none is."""
+        model, cores, blocks = self
+        if not model.serves(sharing):
+            return None
+        if sharing is Sharing.SHARE:
+            return GpuAmount(cores, blocks)
+        return model.whole if cores >= CORES_PER_GPU and blocks >= model.blocks else None
+
+
+class Demand(NamedTuple):
+    """What one container asks of each of `gpus` GPUs; of a whole GPU `amount` is the least that it must have."""
+
+    gpus: int
+    sharing: Sharing
+    amount: GpuAmount
+
+    @property
+    def total(self) -> GpuAmount:
+        """Over all its GPUs."""
+        return GpuAmount(self.gpus * self.amount.cores, self.gpus * self.amount.blocks)
+
+    def takes(self, blocks: int) -> GpuAmount:
+        """Of a GPU with that much memory: a whole one is taken with all of it."""
+        return self.amount if self.sharing is Sharing.SHARE else GpuAmount(CORES_PER_GPU, blocks)
+
+    def lasting_rejection(self, model: GpuModel) -> GpuRejection | None:
+        """Why such a GPU does not serve it, empty or not."""
+        if self.amount.blocks > model.blocks:
+            return GpuRejection.SMALL
+        return None if model.serves(self.sharing) else GpuRejection.EXCLUSIVE
+
+    def rejection(self, gpu: GpuCapacity) -> GpuRejection | None:
+        """Why this GPU cannot serve it now; None where it can."""
+        if (lasting := self.lasting_rejection(gpu.model)) is not None:
+            return lasting
+        cores, blocks = self.takes(gpu.model.blocks)
+        if gpu.cores >= cores and gpu.blocks >= blocks:
+            return None
+        if self.sharing is Sharing.WHOLE:
+            return GpuRejection.IN_USE
+        return GpuRejection.CORES if gpu.cores < cores else GpuRejection.MEMORY
+
+    def needs(self, model: GpuModel) -> GpuAmount:
+        """What must be free on a GPU of this model to serve it: the rule as a threshold."""
+        return self.takes(model.blocks) if self.lasting_rejection(model) is None else NEVER
+
+
+def demand_of(request: Request) -> Demand:
+    sharing = Sharing.SHARE if request.is_share else Sharing.WHOLE
+    return Demand(request.gpus, sharing, GpuAmount(request.cores_per_gpu, request.blocks_per_gpu))
