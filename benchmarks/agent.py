@@ -29,8 +29,7 @@ from sandbox.apiserver import container, pod
 from sandbox.emulated_gpus import EmulatedGpus
 from sandbox.gpunode import EIGHT_GPUS, agent_command
 from sandbox.kubelet import Kubelet, KubeletOptions
-from sandbox.kubelet.apiclient import ApiClient, from_kubeconfig
-from sandbox.kubelet.apisource import ApiSource
+from sandbox.kubelet.apisource import ApiClient, ApiSource, from_kubeconfig
 from sandbox.kubelet.calls import Call
 
 REPOSITORY = Path(__file__).resolve().parent.parent

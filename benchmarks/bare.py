@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from deviceplugin.wire import deviceplugin_pb2 as pb
-from sandbox.bareplugin import BarePlugin
+from sandbox.barenode import BarePlugin
 
 RESOURCES = {"tencent.com/vcuda-core": "vcore.sock", "tencent.com/vcuda-memory": "vmemory.sock"}
 

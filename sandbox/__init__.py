@@ -1,1 +1,1 @@
-"""Stand-ins for the programs around the agent: real servers on loopback and unix sockets, no mocks."""
+"""Servers that stand in for Kubernetes and the GPU under vcuda, without a cluster and a GPU: see README.md here."""

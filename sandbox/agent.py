@@ -1,7 +1,7 @@
 """The real `vcuda agent` as an operator has it: a process of its own that is started, asked, killed and stopped.
 
-In: how to start it. Out: its views as typed values and its log as entries. It stands in for nothing; the demo, the
-benchmark and the scenarios of tests/agent run it beside the stand-ins.
+In: how to start it. Out: its views as typed values and its log as entries. It stands in for nothing: the demo, the
+benchmarks and the tests run it beside the stand-ins.
 """
 
 from dataclasses import dataclass

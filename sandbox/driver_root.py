@@ -130,7 +130,7 @@ def make_driver_root(
 
 
 def make_interposers(directory: Path, *, machine: str = "", content: bytes = b"") -> Path:
-    """Objects that say of themselves what ours say; nothing can be done with them but mirroring."""
+    """Objects with the names of vcuda's interposers; they can only be mirrored, not run."""
     needs = {
         "libvcuda.so.1": (),
         "libcuda.so.1": ("libvcuda.so.1", "libcuda-real.so.1"),
@@ -143,7 +143,7 @@ def make_interposers(directory: Path, *, machine: str = "", content: bytes = b""
 
 
 def put(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """A new file under the name, beside whoever still has the old one open."""
+    """A new file under the name, while others may still have the old one open."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.new")
     fresh.write_bytes(content)

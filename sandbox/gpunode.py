@@ -1,8 +1,8 @@
 """A GPU node in one directory: the real agent on the emulated driver, between a stand-in kubelet and API server.
 
-In: a directory, a profile, flags of the agent and options of kubelet that are to differ. Out: a `GpuNode` of which
-everything runs but the agent, which is the caller's to start. Works for any user: the device nodes are plain files,
-because nobody opens them here. Invariant: nothing runs any more when it is left; the directory is the caller's.
+In: a directory, a profile, flags of the agent and options of kubelet that are to differ. Out: a `GpuNode` on which
+everything runs but the agent, which the caller starts. Works for any user: the device nodes are plain files, because
+nobody opens them here. Invariant: nothing runs any more when it is left; the directory is the caller's.
 """
 
 import sys
@@ -18,8 +18,7 @@ from sandbox.apiserver import ApiServer
 from sandbox.driver_root import make_interposers
 from sandbox.emulated_gpus import PROFILES, EmulatedGpus
 from sandbox.kubelet import Kubelet, KubeletOptions
-from sandbox.kubelet.apiclient import ApiAddress
-from sandbox.kubelet.apisource import ApiSource
+from sandbox.kubelet.apisource import ApiAddress, ApiSource
 from sandbox.program import clean_environment
 
 EIGHT_GPUS = PROFILES / "hgx-a100.json"
@@ -72,7 +71,7 @@ async def gpu_node(
     """`fed_by_server`: kubelet follows the API server; otherwise only what is submitted to it reaches it.
 
     `cluster`: the API server of several nodes, the caller's; otherwise this node has one of its own.
-    `library` is where ours is built; without it stand-ins are mirrored, which no program can run with.
+    `library` is where the interposers are built; without it stand-ins are mirrored, with which no program can run.
     """
     gpus = EmulatedGpus(profile, home / "emulator")
     given = flags or {}

@@ -1,8 +1,8 @@
 """A stand-in kube-scheduler: it asks an extender as the real one does, and writes what the real one writes.
 
 In: the API server's store, an extender over TLS. Out: bound pods, PodScheduled=False with kube-scheduler's sentence on
-the others. Of its own filters it has those that decide what an extender is asked (`in_tree`). Facts kept: one pod at a
-time, oldest first; only nodes that pass its own filters are named; a pod without a node is tried again when a node
+the others. It has only those in-tree filters that decide which nodes an extender is asked about: node selector, and the
+sums of the two resources. Facts kept: one pod at a time, oldest first; a pod without a node is tried again when a node
 changes or a pod goes, and not before; a gang is one cycle, bound as a whole or not at all. Not here: scoring,
 preemption, back-off.
 """
@@ -10,20 +10,21 @@ preemption, back-off.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sandbox.apiserver import ApiError, ApiServer
-from sandbox.in_tree import in_tree
 from sandbox.scheduler import NoAnswerError
+
+RESOURCES = ("tencent.com/vcuda-core", "tencent.com/vcuda-memory")
 
 Json = dict[str, Any]
 
 
 class Extender(Protocol):
-    """Whoever answers the verbs: status, and JSON or text; NoAnswerError where nobody does."""
+    """What answers the verbs: status, and JSON or text; NoAnswerError where nobody does."""
 
     async def ask(self, path: str, document: object = None) -> tuple[int, Any]: ...
 
@@ -162,3 +163,40 @@ class KubeScheduler:
             return await self._extender.ask(path, body)
         except NoAnswerError as error:
             return 0, f"the extender does not answer: {error}"
+
+
+def in_tree(pod: Json, nodes: Iterable[Json], placed: Iterable[tuple[str, Json]]) -> tuple[list[str], list[str]]:
+    held = _held(placed)
+    reasons: list[str] = []
+    names: list[str] = []
+    for node in nodes:
+        name = node["metadata"]["name"]
+        if why := _against(pod, node, held.get(name, Counter())):
+            reasons.append(why)
+        else:
+            names.append(name)
+    return reasons, names
+
+
+def _held(placed: Iterable[tuple[str, Json]]) -> dict[str, Counter[str]]:
+    held: dict[str, Counter[str]] = {}
+    for node, pod in placed:
+        if node and pod["status"].get("phase") not in ("Succeeded", "Failed"):
+            held.setdefault(node, Counter()).update(_asked(pod))
+    return held
+
+
+def _asked(pod: Json) -> Counter[str]:
+    limits = [container.get("resources", {}).get("limits") or {} for container in pod["spec"]["containers"]]
+    return Counter({name: sum(int(each.get(name, 0)) for each in limits) for name in RESOURCES})
+
+
+def _against(pod: Json, node: Json, held: Counter[str]) -> str:
+    labels = node["metadata"].get("labels") or {}
+    if not (pod["spec"].get("nodeSelector") or {}).items() <= labels.items():
+        return "node(s) didn't match Pod's node affinity/selector"
+    offered = node.get("status", {}).get("allocatable") or {}
+    for name, count in _asked(pod).items():
+        if count + held[name] > int(offered.get(name, 0)):
+            return f"Insufficient {name}"
+    return ""

@@ -1,4 +1,4 @@
-"""A stand-in API server on loopback, with the semantics that our clients lean on.
+"""A stand-in API server on loopback, with the semantics that vcuda's clients need.
 
 Versions, watches with bookmarks, selectors, pages, preconditions (409), compaction (410), bindings, deletion in two
 steps; and faults on demand. `ApiServer` is the door:

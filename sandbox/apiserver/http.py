@@ -12,8 +12,7 @@ from aiohttp import web
 
 from sandbox.apiserver.faults import WATCH_HARMS, Fault, Faults, Harm, is_watch
 from sandbox.apiserver.kinds import KINDS, Kind
-from sandbox.apiserver.paging import Pages, Snapshot
-from sandbox.apiserver.selectors import selector
+from sandbox.apiserver.listing import Pages, Snapshot, selector
 from sandbox.apiserver.status import ApiError, JsonObject, status
 from sandbox.apiserver.store import Store
 from sandbox.apiserver.watch import Watch
@@ -209,7 +208,7 @@ async def _suffer(request: web.Request, fault: Fault) -> web.StreamResponse | No
     match fault.harm:
         case Harm.STATUS:
             headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
-            return web.json_response(status(fault.code, "injected by the test"), status=fault.code, headers=headers)
+            return web.json_response(status(fault.code, "injected fault"), status=fault.code, headers=headers)
         case Harm.BODY:
             return web.Response(body=fault.body, content_type="application/json")
         case Harm.HANG:

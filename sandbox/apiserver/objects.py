@@ -1,4 +1,4 @@
-"""Pods, nodes and containers as JSON, with only what a test says.
+"""Pods, nodes and containers as JSON, with only what the caller says.
 
 In: a few words. Out: objects for `Store.create`, shaped as users write them.
 """

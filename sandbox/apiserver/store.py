@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sandbox.apiserver import leases, pods, secrets, webhooks
+from sandbox.apiserver import pods, validation
 from sandbox.apiserver.kinds import KINDS, qualified
 from sandbox.apiserver.patch import merge, merge_strategic
 from sandbox.apiserver.status import ApiError, JsonObject, conflict, expired, invalid, not_found
@@ -23,10 +23,10 @@ Key = tuple[str, str, str]
 _IMMUTABLE = ("uid", "name", "namespace", "creationTimestamp")
 _ADMIT: dict[str, Callable[[JsonObject, JsonObject | None], None]] = {
     "pods": pods.admit,
-    "secrets": secrets.admit,
-    "leases": leases.admit,
-    "mutatingwebhookconfigurations": webhooks.admit,
-    "validatingwebhookconfigurations": webhooks.admit,
+    "secrets": validation.admit_secret,
+    "leases": validation.admit_lease,
+    "mutatingwebhookconfigurations": validation.admit_webhooks,
+    "validatingwebhookconfigurations": validation.admit_webhooks,
 }
 
 

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from sandbox.apiserver.faults import Fault, Harm
 from sandbox.apiserver.kinds import KINDS
-from sandbox.apiserver.selectors import Selector
+from sandbox.apiserver.listing import Selector
 from sandbox.apiserver.status import ApiError, JsonObject, status
 from sandbox.apiserver.store import Change, Store
 
@@ -118,7 +118,7 @@ class _Lines:
         if fault.harm is Harm.SILENT_WATCH:
             await asyncio.Event().wait()
         elif fault.harm is Harm.ERROR_WATCH:
-            event = {"type": "ERROR", "object": status(fault.code, "injected by the test")}
+            event = {"type": "ERROR", "object": status(fault.code, "injected fault")}
             await self._response.write(json.dumps(event).encode() + b"\n")
             raise _StreamCutError
         elif fault.harm is Harm.GARBLED_WATCH:

@@ -2,6 +2,6 @@
 
 from sandbox.kubelet.kubelet import Kubelet, Verdict
 from sandbox.kubelet.options import KubeletOptions
-from sandbox.kubelet.view import ContainerView
+from sandbox.kubelet.runtime import ContainerView
 
 __all__ = ["ContainerView", "Kubelet", "KubeletOptions", "Verdict"]

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from sandbox.kubelet.apiclient import ApiAddress, from_kubeconfig
-from sandbox.kubelet.apisource import ApiSource
+from sandbox.kubelet.apisource import ApiAddress, ApiSource, from_kubeconfig
 from sandbox.kubelet.kubelet import Kubelet
 from sandbox.kubelet.options import KubeletOptions
 

@@ -1,7 +1,7 @@
 """Whether a pod may run here: kubelet's admit handlers, in their order.
 
 In: one pod at a time, in the order in which kubelet heard of them. Out: nothing, or a `RefusalError` with the reason
-and message that end up in the pod's status. Order (research 1.1): sysctls, then devices (so Allocate runs before the
+and message that end up in the pod's status. Order: sysctls, then devices (so Allocate runs before the
 node-fit check), then node fit, after which a refused pod's devices are simply forgotten. Nobody tries it again.
 """
 
@@ -17,7 +17,7 @@ SAFE_SYSCTLS = frozenset({"kernel.shm_rmid_forced", "net.ipv4.ip_local_port_rang
 
 
 class RefusalError(Exception):
-    """The pod is refused for ever."""
+    """The pod is refused and never tried again."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(f"{reason}: {message}")

@@ -1,10 +1,14 @@
-"""Devices for one container at a time: choice, Allocate, record, checkpoint.
+"""Devices for one container at a time: choice, Allocate, record, checkpoint; and PreStartContainer before its start.
 
 In: a pod and one of its containers. Out: entries in the store and one checkpoint write for the container, or an
-AllocationError with kubelet's text. Facts kept (research 1.2-1.6): resources of a container in random order, one
-Allocate each; init containers' devices are reused later in the pod, sidecars keep theirs; a failed call forgets its
-reservations; responses are cached and never asked for again. Late path (1.11): a container that starts without devices
-asks then. Nothing is freed before all sources of pods are ready (1.36: `UpdateAllocatedDevices`).
+AllocationError with kubelet's text; before the start the cached answers, to be merged. Facts kept:
+- resources of a container in random order, one Allocate each; a failed call forgets its reservations;
+- init containers' devices are reused later in the pod, sidecars keep theirs; a response is asked once and cached;
+- nothing is freed before all sources of pods are ready (1.36: `UpdateAllocatedDevices`);
+- no PreStartContainer if the endpoint's options are unknown (the plugin is not back) or do not require it;
+- a stopped or forgotten endpoint blocks the start;
+- without devices in the cache a required PreStartContainer always fails; if none is required, Allocate is called then,
+  outside the admission order.
 """
 
 import random
@@ -136,3 +140,61 @@ class Allocator:
         out = sorted(devices)
         self.rng.shuffle(out)
         return out
+
+
+class PreStartError(Exception):
+    """The container cannot be configured; kubelet tries again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreStart:
+    """The device manager's read side."""
+
+    store: DeviceStore
+    endpoints: Endpoints
+    allocator: Allocator
+    calls: CallLog
+    rng: random.Random
+    timeout_s: float
+
+    async def options_for(self, pod: Pod, container: Container) -> list[pb.ContainerAllocateResponse]:
+        names = [name for name, count in container.limits.items() if count and self.store.known(name)]
+        self.rng.shuffle(names)
+        late = False
+        for resource in names:
+            key = HeldKey(pod.uid, container.name, resource)
+            await self._call(key)
+            late = late or key not in self.store.held
+        if late:
+            try:
+                await self.allocator.allocate(pod, container)
+            except AllocationError as error:
+                raise PreStartError(str(error)) from error
+        return [held.response for held in self.store.of_container(pod.uid, container.name).values()]
+
+    async def _call(self, key: HeldKey) -> None:
+        endpoint = self.endpoints.table.get(key.resource)
+        if endpoint is None:
+            raise PreStartError(f"endpoint not found in cache for a registered resource: {key.resource}")
+        if endpoint.options is None or not endpoint.options.pre_start_required:
+            return
+        held = self.store.held.get(key)
+        if held is None:
+            raise PreStartError(
+                f"no devices found allocated in local cache for pod {key.uid}, "
+                f"container {key.container}, resource {key.resource}"
+            )
+        devices = sorted(held.ids)
+        self.rng.shuffle(devices)
+        try:
+            stub = endpoint.stub()
+            await self.calls.record(
+                lambda request: stub.PreStartContainer(request, timeout=self.timeout_s),
+                pb.PreStartContainerRequest(devices_ids=devices),
+                method="PreStartContainer",
+                resource=key.resource,
+                uid=key.uid,
+                container=key.container,
+            )
+        except PluginError as error:
+            raise PreStartError(f"device plugin PreStartContainer rpc failed with err: {error}") from error

@@ -1,4 +1,4 @@
-"""Every message that went to a plugin, in order: what tests assert on.
+"""Every message that went to a plugin, in order: what its users look at.
 
 In: each RPC as it is made. Out: `Call` records with request, answer or error, and times. Also here: how Go prints a
 gRPC error, because kubelet pastes that text into the pod's status.
@@ -18,7 +18,7 @@ Message = Any  # a protobuf message; the generated code is not typed here
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One RPC; `uid` and `container` say for whom, which the plugin is never told."""
+    """One RPC; `uid` and `container` say for whom, which the plugin never learns."""
 
     method: str
     resource: str

@@ -1,7 +1,7 @@
 """Which devices kubelet gives to one container for one resource, before it calls Allocate.
 
 In: the store, the request, devices that finished init containers of the pod leave behind. Out: the chosen set, marked
-taken in memory. Order (research 1.3): reuse first and without a call, then the NUMA filter, then the plugin's
+taken in memory. Order: reuse first and without a call, then the NUMA filter, then the plugin's
 preferred devices, then whatever a short answer left open, at random. Errors are kubelet's texts.
 """
 

@@ -2,7 +2,7 @@
 
 In: resource name and socket from either way of registration. Out: device updates to the store, the endpoint that
 admission and container start call. Not here: how a plugin is found. Also kept: the race of kubelet up to 1.36.2, in
-which the end of an old connection disconnects whatever has registered for the resource since (research 1.8).
+which the end of an old connection disconnects whatever has registered for the resource since.
 """
 
 import asyncio

@@ -1,8 +1,9 @@
-"""The stand-in kubelet as tests and the demo hold it.
+"""The stand-in kubelet as its users hold it: tests, the demo, benchmarks.
 
-In: options, optionally a source of pods (without one, tests feed pods through `admit` and `submit`). Out: the node's
-behaviour over real sockets, and a view of it: container views, calls made, allocatable, waits with a deadline. The
-container runtime, the source of pods and the record of calls outlive `kill`; all else comes back from the checkpoint.
+In: options, optionally a source of pods (without one, the user feeds pods through `admit` and `submit`). Out: the
+node's behaviour over real sockets, and a view of it: container views, calls made, allocatable, waits with a deadline.
+The container runtime, the source of pods and the record of calls outlive `kill`; all else comes back from the
+checkpoint.
 """
 
 import random
@@ -16,14 +17,12 @@ from typing import Self
 from sandbox.kubelet.calls import CallLog
 from sandbox.kubelet.life import Life, World
 from sandbox.kubelet.options import Json, KubeletOptions
-from sandbox.kubelet.pause import Pause
 from sandbox.kubelet.pods import KnownPod
 from sandbox.kubelet.podsapi import PodsApi, PodsApiFaults
 from sandbox.kubelet.podspec import parse_pod
-from sandbox.kubelet.runtime import Runtime, now
+from sandbox.kubelet.runtime import ContainerView, Runtime, now
 from sandbox.kubelet.source import DirectSource, PodSource, StaticSource
-from sandbox.kubelet.view import ContainerView
-from sandbox.kubelet.waiting import Changes, Clock
+from sandbox.kubelet.waiting import Changes, Clock, Pause
 
 
 @dataclass(frozen=True, slots=True)

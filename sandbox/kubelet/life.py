@@ -2,7 +2,7 @@
 
 In: what outlives it (sources, runtime, clock). Out: pods admitted one at a time in the order of their source; while a
 plugin does not answer Allocate nothing else happens, as with the real one. At birth the device manager's memory is the
-checkpoint's: resources are known, their endpoints stopped, nothing healthy until the plugin is back (research 1.10).
+checkpoint's: resources are known, their endpoints stopped, nothing healthy until the plugin is back.
 """
 
 import asyncio
@@ -14,23 +14,20 @@ from typing import Any
 
 from sandbox.kubelet import checkpoint
 from sandbox.kubelet.admission import Admission, RefusalError
-from sandbox.kubelet.allocation import Allocator
+from sandbox.kubelet.allocation import Allocator, PreStart
 from sandbox.kubelet.calls import CallLog
 from sandbox.kubelet.devices import DeviceStore
 from sandbox.kubelet.endpoints import Endpoints
 from sandbox.kubelet.options import Json, KubeletOptions
-from sandbox.kubelet.pause import Pause
-from sandbox.kubelet.pluginwatcher import PluginWatcher
 from sandbox.kubelet.podresources import PodResourcesServer
 from sandbox.kubelet.pods import KnownPod, PodTable
 from sandbox.kubelet.podsapi import PodsApi
 from sandbox.kubelet.podspec import Pod, parse_pod
-from sandbox.kubelet.prestart import PreStart
-from sandbox.kubelet.registration import RegistrationServer
+from sandbox.kubelet.registration import PluginWatcher, RegistrationServer
 from sandbox.kubelet.runtime import Runtime
 from sandbox.kubelet.source import Kind, PodSource, Sink, Update
 from sandbox.kubelet.status import StatusWriter, rejected
-from sandbox.kubelet.waiting import Changes, Clock
+from sandbox.kubelet.waiting import Changes, Clock, Pause
 from sandbox.kubelet.worker import PodWorker, WorkerParts
 
 NODE_STATUS_S = 10.0
@@ -58,7 +55,7 @@ class World:
 
 
 class Life:
-    """One process, as it were."""
+    """One process."""
 
     def __init__(self, world: World, *, after: Collection[str] = ()) -> None:
         """`after`: resources that must be registered before the first pods are looked at."""
@@ -208,7 +205,7 @@ class Life:
         self.world.changes.ring()
 
     def _left_alone(self, pod: Pod) -> Callable[[str], bool]:
-        """Before all sources are ready, containers that the runtime reports running are not allocated anew."""
+        """Before all sources are ready, containers that the runtime reports running are not allocated again."""
         ready = self._is_ready()
         return lambda container: not ready and self.world.runtime.runs(pod.uid, container)
 

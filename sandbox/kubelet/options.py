@@ -1,6 +1,6 @@
 """How this kubelet is to behave: everything that differs between versions, clusters and bad days.
 
-In: the test's or the command line's wishes. Out: one frozen value that all parts read. Not here: what changes while it
+In: what the user or the command line wants. Out: one frozen value that all parts read. Not here: what changes while it
 runs (`Kubelet.hang`, the `faults` of the two pod listings). Defaults are those of kubelet 1.36 on a healthy node.
 """
 

@@ -1,7 +1,7 @@
 """The PodResources v1 server on `pod-resources/kubelet.sock`.
 
 In: `List` and `Get`. Out: names and device IDs, one entry for each ID; never a UID, never a plain init container.
-Facts kept (research 2.2): 100 calls a second with a burst of 10 for the whole node, else RESOURCE_EXHAUSTED; a pod is
+Facts kept: 100 calls a second with a burst of 10 for the whole node, else RESOURCE_EXHAUSTED; a pod is
 visible from the start of its admission; List shows active pods and frees the devices of ended ones; older kubelets
 have no Get.
 """
@@ -16,9 +16,9 @@ from deviceplugin.wire import podresources_pb2 as pb
 from deviceplugin.wire import podresources_pb2_grpc as rpc
 from sandbox.kubelet.devices import DeviceStore
 from sandbox.kubelet.options import KubeletOptions
-from sandbox.kubelet.pause import Pause
 from sandbox.kubelet.podspec import Pod, Role
 from sandbox.kubelet.sockets import new_server, serve
+from sandbox.kubelet.waiting import Pause
 
 
 class TokenBucket:

@@ -1,23 +1,30 @@
-"""`GET /pods` of kubelet's own HTTPS server, on loopback.
+"""`GET /pods` of kubelet's own HTTPS server, on loopback, with the certificate that kubelet signs itself.
 
 In: requests with a bearer token. Out: the PodList of everything kubelet knows, refused and ended pods included, with
 the annotations kubernetes.io/config.seen and config.source; status as the source of the pod last said it, not as
-kubelet knows it. Tests change `faults` while it runs: refused, slow, hanging or garbled answers.
+kubelet knows it. The user changes `faults` while it runs: refused, slow, hanging or garbled answers. The certificate is
+made once for each directory; no CA signs it, so clients pin it or do not verify it.
 """
 
 import asyncio
 import hmac
+import ipaddress
 import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
-from sandbox.kubelet.certificate import self_signed
 from sandbox.kubelet.options import Json, KubeletOptions
-from sandbox.kubelet.pause import Pause
+from sandbox.kubelet.waiting import Pause
 
 
 @dataclass(slots=True)
@@ -100,3 +107,43 @@ def _refusal(status: int) -> str:
     if status == web.HTTPForbidden.status_code:
         return "Forbidden (user=stand-in, verb=get, resource=nodes, subresource(s)=[pods proxy])\n"
     return "Unauthorized" if status == web.HTTPUnauthorized.status_code else "stand-in failure"
+
+
+@dataclass(frozen=True, slots=True)
+class ServingPair:
+    """PEM files."""
+
+    certificate: Path
+    key: Path
+
+
+def self_signed(directory: Path, node_name: str) -> ServingPair:
+    pair = ServingPair(directory / "kubelet.crt", directory / "kubelet.key")
+    if pair.certificate.exists() and pair.key.exists():
+        return pair
+    directory.mkdir(parents=True, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{node_name}@stand-in")])
+    alternatives = [
+        x509.DNSName(node_name),
+        x509.DNSName("localhost"),
+        x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+    ]
+    start = datetime.now(UTC) - timedelta(minutes=5)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start)
+        .not_valid_after(start + timedelta(days=30))
+        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pair.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    pair.key.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    pair.key.chmod(0o600)
+    return pair

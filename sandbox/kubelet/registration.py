@@ -1,20 +1,35 @@
-"""The registration server on `device-plugins/kubelet.sock`.
+"""The two ways in which plugins register: `device-plugins/kubelet.sock` and sockets in `plugins_registry/`.
 
-In: `Register` from plugins. Out: connected endpoints, or the error texts of kubelet. Invariant: when Register has
-returned well, the plugin was dialled back and its options are known; its sockets in the directory died at start.
+In: `Register` from plugins; socket files that appear, are replaced or vanish. Out: connected endpoints, GetInfo,
+NotifyRegistrationStatus, or the error texts of kubelet. Facts kept: when Register has returned, the plugin was dialled
+back and its options are known; kubelet deletes the sockets in device-plugins at its start and keeps those in
+plugins_registry; the watcher tries a socket again only if registration failed or the file was made again, never because
+its connection was lost; it ignores names that begin with a dot.
 """
 
+import asyncio
+import stat
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
 
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
-from sandbox.kubelet.calls import PluginError
-from sandbox.kubelet.endpoints import Endpoints
+from deviceplugin.wire import pluginregistration_pb2 as registry_pb
+from deviceplugin.wire import pluginregistration_pb2_grpc as registry_rpc
+from sandbox.kubelet.calls import CallLog, PluginError
+from sandbox.kubelet.endpoints import Connection, Endpoints
 from sandbox.kubelet.options import KubeletOptions
-from sandbox.kubelet.pause import Pause
 from sandbox.kubelet.sockets import delete_sockets, new_server, serve
+from sandbox.kubelet.waiting import Clock, Pause
+
+SCAN_S = 0.25
+GET_INFO_S = 1.0
+NOTIFY_S = 5.0
+FIRST_RETRY_S = 0.5
+LAST_RETRY_S = 122.0
 
 VERSION = "v1beta1"
 
@@ -62,3 +77,97 @@ def is_extended_resource(name: str) -> bool:
     """A domain that is not Kubernetes' own, a slash, a name."""
     domain, slash, rest = name.partition("/")
     return bool(slash and domain and rest) and not domain.endswith("kubernetes.io") and not name.startswith("requests.")
+
+
+@dataclass(slots=True)
+class Seen:
+    """One socket file: which inode, the connection if registration worked, else when to try again."""
+
+    inode: tuple[int, int, int]
+    connection: Connection | None = None
+    retry_s: float = FIRST_RETRY_S
+    due: float = 0.0
+
+
+class PluginWatcher:
+    """Scans the directory; it polls, so that it does not depend on what is tried on it."""
+
+    def __init__(
+        self, options: KubeletOptions, endpoints: Endpoints, *, clock: Clock, calls: CallLog, pause: Pause
+    ) -> None:
+        self._options = options
+        self._endpoints = endpoints
+        self._clock = clock
+        self._calls = calls
+        self._pause = pause
+        self._seen: dict[Path, Seen] = {}
+
+    async def run(self) -> None:
+        self._options.registry_dir.mkdir(parents=True, exist_ok=True)
+        while True:
+            await self._pause.passed()
+            await self._scan()
+            await asyncio.sleep(SCAN_S)
+
+    async def _scan(self) -> None:
+        present = _sockets(self._options.registry_dir)
+        for path in [path for path, seen in self._seen.items() if present.get(path) != seen.inode]:
+            await self._deregister(self._seen.pop(path))
+        for path, inode in present.items():
+            seen = self._seen.setdefault(path, Seen(inode))
+            if seen.connection is None and seen.due <= self._clock.now():
+                await self._try(path, seen)
+
+    async def _try(self, path: Path, seen: Seen) -> None:
+        async with grpc.aio.insecure_channel(f"unix:{path}", options=(("grpc.use_local_subchannel_pool", 1),)) as dial:
+            stub = registry_rpc.RegistrationStub(dial)
+            try:
+                seen.connection = await self._register(stub, path)
+                status = registry_pb.RegistrationStatus(plugin_registered=True)
+            except (PluginError, ValueError) as error:
+                status = registry_pb.RegistrationStatus(plugin_registered=False, error=str(error))
+                seen.due = self._clock.now() + seen.retry_s
+                seen.retry_s = min(seen.retry_s * 2, LAST_RETRY_S)
+            await self._notify(stub, status)
+
+    async def _register(self, stub: registry_rpc.RegistrationStub, path: Path) -> Connection:
+        info = await self._calls.record(
+            lambda request: stub.GetInfo(request, timeout=GET_INFO_S),
+            registry_pb.InfoRequest(),
+            method="GetInfo",
+            resource="",
+        )
+        if info.type != "DevicePlugin":
+            raise ValueError(f"no handler registered for plugin type: {info.type} at socket {path}")
+        if VERSION not in info.supported_versions:
+            raise ValueError(f"device plugin API version {list(info.supported_versions)} is not supported by kubelet")
+        if not is_extended_resource(info.name):
+            raise ValueError(f'the ResourceName "{info.name}" is invalid')
+        return await self._endpoints.connect(info.name, Path(info.endpoint) if info.endpoint else path)
+
+    async def _notify(self, stub: registry_rpc.RegistrationStub, status: registry_pb.RegistrationStatus) -> None:
+        try:
+            await self._calls.record(
+                lambda request: stub.NotifyRegistrationStatus(request, timeout=NOTIFY_S),
+                status,
+                method="NotifyRegistrationStatus",
+                resource="",
+            )
+        except PluginError:
+            return  # recorded; kubelet logs it and goes on
+
+    async def _deregister(self, seen: Seen) -> None:
+        if seen.connection is not None:
+            await self._endpoints.disconnect(seen.connection)
+
+
+def _sockets(directory: Path) -> dict[Path, tuple[int, int, int]]:
+    found: dict[Path, tuple[int, int, int]] = {}
+    for entry in sorted(directory.iterdir()):
+        try:
+            info = entry.lstat()
+        except FileNotFoundError:
+            continue
+        if stat.S_ISSOCK(info.st_mode) and not entry.name.startswith("."):
+            found[entry] = (info.st_dev, info.st_ino, info.st_ctime_ns)
+    return found

@@ -1,9 +1,8 @@
 """Where kubelet's pods come from, as kubelet sees any source.
 
 A source pushes `Update`s in its own order and takes back statuses and finished deletions. Here: that seam's words,
-`DirectSource` for tests that feed pods without an API server, and `StaticSource` for pods from files. `apisource` is
-the third. Invariant: a source's first update is a Set of everything it has; until then kubelet's sources are not
-ready.
+`DirectSource` for users that feed pods without an API server, and `StaticSource` for pods from files. `apisource` is
+the third. Invariant: a source's first update is a Set of everything it has; until then kubelet's sources are not ready.
 """
 
 import asyncio
@@ -45,7 +44,7 @@ class PodSource(Protocol):
     name: str
 
     async def run(self, sink: Sink) -> None:
-        """Pushes updates until cancelled; called anew at each start of kubelet."""
+        """Pushes updates until cancelled; called again at each start of kubelet."""
 
     async def report(self, pod: Json, status: Json) -> None:
         """Kubelet wrote a status."""

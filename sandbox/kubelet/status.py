@@ -1,7 +1,7 @@
 """The pod status that kubelet writes to the API server.
 
 In: the pod, its containers' states, waiting reasons, held devices. Out: the JSON of `status`. Not here: sending it.
-From 1.36 on it lists every device ID of every app container, which is why IDs must be short (research 1.12).
+From 1.36 on it lists every device ID of every app container, which is why IDs must be short.
 """
 
 import random

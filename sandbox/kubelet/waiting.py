@@ -1,7 +1,8 @@
-"""Time and waiting: kubelet's clock, and conditions with a deadline.
+"""Time and waiting: kubelet's clock, conditions with a deadline, and a kubelet that hangs.
 
-In: the speed of the clock; "something changed" from every part. Out: sleeps, and waits that end when a predicate holds
-or fail with what was waited for. Invariant: nobody polls; a waiter wakes only when something changed.
+In: the speed of the clock; "something changed" from every part; `hang` and `resume` from the user. Out: sleeps; waits
+that end when a predicate holds or fail with what they waited for; a gate that every server and the sync loop pass.
+Invariant: nobody polls; a waiter wakes only when something changed.
 """
 
 import asyncio
@@ -55,3 +56,20 @@ def _asks_to_wake(holds: Callable[[], bool]) -> bool:
         return holds()
     except Exception:
         return True
+
+
+class Pause:
+    """Open unless kubelet hangs."""
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+
+    def hang(self) -> None:
+        self._open.clear()
+
+    def resume(self) -> None:
+        self._open.set()
+
+    async def passed(self) -> None:
+        await self._open.wait()

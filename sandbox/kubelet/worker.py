@@ -1,7 +1,7 @@
 """A pod's worker: starts its containers in order, restarts them, stops them.
 
 In: an admitted pod, container exits, the wish to terminate. Out: PreStartContainer calls, container starts, the pod's
-status. Workers of different pods run at the same time. Facts kept (research 1.7): PreStartContainer for each resource
+status. Workers of different pods run at the same time. Facts kept: PreStartContainer for each resource
 in random order before every start, 30 s deadline; its error leaves the container waiting with
 CreateContainerConfigError and is tried again with back-off; init containers run to their end one after another,
 sidecars stay.
@@ -12,12 +12,11 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from sandbox.kubelet.allocation import PreStart, PreStartError
 from sandbox.kubelet.options import Json, KubeletOptions
 from sandbox.kubelet.podspec import Container, Pod, Role
-from sandbox.kubelet.prestart import PreStart, PreStartError
-from sandbox.kubelet.runtime import Phase, Running, Runtime
+from sandbox.kubelet.runtime import Phase, Running, Runtime, RuntimeRefusalError, make_view
 from sandbox.kubelet.status import StatusWriter, Waiting
-from sandbox.kubelet.view import RuntimeRefusalError, make_view
 from sandbox.kubelet.waiting import Changes, Clock
 
 IDLE_S = 3600.0

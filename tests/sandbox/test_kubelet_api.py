@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from sandbox.apiserver import ApiServer, JsonObject, container, pod
-from sandbox.barenode import CORE, fast
-from sandbox.bareplugin import BarePlugin
+from sandbox.barenode import CORE, BarePlugin, fast
 from sandbox.kubelet import Kubelet, KubeletOptions
-from sandbox.kubelet.apiclient import ApiAddress
-from sandbox.kubelet.apisource import ApiSource
+from sandbox.kubelet.apisource import ApiAddress, ApiSource
 
 pytestmark = pytest.mark.thorough
 

@@ -9,8 +9,7 @@ import grpc
 import pytest
 
 from sandbox.apiserver import container, pod
-from sandbox.barenode import CORE, MEMORY, bare_node, fast
-from sandbox.bareplugin import BarePlugin
+from sandbox.barenode import CORE, MEMORY, BarePlugin, bare_node, fast
 from sandbox.kubelet import Kubelet, KubeletOptions
 
 pytestmark = pytest.mark.thorough

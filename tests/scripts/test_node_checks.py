@@ -8,7 +8,7 @@ import pytest
 
 from deviceplugin.observe.usage import ContainerUsage, GpuUsage, ShareUsage, Usage
 from sandbox.kubelet import ContainerView
-from sandbox.kubelet.view import DeviceNode, Mount
+from sandbox.kubelet.runtime import DeviceNode, Mount
 from scripts.demonstration import node_checks
 from scripts.demonstration.greedy import Nvml, Report, Slice
 from scripts.demonstration.node_inspect import LIMITS, SeenContainer, SeenPod
