@@ -3,8 +3,6 @@
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import parse_allocation
 from deviceplugin.model.inventory_annotation import parse_inventory
@@ -46,7 +44,6 @@ async def feed(node: GpuNode, pods: list[Json]) -> list[str]:
     return uids
 
 
-@pytest.mark.timeout(180)
 async def test_kubelet_is_served_exactly_and_the_cluster_is_told_later(short_tmp: Path) -> None:
     flags = {"allocation-check-period": "500ms", "node-labels": "pool=gpus"}
     async with node_with_agent(short_tmp, flags=flags, started=False, fed_by_server=False) as node:

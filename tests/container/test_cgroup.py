@@ -1,5 +1,7 @@
 """Names of control groups: kubelet's rules, every runtime, both versions, and whatever else may stand in a path."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,9 +105,10 @@ def test_a_line_that_makes_no_sense_is_left_out(line: bytes) -> None:
     assert parse_memberships(line + b"\n0::/good\n") == (Membership((), "/good"),)
 
 
-@pytest.mark.timeout(3)
 def test_a_path_of_many_parts_takes_a_moment() -> None:
+    began = time.process_time()
     assert container_of(parse_memberships(b"0::" + b"/" * (64 << 10))) is None
+    assert time.process_time() - began < 3
 
 
 def test_a_path_with_colons_stays_whole() -> None:

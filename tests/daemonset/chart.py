@@ -82,12 +82,15 @@ def helm_program(request: pytest.FixtureRequest) -> str:
     pytest.skip(f"THE CHART WAS NOT TESTED. {cause}")
 
 
+def documents(text: str) -> list[Object]:
+    """By libyaml's parser, which is nine times as fast."""
+    return [each for each in yaml.load_all(text, yaml.CSafeLoader) if each]
+
+
 def render(helm: str, values: Object | None = None, *, folder: Path, namespace: str = NAMESPACE) -> Rendered:
     file = folder / "values.yaml"
     file.write_text(yaml.safe_dump(values or {}))
-    decoded = [
-        each for each in yaml.safe_load_all(manifests.render(helm, f"--values={file}", namespace=namespace)) if each
-    ]
+    decoded = documents(manifests.render(helm, f"--values={file}", namespace=namespace))
     objects = {(each["kind"], each["metadata"]["name"]): each for each in decoded}
     assert len(objects) == len(decoded), "two objects of one kind and name"
     return Rendered(objects)

@@ -19,16 +19,22 @@ data:
 """
 
 
-def notes(helm: str, values: Object | None = None, *, folder: Path) -> str:
-    copy, file = folder / "chart", folder / "values.yaml"
+def chart_with_notes(folder: Path) -> Path:
+    """A copy of the chart that renders its notes too, as the ConfigMap `notes`."""
+    copy = folder / "chart"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(manifests.CHART, copy)
     templates = copy / "templates"
     text = (templates / "NOTES.txt").read_text()
     (templates / "_notes.tpl").write_text('{{ define "notes" }}' + text + "{{ end }}")
     (templates / "notes.yaml").write_text(_CARRIER)
+    return copy
+
+
+def notes(helm: str, values: Object | None = None, *, folder: Path) -> str:
+    chart, file = chart_with_notes(folder), folder / "values.yaml"
     file.write_text(yaml.safe_dump(values or {}))
     rendered = manifests.render(
-        helm, f"--values={file}", "--show-only=templates/notes.yaml", namespace=NAMESPACE, chart=copy
+        helm, f"--values={file}", "--show-only=templates/notes.yaml", namespace=NAMESPACE, chart=chart
     )
     return str(yaml.safe_load(rendered)["data"]["notes"])

@@ -1,15 +1,16 @@
 """The chart's values: all of them described, none taken that is wrong."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
 
 from scripts import manifests
-from tests.daemonset.chart import Object, Rendered, refusal, render
-from tests.daemonset.notes import notes
+from tests.daemonset.chart import NAMESPACE, Object, documents, refusal, render
+from tests.daemonset.notes import chart_with_notes
 from tests.daemonset.value_sets import VALUE_SETS
 
 VALUES = manifests.CHART / "values.yaml"
@@ -149,22 +150,27 @@ def _without(values: Object, path: tuple[str, ...]) -> Object | None:
     return None if inner is None else {**values, key: inner}
 
 
-def _differs(helm: str, values: Object, other: Object, folder: Path) -> bool:
-    """Whether one of the two is refused counts as a difference too: a value that others demand is read."""
-    return _shown(helm, values, folder) != _shown(helm, other, folder)
+@pytest.fixture(scope="session")
+def shown(helm: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Object], object]:
+    """All objects and the notes for these values; None where they are refused, because others demand such a value."""
+    folder = tmp_path_factory.mktemp("chart")
+    chart, file = chart_with_notes(folder), folder / "values.yaml"
 
+    @cache
+    def rendered(values: str) -> object:
+        file.write_text(values)
+        try:
+            return documents(manifests.render(helm, f"--values={file}", namespace=NAMESPACE, chart=chart))
+        except subprocess.CalledProcessError:
+            return None
 
-def _shown(helm: str, values: Object, folder: Path) -> tuple[Rendered | None, str]:
-    try:
-        return render(helm, values, folder=folder), notes(helm, values, folder=folder)
-    except subprocess.CalledProcessError:
-        return None, ""
+    return lambda values: rendered(yaml.safe_dump(values))
 
 
 @pytest.mark.parametrize(
     "path", [pytest.param(path, id=".".join(path)) for path in _leaves(yaml.safe_load(VALUES.read_text()))]
 )
-def test_every_value_changes_something(helm: str, tmp_path: Path, path: tuple[str, ...]) -> None:
+def test_every_value_changes_something(shown: Callable[[Object], object], path: tuple[str, ...]) -> None:
     said = [(values, other) for values in VALUE_SETS.values() if (other := _without(values, path)) is not None]
     assert said, "no set of values says anything about it; tests/daemonset/value_sets.py"
-    assert any(_differs(helm, values, other, tmp_path) for values, other in said), "a value that does nothing"
+    assert any(shown(values) != shown(other) for values, other in said), "a value that does nothing"

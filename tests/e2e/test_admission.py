@@ -22,7 +22,7 @@ from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.waiting import wait_until
 from tests.daemonset.manifests import Object, documents
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300, func_only=True)]
+pytestmark = pytest.mark.e2e
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 PATHS = {

@@ -18,7 +18,7 @@ from tests.e2e.node.scene import (
 )
 from tests.e2e.node.workload import WHOLE, GpuContainer, GpuPod, burst, lookalikes, share
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600, func_only=True)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 CHURN_SECONDS = 120
 EXACT = {"pods", "podresources"}

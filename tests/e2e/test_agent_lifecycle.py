@@ -16,7 +16,7 @@ from tests.e2e.node.scene import check_everything, wait_all_running, wait_ledger
 from tests.e2e.node.view import SHOW, View, parse_view
 from tests.e2e.node.workload import CORE, MEMORY, WHOLE, GpuContainer, GpuPod, share
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300, func_only=True)]
+pytestmark = pytest.mark.e2e
 
 REPLICA_SETS = "/apis/apps/v1/namespaces/default/replicasets"
 

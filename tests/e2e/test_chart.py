@@ -21,7 +21,7 @@ from tests.daemonset.chart import NAMESPACE, Object, helm_program, render
 from tests.daemonset.value_sets import VALUE_SETS
 from tests.e2e.released import INSTALLED, PODS, TRIED, Helm, namespaces, release
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300, func_only=True)]
+pytestmark = pytest.mark.e2e
 
 WEBHOOK: Object = {"kind": "MutatingWebhookConfiguration", "metadata": {"name": "vcuda-scheduler"}}
 SERVER_KINDS = {

@@ -10,7 +10,7 @@ from sandbox.cluster.kubelet import NODE
 from sandbox.cluster.waiting import wait_until
 from tests.e2e import device_plugin
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300, func_only=True)]
+pytestmark = pytest.mark.e2e
 
 SLEEP = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
 

@@ -17,7 +17,7 @@ from tests.e2e.node.scene import wait_all_running, wait_ledger_empty
 from tests.e2e.node.usage import ContainerUsage
 from tests.e2e.node.workload import GpuContainer, GpuPod
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600, func_only=True)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 PAIR = GpuPod("pair", (GpuContainer("one", 10, 8), GpuContainer("two", 20, 4)))
 

@@ -25,7 +25,7 @@ from tests.e2e.scheduling.gangs import GROUPS, make_gang, wait_unschedulable
 from tests.e2e.scheduling.steps import bound, check, create, delete_gangs, is_refused, wait_all, wait_nothing_reserved
 from tests.e2e.scheduling.world import World, everybody
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600, func_only=True)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 FOREIGN = "foreign"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"

@@ -26,7 +26,7 @@ from tests.e2e.scheduling.steps import (
 )
 from tests.e2e.scheduling.world import HOLLOW, World, everybody
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600, func_only=True)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 GPUS = 8 * len(HOLLOW)
 SHARE = 60

@@ -15,7 +15,7 @@ from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.waiting import wait_until
 from tests.daemonset.manifests import Object, base, documents, with_component
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300, func_only=True)]
+pytestmark = pytest.mark.e2e
 
 PODS = "/api/v1/namespaces/default/pods"
 PATHS = {

@@ -45,7 +45,7 @@ from tests.e2e.node.usage import Usage, parse_usage
 from tests.e2e.node.workload import CORE, MEMORY, GpuContainer
 from tests.fenced import fenced
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600, func_only=True)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 EMULATED = Path("/run/vcuda/emulated")
 NAMES = AnnotationNames()

@@ -28,7 +28,7 @@ from tests.e2e.scheduling.installation import NAME
 from tests.e2e.scheduling.steps import bound, check, create, is_refused, wait_all
 from tests.e2e.scheduling.world import HOLLOW, SECOND, World, everybody
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600, func_only=True)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 SPREAD = {NAMES.node_policy: "spread"}
 IGNORED = {"tencent.com/vcuda-webhook": "ignore"}

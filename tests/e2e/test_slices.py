@@ -16,7 +16,7 @@ from tests.e2e.node.scene import wait_ledger_empty
 from tests.e2e.node.usage import ContainerUsage
 from tests.e2e.node.workload import WHOLE, GpuContainer
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600, func_only=True)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 MIB = 1 << 20
 SMALLEST = 2 * MIB  # of the program's blocks

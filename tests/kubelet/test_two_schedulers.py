@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
@@ -256,7 +255,6 @@ CROSSING: list[Step] = [
 ]
 
 
-@pytest.mark.timeout(300)
 @examples(15, suppress=list(HealthCheck))
 @example(CROSSING)
 @example([("bind", [1, 1]), ("bind elsewhere", ([1], False)), ("arrive", 1), ("arrive and crash", 2)])

@@ -22,7 +22,6 @@ def has_libfuzzer() -> bool:
     return subprocess.run(command, input=source, capture_output=True, text=True, check=False).returncode == 0
 
 
-@pytest.mark.timeout(180)
 def test_no_bytes_upset_the_reader(short_tmp: Path) -> None:
     if not has_libfuzzer():
         pytest.skip("clang with libFuzzer is not installed (Debian: clang libclang-rt-dev)")

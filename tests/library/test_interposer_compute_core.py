@@ -12,8 +12,6 @@ UNIT_MS = {"gemm": 20, "graph": 20, "long": 2000, "longasync": 500}
 NATIVE = {"eager": 33.3, "tinysync": 18.2, "burst": 9.0, "model": 99.0}
 """What the others' host threads can keep the GPU busy with, in percent; the rest can keep it busy."""
 
-pytestmark = pytest.mark.timeout(170)  # the first test builds the simulation with sanitizers
-
 
 @pytest.fixture(scope="module")
 def simulation(tmp_path_factory: pytest.TempPathFactory) -> Simulation:

@@ -101,7 +101,6 @@ _CHECKED = ("green", "last", "detached", "captures", "cancelled", "crowded")
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", _CHECKED)
 def test_with_addresses_checked(
     sanitized_interposers: Path, build: Path, lives: Path, short_tmp: Path, name: str
@@ -112,7 +111,6 @@ def test_with_addresses_checked(
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", _CHECKED)
 def test_with_threads_checked(thread_checked_build: Path, build: Path, lives: Path, short_tmp: Path, name: str) -> None:
     gpu = SharedGpu(short_tmp, thread_checked_build / "interposer", build / "libcuda.so.1")

@@ -17,8 +17,6 @@ from deviceplugin.model.gpu import GpuUuid
 from tests.examples import examples
 from tests.library.compute import MS, SECOND, Simulation, build_parts, build_rows, build_simulation
 
-pytestmark = pytest.mark.timeout(170)  # the first test builds with sanitizers
-
 NOW = 100 * SECOND
 RING = 256
 LIES = ("one", "many", "flapping", "rings", "forever", "overflowing", "random")

@@ -263,7 +263,6 @@ CASES = ("threads", "captures", "ends", "stuck", "forks", "exits")
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", CASES)
 def test_with_addresses_checked(
     sanitized_interposers: Path, build: Path, launching: Path, short_tmp: Path, name: str
@@ -274,7 +273,6 @@ def test_with_addresses_checked(
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", CASES)
 def test_with_threads_checked(
     thread_checked_build: Path, build: Path, launching: Path, short_tmp: Path, name: str

@@ -83,9 +83,6 @@ def directory(request: pytest.FixtureRequest, interposers: Path) -> Path:
     return released / str(request.param)
 
 
-pytestmark = pytest.mark.timeout(300)  # the first one compiles for two machines
-
-
 def test_nothing_but_hooks_and_our_own_interface_is_exported(directory: Path) -> None:
     assert read(directory / CUDA).exported == hooks("cuda/hooks_*.def")
     assert read(directory / NVML).exported == hooks("nvml/hooks.def")

@@ -15,8 +15,6 @@ from tests.library.starting_line import let_go
 
 _SOURCE = Path(__file__).parent / "native/interposer_programs/memory_storm.c"
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def build_storm(build: Path, output: Path, *flags: str) -> Path:
     return compiled(output, *flags, _SOURCE, build / "libcuda.so.1")

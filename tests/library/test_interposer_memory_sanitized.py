@@ -16,7 +16,7 @@ from tests.library.test_interposer_memory_pools import capture
 from tests.library.test_interposer_memory_processes import build_storm
 from tests.library.test_interposer_memory_virtual import MAP, map_parts, part, sparse
 
-pytestmark = [pytest.mark.thorough, pytest.mark.timeout(180)]  # the first one compiles everything once more
+pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.library.interposed import GIB, GRANT, Container, device, two_gpus
 from tests.library.test_interposer_limits import BAD, CLOSED
 from tests.library.test_interposer_loading import program
 
-pytestmark = [pytest.mark.thorough, pytest.mark.timeout(180)]  # the first one compiles everything once more
+pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture

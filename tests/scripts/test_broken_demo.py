@@ -2,11 +2,7 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.scripts.demo import demo
-
-pytestmark = pytest.mark.timeout(300, func_only=True)
 
 UNREAD_POLICY = """
 from scripts.demonstration import pods

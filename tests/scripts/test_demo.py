@@ -8,8 +8,6 @@ import pytest
 
 from tests.scripts.demo import demo, start
 
-pytestmark = pytest.mark.timeout(300, func_only=True)
-
 NODE_TABLES = (
     r"notebook-ann +30 cores, 8 GiB +GPU 0 ",
     r"notebook-bob +20 cores, 4 GiB +GPU 0 ",

@@ -149,12 +149,12 @@ def test_the_work_for_a_pod_grows_as_its_size_and_no_faster(what: str) -> None:
     number, make = _LARGE[what]
     small, large = review(make(number // 4)), review(make(number))
     assert len(large) > 600_000
-    assert _least_seconds(large) < 9 * _least_seconds(small)
+    assert _least_seconds(large) < 10 * _least_seconds(small)
 
 
 def _least_seconds(body: bytes) -> float:
     found = []
-    for _ in range(4):
+    for _ in range(8):  # neighbours of this processor make some of them slower
         began = time.process_time()
         assert response(body, EVERYTHING)["allowed"] is True
         found.append(time.process_time() - began)

@@ -48,7 +48,6 @@ def run(crashpoint: Path, start: str, mode: str, directory: Path, *, stride: int
     return points
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("start", "mode", "stride"), [("gpu-manager", "kill", 1), ("mirrored", "kill", 1), ("mirrored", "half", 2)]
 )
@@ -73,7 +72,6 @@ def test_a_killed_agent_leaves_both_flavours_whole_and_the_next_one_goes_on(
 _BEFORE = {"gpu-manager": ("gpu-manager", ""), "mirrored": ()}
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("start", "stride"), [("fresh", 4), ("mirrored", 2)])
 def test_a_full_disk_is_one_sentence_and_the_next_look_succeeds(
     crashpoint: Path, short_tmp: Path, start: str, stride: int

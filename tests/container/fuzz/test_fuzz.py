@@ -47,7 +47,6 @@ def finding(done: subprocess.CompletedProcess[str], directory: Path) -> str:
     return "\n".join([done.stdout[-6000:], *inputs])
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_bytes_upset_the_parser(target: str, short_tmp: Path) -> None:
     assert any((CORPUS / target).iterdir())
@@ -56,7 +55,6 @@ def test_no_bytes_upset_the_parser(target: str, short_tmp: Path) -> None:
     assert "DONE" in done.stdout
 
 
-@pytest.mark.timeout(120)
 def test_a_fault_behind_four_branches_is_found_and_told_with_its_input(short_tmp: Path) -> None:
     done = fuzz("planted", short_tmp, runs=2_000_000, seconds=60, seed=1)
     assert done.returncode != 0
