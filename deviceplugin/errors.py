@@ -65,7 +65,7 @@ class CapacityError(VcudaError):
     status = "RESOURCE_EXHAUSTED"
 
 
-class GivenUpError(CapacityError):
+class SearchLimitError(CapacityError):
     """No room was found in the time there is for the search; there may be some."""
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
-from deviceplugin.errors import CapacityError, GivenUpError
+from deviceplugin.errors import CapacityError, SearchLimitError
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
@@ -334,7 +334,7 @@ def _best_first(ranked: Mapping[str, Score]) -> Iterable[str]:
 def _placed(task: _Task, state: NodeState, prefer: Collection[GpuUuid]) -> PodChoice | NodeRejection:
     try:
         return place_pod(task.pod, state, policy=task.gpu_policy, prefer=prefer)
-    except GivenUpError:
+    except SearchLimitError:
         return NodeRejection.SEARCH_EXHAUSTED
     except CapacityError:
         return NodeRejection.TOGETHER

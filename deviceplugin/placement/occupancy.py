@@ -134,6 +134,14 @@ def _uses(allocations: Iterable[Allocation]) -> dict[tuple[GpuUuid, PodUid], _Po
     return uses
 
 
+def peak_use(containers: Iterable[tuple[ContainerRole, int, GpuAmount]]) -> GpuAmount:
+    """What a pod uses in the phase that uses most; of each container its role, its place in its list and its use."""
+    use = _PodUse()
+    for role, index, held in containers:
+        use.add(role, index, held)
+    return use.total
+
+
 def phases(containers: Sequence[ContainerRequest]) -> tuple[tuple[int, ...], ...]:
     """For each container the phases in which it runs; the last one is that of the app containers."""
     inits = [each.index for each in containers if each.role is ContainerRole.INIT]

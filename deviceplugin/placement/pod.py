@@ -14,7 +14,7 @@ every combination can be tried; then it is a GivenUpError, whose sentence says s
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from deviceplugin.errors import CapacityError, GivenUpError, RequestError
+from deviceplugin.errors import CapacityError, RequestError, SearchLimitError
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
@@ -63,7 +63,7 @@ def place_pod(
         raise CapacityError(no_room(found.container.request, found.survey, one_numa=pod.preferences.gpus.one_numa))
     assigned = assign(pod, state, fixed=fixed)
     if isinstance(assigned, Unassigned):
-        error = GivenUpError if assigned is Unassigned.GIVEN_UP else CapacityError
+        error = SearchLimitError if assigned is Unassigned.GIVEN_UP else CapacityError
         raise error(_refusal(pod, state, found, assigned))
     return _together(pod, assigned, fixed)
 

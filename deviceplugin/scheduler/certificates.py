@@ -78,5 +78,10 @@ class Certificates:
 def names_of(settings: SchedulerSettings) -> tuple[str, ...]:
     """Under which clients may know us: the service from near and far, and loopback for kube-scheduler in our pod."""
     service, namespace = settings.certificates.service, settings.cluster.namespace
-    near = (f"{service}.{namespace}.svc", f"{service}.{namespace}.svc.cluster.local", f"{service}.{namespace}", service)
+    near = (
+        f"{service}.{namespace}.svc",
+        f"{service}.{namespace}.svc.cluster.local",
+        f"{service}.{namespace}",
+        service,
+    )
     return tuple(dict.fromkeys((*near, "localhost", "127.0.0.1", "::1", *settings.certificates.names)))

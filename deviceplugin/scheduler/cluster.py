@@ -1,7 +1,7 @@
 """The cluster as the scheduler follows it: every node and pod, told to the extender as it changes.
 
 In: the API server. Out: calls of `Extender.put_*` and `drop_*`, and what the webhook may know of the GPUs. `synced` is
-set when both lists are in the books and each node was calculated once.
+set when both lists are in the cache and each node was calculated once.
 """
 
 import asyncio
@@ -36,22 +36,22 @@ class FollowedCluster:
             group.create_task(self._pods.run(), name="pods")
             await self._nodes.synced.wait()
             await self._pods.synced.wait()
-            self._extender.settle()
+            self._extender.warm_up()
             self.synced.set()
 
     @property
     def known(self) -> KnownGpus:
         """Made anew where a node has changed since it was last asked for."""
         if self._known is None:
-            books = self._extender.books.nodes.values()
-            self._known = KnownGpus.of(book.inventory for book in books if book.inventory is not None)
+            cache = self._extender.cache.nodes.values()
+            self._known = KnownGpus.of(node_info.inventory for node_info in cache if node_info.inventory is not None)
         return self._known
 
     def missing(self) -> tuple[str, ...]:
         """What has not been listed yet."""
         waited = (("nodes", self._nodes), ("pods", self._pods))
         listed = tuple(f"the cluster's {what} are not listed yet" for what, each in waited if not each.synced.is_set())
-        return listed or (() if self.synced.is_set() else ("the books are not complete yet",))
+        return listed or (() if self.synced.is_set() else ("the scheduler's cache is not complete yet",))
 
     def silence(self) -> dict[str, float]:
         """Seconds since the API server last said anything about nodes and pods."""

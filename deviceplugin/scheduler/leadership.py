@@ -97,7 +97,7 @@ class Following:
         self._where = (namespace, name)
         self._identity = identity
         self._retry = retry
-        self._view = LeaseView(clock)
+        self._snapshot = LeaseView(clock)
         self._looking: asyncio.Task[None] | None = None
 
     @property
@@ -106,7 +106,7 @@ class Following:
 
     @property
     def leader(self) -> str:
-        holder = self._view.holder
+        holder = self._snapshot.holder
         return holder.rpartition("_")[0] or holder
 
     async def confirm(self) -> bool:
@@ -128,7 +128,7 @@ class Following:
     async def _look(self) -> None:
         before = self.leader
         try:
-            self._view.see((await self._client.get_lease(*self._where)).term)
+            self._snapshot.see((await self._client.get_lease(*self._where)).term)
         except KubeNotFoundError:
             return  # kube-scheduler makes it when it starts
         except VcudaError as error:

@@ -14,11 +14,11 @@ from dataclasses import replace
 import structlog
 
 from deviceplugin import __version__
-from deviceplugin.cluster.extender.cache.reservations import Patience
+from deviceplugin.cluster.extender.cache.reservations import ReservationTimeouts
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.http.server import SchedulerServer
-from deviceplugin.cluster.webhook.review import Webhook
+from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.config.scheduler import Election, NodeChoice, SchedulerSettings
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.cluster_client import ClusterClient
@@ -64,12 +64,12 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asynci
     certificates = Certificates(settings, client)
     service = SchedulerService(
         extender=extender,
-        webhook=Webhook(replace(settings.webhook, names=settings.names)),
+        webhook=AdmissionWebhook(replace(settings.webhook, names=settings.names)),
         cluster=followed,
         leadership=leadership,
         certificates=certificates,
         names=settings.names,
-        near=settings.callers.ca_file is None or settings.leader.election is Election.KUBE_SCHEDULER,
+        loopback_only=settings.callers.ca_file is None or settings.leader.election is Election.KUBE_SCHEDULER,
         clients=() if settings.callers.ca_file is None else settings.callers.names,
     )
     server = SchedulerServer(service, context=certificates.tls.context, version=__version__)
@@ -85,7 +85,7 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asynci
                 group.create_task(leadership.run(), name="leadership"),
                 group.create_task(certificates.run(lambda: leadership.leads), name="certificates"),
                 group.create_task(extender.wake_up.run(), name="wake-up"),
-                group.create_task(_lapse(extender), name="reservations"),
+                group.create_task(_expire(extender), name="reservations"),
                 group.create_task(_resolve(extender), name="Bindings in doubt"),
                 group.create_task(gc_tuning.look_at_all(), name="garbage"),
                 group.create_task(_tell_when_ready(service, followed, certificates, began), name="ready"),
@@ -96,7 +96,7 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asynci
             await server.stop(drain=serving.drain)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(serving.end_within):
-                    await extender.idle()
+                    await extender.drain()
             with contextlib.suppress(VcudaError, TimeoutError):
                 async with asyncio.timeout(_RESIGN_WITHIN_S):
                     await leadership.resign()
@@ -112,16 +112,16 @@ def _choosing(settings: SchedulerSettings) -> Settings:
         node_policy=placement.node_policy,
         gpu_policy=placement.gpu_policy,
         one_node=placement.node_choice is NodeChoice.EXTENDER,
-        patience=Patience(reservation=placement.reservation_time, gang=placement.gang_reservation_time),
+        timeouts=ReservationTimeouts(reservation=placement.reservation_time, gang=placement.gang_reservation_time),
         names=settings.names,
         scheduler=settings.webhook.scheduler_name,
     )
 
 
-async def _lapse(extender: Extender) -> None:
+async def _expire(extender: Extender) -> None:
     while True:
         await asyncio.sleep(_LAPSE_EVERY_S)
-        extender.lapse()
+        extender.expire()
 
 
 async def _resolve(extender: Extender) -> None:
@@ -136,8 +136,8 @@ async def _tell_when_ready(
     await followed.synced.wait()
     gc_tuning.at_work()
     await certificates.ready.wait()
-    figures = service.figures()
-    log.info("ready", seconds=round(time.monotonic() - began, 3), nodes=figures.nodes, gpus=figures.gpus)
+    gauges = service.gauges()
+    log.info("ready", seconds=round(time.monotonic() - began, 3), nodes=gauges.nodes, gpus=gauges.gpus)
 
 
 def _first(errors: BaseExceptionGroup[VcudaError]) -> VcudaError:

@@ -1,7 +1,7 @@
-"""The verbs behind the routes: bytes to extender and webhook and back, who may answer what, and the figures.
+"""The verbs behind the HTTP routes: bytes to extender and webhook and back, and the metrics' gauges.
 
-In: bodies. Out: answers for `cluster.http`. Filter, prioritize, bind and preempt are answered where kube-scheduler's
-leader is, for reservations are in this replica's memory alone; webhook everywhere. Not here: any choice.
+In: bodies. Out: answers for `cluster.http`. Only the leader answers filter, prioritize, bind and preempt, because
+reservations are in its memory only; every replica answers the webhook. Not here: any choice.
 """
 
 import asyncio
@@ -12,16 +12,16 @@ import msgspec
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.wire import (
+    read_args,
     read_bind,
     read_preempt,
-    read_question,
-    write_bound,
-    write_filtered,
+    write_binding_result,
+    write_filter_result,
     write_scores,
     write_victims,
 )
-from deviceplugin.cluster.http.verbs import Answer, Explanation, Figures, NotNowError, Verb
-from deviceplugin.cluster.webhook.review import Webhook
+from deviceplugin.cluster.http.verbs import ExplainResponse, GaugeValues, UnavailableError, Verb, VerbResponse
+from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.scheduler.certificates import Certificates
 from deviceplugin.scheduler.cluster import FollowedCluster
@@ -35,12 +35,12 @@ class SchedulerService:
         self,
         *,
         extender: Extender,
-        webhook: Webhook,
+        webhook: AdmissionWebhook,
         cluster: FollowedCluster,
         leadership: Leadership,
         certificates: Certificates,
         names: ResourceNames,
-        near: bool,
+        loopback_only: bool,
         clients: tuple[str, ...] = (),
     ) -> None:
         self._extender = extender
@@ -49,50 +49,52 @@ class SchedulerService:
         self._leadership = leadership
         self._certificates = certificates
         self._names = names
-        self._near = near
+        self._loopback_only = loopback_only
         self._clients = clients
         self._explaining = asyncio.Lock()
 
     @property
     def verbs(self) -> tuple[Verb, ...]:
         return (
-            Verb("webhook", self._review, early=True),
-            self._order("filter", self._filter),
-            self._order("prioritize", self._prioritize),
-            self._order("bind", self._bind),
-            self._order("preempt", self._preempt),
+            Verb("webhook", self._review, before_ready=True),
+            self._scheduler_verb("filter", self._filter),
+            self._scheduler_verb("prioritize", self._prioritize),
+            self._scheduler_verb("bind", self._bind),
+            self._scheduler_verb("preempt", self._preempt),
         )
 
-    def _order(self, name: str, answer: Callable[[bytes], Awaitable[Answer]]) -> Verb:
-        """A verb of kube-scheduler's: whoever may ask for it places pods with our rights, or keeps others out."""
-        return Verb(name, answer, near=self._near, clients=self._clients)
+    def _scheduler_verb(self, name: str, answer: Callable[[bytes], Awaitable[VerbResponse]]) -> Verb:
+        """A verb of kube-scheduler: it places pods with this process's rights, so callers are restricted."""
+        return Verb(name, answer, loopback_only=self._loopback_only, clients=self._clients)
 
     def not_ready(self) -> tuple[str, ...]:
         return (*self._cluster.missing(), *self._certificates.missing())
 
     def not_leading(self) -> tuple[str, ...]:
-        return () if self._leadership.leads else (f"{self._leadership.leader or 'nobody'} leads, by the Lease",)
+        return (
+            () if self._leadership.leads else (f"the leader is {self._leadership.leader or 'unknown'}, by the Lease",)
+        )
 
-    def figures(self) -> Figures:
-        books = self._extender.books.nodes.values()
-        holdings = [held.is_bound for book in books for held in book.holdings.values()]
-        known = [len(book.inventory.gpus) for book in books if book.inventory is not None]
-        return Figures(
+    def gauges(self) -> GaugeValues:
+        cache = self._extender.cache.nodes.values()
+        holds = [held.is_bound for node_info in cache for held in node_info.holds.values()]
+        known = [len(node_info.inventory.gpus) for node_info in cache if node_info.inventory is not None]
+        return GaugeValues(
             nodes=len(known),
             gpus=sum(known),
-            reservations=holdings.count(False),
-            pods=holdings.count(True),
-            unconfirmed=self._extender.unconfirmed,
-            overbooked=self._extender.overbooked.gpus,
+            reservations=holds.count(False),
+            pods=holds.count(True),
+            unconfirmed=len(self._extender.unconfirmed),
+            overcommitted=self._extender.overcommit.gpus,
             leads=self._leadership.leads,
             days_left=self._certificates.days_left(),
             silence=self._cluster.silence(),
         )
 
-    async def explain(self, namespace: str, name: str) -> Explanation:
-        """One at a time, so that kube-scheduler never waits for more than a step of one. Verdicts are the leader's."""
+    async def explain(self, namespace: str, name: str) -> ExplainResponse:
+        """One at a time, so that kube-scheduler never waits longer than one step. Only the leader has verdicts."""
         if missing := self.not_ready():
-            return Explanation(status=503, sentence=f"not ready yet: {'; '.join(missing)}")
+            return ExplainResponse(status=503, sentence=f"not ready yet: {'; '.join(missing)}")
         leads, leader = self._leadership.leads, self._leadership.leader
         if leads:
             async with self._explaining:
@@ -100,43 +102,40 @@ class SchedulerService:
         else:
             found = self._extender.explain_bound(namespace, name)
         if found is not None:
-            return Explanation(msgspec.json.encode(found))
+            return ExplainResponse(msgspec.json.encode(found))
         if not leads:
-            sentence = f"this replica does not answer kube-scheduler; {leader or 'none'} does, ask there"
-            return Explanation(status=421, sentence=sentence, leader=leader)
-        sentence = (
-            f"nothing is known of pod {namespace}/{name}: there is none of that name, it asks for no GPU of ours, or "
-            "it has ended"
-        )
-        return Explanation(status=404, sentence=sentence, leader=leader)
+            sentence = f"this replica is not the leader; ask the leader: {leader or 'none now'}"
+            return ExplainResponse(status=421, sentence=sentence, leader=leader)
+        sentence = f"pod {namespace}/{name} not found: it does not exist, requests no vcuda resources, or has finished"
+        return ExplainResponse(status=404, sentence=sentence, leader=leader)
 
-    async def _review(self, body: bytes) -> Answer:
+    async def _review(self, body: bytes) -> VerbResponse:
         reply = self._webhook.answer(body, self._cluster.known)
-        return Answer(reply.body, reply.outcome.value)
+        return VerbResponse(reply.body, reply.outcome.value)
 
-    async def _filter(self, body: bytes) -> Answer:
-        await self._lead()
-        found = self._extender.filter(read_question(body, self._names))
+    async def _filter(self, body: bytes) -> VerbResponse:
+        await self._require_leadership()
+        found = self._extender.filter(read_args(body, self._names))
         reasons = Counter([*found.failed.values(), *found.unresolvable.values()])
         outcome = "failed" if found.error else "chosen" if found.names else "refused"
-        return Answer(write_filtered(found), outcome, reasons)
+        return VerbResponse(write_filter_result(found), outcome, reasons)
 
-    async def _prioritize(self, body: bytes) -> Answer:
-        await self._lead()
-        return Answer(write_scores(self._extender.prioritize(read_question(body, self._names))))
+    async def _prioritize(self, body: bytes) -> VerbResponse:
+        await self._require_leadership()
+        return VerbResponse(write_scores(self._extender.prioritize(read_args(body, self._names))))
 
-    async def _bind(self, body: bytes) -> Answer:
-        await self._lead()
+    async def _bind(self, body: bytes) -> VerbResponse:
+        await self._require_leadership()
         error = await self._extender.bind(read_bind(body))
-        return Answer(write_bound(error), "refused" if error else "bound")
+        return VerbResponse(write_binding_result(error), "refused" if error else "bound")
 
-    async def _preempt(self, body: bytes) -> Answer:
-        await self._lead()
+    async def _preempt(self, body: bytes) -> VerbResponse:
+        await self._require_leadership()
         found = self._extender.preempt(read_preempt(body, self._names))
-        return Answer(write_victims(found), "room" if found else "no_room")
+        return VerbResponse(write_victims(found), "room" if found else "no_room")
 
-    async def _lead(self) -> None:
+    async def _require_leadership(self) -> None:
         if not await self._leadership.confirm():
-            raise NotNowError(
-                f"this replica does not answer kube-scheduler; {self._leadership.leader or 'none'} does, by the Lease"
+            raise UnavailableError(
+                f"this replica is not the leader; the leader by the Lease is {self._leadership.leader or 'unknown'}"
             )

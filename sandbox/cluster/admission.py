@@ -1,4 +1,4 @@
-"""A webhook server for the real API server: HTTPS in a thread, answering with vcuda's own `Webhook`.
+"""A webhook server for the real API server: HTTPS in a thread, answering with vcuda's own `AdmissionWebhook`.
 
 In: a certificate and what the webhook knows. Out: its URL, and the names of the pods that it was asked about. Not here:
 vcuda's own server, which serves the same answers.
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
-from deviceplugin.cluster.webhook.review import Webhook
+from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from sandbox.cluster.certificates import KeyPair
 
 
@@ -21,7 +21,7 @@ from sandbox.cluster.certificates import KeyPair
 class WebhookServer:
     """`webhook` and `known` may be replaced while it serves."""
 
-    webhook: Webhook
+    webhook: AdmissionWebhook
     known: KnownGpus
     url: str = ""
     asked: list[str] = field(default_factory=list)
@@ -33,7 +33,7 @@ class WebhookServer:
 
 
 @contextmanager
-def serving(webhook: Webhook, known: KnownGpus, pair: KeyPair) -> Iterator[WebhookServer]:
+def serving(webhook: AdmissionWebhook, known: KnownGpus, pair: KeyPair) -> Iterator[WebhookServer]:
     """Ends with its thread and its connections."""
     state = WebhookServer(webhook, known)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.cluster.extender.cache.pod_hold import bound_holding
+from deviceplugin.cluster.extender.cache.pod_hold import bound_hold
 from deviceplugin.kube.pods import PodListReader
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
@@ -70,8 +70,8 @@ async def test_a_pod_that_no_extender_chose_gpus_for_says_soon_what_it_holds(
         (uid,) = await run(node, pod)
 
         written = await told(node, pod)
-        book = bound_holding(ClusterPod(shown(node, pod)), node.names)
-        assert (book.somewhere, book.problem) == ((), ""), "the extender's book is exact"
+        book = bound_hold(ClusterPod(shown(node, pod)), node.names)
+        assert (book.unlocated, book.problem) == ((), ""), "the extender's book is exact"
         assert {each.owner.name: each.shares for each in book.allocations} == written.containers
         assert NAMES.gpu_indices(5) not in annotations(node, pod)
         held = {entry.container: {gpu.uuid for gpu in entry.gpus} for entry in (await check_books(node)).containers}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
-from deviceplugin.cluster.webhook.review import Webhook
+from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.config.webhook import HamiSettings, WebhookSettings
 from deviceplugin.kube.quantity import parse_quantity
 from sandbox.cluster import pods
@@ -72,7 +72,7 @@ def configuration(server: WebhookServer, cluster: Cluster) -> Object:
 def server(cluster: Cluster) -> Iterator[WebhookServer]:
     pair = cluster.authority.issue("webhook", common_name="webhook", names=["127.0.0.1"])
     with (
-        serving(Webhook(SETTINGS), KNOWN, pair) as running,
+        serving(AdmissionWebhook(SETTINGS), KNOWN, pair) as running,
         applied(cluster.admin, configuration(running, cluster)),
     ):
         probe = gpu_pod("probe", {CORE: 100})
@@ -174,7 +174,7 @@ def test_very_many_annotations_are_within_the_cost_that_cel_may_have(admin: Clie
 @pytest.fixture
 def away(cluster: Cluster, admin: Client) -> Iterator[Client]:
     """Nobody answers for pods whose names begin with `away-`."""
-    nobody = WebhookServer(Webhook(SETTINGS), KNOWN, "https://127.0.0.1:1/webhook")
+    nobody = WebhookServer(AdmissionWebhook(SETTINGS), KNOWN, "https://127.0.0.1:1/webhook")
     made = configuration(nobody, cluster)
     made["metadata"]["name"] = "vcuda-webhook-away"
     made["webhooks"][0]["matchConditions"][1:1] = [

@@ -192,17 +192,20 @@ def test_an_operator_is_told_where_a_pod_is_and_why_another_one_waits(running: R
     pods.create(running.admin, wants)
     pods.create(running.admin, pods.pod("too-large", [pods.container("c", "true", {CORE: 1000})]))
     for name, expected in (
-        ("vcuda-sample", [f"it is bound to node {running.cluster.kubelet.node}"]),
-        ("wants-another", ["kube-scheduler asked about does not carry the pod", "no GPU of a wanted model"]),
+        ("vcuda-sample", [f"the pod is bound to node {running.cluster.kubelet.node}"]),
+        (
+            "wants-another",
+            ["the pod does not fit on the one node that kube-scheduler asked about", "no GPU of a wanted model"],
+        ),
         (
             "too-large",  # kube-scheduler's own sums refuse it, and the extender is never asked
             [
-                "kube-scheduler has not asked about it; by what is known now the one node does not carry it",
+                "kube-scheduler has not asked about the pod; evaluated now, the pod does not fit on the one node",
                 f"Insufficient {CORE}",
                 "1 node: too few GPUs that can serve the pod",
             ],
         ),
-        ("nobody", ["nothing is known of pod default/nobody"]),
+        ("nobody", ["pod default/nobody not found"]),
     ):
         command = [str(PROGRAM), "explain", name, f"--kubeconfig={operator}"]
 
@@ -316,7 +319,7 @@ def _leader(release: Release) -> str:
 def test_a_kube_scheduler_elsewhere_is_known_by_its_certificate_and_our_own_lease_needs_the_rights_it_has(
     running: Release, elsewhere: Caller
 ) -> None:
-    assert elsewhere.filter(showing=False).startswith("403: /filter is for callers alone that show a certificate")
+    assert elsewhere.filter(showing=False).startswith("403: /filter requires a client certificate")
     assert elsewhere.filter(showing=True).startswith("400: ")
     assert all(
         each["name"] == "extender" for pod in running.pods("vcuda-scheduler") for each in pod["spec"]["containers"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.agent.pod_annotations import corrections, says
-from deviceplugin.cluster.extender.cache.pod_hold import bound_holding
+from deviceplugin.cluster.extender.cache.pod_hold import bound_hold
 from deviceplugin.kube.pods import PodListReader
 from deviceplugin.model.annotations import parse_gpu_indices
 from deviceplugin.model.pod import ClusterPod, Pod
@@ -47,8 +47,8 @@ async def test_the_agent_follows_what_is_believed_and_writes_what_is_true(short_
                 annotations[name] = value
         assert corrections(shown(pod), grants, inventory(4), NAMES) == {}, "written once"
         assert all(says(shown(pod), grant, NAMES) for grant in grants)
-        book = bound_holding(ClusterPod(shown(pod)), node.node.layout.names)
-        assert book.somewhere == ()
+        book = bound_hold(ClusterPod(shown(pod)), node.node.layout.names)
+        assert book.unlocated == ()
         assert book.problem == ""
         assert {each.owner.name: each.shares for each in book.allocations} == {
             grant.allocation.owner.name: grant.allocation.shares for grant in grants

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from deviceplugin.agent.pod_annotations import corrections
 from deviceplugin.cluster.extender.bind.binding import binding_annotations
-from deviceplugin.cluster.extender.cache.pod_hold import Hold, Holding
-from deviceplugin.cluster.extender.cache.scheduler_cache import Books
+from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
+from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.errors import CapacityError
 from deviceplugin.kube.pods import PodListReader
 from deviceplugin.ledger.grant import Source
@@ -48,7 +48,7 @@ class Scene:
     def __init__(self, kubelet: Kubelet, base: Path) -> None:
         self.kubelet = kubelet
         self.base = base
-        self.books = Books(lambda: 0.0, names=NAMES)
+        self.books = SchedulerCache(lambda: 0.0, names=NAMES)
         text = format_inventory(NODE, share_mode=True)
         self.books.put_node(ClusterNode("node-1", "uid", inventory=text, ready=True, cores=300, blocks=192))
         self.bound: list[Json] = []
@@ -88,8 +88,8 @@ class Scene:
             placed = place_pod(asked, self.books.nodes["node-1"].state)
         except CapacityError:
             return
-        held = Holding(asked.pod, "node-1", Hold.COMMITTED, placed.allocations, request=asked)
-        self.books.hold(held)
+        held = PodHold(asked.pod, "node-1", HoldState.ASSUMED, placed.allocations, request=asked)
+        self.books.put_hold(held)
         pod["metadata"]["annotations"] = binding_annotations(held, NODE, now_ns=self.serial, names=NAMES)
         self.bound.append(pod)
 
@@ -153,7 +153,7 @@ class Scene:
         """No GPU is given twice, whatever anybody believed."""
         assert self.agent.ledger.over_commitments(NODE) == ()
 
-    async def settle(self) -> None:
+    async def warm_up(self) -> None:
         """Everything has arrived, was proved, written back and heard of."""
         while self.bound:
             await self.arrive(0)
@@ -172,7 +172,7 @@ class Scene:
                 each["name"] for each in pod["spec"]["containers"]
             }, "an admitted pod holds something for each container"
         book = self.books.nodes["node-1"]
-        assert all(not each.somewhere for each in book.holdings.values())
+        assert all(not each.unlocated for each in book.holds.values())
         true = node_state("node-1", NODE, ledger.allocations())
         assert [(view.free_cores, view.free_blocks) for view in book.state.snapshot.gpus] == [
             (view.free_cores, view.free_blocks) for view in true.snapshot.gpus
@@ -209,7 +209,7 @@ async def play(script: Sequence[Step]) -> None:
         for name, given_ in script:
             await perform(made, name, given_)
             made.check_books()
-        await made.settle()
+        await made.warm_up()
 
 
 async def perform(made: Scene, name: str, given_: object) -> None:

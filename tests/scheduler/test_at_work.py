@@ -221,9 +221,9 @@ async def test_what_is_odd_in_a_good_request_is_one_sentence_for_its_node_or_pod
         assert answer["FailedAndUnresolvableNodes"] == {
             "later": "node has a GPU inventory that this vcuda cannot read",
             "foreign": "node has a GPU inventory that this vcuda cannot read",
-            "plain": "node has no GPU inventory of vcuda",
-            "unknown": "node is not known to the GPU scheduler yet",
-            "": "node is not known to the GPU scheduler yet",
+            "plain": "node has no vcuda GPU inventory",
+            "unknown": "node is not in the GPU scheduler's cache yet",
+            "": "node is not in the GPU scheduler's cache yet",
         }
         for node_name in ("later", "unknown"):
             status, answer = await scene.bind(replica, made, node_name)
@@ -300,16 +300,16 @@ async def test_a_waiting_pod_is_explained_by_node_and_gpu(tmp_path: Path) -> Non
 
         code, text = await explained(scene, replica, "q")
         assert code == 0
-        assert text.startswith("default/q: none of the 2 nodes that kube-scheduler asked about carries the pod")
+        assert text.startswith("default/q: the pod fits on none of the 2 nodes that kube-scheduler asked about")
         assert "node n1:" in text
         code, text = await explained(scene, replica, "default/q", "--output", "json")
         assert (code, json.loads(text)["pod"]) == (0, "default/q")
         code, text = await explained(scene, replica, "holder-1")
-        assert (code, text.splitlines()[0]) == (0, "default/holder-1: it is bound to node n1")
+        assert (code, text.splitlines()[0]) == (0, "default/holder-1: the pod is bound to node n1")
         assert "container main: 100 cores" in text
         code, text = await explained(scene, replica, "nobody")
         assert (code, text.count("\n")) == (1, 1)
-        assert text.startswith("vcuda: nothing is known of pod default/nobody: there is none of that name")
+        assert text.startswith("vcuda: pod default/nobody not found: it does not exist")
 
 
 async def test_a_pod_about_which_nobody_asks_is_judged_by_what_is_known_now(tmp_path: Path) -> None:
@@ -328,8 +328,8 @@ async def test_a_pod_about_which_nobody_asks_is_judged_by_what_is_known_now(tmp_
         first, *lines = text.splitlines()
         assert code == 0
         assert first == (
-            "default/large: kube-scheduler has not asked about it; by what is known now none of the 2 nodes carries "
-            "it; kube-scheduler's own sums of cores and memory say so too, so it need not ask"
+            "default/large: kube-scheduler has not asked about the pod; evaluated now, the pod fits on none of the 2 "
+            "nodes; kube-scheduler's own sums of cores and memory do not fit either, so it need not ask the extender"
         )
         assert lines[:4] == [
             "  container main: 10 whole GPUs",
@@ -339,5 +339,7 @@ async def test_a_pod_about_which_nobody_asks_is_judged_by_what_is_known_now(tmp_
         ]
         code, text = await explained(scene, replica, "elsewhere", "--output", "json")
         found = json.loads(text)
-        assert found["sentence"].startswith("nobody has asked about it; its schedulerName is default-scheduler")
+        assert found["sentence"].startswith(
+            "no scheduler has asked about the pod; its schedulerName is default-scheduler"
+        )
         assert (found["now"], found["reasons"]) == (True, {"its GPUs have room for the pod": 2})

@@ -1,22 +1,28 @@
-"""filter: which of these nodes carries the pod, and what it will have there.
+"""filter: which of these nodes can serve the pod, and on which GPUs.
 
-In: a pod and names of nodes. Out: one node, chosen by policy and reserved in memory for the pod's UID; or all that fit,
-with nothing reserved, where kube-scheduler is to choose. Nothing is written anywhere, and nothing awaits. A pod that is
-filtered again gets the node and GPUs it has already, where they are still offered and still serve.
+In: a pod and node names. Out: one node, chosen by policy and reserved in memory for the pod's UID; or all nodes that
+fit, with nothing reserved, where kube-scheduler chooses. Nothing is written, and nothing awaits. A pod that is filtered
+again gets the same node and GPUs, where they are still offered and still fit.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from deviceplugin.cluster.extender.cache.compute_usage import needs_of
-from deviceplugin.cluster.extender.cache.pod_hold import Hold, Holding
-from deviceplugin.cluster.extender.cache.scheduler_cache import Books
+from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
+from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
-from deviceplugin.cluster.extender.gangs import Gangs
-from deviceplugin.cluster.extender.refusal import GAVE_WAY, GONE, Refusal, refusal_by, refusal_of
+from deviceplugin.cluster.extender.gangs import GangTracker
+from deviceplugin.cluster.extender.rejection import (
+    BOUND_ELSEWHERE,
+    GANG_YIELDED,
+    Rejection,
+    rejection_by_error,
+    rejection_of,
+)
 from deviceplugin.cluster.extender.settings import Settings
-from deviceplugin.cluster.extender.snapshot import Nodes, View
-from deviceplugin.cluster.extender.wire import Filtered, Question
+from deviceplugin.cluster.extender.snapshot import ClusterSnapshot, NodeCandidates
+from deviceplugin.cluster.extender.wire import ExtenderArgs, FilterResult
 from deviceplugin.errors import CapacityError, ParseError, RequestError
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, pod_request
@@ -27,63 +33,63 @@ from deviceplugin.placement.pod import PodChoice, place_pod
 
 
 class Filter:
-    """Remembers nothing beside the books and the last verdicts."""
+    """Keeps nothing but the cache and the last verdicts."""
 
     def __init__(
         self,
-        books: Books,
+        cache: SchedulerCache,
         verdicts: Verdicts,
         scorer: NodeScorer,
         *,
-        gangs: Gangs,
+        gangs: GangTracker,
         settings: Settings,
         clock: Callable[[], float],
     ) -> None:
-        self._books = books
+        self._cache = cache
         self._verdicts = verdicts
         self._scorer = scorer
         self._gangs = gangs
         self._settings = settings
         self._clock = clock
-        self._view = View(books, policy=settings.gpu_policy, names=settings.names)
+        self._snapshot = ClusterSnapshot(cache, policy=settings.gpu_policy, names=settings.names)
 
-    def filter(self, question: Question) -> Filtered:
-        pod = question.pod
+    def filter(self, args: ExtenderArgs) -> FilterResult:
+        pod = args.pod
         if not pod.pod.is_gpu:
-            return Filtered(question.names)
-        self._books.lapse()
-        self._gangs.lapse()
-        if (bound := self._books.bound_to(pod.uid)) is not None or self._books.is_over(pod.uid):
-            return _only(question, bound)
+            return FilterResult(args.names)
+        self._cache.expire()
+        self._gangs.expire()
+        if (bound := self._cache.bound_to(pod.uid)) is not None or self._cache.is_over(pod.uid):
+            return _bound_node_only(args, bound)
         try:
             asked = pod_request(pod.pod, self._settings.names)
         except (RequestError, ParseError) as error:
-            return self._refuse_all(question, Refusal(error.message, resolvable=False))
+            return self._reject_all(args, Rejection(error.message, resolvable=False))
         if self._settings.one_node:
-            return self._one(pod, asked, question.names)
-        return self._all(pod, asked, self._view.nodes(pod, question.names))
+            return self._choose_one(pod, asked, args.names)
+        return self._all_that_fit(pod, asked, args.names)
 
-    def _refuse_all(self, question: Question, why: Refusal) -> Filtered:
-        self._verdicts.record(question.pod, None, dict.fromkeys(question.names, why))
-        return Filtered(unresolvable=dict.fromkeys(question.names, why.text))
+    def _reject_all(self, args: ExtenderArgs, why: Rejection) -> FilterResult:
+        self._verdicts.record(args.pod, None, dict.fromkeys(args.names, why))
+        return FilterResult(unresolvable=dict.fromkeys(args.names, why.text))
 
-    def _one(self, pod: ClusterPod, asked: PodRequest, names: tuple[str, ...]) -> Filtered:
-        if not self._gangs.ask(pod):
-            return self._answer(pod, (), dict.fromkeys(names, GAVE_WAY))
-        nodes = self._view.nodes(pod, names)
-        if (kept := self._again(pod, asked, nodes)) is not None:
-            return self._answer(pod, (kept,), nodes.refused, aside=[state.name for state in nodes.states])
+    def _choose_one(self, pod: ClusterPod, asked: PodRequest, names: tuple[str, ...]) -> FilterResult:
+        if not self._gangs.may_place(pod):
+            return self._answer(pod, (), dict.fromkeys(names, GANG_YIELDED))
+        nodes = self._snapshot.nodes(pod, names)
+        if (kept := self._keep_node(pod, asked, nodes)) is not None:
+            return self._answer(pod, (kept,), nodes.rejected, fitting=[state.name for state in nodes.states])
         choice = self._choose(pod, asked, nodes)
-        if choice.node is None and self._gangs.give_way(pod):
-            nodes = self._view.nodes(pod, names)
+        if choice.node is None and self._gangs.yield_reservations(pod):
+            nodes = self._snapshot.nodes(pod, names)
             choice = self._choose(pod, asked, nodes)
-        refused = nodes.refused | {name: refusal_of(verdict) for name, verdict in choice.refused.items()}
+        rejected = nodes.rejected | {name: rejection_of(verdict) for name, verdict in choice.refused.items()}
         if choice.node is None or choice.placed is None:
-            return self._answer(pod, (), refused)
+            return self._answer(pod, (), rejected)
         self._reserve(pod, asked, choice.node, choice.placed)
-        return self._answer(pod, (choice.node,), refused, aside=choice.ranked)
+        return self._answer(pod, (choice.node,), rejected, fitting=choice.ranked)
 
-    def _choose(self, pod: ClusterPod, asked: PodRequest, nodes: Nodes) -> NodeChoice:
+    def _choose(self, pod: ClusterPod, asked: PodRequest, nodes: NodeCandidates) -> NodeChoice:
         policies = self._settings
         return self._scorer.choose(
             asked,
@@ -93,37 +99,45 @@ class Filter:
             needs=needs_of(pod.needs),
         )
 
-    def _all(self, pod: ClusterPod, asked: PodRequest, nodes: Nodes) -> Filtered:
-        fitting, refused = fitting_nodes(self._scorer, self._settings, asked, nodes)
-        return self._answer(pod, fitting, refused)
+    def _all_that_fit(self, pod: ClusterPod, asked: PodRequest, names: tuple[str, ...]) -> FilterResult:
+        nodes, settings = self._snapshot.nodes(pod, names), self._settings
+        choice = self._scorer.choose(
+            asked, nodes.states, node_policy=settings.node_policy, gpu_policy=settings.gpu_policy
+        )
+        rejected = nodes.rejected | {name: rejection_of(verdict) for name, verdict in choice.refused.items()}
+        if len(asked.containers) > 1:  # the prefilter is certain for one container only
+            for state in nodes.states:
+                if state.name not in rejected and (why := _try_to_place(asked, state, settings)) is not None:
+                    rejected[state.name] = why
+        return self._answer(pod, tuple(state.name for state in nodes.states if state.name not in rejected), rejected)
 
-    def _again(self, pod: ClusterPod, asked: PodRequest, nodes: Nodes) -> str | None:
-        """The node that the pod has already, where it is offered and still serves."""
-        for held in tuple(self._books.holdings(pod.uid)):
+    def _keep_node(self, pod: ClusterPod, asked: PodRequest, nodes: NodeCandidates) -> str | None:
+        """The node that the pod has already, where it is offered and still fits."""
+        for held in tuple(self._cache.holds(pod.uid)):
             state = next((state for state in nodes.states if state.name == held.node), None)
             if state is None:
                 continue
-            if held.hold is not Hold.RESERVED:
-                # A Binding with these GPUs is under way: no other choice on this node could be kept apart from it.
-                if held.lapses:
-                    until, version = max(held.expires, self._until(pod)), pod.pod.resource_version
-                    self._books.hold(replace(held, expires=until, version=version, condition=pod.condition))
+            if held.state is not HoldState.RESERVED:
+                # A Binding with these GPUs may still arrive: other GPUs on this node could not be told apart from them.
+                if held.has_deadline:
+                    until, version = max(held.expires, self._deadline(pod)), pod.pod.resource_version
+                    self._cache.put_hold(replace(held, expires=until, version=version, condition=pod.condition))
                 return held.node
-            placed = _placed(asked, state, self._settings, held)
+            placed = _place_again(asked, state, self._settings, held)
             if placed is not None:
                 self._reserve(pod, asked, held.node, placed)
                 return held.node
         return None
 
     def _reserve(self, pod: ClusterPod, asked: PodRequest, node: str, placed: PodChoice) -> None:
-        self._books.hold(
-            Holding(
+        self._cache.put_hold(
+            PodHold(
                 pod=pod.pod.api_ref,
                 node=node,
-                hold=Hold.RESERVED,
+                state=HoldState.RESERVED,
                 allocations=placed.allocations,
                 priority=pod.priority,
-                expires=self._until(pod),
+                expires=self._deadline(pod),
                 version=pod.pod.resource_version,
                 condition=pod.condition,
                 request=asked,
@@ -131,51 +145,47 @@ class Filter:
             )
         )
 
-    def _until(self, pod: ClusterPod) -> float:
-        return self._clock() + self._settings.patience.of(pod)
+    def _deadline(self, pod: ClusterPod) -> float:
+        return self._clock() + self._settings.timeouts.of(pod)
 
     def _answer(
-        self, pod: ClusterPod, names: tuple[str, ...], refused: Mapping[str, Refusal], *, aside: Iterable[str] = ()
-    ) -> Filtered:
-        """`aside`: nodes that would do as well, the chosen one maybe among them."""
-        self._gangs.answered(pod, fits=bool(names))
+        self,
+        pod: ClusterPod,
+        names: tuple[str, ...],
+        rejected: Mapping[str, Rejection],
+        *,
+        fitting: Iterable[str] = (),
+    ) -> FilterResult:
+        """`fitting`: nodes on which the pod fits too, perhaps with the chosen one."""
+        self._gangs.record(pod, fits=bool(names))
         chosen = names[0] if len(names) == 1 else None
-        self._verdicts.record(pod, chosen, refused, aside=aside, fits=bool(names))
-        return filtered(names, refused)
+        self._verdicts.record(pod, chosen, rejected, fitting=fitting, fits=bool(names))
+        return _result(names, rejected)
 
 
-def fitting_nodes(
-    scorer: NodeScorer, settings: Settings, asked: PodRequest, nodes: Nodes
-) -> tuple[tuple[str, ...], dict[str, Refusal]]:
-    """All nodes that carry the pod; what the gate cannot know of several containers is tried out."""
-    choice = scorer.choose(asked, nodes.states, node_policy=settings.node_policy, gpu_policy=settings.gpu_policy)
-    refused = nodes.refused | {name: refusal_of(verdict) for name, verdict in choice.refused.items()}
-    fitting = [state for state in nodes.states if state.name not in refused]
-    if len(asked.containers) > 1:
-        for state in tuple(fitting):
-            try:
-                place_pod(asked, state, policy=settings.gpu_policy)
-            except CapacityError as error:
-                fitting.remove(state)
-                refused[state.name] = refusal_by(error)
-    return tuple(state.name for state in fitting), refused
-
-
-def filtered(names: tuple[str, ...], refused: Mapping[str, Refusal]) -> Filtered:
+def _result(names: tuple[str, ...], rejected: Mapping[str, Rejection]) -> FilterResult:
     failed: dict[str, str] = {}
     unresolvable: dict[str, str] = {}
-    for name, why in refused.items():
+    for name, why in rejected.items():
         (failed if why.resolvable else unresolvable)[name] = why.text
-    return Filtered(names, failed, unresolvable)
+    return FilterResult(names, failed, unresolvable)
 
 
-def _only(question: Question, bound: str | None) -> Filtered:
-    """A pod that is bound or gone; kube-scheduler has not heard of it yet."""
-    names = tuple(name for name in question.names if name == bound)
-    return filtered(names, {name: GONE for name in question.names if name != bound})
+def _bound_node_only(args: ExtenderArgs, bound: str | None) -> FilterResult:
+    """For a pod that is bound or gone, before kube-scheduler has heard of it."""
+    names = tuple(name for name in args.names if name == bound)
+    return _result(names, {name: BOUND_ELSEWHERE for name in args.names if name != bound})
 
 
-def _placed(asked: PodRequest, state: NodeState, settings: Settings, held: Holding) -> PodChoice | None:
+def _try_to_place(asked: PodRequest, state: NodeState, settings: Settings) -> Rejection | None:
+    try:
+        place_pod(asked, state, policy=settings.gpu_policy)
+    except CapacityError as error:
+        return rejection_by_error(error)
+    return None
+
+
+def _place_again(asked: PodRequest, state: NodeState, settings: Settings, held: PodHold) -> PodChoice | None:
     uuids = {uuid for each in held.allocations for uuid in each.uuids}
     try:
         return place_pod(asked, state, policy=settings.gpu_policy, prefer=uuids)

@@ -1,34 +1,37 @@
-"""Gangs that kube-scheduler gave up without a word.
+"""Releases the reservations of gangs that kube-scheduler has abandoned without a message.
 
-In: every question about a member, and whether it found a node. Out: the gang's reservations given back. kube-scheduler
-writes PodScheduled=False only where the condition changes, so a gang's second failure cannot be seen; and what a gang
-that is too large has reserved may be every GPU there is. Invariants:
+In: every filter request for a member, and whether it found a node. Out: the gang's reservations released.
+kube-scheduler writes PodScheduled=False only where the condition changes, so a gang's second failure is invisible; and
+a gang that is too large may have reserved every GPU. Invariants:
 
-- a group that one cycle decides about is bound right after it: its reservations end a moment after the last question
-  about any member, unless kube-scheduler has nominated the node, as it does before it prepares volumes. Asked about
-  again, so not bound, it gives way to whoever fits nowhere else: 1.36 tries it anew many times a second;
-- a gang that waits at Permit gives way once a member was refused. From then on it gets nothing until it is tried anew,
-  which shows when a member is asked about that had found a node: else the late member would start it without the rest;
-- a gang is not woken by its own reservations coming to an end: it would be tried and given up for ever.
+- a group that kube-scheduler places in one cycle is bound right after it. Its reservations expire a moment after the
+last
+  request for any member, unless kube-scheduler has nominated the node, as it does before it prepares volumes. A second
+  request for a member shows that the group was not bound: from then on it yields its reservations to a pod that fits
+  nowhere else, because 1.36 retries such a group many times a second;
+- a gang that waits at Permit yields once a member was refused. It then gets nothing until kube-scheduler retries it,
+  which shows when a member that had a node is requested again: otherwise a late member would start the gang without the
+  members that yielded;
+- a gang's own expired reservations must not re-queue that gang, or kube-scheduler would retry it forever.
 """
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from deviceplugin.cluster.extender.cache.pod_hold import Hold, Holding
-from deviceplugin.cluster.extender.cache.reservations import Patience
-from deviceplugin.cluster.extender.cache.scheduler_cache import Books
+from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
+from deviceplugin.cluster.extender.cache.reservations import ReservationTimeouts
+from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import ClusterPod, Gang
 
 
 @dataclass(slots=True)
-class _Try:
-    """`began`: how many verdicts there were before it; `ends`: when it is over, if nobody is asked about before.
+class _GangAttempt:
+    """`began`: how many verdicts there were before it; `ends`: when it expires, if no member is requested before.
 
-    `placed` and `refused` are members as this round of questions went so far; `members` are those of all rounds.
+    `placed` and `refused` are the members of this round of requests; `members` those of all rounds.
     """
 
     began: int
@@ -36,78 +39,80 @@ class _Try:
     placed: set[PodUid] = field(default_factory=set)
     refused: set[PodUid] = field(default_factory=set)
     ends: float = 0.0
-    is_again: bool = False
-    gave_way: bool = False
+    is_retry: bool = False
+    yielded: bool = False
 
-    def begin_again(self) -> None:
+    def restart(self) -> None:
         self.placed.clear()
         self.refused.clear()
-        self.is_again, self.gave_way = True, False
+        self.is_retry, self.yielded = True, False
 
 
-class Gangs:
-    """One try per gang, forgotten when it is over."""
+class GangTracker:
+    """One attempt for each gang, dropped when it expires."""
 
-    def __init__(self, books: Books, verdicts: Verdicts, *, patience: Patience, clock: Callable[[], float]) -> None:
-        self._books = books
+    def __init__(
+        self, cache: SchedulerCache, verdicts: Verdicts, *, timeouts: ReservationTimeouts, clock: Callable[[], float]
+    ) -> None:
+        self._cache = cache
         self._verdicts = verdicts
-        self._patience = patience
+        self._timeouts = timeouts
         self._clock = clock
-        self._tries: dict[Gang, _Try] = {}
+        self._attempts: dict[Gang, _GangAttempt] = {}
         self._next = math.inf
 
-    def ask(self, pod: ClusterPod) -> bool:
-        """Before a member is placed: whether it may be."""
-        found = self._tries.get(pod.gang) if pod.gang else None
+    def may_place(self, pod: ClusterPod) -> bool:
+        """Called before a member is placed."""
+        found = self._attempts.get(pod.gang) if pod.gang else None
         if found is not None and pod.uid in found.placed:
-            found.begin_again()
-        return found is None or not found.gave_way
+            found.restart()
+        return found is None or not found.yielded
 
-    def answered(self, pod: ClusterPod, *, fits: bool) -> None:
-        """Before the verdict is recorded."""
+    def record(self, pod: ClusterPod, *, fits: bool) -> None:
+        """Called before the verdict is recorded."""
         if pod.gang is None:
             return
-        found = self._tries.setdefault(pod.gang, _Try(self._verdicts.count))
+        found = self._attempts.setdefault(pod.gang, _GangAttempt(self._verdicts.count))
         found.members.add(pod.uid)
         (found.placed if fits else found.refused).add(pod.uid)
         if fits:
             found.refused.discard(pod.uid)
-        found.ends = self._clock() + (self._patience.gang if pod.gang.waits else self._patience.cycle)
+        found.ends = self._clock() + (self._timeouts.gang if pod.gang.waits else self._timeouts.cycle)
         self._next = min(self._next, found.ends)
 
-    def give_way(self, pod: ClusterPod) -> bool:
-        """Whether there is more room for this pod now than there was."""
+    def yield_reservations(self, pod: ClusterPod) -> bool:
+        """Releases reservations of abandoned gangs; true if there is more room for this pod than before."""
         given = False
-        for gang, found in self._tries.items():
-            if gang != pod.gang and self._is_given_up(gang, found) and self._release(found.members, tell=False):
-                found.gave_way = gang.waits
+        for gang, found in self._attempts.items():
+            if gang != pod.gang and self._was_abandoned(gang, found) and self._release(found.members, notify=False):
+                found.yielded = gang.waits
                 given = True
         return given
 
-    def lapse(self) -> None:
+    def expire(self) -> None:
         now = self._clock()
         if now < self._next:
             return
-        for gang, found in tuple(self._tries.items()):
+        for gang, found in tuple(self._attempts.items()):
             if found.ends <= now:
-                del self._tries[gang]
-                tell = self._verdicts.refused_since(found.began, beside=found.members)
-                self._release(found.members, tell=tell)
-        self._next = min((each.ends for each in self._tries.values()), default=math.inf)
+                del self._attempts[gang]
+                notify = self._verdicts.refused_since(found.began, but=found.members)
+                self._release(found.members, notify=notify)
+        self._next = min((each.ends for each in self._attempts.values()), default=math.inf)
 
-    def _is_given_up(self, gang: Gang, found: _Try) -> bool:
+    def _was_abandoned(self, gang: Gang, found: _GangAttempt) -> bool:
         if not gang.waits:
-            return found.is_again
-        return any(not self._books.is_over(uid) for uid in found.refused)
+            return found.is_retry
+        return any(not self._cache.is_over(uid) for uid in found.refused)
 
-    def _release(self, members: Iterable[PodUid], *, tell: bool) -> bool:
-        """Whether they had anything."""
-        held = [each for uid in members for each in self._books.holdings(uid)]
-        over = [each for each in held if each.hold is Hold.RESERVED and not self._is_nominated(each)]
-        for each in over:
-            self._books.release(each.pod.uid, each.node, tell=tell)
-        return bool(over)
+    def _release(self, members: Iterable[PodUid], *, notify: bool) -> bool:
+        """True if they had any."""
+        held = [each for uid in members for each in self._cache.holds(uid)]
+        released = [each for each in held if each.state is HoldState.RESERVED and not self._is_nominated(each)]
+        for each in released:
+            self._cache.release(each.pod.uid, each.node, notify=notify)
+        return bool(released)
 
-    def _is_nominated(self, held: Holding) -> bool:
-        pod = self._books.waiting.get(held.pod.uid)
+    def _is_nominated(self, held: PodHold) -> bool:
+        pod = self._cache.waiting.get(held.pod.uid)
         return pod is not None and pod.nominated_node == held.node

@@ -1,15 +1,16 @@
-"""The nodes as one pod sees them: without what it holds itself, and with what is kept for pods that go before it.
+"""The nodes as one pod sees them: without what it holds itself, and with what is reserved for nominated pods.
 
-In: the books and the pod. Out: states of the nodes that can be used, reasons for the others. A nominated pod is one
-for which kube-scheduler evicts others: what it will need is used already, for every pod of no higher priority. Where it
-does not fit yet, its victims are still there, and nobody below it gets what they leave.
+In: the cache and the pod. Out: states of the nodes that can be used, rejections of the others. kube-scheduler evicts
+other pods for a nominated pod. What it will need counts as used for every pod that has no higher priority. Where it
+does not fit yet, its victims still run, and no pod of lower priority gets what they leave. The cache is read while
+nothing awaits, so one request sees one moment.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from deviceplugin.cluster.extender.cache.scheduler_cache import Books
-from deviceplugin.cluster.extender.refusal import NOMINATED, UNKNOWN_NODE, Refusal
+from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
+from deviceplugin.cluster.extender.rejection import NOMINATED, UNKNOWN_NODE, Rejection
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.pod import ClusterPod
@@ -21,61 +22,61 @@ from deviceplugin.placement.pod import place_pod
 
 
 @dataclass(slots=True)
-class Nodes:
-    """Every name that was asked about, once."""
+class NodeCandidates:
+    """Every requested node, in one of the two."""
 
     states: list[NodeState] = field(default_factory=list)
-    refused: dict[str, Refusal] = field(default_factory=dict)
+    rejected: dict[str, Rejection] = field(default_factory=dict)
 
 
-class View:
-    """Reads only; nothing of it outlives the question."""
+class ClusterSnapshot:
+    """Reads only."""
 
-    def __init__(self, books: Books, *, policy: GpuPolicy, names: ResourceNames) -> None:
-        self._books = books
+    def __init__(self, cache: SchedulerCache, *, policy: GpuPolicy, names: ResourceNames) -> None:
+        self._cache = cache
         self._policy = policy
         self._names = names
 
-    def nodes(self, pod: ClusterPod, names: Iterable[str]) -> Nodes:
-        """Written for speed: there are hundreds of names, and nearly all nodes are as they stand in the books."""
-        found = Nodes()
-        own = {held.node for held in self._books.holdings(pod.uid)}
-        books, states, nominated = self._books.nodes, found.states, self._books.nominated_nodes
+    def nodes(self, pod: ClusterPod, names: Iterable[str]) -> NodeCandidates:
+        """Written for speed: there are hundreds of names, and nearly every node is as the cache has it."""
+        found = NodeCandidates()
+        own = {held.node for held in self._cache.holds(pod.uid)}
+        infos, states, nominated = self._cache.nodes, found.states, self._cache.nominated_nodes
         for name in names:
-            book = books.get(name)
-            if book is None:
-                found.refused[name] = UNKNOWN_NODE
-            elif book.problem is not None:
-                found.refused[name] = book.problem
+            node_info = infos.get(name)
+            if node_info is None:
+                found.rejected[name] = UNKNOWN_NODE
+            elif node_info.problem is not None:
+                found.rejected[name] = node_info.problem
             elif name in own or name in nominated:
                 judged = self.node(pod, name)
-                if isinstance(judged, Refusal):
-                    found.refused[name] = judged
+                if isinstance(judged, Rejection):
+                    found.rejected[name] = judged
                 else:
                     states.append(judged)
             else:
-                states.append(book.known or book.state)
+                states.append(node_info.known or node_info.state)
         return found
 
-    def node(self, pod: ClusterPod, name: str, *, without: Iterable[PodUid] = ()) -> NodeState | Refusal:
-        """One node; `without` are further pods to imagine away."""
-        if (problem := self._books.problem(name)) is not None:
+    def node(self, pod: ClusterPod, name: str, *, without: Iterable[PodUid] = ()) -> NodeState | Rejection:
+        """One node, as if the pods of `without` were not there."""
+        if (problem := self._cache.problem(name)) is not None:
             return problem
-        book = self._books.nodes[name]
+        node_info = self._cache.nodes[name]
         absent = {pod.uid, *without}
         kept: list[Allocation] = []
         needs = NOTHING
-        for other in self._books.nominated(name):
-            if other.uid in absent or other.priority < pod.priority or any(self._books.holdings(other.uid)):
+        for other in self._cache.nominated(name):
+            if other.uid in absent or other.priority < pod.priority or any(self._cache.holds(other.uid)):
                 continue
-            taken = self._taken_by(other, book.state_without(absent, beside=kept))
+            taken = self._allocations_of(other, node_info.state_without(absent, beside=kept))
             if taken is None:
                 return NOMINATED
             kept += taken
             needs += other.needs or NOTHING
-        return book.state_without(absent, beside=kept, needs=needs)
+        return node_info.state_without(absent, beside=kept, needs=needs)
 
-    def _taken_by(self, pod: ClusterPod, state: NodeState) -> tuple[Allocation, ...] | None:
+    def _allocations_of(self, pod: ClusterPod, state: NodeState) -> tuple[Allocation, ...] | None:
         try:
             return place_pod(pod_request(pod.pod, self._names), state, policy=self._policy).allocations
         except VcudaError:

@@ -1,8 +1,8 @@
-"""Tells kube-scheduler that there is room again.
+"""Makes kube-scheduler retry pods when GPUs become free.
 
-In: nodes where something was freed. Out: an annotation of such a node changed, at most once in a while, and only while
-a pod waits for room. kube-scheduler sees the end of a pod before we do and may ask while we still count it; nothing
-would make it ask again. Any change of a node does. One is enough for all pods that wait.
+In: nodes where something was freed. Out: a changed annotation on such a node, at most once a second, and only while a
+pod waits for room. kube-scheduler sees the end of a pod earlier than this process and may ask while the pod still
+counts here; nothing would make it ask again. Any change of a node does, and one is enough for all pods that wait.
 """
 
 import asyncio
@@ -18,60 +18,60 @@ log = structlog.get_logger("vcuda.cluster")
 
 
 class NodeApi(Protocol):
-    """What waking needs of the API server."""
+    """What `WakeUp` needs of the API server."""
 
     async def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> None: ...
 
 
 class WakeUp:
-    """`freed` may be called as often as anything is freed; `run` does the writing until it is cancelled."""
+    """`freed` is cheap and may be called often; `run` writes until it is cancelled."""
 
     def __init__(
         self,
         api: NodeApi,
         names: AnnotationNames,
         *,
-        anybody_waits: Callable[[], bool],
+        has_unplaced_pods: Callable[[], bool],
         wall: Callable[[], float],
         every: float = 1.0,
-        settle: float = 0.02,
+        delay: float = 0.02,
     ) -> None:
         self._api = api
         self._annotation = names.freed
-        self._anybody_waits = anybody_waits
+        self._has_unplaced_pods = has_unplaced_pods
         self._wall = wall
         self._every = every
-        self._settle = settle
+        self._delay = delay
         self._nodes: dict[str, None] = {}
-        self._some = asyncio.Event()
+        self._has_freed = asyncio.Event()
         self.writes = 0
         self.failures = 0
 
     @property
     def pending(self) -> bool:
-        """Something was freed that is still to be told."""
+        """Something was freed and kube-scheduler does not know yet."""
         return bool(self._nodes)
 
     def freed(self, node: str) -> None:
-        if self._anybody_waits():
+        if self._has_unplaced_pods():
             self._nodes[node] = None
-            self._some.set()
+            self._has_freed.set()
 
     async def run(self) -> None:
-        """Never raises for a server that fails: what was freed is told with the next attempt."""
+        """Never raises when the API server fails: the next attempt repeats the message."""
         while True:
-            await self._some.wait()
-            await asyncio.sleep(self._settle)
-            if self._anybody_waits():
-                await self._tell()
+            await self._has_freed.wait()
+            await asyncio.sleep(self._delay)
+            if self._has_unplaced_pods():
+                await self._annotate_one()
                 await asyncio.sleep(self._every)
             else:
                 self._nodes.clear()
             if not self._nodes:
-                self._some.clear()
+                self._has_freed.clear()
 
-    async def _tell(self) -> None:
-        """One of the nodes that are there still."""
+    async def _annotate_one(self) -> None:
+        """Writes to one node that still exists."""
         waiting, self._nodes = self._nodes, {}
         for node in reversed(waiting):
             try:
@@ -81,7 +81,7 @@ class WakeUp:
             except VcudaError as error:
                 self.failures += 1
                 self._nodes = {**waiting, **self._nodes}
-                log.warning("kube-scheduler was not told of free GPUs", node=node, cause=error.message)
+                log.warning("wake_up_failed", node=node, error=error.message)
                 return
             self.writes += 1
             return

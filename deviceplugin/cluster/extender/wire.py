@@ -1,8 +1,8 @@
 """The extender protocol of kube-scheduler (k8s.io/kube-scheduler/extender/v1) as values.
 
-In: bodies of requests. Out: values, or a ParseError of one sentence; bodies of answers. Its Go types carry no JSON
-names, so keys are in Title case; requests made by hand in lower case are read too, as Go itself would, only not as
-quickly. Nodes come by name (`nodeCacheCapable: true`).
+In: bodies of requests. Out: values named as in Go, or a ParseError of one sentence; bodies of answers. The Go types
+have no JSON names, so keys are in Pascal case; requests written by hand in lower case are read too, as Go does, only
+slower. Nodes come by name (`nodeCacheCapable: true`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ Decoded = TypeVar("Decoded")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ExtenderArgs:
     """A request of filter or prioritize: a pod and the names of candidate nodes."""
 
     pod: ClusterPod
@@ -30,8 +30,8 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class BindOrder:
-    """Bind this pod to this node."""
+class BindingArgs:
+    """A pod and the node to bind it to."""
 
     pod: PodRef
     node: str
@@ -39,23 +39,23 @@ class BindOrder:
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """Who would be evicted on one node."""
+    """The pods that would be evicted on one node; `violations` of PodDisruptionBudgets."""
 
     pods: tuple[PodUid, ...]
     violations: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class PreemptQuestion:
-    """Which of these evictions make room for the pod?"""
+class PreemptionArgs:
+    """A pod and the victims that kube-scheduler proposes, by node."""
 
     pod: ClusterPod
     victims: Mapping[str, Victims]
 
 
 @dataclass(frozen=True, slots=True)
-class Filtered:
-    """The answer to filter. `error` is for what is nobody's fault but ours."""
+class FilterResult:
+    """The answer to filter: nodes that fit, and reasons by node. `error` fails the whole request."""
 
     names: tuple[str, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -63,33 +63,33 @@ class Filtered:
     error: str = ""
 
 
-class _QuestionAsWritten(msgspec.Struct, rename="pascal"):
+class _FilterBody(msgspec.Struct, rename="pascal"):
     pod: ClusterPodObject
     node_names: tuple[str, ...]
 
 
-class _BindAsWritten(msgspec.Struct, rename="pascal"):
+class _BindBody(msgspec.Struct, rename="pascal"):
     pod_name: str
     pod_namespace: str
     node: str
     pod_uid: str = msgspec.field(name="PodUID")
 
 
-def read_question(body: bytes, names: ResourceNames = ResourceNames()) -> Question:
+def read_args(body: bytes, names: ResourceNames = ResourceNames()) -> ExtenderArgs:
     """Raise a ParseError for whole nodes without names: kube-scheduler sends them where `nodeCacheCapable` is false."""
-    if (written := _as_written(_QuestionAsWritten, body)) is not None:
-        return Question(cluster_pod(written.pod, names), written.node_names)
+    if (written := _decode_fast(_FilterBody, body)) is not None:
+        return ExtenderArgs(cluster_pod(written.pod, names), written.node_names)
     keys = _keys(body, "the filter request")
     pod = cluster_pod(_decode(ClusterPodObject, _needed(keys, "Pod"), "Pod"), names)
     if "nodenames" in keys:
-        return Question(pod, tuple(_decode(list[str], keys["nodenames"], "NodeNames")))
+        return ExtenderArgs(pod, tuple(_decode(list[str], keys["nodenames"], "NodeNames")))
     if "nodes" in keys:
         raise ParseError("the request has Nodes and no NodeNames; set nodeCacheCapable: true for this extender")
-    return Question(pod, ())
+    return ExtenderArgs(pod, ())
 
 
-def read_bind(body: bytes) -> BindOrder:
-    if (written := _as_written(_BindAsWritten, body)) is not None:
+def read_bind(body: bytes) -> BindingArgs:
+    if (written := _decode_fast(_BindBody, body)) is not None:
         name, namespace, uid, node = written.pod_name, written.pod_namespace, written.pod_uid, written.node
     else:
         keys = _keys(body, "the bind request")
@@ -98,22 +98,22 @@ def read_bind(body: bytes) -> BindOrder:
         )
     if not (name and namespace and uid and node):
         raise ParseError("the bind request lacks one of PodName, PodNamespace, PodUID and Node")
-    return BindOrder(PodRef(PodUid(uid), namespace, name), node)
+    return BindingArgs(PodRef(PodUid(uid), namespace, name), node)
 
 
-def read_preempt(body: bytes, names: ResourceNames = ResourceNames()) -> PreemptQuestion:
-    """Victims come as UIDs, or as whole pods where the extender keeps no nodes."""
+def read_preempt(body: bytes, names: ResourceNames = ResourceNames()) -> PreemptionArgs:
+    """Victims come as UIDs, or as whole pods from a kube-scheduler without `nodeCacheCapable`."""
     keys = _keys(body, "the preempt request")
     pod = cluster_pod(_decode(ClusterPodObject, _needed(keys, "Pod"), "Pod"), names)
     for key in ("NodeNameToMetaVictims", "NodeNameToVictims"):
         if key.lower() in keys:
             found = _decode(dict[str, msgspec.Raw], keys[key.lower()], key)
-            return PreemptQuestion(pod, {node: _victims(bytes(raw)) for node, raw in found.items()})
-    return PreemptQuestion(pod, {})
+            return PreemptionArgs(pod, {node: _victims(bytes(raw)) for node, raw in found.items()})
+    return PreemptionArgs(pod, {})
 
 
-def write_filtered(answer: Filtered) -> bytes:
-    """kube-scheduler reads reasons only where no node is left: beside a node they would be most of the answer."""
+def write_filter_result(answer: FilterResult) -> bytes:
+    """Reasons are sent only where no node fits: kube-scheduler does not read them otherwise, and they are long."""
     failed, unresolvable = ({}, {}) if answer.names else (answer.failed, answer.unresolvable)
     return msgspec.json.encode({
         "Nodes": None,
@@ -128,7 +128,7 @@ def write_scores(scores: Sequence[tuple[str, int]]) -> bytes:
     return msgspec.json.encode([{"Host": name, "Score": score} for name, score in scores])
 
 
-def write_bound(error: str) -> bytes:
+def write_binding_result(error: str) -> bytes:
     return msgspec.json.encode({"Error": error})
 
 
@@ -144,8 +144,8 @@ def write_victims(victims: Mapping[str, Victims]) -> bytes:
 _NULL = b"null"
 
 
-def _as_written(type_: type[Decoded], body: bytes) -> Decoded | None:
-    """Read at once, where it is as kube-scheduler writes it; else None, and key by key it is found what it is."""
+def _decode_fast(type_: type[Decoded], body: bytes) -> Decoded | None:
+    """The body as kube-scheduler writes it; None for any other form, which is then read key by key."""
     try:
         return msgspec.json.decode(body, type=type_)
     except (msgspec.MsgspecError, ValueError, RecursionError):

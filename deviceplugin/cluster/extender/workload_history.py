@@ -1,8 +1,8 @@
-"""What the fragmentation policy plans for: the pods that this cluster has seen, once they are enough.
+"""The workload that the fragmentation policy plans for: the pods that this cluster has had, once they are enough.
 
-In: pods as they are first heard of, whether they wait or run already. Out: a workload for the scorer, at the start and
-then every so often, prepared in small steps that no question waits for. What was seen is not kept over a restart: the
-pods that run then are seen again.
+In: every pod when it is first seen, waiting or running. Out: a workload for the scorer, at the start and then every
+10 minutes, prepared in small steps that no request waits for. The history is not stored: after a restart the pods that
+run then are seen again.
 """
 
 from collections.abc import Callable
@@ -20,37 +20,37 @@ _NODES_A_STEP = 100
 """A few milliseconds."""
 
 
-class Expectation:
-    """`renew` is to be called every second or so."""
+class WorkloadHistory:
+    """The caller runs `refresh` about once a second."""
 
     def __init__(self, scorer: NodeScorer, *, clock: Callable[[], float], observed: ObservedWorkload) -> None:
         self._scorer = scorer
         self._clock = clock
         self._observed = observed
-        self._expected: Workload | None = None
+        self._current: Workload | None = None
         self._next = clock() + EVERY_S
 
-    def see(self, pod: ClusterPod, names: ResourceNames) -> None:
-        """To be called once for each pod; one that asks for nonsense says nothing about what comes."""
+    def record(self, pod: ClusterPod, names: ResourceNames) -> None:
+        """Called once for each pod; a pod with a wrong request does not count."""
         try:
             self._observed.see(pod_request(pod.pod, names), needs_of(pod.needs))
         except VcudaError:
             return
 
-    def settle(self) -> None:
-        """Before anybody asks: all at once."""
-        self._expect()
+    def warm_up(self) -> None:
+        """Prepares everything at once, before the first request."""
+        self._adopt()
         while self._scorer.prepare(_NODES_A_STEP):
             pass
 
-    def renew(self) -> None:
+    def refresh(self) -> None:
         if self._clock() >= self._next:
             self._next = self._clock() + EVERY_S
-            self._expect()
+            self._adopt()
         self._scorer.prepare(_NODES_A_STEP)
 
-    def _expect(self) -> None:
+    def _adopt(self) -> None:
         found = self._observed.workload()
-        if found is not None and found != self._expected:
-            self._expected = found
+        if found is not None and found != self._current:
+            self._current = found
             self._scorer.expect_soon(found)

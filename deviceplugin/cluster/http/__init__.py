@@ -1,1 +1,1 @@
-"""The service on its port: routes over TLS, limits on what comes in, metrics, and an end in order."""
+"""HTTP for the scheduler: routes over TLS, limits on requests, metrics, and an orderly shutdown."""

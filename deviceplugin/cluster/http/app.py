@@ -1,9 +1,9 @@
-"""The routes: every verb as a POST, and the pages that operators and probes read.
+"""The routes: every verb as a POST, and the pages for operators and probes.
 
-In: a `Service`. Out: the handler of an aiohttp `web.Server`, without a socket. Every bad input is one sentence with the
-right status, every bug one general sentence and a line in the log. Nothing that a client does is an error of ours: one
-that goes away while it is answered is counted and forgotten, and what was begun for it is brought to its end. There are
-a dozen fixed paths, so a table finds them: aiohttp's application and router would be a fifth of what a request costs.
+In: a `Service`. Out: the handler of an aiohttp `web.Server`, without a socket. Every bad input gets one sentence with
+the right status, every bug one general sentence and a log line. A client that disconnects while it is answered is
+counted, and what was begun for it runs to its end. There are a dozen fixed paths, so a dict finds them: aiohttp's
+application and router would take a fifth of a request's time.
 """
 
 import ipaddress
@@ -16,9 +16,9 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from deviceplugin.cluster.http.body import Bodies, Refused
+from deviceplugin.cluster.http.body import Bodies, HttpError
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
-from deviceplugin.cluster.http.verbs import Answer, NotNowError, Service, Verb
+from deviceplugin.cluster.http.verbs import Service, UnavailableError, Verb, VerbResponse
 from deviceplugin.errors import ParseError, VcudaError
 
 log = structlog.get_logger("vcuda.http")
@@ -33,10 +33,10 @@ class _Route:
     answer: _Handler
 
 
-def is_near(peer: str | None) -> bool:
-    """Whether an address, as a connection has it, is a loopback one; IPv4 may stand in IPv6."""
+def is_loopback(peer: str | None) -> bool:
+    """Whether a peer address is a loopback address; an IPv4 address may be mapped into IPv6."""
     if peer == "127.0.0.1":
-        return True  # nearly always; to parse it takes longer than all else that is asked of a caller
+        return True  # the usual case; parsing takes longer than all other checks of a caller
     try:
         address = ipaddress.ip_address((peer or "").partition("%")[0])
     except ValueError:
@@ -45,8 +45,8 @@ def is_near(peer: str | None) -> bool:
     return bool((mapped or address).is_loopback)
 
 
-class Front:
-    """`answer` is the server's handler; `stopping` is set when a signal came, `seen` told of each request."""
+class Router:
+    """`answer` is the server's handler; set `stopping` on shutdown; `seen` is called for each request."""
 
     def __init__(
         self,
@@ -73,14 +73,14 @@ class Front:
         route = self._routes.get(request.path)
         try:
             if route is None:
-                response = _sentence(404, f"there is no such path; there are {', '.join(sorted(self._routes))}")
+                response = _text_response(404, f"no such path; the paths are {', '.join(sorted(self._routes))}")
             elif request.method not in route.methods:
-                response = _other_method(request, route)
+                response = _method_not_allowed(request, route)
             else:
                 response = await route.answer(request)
         except Exception:
-            log.exception("a request could not be answered; please report this line", path=request.path)
-            response = _sentence(500, "vcuda failed in a way it should not; its log says more")
+            log.exception("request_failed", path=request.path)
+            response = _text_response(500, "vcuda internal error; see the scheduler's log")
         if self.stopping:
             response.force_close()
         return response
@@ -96,34 +96,34 @@ class Front:
                 answer = await self._answer(verb, body)
                 outcome, rejections = answer.outcome, answer.rejections
                 return web.Response(body=answer.body, headers=_JSON)
-            except Refused as refused:
+            except HttpError as refused:
                 outcome = refused.outcome
-                response = _sentence(refused.status, refused.sentence)
-                response.force_close()  # what is left of the body will not be read
+                response = _text_response(refused.status, refused.sentence)
+                response.force_close()  # the rest of the body will not be read
                 return response
             except VcudaError as error:
                 status, outcome = _status(error)
-                response = _sentence(status, error.message)
-                if isinstance(error, NotNowError):
-                    response.force_close()  # behind one address there are several of us: the next call finds another
+                response = _text_response(status, error.message)
+                if isinstance(error, UnavailableError):
+                    response.force_close()  # several replicas have one address: the next connection finds another
                 return response
             except BaseException:
                 outcome = "failed"
                 raise
             finally:
-                self._metrics.asked(verb.name, outcome, time.perf_counter() - began, rejections)
+                self._metrics.observe(verb.name, outcome, time.perf_counter() - began, rejections)
 
         return handle
 
-    async def _answer(self, verb: Verb, body: bytes) -> Answer:
-        if not verb.early and (missing := self._service.not_ready()):
-            raise NotNowError(f"not ready yet: {'; '.join(missing)}")
+    async def _answer(self, verb: Verb, body: bytes) -> VerbResponse:
+        if not verb.before_ready and (missing := self._service.not_ready()):
+            raise UnavailableError(f"not ready yet: {'; '.join(missing)}")
         return await verb.answer(body)
 
     async def _explain(self, request: web.BaseRequest) -> web.Response:
         namespace, slash, name = request.query.get("pod", "").partition("/")
         if not slash or not namespace or not name or "/" in name:
-            return _sentence(400, "name a pod as in /explain?pod=NAMESPACE/NAME")
+            return _text_response(400, "no pod given; use /explain?pod=NAMESPACE/NAME")
         found = await self._service.explain(namespace, name)
         if found.status != 200:
             document = {"error": found.sentence, "leader": found.leader}
@@ -141,33 +141,31 @@ class Front:
         missing = ("stopping",) if self.stopping else self._service.not_ready()
         if not missing and "leader" in request.query:
             missing = self._service.not_leading()
-        return _sentence(503, "; ".join(missing)) if missing else web.Response(text="ok\n")
+        return _text_response(503, "; ".join(missing)) if missing else web.Response(text="ok\n")
 
 
-def shown_names(certificate: Mapping[str, Any] | None) -> frozenset[str]:
-    """In whose names a certificate is that TLS has found good: its common name, and its DNS names."""
+def certificate_names(certificate: Mapping[str, Any] | None) -> frozenset[str]:
+    """The common name and the DNS names of a certificate that TLS has verified."""
     found = certificate or {}
     subject = {value for part in found.get("subject", ()) for key, value in part if key == "commonName"}
     return frozenset(subject | {value for key, value in found.get("subjectAltName", ()) if key == "DNS"})
 
 
 def _check_caller(verb: Verb, request: web.BaseRequest) -> None:
-    if verb.near and not is_near(request.remote):
-        raise Refused(403, "far_caller", f"/{verb.name} is for the kube-scheduler on this machine's loopback alone")
-    if verb.clients and not shown_names(_certificate(request)).intersection(verb.clients):
+    if verb.loopback_only and not is_loopback(request.remote):
+        raise HttpError(403, "non_loopback", f"/{verb.name} accepts requests from loopback only")
+    if verb.clients and not certificate_names(_certificate(request)).intersection(verb.clients):
         wanted = " or ".join(verb.clients)
-        raise Refused(
-            403, "stranger", f"/{verb.name} is for callers alone that show a certificate in the name of {wanted}"
-        )
+        raise HttpError(403, "unauthorized", f"/{verb.name} requires a client certificate issued to {wanted}")
 
 
 def _certificate(request: web.BaseRequest) -> Mapping[str, Any] | None:
     return None if request.transport is None else request.transport.get_extra_info("peercert")
 
 
-def _other_method(request: web.BaseRequest, route: _Route) -> web.Response:
+def _method_not_allowed(request: web.BaseRequest, route: _Route) -> web.Response:
     wanted = ",".join(route.methods)
-    response = _sentence(405, f"{request.method[:20]} is not what this path takes; use {wanted}")
+    response = _text_response(405, f"{request.method[:20]} is not allowed on this path; use {wanted}")
     response.headers["Allow"] = wanted
     return response
 
@@ -175,10 +173,10 @@ def _other_method(request: web.BaseRequest, route: _Route) -> web.Response:
 def _status(error: VcudaError) -> tuple[int, str]:
     if isinstance(error, ParseError):
         return 400, "malformed"
-    if isinstance(error, NotNowError):
-        return 503, "not_now"
+    if isinstance(error, UnavailableError):
+        return 503, "unavailable"
     return 500, "failed"
 
 
-def _sentence(status: int, text: str) -> web.Response:
+def _text_response(status: int, text: str) -> web.Response:
     return web.Response(status=status, text=f"{text}\n")

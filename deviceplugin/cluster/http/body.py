@@ -1,8 +1,8 @@
-"""The body of a request, read within limits: of its size, of the time it may take, and of all bodies together.
+"""Reads the body of a request within limits: its size, its time, and the size of all bodies together.
 
-In: a request. Out: its bytes, or a `Refused` with the status and one sentence. Slow, huge or vanished clients cost this
-process a bounded amount of memory and nobody else's time. A body that came whole with its headers, as kube-scheduler's
-do, is in memory already: nothing is waited for, and it takes no room that others may have to wait for.
+In: a request. Out: its bytes, or an `HttpError` with a status and one sentence. A slow or huge client costs this
+process a bounded amount of memory and delays no other client. A body that arrived together with its headers, as
+kube-scheduler's do, is in memory already: it is returned at once and does not count against the total.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ _MOST_TOGETHER = 128 << 20
 _Bytes = TypeVar("_Bytes", bytes, bytearray)
 
 
-class Refused(Exception):  # noqa: N818 - an answer, no error of ours
-    """What the client is told; `outcome` is a label of the metrics."""
+class HttpError(Exception):
+    """An answer with an error status; `outcome` is a label of the metrics."""
 
     def __init__(self, status: int, outcome: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -40,7 +40,7 @@ class Bodies:
     @contextmanager
     def _room(self, size: int) -> Iterator[None]:
         if self.held + size > self._most:
-            raise Refused(503, "busy", "too many large requests at once; try again")
+            raise HttpError(503, "busy", "too many large requests at the same time; try again")
         self.held += size
         try:
             yield
@@ -48,7 +48,7 @@ class Bodies:
             self.held -= size
 
     async def read(self, request: web.BaseRequest) -> bytes:
-        """Refused with 408, 413, 417, 400 or 503."""
+        """Raises an HttpError with status 400, 408, 413, 417 or 503."""
         declared = request.content_length
         if declared is not None and declared > _LIMIT:
             raise _too_large()
@@ -60,18 +60,18 @@ class Bodies:
                     await _go_ahead(request)
                     return await _all(request)
         except TimeoutError:
-            raise Refused(408, "slow", f"the body did not arrive within {self._within:g}s; send it at once") from None
+            raise HttpError(408, "slow", f"the body did not arrive within {self._within:g}s; send it at once") from None
         except (ConnectionError, web.RequestPayloadError, HttpProcessingError):
-            raise Refused(400, "gone", "the body ended before it was whole; send it again") from None
+            raise HttpError(400, "disconnected", "the body ended before it was complete; send it again") from None
 
 
 async def _go_ahead(request: web.BaseRequest) -> None:
-    """Some clients wait for our word before they send a large body."""
+    """Some clients wait for this status before they send a large body."""
     expected = request.headers.get("Expect")
     if expected is None or request.version != HttpVersion11:
         return
     if expected.lower() != "100-continue":
-        raise Refused(417, "malformed", "the request expects what is not known here; send it without Expect")
+        raise HttpError(417, "malformed", "the request has an unknown Expect header; send it without")
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
@@ -89,5 +89,5 @@ def _within(body: _Bytes) -> _Bytes:
     return body
 
 
-def _too_large() -> Refused:
-    return Refused(413, "too_large", f"the body is larger than {_LIMIT >> 20} MiB; send names instead of whole nodes")
+def _too_large() -> HttpError:
+    return HttpError(413, "too_large", f"the body is larger than {_LIMIT >> 20} MiB; send names instead of whole nodes")

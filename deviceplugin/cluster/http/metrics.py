@@ -1,7 +1,7 @@
 """The scheduler's metrics for Prometheus.
 
-In: `asked` for each request, figures when scraped. Out: a registry of its own and its text. `FAMILIES` is the
-reference: names, labels and meanings are interfaces, and docs are made from it.
+In: `observe` for each request, gauge values when scraped. Out: a registry and its text. `FAMILIES` is the reference:
+names, labels and meanings are interfaces, and docs/reference is generated from it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -9,79 +9,78 @@ from functools import cache
 
 from prometheus_client.core import Metric
 
-from deviceplugin.cluster.http.verbs import Figures
+from deviceplugin.cluster.http.verbs import GaugeValues
 from deviceplugin.exposition import Exposition, Family, metric_of
 
 REQUESTS = Family(
     "vcuda_scheduler_requests_total",
     "counter",
     "Requests by verb and outcome. webhook: passed, changed, denied; filter: chosen, refused; bind: bound, refused; "
-    "preempt: room, no_room; any: answered, malformed, too_large, slow, gone, busy, not_now, far_caller, stranger, "
-    "failed.",
+    "preempt: room, no_room; any: answered, malformed, too_large, slow, disconnected, busy, unavailable, non_loopback, "
+    "unauthorized, failed.",
     ("verb", "outcome"),
 )
 SECONDS = Family(
     "vcuda_scheduler_request_duration_seconds",
     "histogram",
-    "Time from the whole request to the answer.",
+    "Time from the complete request to the answer.",
     ("verb",),
 )
 REJECTIONS = Family(
-    "vcuda_scheduler_rejections_total", "counter", "Nodes that filter refused, by constant reason.", ("reason",)
+    "vcuda_scheduler_rejections_total", "counter", "Nodes that filter rejected, by reason.", ("reason",)
 )
 RESERVATIONS = Family(
-    "vcuda_scheduler_reservations", "gauge", "Pods that hold GPUs by filter's choice and are not bound yet."
+    "vcuda_scheduler_reservations", "gauge", "Pods with reserved or assumed GPUs that are not bound yet."
 )
 PODS = Family("vcuda_scheduler_pods", "gauge", "Bound pods that hold GPUs.")
 UNCONFIRMED = Family(
     "vcuda_scheduler_unconfirmed_pods",
     "gauge",
-    "Pods of which only this replica says that they are bound or may be: the watch has not told, or a Binding got no "
-    "answer.",
+    "Pods assumed bound by this replica but not yet confirmed by the API server.",
 )
-OVERBOOKED = Family(
-    "vcuda_scheduler_overbooked_gpus",
+OVERCOMMITTED = Family(
+    "vcuda_scheduler_overcommitted_gpus",
     "gauge",
-    "GPUs of which bound pods hold more than there is, because another scheduler or a former replica bound one.",
+    "GPUs of which bound pods hold more than the GPU has, as after a Binding by another scheduler.",
 )
-NODES = Family("vcuda_scheduler_nodes", "gauge", "Nodes whose GPUs are known.")
-GPUS = Family("vcuda_scheduler_gpus", "gauge", "GPUs of these nodes.")
+NODES = Family("vcuda_scheduler_nodes", "gauge", "Nodes with a readable GPU inventory.")
+GPUS = Family("vcuda_scheduler_gpus", "gauge", "GPUs of the nodes with a readable GPU inventory.")
 LEADER = Family(
-    "vcuda_scheduler_leader", "gauge", "1 while this replica answers kube-scheduler, 0 in a replica beside it."
+    "vcuda_scheduler_leader", "gauge", "1 while this replica is the leader and answers kube-scheduler, else 0."
 )
 DAYS_LEFT = Family(
     "vcuda_scheduler_certificate_days_left",
     "gauge",
-    "Days until a certificate is over; it is replaced when a third of its life is left.",
+    "Days until a certificate expires; it is replaced when a third of its lifetime is left.",
     ("certificate",),
 )
 SILENCE = Family(
     "vcuda_scheduler_watch_silence_seconds",
     "gauge",
-    "Seconds since the API server last said anything about these objects.",
+    "Seconds since the last event of the watch, by kind of object.",
     ("kind",),
 )
-BUILD = Family("vcuda_scheduler_build_info", "gauge", "Always 1; the label is the version of vcuda.", ("version",))
+BUILD = Family("vcuda_scheduler_build_info", "gauge", "Always 1; the label has the version of vcuda.", ("version",))
 
 FAMILIES = (
-    *(REQUESTS, SECONDS, REJECTIONS, RESERVATIONS, PODS, UNCONFIRMED, OVERBOOKED, NODES, GPUS, LEADER),
+    *(REQUESTS, SECONDS, REJECTIONS, RESERVATIONS, PODS, UNCONFIRMED, OVERCOMMITTED, NODES, GPUS, LEADER),
     *(DAYS_LEFT, SILENCE, BUILD),
 )
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
 class SchedulerMetrics:
-    """Everything that one scheduler counts."""
+    """All metrics of one scheduler."""
 
-    def __init__(self, figures: Callable[[], Figures], *, version: str) -> None:
-        self._exposition = out = Exposition(lambda: _collect(figures()), build=BUILD, version=version)
-        # Kept: to look one up by its labels takes prometheus_client longer than to count.
+    def __init__(self, gauges: Callable[[], GaugeValues], *, version: str) -> None:
+        self._exposition = out = Exposition(lambda: _collect(gauges()), build=BUILD, version=version)
+        # Cached: in prometheus_client the lookup by labels takes longer than counting.
         self._requests = cache(out.counter(REQUESTS).labels)
         self._seconds = cache(out.histogram(SECONDS, _BUCKETS).labels)
         self._rejections = cache(out.counter(REJECTIONS).labels)
 
-    def asked(self, verb: str, outcome: str, seconds: float, rejections: Mapping[str, int]) -> None:
-        """One request was answered, either way."""
+    def observe(self, verb: str, outcome: str, seconds: float, rejections: Mapping[str, int]) -> None:
+        """Counts one answered request."""
         self._requests(verb, outcome).inc()
         self._seconds(verb).observe(seconds)
         for reason, count in rejections.items():
@@ -92,12 +91,12 @@ class SchedulerMetrics:
         return self._exposition.render(accept)
 
 
-def _collect(now: Figures) -> Iterator[Metric]:
+def _collect(now: GaugeValues) -> Iterator[Metric]:
     for family, value in (
         (RESERVATIONS, now.reservations),
         (PODS, now.pods),
         (UNCONFIRMED, now.unconfirmed),
-        (OVERBOOKED, now.overbooked),
+        (OVERCOMMITTED, now.overcommitted),
         (NODES, now.nodes),
         (GPUS, now.gpus),
         (LEADER, now.leads),

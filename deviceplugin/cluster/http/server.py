@@ -1,10 +1,9 @@
-"""The listener: TLS, connections that never ask anything, and an end in order.
+"""The listener: TLS, idle connections, and an orderly shutdown.
 
-In: a `Front`, an address, an SSL context that may change its certificate at any time. Out: a server from `start` to
-`stop`; beside it, where it is wanted, the same without TLS on 127.0.0.1: Go's client keeps two idle connections and
-opens a new one for each further Bind, and then the handshake is most of what a Bind costs. Stopping is: not ready, so
-that nobody is sent here any more; serve for the time that takes; close the doors; end what is under way; and only then
-return.
+In: a `Router`, an address, an SSL context whose certificate may change at any time. Out: a server from `start` to
+`stop`, optionally a second one without TLS on 127.0.0.1: Go's client keeps two idle connections and opens a new one for
+each further Bind, and then the handshake is most of the time of a Bind. Shutdown is: report not ready; serve until
+clients have noticed (`drain`); close the listeners; finish requests in flight; return.
 """
 
 import asyncio
@@ -17,21 +16,21 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from deviceplugin.cluster.http.app import Front
+from deviceplugin.cluster.http.app import Router
 from deviceplugin.cluster.http.body import Bodies
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
 from deviceplugin.cluster.http.verbs import Service
 from deviceplugin.errors import ConfigError
 
 _LOOPBACK = "127.0.0.1"
-_IDLE_S = 120.0  # longer than the 90 s after which Go's clients drop a connection themselves
-_SILENT_S = 15.0
+_IDLE_S = 120.0  # longer than the 90 s after which Go's clients close an idle connection
+_NO_REQUEST_S = 15.0
 _HANDSHAKE_S = 5.0
-_LINGER_S = 1.0  # for the rest of a body that nobody reads, so that its sender sees the answer and not a reset
+_LINGER_S = 1.0  # reads the rest of an unread body, so that its sender sees the answer and not a reset
 
 
 class SchedulerServer:
-    """`port` is the one that is bound."""
+    """`port` is the bound port."""
 
     def __init__(
         self,
@@ -40,24 +39,24 @@ class SchedulerServer:
         context: ssl.SSLContext,
         version: str,
         bodies: Bodies | None = None,
-        silent: float = _SILENT_S,
+        silent: float = _NO_REQUEST_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.metrics = SchedulerMetrics(service.figures, version=version)
-        self._front = Front(service, self.metrics, bodies=bodies, seen=self._note)
+        self.metrics = SchedulerMetrics(service.gauges, version=version)
+        self._router = Router(service, self.metrics, bodies=bodies, seen=self._note)
         self._context = context
-        self._silent = silent
+        self._idle_limit = silent
         self._clock = clock
-        self._met: dict[object, float] = {}
-        self._asked: set[object] = set()
+        self._first_seen: dict[object, float] = {}
+        self._has_requested: set[object] = set()
         self._runner: web.ServerRunner | None = None
         self._listeners: list[asyncio.Server] = []
-        self._sweeping: asyncio.Task[None] | None = None
+        self._sweeper: asyncio.Task[None] | None = None
         self.port = 0
 
     async def start(self, address: str, port: int, *, loopback_port: int = 0, end_within: float = 10.0) -> None:
-        """ConfigError where it cannot listen; without a `loopback_port` all is over TLS."""
-        server = web.Server(self._front.answer, access_log=None, keepalive_timeout=_IDLE_S, lingering_time=_LINGER_S)
+        """Raises a ConfigError if it cannot listen; without `loopback_port` there is only TLS."""
+        server = web.Server(self._router.answer, access_log=None, keepalive_timeout=_IDLE_S, lingering_time=_LINGER_S)
         self._runner = web.ServerRunner(server, shutdown_timeout=end_within)
         await self._runner.setup()
         try:
@@ -65,20 +64,20 @@ class SchedulerServer:
             if loopback_port:
                 await self._listen(_LOOPBACK, loopback_port, tls=False)
         except ConfigError:
-            self._close_doors()
+            self._close_listeners()
             await self._runner.cleanup()
             raise
         self.port = self._listeners[0].sockets[0].getsockname()[1]
-        self._sweeping = asyncio.create_task(self._sweep(), name="silent connections")
+        self._sweeper = asyncio.create_task(self._sweep(), name="idle connections")
 
     async def stop(self, *, drain: float = 0.0) -> None:
         if self._runner is None:
             return
-        self._front.stopping = True
+        self._router.stopping = True
         await asyncio.sleep(drain)
-        self._close_doors()
-        if self._sweeping is not None:
-            self._sweeping.cancel()
+        self._close_listeners()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
         await self._runner.cleanup()
         self._runner = None
 
@@ -98,34 +97,34 @@ class SchedulerServer:
             )
         except OSError as error:
             flags = "--listen-" if tls else "--loopback-"
-            raise ConfigError(_refusal(flags, address, port, error)) from None
+            raise ConfigError(_listen_error(flags, address, port, error)) from None
         self._listeners.append(listener)
 
-    def _close_doors(self) -> None:
+    def _close_listeners(self) -> None:
         for listener in self._listeners:
             listener.close()
 
     def _note(self, request: web.BaseRequest) -> None:
-        self._asked.add(request.protocol)
+        self._has_requested.add(request.protocol)
 
     async def _sweep(self) -> None:
-        """A connection that asks nothing, or only half of something, is closed; aiohttp sees to later requests."""
+        """Closes connections without a first complete request; aiohttp times out later ones."""
         while self._runner is not None and self._runner.server is not None:
             now, open_ = self._clock(), self._runner.server.connections
-            self._met = {each: self._met.get(each, now) for each in open_}
-            self._asked.intersection_update(open_)
+            self._first_seen = {each: self._first_seen.get(each, now) for each in open_}
+            self._has_requested.intersection_update(open_)
             for connection in open_:
-                if connection not in self._asked and now - self._met[connection] >= self._silent:
+                if connection not in self._has_requested and now - self._first_seen[connection] >= self._idle_limit:
                     connection.force_close()
-            await asyncio.sleep(self._silent / 3)
+            await asyncio.sleep(self._idle_limit / 3)
 
 
-def _refusal(flags: str, address: str, port: int, error: OSError) -> str:
+def _listen_error(flags: str, address: str, port: int, error: OSError) -> str:
     if isinstance(error, socket.gaierror):
-        return f"--listen-addr: {address} has no address; give one of this machine, or 0.0.0.0 for all"
+        return f"--listen-addr: {address} cannot be resolved; use an address of this machine, or 0.0.0.0 for all"
     if error.errno == errno.EADDRINUSE:
         return f"{flags}port: port {port} on {address} is in use; stop what listens there or give another port"
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"--listen-addr: {address} is no address of this machine; give one that is, or 0.0.0.0 for all"
+        return f"--listen-addr: {address} is not an address of this machine; use one that is, or 0.0.0.0 for all"
     reason = os.strerror(error.errno).lower() if error.errno else str(error)
-    return f"{flags}port: port {port} on {address} cannot be listened on: {reason}"
+    return f"{flags}port: cannot listen on port {port} of {address}: {reason}"

@@ -1,7 +1,7 @@
-"""What the service is asked, and what it needs to answer: the door between HTTP and what decides.
+"""What the service is asked, and what it needs to answer: the interface between HTTP and the decisions.
 
-In: the body of a request as it came. Out: an `Answer`, or one of our errors: a ParseError is the caller's fault (400),
-a `NotNowError` says that another replica or a later time will do (503). Not here: HTTP, and any decision.
+In: the body of a request as it came. Out: a `VerbResponse`, or a VcudaError: a ParseError is the caller's fault (400),
+an `UnavailableError` means: ask another replica, or later (503). Not here: HTTP, and any decision.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,15 +11,15 @@ from typing import ClassVar, Protocol
 from deviceplugin.errors import VcudaError
 
 
-class NotNowError(VcudaError):
-    """A good request that this replica cannot answer now; the message says who can, or what is waited for."""
+class UnavailableError(VcudaError):
+    """A good request that this replica cannot answer now; the message says which replica can, or what is missing."""
 
     status: ClassVar[str] = "UNAVAILABLE"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """`outcome` is a label of the metrics; `rejections` are nodes refused, by constant reason."""
+class VerbResponse:
+    """`outcome` is a label of the metrics; `rejections` counts rejected nodes by reason."""
 
     body: bytes
     outcome: str = "answered"
@@ -28,37 +28,37 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One POST route; `early` that it answers before all is ready.
+    """One POST route; with `before_ready` it answers before the process is ready.
 
-    `near`: answered to callers of this machine or pod only, for the protocol of extenders knows no authentication.
-    `clients`: answered to callers only that show a certificate in one of these names; empty: nobody has to.
+    `loopback_only`: only callers on loopback are answered, because the extender protocol has no authentication.
+    `clients`: only callers with a client certificate in one of these names are answered; empty: no certificate needed.
     """
 
     name: str
-    answer: Callable[[bytes], Awaitable[Answer]]
-    early: bool = False
-    near: bool = False
+    answer: Callable[[bytes], Awaitable[VerbResponse]]
+    before_ready: bool = False
+    loopback_only: bool = False
     clients: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """What is true now, for the gauges. `days_left` by certificate, `silence` in seconds by what is watched."""
+class GaugeValues:
+    """Values of the gauges. `days_left` by certificate, `silence` in seconds by watched kind."""
 
     nodes: int = 0
     gpus: int = 0
     reservations: int = 0
     pods: int = 0
     unconfirmed: int = 0
-    overbooked: int = 0
+    overcommitted: int = 0
     leads: bool = False
     days_left: Mapping[str, float] = field(default_factory=dict)
     silence: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
-    """The last verdict about a pod as JSON, or `status` and a sentence. `leader` is who may know more."""
+class ExplainResponse:
+    """An explanation as JSON, or `status` and a sentence. `leader` is the replica that may know more."""
 
     body: bytes = b""
     status: int = 200
@@ -75,7 +75,7 @@ class Service(Protocol):
         """A phrase for each thing that is missing; empty when requests can be served."""
 
     def not_leading(self) -> tuple[str, ...]:
-        """The same for the verbs of kube-scheduler, which only one replica answers."""
+        """The same for the verbs of kube-scheduler, which only the leader answers."""
 
-    def figures(self) -> Figures: ...
-    async def explain(self, namespace: str, name: str) -> Explanation: ...
+    def gauges(self) -> GaugeValues: ...
+    async def explain(self, namespace: str, name: str) -> ExplainResponse: ...

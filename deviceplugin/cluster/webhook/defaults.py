@@ -5,13 +5,13 @@ operator wants it said or where nothing can be reckoned; `validate` then denies 
 """
 
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
-from deviceplugin.cluster.webhook.pod_json import Container
+from deviceplugin.cluster.webhook.pod_json import JsonContainer
 from deviceplugin.cluster.webhook.resources import count, put
 from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.model.units import CORES_PER_GPU
 
 
-def complete(container: Container, parts: int, settings: WebhookSettings, known: KnownGpus) -> None:
+def complete(container: JsonContainer, parts: int, settings: WebhookSettings, known: KnownGpus) -> None:
     names = settings.names
     cores, blocks = count(container, names.core) or 0, count(container, names.memory) or 0
     if cores == 0 and blocks > 0 and settings.default_cores:

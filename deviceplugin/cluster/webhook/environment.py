@@ -7,7 +7,7 @@ all GPUs to a container runtime that injects them. For such a runtime a containe
 Of a variable written twice the last counts. What comes from `envFrom` is not visible here.
 """
 
-from deviceplugin.cluster.webhook.pod_json import Container, Json, objects
+from deviceplugin.cluster.webhook.pod_json import Json, JsonContainer, objects
 from deviceplugin.cluster.webhook.resources import asks_any_of_vendor
 from deviceplugin.model.mount import library_directory
 
@@ -17,7 +17,7 @@ _COMPAT = "compat32"
 _NVIDIA = "nvidia.com/"
 
 
-def put_our_libraries_first(container: Container) -> None:
+def put_our_libraries_first(container: JsonContainer) -> None:
     ours = library_directory(compat32=_value(container, _COMPAT) == "true")
     for variable in _named(container, LIBRARY_PATH):
         own = variable.get("value")
@@ -28,24 +28,24 @@ def put_our_libraries_first(container: Container) -> None:
         variable["value"] = f"{ours}:{own}" if own else ours
 
 
-def leave_choice_to_the_agent(container: Container) -> None:
+def leave_choice_to_the_agent(container: JsonContainer) -> None:
     if _named(container, _VISIBLE):
         rest = [each for each in objects(container.json, "env") if each.get("name") != _VISIBLE]
         container.json["env"] = rest
 
 
-def library_path_is_hidden(container: Container) -> bool:
+def library_path_is_hidden(container: JsonContainer) -> bool:
     """Whether its `LD_LIBRARY_PATH` comes from somewhere else, so that nobody can put ours first."""
     return any("valueFrom" in variable for variable in _named(container, LIBRARY_PATH)[-1:])
 
 
-def preloaded(container: Container) -> str:
+def preloaded(container: JsonContainer) -> str:
     """What its `LD_PRELOAD` says, as far as it stands in the pod."""
     value = _value(container, "LD_PRELOAD")
     return value if isinstance(value, str) else ""
 
 
-def hide_gpus(container: Container) -> None:
+def hide_gpus(container: JsonContainer) -> None:
     """Whoever asks for GPUs by another vendor plugin's names did ask."""
     if asks_any_of_vendor(container, _NVIDIA):
         return
@@ -57,9 +57,9 @@ def hide_gpus(container: Container) -> None:
         variable["value"] = "none"
 
 
-def _named(container: Container, name: str) -> list[Json]:
+def _named(container: JsonContainer, name: str) -> list[Json]:
     return [each for each in objects(container.json, "env") if each.get("name") == name]
 
 
-def _value(container: Container, name: str) -> object:
+def _value(container: JsonContainer, name: str) -> object:
     return next((each.get("value") for each in reversed(_named(container, name))), None)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from deviceplugin.cluster.webhook.hami_pods import is_for_hami, unread
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
-from deviceplugin.cluster.webhook.pod_json import Container, Json, annotate, annotations, containers
+from deviceplugin.cluster.webhook.pod_json import Json, JsonContainer, annotate, annotations, containers
 from deviceplugin.cluster.webhook.resources import count, drop, is_gpu, names_any, put
 from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
 from deviceplugin.errors import ParseError, RequestError
@@ -26,7 +26,7 @@ _MOST_MIB = 1 << 24  # 16 TiB: who asks more of one GPU has counted in bytes
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _HamiRequest:
     """Of each of `gpus`, of which there may be none; `cores` 0 is no limit, `percent` counts where `mib` is 0."""
 
     gpus: int
@@ -63,7 +63,9 @@ def translate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[s
     return (*warnings, *_lift_limit(pod, asked, settings, others=others))
 
 
-def _lift_limit(pod: Json, asked: dict[str, _Asked], settings: WebhookSettings, *, others: bool) -> tuple[str, ...]:
+def _lift_limit(
+    pod: Json, asked: dict[str, _HamiRequest], settings: WebhookSettings, *, others: bool
+) -> tuple[str, ...]:
     """The soft limit is the pod's, so a share that names no cores has none only where no other container has one."""
     name = annotation_names(settings.names.domain).core_limit
     limited = others or any(each.cores and not each.is_whole for each in asked.values())
@@ -80,7 +82,7 @@ def _lift_limit(pod: Json, asked: dict[str, _Asked], settings: WebhookSettings, 
     )
 
 
-def _refuse_both(found: list[Container], hami: HamiSettings, settings: WebhookSettings) -> None:
+def _refuse_both(found: list[JsonContainer], hami: HamiSettings, settings: WebhookSettings) -> None:
     ours = (settings.names.core, settings.names.memory)
     for each in found:
         if names_any(each, ours) and names_any(each, hami.resources):
@@ -89,7 +91,7 @@ def _refuse_both(found: list[Container], hami: HamiSettings, settings: WebhookSe
             )
 
 
-def _asked(container: Container, hami: HamiSettings) -> _Asked:
+def _asked(container: JsonContainer, hami: HamiSettings) -> _HamiRequest:
     cores = min(CORES_PER_GPU, _counted(container, hami.cores, "cores of one GPU, at most 100"))
     mib = _counted(container, hami.memory, "the MiB of one GPU, 4096 for 4 GiB", at_most=_MOST_MIB)
     percent = _counted(container, hami.memory_percentage, f"1 to {_ALL}, in per cent of one GPU", at_most=_ALL)
@@ -98,17 +100,17 @@ def _asked(container: Container, hami: HamiSettings) -> _Asked:
         gpus = 1 if names_any(container, (hami.cores, hami.memory, hami.memory_percentage)) else 0
     if not 0 <= gpus <= MOST_PARTS:
         raise RequestError(f"{container.what}: {hami.count}: {gpus} is not possible; write 1 to {MOST_PARTS}")
-    return _Asked(gpus, cores, mib, percent or _ALL)
+    return _HamiRequest(gpus, cores, mib, percent or _ALL)
 
 
-def _counted(container: Container, name: str, wanted: str, *, at_most: int | None = None) -> int:
+def _counted(container: JsonContainer, name: str, wanted: str, *, at_most: int | None = None) -> int:
     number = count(container, name) or 0
     if number < 0 or (at_most is not None and number > at_most):
         raise RequestError(f"{container.what}: {name}: {number} is not possible; write {wanted}")
     return number
 
 
-def _above_all(container: Container, hami: HamiSettings) -> list[str]:
+def _above_all(container: JsonContainer, hami: HamiSettings) -> list[str]:
     """HAMi takes more than all cores for all cores."""
     cores = count(container, hami.cores) or 0
     if cores <= CORES_PER_GPU:
@@ -116,7 +118,7 @@ def _above_all(container: Container, hami: HamiSettings) -> list[str]:
     return [f"{container.what}: {hami.cores}: {cores} is read as {CORES_PER_GPU}, all of each GPU"]
 
 
-def _write(container: Container, asked: _Asked, settings: WebhookSettings, known: KnownGpus) -> None:
+def _write(container: JsonContainer, asked: _HamiRequest, settings: WebhookSettings, known: KnownGpus) -> None:
     if not asked.gpus:
         return
     names = settings.names
@@ -129,7 +131,7 @@ def _write(container: Container, asked: _Asked, settings: WebhookSettings, known
         put(container, names.memory, _part_of_memory(container, asked, settings, known) * asked.gpus)
 
 
-def _part_of_memory(container: Container, asked: _Asked, settings: WebhookSettings, known: KnownGpus) -> int:
+def _part_of_memory(container: JsonContainer, asked: _HamiRequest, settings: WebhookSettings, known: KnownGpus) -> int:
     if not known.smallest_blocks:
         raise RequestError(
             f"{container.what} asks for {asked.percent} % of a GPU's memory and no GPU is known yet; write "

@@ -9,7 +9,7 @@ import posixpath
 from collections.abc import Iterator
 
 from deviceplugin.cluster.webhook.environment import LIBRARY_PATH, library_path_is_hidden, preloaded
-from deviceplugin.cluster.webhook.pod_json import Container, Json, child, objects, spec
+from deviceplugin.cluster.webhook.pod_json import Json, JsonContainer, child, objects, spec
 from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import RequestError
 from deviceplugin.model.mount import DRIVER_MOUNT, GRANT_MOUNT
@@ -19,7 +19,7 @@ _DRIVERS = ("libcuda", "libnvidia-ml", "libvgpu")
 _STRONG = ("ALL", "SYS_ADMIN", "CAP_SYS_ADMIN")
 
 
-def refuse_open_share(container: Container, request: Request, settings: WebhookSettings) -> None:
+def refuse_open_share(container: JsonContainer, request: Request, settings: WebhookSettings) -> None:
     if not request.is_share:
         return
     if _is_privileged(container):
@@ -34,7 +34,7 @@ def refuse_open_share(container: Container, request: Request, settings: WebhookS
         )
 
 
-def exposures(pod: Json, container: Container, request: Request, settings: WebhookSettings) -> Iterator[str]:
+def exposures(pod: Json, container: JsonContainer, request: Request, settings: WebhookSettings) -> Iterator[str]:
     """Warnings."""
     what, is_share = container.what, request.is_share
     if _is_privileged(container):
@@ -53,16 +53,16 @@ def exposures(pod: Json, container: Container, request: Request, settings: Webho
         yield f"{what} asks for a share of a GPU and sees its neighbours' processes, because of spec.hostPID"
 
 
-def _is_privileged(container: Container) -> bool:
+def _is_privileged(container: JsonContainer) -> bool:
     return child(container.json, "securityContext").get("privileged") is True
 
 
-def _added_capabilities(container: Container) -> list[object]:
+def _added_capabilities(container: JsonContainer) -> list[object]:
     added = child(child(container.json, "securityContext"), "capabilities").get("add")
     return added if isinstance(added, list) else []
 
 
-def _mounts_over_ours(container: Container) -> Iterator[str]:
+def _mounts_over_ours(container: JsonContainer) -> Iterator[str]:
     """Those at or below a directory of ours; ours comes to lie upon one above it."""
     for mount in objects(container.json, "volumeMounts"):
         written = mount.get("mountPath")

@@ -13,7 +13,7 @@ from deviceplugin.cluster.webhook.defaults import complete
 from deviceplugin.cluster.webhook.environment import hide_gpus, leave_choice_to_the_agent, put_our_libraries_first
 from deviceplugin.cluster.webhook.hami import translate
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
-from deviceplugin.cluster.webhook.pod_json import MIRROR, Container, Json, annotations, containers, metadata, texts
+from deviceplugin.cluster.webhook.pod_json import MIRROR, Json, JsonContainer, annotations, containers, metadata, texts
 from deviceplugin.cluster.webhook.resources import is_gpu, mirror
 from deviceplugin.cluster.webhook.scheduling import send_to_scheduler
 from deviceplugin.config.webhook import WebhookSettings
@@ -77,7 +77,7 @@ def _strip(pod: Json, names: AnnotationNames) -> None:
         del written[name]
 
 
-def _set_environment(found: list[Container], asking: list[Container], settings: WebhookSettings) -> None:
+def _set_environment(found: list[JsonContainer], asking: list[JsonContainer], settings: WebhookSettings) -> None:
     ours = {id(each) for each in asking}
     for container in found:
         if id(container) in ours:

@@ -16,7 +16,7 @@ MIRROR = "kubernetes.io/config.mirror"
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
+class JsonContainer:
     """One container of the pod's JSON, which is edited in place; `what` begins a sentence about it."""
 
     json: Json
@@ -80,13 +80,13 @@ def spec(pod: Json) -> Json:
     return child(pod, "spec")
 
 
-def containers(pod: Json) -> Iterator[Container]:
+def containers(pod: Json) -> Iterator[JsonContainer]:
     """In kubelet's order; ephemeral containers cannot ask for resources."""
     for each in objects(spec(pod), "initContainers"):
         role = ContainerRole.SIDECAR if each.get("restartPolicy") == "Always" else ContainerRole.INIT
-        yield Container(each, role, _name(each))
+        yield JsonContainer(each, role, _name(each))
     for each in objects(spec(pod), "containers"):
-        yield Container(each, ContainerRole.APP, _name(each))
+        yield JsonContainer(each, ContainerRole.APP, _name(each))
 
 
 def _name(container: Json) -> str:

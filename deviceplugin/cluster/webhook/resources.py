@@ -7,7 +7,7 @@ its limit is left as it is, for `validate` to say so.
 
 from collections.abc import Iterable
 
-from deviceplugin.cluster.webhook.pod_json import Container, Json, child, made_child
+from deviceplugin.cluster.webhook.pod_json import Json, JsonContainer, child, made_child
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.quantity import parse_quantity
 from deviceplugin.model.units import ResourceNames
@@ -15,7 +15,7 @@ from deviceplugin.model.units import ResourceNames
 _LISTS = ("limits", "requests")
 
 
-def count(container: Container, name: str) -> int | None:
+def count(container: JsonContainer, name: str) -> int | None:
     """None where the container does not name it."""
     resources = child(container.json, "resources")
     for each in _LISTS:
@@ -25,27 +25,27 @@ def count(container: Container, name: str) -> int | None:
     return None
 
 
-def names_any(container: Container, names: Iterable[str]) -> bool:
+def names_any(container: JsonContainer, names: Iterable[str]) -> bool:
     resources = child(container.json, "resources")
     return any(child(resources, each).get(name) is not None for name in names for each in _LISTS)
 
 
-def asks_any_of_vendor(container: Container, prefix: str) -> bool:
+def asks_any_of_vendor(container: JsonContainer, prefix: str) -> bool:
     resources = child(container.json, "resources")
     return any(name.startswith(prefix) for each in _LISTS for name in child(resources, each))
 
 
-def is_gpu(container: Container, names: ResourceNames) -> bool:
+def is_gpu(container: JsonContainer, names: ResourceNames) -> bool:
     return any(count(container, name) for name in (names.core, names.memory))
 
 
-def put(container: Container, name: str, number: int) -> None:
+def put(container: JsonContainer, name: str, number: int) -> None:
     resources = made_child(container.json, "resources")
     for each in _LISTS:
         made_child(resources, each)[name] = str(number)
 
 
-def drop(container: Container, names: Iterable[str]) -> None:
+def drop(container: JsonContainer, names: Iterable[str]) -> None:
     resources = child(container.json, "resources")
     for each in _LISTS:
         counts = child(resources, each)
@@ -53,7 +53,7 @@ def drop(container: Container, names: Iterable[str]) -> None:
             counts.pop(name, None)
 
 
-def mirror(container: Container, names: Iterable[str]) -> None:
+def mirror(container: JsonContainer, names: Iterable[str]) -> None:
     """A limit without request, or the reverse, gets the other."""
     for name in names:
         if not names_any(container, (name,)):
@@ -64,7 +64,7 @@ def mirror(container: Container, names: Iterable[str]) -> None:
         _copy(name, requests, limits)
 
 
-def differing(container: Container, names: Iterable[str]) -> str | None:
+def differing(container: JsonContainer, names: Iterable[str]) -> str | None:
     """A name of which more or less is requested than its limit."""
     resources = child(container.json, "resources")
     limits, requests = (child(resources, each) for each in _LISTS)
@@ -80,7 +80,7 @@ def _copy(name: str, source: Json, target: Json) -> None:
         target[name] = source[name]
 
 
-def _number(container: Container, name: str, written: object) -> int:
+def _number(container: JsonContainer, name: str, written: object) -> int:
     if isinstance(written, bool) or not isinstance(written, str | int | float):
         raise ParseError(f"{container.what}: {name} is no number")
     try:

@@ -66,7 +66,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Webhook:
+class AdmissionWebhook:
     """The whole of it, for one set of settings."""
 
     settings: WebhookSettings

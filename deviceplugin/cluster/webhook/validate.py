@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from deviceplugin.cluster.webhook.isolation import exposures, refuse_open_share
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.mutate import is_left_alone
-from deviceplugin.cluster.webhook.pod_json import Container, Json, annotations, containers
+from deviceplugin.cluster.webhook.pod_json import Json, JsonContainer, annotations, containers
 from deviceplugin.cluster.webhook.resources import count, differing, is_gpu
 from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import RequestError
@@ -45,7 +45,7 @@ def validate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[st
     ) + tuple(_no_such_model(preferences.gpus, known))
 
 
-def _check_part_names(parts: Parts, asking: list[Container], names: AnnotationNames) -> None:
+def _check_part_names(parts: Parts, asking: list[JsonContainer], names: AnnotationNames) -> None:
     here = sorted(each.name for each in asking)
     for name in sorted(set(parts.by_name) - set(here)):
         raise RequestError(
@@ -54,7 +54,7 @@ def _check_part_names(parts: Parts, asking: list[Container], names: AnnotationNa
         )
 
 
-def _request(container: Container, parts: Parts, settings: WebhookSettings) -> Request:
+def _request(container: JsonContainer, parts: Parts, settings: WebhookSettings) -> Request:
     names = settings.names
     cores, blocks = count(container, names.core) or 0, count(container, names.memory) or 0
     unlike = differing(container, (names.core, names.memory))
@@ -72,7 +72,7 @@ def _request(container: Container, parts: Parts, settings: WebhookSettings) -> R
     return request
 
 
-def _check_size(container: Container, request: Request, names: ResourceNames) -> None:
+def _check_size(container: JsonContainer, request: Request, names: ResourceNames) -> None:
     """What no GPU will ever have was counted in another unit."""
     if request.blocks_per_gpu > _MOST_BLOCKS:
         raise RequestError(
@@ -85,7 +85,7 @@ def _check_size(container: Container, request: Request, names: ResourceNames) ->
         )
 
 
-def _beyond(container: Container, request: Request, known: KnownGpus) -> Iterator[str]:
+def _beyond(container: JsonContainer, request: Request, known: KnownGpus) -> Iterator[str]:
     if known.is_empty:
         return
     if request.gpus > known.most:

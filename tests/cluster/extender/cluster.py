@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deviceplugin.cluster.extender.cache.pod_hold import Hold
+from deviceplugin.cluster.extender.cache.pod_hold import HoldState
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.errors import KubeError, VcudaError
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
@@ -141,7 +141,7 @@ class Cluster:
                 self.api.told[pod.uid].append(pod)
                 if pod.pod.node:
                     self.heard[pod.uid] = pod
-        extender.settle()
+        extender.warm_up()
         return extender
 
     def restart(self, *, outlives: bool) -> None:
@@ -174,12 +174,12 @@ class Cluster:
         if news is None and self.seen(uid) is None:
             return  # it was never in the watcher's store
         self.api.told[uid].append(news)
-        self._tell(uid, news)
+        self._annotate_one(uid, news)
 
     def tell_again(self, uid: PodUid, at: int) -> None:
         """Old news, as a list from a cache that lags behind would bring."""
         told = self.api.told[uid]
-        self._tell(uid, told[at % len(told)])
+        self._annotate_one(uid, told[at % len(told)])
 
     def list_anew(self) -> None:
         """410: what was not told until now is never told, but what is there is listed."""
@@ -198,7 +198,7 @@ class Cluster:
             while self.api.news[uid]:
                 self.tell(uid)
 
-    def _tell(self, uid: PodUid, news: News) -> None:
+    def _annotate_one(self, uid: PodUid, news: News) -> None:
         if news is None:
             self.extender.drop_pod(uid)
             return
@@ -216,7 +216,7 @@ class Cluster:
         by_watch = {uid for uid in self.api.told if (seen := self.seen(uid)) is not None and seen.pod.node}
         yield from (self.heard[uid] for uid in by_watch)
         for uid, found in self.read.items():
-            if uid not in by_watch and self.extender.books.bound_to(uid) is not None:
+            if uid not in by_watch and self.extender.cache.bound_to(uid) is not None:
                 yield found
 
     def put_node(self, changed: ClusterNode) -> None:
@@ -231,7 +231,7 @@ class Cluster:
         """No request is worked on for longer than the API server does."""
         self.now += seconds
         self.late = [sent for sent in self.late if self.now - sent.at < REQUEST_SECONDS]
-        self.extender.lapse()
+        self.extender.expire()
 
     def arrive_late(self) -> None:
         try:
@@ -297,11 +297,11 @@ class Cluster:
 
     def _under_way(self, name: str, *, but: str = "") -> list[Allocation]:
         """What the extender says of itself, and what it has sent, whatever it says."""
-        book = self.extender.books.nodes.get(name)
+        book = self.extender.cache.nodes.get(name)
         found: dict[str, tuple[Allocation, ...]] = {
             uid: held.allocations
-            for uid, held in (book.holdings.items() if book else ())
-            if held.hold in (Hold.COMMITTED, Hold.DOUBTFUL)
+            for uid, held in (book.holds.items() if book else ())
+            if held.state in (HoldState.ASSUMED, HoldState.UNCONFIRMED)
         }
         for sent in self.late:
             if sent.life == self.life and sent.node == name and sent.pod.uid not in found:

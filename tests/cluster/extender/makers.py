@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import count
 
-from deviceplugin.cluster.extender.wire import BindOrder, PreemptQuestion, Question, Victims
+from deviceplugin.cluster.extender.wire import BindingArgs, ExtenderArgs, PreemptionArgs, Victims
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import PodAllocation, format_allocation
@@ -109,13 +109,13 @@ def deleting(found: ClusterPod) -> ClusterPod:
     return replace(found, pod=replace(found.pod, deleting=True))
 
 
-def ask(found: ClusterPod, *names: str) -> Question:
-    return Question(found, names)
+def ask(found: ClusterPod, *names: str) -> ExtenderArgs:
+    return ExtenderArgs(found, names)
 
 
-def order(found: ClusterPod, where: str) -> BindOrder:
-    return BindOrder(found.pod.ref, where)
+def order(found: ClusterPod, where: str) -> BindingArgs:
+    return BindingArgs(found.pod.ref, where)
 
 
-def ask_room(found: ClusterPod, victims: Mapping[str, Iterable[ClusterPod]]) -> PreemptQuestion:
-    return PreemptQuestion(found, {name: Victims(tuple(each.uid for each in pods)) for name, pods in victims.items()})
+def ask_room(found: ClusterPod, victims: Mapping[str, Iterable[ClusterPod]]) -> PreemptionArgs:
+    return PreemptionArgs(found, {name: Victims(tuple(each.uid for each in pods)) for name, pods in victims.items()})

@@ -22,4 +22,4 @@ def cycle(extender: Extender, pods: list[ClusterPod]) -> list[bool]:
 
 def free(extender: Extender) -> int:
     """Cores of node a."""
-    return sum(view.free_cores for view in extender.books.nodes["a"].state.snapshot.gpus)
+    return sum(view.free_cores for view in extender.cache.nodes["a"].state.snapshot.gpus)

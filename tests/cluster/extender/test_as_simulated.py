@@ -8,7 +8,7 @@ import pytest
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
-from deviceplugin.cluster.extender.wire import Question
+from deviceplugin.cluster.extender.wire import ExtenderArgs
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.annotations import PodAllocation, format_allocation
 from deviceplugin.model.cluster_node import ClusterNode
@@ -126,12 +126,12 @@ class Deployed:
         self.extender.put_pod(found)
         self._seen += 1
         if self._learns and self._seen % LEARNT_EVERY == 0:
-            self.extender.settle()
-        answer = self.extender.filter(Question(found, names))
+            self.extender.warm_up()
+        answer = self.extender.filter(ExtenderArgs(found, names))
         if not answer.names:
             return (None, ())
         (node,) = answer.names
-        held = self.extender.books.on(node, found.uid)
+        held = self.extender.cache.on(node, found.uid)
         assert held is not None
         said = PodAllocation(found.uid, {each.owner.name: each.shares for each in held.allocations})
         self.extender.put_pod(bound(found, node, {NAMES.allocation: format_allocation(said)}))

@@ -34,5 +34,5 @@ def test_a_pod_that_was_found_by_reading_counts_where_too_much_is_bound() -> Non
     )
     course.the_watch_tells(which=0)
     course.what_others_bound_too_much_is_said()
-    assert course.cluster.extender.overbooked.gpus == 1
+    assert course.cluster.extender.overcommit.gpus == 1
     course.teardown()

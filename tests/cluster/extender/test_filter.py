@@ -3,7 +3,7 @@
 import pytest
 
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.refusal import PREFERRED
+from deviceplugin.cluster.extender.rejection import PREFERRED
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.pod import Gang
@@ -14,7 +14,7 @@ from tests.cluster.extender.makers import NAMES, allocated, ask, bound, deleting
 
 
 def free_cores(extender: Extender, name: str) -> list[int]:
-    return [view.free_cores for view in extender.books.nodes[name].state.snapshot.gpus]
+    return [view.free_cores for view in extender.cache.nodes[name].state.snapshot.gpus]
 
 
 async def test_one_node_is_answered_and_reserved(extender: Extender) -> None:
@@ -143,7 +143,7 @@ async def test_reasons_are_constant_and_lasting_ones_are_apart(extender: Extende
     assert answer.unresolvable == {
         "small": "too little memory on every GPU, also when it is empty",
         "broken": "node has a GPU inventory that this vcuda cannot read",
-        "unknown": "node is not known to the GPU scheduler yet",
+        "unknown": "node is not in the GPU scheduler's cache yet",
     }
 
 
@@ -204,14 +204,14 @@ async def test_nobody_gets_what_victims_leave_before_all_of_them_have_gone(exten
     extender.put_pod(bound(victim, "a", allocated(victim, {"main": on_gpu("a", 0, 50, 8)})))
     extender.put_pod(pod(cores=100, blocks=0, priority=10, nominated="a"))
     answer = extender.filter(ask(pod(cores=10), "a"))
-    assert answer.failed == {"a": "GPUs are kept for a pod of higher priority"}
+    assert answer.failed == {"a": "GPUs are reserved for a nominated pod of the same or a higher priority"}
 
 
 async def test_all_containers_of_a_pod_get_their_gpus(extender: Extender) -> None:
     extender.put_node(node("a", 2))
     one = pod(cores=100, blocks=0, more=[("side", ContainerRole.APP, 50, 8), ("setup", ContainerRole.INIT, 30, 8)])
     assert extender.filter(ask(one, "a")).names == ("a",)
-    held = extender.books.on("a", one.uid)
+    held = extender.cache.on("a", one.uid)
     assert held is not None
     assert {each.owner.name for each in held.allocations} == {"main", "side", "setup"}
 
@@ -226,7 +226,7 @@ async def test_kube_scheduler_may_choose_among_all_that_fit(api: MemoryApi, cloc
     answer = extender.filter(ask(one, "a", "b", "c"))
     assert answer.names == ("a", "b")
     assert answer.failed == {"c": "insufficient vcuda-core on any one GPU"}
-    assert not list(extender.books.holdings(one.uid))
+    assert not list(extender.cache.holds(one.uid))
 
 
 async def test_nodes_are_scored_from_ten_to_nothing_in_the_order_of_the_policy(api: MemoryApi, clock: Clock) -> None:

@@ -19,10 +19,10 @@ from tests.cluster.extender.rounds import AT_PERMIT, ONE_CYCLE, cycle, free, mem
 async def test_a_pod_group_that_was_given_up_without_a_word_is_given_up_here(busy: Extender, clock: Clock) -> None:
     assert cycle(busy, members(ONE_CYCLE, 3)) == [True, True, False]
     clock.now += 4
-    busy.lapse()
+    busy.expire()
     assert free(busy) == 0
     clock.now += 1
-    busy.lapse()
+    busy.expire()
     assert free(busy) == 200
 
 
@@ -32,7 +32,7 @@ async def test_a_pod_group_whose_last_member_other_plugins_refused_is_given_up_t
     """Of that member the extender hears nothing."""
     assert cycle(busy, members(ONE_CYCLE, 2)) == [True, True]
     clock.now += 6
-    busy.lapse()
+    busy.expire()
     assert free(busy) == 200
 
 
@@ -47,7 +47,7 @@ async def test_a_long_cycle_keeps_what_its_first_members_have(busy: Extender, cl
     for fits, each in zip((True, True, False, False), members(ONE_CYCLE, 4), strict=True):
         assert bool(busy.filter(ask(each, "a")).names) is fits
         clock.now += 4
-        busy.lapse()
+        busy.expire()
     assert free(busy) == 0
 
 
@@ -58,7 +58,7 @@ async def test_each_gang_ends_by_its_own_time(busy: Extender, clock: Clock) -> N
     assert cycle(busy, members(Gang("d", "later", waits=False), 1)) == [True]
     for seconds, left in ((3, 100), (3, 200), (590, 200), (2, 300)):
         clock.now += seconds
-        busy.lapse()
+        busy.expire()
         assert free(busy) == left
 
 
@@ -68,7 +68,7 @@ async def test_members_that_are_bound_or_being_bound_keep_theirs(busy: Extender,
     assert cycle(busy, [first, second]) == [True, True]
     assert await busy.bind(order(first, "a")) == ""
     clock.now += 6
-    busy.lapse()
+    busy.expire()
     assert free(busy) == 100
     assert await busy.bind(order(second, "a")) == "", "late, but its GPU is still free"
 
@@ -79,7 +79,7 @@ async def test_a_member_whose_binding_is_in_doubt_keeps_its_gpu(busy: Extender, 
     assert cycle(busy, [one]) == [True]
     assert await busy.bind(order(one, "a")) != ""
     clock.now += 6
-    busy.lapse()
+    busy.expire()
     assert free(busy) == 100
 
 
@@ -88,7 +88,7 @@ async def test_a_member_that_is_nominated_for_another_node_keeps_nothing(busy: E
     assert cycle(busy, [one]) == [True]
     busy.put_pod(replace(one, nominated_node="b", pod=replace(one.pod, resource_version="2")))
     clock.now += 6
-    busy.lapse()
+    busy.expire()
     assert free(busy) == 200
 
 
@@ -98,7 +98,7 @@ async def test_what_an_earlier_round_left_ends_with_the_try(busy: Extender, cloc
     assert cycle(busy, [first, second]) == [True, True]
     assert cycle(busy, [first]) == [True]
     clock.now += 6
-    busy.lapse()
+    busy.expire()
     assert free(busy) == 200
 
 
@@ -108,17 +108,17 @@ async def test_a_member_whose_volumes_are_prepared_keeps_its_gpu(busy: Extender,
     assert cycle(busy, [one]) == [True]
     busy.put_pod(replace(one, nominated_node="a", pod=replace(one.pod, resource_version="2")))
     clock.now += 30
-    busy.lapse()
+    busy.expire()
     assert free(busy) == 100
     clock.now += 31
-    busy.lapse()
+    busy.expire()
     assert free(busy) == 200
 
 
 async def test_a_gang_at_permit_keeps_what_it_has_although_a_member_was_refused(busy: Extender, clock: Clock) -> None:
     assert cycle(busy, members(AT_PERMIT, 3)) == [True, True, False]
     clock.now += 599
-    busy.lapse()
+    busy.expire()
     assert free(busy) == 0
 
 
@@ -128,7 +128,7 @@ async def test_what_a_given_up_gang_gives_back_does_not_wake_the_gang_itself(
     """It would be tried, given up and woken without end."""
     cycle(busy, members(ONE_CYCLE, 3))
     clock.now += 6
-    busy.lapse()
+    busy.expire()
     assert not busy.wake_up.pending
 
 
@@ -138,7 +138,7 @@ async def test_what_a_given_up_gang_gives_back_wakes_whoever_was_refused_meanwhi
     cycle(busy, members(ONE_CYCLE, 2))
     assert not busy.filter(ask(pod(), "a")).names
     clock.now += 6
-    busy.lapse()
+    busy.expire()
     assert busy.wake_up.pending
 
 
@@ -148,7 +148,7 @@ async def test_whoever_was_refused_between_two_rounds_is_woken_too(busy: Extende
     assert not busy.filter(ask(pod(), "a")).names
     assert cycle(busy, tried) == [True, True]
     clock.now += 6
-    busy.lapse()
+    busy.expire()
     assert busy.wake_up.pending
 
 
@@ -156,7 +156,7 @@ async def test_whoever_was_refused_before_the_gang_came_is_not_woken_by_it(busy:
     assert not busy.filter(ask(pod(cores=300, blocks=0), "a")).names
     cycle(busy, members(ONE_CYCLE, 3))
     clock.now += 6
-    busy.lapse()
+    busy.expire()
     assert not busy.wake_up.pending
 
 

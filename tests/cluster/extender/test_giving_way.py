@@ -32,7 +32,7 @@ async def test_all_that_a_group_has_gives_way_also_what_an_earlier_round_left(bu
     assert cycle(busy, tried) == [True, True]
     assert cycle(busy, [first]) == [True]
     assert busy.filter(ask(pod(cores=200, blocks=0), "a")).names == ("a",)
-    assert not list(busy.books.holdings(second.uid))
+    assert not list(busy.cache.holds(second.uid))
 
 
 async def test_every_gang_that_was_given_up_gives_way_at_once(busy: Extender) -> None:
@@ -96,11 +96,11 @@ async def test_a_gang_at_permit_of_which_a_member_was_refused_gives_way_as_a_who
     single = pod(cores=100, blocks=0)
     assert busy.filter(ask(single, "a")).names == ("a",)
     answer = busy.filter(ask(third, "a"))
-    assert answer.failed == {"a": "other members of its gang gave way to pods that could start"}
+    assert answer.failed == {"a": "other members of its gang yielded their reservations to pods that can start"}
 
     explained = await busy.explain("d", third.pod.ref.name)
     assert explained is not None
-    assert explained.nodes[0].change.startswith("its scheduler must try the gang anew")
+    assert explained.nodes[0].change.startswith("kube-scheduler must retry the gang")
 
     busy.drop_pod(single.uid)
     assert cycle(busy, [second, third, first]) == [True, True, False], (
@@ -117,7 +117,7 @@ async def test_a_gang_at_permit_whose_refused_member_found_a_node_after_all_give
     busy.drop_pod(guest.uid)
     assert cycle(busy, [second]) == [True]
     assert not busy.filter(ask(pod(cores=100, blocks=0), "a")).names
-    assert list(busy.books.holdings(first.uid))
+    assert list(busy.cache.holds(first.uid))
 
 
 async def test_a_gang_at_permit_gives_way_in_every_round(busy: Extender) -> None:

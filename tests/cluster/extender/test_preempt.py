@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.wire import PreemptQuestion, Victims, read_preempt, write_victims
+from deviceplugin.cluster.extender.wire import PreemptionArgs, Victims, read_preempt, write_victims
 from deviceplugin.model.allocation import ContainerRole, PodUid
 from deviceplugin.model.pod import ClusterPod
 from tests.cluster.extender.api import MemoryApi
@@ -93,7 +93,7 @@ async def test_victims_without_gpus_stay_proposed(extender: Extender) -> None:
     assert answer == {"a": Victims((PodUid("cpu-only"),), 1)}
 
 
-def asked(vip: ClusterPod, victims: dict[str, dict[str, object]], *, whole: bool) -> PreemptQuestion:
+def asked(vip: ClusterPod, victims: dict[str, dict[str, object]], *, whole: bool) -> PreemptionArgs:
     """As kube-scheduler writes it: UIDs where the extender keeps nodes, whole pods where it does not."""
     main = vip.pod.containers[0]
     limits = {"tencent.com/vcuda-core": str(main.cores), "tencent.com/vcuda-memory": str(main.blocks)}

@@ -14,8 +14,8 @@ from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from deviceplugin.cluster.extender.cache.pod_hold import Hold
-from deviceplugin.cluster.extender.cache.reservations import Patience
+from deviceplugin.cluster.extender.cache.pod_hold import HoldState
+from deviceplugin.cluster.extender.cache.reservations import ReservationTimeouts
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod, Gang
@@ -32,7 +32,7 @@ FATES = st.sampled_from([Fate.WORKS, *Fate])
 READS = st.sampled_from([Fate.WORKS, Fate.WORKS, Fate.LATE])
 WHICH = st.integers(0, 30)
 NODE = st.sampled_from(NODES)
-PATIENCE = Patience()
+PATIENCE = ReservationTimeouts()
 ANNOTATIONS = {
     "none": {},
     "broken": {NAMES.allocation: "{"},
@@ -222,7 +222,7 @@ class Scheduling(RuleBasedStateMachine):
         cluster.spin(turns)
         cluster.api.read_turns = 1
         for found in self._all_waiting() if again else ():
-            if found.uid in cluster.extender._bind.unconfirmed._open:
+            if found.uid in cluster.extender.unconfirmed._pending:
                 self._bind(found, NODES[0], True, Fate.WORKS, Fate.WORKS, 0)
         cluster.spin(12 if again else 0)
 
@@ -257,14 +257,14 @@ class Scheduling(RuleBasedStateMachine):
 
     @invariant()
     def a_bound_pod_is_counted_once_and_as_it_says(self) -> None:
-        books = self.cluster.extender.books
+        cache = self.cluster.extender.cache
         for uid in self.cluster.api.told:
-            held = list(books.holdings(uid))
+            held = list(cache.holds(uid))
             seen = self.cluster.seen(uid)
             if seen is None:
                 assert not held
             elif seen.pod.node and (held or not self._is_over(uid)):  # else a read was faster than the watch
-                assert [(each.node, each.hold) for each in held] == [(seen.pod.node, Hold.BOUND)]
+                assert [(each.node, each.state) for each in held] == [(seen.pod.node, HoldState.BOUND)]
 
     def _is_over(self, uid: PodUid) -> bool:
         known = self.cluster.api.pods.get(uid)
@@ -273,26 +273,26 @@ class Scheduling(RuleBasedStateMachine):
     @invariant()
     def what_others_bound_too_much_is_said(self) -> None:
         cluster = self.cluster
-        cluster.extender.overbooked.look()
+        cluster.extender.overcommit.check()
         bound = list(cluster.known_bound())
         wrong = 0
         for name, there in cluster.nodes.items():
             use = occupied(one for each in bound if each.pod.node == name for one in written(each))
             wrong += sum(f'"{uuid}"' in there.inventory and not fits(each) for uuid, each in use.items())
-        assert cluster.extender.overbooked.gpus == wrong
+        assert cluster.extender.overcommit.gpus == wrong
 
     @invariant()
     def a_pod_is_on_a_node_or_waits_for_one(self) -> None:
-        books = self.cluster.extender.books
-        assert not [uid for uid in books.waiting if books.bound_to(uid) is not None or books.is_over(uid)]
+        cache = self.cluster.extender.cache
+        assert not [uid for uid in cache.waiting if cache.bound_to(uid) is not None or cache.is_over(uid)]
 
     @invariant()
     def no_reservation_outlives_its_reason(self) -> None:
         cluster = self.cluster
-        cluster.extender.lapse()
-        for name, book in cluster.extender.books.nodes.items():
-            for uid, held in book.holdings.items():
-                if held.hold is not Hold.RESERVED:
+        cluster.extender.expire()
+        for name, book in cluster.extender.cache.nodes.items():
+            for uid, held in book.holds.items():
+                if held.state is not HoldState.RESERVED:
                     continue
                 asked, then = cluster.asked_at[uid]
                 seen, known = cluster.seen(uid), cluster.api.pods.get(uid)
@@ -305,11 +305,11 @@ class Scheduling(RuleBasedStateMachine):
 
     @invariant()
     def what_only_we_say_is_somebodys_business(self) -> None:
-        bind = self.cluster.extender._bind
-        for book in self.cluster.extender.books.nodes.values():
-            for uid, held in book.holdings.items():
-                if held.hold in (Hold.COMMITTED, Hold.DOUBTFUL):
-                    assert uid in bind._running or uid in bind.unconfirmed._open
+        bind = self.cluster.extender._binder
+        for book in self.cluster.extender.cache.nodes.values():
+            for uid, held in book.holds.items():
+                if held.state in (HoldState.ASSUMED, HoldState.UNCONFIRMED):
+                    assert uid in bind._in_flight or uid in bind.unconfirmed._pending
 
     def teardown(self) -> None:
         try:
@@ -333,12 +333,10 @@ class Scheduling(RuleBasedStateMachine):
             cluster.start(cluster.extender.resolve())
             cluster.spin(20)
         assert cluster.wrong == []
-        found = {
-            (uid, held.node) for book in cluster.extender.books.nodes.values() for uid, held in book.holdings.items()
-        }
+        found = {(uid, held.node) for book in cluster.extender.cache.nodes.values() for uid, held in book.holds.items()}
         live = cluster.api.pods.values()
         assert found == {(each.uid, each.pod.node) for each in live if each.pod.node and not each.pod.is_terminal}
-        assert cluster.extender.unconfirmed == 0
+        assert len(cluster.extender.unconfirmed) == 0
 
     def _filter(self, found: ClusterPod, *names: str) -> None:
         answer = self.cluster.extender.filter(ask(found, *names))
@@ -353,7 +351,7 @@ class Scheduling(RuleBasedStateMachine):
         """`stay`: to the node that filter has chosen, as kube-scheduler does."""
         cluster = self.cluster
         if stay:
-            name = next((each.node for each in cluster.extender.books.holdings(found.uid)), name)
+            name = next((each.node for each in cluster.extender.cache.holds(found.uid)), name)
         cluster.api.fates.append(fate)
         cluster.api.read_fates.append(read)
         cluster.api.turns = turns

@@ -19,7 +19,7 @@ async def waiting() -> dict[str, bool]:
 
 @pytest.fixture
 async def wake_up(api: MemoryApi, waiting: dict[str, bool]) -> AsyncIterator[WakeUp]:
-    made = WakeUp(api, NAMES, anybody_waits=lambda: waiting["anybody"], wall=lambda: 5.0, every=0.05, settle=0.001)
+    made = WakeUp(api, NAMES, has_unplaced_pods=lambda: waiting["anybody"], wall=lambda: 5.0, every=0.05, delay=0.001)
     running = asyncio.create_task(made.run())
     yield made
     running.cancel()
@@ -69,4 +69,4 @@ async def test_a_pod_that_was_refused_is_tried_again_when_another_ends(extender:
     await until(lambda: bool(api.annotated))
     running.cancel()
     assert extender.filter(ask(waits, "a")).names == ("a",)
-    assert not extender.verdicts.anybody_waits
+    assert not extender.verdicts.has_unplaced_pods

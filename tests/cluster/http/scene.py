@@ -16,7 +16,7 @@ from deviceplugin.cluster.certificates.pair import Pair
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.cluster.http.body import Bodies
 from deviceplugin.cluster.http.server import SchedulerServer
-from deviceplugin.cluster.http.verbs import Answer, Explanation, Figures, Verb
+from deviceplugin.cluster.http.verbs import ExplainResponse, GaugeValues, Verb, VerbResponse
 from deviceplugin.errors import KubeError, ParseError
 
 DAY = dt.timedelta(days=1)
@@ -37,8 +37,8 @@ class StandIn:
     def verbs(self) -> tuple[Verb, ...]:
         return (
             Verb("webhook", self.webhook),
-            Verb("filter", self.filter, near=True),
-            Verb("bind", self.bind, near=True),
+            Verb("filter", self.filter, loopback_only=True),
+            Verb("bind", self.bind, loopback_only=True),
         )
 
     def not_ready(self) -> tuple[str, ...]:
@@ -47,20 +47,22 @@ class StandIn:
     def not_leading(self) -> tuple[str, ...]:
         return (f"{self.leader} leads",) if self.leader else ()
 
-    def figures(self) -> Figures:
-        return Figures(nodes=2, gpus=16, reservations=3, leads=True, days_left={"server": 30.0}, silence={"pods": 1.5})
+    def gauges(self) -> GaugeValues:
+        return GaugeValues(
+            nodes=2, gpus=16, reservations=3, leads=True, days_left={"server": 30.0}, silence={"pods": 1.5}
+        )
 
-    async def explain(self, namespace: str, name: str) -> Explanation:
+    async def explain(self, namespace: str, name: str) -> ExplainResponse:
         if name == "elsewhere":
-            return Explanation(status=421, sentence="replica b leads", leader="b")
+            return ExplainResponse(status=421, sentence="replica b leads", leader="b")
         if name.startswith("unknown"):
-            return Explanation(status=404, sentence=f"nothing is known of pod {namespace}/{name}")
-        return Explanation(msgspec.json.encode({"pod": f"{namespace}/{name}"}))
+            return ExplainResponse(status=404, sentence=f"pod {namespace}/{name} not found")
+        return ExplainResponse(msgspec.json.encode({"pod": f"{namespace}/{name}"}))
 
-    async def webhook(self, body: bytes) -> Answer:
-        return Answer(body, "changed")
+    async def webhook(self, body: bytes) -> VerbResponse:
+        return VerbResponse(body, "changed")
 
-    async def filter(self, body: bytes) -> Answer:
+    async def filter(self, body: bytes) -> VerbResponse:
         try:
             msgspec.json.decode(body)
         except msgspec.DecodeError:
@@ -69,13 +71,13 @@ class StandIn:
             raise ZeroDivisionError
         if body == b'"kube"':
             raise KubeError("the API server is away")
-        return Answer(b'{"NodeNames":["n1"]}', "chosen", {"insufficient vcuda-memory on any one GPU": 2})
+        return VerbResponse(b'{"NodeNames":["n1"]}', "chosen", {"insufficient vcuda-memory on any one GPU": 2})
 
-    async def bind(self, body: bytes) -> Answer:
+    async def bind(self, body: bytes) -> VerbResponse:
         self.under_way.set()
         await self.held.wait()
         self.bound += 1
-        return Answer(b'{"Error":""}', "bound")
+        return VerbResponse(b'{"Error":""}', "bound")
 
 
 @dataclass

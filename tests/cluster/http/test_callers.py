@@ -16,7 +16,7 @@ from deviceplugin.cluster.certificates.files import client_authority
 from deviceplugin.cluster.certificates.making import make_authority, make_certificate
 from deviceplugin.cluster.certificates.pair import Pair
 from deviceplugin.cluster.certificates.tls import ServerTls
-from deviceplugin.cluster.http.app import shown_names
+from deviceplugin.cluster.http.app import certificate_names
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.http.verbs import Verb
 from deviceplugin.errors import ConfigError
@@ -79,11 +79,10 @@ async def test_who_shows_none_or_one_in_another_name_is_told_what_is_needed(tmp_
             status, text = await found.ask("/bind", shown)
             assert status == 403
             assert text == (
-                "/bind is for callers alone that show a certificate in the name of system:kube-scheduler or "
-                "scheduler.example.com\n"
+                "/bind requires a client certificate issued to system:kube-scheduler or scheduler.example.com\n"
             )
         assert found.service.bound == 0
-        assert 'requests_total{outcome="stranger",verb="bind"} 2.0' in (await found.ask("/metrics", None))[1]
+        assert 'requests_total{outcome="unauthorized",verb="bind"} 2.0' in (await found.ask("/metrics", None))[1]
 
 
 @pytest.mark.parametrize("path", ["/webhook", "/metrics", "/healthz", "/readyz", "/explain?pod=d/p"])
@@ -178,4 +177,4 @@ def test_a_file_that_is_no_authority_is_one_sentence(tmp_path: Path, content: by
 
 
 def test_a_certificate_without_names_is_nobodys() -> None:
-    assert shown_names(None) == shown_names({}) == frozenset()
+    assert certificate_names(None) == certificate_names({}) == frozenset()

@@ -71,7 +71,7 @@ async def test_a_client_that_goes_away_in_its_body_is_counted_and_forgotten() ->
         await asyncio.sleep(0.1)
         writer.transport.abort()
         async with asyncio.timeout(10):
-            while await counted(scene, "filter") != {"gone": 1}:
+            while await counted(scene, "filter") != {"disconnected": 1}:
                 await asyncio.sleep(0.02)
 
 
@@ -98,7 +98,7 @@ async def test_who_waits_for_our_word_before_a_body_gets_it() -> None:
 @pytest.mark.parametrize(
     ("expected", "length", "status", "sentence"),
     [
-        (b"tea", 2, 417, b"the request expects what is not known here; send it without Expect\n"),
+        (b"tea", 2, 417, b"the request has an unknown Expect header; send it without\n"),
         (b"100-continue", 9 << 20, 413, b"the body is larger than 8 MiB; send names instead of whole nodes\n"),
     ],
 )
@@ -153,7 +153,7 @@ async def test_a_bind_whose_client_went_away_is_brought_to_its_end() -> None:
 async def test_too_many_large_bodies_at_once_are_sent_away_and_room_comes_back() -> None:
     bodies = Bodies(most_together=10)
     with bodies._room(8):
-        with pytest.raises(Exception, match="too many large requests at once; try again"), bodies._room(3):
+        with pytest.raises(Exception, match="too many large requests at the same time; try again"), bodies._room(3):
             pass
         assert bodies.held == 8
     assert bodies.held == 0
@@ -191,7 +191,7 @@ async def test_a_port_that_is_in_use_is_one_sentence() -> None:
         other = SchedulerServer(StandIn(), context=scene.tls.context, version="1")
         with pytest.raises(ConfigError, match=r"--listen-port: port \d+ on 127.0.0.1 is in use"):
             await other.start("127.0.0.1", scene.server.port)
-        with pytest.raises(ConfigError, match=r"--listen-addr: 192.0.2.1 is no address of this machine"):
+        with pytest.raises(ConfigError, match=r"--listen-addr: 192.0.2.1 is not an address of this machine"):
             await other.start("192.0.2.1", 0)
 
 

@@ -8,7 +8,7 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
 
-from deviceplugin.cluster.http.app import Front, is_near
+from deviceplugin.cluster.http.app import Router, is_loopback
 from deviceplugin.cluster.http.metrics import FAMILIES, SchedulerMetrics
 from tests.cluster.http.scene import Scene, StandIn, serving
 
@@ -48,7 +48,7 @@ async def test_every_family_of_the_reference_is_served_and_no_other() -> None:
         ("/filter", b"{", 400, "the filter request cannot be read", "malformed"),
         ("/filter", b"", 400, "the filter request cannot be read", "malformed"),
         ("/filter", b" " * (8 << 20) + b"1", 413, "the body is larger than 8 MiB; send names instead", "too_large"),
-        ("/filter", b'"bug"', 500, "vcuda failed in a way it should not; its log says more", "failed"),
+        ("/filter", b'"bug"', 500, "vcuda internal error; see the scheduler's log", "failed"),
         ("/filter", b'"kube"', 500, "the API server is away", "failed"),
     ],
 )
@@ -80,13 +80,13 @@ async def test_a_body_without_a_declared_length_is_limited_too() -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "sentence"),
     [
-        ("GET", "/nothing", 404, "there is no such path; there are /bind, /explain, /filter, /healthz"),
-        ("GET", "/filter", 405, "GET is not what this path takes; use POST"),
-        ("POST", "/metrics", 405, "POST is not what this path takes; use GET"),
-        ("POST", "/filter/", 404, "there is no such path; there are /bind"),
-        ("OPTIONS", "/readyz", 405, "OPTIONS is not what this path takes; use GET,HEAD"),
-        ("GET", "/explain", 400, "name a pod as in /explain?pod=NAMESPACE/NAME"),
-        ("GET", "/explain?pod=a/b/c", 400, "name a pod as in /explain?pod=NAMESPACE/NAME"),
+        ("GET", "/nothing", 404, "no such path; the paths are /bind, /explain, /filter, /healthz"),
+        ("GET", "/filter", 405, "GET is not allowed on this path; use POST"),
+        ("POST", "/metrics", 405, "POST is not allowed on this path; use GET"),
+        ("POST", "/filter/", 404, "no such path; the paths are /bind"),
+        ("OPTIONS", "/readyz", 405, "OPTIONS is not allowed on this path; use GET,HEAD"),
+        ("GET", "/explain", 400, "no pod given; use /explain?pod=NAMESPACE/NAME"),
+        ("GET", "/explain?pod=a/b/c", 400, "no pod given; use /explain?pod=NAMESPACE/NAME"),
     ],
 )
 async def test_a_wrong_path_or_method_says_what_is_right(method: str, path: str, status: int, sentence: str) -> None:
@@ -114,7 +114,7 @@ async def test_a_pod_is_explained_or_it_is_said_who_can() -> None:
     async with serving() as scene:
         assert await scene.get("/explain?pod=d/p") == (200, '{"pod":"d/p"}')
         assert await scene.get("/explain?pod=d/elsewhere") == (421, '{"error":"replica b leads","leader":"b"}')
-        unknown = '{"error":"nothing is known of pod d/unknown","leader":""}'
+        unknown = '{"error":"pod d/unknown not found","leader":""}'
         assert await scene.get("/explain?pod=d/unknown") == (404, unknown)
 
 
@@ -127,7 +127,7 @@ async def test_nothing_is_answered_before_it_is_ready_but_it_lives() -> None:
         assert await scene.get("/healthz") == (200, "ok\n")
         scene.service.missing = ()
         assert await scene.get("/readyz") == (200, "ok\n")
-        assert await counted(scene, "filter") == {"not_now": 1}
+        assert await counted(scene, "filter") == {"unavailable": 1}
 
 
 async def test_a_load_balancer_finds_the_replica_that_leads_and_the_webhook_needs_none() -> None:
@@ -148,21 +148,21 @@ async def test_who_is_sent_elsewhere_does_not_stay_on_this_connection() -> None:
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.0.1", "::1", "::ffff:127.0.0.1"])
-def test_loopback_is_near(peer: str) -> None:
-    assert is_near(peer)
+def test_loopback_addresses_are_recognized(peer: str) -> None:
+    assert is_loopback(peer)
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.7", "169.254.1.1", "::ffff:10.0.0.7", "fe80::1%eth0", "", None, "localhost"])
-def test_nobody_else_is_near(peer: str | None) -> None:
-    assert not is_near(peer)
+def test_other_addresses_are_not_loopback(peer: str | None) -> None:
+    assert not is_loopback(peer)
 
 
 @pytest.mark.parametrize(("path", "status"), [("/filter", 403), ("/bind", 403), ("/webhook", 200)])
 async def test_who_does_not_call_from_loopback_may_not_place_pods(short_tmp: Path, path: str, status: int) -> None:
     """A caller over a unix socket has no address at all, so it is as far as one of another pod."""
     service = StandIn()
-    front = Front(service, SchedulerMetrics(service.figures, version="1"))
-    runner = web.ServerRunner(web.Server(front.answer))
+    router = Router(service, SchedulerMetrics(service.gauges, version="1"))
+    runner = web.ServerRunner(web.Server(router.answer))
     await runner.setup()
     await web.UnixSite(runner, str(short_tmp / "s")).start()
     try:
@@ -170,7 +170,7 @@ async def test_who_does_not_call_from_loopback_may_not_place_pods(short_tmp: Pat
         async with aiohttp.ClientSession(connector=connector) as session, session.post(f"http://s{path}") as answer:
             assert answer.status == status
             if status == 403:
-                assert await answer.text() == f"{path} is for the kube-scheduler on this machine's loopback alone\n"
+                assert await answer.text() == f"{path} accepts requests from loopback only\n"
         assert service.bound == 0
     finally:
         await runner.cleanup()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json
-from deviceplugin.cluster.webhook.review import Webhook
+from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
 
 CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
@@ -67,7 +67,7 @@ def review(given: object, **request: Any) -> bytes:
 
 def response(body: bytes, settings: WebhookSettings = SETTINGS, known: KnownGpus = A100S) -> Json:
     """The response part, its patch decoded."""
-    answer = json.loads(Webhook(settings).answer(body, known).body)
+    answer = json.loads(AdmissionWebhook(settings).answer(body, known).body)
     assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
     found: Json = answer["response"]
     if "patch" in found:

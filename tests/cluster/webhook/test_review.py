@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
-from deviceplugin.cluster.webhook.review import Outcome, Webhook
+from deviceplugin.cluster.webhook.review import AdmissionWebhook, Outcome
 from deviceplugin.errors import ParseError
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.topology import Topology
@@ -28,7 +28,7 @@ from tests.cluster.webhook.makers import (
     review,
 )
 
-WEBHOOK = Webhook(SETTINGS)
+WEBHOOK = AdmissionWebhook(SETTINGS)
 SHARE = gpu_pod({CORE: "30"})
 
 

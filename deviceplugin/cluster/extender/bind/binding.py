@@ -1,10 +1,10 @@
-"""What a Binding carries besides the node's name.
+"""The annotations that a Binding carries besides the node's name.
 
-In: what was committed for a pod. Out: annotations in the lineage's forms and ours; the node's agent carries out exactly
-that. Pure.
+In: an assumed pod. Out: annotations in gpu-manager's forms and in vcuda's; the node's agent applies exactly these.
+Pure.
 """
 
-from deviceplugin.cluster.extender.cache.pod_hold import Holding
+from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.model import annotations as text
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.annotation_names import annotation_names
@@ -12,14 +12,14 @@ from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.units import ResourceNames
 
 
-def written_allocation(held: Holding) -> text.WrittenAllocation:
+def written_allocation(held: PodHold) -> text.WrittenAllocation:
     shares = {each.owner.name: each.shares for each in held.allocations}
     allocation = text.PodAllocation(held.pod.uid, shares)
     return text.WrittenAllocation(allocation, text.format_allocation(allocation))
 
 
 def binding_annotations(
-    held: Holding, inventory: Inventory | None, *, now_ns: int, names: ResourceNames
+    held: PodHold, inventory: Inventory | None, *, now_ns: int, names: ResourceNames
 ) -> dict[str, str]:
     """GPU indices are written for app containers only: that is what they count."""
     known = annotation_names(names.domain)

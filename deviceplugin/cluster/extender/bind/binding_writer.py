@@ -1,8 +1,8 @@
-"""Writes one Binding, and finds out what has become of it.
+"""Writes one Binding and finds out its result.
 
-In: what was committed for a pod, and the annotations that say so. Out: an empty string where the pod is bound, or the
-sentence for its condition; the books say the same. A failure is followed by a look at the pod: it may be bound all the
-same. Where even that leaves it open, `Unconfirmed` holds what was committed.
+In: an assumed pod and its annotations. Out: an empty string if the pod is bound, or the sentence for its condition; the
+cache then says the same. After a failure the pod is read, because it may be bound all the same. Where that leaves the
+result open, `UnconfirmedBindings` keeps the pod's GPUs.
 """
 
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from typing import Protocol
 
 import structlog
 
-from deviceplugin.cluster.extender.bind.unconfirmed import PodApi, Unconfirmed
-from deviceplugin.cluster.extender.wire import BindOrder
+from deviceplugin.cluster.extender.bind.unconfirmed import PodApi, UnconfirmedBindings
+from deviceplugin.cluster.extender.wire import BindingArgs
 from deviceplugin.errors import KubeError, KubeNotFoundError, VcudaError
 from deviceplugin.model.allocation import PodRef
 
@@ -25,53 +25,52 @@ class Api(PodApi, Protocol):
     async def bind(self, pod: PodRef, node: str, annotations: Mapping[str, str]) -> None: ...
 
 
-class CarryOut:
+class BindingWriter:
     """The only writer of the extender's pods."""
 
-    def __init__(self, api: Api, unconfirmed: Unconfirmed) -> None:
+    def __init__(self, api: Api, unconfirmed: UnconfirmedBindings) -> None:
         self._api = api
         self._unconfirmed = unconfirmed
 
-    async def write(self, order: BindOrder, annotations: Mapping[str, str]) -> str:
-        """However it ends, what is committed now has somebody who looks after it."""
+    async def write(self, order: BindingArgs, annotations: Mapping[str, str]) -> str:
+        """However it ends, the assumed pod is bound, released or handed to `UnconfirmedBindings`."""
         try:
-            said = await self._write(order, annotations)
+            return await self._write(order, annotations)
         except BaseException:
-            self._unconfirmed.doubt(order.pod, order.node)
+            self._unconfirmed.mark_uncertain(order.pod, order.node)
             raise
-        return said
 
-    async def _write(self, order: BindOrder, annotations: Mapping[str, str]) -> str:
+    async def _write(self, order: BindingArgs, annotations: Mapping[str, str]) -> str:
         try:
             await self._api.bind(order.pod, order.node, annotations)
         except VcudaError as error:
-            return await self._look(order, error)
-        if self._unconfirmed.is_committed(order.pod.uid, order.node):  # else the watch was faster
-            self._unconfirmed.expect(order.pod)
+            return await self._read_result(order, error)
+        if self._unconfirmed.is_assumed(order.pod.uid, order.node):  # else the watch was faster
+            self._unconfirmed.await_watch(order.pod)
         return ""
 
-    async def _look(self, order: BindOrder, error: VcudaError) -> str:
+    async def _read_result(self, order: BindingArgs, error: VcudaError) -> str:
         """After a failure: is the pod bound all the same?"""
-        log.warning("a Binding failed", pod=str(order.pod), node=order.node, cause=error.message)
+        log.warning("bind_failed", pod=str(order.pod), node=order.node, error=error.message)
         try:
             found = await self._api.get_pod(order.pod)
         except KubeNotFoundError:
-            self._unconfirmed.gone(order.pod)
+            self._unconfirmed.deleted(order.pod)
             return error.message
         except VcudaError:
-            self._unconfirmed.doubt(order.pod, order.node)
+            self._unconfirmed.mark_uncertain(order.pod, order.node)
             return error.message
         if found.node or found.is_terminal:
-            self._unconfirmed.found(found)
+            self._unconfirmed.read(found)
         elif _is_final(error):
-            self._unconfirmed.refused(order.pod, order.node)
+            self._unconfirmed.rejected(order.pod, order.node)
         else:
-            self._unconfirmed.doubt(order.pod, order.node)
+            self._unconfirmed.mark_uncertain(order.pod, order.node)
         if found.node == order.node:
             return ""
-        return f"pod {order.pod} is bound to node {found.node} already" if found.node else error.message
+        return f"pod {order.pod} is already bound to node {found.node}" if found.node else error.message
 
 
 def _is_final(error: VcudaError) -> bool:
-    """The API server has refused: this Binding will not be carried out later."""
+    """The API server has rejected the request: this Binding will not take effect later."""
     return isinstance(error, KubeError) and 400 <= error.code < 500 and error.code != _TIMED_OUT

@@ -1,8 +1,8 @@
-"""The CPU and memory of one node that pods of all kinds leave.
+"""The CPU and memory of one node that its pods leave free.
 
-In: what the node offers, and what each pod takes. Out: what is spare, or None where it is not known: the node does not
-say, or some pod does not. kube-scheduler alone sees to it that a pod fits; this is for the choice among the nodes that
-it left. A node may be short of what was reserved on it, so what is spare may be less than nothing.
+In: what the node offers, and what each pod uses. Out: what is free, or None where the node or a pod does not say.
+kube-scheduler alone decides whether a pod fits; this value only ranks the nodes that kube-scheduler left. A reservation
+may exceed what the node has, so the free amount may be negative.
 """
 
 from collections.abc import Iterable
@@ -12,20 +12,20 @@ from deviceplugin.placement.node_state import Spare
 from deviceplugin.placement.workload import NO_NEEDS
 
 
-class Beside:
-    """Sums, so that a pod costs the same on a node of many."""
+class ComputeUsage:
+    """Running sums: adding a pod costs the same on a node with many pods."""
 
     def __init__(self) -> None:
         self._taken = NOTHING
         self._unknown = 0
 
-    def take(self, needs: Compute | None) -> None:
+    def add(self, needs: Compute | None) -> None:
         if needs is None:
             self._unknown += 1
         else:
             self._taken += needs
 
-    def give_back(self, needs: Compute | None) -> None:
+    def remove(self, needs: Compute | None) -> None:
         if needs is None:
             self._unknown -= 1
         else:
@@ -34,7 +34,7 @@ class Beside:
     def spare(
         self, offered: Compute | None, *, without: Iterable[Compute | None] = (), further: Compute = NOTHING
     ) -> Spare | None:
-        """As if some pods were not there, and as if something further was taken."""
+        """What is free, as if the pods of `without` were not there and `further` was used too."""
         taken, unknown = self._taken + further, self._unknown
         for needs in without:
             if needs is None:
@@ -48,5 +48,5 @@ class Beside:
 
 
 def needs_of(found: Compute | None) -> Spare:
-    """As placement counts it: MiB, rounded up."""
+    """In the unit of placement: MiB, rounded up."""
     return NO_NEEDS if found is None else Spare(found.cpu_milli, -(-found.memory_bytes // MIB))

@@ -1,12 +1,11 @@
-"""One node: its GPUs as its agent wrote them down, and everything that pods hold of them.
+"""One node: its GPUs as its agent reported them, and everything that pods hold of them.
 
-In: what the node says of itself, holdings, and what pods without GPUs take beside them. Out: a `NodeState` for
-placement, the same object for as long as the pods hold the same; or the reason why the node cannot be used. What pods
-hold outlives the node's own entry: a node that comes back has the same pods, and if it comes back with other GPUs, what
-was held of the old ones is held of nothing.
+In: the node object, holds of pods, and the CPU and memory of pods without GPUs. Out: a `NodeState` for placement, the
+same object as long as the pods hold the same; or the reason why the node cannot be used. Holds outlive the node object:
+a node that comes back has the same pods. If it comes back with other GPUs, holds of the old GPUs count for nothing.
 
-A container that somebody else placed may be on any GPU that has room for it beside what is known: it counts on each of
-them, so that what is left is free wherever it is.
+A container that another scheduler placed is unlocated until the agent reports its GPU. It counts on every GPU that has
+room for it beside the located ones, so what is free is free wherever the container is.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -14,9 +13,15 @@ from itertools import chain
 
 import structlog
 
-from deviceplugin.cluster.extender.cache.compute_usage import Beside
-from deviceplugin.cluster.extender.cache.pod_hold import Holding
-from deviceplugin.cluster.extender.refusal import AGENT_AWAY, FOREIGN_INVENTORY, NO_INVENTORY, UNKNOWN_NODE, Refusal
+from deviceplugin.cluster.extender.cache.compute_usage import ComputeUsage
+from deviceplugin.cluster.extender.cache.pod_hold import PodHold
+from deviceplugin.cluster.extender.rejection import (
+    AGENT_DOWN,
+    NO_INVENTORY,
+    UNKNOWN_NODE,
+    UNREADABLE_INVENTORY,
+    Rejection,
+)
 from deviceplugin.errors import ParseError
 from deviceplugin.model.allocation import Allocation, ContainerRef, GpuShare, PodUid
 from deviceplugin.model.cluster_node import ClusterNode
@@ -31,45 +36,45 @@ from deviceplugin.placement.occupancy import occupied
 log = structlog.get_logger("vcuda.cluster")
 
 
-class NodeBook:
-    """`sentence` says more than `problem`: it may name the node and is for people who ask.
+class NodeInfo:
+    """`sentence` says more than `problem` and may name the node; explanations show it.
 
-    `known` is `state`, or None where that has to be calculated first; `_gpus` is right but for CPU and memory.
+    `known` is `state`, or None where it must be calculated first; `_gpus` is the same without CPU and memory.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.problem: Refusal | None = UNKNOWN_NODE
-        self._unread: Refusal | None = None
+        self.problem: Rejection | None = UNKNOWN_NODE
+        self._unread: Rejection | None = None
         self.sentence = ""
         self.inventory: Inventory | None = None
         self._share_mode = True
         self._cordoned: frozenset[GpuUuid] = frozenset()
         self._node: ClusterNode | None = None
-        self._holdings: dict[PodUid, Holding] = {}
+        self._holds: dict[PodUid, PodHold] = {}
         self._tally: NodeUsage | None = None
-        self._wandering: set[PodUid] = set()
-        self._beside = Beside()
+        self._unlocated: set[PodUid] = set()
+        self._compute = ComputeUsage()
         self._plain = 0
         self._gpus: NodeState | None = None
         self.known: NodeState | None = None
 
     @property
-    def holdings(self) -> Mapping[PodUid, Holding]:
-        return self._holdings
+    def holds(self) -> Mapping[PodUid, PodHold]:
+        return self._holds
 
     @property
     def node(self) -> ClusterNode | None:
-        """What it last said of itself; None of a node that was deleted or never came."""
+        """The last version of the node object; None if it was deleted or never seen."""
         return self._node
 
     @property
-    def is_forgotten(self) -> bool:
-        """Neither a node nor a pod speaks of it."""
-        return self._node is None and not self._holdings and not self._plain
+    def is_unused(self) -> bool:
+        """Neither a node object nor a pod names it."""
+        return self._node is None and not self._holds and not self._plain
 
     def describe(self, node: ClusterNode) -> bool:
-        """Takes over what the node says of itself; false where nothing of it changes what pods may have."""
+        """Takes a new version of the node object; false if it changes nothing for pods."""
         known, self._node = self._node, node
         if known is None or known.inventory != node.inventory:
             self._read_inventory(node.inventory)
@@ -78,49 +83,49 @@ class NodeBook:
                 self._spare_has_changed()
             return False
         self._cordoned = node.cordoned(self.inventory) if self.inventory else frozenset()
-        self.problem = self._unread or (AGENT_AWAY if not node.cores else None)
-        self._count_anew()
+        self.problem = self._unread or (AGENT_DOWN if not node.cores else None)
+        self._recount()
         return True
 
     def vanish(self) -> None:
-        """The node was deleted; its pods are on their own until each of them is deleted too."""
+        """The node was deleted; its pods stay until each of them is deleted too."""
         self._node, self.inventory = None, None
         self.problem, self.sentence = UNKNOWN_NODE, ""
-        self._count_anew()
+        self._recount()
 
-    def hold(self, holding: Holding) -> None:
-        uid = holding.pod.uid
-        known, self._holdings[uid] = self._holdings.get(uid), holding
-        if known is None or known.needs != holding.needs:
+    def put_hold(self, hold: PodHold) -> None:
+        uid = hold.pod.uid
+        known, self._holds[uid] = self._holds.get(uid), hold
+        if known is None or known.needs != hold.needs:
             if known is not None:
-                self._beside.give_back(known.needs)
-            self._beside.take(holding.needs)
+                self._compute.remove(known.needs)
+            self._compute.add(hold.needs)
             self._spare_has_changed()
-        if not self._is_counted(known, holding):
-            self._count(holding)
+        if not self._changes_nothing(known, hold):
+            self._count(hold)
             self.known = self._gpus = None
 
-    def take(self, needs: Compute | None) -> None:
-        """A pod that wants no GPU has come."""
+    def add_plain(self, needs: Compute | None) -> None:
+        """Counts a pod without GPUs."""
         self._plain += 1
-        self._beside.take(needs)
+        self._compute.add(needs)
         self._spare_has_changed()
 
-    def give_back(self, needs: Compute | None) -> None:
+    def remove_plain(self, needs: Compute | None) -> None:
         self._plain -= 1
-        self._beside.give_back(needs)
+        self._compute.remove(needs)
         self._spare_has_changed()
 
     def release(self, uid: PodUid) -> None:
-        self._beside.give_back(self._holdings.pop(uid).needs)
-        self._wandering.discard(uid)
+        self._compute.remove(self._holds.pop(uid).needs)
+        self._unlocated.discard(uid)
         if self._tally is not None:
             self._tally.release(uid)
         self.known = self._gpus = None
 
     @property
     def state(self) -> NodeState:
-        """Only of a node that can be used."""
+        """Only for a node without `problem`."""
         if self.known is None:
             self._gpus = self.known = (self._gpus or self._calculate(())).with_spare(self._spare)
         return self.known
@@ -128,32 +133,25 @@ class NodeBook:
     def state_without(
         self, pods: Collection[PodUid], *, beside: Iterable[Allocation] = (), needs: Compute = NOTHING
     ) -> NodeState:
-        """As if these pods were not there, and as if something further was held, with so much CPU and memory."""
+        """As if these pods were not there, and as if the allocations and CPU and memory (`needs`) were held too."""
         extra = tuple(beside)
-        absent = [self._holdings[uid].needs for uid in pods if uid in self._holdings]
+        absent = [self._holds[uid].needs for uid in pods if uid in self._holds]
         if not extra and not absent:
             return self.state
-        spare = self._beside.spare(self._offered, without=absent, further=needs)
+        spare = self._compute.spare(self._offered, without=absent, further=needs)
         return self._calculate(pods, extra).with_spare(spare)
 
     def still_fits(self, uid: PodUid) -> bool:
-        """Whether what a pod holds here would be free without it, on GPUs that work may land on."""
+        """Whether what a pod holds here would be free without it, on GPUs that accept work."""
         assert self._tally is not None
-        if not self._wandering:
+        if not self._unlocated:
             return self._tally.fits(uid)
-        return _fits(self._holdings[uid].allocations, self.state_without({uid}))
+        return _fits(self._holds[uid].allocations, self.state_without({uid}))
 
     @property
-    def is_suspect(self) -> bool:
-        """Whether more is held of some GPU than it has, what is not bound yet included."""
+    def may_be_overcommitted(self) -> bool:
+        """Whether pods hold more of some GPU than it has, reservations included."""
         return self._tally is not None and self._tally.is_overbooked
-
-    @property
-    def unknown_gpus(self) -> int:
-        """How many GPUs pods hold that this node does not have."""
-        known = {gpu.uuid for gpu in self.inventory.gpus} if self.inventory else set()
-        held = {uuid for each in self._holdings.values() for one in each.allocations for uuid in one.uuids}
-        return len(held - known)
 
     @property
     def _offered(self) -> Compute | None:
@@ -161,10 +159,10 @@ class NodeBook:
 
     @property
     def _spare(self) -> Spare | None:
-        return self._beside.spare(self._offered)
+        return self._compute.spare(self._offered)
 
     def _spare_has_changed(self) -> None:
-        """Calculated when somebody asks: on most nodes nobody does between two such changes."""
+        """Calculated on demand: between two such changes most nodes are not asked for."""
         self.known = None
 
     def _read_inventory(self, text: str) -> None:
@@ -174,44 +172,44 @@ class NodeBook:
         try:
             self.inventory, self._share_mode = parse_inventory(text)
         except ParseError as error:
-            self._unread, self.sentence = FOREIGN_INVENTORY, error.message
-            log.warning("node is not used", node=self.name, cause=error.message)
+            self._unread, self.sentence = UNREADABLE_INVENTORY, error.message
+            log.warning("inventory_unreadable", node=self.name, error=error.message)
         else:
             self._unread = None if self.inventory.gpus else NO_INVENTORY
 
-    def _is_counted(self, known: Holding | None, holding: Holding) -> bool:
-        """Whether only our knowledge of the pod has changed, and nothing that it holds."""
-        if known is None or self._wandering:  # what is proved narrows where the others may be
+    def _changes_nothing(self, known: PodHold | None, hold: PodHold) -> bool:
+        """Whether the pod still holds the same, and only its state has changed."""
+        if known is None or self._unlocated:  # a bound hold narrows where unlocated ones may be
             return False
-        return known.allocations == holding.allocations and not holding.somewhere
+        return known.allocations == hold.allocations and not hold.unlocated
 
-    def _count_anew(self) -> None:
+    def _recount(self) -> None:
         self.known = self._gpus = self._tally = None
         if self.inventory is not None:
             self._tally = NodeUsage(self.name, self.inventory, share_mode=self._share_mode, cordoned=self._cordoned)
-            for holding in self._holdings.values():
-                self._count(holding)
+            for hold in self._holds.values():
+                self._count(hold)
 
-    def _count(self, holding: Holding) -> None:
-        uid = holding.pod.uid
-        self._wandering.discard(uid)
-        if holding.somewhere:
-            self._wandering.add(uid)
+    def _count(self, hold: PodHold) -> None:
+        uid = hold.pod.uid
+        self._unlocated.discard(uid)
+        if hold.unlocated:
+            self._unlocated.add(uid)
         if self._tally is not None:
-            self._tally.hold(uid, holding.allocations)
+            self._tally.hold(uid, hold.allocations)
 
     def _calculate(self, absent: Collection[PodUid], beside: Iterable[Allocation] = ()) -> NodeState:
         assert self.inventory is not None
         assert self._tally is not None
         further = tuple(beside)
-        if not further and not self._wandering:
+        if not further and not self._unlocated:
             return self._tally.state(without=absent)
-        counted = [each for uid, each in self._holdings.items() if uid not in absent]
+        counted = [each for uid, each in self._holds.items() if uid not in absent]
         exact = [*chain.from_iterable(each.allocations for each in counted), *further]
-        wandering = [each for each in counted if each.somewhere]
-        if wandering:
+        unlocated = [each for each in counted if each.unlocated]
+        if unlocated:
             proved = [one for each in counted if each.is_bound for one in each.allocations]
-            exact += _everywhere(self.inventory, wandering, occupied(proved))
+            exact += _on_every_gpu(self.inventory, unlocated, occupied(proved))
         return node_state(self.name, self.inventory, exact, share_mode=self._share_mode, cordoned=self._cordoned)
 
 
@@ -220,19 +218,21 @@ def _fits(allocations: Iterable[Allocation], state: NodeState) -> bool:
     return all(uuid in free and free[uuid].covers(held) for uuid, held in occupied(allocations).items())
 
 
-def _everywhere(
-    inventory: Inventory, wandering: Iterable[Holding], proved: Mapping[GpuUuid, GpuAmount]
+def _on_every_gpu(
+    inventory: Inventory, unlocated: Iterable[PodHold], proved: Mapping[GpuUuid, GpuAmount]
 ) -> Iterable[Allocation]:
-    for holding in wandering:
-        for each in holding.somewhere:
+    for hold in unlocated:
+        for each in hold.unlocated:
             shares = tuple(
-                share for gpu in inventory.gpus if (share := _maybe(each, gpu, proved.get(gpu.uuid, GpuAmount())))
+                share
+                for gpu in inventory.gpus
+                if (share := _share_if_it_fits(each, gpu, proved.get(gpu.uuid, GpuAmount())))
             )
-            yield Allocation(ContainerRef(holding.pod, each.name), each.role, each.request, shares, each.index)
+            yield Allocation(ContainerRef(hold.pod, each.name), each.role, each.request, shares, each.index)
 
 
-def _maybe(wanted: ContainerRequest, gpu: Gpu, held: GpuAmount) -> GpuShare | None:
-    """What the container has of this GPU if it is there; None where it cannot be there."""
+def _share_if_it_fits(wanted: ContainerRequest, gpu: Gpu, held: GpuAmount) -> GpuShare | None:
+    """What the container has of this GPU if it is there; None if it cannot be there."""
     demand, model = demand_of(wanted.request), model_of(gpu)
     free = GpuCapacity(model, *(model.whole - held))
     return None if demand.rejection(free) is not None else GpuShare(gpu.uuid, *demand.takes(gpu.blocks))

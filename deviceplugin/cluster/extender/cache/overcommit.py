@@ -1,15 +1,15 @@
-"""GPUs of which bound pods hold more than there is.
+"""Finds GPUs of which bound pods hold more than the GPU has.
 
-In: nodes that changed or got a pod, the books. Out: which GPUs, said in the log when it begins and when it is over, and
-counted. We never bind so; another scheduler may, and a Binding of a former process that was carried out when this one
-had listed the pods already. The node's agent gives the pod that comes last other GPUs, or refuses it. Looked at now and
-then, a few nodes at a time, so that a start with thousands of pods does not wait for it.
+In: nodes that changed or got a pod, and the cache. Out: these GPUs, counted, and logged when the state begins and ends.
+This scheduler never binds so. Another scheduler may, and so may a Binding of an earlier process that arrived after this
+one had listed the pods. The node's agent gives the last pod other GPUs, or refuses it. A few nodes are checked at a
+time, so a start with thousands of pods does not wait.
 """
 
 import structlog
 
-from deviceplugin.cluster.extender.cache.pod_hold import Holding
-from deviceplugin.cluster.extender.cache.scheduler_cache import Books
+from deviceplugin.cluster.extender.cache.pod_hold import PodHold
+from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.placement.fit import model_of
 from deviceplugin.placement.occupancy import occupied
@@ -18,11 +18,11 @@ log = structlog.get_logger("vcuda.cluster")
 _AT_ONCE = 200
 
 
-class Overbooked:
-    """`suspect` may be called as often as anything is bound; `look` does the work."""
+class OvercommitMonitor:
+    """`suspect` is cheap and may be called often; `check` does the work."""
 
-    def __init__(self, books: Books) -> None:
-        self._books = books
+    def __init__(self, cache: SchedulerCache) -> None:
+        self._cache = cache
         self._suspects: dict[str, None] = {}
         self._found: dict[str, frozenset[GpuUuid]] = {}
 
@@ -33,31 +33,31 @@ class Overbooked:
     def suspect(self, node: str) -> None:
         self._suspects[node] = None
 
-    def look(self) -> None:
+    def check(self) -> None:
         for node in tuple(self._suspects)[:_AT_ONCE]:
             del self._suspects[node]
-            self._judge(node)
+            self._check_node(node)
         for node in tuple(self._found):
-            self._judge(node)
+            self._check_node(node)
 
-    def _judge(self, node: str) -> None:
-        before, now = self._found.pop(node, frozenset()), self._on(node)
+    def _check_node(self, node: str) -> None:
+        before, now = self._found.pop(node, frozenset()), self._overcommitted(node)
         if now:
             self._found[node] = now
         for uuid in sorted(now - before):
             pods = sorted(str(held.pod) for held in self._holders(node, uuid))
-            log.warning("more was bound to a GPU than it has", node=node, gpu=uuid, pods=pods)
+            log.warning("gpu_overcommitted", node=node, gpu=uuid, pods=pods)
         for uuid in sorted(before - now):
-            log.info("a GPU is no longer overbooked", node=node, gpu=uuid)
+            log.info("gpu_overcommit_ended", node=node, gpu=uuid)
 
-    def _on(self, node: str) -> frozenset[GpuUuid]:
-        book = self._books.nodes.get(node)
-        if book is None or book.inventory is None or not book.is_suspect:
+    def _overcommitted(self, node: str) -> frozenset[GpuUuid]:
+        node_info = self._cache.nodes.get(node)
+        if node_info is None or node_info.inventory is None or not node_info.may_be_overcommitted:
             return frozenset()
-        has = {gpu.uuid: model_of(gpu).whole for gpu in book.inventory.gpus}
-        held = occupied(one for each in book.holdings.values() if each.is_bound for one in each.allocations)
+        has = {gpu.uuid: model_of(gpu).whole for gpu in node_info.inventory.gpus}
+        held = occupied(one for each in node_info.holds.values() if each.is_bound for one in each.allocations)
         return frozenset(uuid for uuid, use in held.items() if uuid in has and not has[uuid].covers(use))
 
-    def _holders(self, node: str, uuid: GpuUuid) -> list[Holding]:
-        holdings = self._books.nodes[node].holdings.values()
-        return [held for held in holdings if held.is_bound and any(uuid in one.uuids for one in held.allocations)]
+    def _holders(self, node: str, uuid: GpuUuid) -> list[PodHold]:
+        holds = self._cache.nodes[node].holds.values()
+        return [held for held in holds if held.is_bound and any(uuid in one.uuids for one in held.allocations)]

@@ -1,6 +1,6 @@
-"""What one pod holds of one node, and how we know of it.
+"""What one pod holds of one node, and who says so.
 
-In: a bound pod with its annotations, or what a verb decided. Out: `Holding`. Which annotations are believed says
+In: a bound pod with its annotations, or what a verb decided. Out: `PodHold`. Which annotations are believed says
 `model.annotations`, which the node's agent asks too. A container without an annotation was placed by another
 scheduler, on GPUs that we do not know: it stands in `somewhere` until the node's agent writes the allocation back.
 """
@@ -22,29 +22,29 @@ NEVER = math.inf
 _NOWHERE: tuple[ContainerRequest, ...] = ()
 
 
-class Hold(enum.Enum):
-    """Who says that a pod holds something."""
+class HoldState(enum.Enum):
+    """Who says that a pod holds something; kube-scheduler's word for the second is assumed too."""
 
     BOUND = "bound"  # the API server
-    COMMITTED = "committed"  # we: the Binding is under way, or written and not seen yet
-    DOUBTFUL = "doubtful"  # nobody: a Binding got no answer and may still arrive
-    RESERVED = "reserved"  # filter, for a Binding that is to come
+    ASSUMED = "assumed"  # this process: the Binding is being written, or written and not seen in the watch yet
+    UNCONFIRMED = "unconfirmed"  # nobody: the Binding got no answer and may still arrive
+    RESERVED = "reserved"  # filter, for a Binding to come
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
-    """`expires` is a time of the monotonic clock; what is bound never does.
+class PodHold:
+    """`expires` is a time of the monotonic clock; a bound pod's hold never expires.
 
-    `request` is what placement was asked, where it was ours; `needs` is of CPU and memory, None where not known.
-    `written` is what our Binding says of `allocations`, until the API server has told.
-    `version` is the pod's when the reservation was made, `condition` what kube-scheduler had said of it until then.
+    `request` is what placement was asked, where this process placed the pod; `needs` is CPU and memory, None where not
+    known. `written` is the allocation that the Binding carries, until the API server confirms it. `version` is the
+    pod's resourceVersion at the reservation, `condition` its PodScheduled condition then.
     """
 
     pod: PodRef
     node: str
-    hold: Hold
+    state: HoldState
     allocations: tuple[Allocation, ...] = ()
-    somewhere: tuple[ContainerRequest, ...] = ()
+    unlocated: tuple[ContainerRequest, ...] = ()
     priority: int = 0
     deleting: bool = False
     expires: float = NEVER
@@ -57,17 +57,17 @@ class Holding:
 
     @property
     def is_bound(self) -> bool:
-        return self.hold is Hold.BOUND
+        return self.state is HoldState.BOUND
 
     @property
-    def lapses(self) -> bool:
+    def has_deadline(self) -> bool:
         return self.expires != NEVER
 
 
-def bound_holding(found: ClusterPod, names: ResourceNames, *, sent: Holding | None = None) -> Holding:
-    """What a bound pod holds, never raising: a pod that asks for nonsense is refused by its node and holds nothing.
+def bound_hold(found: ClusterPod, names: ResourceNames, *, sent: PodHold | None = None) -> PodHold:
+    """What a bound pod holds. Never raises: a pod with a wrong request is refused by its node and holds nothing.
 
-    `sent`: what was committed for it on this node; it saves work where the pod says the same, and changes no answer.
+    `sent`: what was assumed for it on this node; it saves work if the pod says the same, and never changes the result.
     """
     pod = found.pod
     try:
@@ -78,15 +78,15 @@ def bound_holding(found: ClusterPod, names: ResourceNames, *, sent: Holding | No
         problem = ""
     said = believed(pod, annotation_names(names.domain), own=sent.written if sent else None)
     if sent is not None and _is_echo(sent, pod, asked, said.allocation):
-        exact, somewhere = sent.allocations, _NOWHERE
+        exact, unlocated = sent.allocations, _NOWHERE
     else:
-        exact, somewhere = _split(pod, asked, said.allocation)
-    return Holding(
+        exact, unlocated = _split(pod, asked, said.allocation)
+    return PodHold(
         pod=pod.api_ref,
         node=pod.node,
-        hold=Hold.BOUND,
+        state=HoldState.BOUND,
         allocations=exact,
-        somewhere=somewhere,
+        unlocated=unlocated,
         priority=found.priority,
         deleting=pod.deleting,
         problem=problem or said.doubt,
@@ -94,12 +94,11 @@ def bound_holding(found: ClusterPod, names: ResourceNames, *, sent: Holding | No
     )
 
 
-def given_up(pod: ClusterPod, held: Holding, *, before: ClusterPod | None) -> bool:
-    """kube-scheduler has said, since the reservation was made, that it found no place for the pod.
+def refused_since_reserved(pod: ClusterPod, held: PodHold, *, before: ClusterPod | None) -> bool:
+    """kube-scheduler has refused the pod after the reservation was made.
 
-    A pod that was refused earlier still says so while it is tried again, and may change for other reasons. A new
-    refusal has other words, or takes a nomination away that stood `before`; one of which nothing of this is true is not
-    told at all.
+    A pod keeps an earlier refusal while it is retried, and its object may change for other reasons. A new refusal has
+    another message, or takes away a nomination that the pod had `before`. Any other refusal is invisible.
     """
     if not pod.is_refused or not is_later(pod.pod.resource_version, held.version):
         return False
@@ -107,7 +106,7 @@ def given_up(pod: ClusterPod, held: Holding, *, before: ClusterPod | None) -> bo
 
 
 def is_later(version: str, known: str) -> bool:
-    """Versions of one object are ordered (Kubernetes 1.35), and were before it was said; others are only different."""
+    """resourceVersions of one object are ordered numbers (documented since Kubernetes 1.35); others only differ."""
     if version.isdecimal() and known.isdecimal():
         return int(version) > int(known)
     return version != known
@@ -116,9 +115,9 @@ def is_later(version: str, known: str) -> bool:
 def _split(
     pod: Pod, asked: PodRequest, written: PodAllocation | None
 ) -> tuple[tuple[Allocation, ...], tuple[ContainerRequest, ...]]:
-    """What is known to be where, and the containers of which it is not."""
+    """The located allocations, and the containers without one."""
     exact: list[Allocation] = []
-    somewhere: list[ContainerRequest] = []
+    unlocated: list[ContainerRequest] = []
     known = {each.name for each in asked.containers}
     shares = {} if written is None else dict(written.containers)
     for each in asked.containers:
@@ -126,20 +125,20 @@ def _split(
         if _covers(found, each.request):
             exact.append(Allocation(ContainerRef(pod.api_ref, each.name), each.role, each.request, found, each.index))
         else:
-            somewhere.append(each)
+            unlocated.append(each)
     exact += (_unasked(pod, name, shares[name]) for name in sorted(shares.keys() - known))
-    return tuple(exact), tuple(somewhere)
+    return tuple(exact), tuple(unlocated)
 
 
-def _is_echo(sent: Holding, pod: Pod, asked: PodRequest, said: PodAllocation | None) -> bool:
-    """Whether the pod asks what it asked when it was placed, and is believed to have what we wrote."""
+def _is_echo(sent: PodHold, pod: Pod, asked: PodRequest, said: PodAllocation | None) -> bool:
+    """Whether the pod requests what it did when it was placed, and carries what this process wrote."""
     if sent.written is None or said is not sent.written.allocation or sent.request is None:
         return False
     return sent.request.containers == asked.containers and sent.request.pod == pod.api_ref
 
 
 def _covers(shares: tuple[GpuShare, ...], request: Request) -> bool:
-    """An annotation that gives less than the pod asks is not what kubelet was asked for."""
+    """An annotation that gives less than the pod requests does not describe what kubelet was asked for."""
     cores, blocks = sum(share.cores for share in shares), sum(share.blocks for share in shares)
     return len(shares) == request.gpus and cores >= request.cores and blocks >= request.blocks
 

@@ -1,7 +1,7 @@
-"""When what is not bound yet ends by itself.
+"""Deadlines of reservations.
 
-In: which pod waits on which node, until when. Out: those whose time is over. Times are those of a monotonic clock. A
-time that was put off leaves its old entry behind: whoever asks compares with what is held now.
+In: pod, node and deadline on a monotonic clock. Out: the entries that are due. A prolonged reservation leaves its old
+entry behind, so callers compare with the current hold.
 """
 
 import heapq
@@ -13,34 +13,33 @@ from deviceplugin.model.pod import ClusterPod
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """Seconds. `gang`: for a gang that waits at Permit, its longest wait and a margin.
+class ReservationTimeouts:
+    """In seconds. `gang`: for a gang that waits at Permit: its longest wait and a margin.
 
-    `cycle`: for pods that kube-scheduler places in one cycle, from the last question about any of them to the first
-    Binding; nothing lies between but kube-scheduler's own work.
-
-    `doubt`: longer than the API server works on one request (60 s).
+    `cycle`: for pods that kube-scheduler places in one cycle: from the last request for any of them to the first
+    Binding; only kube-scheduler's own work lies between. `unconfirmed`: longer than the API server works on one request
+    (60 s).
     """
 
     reservation: float = 60.0
     gang: float = 600.0
     cycle: float = 5.0
-    doubt: float = 75.0
+    unconfirmed: float = 75.0
 
     def of(self, pod: ClusterPod) -> float:
         return self.gang if pod.gang is not None and pod.gang.waits else self.reservation
 
 
-DEFAULT_PATIENCE = Patience()
+DEFAULT_TIMEOUTS = ReservationTimeouts()
 
 
-class Reservations:
-    """An order by time; nothing is ever taken out but from its front."""
+class ExpiryQueue:
+    """A heap by deadline; entries leave only when they are due."""
 
     def __init__(self) -> None:
         self._queue: list[tuple[float, PodUid, str]] = []
 
-    def expect(self, uid: PodUid, node: str, expires: float) -> None:
+    def add(self, uid: PodUid, node: str, expires: float) -> None:
         heapq.heappush(self._queue, (expires, uid, node))
 
     def due(self, now: float) -> Iterator[tuple[PodUid, str]]:

@@ -1,6 +1,6 @@
-"""What is said of a pod to whoever asks why it is where it is, or why it waits.
+"""The answer to "why is this pod here, or why does it wait?".
 
-In: what `explain` found out. Out: values for `/explain`, written as JSON.
+In: what `explain` found. Out: values that `/explain` writes as JSON; the field names are an interface.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from deviceplugin.model.gpu import GpuUuid
 
 @dataclass(frozen=True, slots=True)
 class GpuVerdict:
-    """`against` is empty where this GPU would do; `holders` are pods with what they have of it."""
+    """`against` is empty where this GPU can serve the pod; `holders` are pods with what they hold of it."""
 
     uuid: GpuUuid
     minor: int
@@ -22,7 +22,7 @@ class GpuVerdict:
 
 @dataclass(frozen=True, slots=True)
 class NodeVerdict:
-    """`change`: what would have to become different for the pod to fit here."""
+    """`change`: what must change for the pod to fit here."""
 
     node: str
     reason: str

@@ -1,8 +1,8 @@
-"""What filter last said about each pod, for whoever asks why it waits.
+"""Filter's last verdict on each pod, for explanations.
 
-In: each answer of filter. Out: the last verdict of a pod, and whether anybody waits for room at all. Bounded: the
-oldest are forgotten first. Reasons and names are shared with the books, so that a verdict on 500 nodes is two short
-rows.
+In: each answer of filter. Out: the last verdict on a pod, and whether any pod waits for room. The number of verdicts is
+bounded: the oldest are dropped first. Reasons and names are shared with the cache, so a verdict on 500 nodes is two
+short rows.
 """
 
 import time
@@ -10,7 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
-from deviceplugin.cluster.extender.refusal import PREFERRED, Refusal
+from deviceplugin.cluster.extender.cache.pod_hold import is_later
+from deviceplugin.cluster.extender.rejection import PREFERRED, Rejection
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.pod import ClusterPod
 
@@ -20,9 +21,9 @@ _MOST_HUNGRY = 100_000
 
 @dataclass(frozen=True, slots=True)
 class LastVerdict:
-    """`at` is Unix seconds. `node` is the one that was chosen; `fits`: at least one node carried the pod.
+    """`at` is in Unix seconds. `node` is the chosen one; `fits`: the pod fits on at least one node.
 
-    `aside` are nodes against which nothing speaks but that another was preferred.
+    `fitting` are nodes on which the pod fits too, but another node was preferred.
     """
 
     pod: ClusterPod
@@ -30,14 +31,29 @@ class LastVerdict:
     node: str | None
     fits: bool
     names: tuple[str, ...]
-    reasons: tuple[Refusal, ...]
-    aside: tuple[str, ...] = ()
+    reasons: tuple[Rejection, ...]
+    fitting: tuple[str, ...] = ()
 
     @property
-    def refused(self) -> Mapping[str, Refusal]:
+    def refused(self) -> Mapping[str, Rejection]:
         against = dict(zip(self.names, self.reasons, strict=True))
-        others = (name for name in self.aside if name != self.node and name not in against)
+        others = (name for name in self.fitting if name != self.node and name not in against)
         return against | dict.fromkeys(others, PREFERRED)
+
+    def is_superseded_by(self, waiting: ClusterPod) -> bool:
+        """kube-scheduler has refused the pod after this verdict, and for another reason.
+
+        After a refusal by the extender kube-scheduler's message has the extender's reasons, which no other plugin uses.
+        A refusal that the pod already carried when filter was asked is older than the verdict.
+        """
+        condition = waiting.condition
+        if condition is None or not waiting.is_refused or not condition.message:
+            return False
+        if not is_later(waiting.pod.resource_version, self.pod.pod.resource_version):
+            return False
+        if self.fits:
+            return condition != self.pod.condition
+        return not any(why.text in condition.message for why in set(self.reasons))
 
 
 class Verdicts:
@@ -47,47 +63,47 @@ class Verdicts:
         self._most = most
         self._wall = wall
         self._last: OrderedDict[PodUid, LastVerdict] = OrderedDict()
-        self._hungry: OrderedDict[PodUid, int] = OrderedDict()
+        self._unplaced: OrderedDict[PodUid, int] = OrderedDict()
         self.count = 0
 
     def record(
         self,
         pod: ClusterPod,
         node: str | None,
-        refused: Mapping[str, Refusal],
+        refused: Mapping[str, Rejection],
         *,
-        aside: Iterable[str] = (),
+        fitting: Iterable[str] = (),
         fits: bool = False,
     ) -> None:
         uid = pod.uid
         self.count += 1
         self._last.pop(uid, None)
         names, reasons = tuple(refused), tuple(refused.values())
-        self._last[uid] = LastVerdict(pod, self._wall(), node, fits, names, reasons, tuple(aside))
+        self._last[uid] = LastVerdict(pod, self._wall(), node, fits, names, reasons, tuple(fitting))
         if len(self._last) > self._most:
             self._last.popitem(last=False)
-        self._hungry.pop(uid, None)
+        self._unplaced.pop(uid, None)
         if not fits:
-            self._hungry[uid] = self.count
-        if len(self._hungry) > _MOST_HUNGRY:
-            self._hungry.popitem(last=False)
+            self._unplaced[uid] = self.count
+        if len(self._unplaced) > _MOST_HUNGRY:
+            self._unplaced.popitem(last=False)
 
     def forget(self, uid: PodUid) -> None:
-        """The pod has a node or is gone: nobody asks any more why it waits."""
+        """The pod has a node or was deleted."""
         self._last.pop(uid, None)
-        self._hungry.pop(uid, None)
+        self._unplaced.pop(uid, None)
 
     @property
-    def anybody_waits(self) -> bool:
-        """Some pod was refused by every node that it was last asked about."""
-        return bool(self._hungry)
+    def has_unplaced_pods(self) -> bool:
+        """Some pod fitted on none of the nodes that filter was last asked about."""
+        return bool(self._unplaced)
 
-    def refused_since(self, count: int, *, beside: Container[PodUid]) -> bool:
-        """Whether anybody else has waited since that many verdicts were recorded."""
-        for uid, at in reversed(self._hungry.items()):
+    def refused_since(self, count: int, *, but: Container[PodUid]) -> bool:
+        """Whether another pod has waited since that many verdicts were recorded."""
+        for uid, at in reversed(self._unplaced.items()):
             if at <= count:
                 return False
-            if uid not in beside:
+            if uid not in but:
                 return True
         return False
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from deviceplugin.cluster.extender.cache.pod_hold import Hold
+from deviceplugin.cluster.extender.cache.pod_hold import HoldState
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.pod import ClusterPod
@@ -22,9 +22,9 @@ def chosen(extender: Extender, api: MemoryApi, one: ClusterPod, *names: str) -> 
     return kept
 
 
-def hold(extender: Extender, name: str, one: ClusterPod) -> Hold | None:
-    held = extender.books.on(name, one.uid)
-    return None if held is None else held.hold
+def hold(extender: Extender, name: str, one: ClusterPod) -> HoldState | None:
+    held = extender.cache.on(name, one.uid)
+    return None if held is None else held.state
 
 
 async def test_a_binding_carries_the_allocation(extender: Extender, api: MemoryApi) -> None:
@@ -42,7 +42,7 @@ async def test_a_binding_carries_the_allocation(extender: Extender, api: MemoryA
     assert allocation["pod"] == one.uid
     assert set(allocation["containers"]) == {"main", "setup"}
     extender.put_pod(api.pods[one.uid])
-    assert hold(extender, "a", one) is Hold.BOUND
+    assert hold(extender, "a", one) is HoldState.BOUND
 
 
 async def test_binding_again_is_binding_once(extender: Extender, api: MemoryApi) -> None:
@@ -52,7 +52,7 @@ async def test_binding_again_is_binding_once(extender: Extender, api: MemoryApi)
     assert [await extender.bind(order(one, "a")) for _ in range(2)] == ["", ""]
     extender.put_pod(api.pods[one.uid])
     assert await extender.bind(order(one, "a")) == ""
-    assert "bound to node a already" in await extender.bind(order(one, "b"))
+    assert "already bound to node a" in await extender.bind(order(one, "b"))
     assert api.bindings == 1
 
 
@@ -116,9 +116,9 @@ async def test_a_caller_that_goes_away_does_not_stop_the_binding(extender: Exten
 
 async def test_whoever_ends_waits_for_bindings_whose_callers_have_gone(extender: Extender, api: MemoryApi) -> None:
     one = await _bind_of_a_caller_that_goes_away(extender, api)
-    await extender.idle()
+    await extender.drain()
     assert api.pods[one.uid].pod.node == "a"
-    await extender.idle()
+    await extender.drain()
 
 
 async def test_without_a_reservation_the_node_is_looked_at_again(extender: Extender, api: MemoryApi) -> None:
@@ -142,13 +142,13 @@ async def test_what_was_reserved_is_looked_at_again(extender: Extender, api: Mem
     ("fate", "said", "left"),
     [
         (Fate.REFUSED, "bind refused", None),
-        (Fate.BROKEN_BEFORE, "bind: the server is unwell", Hold.DOUBTFUL),
-        (Fate.BROKEN_AFTER, "", Hold.BOUND),
-        (Fate.LATE, "bind: no answer", Hold.DOUBTFUL),
+        (Fate.BROKEN_BEFORE, "bind: the server is unwell", HoldState.UNCONFIRMED),
+        (Fate.BROKEN_AFTER, "", HoldState.BOUND),
+        (Fate.LATE, "bind: no answer", HoldState.UNCONFIRMED),
     ],
 )
 async def test_after_a_failure_the_pod_is_read_before_anything_is_given_up(
-    extender: Extender, api: MemoryApi, fate: Fate, said: str, left: Hold | None
+    extender: Extender, api: MemoryApi, fate: Fate, said: str, left: HoldState | None
 ) -> None:
     extender.put_node(node("a"))
     one = chosen(extender, api, pod(), "a")
@@ -167,7 +167,7 @@ async def test_a_binding_that_arrives_late_finds_its_gpus_still_there(extender: 
     assert extender.filter(ask(pod(), "a")).names == ()
     api.apply(*api.late.pop())
     extender.put_pod(api.pods[one.uid])
-    assert (hold(extender, "a", one), hold(extender, "b", one)) == (Hold.BOUND, None)
+    assert (hold(extender, "a", one), hold(extender, "b", one)) == (HoldState.BOUND, None)
 
 
 async def test_a_pod_whose_binding_is_doubtful_is_offered_the_same_gpus_again(
@@ -175,12 +175,12 @@ async def test_a_pod_whose_binding_is_doubtful_is_offered_the_same_gpus_again(
 ) -> None:
     extender.put_node(node("a", 4))
     one = chosen(extender, api, pod(cores=100, blocks=0), "a")
-    first = extender.books.on("a", one.uid)
+    first = extender.cache.on("a", one.uid)
     api.fates = [Fate.LATE]
     await extender.bind(order(one, "a"))
     assert extender.filter(ask(one, "a")).names == ("a",)
     assert await extender.bind(order(one, "a")) == ""
-    second = extender.books.on("a", one.uid)
+    second = extender.cache.on("a", one.uid)
     assert first is not None
     assert second is not None
     assert first.allocations == second.allocations
@@ -191,8 +191,8 @@ async def test_a_pod_that_somebody_else_bound_elsewhere_is_counted_there(extende
     extender.put_node(node("b", 1))
     one = chosen(extender, api, pod(cores=100, blocks=0), "a")
     api.put(bound(one, "b"))
-    assert "bound to node b already" in await extender.bind(order(one, "a"))
-    assert (hold(extender, "a", one), hold(extender, "b", one)) == (None, Hold.BOUND)
+    assert "already bound to node b" in await extender.bind(order(one, "a"))
+    assert (hold(extender, "a", one), hold(extender, "b", one)) == (None, HoldState.BOUND)
 
 
 async def test_a_pod_that_is_gone_leaves_nothing_behind(extender: Extender, api: MemoryApi) -> None:
@@ -225,7 +225,7 @@ async def test_a_node_that_cannot_be_used_any_more_is_not_bound_to(extender: Ext
     assert "cannot read" in await extender.bind(order(one, "a"))
     assert hold(extender, "a", one) is None
     extender.drop_node("a")
-    assert "not known" in await extender.bind(order(one, "a"))
+    assert "not in the GPU scheduler's cache" in await extender.bind(order(one, "a"))
 
 
 async def test_news_from_before_the_binding_do_not_undo_it(extender: Extender, api: MemoryApi) -> None:
@@ -233,4 +233,4 @@ async def test_news_from_before_the_binding_do_not_undo_it(extender: Extender, a
     one = chosen(extender, api, pod(), "a")
     assert await extender.bind(order(one, "a")) == ""
     extender.put_pod(replace(one, pod=replace(one.pod, resource_version="77")))
-    assert hold(extender, "a", one) is Hold.COMMITTED
+    assert hold(extender, "a", one) is HoldState.ASSUMED

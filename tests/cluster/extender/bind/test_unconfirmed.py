@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from deviceplugin.cluster.extender.cache.pod_hold import Hold
+from deviceplugin.cluster.extender.cache.pod_hold import HoldState
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.model.pod import ClusterPod
 from tests.cluster.extender.api import Fate, MemoryApi
@@ -24,42 +24,42 @@ def free(extender: Extender, name: str = "a") -> bool:
     return extender.filter(ask(pod(cores=100, blocks=0), name)).names == (name,)
 
 
-async def doubt(extender: Extender, api: MemoryApi, one: ClusterPod, fate: Fate) -> None:
+async def mark_uncertain(extender: Extender, api: MemoryApi, one: ClusterPod, fate: Fate) -> None:
     api.fates, api.read_fates = [fate], [Fate.LATE]
     assert await extender.bind(order(one, "a")) != ""
-    assert hold(extender, "a", one) is Hold.DOUBTFUL
+    assert hold(extender, "a", one) is HoldState.UNCONFIRMED
 
 
 async def test_a_binding_that_took_effect_unseen_keeps_its_gpu_however_late_the_watch_is(
     extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
 ) -> None:
-    await doubt(extender, api, one, Fate.BROKEN_AFTER)
+    await mark_uncertain(extender, api, one, Fate.BROKEN_AFTER)
     clock.now += 80
-    extender.lapse()
+    extender.expire()
     assert not free(extender)
     await extender.resolve()
-    assert hold(extender, "a", one) is Hold.BOUND
+    assert hold(extender, "a", one) is HoldState.BOUND
     assert not free(extender)
 
 
 async def test_a_binding_that_took_no_effect_is_given_back_after_a_look_and_not_before_its_time(
     extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
 ) -> None:
-    await doubt(extender, api, one, Fate.BROKEN_BEFORE)
+    await mark_uncertain(extender, api, one, Fate.BROKEN_BEFORE)
     clock.now += 70
     await extender.resolve()
     assert not free(extender)
     clock.now += 10
-    extender.lapse()
+    extender.expire()
     assert not free(extender)
     await extender.resolve()
-    assert (free(extender), extender.unconfirmed) == (True, 0)
+    assert (free(extender), len(extender.unconfirmed)) == (True, 0)
 
 
 async def test_while_nobody_answers_it_stays_held_and_is_asked_again_every_few_seconds(
     extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
 ) -> None:
-    await doubt(extender, api, one, Fate.BROKEN_BEFORE)
+    await mark_uncertain(extender, api, one, Fate.BROKEN_BEFORE)
     clock.now += 80
     api.read_fates = [Fate.LATE] * 3
     for _ in range(12):
@@ -76,13 +76,13 @@ async def test_while_nobody_answers_it_stays_held_and_is_asked_again_every_few_s
 async def test_a_pod_that_is_gone_or_has_come_again_with_another_uid_holds_nothing(
     extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod, again: bool
 ) -> None:
-    await doubt(extender, api, one, Fate.BROKEN_BEFORE)
+    await mark_uncertain(extender, api, one, Fate.BROKEN_BEFORE)
     del api.pods[one.uid]
     if again:
         api.put(pod("one", cores=100, blocks=0))
     clock.now += 80
     await extender.resolve()
-    assert (free(extender), extender.unconfirmed) == (True, 0)
+    assert (free(extender), len(extender.unconfirmed)) == (True, 0)
 
 
 async def test_a_bound_pod_that_the_watch_never_knew_does_not_hold_its_gpu_for_ever(
@@ -90,14 +90,14 @@ async def test_a_bound_pod_that_the_watch_never_knew_does_not_hold_its_gpu_for_e
 ) -> None:
     """Bound, and deleted before a list that began anew: whoever did not have it in his store hears of no deletion."""
     assert await extender.bind(order(one, "a")) == ""
-    assert extender.unconfirmed == 1
+    assert len(extender.unconfirmed) == 1
     clock.now += 80
     await extender.resolve()
-    assert hold(extender, "a", one) is Hold.BOUND
+    assert hold(extender, "a", one) is HoldState.BOUND
     del api.pods[one.uid]
     clock.now += 80
     await extender.resolve()
-    assert (free(extender), extender.unconfirmed) == (True, 0)
+    assert (free(extender), len(extender.unconfirmed)) == (True, 0)
 
 
 async def test_a_pod_found_bound_by_reading_is_read_again_until_the_watch_knows_it(
@@ -105,9 +105,9 @@ async def test_a_pod_found_bound_by_reading_is_read_again_until_the_watch_knows_
 ) -> None:
     api.fates = [Fate.BROKEN_AFTER]
     assert await extender.bind(order(one, "a")) == ""
-    assert (hold(extender, "a", one), extender.unconfirmed) == (Hold.BOUND, 1)
+    assert (hold(extender, "a", one), len(extender.unconfirmed)) == (HoldState.BOUND, 1)
     extender.put_pod(api.pods[one.uid])
-    assert extender.unconfirmed == 0
+    assert len(extender.unconfirmed) == 0
     clock.now += 500
     before = api.reads
     await extender.resolve()
@@ -123,7 +123,7 @@ async def test_a_pod_that_the_watch_knew_first_is_not_read_again(
         await asyncio.sleep(0)
     extender.put_pod(api.pods[one.uid])
     assert await running == ""
-    assert (hold(extender, "a", one), extender.unconfirmed) == (Hold.BOUND, 0)
+    assert (hold(extender, "a", one), len(extender.unconfirmed)) == (HoldState.BOUND, 0)
 
 
 async def test_a_refusal_of_the_second_binding_says_nothing_of_the_first(
@@ -133,25 +133,25 @@ async def test_a_refusal_of_the_second_binding_says_nothing_of_the_first(
     await extender.bind(order(one, "a"))
     clock.now += 30
     assert await extender.bind(order(one, "a")) == "bind refused"
-    assert hold(extender, "a", one) is Hold.DOUBTFUL
+    assert hold(extender, "a", one) is HoldState.UNCONFIRMED
     assert not free(extender)
     api.apply(*api.late.pop())
     clock.now += 50
     await extender.resolve()
-    assert hold(extender, "a", one) is Hold.BOUND
+    assert hold(extender, "a", one) is HoldState.BOUND
 
 
 async def test_what_filter_promised_anew_meanwhile_stays_promised_as_long_as_any_reservation(
     extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
 ) -> None:
-    await doubt(extender, api, one, Fate.BROKEN_BEFORE)
+    await mark_uncertain(extender, api, one, Fate.BROKEN_BEFORE)
     clock.now += 50
     assert extender.filter(ask(one, "a")).names == ("a",)
     clock.now += 30
     await extender.resolve()
-    assert hold(extender, "a", one) is Hold.RESERVED
+    assert hold(extender, "a", one) is HoldState.RESERVED
     clock.now += 31
-    extender.lapse()
+    extender.expire()
     assert hold(extender, "a", one) is None
 
 
@@ -159,7 +159,7 @@ async def test_what_filter_promised_anew_is_not_ended_by_the_refusal_of_before(
     extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
 ) -> None:
     """The pod still says so while it is tried again, and changes for other reasons."""
-    await doubt(extender, api, one, Fate.BROKEN_BEFORE)
+    await mark_uncertain(extender, api, one, Fate.BROKEN_BEFORE)
     clock.now += 50
     known = refused(one, "500")
     extender.put_pod(known)
@@ -167,13 +167,13 @@ async def test_what_filter_promised_anew_is_not_ended_by_the_refusal_of_before(
     extender.put_pod(refused(one, "501"))
     clock.now += 30
     await extender.resolve()
-    assert hold(extender, "a", one) is Hold.RESERVED
+    assert hold(extender, "a", one) is HoldState.RESERVED
 
 
 async def test_an_answer_that_is_older_than_the_next_binding_is_not_believed(
     extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
 ) -> None:
-    await doubt(extender, api, one, Fate.BROKEN_BEFORE)
+    await mark_uncertain(extender, api, one, Fate.BROKEN_BEFORE)
     clock.now += 80
     api.read_turns = 10
     looking = asyncio.create_task(extender.resolve())
@@ -181,16 +181,16 @@ async def test_an_answer_that_is_older_than_the_next_binding_is_not_believed(
     await asyncio.sleep(0)
     assert await extender.bind(order(one, "a")) == ""
     await looking
-    assert hold(extender, "a", one) is Hold.COMMITTED
+    assert hold(extender, "a", one) is HoldState.ASSUMED
 
 
 async def test_a_binding_in_doubt_is_not_sent_again_with_gpus_that_have_failed_since(
     extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
 ) -> None:
-    await doubt(extender, api, one, Fate.BROKEN_BEFORE)
+    await mark_uncertain(extender, api, one, Fate.BROKEN_BEFORE)
     extender.put_node(node("a", 2, ill=[0]))
-    assert "an earlier Binding without an answer" in await extender.bind(order(one, "a"))
-    assert (hold(extender, "a", one), api.bindings) == (Hold.DOUBTFUL, 1)
+    assert "an earlier Binding got no answer" in await extender.bind(order(one, "a"))
+    assert (hold(extender, "a", one), api.bindings) == (HoldState.UNCONFIRMED, 1)
     clock.now += 80
     await extender.resolve()
     assert await extender.bind(order(one, "a")) == ""
@@ -209,4 +209,4 @@ async def test_a_process_that_is_ended_in_the_middle_of_a_binding_leaves_it_in_d
             task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert hold(extender, "a", one) is Hold.DOUBTFUL
+    assert hold(extender, "a", one) is HoldState.UNCONFIRMED

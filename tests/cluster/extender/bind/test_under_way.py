@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from deviceplugin.cluster.extender.cache.pod_hold import Hold, Holding
+from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.model.pod import ClusterPod
 from tests.cluster.extender.api import Fate, MemoryApi
@@ -28,13 +28,13 @@ class Scene:
     binding: "asyncio.Task[str]"
 
     @property
-    def held(self) -> Holding:
-        found = self.extender.books.on("a", self.pod.uid)
+    def held(self) -> PodHold:
+        found = self.extender.cache.on("a", self.pod.uid)
         assert found is not None
         return found
 
     def free(self, name: str) -> int:
-        return sum(view.free_cores for view in self.extender.books.nodes[name].state.snapshot.gpus)
+        return sum(view.free_cores for view in self.extender.cache.nodes[name].state.snapshot.gpus)
 
 
 async def under_way(extender: Extender, api: MemoryApi, *, turns: int, fate: Fate = Fate.WORKS) -> Scene:
@@ -58,14 +58,14 @@ async def scene(request: pytest.FixtureRequest, extender: Extender, api: MemoryA
     else:
         made = await under_way(extender, api, turns=0, fate=Fate.LATE if request.param == "in doubt" else Fate.WORKS)
         assert made.binding.done()
-    assert made.held.hold is (Hold.DOUBTFUL if request.param == "in doubt" else Hold.COMMITTED)
+    assert made.held.state is (HoldState.UNCONFIRMED if request.param == "in doubt" else HoldState.ASSUMED)
     return made
 
 
 async def test_the_same_node_and_gpu_are_answered_and_stay_what_they_were(scene: Scene) -> None:
     before = scene.held
     assert scene.extender.filter(ask(scene.pod, "a", "b")).names == ("a",)
-    assert (scene.held.hold, scene.held.allocations) == (before.hold, before.allocations)
+    assert (scene.held.state, scene.held.allocations) == (before.state, before.allocations)
     assert scene.held.expires >= before.expires
     assert (scene.free("a"), scene.free("b")) == (100, 200)
 
@@ -74,7 +74,7 @@ async def test_its_gpu_is_given_to_nobody_however_late_the_answer_comes(scene: S
     """A reservation would end by its time, and the Binding be carried out all the same."""
     scene.extender.filter(ask(scene.pod, "a"))
     clock.now += PAST_ANY_RESERVATION
-    scene.extender.lapse()
+    scene.extender.expire()
     others = [pod(cores=100, blocks=0) for _ in range(2)]
     assert [scene.extender.filter(ask(each, "a")).names for each in others] == [("a",), ()]
 
@@ -109,7 +109,7 @@ async def test_the_binding_carries_what_was_committed_before_it_was_asked_again(
     assert extender.filter(ask(other, "a")).names == ("a",)
     assert await scene.binding == ""
     assert f'"{gpu}"' in api.pods[scene.pod.uid].pod.annotations[NAMES.allocation]
-    held = extender.books.on("a", other.uid)
+    held = extender.cache.on("a", other.uid)
     assert held is not None
     assert gpu not in held.allocations[0].uuids
     extender.put_pod(api.pods[scene.pod.uid])

@@ -37,7 +37,7 @@ async def test_every_node_and_gpu_has_its_reason_and_what_would_have_to_change(e
     waits = pod("p", cores=50, blocks=8)
     assert extender.filter(ask(waits, "a", "small", "broken")).names == ()
     found = await explained(extender, waits)
-    assert found.sentence == "none of the 3 nodes that kube-scheduler asked about carries the pod"
+    assert found.sentence == "the pod fits on none of the 3 nodes that kube-scheduler asked about"
     assert found.asked == ("container main: 50 cores and 8 blocks (2 GiB) of one GPU",)
     assert [each.node for each in found.nodes] == ["a", "broken", "small"] or found.nodes[0].node == "a"
     first = found.nodes[0]
@@ -55,7 +55,7 @@ async def test_a_pod_that_fits_by_now_is_told_so(extender: Extender) -> None:
     waits = pod("p")
     extender.filter(ask(waits, "a"))
     extender.drop_pod(other.uid)
-    assert (await explained(extender, waits)).nodes[0].change == "nothing: the pod fits by now and will be tried again"
+    assert (await explained(extender, waits)).nodes[0].change == "nothing: the pod fits now and will be retried"
 
 
 async def test_whole_gpus_that_are_missing_are_named(extender: Extender) -> None:
@@ -85,10 +85,10 @@ async def test_a_chosen_pod_says_where(extender: Extender, clock: Clock) -> None
     assert said.sentence == "node a was chosen; its GPUs are reserved, and kube-scheduler has not bound the pod yet"
     assert said.asked[-1] == "container main: 50 cores and 8 blocks (2 GiB) of GPU-a-0"
     clock.now += 61
-    extender.lapse()
+    extender.expire()
     assert "has not bound the pod in time" in (await explained(extender, one)).sentence
     extender.put_pod(bound(one, "a"))
-    assert (await explained(extender, one)).sentence == "it is bound to node a"
+    assert (await explained(extender, one)).sentence == "the pod is bound to node a"
 
 
 async def test_of_many_nodes_the_nearest_are_told_in_full(extender: Extender) -> None:
@@ -112,12 +112,12 @@ def test_the_oldest_verdicts_are_forgotten_first() -> None:
     assert [verdicts.of(each.uid) is not None for each in pods] == [False, True, True]
     for each in pods:
         verdicts.forget(each.uid)
-    assert not verdicts.anybody_waits
+    assert not verdicts.has_unplaced_pods
 
 
 @pytest.mark.parametrize(
     ("fate", "said"),
-    [(Fate.WORKS, "the pod is being bound"), (Fate.LATE, "its Binding got no answer and may still be carried out")],
+    [(Fate.WORKS, "the pod is being bound"), (Fate.LATE, "its Binding got no answer")],
 )
 async def test_a_pod_whose_binding_is_on_its_way_says_so(
     extender: Extender, api: MemoryApi, fate: Fate, said: str
@@ -135,17 +135,17 @@ async def test_an_inventory_of_another_version_says_what_is_wrong_and_what_to_do
     waits = pod("p")
     extender.filter(ask(waits, "a"))
     found = await explained(extender, waits)
-    assert found.sentence == "the one node that kube-scheduler asked about does not carry the pod"
+    assert found.sentence == "the pod does not fit on the one node that kube-scheduler asked about"
     change = found.nodes[0].change
     assert "vcuda-inventory" in change
-    assert change.endswith("the node's agent and the scheduler must be of versions that understand each other")
+    assert change.endswith("the node's agent and the scheduler must have versions that understand each other")
 
 
 async def test_a_bound_pod_says_where_it_is_and_what_is_wrong_with_its_annotation(extender: Extender) -> None:
     extender.put_node(node("a", 1))
     for name, text, said in (
-        ("good", None, "it is bound to node a"),
-        ("bad", "{", "it is bound to node a; annotation vcuda-allocation cannot be read"),
+        ("good", None, "the pod is bound to node a"),
+        ("bad", "{", "the pod is bound to node a; annotation vcuda-allocation cannot be read"),
     ):
         one = pod(name)
         shares = allocated(one, {"main": on_gpu("a", 0, 50, 8)}) if text is None else {NAMES.allocation: text}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.extender.bind.binding import binding_annotations, written_allocation
-from deviceplugin.cluster.extender.cache.pod_hold import Hold, Holding, bound_holding
+from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold, bound_hold
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.allocation import ContainerRole, GpuShare, PodUid
 from deviceplugin.model.gpu import GpuUuid
@@ -27,7 +27,7 @@ CHANGES = ("none", "none", "text", "uid", "node", "request", "parts", "nonsense"
 
 
 @st.composite
-def committed(draw: st.DrawFn) -> tuple[ClusterPod, Holding]:
+def committed(draw: st.DrawFn) -> tuple[ClusterPod, PodHold]:
     more = [(f"c{at}", draw(ROLES), *draw(SIZES)) for at in range(draw(st.integers(0, 2)))]
     cores, blocks = draw(SIZES)
     parts = {NAMES.gpus: "main=2"} if (cores, blocks) == (50, 8) and draw(st.booleans()) else {}
@@ -39,11 +39,11 @@ def committed(draw: st.DrawFn) -> tuple[ClusterPod, Holding]:
         one = pod()
         asked = pod_request(one.pod, RESOURCES)
         placed = place_pod(asked, node_state("a", GPUS, ()))
-    held = Holding(one.pod.api_ref, "a", Hold.COMMITTED, placed.allocations, request=asked)
+    held = PodHold(one.pod.api_ref, "a", HoldState.ASSUMED, placed.allocations, request=asked)
     return one, replace(held, written=written_allocation(held))
 
 
-def annotations_of(held: Holding) -> Mapping[str, str]:
+def annotations_of(held: PodHold) -> Mapping[str, str]:
     return binding_annotations(held, GPUS, now_ns=1, names=RESOURCES)
 
 
@@ -76,28 +76,28 @@ def changed(one: ClusterPod, how: str) -> ClusterPod:
 
 @given(committed(), st.sampled_from(CHANGES), st.booleans())
 def test_a_bound_pod_holds_the_same_whether_we_know_what_we_wrote_or_not(
-    made: tuple[ClusterPod, Holding], how: str, deleting: bool
+    made: tuple[ClusterPod, PodHold], how: str, deleting: bool
 ) -> None:
     one, held = made
     told = changed(bound(one, "a", annotations_of(held)), how)
     told = replace(told, pod=replace(told.pod, deleting=deleting))
-    assert bound_holding(told, RESOURCES, sent=held) == bound_holding(told, RESOURCES)
+    assert bound_hold(told, RESOURCES, sent=held) == bound_hold(told, RESOURCES)
 
 
 @given(committed())
-def test_what_we_wrote_is_not_made_again(made: tuple[ClusterPod, Holding]) -> None:
+def test_what_we_wrote_is_not_made_again(made: tuple[ClusterPod, PodHold]) -> None:
     one, held = made
-    found = bound_holding(bound(one, "a", annotations_of(held)), RESOURCES, sent=held)
+    found = bound_hold(bound(one, "a", annotations_of(held)), RESOURCES, sent=held)
     assert found.allocations is held.allocations
-    assert (found.somewhere, found.problem, found.written) == ((), "", None)
+    assert (found.unlocated, found.problem, found.written) == ((), "", None)
 
 
 @given(committed())
-def test_what_was_written_for_another_pod_is_nobodys(made: tuple[ClusterPod, Holding]) -> None:
+def test_what_was_written_for_another_pod_is_nobodys(made: tuple[ClusterPod, PodHold]) -> None:
     """As where a pod is made again from its own YAML."""
     one, held = made
     again = replace(one, pod=replace(one.pod, api_uid="uid-again", ref=replace(one.pod.ref, uid=PodUid("uid-again"))))
     told = bound(again, "a", annotations_of(held))
-    found = bound_holding(told, RESOURCES, sent=held)
-    assert found == bound_holding(told, RESOURCES)
+    found = bound_hold(told, RESOURCES, sent=held)
+    assert found == bound_hold(told, RESOURCES)
     assert not found.allocations

@@ -7,15 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.cluster.extender.cache.pod_hold import Hold, Holding
-from deviceplugin.cluster.extender.cache.scheduler_cache import Books
+from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
+from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
+from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import ClusterPod, PlainPod
-from deviceplugin.model.preferences import NodePolicy
+from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.model.request import Request
-from deviceplugin.model.units import MIB, Compute
+from deviceplugin.model.units import MIB, Compute, ResourceNames
 from deviceplugin.placement.node_state import Spare
 from deviceplugin.placement.workload import TaskKind, Workload
 from tests.cluster.extender.api import MemoryApi
@@ -34,8 +35,8 @@ def plain(name: str, where: str, taken: Compute | None) -> PlainPod:
     return PlainPod(PodUid(name), where, taken)
 
 
-def spare(books: Books, name: str = "a") -> Spare | None:
-    return books.nodes[name].state.spare
+def spare(cache: SchedulerCache, name: str = "a") -> Spare | None:
+    return cache.nodes[name].state.spare
 
 
 def placed(name: str, taken: Compute | None, *, uid: str = "") -> ClusterPod:
@@ -44,90 +45,90 @@ def placed(name: str, taken: Compute | None, *, uid: str = "") -> ClusterPod:
 
 
 @pytest.fixture
-def books() -> Books:
-    found = Books(lambda: 0.0)
+def cache() -> SchedulerCache:
+    found = SchedulerCache(lambda: 0.0)
     found.put_node(node("a", allocatable=OFFERED))
     return found
 
 
-def test_pods_with_gpus_and_without_take_what_they_ask_for(books: Books) -> None:
-    books.put_plain(plain("p", "a", needs(500, 24)))
-    books.put_pod(placed("a", needs(1500, 100)))
-    assert spare(books) == Spare(6000, 900)
+def test_pods_with_gpus_and_without_take_what_they_ask_for(cache: SchedulerCache) -> None:
+    cache.put_plain(plain("p", "a", needs(500, 24)))
+    cache.put_pod(placed("a", needs(1500, 100)))
+    assert spare(cache) == Spare(6000, 900)
 
 
-def test_memory_that_is_left_is_rounded_down(books: Books) -> None:
-    books.put_plain(plain("p", "a", Compute(0, 1)))
-    assert spare(books) == Spare(8000, 1023)
+def test_memory_that_is_left_is_rounded_down(cache: SchedulerCache) -> None:
+    cache.put_plain(plain("p", "a", Compute(0, 1)))
+    assert spare(cache) == Spare(8000, 1023)
 
 
-def test_what_has_ended_gives_back_and_a_deletion_counts_once(books: Books) -> None:
+def test_what_has_ended_gives_back_and_a_deletion_counts_once(cache: SchedulerCache) -> None:
     gpu = placed("a", needs(1000))
-    books.put_pod(gpu)
-    books.put_plain(plain("p", "a", needs(1000)))
-    books.put_pod(deleting(gpu))
-    assert spare(books) == Spare(6000, 1024)
-    books.put_pod(ended(gpu))
+    cache.put_pod(gpu)
+    cache.put_plain(plain("p", "a", needs(1000)))
+    cache.put_pod(deleting(gpu))
+    assert spare(cache) == Spare(6000, 1024)
+    cache.put_pod(ended(gpu))
     for _ in range(2):
-        books.drop_pod(gpu.uid)
-        books.drop_plain(PodUid("p"))
-    assert spare(books) == Spare(8000, 1024)
+        cache.drop_pod(gpu.uid)
+        cache.drop_plain(PodUid("p"))
+    assert spare(cache) == Spare(8000, 1024)
 
 
-def test_a_resize_counts_anew_and_what_is_told_again_once(books: Books) -> None:
+def test_a_resize_counts_anew_and_what_is_told_again_once(cache: SchedulerCache) -> None:
     gpu = placed("a", needs(1000))
     for cpu in (1000, 3000, 3000, 2000):
-        books.put_pod(replace(gpu, needs=needs(cpu)))
-        books.put_plain(plain("p", "a", needs(cpu)))
-        assert spare(books) == Spare(8000 - 2 * cpu, 1024)
+        cache.put_pod(replace(gpu, needs=needs(cpu)))
+        cache.put_plain(plain("p", "a", needs(cpu)))
+        assert spare(cache) == Spare(8000 - 2 * cpu, 1024)
 
 
 def test_a_change_of_cpu_is_no_news_of_gpus() -> None:
     freed: list[str] = []
-    books = Books(lambda: 0.0, freed=freed.append)
-    books.put_node(node("a", allocatable=OFFERED))
+    cache = SchedulerCache(lambda: 0.0, freed=freed.append)
+    cache.put_node(node("a", allocatable=OFFERED))
     gpu = placed("a", needs(1000))
-    books.put_pod(gpu)
-    before, told = books.nodes["a"].state, len(freed)
-    books.put_pod(replace(gpu, needs=needs(2000)))
-    books.put_plain(plain("p", "a", needs(1)))
-    books.put_node(node("a", allocatable=needs(9000, 1024)))
-    after = books.nodes["a"].state
+    cache.put_pod(gpu)
+    before, told = cache.nodes["a"].state, len(freed)
+    cache.put_pod(replace(gpu, needs=needs(2000)))
+    cache.put_plain(plain("p", "a", needs(1)))
+    cache.put_node(node("a", allocatable=needs(9000, 1024)))
+    after = cache.nodes["a"].state
     assert after.spare == Spare(6999, 1024)
     assert (after.snapshot, len(freed)) == (before.snapshot, told)
 
 
-def test_who_asks_for_nothing_changes_nothing(books: Books) -> None:
-    before = books.nodes["a"].state
-    books.put_plain(plain("p", "a", needs(0)))
-    assert books.nodes["a"].state is before
+def test_who_asks_for_nothing_changes_nothing(cache: SchedulerCache) -> None:
+    before = cache.nodes["a"].state
+    cache.put_plain(plain("p", "a", needs(0)))
+    assert cache.nodes["a"].state is before
 
 
 @pytest.mark.parametrize("offered", [None, OFFERED])
-def test_what_somebody_does_not_say_is_not_known(books: Books, offered: Compute | None) -> None:
-    books.put_node(node("a", allocatable=offered))
-    books.put_plain(plain("p", "a", None if offered else needs(1)))
-    assert spare(books) is None
-    books.put_node(node("a", allocatable=OFFERED))
-    books.drop_plain(PodUid("p"))
-    assert spare(books) == Spare(8000, 1024)
+def test_what_somebody_does_not_say_is_not_known(cache: SchedulerCache, offered: Compute | None) -> None:
+    cache.put_node(node("a", allocatable=offered))
+    cache.put_plain(plain("p", "a", None if offered else needs(1)))
+    assert spare(cache) is None
+    cache.put_node(node("a", allocatable=OFFERED))
+    cache.drop_plain(PodUid("p"))
+    assert spare(cache) == Spare(8000, 1024)
 
 
 def test_pods_are_told_of_before_their_node_and_outlive_its_entry() -> None:
-    books = Books(lambda: 0.0)
-    books.put_plain(plain("p", "a", needs(1000)))
+    cache = SchedulerCache(lambda: 0.0)
+    cache.put_plain(plain("p", "a", needs(1000)))
     for _ in range(2):
-        books.put_node(node("a", allocatable=OFFERED))
-        assert spare(books) == Spare(7000, 1024)
-        books.drop_node("a")
-    books.drop_plain(PodUid("p"))
-    assert not books.nodes
+        cache.put_node(node("a", allocatable=OFFERED))
+        assert spare(cache) == Spare(7000, 1024)
+        cache.drop_node("a")
+    cache.drop_plain(PodUid("p"))
+    assert not cache.nodes
 
 
-def test_a_plain_pod_that_turns_out_to_want_gpus_counts_once(books: Books) -> None:
-    books.put_plain(plain("u", "a", needs(1000)))
-    books.put_pod(placed("a", needs(1000), uid="u"))
-    assert spare(books) == Spare(7000, 1024)
+def test_a_plain_pod_that_turns_out_to_want_gpus_counts_once(cache: SchedulerCache) -> None:
+    cache.put_plain(plain("u", "a", needs(1000)))
+    cache.put_pod(placed("a", needs(1000), uid="u"))
+    assert spare(cache) == Spare(7000, 1024)
 
 
 async def test_a_reservation_counts_until_it_lapses_and_a_binding_for_good(clock: Clock) -> None:
@@ -137,29 +138,29 @@ async def test_a_reservation_counts_until_it_lapses_and_a_binding_for_good(clock
     one, other = pod(needs=needs(1000, 24)), pod(needs=needs(500))
     for each in (one, other):
         extender.filter(ask(api.put(each), "a"))
-    assert spare(extender.books) == Spare(6500, 1000)
+    assert spare(extender.cache) == Spare(6500, 1000)
     extender.filter(ask(one, "a"))
-    assert spare(extender.books) == Spare(6500, 1000), "it is asked for again, and counts once"
+    assert spare(extender.cache) == Spare(6500, 1000), "it is asked for again, and counts once"
     assert await extender.bind(order(one, "a")) == ""
     clock.now += 61.0
-    extender.lapse()
-    assert spare(extender.books) == Spare(7000, 1000)
+    extender.expire()
+    assert spare(extender.cache) == Spare(7000, 1000)
     extender.put_pod(api.pods[one.uid])
-    assert spare(extender.books) == Spare(7000, 1000)
+    assert spare(extender.cache) == Spare(7000, 1000)
 
 
-def test_a_pod_that_is_asked_about_does_not_stand_in_its_own_way(books: Books) -> None:
+def test_a_pod_that_is_asked_about_does_not_stand_in_its_own_way(cache: SchedulerCache) -> None:
     gpu = placed("a", needs(1000))
-    books.put_pod(gpu)
-    assert books.nodes["a"].state_without({gpu.uid}).spare == Spare(8000, 1024)
+    cache.put_pod(gpu)
+    assert cache.nodes["a"].state_without({gpu.uid}).spare == Spare(8000, 1024)
 
 
 async def test_what_is_kept_for_a_nominated_pod_is_not_spare(clock: Clock) -> None:
     extender = Extender(MemoryApi(), clock=clock)
     extender.put_node(node("a", allocatable=OFFERED))
     extender.put_pod(pod(needs=needs(3000, 24), priority=5, nominated="a"))
-    view = extender._filter._view
-    (seen,) = view.nodes(pod(needs=needs(1000)), ["a"]).states
+    snapshot = ClusterSnapshot(extender.cache, policy=GpuPolicy.BINPACK, names=ResourceNames())
+    (seen,) = snapshot.nodes(pod(needs=needs(1000)), ["a"]).states
     assert seen.spare == Spare(5000, 1000)
 
 
@@ -204,7 +205,7 @@ def test_in_any_order_of_news_what_is_spare_equals_a_recount(
     script: list[tuple[str, str, int, Compute | None]],
 ) -> None:
     clock = Clock()
-    books = Books(clock)
+    cache = SchedulerCache(clock)
     offered: dict[str, Compute | None] = {}
     plains: dict[PodUid, PlainPod] = {}
     live: dict[PodUid, ClusterPod] = {}
@@ -214,37 +215,37 @@ def test_in_any_order_of_news_what_is_spare_equals_a_recount(
         match action:
             case "node":
                 offered[name] = None if taken is None else taken + OFFERED
-                books.put_node(node(name, allocatable=offered[name]))
+                cache.put_node(node(name, allocatable=offered[name]))
             case "no node":
                 offered.pop(name, None)
-                books.drop_node(name)
+                cache.drop_node(name)
             case "plain":
                 told = plains[PodUid(f"p{number}")] = plain(f"p{number}", name, taken)
-                books.put_plain(told)
+                cache.put_plain(told)
             case "drop plain":
                 plains.pop(PodUid(f"p{number}"), None)
-                books.drop_plain(PodUid(f"p{number}"))
+                cache.drop_plain(PodUid(f"p{number}"))
             case "bound":
-                books.put_pod(ours)
+                cache.put_pod(ours)
                 if ours.uid not in over:
                     live[ours.uid] = ours
             case "end" | "drop":
                 over.add(ours.uid)
                 live.pop(ours.uid, None)
-                books.put_pod(ended(ours)) if action == "end" else books.drop_pod(ours.uid)
+                cache.put_pod(ended(ours)) if action == "end" else cache.drop_pod(ours.uid)
             case "reserve" if ours.uid not in live and ours.uid not in over:
                 expires = clock.now + 10
-                books.hold(Holding(ours.pod.api_ref, name, Hold.RESERVED, expires=expires, needs=taken))
+                cache.put_hold(PodHold(ours.pod.api_ref, name, HoldState.RESERVED, expires=expires, needs=taken))
             case "lapse":
                 clock.now += 6
-                books.lapse()
+                cache.expire()
         for each, has in offered.items():
-            held = books.nodes[each].holdings.values()
+            held = cache.nodes[each].holds.values()
             assert {one.pod.uid for one in held if one.is_bound} == {
                 uid for uid, one in live.items() if one.pod.node == each
             }
             taking = [one.needs for one in plains.values() if one.node == each] + [one.needs for one in held]
-            assert spare(books, each) == recount(has, taking)
+            assert spare(cache, each) == recount(has, taking)
 
 
 def recount(offered: Compute | None, taken: Iterable[Compute | None]) -> Spare | None:

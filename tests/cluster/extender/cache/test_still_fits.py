@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.cluster.extender.cache.node_info import NodeBook
-from deviceplugin.cluster.extender.cache.pod_hold import Hold, Holding
+from deviceplugin.cluster.extender.cache.node_info import NodeInfo
+from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import ContainerRequest
@@ -20,7 +20,7 @@ MEMORY = st.sampled_from([0, 1, 32, 40, BLOCKS])
 
 
 @st.composite
-def holdings(draw: st.DrawFn, number: int) -> Holding:
+def holds(draw: st.DrawFn, number: int) -> PodHold:
     """Of whatever somebody may have written; now and then of a container of which nobody knows where it is."""
     pod = PodRef(PodUid(f"uid-{number}"), "d", f"pod-{number}")
     made = []
@@ -30,23 +30,23 @@ def holdings(draw: st.DrawFn, number: int) -> Holding:
         role = draw(st.sampled_from(ContainerRole))
         made.append(Allocation(ContainerRef(pod, f"c{at}"), role, Request(10, 1), shares, at))
     lost = (ContainerRequest("lost", ContainerRole.APP, 7, Request(30, 8)),) if draw(st.integers(0, 5)) == 0 else ()
-    return Holding(pod, "a", draw(st.sampled_from(Hold)), tuple(made), lost)
+    return PodHold(pod, "a", draw(st.sampled_from(HoldState)), tuple(made), lost)
 
 
 @st.composite
-def books(draw: st.DrawFn) -> NodeBook:
-    book = NodeBook("a")
+def cache(draw: st.DrawFn) -> NodeInfo:
+    book = NodeInfo("a")
     ill, cordon = draw(st.sets(st.integers(0, 2), max_size=1)), draw(st.sets(st.sampled_from(UUIDS[:3]), max_size=1))
     book.describe(node("a", 3, blocks=BLOCKS, ill=ill, cordon=cordon))
     for number in draw(st.lists(st.integers(0, 3), max_size=8)):
-        held = draw(holdings(number))
-        book.hold(held)
+        held = draw(holds(number))
+        book.put_hold(held)
         if draw(st.integers(0, 5)) == 0:
             book.release(held.pod.uid)
     return book
 
 
-def fits_without_itself(book: NodeBook, held: Holding) -> bool:
+def fits_without_itself(book: NodeInfo, held: PodHold) -> bool:
     views = {view.gpu.uuid: view for view in book.state_without({held.pod.uid}).open_gpus.views}
     return all(
         uuid in views and use.cores <= views[uuid].free_cores and use.blocks <= views[uuid].free_blocks
@@ -54,26 +54,26 @@ def fits_without_itself(book: NodeBook, held: Holding) -> bool:
     )
 
 
-@given(books())
-def test_it_is_as_if_the_node_was_counted_without_the_pod(book: NodeBook) -> None:
-    for uid, held in book.holdings.items():
+@given(cache())
+def test_it_is_as_if_the_node_was_counted_without_the_pod(book: NodeInfo) -> None:
+    for uid, held in book.holds.items():
         assert book.still_fits(uid) == fits_without_itself(book, held)
 
 
-@given(books())
-def test_a_node_is_suspect_where_the_sum_of_all_is_too_much(book: NodeBook) -> None:
-    use = occupied(one for held in book.holdings.values() for one in held.allocations)
+@given(cache())
+def test_a_node_is_suspect_where_the_sum_of_all_is_too_much(book: NodeInfo) -> None:
+    use = occupied(one for held in book.holds.values() for one in held.allocations)
     too_much = [
         uuid for uuid in UUIDS[:3] if (held := use.get(uuid)) and (held.cores > CORES_PER_GPU or held.blocks > BLOCKS)
     ]
-    assert book.is_suspect == bool(too_much)
+    assert book.may_be_overcommitted == bool(too_much)
 
 
-@given(books(), st.data())
-def test_what_is_only_known_better_leaves_the_node_as_it_is(book: NodeBook, data: st.DataObject) -> None:
+@given(cache(), st.data())
+def test_what_is_only_known_better_leaves_the_node_as_it_is(book: NodeInfo, data: st.DataObject) -> None:
     """The state says the same as one that is counted anew, whichever part of it was kept."""
-    for uid, held in tuple(book.holdings.items()):
+    for uid, held in tuple(book.holds.items()):
         before = book.state
-        book.hold(Holding(held.pod, "a", data.draw(st.sampled_from(Hold)), held.allocations, held.somewhere))
-        if not any(each.somewhere for each in book.holdings.values()):
+        book.put_hold(PodHold(held.pod, "a", data.draw(st.sampled_from(HoldState)), held.allocations, held.unlocated))
+        if not any(each.unlocated for each in book.holds.values()):
             assert book.state is before, uid

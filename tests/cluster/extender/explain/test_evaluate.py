@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from deviceplugin.cluster.extender.explain.evaluate import total_request
 from deviceplugin.cluster.extender.explain.explanation import Explanation
-from deviceplugin.cluster.extender.explain.sums import Amount, asked_in_all
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.pod import ClusterPod, ScheduledCondition
+from deviceplugin.placement.fit import GpuAmount
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import allocated, ask, bound, deleting, node, on_gpu, pod
@@ -42,8 +43,8 @@ async def test_a_pod_larger_than_any_node_is_judged_now(extender: Extender) -> N
     extender.put_node(node("a", 8))
     found = await said_of(extender, unschedulable(pod("p", cores=1000, blocks=0), CORES))
     assert found.sentence == (
-        "kube-scheduler has not asked about it; by what is known now the one node does not carry it; "
-        "kube-scheduler's own sums of cores and memory say so too, so it need not ask"
+        "kube-scheduler has not asked about the pod; evaluated now, the pod does not fit on the one node; "
+        "kube-scheduler's own sums of cores and memory do not fit either, so it need not ask the extender"
     )
     assert (found.now, found.at, found.condition) == (True, 0.0, CORES)
     assert found.asked == ("container main: 10 whole GPUs",)
@@ -58,7 +59,7 @@ async def test_of_a_full_cluster_it_is_said_who_holds_what_and_what_must_become_
     runs(extender, "a", 0, 100, 64)
     runs(extender, "b", 0, 60, 64)
     found = await said_of(extender, unschedulable(pod("p", cores=50, blocks=8), CORES))
-    assert "by what is known now none of the 2 nodes carries it; kube-scheduler's own sums" in found.sentence
+    assert "evaluated now, the pod fits on none of the 2 nodes; kube-scheduler's own sums" in found.sentence
     assert [each.node for each in found.nodes] == ["b", "a"]
     assert found.nodes[0].gpus[0].holders == ("d/on-b-0: 60 cores, 64 blocks (bound)",)
     assert found.nodes[0].change == "10 more cores and 8 blocks (2 GiB) more must become free on GPU 0"
@@ -69,14 +70,14 @@ async def test_where_a_node_has_room_the_reason_lies_elsewhere(extender: Extende
     extender.put_node(node("cpu", text=""))
     found = await said_of(extender, unschedulable(pod("p"), TAINT))
     assert found.sentence == (
-        "kube-scheduler has not asked about it; by what is known now node a has room on its GPUs, so what keeps it "
-        "waiting lies elsewhere: CPU, memory, taints, affinity, volumes or another check of kube-scheduler's comes "
-        "before its question to us"
+        "kube-scheduler has not asked about the pod; evaluated now, node a has room on its GPUs, so the pod waits for "
+        "another reason: CPU, memory, taints, affinity, volumes or another check that kube-scheduler makes before it "
+        "asks the extender"
     )
     assert found.condition == TAINT
     assert found.nodes[0].node == "a"
     assert (found.nodes[0].reason, found.nodes[0].change) == ("its GPUs have room for the pod", "nothing on its GPUs")
-    assert found.reasons == {"its GPUs have room for the pod": 1, "node has no GPU inventory of vcuda": 1}
+    assert found.reasons == {"its GPUs have room for the pod": 1, "node has no vcuda GPU inventory": 1}
     extender.put_node(node("b", 1))
     assert "2 of 3 nodes have room on their GPUs" in (await said_of(extender, unschedulable(pod("p"), TAINT))).sentence
 
@@ -87,8 +88,8 @@ async def test_nothing_is_reserved_or_recorded_by_asking_why(extender: Extender)
     before = extender.verdicts.count
     await said_of(extender, one)
     assert (extender.verdicts.count, extender.verdicts.of(one.uid)) == (before, None)
-    assert not list(extender.books.holdings(one.uid))
-    assert not extender.verdicts.anybody_waits
+    assert not list(extender.cache.holds(one.uid))
+    assert not extender.verdicts.has_unplaced_pods
 
 
 @pytest.mark.parametrize(
@@ -98,13 +99,13 @@ async def test_nothing_is_reserved_or_recorded_by_asking_why(extender: Extender)
         ({"ready": False}, "node is not ready", "its kubelet must report that the node is ready"),
         (
             {"cores": 90},
-            "too little by kube-scheduler's own sums, though single GPUs have room",
-            "the pod asks 50 tencent.com/vcuda-core in all, and 30 of 90 are not asked by others",
+            "insufficient GPU resources by kube-scheduler's own sums, though single GPUs have room",
+            "the pod requests 50 tencent.com/vcuda-core in total, and 30 of 90 are free",
         ),
         (
             {"blocks": 12},
-            "too little by kube-scheduler's own sums, though single GPUs have room",
-            "the pod asks 8 tencent.com/vcuda-memory in all, and 4 of 12 are not asked by others",
+            "insufficient GPU resources by kube-scheduler's own sums, though single GPUs have room",
+            "the pod requests 8 tencent.com/vcuda-memory in total, and 4 of 12 are free",
         ),
     ],
 )
@@ -115,7 +116,7 @@ async def test_what_kube_scheduler_holds_against_a_node_whose_gpus_have_room_is_
     extender.put_node(made)
     runs(extender, "a", 0, 60, 8)
     found = await said_of(extender, unschedulable(pod("p"), CORES))
-    assert "on the one node GPUs have room, but kube-scheduler takes none of them" in found.sentence
+    assert "GPUs have room on the one node, but kube-scheduler can use none of these nodes" in found.sentence
     assert (found.nodes[0].reason, found.nodes[0].change) == (reason, change)
     assert [gpu.against for gpu in found.nodes[0].gpus] == ["only 40 cores free", ""]
 
@@ -123,7 +124,7 @@ async def test_what_kube_scheduler_holds_against_a_node_whose_gpus_have_room_is_
 async def test_of_several_containers_it_is_not_claimed_that_a_barred_node_has_room(extender: Extender) -> None:
     extender.put_node(replace(node("a", 2), unschedulable=True))
     several = unschedulable(pod("p", more=[("side", ContainerRole.APP, 60, 1)]), TAINT)
-    assert "on the one node GPUs may have room, but" in (await said_of(extender, several)).sentence
+    assert "GPUs may have room on the one node, but" in (await said_of(extender, several)).sentence
 
 
 async def test_a_node_that_was_deleted_and_still_has_pods_is_none(extender: Extender) -> None:
@@ -142,8 +143,8 @@ async def test_where_the_sums_would_do_and_no_gpu_does_it_is_not_for_the_sums_th
         runs(extender, "a", at, 60, 8)
     found = await said_of(extender, unschedulable(pod("p"), TAINT))
     assert found.sentence.endswith(
-        "the one node does not carry it; by kube-scheduler's own sums the one node would do, so it refuses the pod "
-        "for something else"
+        "the pod does not fit on the one node; by kube-scheduler's own sums the one node would do, so it refuses the "
+        "pod for another reason too"
     )
 
 
@@ -153,27 +154,30 @@ async def test_who_must_ask_is_named_where_nobody_has(api: MemoryApi, clock: Clo
     for one, beginning in (
         (
             replace(pod("own"), scheduler="vcuda-scheduler"),
-            "kube-scheduler has neither asked about it nor said anything",
+            "kube-scheduler has neither asked about the pod nor written a condition for it",
         ),
-        (replace(pod("other"), scheduler="volcano"), "nobody has asked about it; its schedulerName is volcano, while"),
-        (pod("default"), "nobody has asked about it; its schedulerName is default-scheduler, while"),
-        (deleting(pod("leaving")), "it is being deleted"),
+        (
+            replace(pod("other"), scheduler="volcano"),
+            "no scheduler has asked about the pod; its schedulerName is volcano, the",
+        ),
+        (pod("default"), "no scheduler has asked about the pod; its schedulerName is default-scheduler, the"),
+        (deleting(pod("leaving")), "the pod is being deleted"),
         (
             unschedulable(
                 pod("gated"), "Scheduling is blocked due to non-empty scheduling gates", reason="SchedulingGated"
             ),
-            "it waits for its scheduling gates to be removed; nobody chooses a node before",
+            "the pod waits for its scheduling gates to be removed; no scheduler chooses a node before",
         ),
     ):
         found = await said_of(extender, one)
         assert found.sentence.startswith(beginning), found.sentence
-        assert found.sentence.endswith("; by what is known now node a has room on its GPUs"), found.sentence
+        assert found.sentence.endswith("; evaluated now, node a has room on its GPUs"), found.sentence
 
 
 async def test_without_nodes_and_with_nonsense_there_is_a_sentence(extender: Extender) -> None:
-    assert (await said_of(extender, pod("p"))).sentence.endswith("by what is known now no node is known")
+    assert (await said_of(extender, pod("p"))).sentence.endswith("evaluated now, no node is known")
     found = await said_of(extender, unschedulable(pod("odd", cores=150), CORES))
-    assert found.sentence == "kube-scheduler has not asked about it; no node can carry it as it is"
+    assert found.sentence == "kube-scheduler has not asked about the pod; its request is wrong, so it fits on no node"
     assert "write 100 or 200" in found.asked[0]
 
 
@@ -185,13 +189,13 @@ async def test_a_verdict_stands_as_long_as_kube_scheduler_repeats_it_and_no_long
     assert not extender.filter(ask(one, "a")).names
     ours = unschedulable(one, "0/1 nodes are available: 1 insufficient vcuda-core on any one GPU.")
     found = await said_of(extender, ours)
-    assert found.sentence == "the one node that kube-scheduler asked about does not carry the pod"
+    assert found.sentence == "the pod does not fit on the one node that kube-scheduler asked about"
     assert (found.now, found.condition) == (False, ours.condition.message if ours.condition else "")
 
     found = await said_of(extender, unschedulable(one, CORES, version="3"))
     assert found.sentence.startswith(
-        "kube-scheduler has asked about it, and has since refused it without naming any reason of ours; by what is "
-        "known now the one node does not carry it"
+        "kube-scheduler has asked about the pod, and has since refused it for a reason outside the extender; evaluated "
+        "now, the pod does not fit on the one node"
     )
     assert found.now
     assert found.at > 0
@@ -213,7 +217,7 @@ async def test_a_pod_that_was_chosen_and_then_refused_is_judged_anew(extender: E
     assert extender.filter(ask(one, "a")).names == ("a",)
     found = await said_of(extender, unschedulable(one, TAINT))
     assert found.sentence.startswith(
-        "node a was chosen when kube-scheduler last asked, but it has since refused the pod; by what is known now"
+        "node a was chosen when kube-scheduler last asked, but it has since refused the pod; evaluated now,"
     )
     assert found.now
 
@@ -226,10 +230,10 @@ async def test_several_containers_are_tried_together_on_few_nodes_only(extender:
         runs(extender, f"n{at:02}", 1, 50, 8)
     several = unschedulable(pod("p", cores=60, blocks=1, more=[("side", ContainerRole.APP, 60, 1)]), TAINT)
     found = await said_of(extender, several)
-    assert "none of the 30 nodes carries it, as far as its containers were tried together" in found.sentence
+    assert "the pod fits on none of the 30 nodes, as far as its containers were placed together" in found.sentence
     assert found.reasons == {
         "the pod's containers do not fit together": 20,
-        "its GPUs have room for each container, which were not all tried together": 10,
+        "its GPUs have room for each container, but the containers were not placed together": 10,
     }
     extender.put_node(node("n00a", 2))
     found = await said_of(extender, several)
@@ -270,18 +274,19 @@ async def test_a_node_that_goes_while_the_others_are_judged_is_no_bug(extender: 
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        ([], Amount(50, 8)),
-        ([("side", ContainerRole.APP, 20, 4)], Amount(70, 12)),
+        ([], GpuAmount(50, 8)),
+        ([("side", ContainerRole.APP, 20, 4)], GpuAmount(70, 12)),
     ],
 )
 def test_kube_schedulers_sum_is_what_runs_at_once(
-    more: list[tuple[str, ContainerRole, int, int]], expected: Amount
+    more: list[tuple[str, ContainerRole, int, int]], expected: GpuAmount
 ) -> None:
-    assert asked_in_all(pod("p", more=more).pod) == expected
+    assert total_request(pod("p", more=more).pod) == expected
 
 
 def test_kube_schedulers_sum_of_init_containers_is_the_largest_beside_the_sidecars_before_it() -> None:
     one = pod("p", cores=50, blocks=8, more=[("s", ContainerRole.SIDECAR, 10, 1), ("i", ContainerRole.INIT, 80, 2)])
     app, sidecar, init = one.pod.containers
-    assert asked_in_all(replace(one.pod, containers=(sidecar, init, app))) == Amount(90, 9)
-    assert asked_in_all(replace(one.pod, containers=(init, sidecar, app))) == Amount(80, 9)
+    assert total_request(replace(one.pod, containers=(sidecar, init, app))) == GpuAmount(90, 9)
+    before = replace(init, index=0)
+    assert total_request(replace(one.pod, containers=(before, sidecar, app))) == GpuAmount(80, 9)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deviceplugin.cluster.extender.cache.pod_hold import bound_holding
+from deviceplugin.cluster.extender.cache.pod_hold import bound_hold
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.units import ResourceNames
 from tests.annotation_cases import IDS, NODE, SIZES, Case, cases
@@ -14,12 +14,12 @@ CASES = cases("uid-p")
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_what_is_believed_is_exact_and_the_rest_is_anywhere(case: Case) -> None:
     asking = [(name, *size) for name, size in SIZES.items()]
-    found = bound_holding(
+    found = bound_hold(
         ClusterPod(pod("p", *asking, node=NODE, api_uid="uid-p", annotations=case.annotations)), ResourceNames()
     )
     known = {each.owner.name for each in found.allocations} & set(SIZES)
     assert known == case.exact
-    assert {each.name for each in found.somewhere} == set(SIZES) - case.exact
+    assert {each.name for each in found.unlocated} == set(SIZES) - case.exact
 
 
 @pytest.mark.parametrize("uid", ["uid-p", "uid-of-the-mirror"])
@@ -27,4 +27,4 @@ def test_a_static_pod_is_believed_by_either_of_its_uids(uid: str) -> None:
     (case,) = (each for each in cases(uid) if each.name == "bound by our extender")
     asking = [(name, *size) for name, size in SIZES.items()]
     shown = pod("p", *asking, node=NODE, api_uid="uid-of-the-mirror", annotations=case.annotations)
-    assert not bound_holding(ClusterPod(shown), ResourceNames()).somewhere
+    assert not bound_hold(ClusterPod(shown), ResourceNames()).unlocated

@@ -2,7 +2,7 @@
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
-from deviceplugin.cluster.extender.workload_history import EVERY_S, Expectation
+from deviceplugin.cluster.extender.workload_history import EVERY_S, WorkloadHistory
 from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.nodes import NodeScorer
@@ -14,42 +14,42 @@ from tests.cluster.extender.makers import ask, node, pod
 NAMES = ResourceNames()
 
 
-def planned(clock: Clock, *, enough: int = 2) -> tuple[NodeScorer, Expectation]:
+def planned(clock: Clock, *, enough: int = 2) -> tuple[NodeScorer, WorkloadHistory]:
     scorer = NodeScorer()
-    return scorer, Expectation(scorer, clock=clock, observed=ObservedWorkload(enough=enough))
+    return scorer, WorkloadHistory(scorer, clock=clock, observed=ObservedWorkload(enough=enough))
 
 
 def test_what_was_seen_before_the_start_is_planned_for_at_once(clock: Clock) -> None:
     scorer, expectation = planned(clock)
     for _ in range(2):
-        expectation.see(pod(cores=30), NAMES)
-    expectation.settle()
+        expectation.record(pod(cores=30), NAMES)
+    expectation.warm_up()
     assert not scorer.prepare(1), "all is prepared"
     assert scorer.renewals == 1
 
 
 def test_too_few_pods_leave_the_assumed_workload(clock: Clock) -> None:
     scorer, expectation = planned(clock, enough=3)
-    expectation.see(pod(cores=30), NAMES)
-    expectation.see(pod(cores=150), NAMES)  # nonsense says nothing
-    expectation.see(pod(cores=30), NAMES)
-    expectation.settle()
+    expectation.record(pod(cores=30), NAMES)
+    expectation.record(pod(cores=150), NAMES)  # nonsense says nothing
+    expectation.record(pod(cores=30), NAMES)
+    expectation.warm_up()
     assert scorer.renewals == 0
 
 
 def test_it_is_renewed_every_so_often_and_only_where_it_has_changed(clock: Clock) -> None:
     scorer, expectation = planned(clock)
     for cores in (30, 30):
-        expectation.see(pod(cores=cores), NAMES)
-    expectation.settle()
-    expectation.see(pod(cores=60), NAMES)
-    expectation.renew()
+        expectation.record(pod(cores=cores), NAMES)
+    expectation.warm_up()
+    expectation.record(pod(cores=60), NAMES)
+    expectation.refresh()
     assert scorer.renewals == 1, "not yet"
     clock.now += EVERY_S
-    expectation.renew()
+    expectation.refresh()
     assert scorer.renewals == 2
     clock.now += EVERY_S
-    expectation.renew()
+    expectation.refresh()
     assert scorer.renewals == 2, "nothing new was seen"
 
 

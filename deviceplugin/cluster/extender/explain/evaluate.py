@@ -1,0 +1,237 @@
+"""What each node and GPU lacks for a pod, evaluated with the code that filter uses.
+
+In: the cache, and a pod with what it requests. Out: values that `wording` turns into sentences. Nothing is reserved or
+recorded. A walk over all nodes yields the event loop regularly, because kube-scheduler waits for its own answers on the
+same loop; so the nodes are not all evaluated at one moment.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from deviceplugin.cluster.extender.cache.node_info import NodeInfo
+from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
+from deviceplugin.cluster.extender.rejection import (
+    FITS_NOW,
+    MAYBE_ROOM,
+    NOT_READY,
+    RESOURCE_FIT,
+    ROOM,
+    UNSCHEDULABLE,
+    Rejection,
+    rejection_by_error,
+    rejection_of,
+)
+from deviceplugin.cluster.extender.settings import Settings
+from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
+from deviceplugin.errors import CapacityError, RequestError
+from deviceplugin.model.gpu import Gpu
+from deviceplugin.model.pod import ClusterPod, Pod
+from deviceplugin.model.pod_request import PodRequest
+from deviceplugin.model.request import Request
+from deviceplugin.placement.candidates import Rules, Survey, survey
+from deviceplugin.placement.describe import obstacle_text
+from deviceplugin.placement.fit import GpuAmount, demand_of
+from deviceplugin.placement.node_state import NodeState
+from deviceplugin.placement.occupancy import peak_use
+from deviceplugin.placement.pod import place_pod
+from deviceplugin.placement.prefilter import Prefilter
+from deviceplugin.placement.snapshot import GpuView
+
+FAR = 1 << 30
+_NODES_PER_TURN = 32  # some ten microseconds each
+_MOST_TRIED = 20  # nodes on which the containers of a pod are placed together, some milliseconds each
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """`rejections` has every node; `changes` what must change on a node whose GPUs have room.
+
+    `open`: nodes that can serve the pod as far as is known. `blocked`: how many nodes have room on their GPUs, but fail
+    a check of kube-scheduler. `untried`: on how many nodes the containers were not placed together. `resource_fit`: how
+    many nodes have enough by kube-scheduler's sums, whatever their single GPUs have.
+    """
+
+    rejections: dict[str, Rejection] = field(default_factory=dict)
+    changes: dict[str, str] = field(default_factory=dict)
+    open: list[str] = field(default_factory=list)
+    several_containers: bool = False
+    blocked: int = 0
+    untried: int = 0
+    resource_fit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """What a node lacks for a pod; of several containers, for the first that finds no room alone.
+
+    `lacks`: the GPUs on which least must become free, with cores and blocks; None where the end of no pod helps.
+    `together`: the outcome of placing all containers, where each alone has room.
+    """
+
+    survey: Survey | None = None
+    lacks: tuple[tuple[Gpu, int, int], ...] | None = None
+    together: Rejection | None = None
+
+    @property
+    def distance(self) -> int:
+        """How much must become free, in thousandths of a GPU."""
+        if self.lacks is None:
+            return FAR
+        if self.together is not None and self.together != FITS_NOW:
+            return FAR - 1
+        return sum(max(cores * 10, blocks * 1000 // max(1, gpu.blocks)) for gpu, cores, blocks in self.lacks)
+
+    @property
+    def gpus(self) -> tuple[tuple[Gpu, str], ...]:
+        """In minor order, with what speaks against each."""
+        if self.survey is None:
+            return ()
+        free = [(view.gpu, "") for view in self.survey.candidates.views]
+        closed = [(view.gpu, obstacle_text(obstacle, view)) for view, obstacle in self.survey.obstacles]
+        return tuple(sorted((*free, *closed), key=lambda one: (one[0].minor, one[0].uuid)))
+
+
+class Evaluator:
+    """For one pod; reads only."""
+
+    def __init__(
+        self, cache: SchedulerCache, snapshot: ClusterSnapshot, settings: Settings, pod: ClusterPod, asked: PodRequest
+    ) -> None:
+        self._cache = cache
+        self._snapshot = snapshot
+        self._settings = settings
+        self._pod = pod
+        self._asked = asked
+        self._prefilter = Prefilter(asked)
+        self._request = total_request(pod.pod)
+
+    async def evaluate(self) -> Evaluation:
+        """Every node as filter would see it now."""
+        found = Evaluation(several_containers=len(self._asked.containers) > 1)
+        for at, node_info in enumerate(tuple(self._cache.nodes.values())):
+            if at % _NODES_PER_TURN == 0:
+                await asyncio.sleep(0)
+            if node_info.node is not None:
+                self._evaluate_node(found, node_info)
+        if found.several_containers:
+            await self._place_together(found)
+        return found
+
+    async def nearest(self, rejections: Mapping[str, Rejection], *, most: int) -> list[tuple[str, Shortfall]]:
+        """The nodes that lack least; first those where the end of a pod helps."""
+        order: list[tuple[bool, int, str]] = []
+        for at, (name, why) in enumerate(rejections.items()):
+            if at % _NODES_PER_TURN == 0:
+                await asyncio.sleep(0)
+            order.append((not why.resolvable, self._shortfall(name).distance, name))
+        found: list[tuple[bool, int, str, Shortfall]] = []
+        for lasting, _, name in sorted(order)[:most]:
+            lacks = self._shortfall(name, place=True)
+            found.append((lasting, lacks.distance, name, lacks))
+            await asyncio.sleep(0)
+        return [(name, lacks) for _, _, name, lacks in sorted(found, key=lambda one: one[:3])]
+
+    def _evaluate_node(self, found: Evaluation, node_info: NodeInfo) -> None:
+        name = node_info.name
+        short = self._resource_shortfall(node_info)
+        found.resource_fit += not short
+        state = self._snapshot.node(self._pod, name)
+        reason = state if isinstance(state, Rejection) else self._prefilter(state)
+        if reason is not None:
+            found.rejections[name] = reason if isinstance(reason, Rejection) else rejection_of(reason)
+        elif (blocked := _scheduler_check(node_info, short)) is not None:
+            found.rejections[name], found.changes[name] = blocked
+            found.blocked += 1
+        else:
+            found.rejections[name] = ROOM
+            found.open.append(name)
+
+    def _resource_shortfall(self, node_info: NodeInfo) -> str:
+        """What is short by kube-scheduler's sums, empty where nothing is.
+
+        kube-scheduler adds up each resource over all GPUs of a node and compares with what kubelet offers: the sum may
+        leave room where no single GPU has any, and none where one has (an unhealthy GPU).
+        """
+        node = node_info.node
+        if node is None:
+            return ""
+        used = GpuAmount()
+        for uid in node_info.holds:
+            if uid != self._pod.uid and (other := self._cache.pod(uid)) is not None:
+                used += total_request(other.pod)
+        names, asked = self._settings.names, self._request
+        return "; ".join(
+            f"the pod requests {wanted} {what} in total, and {max(0, offered - taken)} of {offered} are free"
+            for what, wanted, taken, offered in (
+                (names.core, asked.cores, used.cores, node.cores),
+                (names.memory, asked.blocks, used.blocks, node.blocks),
+            )
+            if offered - taken < wanted
+        )
+
+    async def _place_together(self, found: Evaluation) -> None:
+        """The emptiest node first, until one serves all containers; only that one is certain."""
+        maybe, found.open = sorted(found.open, key=lambda name: (-self._free_cores(name), name)), []
+        found.rejections |= dict.fromkeys(maybe, MAYBE_ROOM)
+        found.untried = max(0, len(maybe) - _MOST_TRIED)
+        for at, name in enumerate(maybe[:_MOST_TRIED], start=1):
+            state = self._snapshot.node(self._pod, name)
+            outcome = state if isinstance(state, Rejection) else self._placed_together(state)
+            if outcome == FITS_NOW:
+                found.open, found.untried, found.rejections[name] = [name], len(maybe) - at, ROOM
+                return
+            found.rejections[name] = outcome
+            await asyncio.sleep(0)
+
+    def _free_cores(self, name: str) -> int:
+        state = self._snapshot.node(self._pod, name)
+        return 0 if isinstance(state, Rejection) else state.open_gpus.summary.free.cores
+
+    def _shortfall(self, name: str, *, place: bool = False) -> Shortfall:
+        """With `place`, containers that have room alone are placed together too."""
+        state = self._snapshot.node(self._pod, name)
+        if isinstance(state, Rejection):
+            return Shortfall()
+        rules = Rules(self._asked.preferences.gpus, state.cordoned)
+        surveys = [(each, survey(each.request, state.snapshot, rules)) for each in self._asked.containers]
+        short = [(each, found) for each, found in surveys if len(found.candidates.views) < each.request.gpus]
+        if short:
+            container, found = short[0]
+            return Shortfall(found, _nearest_gpus(container.request, found))
+        return Shortfall(surveys[0][1], (), self._placed_together(state) if place else None)
+
+    def _placed_together(self, state: NodeState) -> Rejection:
+        try:
+            place_pod(self._asked, state, policy=self._settings.gpu_policy)
+        except (CapacityError, RequestError) as error:
+            return rejection_by_error(error)
+        return FITS_NOW
+
+
+def total_request(pod: Pod) -> GpuAmount:
+    """Cores and blocks that kube-scheduler counts for a pod."""
+    return peak_use((each.role, each.index, GpuAmount(each.cores, each.blocks)) for each in pod.containers)
+
+
+def _scheduler_check(node_info: NodeInfo, short: str) -> tuple[Rejection, str] | None:
+    """A check of kube-scheduler that the node fails, and what must change. CPU, taints, affinity are not known here."""
+    node = node_info.node
+    if node is not None and node.unschedulable:
+        return UNSCHEDULABLE, f"kubectl uncordon {node.name}"
+    if node is not None and not node.ready:
+        return NOT_READY, "its kubelet must report that the node is ready"
+    return (RESOURCE_FIT, short) if short else None
+
+
+def _nearest_gpus(request: Request, found: Survey) -> tuple[tuple[Gpu, int, int], ...] | None:
+    passing = [(view.gpu, *_lacks(request, view)) for view, obstacle in found.obstacles if obstacle.resolvable]
+    needed = request.gpus - len(found.candidates.views)
+    if len(passing) < needed:
+        return None
+    return tuple(sorted(passing, key=lambda one: (one[1:], one[0].minor))[:needed])
+
+
+def _lacks(request: Request, view: GpuView) -> GpuAmount:
+    """What must become free on this GPU."""
+    return demand_of(request).takes(view.gpu.blocks) - GpuAmount(view.free_cores, view.free_blocks)

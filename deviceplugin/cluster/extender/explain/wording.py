@@ -1,0 +1,182 @@
+"""The sentences of an explanation.
+
+In: what filter answered last, what kube-scheduler wrote into the pod's condition, what the evaluation found. Out: text
+for people. `docs/troubleshooting.md` explains these sentences by their words.
+"""
+
+from deviceplugin.cluster.extender.cache.node_info import NodeInfo
+from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
+from deviceplugin.cluster.extender.explain.evaluate import Evaluation, Shortfall
+from deviceplugin.cluster.extender.explain.verdicts import LastVerdict
+from deviceplugin.cluster.extender.rejection import (
+    FITS_NOW,
+    GANG_YIELDED,
+    NOMINATED,
+    PREFERRED,
+    ROOM,
+    SEARCH_EXHAUSTED,
+    TOGETHER,
+    UNREADABLE_INVENTORY,
+    Rejection,
+)
+from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.gpu import Gpu, GpuUuid
+from deviceplugin.model.pod import ClusterPod
+from deviceplugin.model.pod_request import PodRequest
+from deviceplugin.model.units import format_blocks
+from deviceplugin.placement.describe import request_text
+
+_STATES = {
+    HoldState.RESERVED: "its GPUs are reserved, and kube-scheduler has not bound the pod yet",
+    HoldState.ASSUMED: "the pod is being bound",
+    HoldState.UNCONFIRMED: "its Binding got no answer; its GPUs are kept until the API server says whether it is bound",
+    HoldState.BOUND: "the pod is bound",
+}
+_CHANGE_BY_REJECTION = {
+    ROOM: "nothing on its GPUs",
+    PREFERRED: "nothing: the pod fits, and another node was preferred",
+    NOMINATED: "the pod for which kube-scheduler makes room there must be bound first",
+    GANG_YIELDED: "kube-scheduler must retry the gang, as it does when the other members have waited long enough",
+    UNREADABLE_INVENTORY: "the node's agent and the scheduler must have versions that understand each other",
+}
+_CHANGE_BY_PLACEMENT = {
+    SEARCH_EXHAUSTED: "fewer containers in one pod, as not every combination was tried",
+    TOGETHER: "room for all containers of the pod together",
+    FITS_NOW: "nothing: the pod fits now and will be retried",
+}
+_SCHEDULER_CHECKS = (
+    "CPU, memory, taints, affinity, volumes or another check that kube-scheduler makes before it asks the extender"
+)
+
+
+def request_lines(asked: PodRequest) -> tuple[str, ...]:
+    return tuple(f"container {each.name}: {request_text(each.request)}" for each in asked.containers)
+
+
+def hold_lines(held: PodHold) -> tuple[str, ...]:
+    """What a pod holds or will hold, by container."""
+    located = (
+        f"container {one.owner.name}: {share.cores} cores and {format_blocks(share.blocks)} of {share.uuid}"
+        for one in held.allocations
+        for share in one.shares
+    )
+    unlocated = (f"container {each.name}: the node's agent has not reported its GPU yet" for each in held.unlocated)
+    return (*located, *unlocated)
+
+
+def holder_lines(node_info: NodeInfo, gpu: GpuUuid, *, but: PodUid) -> tuple[str, ...]:
+    """Who holds the GPU. A pod whose GPUs are not known yet is named for each GPU of the node."""
+    lines: list[str] = []
+    for held in node_info.holds.values():
+        parts = [share for one in held.allocations for share in one.shares if share.uuid == gpu]
+        if held.pod.uid == but:
+            continue
+        if parts:
+            cores, blocks = sum(part.cores for part in parts), sum(part.blocks for part in parts)
+            lines.append(f"{held.pod}: {cores} cores, {blocks} blocks ({held.state.value})")
+        elif held.unlocated:
+            lines.append(f"{held.pod}: on this node, its GPU is not known yet")
+    return tuple(lines)
+
+
+def change_text(why: Rejection, found: Shortfall) -> str:
+    """What must change for the pod to fit on a node."""
+    if why in _CHANGE_BY_REJECTION:
+        return _CHANGE_BY_REJECTION[why]
+    if found.together is not None:
+        return _CHANGE_BY_PLACEMENT[found.together]
+    if found.lacks:
+        return "; ".join(_must_become_free(*each) for each in found.lacks)
+    if found.gpus:
+        return "the pod must ask for less or for other GPUs, or the node must get others"
+    return "the node's agent must run and report GPUs"
+
+
+def _must_become_free(gpu: Gpu, cores: int, blocks: int) -> str:
+    parts = [f"{cores} more cores"] if cores else []
+    parts += [f"{format_blocks(blocks)} more"] if blocks else []
+    return f"{' and '.join(parts)} must become free on GPU {gpu.minor}"
+
+
+def verdict_sentence(verdict: LastVerdict, held: PodHold | None) -> str:
+    """What filter answered last, and what the pod holds by it."""
+    if held is not None:
+        return f"node {held.node} was chosen; {_STATES[held.state]}"
+    if verdict.node is not None:
+        return (
+            f"node {verdict.node} was chosen, but kube-scheduler has not bound the pod in time and its reservation has "
+            "expired; its GPUs are reserved again when kube-scheduler asks again"
+        )
+    if verdict.fits:
+        return "the pod fits on some nodes; kube-scheduler has not bound it yet"
+    if len(verdict.names) == 1:
+        return "the pod does not fit on the one node that kube-scheduler asked about"
+    return f"the pod fits on none of the {len(verdict.names)} nodes that kube-scheduler asked about"
+
+
+def history_sentence(pod: ClusterPod, verdict: LastVerdict | None, *, webhook_scheduler: str) -> str:
+    """What kube-scheduler has done with a pod since filter's last verdict, if there is one.
+
+    `webhook_scheduler`: the schedulerName that the webhook gives GPU pods, empty where it gives none.
+    """
+    if pod.pod.deleting:
+        return "the pod is being deleted"
+    if is_gated(pod):
+        return "the pod waits for its scheduling gates to be removed; no scheduler chooses a node before"
+    if verdict is not None and not verdict.fits:
+        return "kube-scheduler has asked about the pod, and has since refused it for a reason outside the extender"
+    if verdict is not None:
+        found = f"node {verdict.node} was chosen" if verdict.node else "some nodes had room"
+        return f"{found} when kube-scheduler last asked, but it has since refused the pod"
+    name = pod.scheduler or "default-scheduler"
+    if webhook_scheduler and name != webhook_scheduler:
+        return (
+            f"no scheduler has asked about the pod; its schedulerName is {name}, the webhook gives GPU pods "
+            f"{webhook_scheduler}, and {name} asks only if it has this extender"
+        )
+    if pod.condition is None:
+        return (
+            "kube-scheduler has neither asked about the pod nor written a condition for it; a kube-scheduler with the "
+            f"profile {name} must run and have this extender"
+        )
+    return "kube-scheduler has not asked about the pod"
+
+
+def is_gated(pod: ClusterPod) -> bool:
+    return pod.condition is not None and pod.condition.reason == "SchedulingGated"
+
+
+def evaluation_sentence(found: Evaluation, *, refused: bool) -> str:
+    """What the nodes look like now. `refused`: kube-scheduler has refused the pod, and its reason is not known."""
+    nodes = len(found.rejections)
+    if not nodes:
+        return "no node is known"
+    if found.open:
+        count = len(found.open)
+        where = (
+            f"node {found.open[0]} has room on its GPUs"
+            if count == 1
+            else f"{_of(count, nodes)} have room on their GPUs"
+        )
+        return f"{where}, so the pod waits for another reason: {_SCHEDULER_CHECKS}" if refused else where
+    if found.blocked:
+        have = "may have" if found.several_containers else "have"
+        where = _of(found.blocked, nodes)
+        return f"GPUs {have} room on {where}, but kube-scheduler can use none of these nodes, as their reasons say"
+    none = "the pod does not fit on the one node" if nodes == 1 else f"the pod fits on none of the {nodes} nodes"
+    tried = ", as far as its containers were placed together" if found.untried else ""
+    return f"{none}{tried}{_resource_fit_text(found) if refused else ''}"
+
+
+def _resource_fit_text(found: Evaluation) -> str:
+    """kube-scheduler does not ask about nodes that its own sums exclude."""
+    if not found.resource_fit:
+        return "; kube-scheduler's own sums of cores and memory do not fit either, so it need not ask the extender"
+    where = _of(found.resource_fit, len(found.rejections))
+    return f"; by kube-scheduler's own sums {where} would do, so it refuses the pod for another reason too"
+
+
+def _of(count: int, nodes: int) -> str:
+    if nodes == 1:
+        return "the one node"
+    return f"all {nodes} nodes" if count == nodes else f"{count} of {nodes} nodes"

@@ -1,0 +1,52 @@
+"""Why a node cannot serve a pod, in the words that kube-scheduler shows to users.
+
+Texts are short and the same for every node, because kube-scheduler groups nodes by text in the pod's event. A rejection
+that is not resolvable goes into FailedAndUnresolvableNodes: no eviction on that node helps, so kube-scheduler looks for
+no victims there.
+"""
+
+from dataclasses import dataclass
+
+from deviceplugin.errors import SearchLimitError, VcudaError
+from deviceplugin.placement.rejection import NodeRejection
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """One reason; equal texts are equal reasons."""
+
+    text: str
+    resolvable: bool = True
+
+
+UNKNOWN_NODE = Rejection("node is not in the GPU scheduler's cache yet", resolvable=False)
+NO_INVENTORY = Rejection("node has no vcuda GPU inventory", resolvable=False)
+UNREADABLE_INVENTORY = Rejection("node has a GPU inventory that this vcuda cannot read", resolvable=False)
+AGENT_DOWN = Rejection("node offers no GPU resources, because its vcuda agent is down", resolvable=False)
+NOMINATED = Rejection("GPUs are reserved for a nominated pod of the same or a higher priority")
+PREFERRED = Rejection(NodeRejection.PREFERRED.value)
+TOGETHER = Rejection(NodeRejection.TOGETHER.value)
+SEARCH_EXHAUSTED = Rejection(NodeRejection.SEARCH_EXHAUSTED.value)
+GANG_YIELDED = Rejection("other members of its gang yielded their reservations to pods that can start")
+BOUND_ELSEWHERE = Rejection("pod is bound to another node, has ended or was deleted", resolvable=False)
+
+# Only in explanations.
+ROOM = Rejection("its GPUs have room for the pod")
+MAYBE_ROOM = Rejection("its GPUs have room for each container, but the containers were not placed together")
+FITS_NOW = Rejection("the pod fits now")
+UNSCHEDULABLE = Rejection("node is unschedulable")
+NOT_READY = Rejection("node is not ready")
+RESOURCE_FIT = Rejection("insufficient GPU resources by kube-scheduler's own sums, though single GPUs have room")
+
+
+def rejection_of(verdict: NodeRejection) -> Rejection:
+    """The verdict of placement on a node."""
+    return _MEANINGS[verdict]
+
+
+def rejection_by_error(error: VcudaError) -> Rejection:
+    """The outcome of `place_pod` on a node that passed the prefilter."""
+    return SEARCH_EXHAUSTED if isinstance(error, SearchLimitError) else TOGETHER
+
+
+_MEANINGS = {each: Rejection(each.value, each.resolvable) for each in NodeRejection}

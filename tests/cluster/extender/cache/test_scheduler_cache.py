@@ -1,0 +1,202 @@
+"""The books: who holds what, whatever the order in which it is told."""
+
+from dataclasses import replace
+
+import pytest
+
+from deviceplugin.cluster.extender.cache.pod_hold import HoldState
+from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
+from deviceplugin.cluster.extender.rejection import AGENT_DOWN, NO_INVENTORY, UNKNOWN_NODE, UNREADABLE_INVENTORY
+from deviceplugin.model.allocation import ContainerRole
+from deviceplugin.model.pod import ClusterPod
+from tests.cluster.extender.makers import NAMES, allocated, bound, deleting, ended, node, on_gpu, pod
+
+
+def books_with(*nodes: str) -> SchedulerCache:
+    cache = SchedulerCache(lambda: 0.0)
+    for name in nodes:
+        cache.put_node(node(name))
+    return cache
+
+
+def free(cache: SchedulerCache, name: str) -> list[tuple[int, int]]:
+    return [(view.free_cores, view.free_blocks) for view in cache.nodes[name].state.snapshot.gpus]
+
+
+def placed(name: str = "a", at: int = 0, cores: int = 50, blocks: int = 8) -> ClusterPod:
+    found = pod(cores=cores, blocks=blocks)
+    return bound(found, name, allocated(found, {"main": on_gpu(name, at, cores, blocks)}))
+
+
+def test_a_bound_pod_holds_what_its_annotation_says() -> None:
+    cache = books_with("a")
+    cache.put_pod(placed())
+    assert free(cache, "a") == [(50, 56), (100, 64)]
+
+
+def test_a_pod_is_counted_once_however_often_it_is_told_of() -> None:
+    cache = books_with("a")
+    one = placed()
+    for _ in range(3):
+        cache.put_pod(one)
+    assert free(cache, "a") == [(50, 56), (100, 64)]
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_that_ended_holds_nothing_and_late_news_do_not_bring_it_back(phase: str) -> None:
+    cache = books_with("a")
+    one = placed()
+    cache.put_pod(one)
+    cache.put_pod(ended(one, phase))
+    cache.put_pod(one)
+    assert free(cache, "a") == [(100, 64), (100, 64)]
+    cache.drop_pod(one.uid)
+    cache.put_pod(one)
+    assert free(cache, "a") == [(100, 64), (100, 64)]
+
+
+def test_a_pod_that_is_being_deleted_holds_on() -> None:
+    cache = books_with("a")
+    cache.put_pod(deleting(placed()))
+    assert free(cache, "a") == [(50, 56), (100, 64)]
+
+
+def test_an_unbound_pod_holds_nothing_whatever_its_annotations_say() -> None:
+    cache = books_with("a")
+    found = placed()
+    cache.put_pod(replace(found, pod=replace(found.pod, node="")))
+    assert free(cache, "a") == [(100, 64), (100, 64)]
+
+
+def test_a_pod_that_was_seen_bound_is_not_unbound_by_older_news() -> None:
+    cache = books_with("a")
+    found = placed()
+    cache.put_pod(found)
+    cache.put_pod(replace(found, pod=replace(found.pod, node="", annotations={})))
+    assert free(cache, "a") == [(50, 56), (100, 64)]
+
+
+def test_a_pod_of_nobody_counts_on_every_gpu_that_may_hold_it_until_its_place_is_written() -> None:
+    cache = books_with("a")
+    cache.put_pod(placed(at=1, cores=70))
+    stranger = pod(cores=40, blocks=8)
+    cache.put_pod(bound(stranger, "a"))
+    assert free(cache, "a") == [(60, 56), (30, 56)]  # GPU 1 has no room for it beside what is known
+    cache.put_pod(bound(stranger, "a", allocated(stranger, {"main": on_gpu("a", 0, 40, 8)})))
+    assert free(cache, "a") == [(60, 56), (30, 56)]
+    cache.put_pod(bound(stranger, "a", allocated(stranger, {"main": on_gpu("a", 0, 40, 8)})))
+    cache.drop_pod(stranger.uid)
+    assert free(cache, "a") == [(100, 64), (30, 56)]
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {NAMES.allocation: "{"},
+        {NAMES.allocation: '{"version":2,"pod":"u","containers":{}}'},
+        allocated(pod(), {"main": on_gpu("a", 0, 50, 8)}),  # of another pod
+        {**allocated(pod(uid="u"), {"main": on_gpu("a", 0, 50, 8)}), NAMES.predicate_node: "b"},
+        allocated(pod(uid="u"), {"main": on_gpu("a", 0, 1, 1)}),  # less than it asks
+        allocated(pod(uid="u"), {"other": on_gpu("a", 0, 50, 8)}),
+    ],
+)
+def test_an_annotation_that_is_not_believed_leaves_the_pod_somewhere(annotations: dict[str, str]) -> None:
+    cache = books_with("a")
+    cache.put_pod(bound(pod(uid="u"), "a", annotations))
+    assert all(cores <= 50 for cores, _ in free(cache, "a"))
+    held = cache.nodes["a"].holds["u"]  # type: ignore[index]
+    assert [each.name for each in held.unlocated] == ["main"]
+
+
+def test_a_pod_that_asks_for_nonsense_holds_nothing_and_breaks_nothing() -> None:
+    cache = books_with("a")
+    stranger = bound(pod(cores=150, blocks=1), "a")
+    cache.put_pod(stranger)
+    assert free(cache, "a") == [(100, 64), (100, 64)]
+    assert "150" in cache.nodes["a"].holds[stranger.uid].problem
+
+
+def test_init_containers_leave_their_room_to_the_others() -> None:
+    cache = books_with("a")
+    found = pod(cores=50, more=[("setup", ContainerRole.INIT, 30, 8)])
+    shares = {"main": on_gpu("a", 0, 50, 8), "setup": on_gpu("a", 0, 30, 8)}
+    cache.put_pod(bound(found, "a", allocated(found, shares)))
+    assert free(cache, "a") == [(50, 56), (100, 64)]
+
+
+def test_a_node_that_comes_back_has_its_pods_and_with_other_gpus_they_hold_nothing_of_those() -> None:
+    cache = books_with("a")
+    cache.put_pod(placed())
+    cache.drop_node("a")
+    assert cache.problem("a") == UNKNOWN_NODE
+    cache.put_node(node("a"))
+    assert free(cache, "a") == [(50, 56), (100, 64)]
+    other = node("b")
+    cache.put_node(replace(other, name="a"))
+    assert free(cache, "a") == [(100, 64), (100, 64)]
+
+
+def test_a_node_of_which_nobody_speaks_is_forgotten() -> None:
+    cache = books_with("a")
+    one = placed()
+    cache.put_pod(one)
+    cache.drop_node("a")
+    cache.drop_pod(one.uid)
+    assert "a" not in cache.nodes
+
+
+@pytest.mark.parametrize("text", ["{", '{"version": 9}', "[]", "nonsense"])
+def test_an_inventory_that_cannot_be_read_makes_the_node_unusable_and_nothing_else(text: str) -> None:
+    cache = books_with("b")
+    cache.put_node(node("a", text=text))
+    assert cache.problem("a") == UNREADABLE_INVENTORY
+    assert "vcuda-inventory" in cache.nodes["a"].sentence
+    assert cache.problem("b") is None
+    cache.put_node(node("a"))
+    assert cache.problem("a") is None
+
+
+def test_a_node_without_inventory_or_agent_is_unusable() -> None:
+    cache = books_with()
+    cache.put_node(node("a", text=""))
+    cache.put_node(replace(node("b"), cores=0))
+    assert (cache.problem("a"), cache.problem("b"), cache.problem("c")) == (NO_INVENTORY, AGENT_DOWN, UNKNOWN_NODE)
+
+
+def test_a_node_whose_agent_goes_is_unusable_until_it_comes_back() -> None:
+    """Its annotation stays; kubelet takes away what the agent offered."""
+    cache = books_with()
+    for cores, problem in ((200, None), (0, AGENT_DOWN), (200, None)):
+        cache.put_node(replace(node("a"), cores=cores))
+        assert cache.problem("a") is problem
+
+
+def test_ill_and_cordoned_gpus_take_no_new_work() -> None:
+    cache = books_with()
+    cache.put_node(node("a", 4, ill=[1], cordon=["2", "GPU-a-3"]))
+    assert [view.gpu.minor for view in cache.nodes["a"].state.open_gpus.views] == [0]
+    cache.put_node(node("a", 4, ill=[1]))
+    assert [view.gpu.minor for view in cache.nodes["a"].state.open_gpus.views] == [0, 2, 3]
+
+
+def test_what_frees_room_is_told() -> None:
+    told: list[str] = []
+    cache = SchedulerCache(lambda: 0.0, freed=told.append)
+    cache.put_node(node("a"))
+    told.clear()
+    one = placed()
+    cache.put_pod(one)
+    assert told == []
+    cache.put_pod(ended(one))
+    assert told == ["a"]
+
+
+def test_a_node_that_has_not_changed_keeps_its_state() -> None:
+    cache = books_with("a")
+    one = placed()
+    cache.put_pod(one)
+    before = cache.nodes["a"].state
+    cache.put_node(node("a"))
+    cache.put_pod(replace(one, pod=replace(one.pod, resource_version="9")))
+    assert cache.nodes["a"].state is before
+    assert cache.nodes["a"].holds[one.uid].state is HoldState.BOUND
