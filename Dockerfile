@@ -52,6 +52,8 @@ RUN apt-get update \
 COPY --from=packages /opt/vcuda /opt/vcuda
 # Where `--library-path` looks for them; the agent puts them in front of the driver in the containers of shares.
 COPY --from=interposers /usr/local/lib/vcuda /usr/local/lib/vcuda
+COPY LICENSE NOTICE /usr/share/doc/vcuda/
+LABEL org.opencontainers.image.licenses="Apache-2.0"
 ENV PATH=/opt/vcuda/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 # Nobody in particular: `vcuda place`, `vcuda config print` and whatever else only computes. `vcuda agent` must be root,
 # because kubelet's directories and sockets are root's; daemonset/ says so there, with what else it needs and why.
