@@ -16,7 +16,7 @@ from deviceplugin.ledger.grant import Grant
 from deviceplugin.model import annotations as text
 from deviceplugin.model.allocation import ContainerRole, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
-from deviceplugin.model.annotations import believed, stale
+from deviceplugin.model.annotations import stale_indices, trusted_allocation
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import Pod
 
@@ -51,12 +51,12 @@ def corrections(
     if not want:
         return {}
     wrong = {name: value for name, value in want.items() if pod.annotations.get(name) != value}
-    return {**wrong, **dict.fromkeys(stale(pod, want, names))}
+    return {**wrong, **dict.fromkeys(stale_indices(pod, want, names))}
 
 
 def says(pod: Pod, grant: Grant, names: AnnotationNames) -> bool:
     """Whether the pod is believed to hold what this grant's container holds."""
-    return believed(pod, names).shares(grant.allocation.owner.name) == grant.allocation.shares
+    return trusted_allocation(pod, names).shares(grant.allocation.owner.name) == grant.allocation.shares
 
 
 async def correct(

@@ -12,7 +12,7 @@ from deviceplugin.errors import ParseError
 from deviceplugin.model import annotations as text
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.annotation_names import AnnotationNames
-from deviceplugin.model.annotations import believed, believed_minors
+from deviceplugin.model.annotations import trusted_allocation, trusted_minors
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod import Pod, PodContainer
 
@@ -56,7 +56,7 @@ class Wishes:
         return None if written is None else text.parse_predicate_time(written)
 
     def _by_uuid(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
-        said = believed(pod, self._names)
+        said = trusted_allocation(pod, self._names)
         if said.doubt:
             log.info("annotation ignored", pod=str(pod.ref), cause=said.doubt)
         return frozenset(share.uuid for share in said.shares(container.ref.name))
@@ -64,6 +64,6 @@ class Wishes:
     def _by_minor(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
         if container.role is not ContainerRole.APP:
             return frozenset()
-        minors = set(believed_minors(pod, container.index, self._names))
+        minors = set(trusted_minors(pod, container.index, self._names))
         found = frozenset(gpu.uuid for gpu in self._inventory().gpus if gpu.minor in minors)
         return found if len(found) == len(minors) else frozenset()

@@ -1,1 +1,1 @@
-"""The only door to the API server: client, reflector, structs, events, node labels."""
+"""The Kubernetes API: transport, credentials, watches, and the typed objects that vcuda reads and writes."""

@@ -1,8 +1,8 @@
-"""The verbs that the agent needs of the API server, and no others.
+"""The requests to the API server that the agent needs.
 
-In: references, annotations, events. Out: pods and nodes as values, `KubeError` and its leaves (404, 409, 410),
-`ParseError` where an answer is no answer. A UID in a reference is a precondition: a pod of the same name that came
-later is never touched. Not here: retries and caches.
+In: references, annotations, events. Out: pods and nodes as values; `KubeError` and its subclasses (404, 409, 410);
+`ParseError` if an answer cannot be read. A UID in a reference is a precondition: a later pod of the same name is never
+touched. Not here: retries and caches.
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -41,7 +41,7 @@ Texts = Mapping[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class NodeMetadata:
-    """What we read of a node."""
+    """The metadata of a node."""
 
     name: str
     uid: str
@@ -50,7 +50,7 @@ class NodeMetadata:
 
 
 class KubeClient:
-    """The only door to the API server. `async with`, or `close` at the end."""
+    """The only way to the API server. Use it with `async with`, or call `close` at the end."""
 
     def __init__(self, transport: Transport, *, names: ResourceNames = ResourceNames()) -> None:
         self._transport = transport
@@ -66,7 +66,7 @@ class KubeClient:
     async def list(
         self, collection: Collection[Key, Value], *, kept: Mapping[Key, Value] = MappingProxyType({})
     ) -> Listing[Key, Value]:
-        """All of a collection, in pages; `kept` is what the caller holds of it already."""
+        """All objects of a collection, read in pages; `kept` are the values that the caller has already."""
         return await list_all(self._transport, collection, kept)
 
     async def watch(
@@ -78,9 +78,9 @@ class KubeClient:
         opened: Callable[[], None] = lambda: None,
         kept: Kept = NOTHING_KEPT,
     ) -> AsyncGenerator[WatchEvent[Value]]:
-        """Changes after a version, for at most so long; use with `contextlib.aclosing`.
+        """Changes after a version, for at most `seconds`; use it with `contextlib.aclosing`.
 
-        `opened` is called when the server has accepted; it may then be silent while nothing changes.
+        `opened` is called when the server accepts the watch. The server may send nothing until something changes.
         """
         query = {
             **collection.query,
@@ -95,7 +95,7 @@ class KubeClient:
                 yield read_line(line, collection, kept)
 
     async def get_pod(self, pod: PodRef) -> Pod:
-        """KubeNotFoundError also where the name belongs to another pod by now."""
+        """Raises KubeNotFoundError also if the name belongs to another pod now."""
         found = decode_pod(
             await self._transport.request("GET", pod_path(pod), what=f"get pod {pod}"), names=self._names
         )
@@ -104,7 +104,7 @@ class KubeClient:
         return found
 
     async def patch_pod_annotations(self, pod: PodRef, annotations: Texts, *, version: str = "") -> Pod:
-        """KubeConflictError where the pod has another UID, or another version if one is given."""
+        """Raises KubeConflictError if the pod has another UID, or not the given version."""
         meta: dict[str, object] = {"annotations": dict(annotations)}
         if pod.uid:
             meta["uid"] = pod.uid
@@ -113,14 +113,14 @@ class KubeClient:
         try:
             body = await self._patch(pod_path(pod), {"metadata": meta}, what=f"annotate pod {pod}")
         except KubeError as error:
-            # To the API server another UID in a patch is no failed precondition but an invalid change (1.36: 422).
+            # The API server answers 422 (seen on 1.36) to a patch with another UID, not 409.
             if error.code == _INVALID and "metadata.uid" in error.message:
                 raise _taken_over(KubeConflictError, pod, 409) from None
             raise
         return decode_pod(body, names=self._names)
 
     async def delete_pod(self, pod: PodRef, *, grace_seconds: int | None = None) -> None:
-        """KubeConflictError where the name belongs to another pod by now."""
+        """Raises KubeConflictError if the name belongs to another pod now."""
         options: dict[str, object] = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if pod.uid:
             options["preconditions"] = {"uid": pod.uid}
@@ -157,7 +157,7 @@ class KubeClient:
 
 
 def _taken_over(kind: type[KubeError], pod: PodRef, code: int) -> KubeError:
-    return kind(f"pod {pod} with UID {pod.uid} is gone; another one has its name", code=code)
+    return kind(f"pod {pod} with UID {pod.uid} is gone; another pod has its name", code=code)
 
 
 def pod_path(pod: PodRef) -> str:

@@ -1,9 +1,8 @@
-"""The verbs that the cluster's side needs beyond the agent's.
+"""The requests to the API server that the scheduler needs in addition to those of the agent.
 
-In: references, annotations, values of `secrets` and `leases`. Out: such values, `KubeError` and its leaves. Every write
-waits for a token: a scheduler that works through a backlog must not be the one that the API server throttles. Leases
-alone do not wait, or a backlog would cost the leadership. Whoever changes what he has read names its version, and gets
-KubeConflictError where that has passed. Not here: what to do about a refusal.
+In: references, annotations, values of `secrets` and `leases`. Out: such values; `KubeError` and its subclasses. Writes
+are rate-limited, so that a scheduler with a backlog is not throttled by the API server. Leases are not, because a
+delay could cost the leadership. A change names the version that was read; KubeConflictError says that it is outdated.
 """
 
 import base64
@@ -26,7 +25,7 @@ STRATEGIC = "application/strategic-merge-patch+json"
 
 
 class _ClientConfig(Json):
-    """Where the API server reaches a webhook, and whom it trusts there."""
+    """How the API server reaches a webhook, and which CA it trusts."""
 
     ca_bundle: str | None = None
 
@@ -39,13 +38,13 @@ class _Webhook(Json):
 
 
 class _WebhookConfiguration(Object):
-    """A configuration; what its rules say is not read."""
+    """A configuration without its rules."""
 
     webhooks: list[_Webhook] | None = None
 
 
 def bundles(body: bytes) -> tuple[bytes, ...]:
-    """What each of the webhooks trusts now; empty where that is nothing, or what is no base64."""
+    """The CA bundle that each webhook trusts; empty if there is none or it is not base64."""
     found = decode(_WebhookConfiguration, body, what="the webhook configuration")
     return tuple(_decoded(each.client_config.ca_bundle or "") for each in found.webhooks or ())
 
@@ -58,7 +57,10 @@ def _decoded(text: str) -> bytes:
 
 
 def bundle_change(body: bytes, bundle: bytes) -> dict[str, object] | None:
-    """A strategic merge patch; it is refused where the configuration has changed since it was read."""
+    """A strategic merge patch that fails if the configuration has changed since it was read; None if nothing differs.
+
+    It names webhooks instead of counting them: another tool may add one or change their order.
+    """
     found = decode(_WebhookConfiguration, body, what="the webhook configuration")
     wanted = base64.b64encode(bundle).decode()
     stale = [each.name for each in found.webhooks or () if each.client_config.ca_bundle != wanted]
@@ -71,7 +73,7 @@ def bundle_change(body: bytes, bundle: bytes) -> dict[str, object] | None:
 
 
 class ClusterClient(KubeClient):
-    """`writes` None does not limit them."""
+    """`writes` limits the rate of writes; None: no limit."""
 
     def __init__(
         self, transport: Transport, *, names: ResourceNames = ResourceNames(), writes: TokenBucket | None = None
@@ -80,10 +82,10 @@ class ClusterClient(KubeClient):
         self._writes = writes
 
     async def bind(self, pod: PodRef, node: str, annotations: Mapping[str, str]) -> None:
-        """Node and annotations become visible in one write.
+        """Sets node and annotations in one write.
 
-        KubeNotFoundError: there is no such pod. KubeConflictError: it has another UID, a node already, is being
-        deleted or gated. Any other error leaves open whether it is bound: read it.
+        KubeNotFoundError: no such pod. KubeConflictError: the pod has another UID or already a node, is being deleted
+        or is gated. After any other error the pod may be bound: read it.
         """
         meta: dict[str, object] = {"name": pod.name, "namespace": pod.namespace, "annotations": dict(annotations)}
         if pod.uid:
@@ -93,7 +95,7 @@ class ClusterClient(KubeClient):
         await self._write("POST", pod_path(pod) + "/binding", binding, what=f"bind pod {pod} to {node}")
 
     async def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> None:
-        """kube-scheduler tries waiting pods again when a node's annotation has changed."""
+        """kube-scheduler retries waiting pods when an annotation of a node changes."""
         await self._turn()
         await self.patch_node(name, labels={}, annotations=annotations)
 
@@ -101,41 +103,41 @@ class ClusterClient(KubeClient):
         return read_secret(await self._read(core_path("namespaces", namespace, "secrets", name), f"get secret {name}"))
 
     async def create_secret(self, secret: NewSecret) -> Secret:
-        """KubeConflictError where there is one of this name."""
+        """Raises KubeConflictError if the name exists."""
         path = core_path("namespaces", secret.namespace, "secrets")
         return read_secret(await self._write("POST", path, secret.body(), what=f"create secret {secret.name}"))
 
     async def update_secret(self, secret: Secret, data: Mapping[str, bytes | None]) -> Secret:
-        """Sets these keys and removes those that are None, in the secret as it was read; the others stay."""
+        """Sets these keys and removes those that are None; other keys stay. The secret must be as it was read."""
         path = core_path("namespaces", secret.namespace, "secrets", secret.name)
         what = f"update secret {secret.name}"
         return read_secret(await self._write("PATCH", path, secret.change(data), what=what, content_type=MERGE))
 
     async def get_lease(self, namespace: str, name: str) -> Lease:
-        """Ours, or that of another program whose leader we want to know."""
+        """A lease of vcuda, or of another program."""
         return read_lease(await self._read(lease_path(namespace, name), f"get lease {name}"))
 
     async def create_lease(self, lease: Lease) -> Lease:
-        """KubeConflictError where there is one of this name."""
+        """Raises KubeConflictError if the name exists."""
         body = msgspec.json.encode(lease.created_as())
         path = lease_path(lease.namespace)
         what = f"create lease {lease.name}"
         return read_lease(await self._transport.request("POST", path, what=what, body=body))
 
     async def update_lease(self, lease: Lease) -> Lease:
-        """Writes its term over the version that it was read at."""
+        """Writes the term, if the lease still has the version that was read."""
         body = msgspec.json.encode(lease.changed_to())
         path, what = lease_path(lease.namespace, lease.name), f"update lease {lease.name}"
         answer = await self._transport.request("PATCH", path, what=what, body=body, content_type=MERGE)
         return read_lease(answer)
 
     async def get_ca_bundles(self, configuration: str) -> tuple[bytes, ...]:
-        """PEM of every webhook of a MutatingWebhookConfiguration."""
+        """The CA bundle (PEM) of every webhook of a MutatingWebhookConfiguration."""
         path = group_path(ADMISSION, "mutatingwebhookconfigurations", configuration)
         return bundles(await self._read(path, f"get webhook configuration {configuration}"))
 
     async def set_ca_bundle(self, configuration: str, bundle: bytes) -> bool:
-        """PEM for every webhook of a MutatingWebhookConfiguration; whether there was anything to change."""
+        """Sets the CA bundle (PEM) of every webhook of a MutatingWebhookConfiguration; returns whether it changed."""
         path = group_path(ADMISSION, "mutatingwebhookconfigurations", configuration)
         what = f"get webhook configuration {configuration}"
         change = bundle_change(await self._read(path, what), bundle)

@@ -1,8 +1,7 @@
-"""The nodes of the cluster, as the extender follows them.
+"""The nodes of the cluster as the scheduler watches them.
 
-In: JSON of the API server. Out: `cluster_nodes`, a collection of `ClusterNode` by name, every node of the cluster, and
-`one_node`, the same of a single node for its own agent. A heartbeat of kubelet gives an equal value, so that nobody is
-told of it.
+In: JSON of the API server. Out: `cluster_nodes`, a collection of all nodes as `ClusterNode` by name, and `one_node`,
+the same for one node and its agent. A heartbeat of kubelet gives an equal value, so subscribers do not see it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,12 +20,12 @@ _HAMI_CORDON = "hami.io/device-cordon"
 
 
 def cluster_nodes(names: ResourceNames = ResourceNames()) -> Collection[str, ClusterNode]:
-    """Every node: which of them have GPUs may change at any time."""
+    """All nodes: a node may get GPUs at any time."""
     return _nodes(_WHAT, {}, names)
 
 
 def one_node(name: str, names: ResourceNames = ResourceNames()) -> Collection[str, ClusterNode]:
-    """What kubelet follows too: the API server sends news of this node alone."""
+    """One node, selected by the API server, as kubelet does."""
     return _nodes(f"node {name}", {"fieldSelector": f"metadata.name={name}"}, names)
 
 
@@ -64,7 +63,7 @@ def _is_ready(conditions: Sequence[Condition]) -> bool:
 
 
 def _count(allocatable: Mapping[str, str | int], name: str) -> int:
-    """What cannot be read offers nothing."""
+    """A quantity that cannot be read counts as 0."""
     try:
         return max(0, parse_quantity(allocatable.get(name, 0)))
     except ParseError:

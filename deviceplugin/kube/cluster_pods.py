@@ -1,10 +1,9 @@
-"""The pods of the whole cluster, as the extender follows them.
+"""The pods of the whole cluster as the scheduler watches them.
 
-In: JSON of the API server. Out: `cluster_pods`, a collection of `ClusterPod` by the API server's UID for those that ask
-for our resources, and of `PlainPod` for the others on nodes. Which is which is found by a search of the bytes, so that
-the others, nearly all, are hardly read; those on no node are dropped. The server itself leaves out what has ended,
-which for a watcher is its deletion: kubelet says so only when all containers have stopped. Invariant: a `ClusterPod`
-that is kept stays one for as long as it is there, whatever becomes of it.
+In: JSON of the API server. Out: `cluster_pods`, a collection by the API server's UID: a `ClusterPod` for each pod that
+requests vcuda's resources, a `PlainPod` for each other pod on a node. A search in the bytes tells them apart, so that
+the other pods, which are nearly all, are hardly parsed. The API server leaves out pods that have ended; a watcher sees
+this as a deletion. Invariant: a `ClusterPod` in the cache stays one until the pod is deleted.
 """
 
 import sys
@@ -39,7 +38,7 @@ AnyPod = ClusterPod | PlainPod
 
 
 def cluster_pods(names: ResourceNames = ResourceNames()) -> Collection[PodUid, AnyPod]:
-    """Whichever scheduler they name."""
+    """Pods of all schedulers."""
     return Collection(
         what=_WHAT,
         path="/api/v1/pods",
@@ -51,7 +50,7 @@ def cluster_pods(names: ResourceNames = ResourceNames()) -> Collection[PodUid, A
 
 
 class _Reader:
-    """Pods of one deployment need the same, and are on the same nodes: what is equal is kept once."""
+    """Equal values (the needs of a deployment's pods, names of nodes) are stored once."""
 
     def __init__(self, names: ResourceNames) -> None:
         self._names = names
@@ -69,7 +68,7 @@ class _Reader:
         return Seen(meta.resource_version, found if is_ours else self._on_node(meta.uid, found.pod.node, found.needs))
 
     def _plain(self, found: PlainPodObject, kept: Kept) -> Seen[AnyPod] | None:
-        """None where it was one of ours."""
+        """None if the pod was a `ClusterPod` before."""
         meta, spec = found.metadata, found.spec or PlainSpec()
         if isinstance(kept.get(meta.uid), ClusterPod):
             return None
@@ -119,6 +118,6 @@ def _scheduled(conditions: Sequence[Condition]) -> ScheduledCondition | None:
     if found.status == "True":
         return _DONE
     message = found.message or ""
-    # Pods that ask for the same are refused in the same words, and there may be thousands.
+    # Thousands of equal pods may be rejected with the same message.
     kept = sys.intern(message[:_LONGEST_MESSAGE])
     return ScheduledCondition(is_true=False, reason=found.reason or "", text=hash(message), message=kept)

@@ -1,8 +1,8 @@
-"""Which objects are followed, and how one of them is read.
+"""A collection of objects of the API server: which objects, how one is parsed, and reading pages and watch lines.
 
-In: a path and selectors of the API server, a schema, a function from the schema to a value of ours. Out: `Collection`,
-which `client` lists and watches and `reflector` keeps. A reader is told what is kept, for it may depend on that how an
-object is read.
+In: a path, selectors, a schema, a function from the schema to a value. Out: `Collection`, which `client` lists and
+watches and `reflector` caches; `Listing`, all values at one version; `WatchEvent`, one line of a watch. A reader gets
+the values that the caller has, because parsing may depend on them. Not here: retries, except inside one list.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ Schema = TypeVar("Schema", bound=Object)
 
 @dataclass(frozen=True, slots=True)
 class Seen(Generic[Value]):
-    """One object of a list or watch; `item` is None where it is none of ours."""
+    """One object of a list or watch; `item` is None if vcuda does not need it."""
 
     version: str
     item: Value | None
@@ -38,7 +38,10 @@ Reader = Callable[[bytes, Kept], Seen[Value]]
 
 @dataclass(frozen=True, slots=True)
 class Collection(Generic[Key, Value]):
-    """`what` completes `list ...`. Of two objects with one key the later counts; `identity` tells them apart."""
+    """`what` completes `list ...`.
+
+    Of two objects with the same key the later one counts; `identity` differs between them.
+    """
 
     what: str
     path: str
@@ -49,7 +52,7 @@ class Collection(Generic[Key, Value]):
 
 
 def reader(schema: type[Schema], value: Callable[[Schema], Value], *, what: str) -> Reader[Value]:
-    """Reads each object whole and keeps it."""
+    """A reader that parses each object completely."""
 
     def read(raw: bytes, _kept: Kept) -> Seen[Value]:
         found = decode(schema, raw, what=what)
@@ -66,7 +69,7 @@ _AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[Key, Value]):
-    """All of them at one version of the cluster, from which a watch goes on."""
+    """All values at one version of the cluster. A watch continues from this version."""
 
     items: Mapping[Key, Value]
     version: str
@@ -75,7 +78,10 @@ class Listing(Generic[Key, Value]):
 async def list_all(
     transport: Transport, collection: Collection[Key, Value], kept: Mapping[Key, Value]
 ) -> Listing[Key, Value]:
-    """What equals a kept value is that value, so that a second list of a large cluster takes no second room."""
+    """Starts again if the pages were compacted, and with smaller pages if a page is too large to read.
+
+    A value that equals a kept one is replaced by it, so that a second list needs no second memory.
+    """
     size = _PAGE
     for _ in range(_ATTEMPTS - 1):
         try:
@@ -112,7 +118,7 @@ async def _list_once(
 
 
 class EventKind(enum.Enum):
-    """What a line of a watch says; a bookmark only moves the version on."""
+    """The type of a watch line; a bookmark only has a new version."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -122,9 +128,9 @@ class EventKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent(Generic[Value]):
-    """A change, and the version to go on from; `item` is the last state in a deletion.
+    """A change, and the version from which to continue; after a deletion `item` is the last state.
 
-    It is None in a bookmark, and where the object is none of ours.
+    `item` is None in a bookmark, and if vcuda does not need the object.
     """
 
     kind: EventKind
@@ -136,11 +142,11 @@ _HEADS = {
     f'{{"type":"{kind.value}","object":'.encode(): kind
     for kind in (EventKind.ADDED, EventKind.MODIFIED, EventKind.DELETED)
 }
-"""How the API server begins nearly all lines; what follows is the object and one brace, or it is not JSON at all."""
+"""Nearly all lines of the API server start like this, followed by the object and one brace: no need to parse twice."""
 
 
 def read_line(line: bytes, collection: Collection[Key, Value], kept: Kept = NOTHING_KEPT) -> WatchEvent[Value]:
-    """A watch line as an event; raises what an ERROR line says."""
+    """Parses a watch line. An ERROR line raises its error (410: KubeGoneError), any other text ParseError."""
     begin = line.find(b"{", 1)
     kind = _HEADS.get(line[:begin])
     if kind is not None and line.endswith(b"}}"):
@@ -151,7 +157,7 @@ def read_line(line: bytes, collection: Collection[Key, Value], kept: Kept = NOTH
 
 
 def _read_any(line: bytes, collection: Collection[Key, Value], kept: Kept) -> WatchEvent[Value]:
-    """However it is written: the line is read once for its type, and its object again."""
+    """Any JSON: the line is parsed for its type, then its object."""
     what = f"the watch of {collection.what}"
     found = decode(WatchLine, line, what=what)
     if found.type == "ERROR":

@@ -1,8 +1,8 @@
-"""Where the API server is and how to prove who we are, kept fresh.
+"""The address of the API server and the credentials for it, kept up to date.
 
-In: the path of a kubeconfig, or none. Out: `Access`, one immutable snapshot for `transport`; `ConfigError` in one
-sentence. What stands in the files is read by `reading`, in a process of its own. A header that expires is read again
-long before, and nobody waits for that: the old one is good meanwhile, and if it is not, the server says so (401).
+In: the path of a kubeconfig, or None in a pod. Out: `Access`, an immutable snapshot for `transport`; `ConfigError` in
+one sentence. `kubeconfig_process` reads the files in a separate process. A header that expires is read again long
+before, in the background. If it expires earlier, the server answers 401 and `renew` reads it again.
 """
 
 import asyncio
@@ -26,15 +26,15 @@ from deviceplugin.errors import ConfigError, one_line
 from deviceplugin.kube.kubeconfig_process import Facts, Part, read_apart, source_of
 
 log = structlog.get_logger("vcuda.kube")
-# The shortest projected token lives ten minutes and is replaced after eight; a process each few minutes costs nothing.
+# The shortest projected token is valid for ten minutes and replaced after eight.
 _HEADER_SECONDS = 240.0
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One way to the API server. `tls` is None for plain HTTP, `authorization` empty for an anonymous client.
+    """How to reach the API server. `tls` is None for plain HTTP, `authorization` is empty for an anonymous client.
 
-    `authority` and `client_certificate` (certificate and key) are files: kubelet is asked with the same credentials.
+    `authority` (the CA) and `client_certificate` (certificate and key) are files: kubelet accepts the same credentials.
     """
 
     server: str
@@ -47,9 +47,9 @@ class Access:
 
 
 class Credentials:
-    """Holds what was read and refreshes what expires; `read` is `reading.read_apart`, or `reading.read` in tests.
+    """Caches credentials and refreshes them; `read` is `kubeconfig_process.read_apart`, or `read` in tests.
 
-    Blocking work has a thread of its own: an exec plugin that hangs must not use up the threads of the others.
+    Blocking work runs in a separate thread: an exec plugin that hangs must not block other threads of the pool.
     """
 
     def __init__(
@@ -70,49 +70,52 @@ class Credentials:
         self._refreshing: asyncio.Task[None] | None = None
 
     async def access(self) -> Access:
-        """The present way in; waits for nothing but the first reading."""
+        """The current access; only the first call waits."""
         if self._known is None:
             async with self._lock:
                 if self._known is None:
-                    await self._load(anew=True)
+                    await self._load(full=True)
         elif self._clock() >= self._fresh_until and (self._refreshing is None or self._refreshing.done()):
             self._refreshing = asyncio.create_task(self._refresh(), name="credentials")
         assert self._known is not None
         return self._known[1]
 
     async def renew(self, refused: Access) -> Access:
-        """Reads everything again after the server refused `refused`; once for all who were refused together."""
+        """Reads everything again after the server refused `refused`.
+
+        Once for all callers that were refused together.
+        """
         async with self._lock:
             assert self._known is not None
             if self._known[1] is refused:
-                await self._load_if_possible(anew=True)
+                await self._load_if_possible(full=True)
             return self._known[1]
 
     async def _refresh(self) -> None:
         async with self._lock:
-            await self._load_if_possible(anew=False)
+            await self._load_if_possible(full=False)
 
-    async def _load_if_possible(self, *, anew: bool) -> None:
+    async def _load_if_possible(self, *, full: bool) -> None:
         try:
-            await self._load(anew=anew)
-        except ConfigError as error:  # half-written, perhaps: what was refused now may be accepted later
+            await self._load(full=full)
+        except ConfigError as error:  # the file may be half written: try again later
             self._fresh_until = self._clock() + _HEADER_SECONDS
-            log.warning("credentials could not be read again", cause=error.message)
+            log.warning("credentials_reload_failed", error=error.message)
 
-    async def _load(self, *, anew: bool) -> None:
+    async def _load(self, *, full: bool) -> None:
         before = self._known
-        base = None if anew else before
+        base = None if full else before
         self._known = await asyncio.get_running_loop().run_in_executor(self._thread, self._look, base)
         facts = self._known[0]
         self._fresh_until = self._clock() + _HEADER_SECONDS if facts.expires else float("inf")
         if facts.is_anonymous and (before is None or not before[0].is_anonymous):
-            # An exec plugin that failed is only logged by the package; the 401 that follows would not say why.
+            # The package only logs a failed exec plugin; the 401 that follows would not say why.
             log.warning(
-                "no usable credentials in kubeconfig, asking as an anonymous client", kubeconfig=str(self._kubeconfig)
+                "credentials_missing", path=str(self._kubeconfig), error="requests are sent as an anonymous client"
             )
 
     def _look(self, before: tuple[Facts, Access] | None) -> tuple[Facts, Access]:
-        """Blocking. Where only the header differs the connections stay; certificates are opened again after a 401."""
+        """Blocking. If only the header differs, connections stay open; certificates are opened again after a 401."""
         facts = self._read(self._kubeconfig)
         if before is not None and replace(before[0], authorization=facts.authorization) == facts:
             is_same = before[0] == facts
@@ -121,7 +124,7 @@ class Credentials:
 
 
 class PrivateFiles:
-    """Certificates and keys that a kubeconfig holds, as files for OpenSSL: gone with this object, or at the end."""
+    """Certificates and keys of a kubeconfig as files for OpenSSL; deleted with this object or at exit."""
 
     def __init__(self) -> None:
         self._directory: Path | None = None
@@ -143,7 +146,7 @@ class PrivateFiles:
 
 
 def access_of(facts: Facts, keep: PrivateFiles, *, where: str) -> Access:
-    """Blocking; raises ConfigError where a certificate cannot be used."""
+    """Blocking; raises ConfigError if a certificate cannot be used."""
     try:
         authority = keep.path(facts.authority) if facts.authority else None
         pair = (
@@ -164,7 +167,7 @@ def access_of(facts: Facts, keep: PrivateFiles, *, where: str) -> Access:
 
 def _tls(facts: Facts, authority: Path | None, pair: tuple[Path, Path | None] | None) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=authority)
-    # Python 3.13 demands extensions that the private authorities of many clusters do not write.
+    # Python 3.13 requires extensions that the CAs of many clusters do not write.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if pair is not None:
         context.load_cert_chain(*pair)

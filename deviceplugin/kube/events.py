@@ -1,9 +1,9 @@
-"""Kubernetes events about pods and this node: queued, counted together, sent slowly, never in anyone's way.
+"""Kubernetes events about pods and this node.
 
 In: an object, a reason, a message; `about_pod` and `about_node` (called on the loop) return at once and never raise.
-Out: events in the API server. The same event while it still waits, or after it was sent, becomes a count on the one
-that is there. The queue and the memory of sent events are bounded; what does not fit is dropped and counted. Events
-are hints for people: what must not be lost is in the ledger.
+Out: events in the API server, sent slowly in the background. A repeated event increments the count of the first one.
+The queue and the list of sent events are bounded; events that do not fit are dropped and counted. Events inform users;
+the ledger has all that must not be lost.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class EventReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What the event is about."""
+    """The object that the event is about."""
 
     kind: str
     name: str
@@ -55,7 +55,7 @@ class Subject:
 
     @property
     def event_namespace(self) -> str:
-        """Events about things without a namespace live in `default`."""
+        """Events about objects without a namespace are in `default`."""
         return self.namespace or "default"
 
 
@@ -79,7 +79,7 @@ class Occurrences:
 
 @dataclass(frozen=True, slots=True)
 class EventSource:
-    """Who reports."""
+    """The reporting program."""
 
     component: str
     host: str
@@ -126,7 +126,7 @@ class _Sent:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """At most `burst` events at once, then one every `seconds`; `queue` different ones wait at most."""
+    """At most `burst` events at once, then one every `seconds`; at most `queue` different events wait."""
 
     burst: int = 25
     seconds: float = 1.0
@@ -137,7 +137,7 @@ DEFAULT_RATE = Rate()
 
 
 class EventRecorder:
-    """`run` sends until it is cancelled; recording works before and after, and only fills the queue then."""
+    """`run` sends until it is cancelled; before and after, recording only fills the queue."""
 
     def __init__(
         self,
@@ -163,15 +163,18 @@ class EventRecorder:
         self.dropped = 0
 
     def about_pod(self, pod: PodRef, reason: EventReason, message: str) -> None:
-        """An event on a pod; use `Pod.api_ref`, or `kubectl describe` will not find it for a static pod."""
+        """An event on a pod; use `Pod.api_ref`, or `kubectl describe` does not find it for a static pod."""
         self._record(Subject("Pod", pod.name, pod.namespace, pod.uid), reason, message)
 
     def about_node(self, reason: EventReason, message: str) -> None:
-        """An event on this node; its UID is the node's name, where `kubectl describe node` looks for it."""
+        """An event on this node; the UID is the name of the node, as `kubectl describe node` expects."""
         self._record(Subject("Node", self._node, "", self._node), reason, message)
 
     async def run(self) -> None:
-        """Sends for ever; a server that fails costs the event, not the agent, and one that is away is waited for."""
+        """Sends until cancelled.
+
+        An error of the server drops the event; while the server is unreachable, events wait.
+        """
         tokens = self._rate.burst
         refilled = asyncio.get_running_loop().time()
         while True:
@@ -186,12 +189,12 @@ class EventRecorder:
             await self._send_next()
 
     async def flush(self, *, seconds: float) -> None:
-        """Waits until the queue is empty, but no longer than this."""
+        """Waits until the queue is empty, at most `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
         except TimeoutError:
-            log.warning("events were not sent in time", waiting=len(self._queue))
+            log.warning("events_flush_timeout", waiting=len(self._queue))
 
     def _record(self, subject: Subject, reason: EventReason, message: str) -> None:
         key, now = EventKey(subject, reason, one_line(message, most=_MOST_MESSAGE)), self._now()
@@ -217,7 +220,7 @@ class EventRecorder:
                     break
                 if attempt == _ATTEMPTS or not _may_pass(error):
                     self.dropped += 1
-                    log.warning("event was dropped", reason=key.reason.word, cause=error.message)
+                    log.warning("event_dropped", reason=key.reason.word, error=error.message)
                     break
                 await asyncio.sleep(self._rate.seconds * attempt)
             else:
@@ -229,7 +232,7 @@ class EventRecorder:
             self._idle.set()
 
     def _put_back(self, key: EventKey, waiting: Occurrences) -> None:
-        """At the end, so that none stands in the way of all others."""
+        """To the end of the queue, so that one event cannot block the others."""
         if meanwhile := self._queue.pop(key, None):
             waiting.count += meanwhile.count
             waiting.last = meanwhile.last
@@ -242,7 +245,7 @@ class EventRecorder:
             try:
                 await self._client.patch_event(namespace, known.name, change)
             except KubeNotFoundError:
-                del self._known[key]  # events live for an hour
+                del self._known[key]  # events expire after an hour
             else:
                 known.count += waiting.count
                 self._known.move_to_end(key)
@@ -255,10 +258,10 @@ class EventRecorder:
 
 
 def _is_away(error: VcudaError) -> bool:
-    """Nobody answers: no event will get through, so none is worth less than the next one."""
+    """The server does not answer: no event can be sent, so keep them all."""
     return isinstance(error, KubeError) and error.code == 0
 
 
 def _may_pass(error: VcudaError) -> bool:
-    """Whether the same request may succeed later: the server was busy or broken."""
+    """Whether the same request may succeed later: the server is busy or has an error."""
     return isinstance(error, KubeError) and (error.code in (401, 429) or error.code >= 500)

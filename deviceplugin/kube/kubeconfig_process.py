@@ -1,8 +1,8 @@
-"""What a kubeconfig or the pod's service account says, read by the `kubernetes` package in a process of its own.
+"""Reads a kubeconfig or the pod's service account with the `kubernetes` package, in a separate process.
 
-In: the path of a kubeconfig, or none. Out: `Facts`, or a ConfigError of one sentence. The package knows all of it (exec
-plugins, OIDC, token files, certificates) and with what it imports takes 20 MiB and half a second, for a moment of use:
-so the agent asks a short-lived process (`read_apart`), and only there it is imported. `read` does the same in place.
+In: the path of a kubeconfig, or None. Out: `Facts`, or a ConfigError of one sentence. The package supports exec
+plugins, OIDC, token files and certificates. With its imports it needs 20 MiB and half a second for one short use, so a
+short-lived process (`read_apart`) imports it. `read` does the same in the calling process.
 """
 
 import os
@@ -16,19 +16,19 @@ import msgspec
 
 from deviceplugin.errors import ConfigError, one_line
 
-_HEADER = "BearerToken"  # under this key the package keeps the whole Authorization header, Basic too
-_LONGEST_S = 60.0  # an exec plugin may ask a far server
+_HEADER = "BearerToken"  # the package keeps the whole Authorization header under this key, also Basic
+_LONGEST_S = 60.0  # an exec plugin may call a remote server
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A certificate or key: the file that was named, or its bytes where the configuration itself held them."""
+    """A certificate or key: the path of a file, or the bytes if they are in the configuration."""
 
     path: str = ""
     data: bytes = b""
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """One way to the API server, before any file is opened. `expires`: the header has to be read again in time."""
+    """How to reach the API server, before any file is opened. `expires`: the header must be read again in time."""
 
     server: str
     authorization: str = ""
@@ -43,14 +43,14 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 class _Answer(msgspec.Struct):
-    """What the process says."""
+    """What the process prints."""
 
     facts: Facts | None = None
     refusal: str = ""
 
 
 def read_apart(kubeconfig: Path | None) -> Facts:
-    """Blocking, for as long as an exec plugin may take."""
+    """Blocking, as long as an exec plugin takes."""
     command = [sys.executable, "-P", "-m", __name__, *([str(kubeconfig)] if kubeconfig else [])]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LONGEST_S, check=False)
@@ -64,7 +64,7 @@ def read_apart(kubeconfig: Path | None) -> Facts:
     except msgspec.MsgspecError:
         said = one_line(done.stderr.decode(errors="replace")[-300:]) or f"status {done.returncode}"
         raise ConfigError(
-            f"{source_of(kubeconfig)} could not be read: the process that reads it said: {said}"
+            f"{source_of(kubeconfig)} could not be read: the process that reads it printed: {said}"
         ) from None
     if answer.facts is None:
         raise ConfigError(answer.refusal)
@@ -81,7 +81,7 @@ def read(kubeconfig: Path | None) -> Facts:
 
 
 def main() -> None:
-    """The process: one line of JSON on what was standard output; nobody else writes there."""
+    """The process: one line of JSON on the original standard output; other output goes to standard error."""
     answer_to = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     try:
@@ -93,7 +93,7 @@ def main() -> None:
 
 
 def source_of(kubeconfig: Path | None) -> str:
-    """As it is named in sentences."""
+    """Its name in error sentences."""
     return f"kubeconfig {kubeconfig}" if kubeconfig else "the pod's service account"
 
 
@@ -108,13 +108,15 @@ def _from_file(kubeconfig: Path) -> Any:  # noqa: ANN401 - the package's generat
     configuration.host = ""
     try:
         config.load_kube_config(config_file=str(kubeconfig), client_configuration=configuration, persist_config=False)
-    except Exception as error:  # its reader lets TypeError, AttributeError and yaml's errors through
+    except Exception as error:  # the reader also raises TypeError, AttributeError and errors of yaml
         raise ConfigError(
             f"kubeconfig {kubeconfig} cannot be used: {one_line(str(error)) or type(error).__name__}; "
             "check it with kubectl --kubeconfig"
         ) from None
     if not str(configuration.host).startswith(("http://", "https://")):
-        raise ConfigError(f"kubeconfig {kubeconfig} names no server of the form https://HOST:PORT")
+        raise ConfigError(
+            f"kubeconfig {kubeconfig} names no server of the form https://HOST:PORT; set `server` of its cluster"
+        )
     return configuration
 
 
@@ -153,7 +155,7 @@ def _facts(configuration: Any) -> Facts:  # noqa: ANN401
 
 
 def _authorization(configuration: Any) -> str:  # noqa: ANN401
-    """The header; the package's hook runs inside, which may read a file or run an exec plugin."""
+    """The header; this runs the package's hook, which may read a file or run an exec plugin."""
     header = str(configuration.get_api_key_with_prefix(_HEADER) or "").strip()
     if not (header.isascii() and header.isprintable()):
         raise ConfigError("the token for the API server holds characters that no HTTP header may hold; check its file")
@@ -161,7 +163,7 @@ def _authorization(configuration: Any) -> str:  # noqa: ANN401
 
 
 def _part(name: str | None) -> Part | None:
-    """The package keeps what a kubeconfig holds in temporary files, which end with this process."""
+    """The package writes inline data to temporary files, which are deleted with this process."""
     if not name:
         return None
     path = Path(name)
@@ -172,7 +174,7 @@ def _temporary() -> Path | None:
     try:
         return Path(tempfile.gettempdir())
     except OSError:
-        return None  # a pod with a read-only file system has none, and needs none
+        return None  # a pod with a read-only file system has no temporary directory and needs none
 
 
 def _inline(text: str | bytes | None) -> Part | None:

@@ -1,10 +1,10 @@
-"""One of several replicas leads, by a lease; every other one knows that it does not.
+"""Leader election by a Lease: one of several replicas leads.
 
-In: a client, a lease's name, an identity that no other process has. Out: `is_leader`, calls to subscribers at each
-change. The rules are those of client-go: the holder renews every `retry` seconds and gives up after `renew` seconds
-without success; others take the lease `lease` seconds after the last change that they saw. All on monotonic clocks, so
-no two lead at once whatever the clocks of their machines say, as long as these run equally fast. `is_leader` turns
-false at its moment even while a request hangs, the process is stopped, or its machine sleeps.
+In: a client, the name of a lease, a unique identity. Out: `is_leader`, and calls to subscribers at each change. The
+rules are those of client-go: the holder renews every `retry` seconds and stops leading after `renew` seconds without
+success; others take the lease `lease` seconds after the last change that they saw. All times are from monotonic
+clocks, so two replicas never lead at once, whatever their wall clocks say, if the clocks run equally fast. `is_leader`
+becomes false in time even while a request hangs, the process is stopped or the machine sleeps.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _JITTER = 1.2
 
 @dataclass(frozen=True, slots=True)
 class LeaseTiming:
-    """Seconds, as client-go names and sets them."""
+    """Seconds; names and values as in client-go."""
 
     lease: int = 15
     renew: float = 10.0
@@ -41,7 +41,7 @@ class LeaseTiming:
 
 
 def awake_and_asleep() -> float:
-    """A monotonic clock that goes on while the machine is suspended, as those of the other replicas do."""
+    """A monotonic clock that continues while the machine is suspended, as the clocks of other replicas do."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -50,7 +50,7 @@ Listener = Callable[[bool], None]
 
 
 class LeaderElector:
-    """`run` until it is cancelled, then `release`; `is_leader` may be asked at any time."""
+    """Call `run`, cancel it, then call `release`; `is_leader` is valid at any time."""
 
     def __init__(
         self,
@@ -84,15 +84,15 @@ class LeaderElector:
 
     @property
     def holder(self) -> str:
-        """Whoever leads as far as we know; empty where nobody does."""
+        """The identity of the known leader; empty if there is none."""
         return self._view.holder
 
     def subscribe(self, listener: Listener) -> None:
-        """Is called on the loop with each change of `is_leader`."""
+        """Calls `listener` on the loop at each change of `is_leader`."""
         self._listeners.append(listener)
 
     async def run(self) -> None:
-        """Never returns and never raises for a server that fails."""
+        """Never returns, and never raises because of the server."""
         while True:
             await self.attempt()
             led = self.is_leader
@@ -101,21 +101,21 @@ class LeaderElector:
             self._tell()
 
     async def attempt(self) -> None:
-        """One try to take or keep the lease, within the time that is left of it."""
+        """One attempt to take or keep the lease, within its remaining time."""
         limit = self._until - self._clock() if self.is_leader else self._timing.renew
         try:
             async with asyncio.timeout(limit):
                 await self._take_or_keep()
         except KubeConflictError:
-            self._lease = None  # somebody was faster; the next look shows who
+            self._lease = None  # another replica was faster; the next attempt shows which
         except TimeoutError:
-            log.warning("lease could not be renewed in time", lease=self._name)
+            log.warning("lease_renewal_timeout", lease=self._name)
         except VcudaError as error:
-            log.warning("lease could not be renewed", lease=self._name, cause=error.message)
+            log.warning("lease_renewal_failed", lease=self._name, error=error.message)
         self._tell()
 
     async def release(self) -> None:
-        """Gives a lease that we hold to whoever comes next, without the wait; best effort."""
+        """Releases a held lease, so that the next replica need not wait; best effort."""
         lease, led = self._lease, self.is_leader
         self._until = 0.0
         self._tell()
@@ -124,7 +124,7 @@ class LeaderElector:
         try:
             await self._client.update_lease(replace(lease, term=replace(self._term(lease.term), holder="", seconds=1)))
         except VcudaError as error:
-            log.warning("lease was not released", lease=self._name, cause=error.message)
+            log.warning("lease_release_failed", lease=self._name, error=error.message)
 
     async def _take_or_keep(self) -> None:
         started = self._clock()
@@ -142,7 +142,7 @@ class LeaderElector:
             self._until, self._lease = 0.0, None
 
     def _have(self, lease: Lease, started: float) -> None:
-        """Counts from before the request: nobody can have seen the new term earlier."""
+        """The term counts from before the request: no other replica saw it earlier."""
         self._lease, self._until = lease, started + self._timing.renew
         self._view.see(lease.term)
 
@@ -157,6 +157,6 @@ class LeaderElector:
         if self.is_leader is self._told:
             return
         self._told = not self._told
-        log.info("this replica leads" if self._told else "this replica no longer leads", lease=self._name)
+        log.info("leadership_gained" if self._told else "leadership_lost", lease=self._name)
         for listener in tuple(self._listeners):
             listener(self._told)

@@ -1,8 +1,8 @@
-"""Leases of coordination.k8s.io as values, and who holds one on our own clock.
+"""Leases of coordination.k8s.io as values, and the holder of a lease by the local clock.
 
-In: JSON of the API server. Out: `Lease`; bodies that create or change one; `LeaseView`, which tells whether a lease is
-still good without trusting any other machine's clock: a term counts from the moment at which we saw it begin. Times in
-a lease are for people.
+In: JSON of the API server. Out: `Lease`; bodies that create or change one; `LeaseView`, which says whether a lease is
+valid without trusting the clock of another machine: a term counts from the moment at which it was first seen. Times
+inside a lease are for users.
 """
 
 import datetime as dt
@@ -17,7 +17,7 @@ GROUP = "coordination.k8s.io/v1"
 
 
 class LeaseSpec(Json):
-    """spec of a lease, as far as leader election uses it."""
+    """spec of a lease, the fields for leader election."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -34,7 +34,7 @@ class LeaseObject(Object):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """Who leads, for how long from each renewal, and since when. An empty holder has given the lease up."""
+    """The leader, the seconds from each renewal, and since when. An empty holder: the lease was released."""
 
     holder: str = ""
     seconds: int = 0
@@ -45,7 +45,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A lease with its term; `version` is empty in one that is to be created."""
+    """A lease with its term; `version` is empty before it is created."""
 
     namespace: str
     name: str
@@ -57,12 +57,12 @@ class Lease:
         return {"apiVersion": GROUP, "kind": "Lease", "metadata": meta, "spec": _spec(self.term)}
 
     def changed_to(self) -> dict[str, object]:
-        """A merge patch that is refused where the lease has changed since it was read."""
+        """A merge patch that fails if the lease has changed since it was read."""
         return {"metadata": {"resourceVersion": self.version}, "spec": _spec(self.term)}
 
 
 class LeaseView:
-    """What we have seen of one lease, by our own monotonic clock."""
+    """What was seen of one lease, by the local monotonic clock."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -70,13 +70,13 @@ class LeaseView:
         self._seen = clock()
 
     def see(self, term: Term) -> None:
-        """Whatever changes in the term is a sign of life; a change of version alone is none."""
+        """Any change of the term shows that the holder is alive; a new version alone does not."""
         if term != self._term:
             self._term, self._seen = term, self._clock()
 
     @property
     def holder(self) -> str:
-        """Who leads now; empty where the lease has run out or was given up."""
+        """The current leader; empty if the lease has expired or was released."""
         return self._term.holder if self._clock() < self._seen + self._term.seconds else ""
 
 
@@ -98,7 +98,7 @@ def read_lease(body: bytes) -> Lease:
 
 
 def micro_time(moment: dt.datetime) -> str:
-    """With exactly six digits of a second: the API server refuses any other form in a lease."""
+    """With exactly six digits after the second: the API server refuses any other form in a lease."""
     return moment.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

@@ -1,8 +1,10 @@
-"""What the labels of a GPU node say.
+"""The labels and the inventory annotation of this node in the API server.
 
-In: the inventory, and labels that the operator adds. Out: label keys and values that the API server accepts. A node of
-several models or sizes has `mixed` where one word would be a lie; the inventory annotation has the details. The
-lineage's `gaia.tencent.com/gpu-model` has the second word of the first GPU's name (`Tesla P40` gives `P40`).
+In: the inventory, whenever it changes, and labels of the operator. Out: a patch of the node if something differs. A
+label that the agent set and no longer wants is removed; an annotation lists them, because a restarted agent may have
+other flags. A failed patch is repeated with back-off. A periodic check repairs what others changed. A node with
+different GPUs has the value `mixed`; the annotation has the details. gpu-manager's label `gaia.tencent.com/gpu-model`
+is the second word of the first GPU's name (`Tesla P40` gives `P40`).
 """
 
 import asyncio
@@ -20,14 +22,14 @@ from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.inventory_annotation import format_inventory
 from deviceplugin.model.units import MIB, ResourceNames
 
-LINEAGE_MODEL = "gaia.tencent.com/gpu-model"
+GPU_MANAGER_MODEL = "gaia.tencent.com/gpu-model"
 MIXED = "mixed"
 _MOST = 63
 _REFUSED = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def gpu_labels(inventory: Inventory, *, domain: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """Model, count, MiB of one GPU, driver and CUDA version; `extra` wins where it names the same key."""
+    """Model, count, MiB of one GPU, driver and CUDA version; `extra` takes precedence."""
     labels: dict[str, str] = {}
     if inventory.gpus:
         labels = {
@@ -36,13 +38,16 @@ def gpu_labels(inventory: Inventory, *, domain: str, extra: Mapping[str, str]) -
             f"{domain}/gpu-memory": _one([str(gpu.memory_bytes // MIB) for gpu in inventory.gpus]),
             f"{domain}/gpu-driver": label_value(inventory.driver.version),
             f"{domain}/gpu-cuda": "{}.{}".format(*inventory.driver.cuda),
-            LINEAGE_MODEL: label_value(_second_word(inventory.gpus[0].model)),
+            GPU_MANAGER_MODEL: label_value(_second_word(inventory.gpus[0].model)),
         }
     return labels | {key: label_value(value) for key, value in extra.items()}
 
 
 def label_value(text: str) -> str:
-    """At most 63 letters, digits, `-`, `_` and `.`, the first and last a letter or digit; anything else becomes `-`."""
+    """At most 63 letters, digits, `-`, `_` and `.`.
+
+    The first and last are letters or digits; other characters become `-`.
+    """
     return _REFUSED.sub("-", text).strip("-_.")[:_MOST].strip("-_.")
 
 
@@ -60,7 +65,7 @@ log = structlog.get_logger("vcuda.kube")
 
 @dataclass(frozen=True, slots=True)
 class PublishedNode:
-    """What the cluster shall see of this node: ours alone, other labels and annotations are left as they are."""
+    """vcuda's labels and annotations of the node; others are not touched."""
 
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
@@ -68,7 +73,7 @@ class PublishedNode:
 
 @dataclass(frozen=True, slots=True)
 class NodePatch:
-    """What to change; None removes."""
+    """Changes; None removes."""
 
     labels: dict[str, str | None]
     annotations: dict[str, str | None]
@@ -80,7 +85,7 @@ class NodePatch:
 
 @dataclass(frozen=True, slots=True)
 class PublishTiming:
-    """Seconds: between looks, and the bounds of the back-off."""
+    """Seconds: between checks (`look`), and the bounds of the back-off."""
 
     look: float = 300.0
     first_wait: float = 1.0
@@ -91,7 +96,7 @@ DEFAULT_TIMING = PublishTiming()
 
 
 def node_patch(node: NodeMetadata, face: PublishedNode, *, own_labels: str) -> NodePatch:
-    """From what is there to what shall be; `own_labels` names the annotation that lists the labels we set."""
+    """The difference; `own_labels` is the annotation that lists the labels which the agent set."""
     before = {key for key in node.annotations.get(own_labels, "").split(",") if key}
     labels: dict[str, str | None] = {key: None for key in sorted(before - set(face.labels)) if key in node.labels}
     labels |= {key: value for key, value in face.labels.items() if node.labels.get(key) != value}
@@ -103,7 +108,7 @@ def node_patch(node: NodeMetadata, face: PublishedNode, *, own_labels: str) -> N
 
 
 class NodePublisher:
-    """`show` returns at once, `run` writes until it is cancelled; `labels` are the operator's."""
+    """`show` returns at once, `run` writes until it is cancelled; `labels` are those of the operator."""
 
     def __init__(
         self,
@@ -136,7 +141,7 @@ class NodePublisher:
             self._wanted.set()
 
     async def run(self) -> None:
-        """Never returns and never raises for a server that fails."""
+        """Never returns, and never raises because of the server."""
         backoff = Backoff(first=self._pace.first_wait, most=self._pace.most_wait)
         await self._wanted.wait()
         while True:
@@ -146,7 +151,7 @@ class NodePublisher:
             except VcudaError as error:
                 self.failures += 1
                 wait = backoff.next()
-                log.warning("node was not labelled", cause=error.message, retry_in_s=round(wait, 1))
+                log.warning("node_update_failed", node=self._node, error=error.message, retry_in_s=round(wait, 1))
             else:
                 backoff.reset()
                 wait = self._pace.look
@@ -160,10 +165,10 @@ class NodePublisher:
             return
         await self._client.patch_node(self._node, labels=patch.labels, annotations=patch.annotations)
         self.patches += 1
-        log.info("node was labelled", labels=sorted(patch.labels), annotations=sorted(patch.annotations))
+        log.info("node_updated", node=self._node, labels=sorted(patch.labels), annotations=sorted(patch.annotations))
 
     async def _pause(self, seconds: float, *, until_wanted: bool) -> None:
-        """A new wish ends the pause between looks, never the back-off."""
+        """A new inventory ends the pause between checks, but never the back-off."""
         if not until_wanted:
             await asyncio.sleep(seconds)
             return

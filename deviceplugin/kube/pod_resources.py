@@ -1,9 +1,9 @@
-"""How much CPU and memory a pod takes of its node, by kube-scheduler's arithmetic, and how much a node has.
+"""CPU and memory that a pod takes of its node, by kube-scheduler's arithmetic, and those that a node has.
 
-In: structs of pods and nodes. Out: `Compute`, or None where a quantity is none. Containers add up; an init container
-runs before them, beside the sidecars that were started until then, and the larger counts. What is asked for the pod as
-a whole takes the place of both, and overhead comes on top. While a container is being resized the largest of what it
-asks for, what kubelet has promised it and what it runs with counts, unless kubelet has said that it cannot be done.
+In: structs of pods and nodes. Out: `Compute`, or None if a quantity cannot be read. Containers add up. An init
+container runs before them, beside the sidecars that were started until then; the larger sum counts. Resources of the
+whole pod replace both, and overhead is added. During a resize the maximum of requested, allocated and actual resources
+counts, unless kubelet reported that the resize is infeasible.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30}
 _RESIZE_PENDING = "PodResizePending"
 _INFEASIBLE = "Infeasible"
 _Pair = tuple[int, int]
-"""CPU and memory as in `Compute`; this runs for every change of any pod of the cluster."""
+"""CPU and memory as in `Compute`; a tuple, because this runs for every change of every pod of the cluster."""
 _NONE: _Pair = (0, 0)
 
 
@@ -75,14 +75,14 @@ def _takes(
         if each.name == container.name and each.resources is not None:
             as_written = container.resources and container.resources.requests
             if each.resources.requests == as_written == each.allocated_resources:
-                break  # nearly always, and then it need not be read again
+                break  # the usual case: no need to parse again
             real = _most(_pair(each.resources.requests), _pair(each.allocated_resources))
             return real if real == wanted or _is_refused(status) else _most(wanted, real)
     return wanted
 
 
 def _is_refused(status: ClusterPodStatus | PlainStatus) -> bool:
-    """Kubelet has said that it cannot resize the pod."""
+    """Kubelet reported that it cannot resize the pod."""
     return any(each.type == _RESIZE_PENDING and each.reason == _INFEASIBLE for each in status.conditions or ())
 
 
@@ -99,12 +99,12 @@ def _sum(one: _Pair, other: _Pair) -> _Pair:
 
 
 def _most(one: _Pair, other: _Pair) -> _Pair:
-    """The larger of each."""
+    """The maximum of each."""
     return (max(one[0], other[0]), max(one[1], other[1]))
 
 
 def _milli(text: str | int) -> int:
-    """Rounded up; nearly all are written as `250m` or `2`."""
+    """Rounded up; nearly all have the form `250m` or `2`."""
     plain = str(text)
     if plain.isascii():
         number, milli = (plain[:-1], 1) if plain[-1:] == "m" else (plain, 1000)

@@ -1,8 +1,10 @@
-"""Pods as JSON turned into pods as placement and identity need them.
+"""Pods: from JSON to the values that placement and identity need.
 
-In: a pod of the API server or of kubelet's `GET /pods`, which have the same form. Out: `model.pod.Pod`, or ParseError.
-Invariant: `ref.uid` is the UID that kubelet knows, for the mirror of a static pod too; containers stand in the order
-in which kubelet starts them. Of environment and annotations only what we read is kept: the rest may be secret.
+In: a pod of the API server or of kubelet's `GET /pods`; both have the same form. Out: `model.pod.Pod`, or ParseError;
+`PodListReader` for lists that are read again and again; `pods_of_node`, the collection that the agent watches.
+Invariant: `ref.uid` is the UID that kubelet knows, also for the mirror of a static pod; containers are in the order in
+which kubelet starts them. Only the environment variables and annotations that vcuda reads are kept: others may be
+secret.
 """
 
 import datetime as dt
@@ -28,7 +30,7 @@ from deviceplugin.model.preferences import FOREIGN
 from deviceplugin.model.units import ResourceNames
 
 KEPT_ENV = frozenset({"LD_LIBRARY_PATH", "compat32", "SUBMITTER"})
-# Anyone may write a pod with an absurd limit and our node's name: kubelet refuses it, and the others must stay visible.
+# A user can create a pod with an absurd limit and a node name. Kubelet rejects it; other pods must stay readable.
 UNREADABLE_COUNT = 1 << 62
 _KEPT_ANNOTATION = "clusterName"
 _MIRROR = "kubernetes.io/config.mirror"
@@ -110,7 +112,7 @@ def _count(limits: Mapping[str, str | int], name: str) -> int:
 
 
 def _status(name: str, statuses: Sequence[ContainerStatus]) -> ContainerStatus:
-    """One without a word where kubelet has said nothing of the container."""
+    """An empty status if kubelet has not reported the container."""
     for each in statuses:
         if each.name == name:
             return each
@@ -144,7 +146,7 @@ def _owner_kind(item: PodObject) -> str:
 
 
 def _unix(text: str | None) -> float:
-    """RFC 3339 as Unix seconds; 0.0 where there is none or it cannot be read: a time only orders pods."""
+    """RFC 3339 as Unix seconds; 0.0 if it is missing or cannot be read: times only order pods."""
     if not text:
         return 0.0
     try:
@@ -159,7 +161,10 @@ class _RawList(msgspec.Struct):
 
 
 class PodListReader:
-    """Belongs to one source of bodies."""
+    """Keeps parsed pods by their bytes: parsing takes 60 us a pod, and between two calls hardly any pod changes.
+
+    200 pods take 1 ms instead of 12. Only the pods of the last body are kept. Use one reader for each source of bodies.
+    """
 
     def __init__(self, names: ResourceNames = ResourceNames()) -> None:
         self._names = names
@@ -177,7 +182,10 @@ class PodListReader:
 
 
 def pods_of_node(node: str, names: ResourceNames = ResourceNames()) -> Collection[PodUid, Pod]:
-    """Every pod bound to the node, with GPU or without."""
+    """All pods bound to the node, with or without GPUs, by the UID that kubelet uses.
+
+    The mirror of a static pod may be replaced by another object with the same UID; `api_uid` tells them apart.
+    """
     what = f"pods of {node}"
     return Collection(
         what=what,

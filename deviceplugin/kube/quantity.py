@@ -1,7 +1,7 @@
-"""Kubernetes quantities as whole numbers: `50`, `1k`, `2e3`, `1Ki`, `3000m`.
+"""Kubernetes quantities as numbers: `50`, `1k`, `2e3`, `1Ki`, `3000m`.
 
-In: the text (or number) of a resource in JSON. Out: an int, or ParseError where it is no quantity or no whole number:
-extended resources are counted in whole units (the API server refuses anything else).
+In: the text (or number) of a resource in JSON. Out: a number, or ParseError. Extended resources are whole numbers; the
+API server refuses anything else.
 """
 
 import re
@@ -18,21 +18,21 @@ _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
 def parse_quantity(text: str | int) -> int:
-    """The number that a quantity says; ParseError where that is not a whole one."""
+    """The whole number of a quantity; ParseError for anything else."""
     plain = str(text)
     if plain.isascii() and plain.isdigit() and len(plain) <= _MOST_DIGITS:
-        return int(plain)  # nearly all are, and kubelet's whole list is read at each Allocate
+        return int(plain)  # the usual case; kubelet's whole list is read at each Allocate
     value = exact_quantity(plain)
     if value.denominator != 1:
-        raise ParseError(f"{text!r} is no whole number; extended resources are asked in whole units")
+        raise ParseError(f"{text!r} is not a whole number; request extended resources in whole units")
     return int(value)
 
 
 def exact_quantity(text: str | int) -> Fraction:
-    """The number, fractions too, as CPU is asked in; ParseError for what is no quantity."""
+    """The number, with fractions as for CPU; ParseError for anything else."""
     found = _FORM.fullmatch(str(text)) if len(str(text)) <= 40 else None
     if found is None:
-        raise ParseError(f"{ascii(text)[:60]} is no Kubernetes quantity")
+        raise ParseError(f"{ascii(text)[:60]} is not a Kubernetes quantity")
     sign, digits, exponent, suffix = found.groups()
     value = Fraction(digits) * _scale(exponent, suffix or "")
     return -value if sign == "-" else value

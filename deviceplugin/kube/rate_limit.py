@@ -1,7 +1,7 @@
-"""How many requests go out in a second: a bucket of tokens on a monotonic clock.
+"""A token bucket on a monotonic clock: how many requests are sent per second.
 
-In: `take` before each request. Out: the same call, later where too many came at once; first come, first served. A
-bucket's debt is a point in time, so no task keeps it filled; the turn of a waiter that is cancelled is lost.
+In: `take` before each request. Out: it returns at once, or later if there were too many requests; first come, first
+served. A debt is a point in time, so no task refills the bucket. If a waiter is cancelled, its token is lost.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class TokenBucket:
-    """`rate` a second in the long run, `burst` at once."""
+    """`rate` per second on average, `burst` at once."""
 
     def __init__(self, *, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._step = 1.0 / rate
@@ -19,7 +19,7 @@ class TokenBucket:
         self._next = clock() - self._ahead
 
     def reserve(self) -> float:
-        """Takes a token and says how many seconds from now it may be used."""
+        """Takes a token; returns in how many seconds it may be used."""
         now = self._clock()
         self._next = max(self._next, now - self._ahead) + self._step
         return max(0.0, self._next - now)

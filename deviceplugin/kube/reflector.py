@@ -1,10 +1,10 @@
-"""Objects of one collection, kept equal to the API server's by one list and one watch.
+"""A cache of one collection, kept equal to the API server by one list and one watch.
 
-In: a client and a collection. Out: a store by key, a `synced` event, calls to subscribers at each change. Whatever
-happens to the connection, the store ends in the server's state: a lost watch goes on from its last version, one that
-cannot (410, a line that is none) begins again with a list, and every failure waits longer than the one before.
-Subscribers run on the loop and must not block; one that raises is logged and the others still hear. Changes may come
-by the hundred in one read: after a slice of time all others have their turn, and the next change is told after that.
+In: a client and a collection. Out: values by key, the event `synced`, and calls to subscribers at each change. After
+any failure the cache returns to the state of the server: a lost watch continues from its last version; after 410 or an
+unreadable line it starts with a new list. Each failure in a row waits longer. Subscribers run on the loop and must not
+block; if one raises, it is logged and the others are still called. Many changes may come at once: after a time slice
+other tasks run before the next change is delivered.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _SLICE_SECONDS = 0.002
 
 
 class ChangeKind(enum.Enum):
-    """What happened to an object, seen from the store."""
+    """What happened to an object in the cache."""
 
     ADDED = "added"
     MODIFIED = "modified"
@@ -39,7 +39,7 @@ class ChangeKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoreChange(Generic[Value]):
-    """`item` is the new state, or the last known one of a deleted object."""
+    """`item` is the new state, or the last known state of a deleted object."""
 
     kind: ChangeKind
     item: Value
@@ -50,7 +50,7 @@ Subscriber = Callable[[StoreChange[Value]], None]
 
 @dataclass(frozen=True, slots=True)
 class WatchTiming:
-    """Seconds: how long the server keeps one watch (up to half longer, by chance), and the bounds of the back-off."""
+    """Seconds: how long one watch lasts (randomly up to half longer), and the bounds of the back-off."""
 
     watch: float = 240.0
     first_wait: float = 0.5
@@ -61,7 +61,7 @@ DEFAULT_WATCH_TIMING = WatchTiming()
 
 
 class Reflector(Generic[Key, Value]):
-    """`run` does the work until it is cancelled; the rest may be called at any time on the same loop."""
+    """`run` works until it is cancelled; other methods may be called at any time on the same loop."""
 
     def __init__(
         self,
@@ -87,37 +87,40 @@ class Reflector(Generic[Key, Value]):
 
     @property
     def items(self) -> Mapping[Key, Value]:
-        """A live view of the store."""
+        """A live view of the cache."""
         return MappingProxyType(self._items)
 
     @property
     def last_event_age(self) -> float | None:
-        """Seconds since the server last said anything, an accepted watch included; None before it did."""
+        """Seconds since the last answer of the server, including an accepted watch; None before the first one."""
         return None if self._last_heard is None else self._clock() - self._last_heard
 
     def subscribe(self, subscriber: Subscriber[Value]) -> Callable[[], None]:
-        """Calls the subscriber for each change from now on; returns what ends that."""
+        """Calls the subscriber for each change from now on; returns a function that unsubscribes."""
         self._subscribers.append(subscriber)
         return lambda: self._subscribers.remove(subscriber)
 
     async def run(self) -> None:
-        """Never returns and never raises for a server that fails; cancel it to stop."""
+        """Never returns, and never raises because of the server; cancel it to stop."""
         backoff = Backoff(first=self._pace.first_wait, most=self._pace.most_wait, jitter=self._jitter)
         while True:
             started = self._clock()
-            cause = await self._attempt(backoff)
+            error = await self._attempt(backoff)
             if self._clock() - started > _STEADY_SECONDS:
                 backoff.reset()
-                if not cause:
+                if not error:
                     continue
             self.failures += 1
             wait = backoff.next()
-            why = cause or "the watch ended at once"
-            log.warning("objects are not followed", of=self._collection.what, cause=why, retry_in_s=round(wait, 2))
+            error = error or "the watch ended at once"
+            log.warning("watch_failed", objects=self._collection.what, error=error, retry_in_s=round(wait, 2))
             await asyncio.sleep(wait)
 
     async def _attempt(self, backoff: Backoff) -> str:
-        """One watch, with a list before it where there is no version to go on from; says what ended it badly."""
+        """One watch, after a list if there is no version to continue from.
+
+        Returns its error, empty if there was none.
+        """
         try:
             if not self._version:
                 await self._list()
@@ -187,6 +190,6 @@ class Reflector(Generic[Key, Value]):
         for subscriber in tuple(self._subscribers):
             try:
                 subscriber(change)
-            except Exception:  # the store must stay right whatever a reader does
+            except Exception:  # the cache must stay correct whatever a subscriber does
                 key = str(self._collection.key(change.item))
-                log.exception("a reader of changes failed", of=self._collection.what, key=key, change=change.kind.value)
+                log.exception("subscriber_failed", objects=self._collection.what, key=key, change=change.kind.value)

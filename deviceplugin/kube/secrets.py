@@ -1,7 +1,7 @@
 """Secrets as values.
 
-In: JSON of the API server. Out: `Secret` as it was read, with its version; bodies that create or change one. Values
-never appear in a repr: it may end in a log.
+In: JSON of the API server. Out: `Secret` as it was read, with its version; bodies that create or change one. A repr
+never contains values, because it may end in a log.
 """
 
 import base64
@@ -24,7 +24,7 @@ class SecretObject(Object):
 
 @dataclass(frozen=True, slots=True)
 class NewSecret:
-    """One that is to be created."""
+    """A secret to create."""
 
     namespace: str
     name: str
@@ -44,7 +44,7 @@ class NewSecret:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """One as it was read."""
+    """A secret that was read."""
 
     namespace: str
     name: str
@@ -54,7 +54,7 @@ class Secret:
     type: str = OPAQUE
 
     def change(self, data: Mapping[str, bytes | None]) -> dict[str, object]:
-        """A merge patch that is refused where the secret is no longer this one."""
+        """A merge patch that fails if the secret has changed since it was read."""
         values = {key: None if value is None else _base64(value) for key, value in data.items()}
         return {"metadata": {"resourceVersion": self.version}, "data": values}
 
@@ -65,7 +65,7 @@ def read_secret(body: bytes) -> Secret:
     try:
         data = {key: base64.b64decode(text, validate=True) for key, text in (found.data or {}).items()}
     except binascii.Error:
-        raise ParseError(f"secret {meta.namespace}/{meta.name} holds what is no base64") from None
+        raise ParseError(f"secret {meta.namespace}/{meta.name} contains data that is not base64") from None
     return Secret(meta.namespace, meta.name, meta.uid, meta.resource_version, data, found.type)
 
 

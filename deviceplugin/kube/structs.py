@@ -1,7 +1,10 @@
-"""What we read of the API server's JSON, as msgspec structs; everything else in it is skipped without allocation.
+"""The fields of the API server's JSON that vcuda reads, as msgspec structs.
 
-In: bytes from the API server or from kubelet. Out: structs for `pods`, `node` and `client`, or ParseError. Nothing
-outside `kube` sees them. Every field may be missing or null: kubelet writes null for an empty list.
+Other fields are skipped without allocation.
+
+In: bytes from the API server or kubelet. Out: structs for the modules of `kube`, or ParseError. Nothing outside `kube`
+uses them. Any field may be missing or null: kubelet writes null for an empty list. The `Cluster...` structs are for
+the scheduler; the `Plain...` ones read the least, because nearly all pods of a cluster have no GPU.
 """
 
 from typing import TypeVar
@@ -18,7 +21,7 @@ class Json(msgspec.Struct, rename="camel"):
 
 
 class OwnerReference(Json):
-    """Who made an object; one of its owners may be the controller."""
+    """An owner of an object; one owner may be the controller."""
 
     kind: str = ""
     name: str = ""
@@ -40,33 +43,33 @@ class Meta(Json):
 
 
 class Object(Json):
-    """Any object: what lists and watches need of it. The schemas of single kinds add to it."""
+    """Any object: the fields for lists and watches. Schemas of kinds extend it."""
 
     metadata: Meta
 
 
 class HeadMeta(Json):
-    """The least of metadata: labels and annotations are skipped."""
+    """Metadata without labels and annotations."""
 
     uid: str = ""
     resource_version: str = ""
 
 
 class Head(Json):
-    """An object of which no more is wanted."""
+    """An object with only this metadata."""
 
     metadata: HeadMeta
 
 
 class EnvVar(Json):
-    """One environment variable; `value` is null where it comes from elsewhere."""
+    """One environment variable; `value` is null if it comes from another object."""
 
     name: str
     value: str | None = None
 
 
 class Amounts(Json):
-    """CPU and memory out of a list of resources, as written."""
+    """CPU and memory of a list of resources, as written."""
 
     cpu: str | int | None = None
     memory: str | int | None = None
@@ -96,7 +99,7 @@ class Waiting(Json):
 
 
 class Empty(Json):
-    """An object of which only the presence counts."""
+    """An object that is present or not."""
 
 
 class State(Json):
@@ -108,7 +111,7 @@ class State(Json):
 
 
 class ContainerStatus(Json):
-    """What kubelet last reported of a container."""
+    """The last status of a container from kubelet."""
 
     name: str
     state: State | None = None
@@ -149,14 +152,14 @@ class ListMeta(Json):
 
 
 class Page(Json):
-    """A page of any list; each item is read on its own."""
+    """A page of any list; each item is parsed separately."""
 
     items: list[msgspec.Raw] | None = None
     metadata: ListMeta | None = None
 
 
 class StatusObject(Json):
-    """The API server's refusal."""
+    """The error of the API server."""
 
     message: str | None = None
     reason: str | None = None
@@ -164,14 +167,14 @@ class StatusObject(Json):
 
 
 class WatchLine(Json):
-    """One line of a watch; what `object` is depends on `type`."""
+    """One line of a watch; the schema of `object` depends on `type`."""
 
     type: str
     object: msgspec.Raw
 
 
 def decode(type_: type[Decoded], body: bytes | msgspec.Raw, *, what: str) -> Decoded:
-    """JSON into a struct; anything else is one ParseError that names `what` and the place."""
+    """JSON to a struct, or one ParseError that names `what` and the place."""
     try:
         return msgspec.json.decode(body, type=type_)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -193,13 +196,13 @@ class WorkloadRef(Json):
 
 
 class Requests(Json):
-    """Resources of which no more than CPU and memory is wanted."""
+    """Only the CPU and memory of resources."""
 
     requests: Amounts | None = None
 
 
 class ResizedStatus(Json):
-    """What a container runs with, which differs from its spec while it is being resized."""
+    """The resources that a container has; they differ from its spec during a resize."""
 
     name: str = ""
     resources: Requests | None = None
@@ -207,7 +210,7 @@ class ResizedStatus(Json):
 
 
 class ClusterPodSpec(PodSpec):
-    """spec of a pod with what schedulers say and read."""
+    """spec of a pod with the fields for schedulers."""
 
     resources: Requests | None = None
     overhead: Amounts | None = None
@@ -227,7 +230,7 @@ class Condition(Json):
 
 
 class ClusterPodStatus(Json):
-    """status of a pod without what its containers do."""
+    """status of a pod without the states of its containers."""
 
     phase: str | None = None
     reason: str | None = None
@@ -278,7 +281,7 @@ class PlainStatus(Json):
 
 
 class PlainPodObject(Json):
-    """A pod of which no more is wanted than where it is and what it takes there."""
+    """A pod without GPUs: only its node and its needs."""
 
     metadata: HeadMeta
     spec: PlainSpec | None = None

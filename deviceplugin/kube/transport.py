@@ -1,9 +1,9 @@
-"""HTTP to the API server: bytes in, bytes out, and every failure one of our errors.
+"""HTTP to the API server: bytes in, bytes out; every failure is a KubeError.
 
-In: a method, a path, a body. Out: the body of a good answer, or `KubeError` with a sentence; lines of a watch. A token
-that is refused and an authority that does not vouch for the server are read again, and the request is repeated once.
-Invariant: nothing here waits without a limit. Not here: what paths and bodies mean (`client`), and when to try again
-(`reflector`, `events`, `node`), but for a server that says when.
+In: a method, a path, a body. Out: the body of a successful answer, or `KubeError` with a sentence; the lines of a
+watch. If the server refuses the token, or the CA does not match, the credentials are read again and the request is
+repeated once. Invariant: every wait has a limit. Not here: the meaning of paths and bodies (`client`), and retries
+(`reflector`, `events`, `node_publisher`), except if the server says when to retry.
 """
 
 import asyncio
@@ -50,13 +50,13 @@ _BUSY = 429
 _MOST_BODY = 64 << 20
 _MOST_LINE = 8 << 20  # etcd stores objects up to 1.5 MiB
 _CHUNK = 1 << 16
-# A new connection takes 3 ms of CPU for TLS, and Binds come in bursts. Balancers often end what is idle for 60 s.
+# TLS makes a new connection cost 3 ms of CPU, and Binds come in bursts. Balancers close idle connections after 60 s.
 _IDLE_SECONDS = 45.0
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds. `silence` ends a watch that says nothing, not even a bookmark: it may be a half-open connection."""
+    """Seconds. `silence` ends a watch without any line, even a bookmark: the connection may be half open."""
 
     connect: float = 3.0
     request: float = 10.0
@@ -67,7 +67,7 @@ DEFAULT_TIMEOUTS = Timeouts()
 
 
 class Transport:
-    """One pool of at most so many connections, each watch one of them. `close` it at the end."""
+    """A pool of at most `connections` connections; each watch uses one. Call `close` at the end."""
 
     def __init__(
         self, credentials: Credentials, *, timeouts: Timeouts = DEFAULT_TIMEOUTS, connections: int = CONNECTIONS
@@ -75,7 +75,7 @@ class Transport:
         self._credentials = credentials
         self._timeouts = timeouts
         self._connections = connections
-        # One request ends in time as a whole; of a watch each silence is measured.
+        # A request has a limit as a whole; a watch has a limit for each silence.
         self._once = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect)
         self._watching = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect, sock_read=timeouts.silence)
         self._way: _Way | None = None
@@ -90,7 +90,7 @@ class Transport:
         credentials: Credentials | None = None,
         connections: int = CONNECTIONS,
     ) -> Self:
-        """Loads the credentials (ConfigError where that fails); sends nothing yet."""
+        """Loads the credentials (ConfigError if that fails); sends nothing yet."""
         credentials = credentials or Credentials(kubeconfig)
         await credentials.access()
         return cls(credentials, timeouts=timeouts, connections=connections)
@@ -107,7 +107,7 @@ class Transport:
     ) -> bytes:
         """The body of a 2xx answer; `what` completes `the API server refused to ...`.
 
-        A server that has too much to do (429) is asked again after as long as it says, within the time of one request.
+        After 429 the request is repeated when the server says, within the time limit of one request.
         """
         try:
             async with asyncio.timeout(self._timeouts.request) as limit:
@@ -130,9 +130,9 @@ class Transport:
     async def lines(
         self, path: str, *, what: str, query: Mapping[str, str], opened: Callable[[], None]
     ) -> AsyncGenerator[bytes]:
-        """The lines of a watch until the server ends it or is silent for too long; use with `contextlib.aclosing`.
+        """The lines of a watch until the server ends it or is silent for too long; use it with `contextlib.aclosing`.
 
-        Silence is no error: where nothing changes a server may send no bookmarks either (seen on 1.36).
+        Silence is not an error: while nothing changes, a server may send no bookmarks (seen on 1.36).
         """
         try:
             response = await self._send("GET", path, query, self._watching)
@@ -163,12 +163,12 @@ class Transport:
         body: bytes | None = None,
         content_type: str = JSON,
     ) -> aiohttp.ClientResponse:
-        """An answer whose body has not been read; whoever gets it releases it."""
+        """An answer whose body has not been read; the caller releases it."""
         access = await self._credentials.access()
         try:
             response = await self._open(access, method, path, query, limits, body, content_type)
         except aiohttp.ClientConnectorCertificateError:
-            pass  # the cluster's authority may be another one by now
+            pass  # the cluster may have a new CA
         else:
             if response.status != 401:
                 return response
@@ -203,7 +203,7 @@ class Transport:
         )
         if limits is self._once:
             return await sending
-        async with asyncio.timeout(self._timeouts.request):  # only the lines of a watch may take long
+        async with asyncio.timeout(self._timeouts.request):  # only the lines of a watch may take longer
             return await sending
 
     def _opened_session(self) -> aiohttp.ClientSession:
@@ -221,7 +221,7 @@ class Transport:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """What every request of one access begins with."""
+    """The common part of all requests with one access."""
 
     access: Access
     base: URL
@@ -265,13 +265,13 @@ def _cause(error: Exception) -> str:
 
 
 def _pause(response: aiohttp.ClientResponse) -> float | None:
-    """How long a busy server wants to be left alone, and by chance up to half longer; None where it says nothing."""
+    """The Retry-After of a busy server, randomly up to half longer; None if there is none."""
     if response.status != _BUSY:
         return None
     said = response.headers.get("Retry-After", "")
     if not said.isascii() or not said.isdecimal() or len(said) > 4:
         return None
-    return max(1, int(said)) * (1 + random.random() / 2)  # noqa: S311 - so that nodes do not come back in step
+    return max(1, int(said)) * (1 + random.random() / 2)  # noqa: S311 - so that nodes do not retry in step
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:

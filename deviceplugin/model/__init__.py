@@ -1,5 +1,5 @@
-"""The words of vcuda: values without I/O that every other folder speaks.
+"""The values that all packages share; no I/O.
 
-Nothing here reads a file, a socket or a clock. Values are frozen; parsers turn foreign text into them or raise
+Nothing here reads a file, a socket or a clock. Values are frozen. Parsers turn foreign text into values or raise
 `errors.ParseError`.
 """

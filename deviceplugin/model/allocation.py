@@ -1,8 +1,8 @@
-"""Who holds which part of which GPU: the value that placement decides, the ledger keeps and annotations carry.
+"""Which container has which part of which GPU. Placement decides it, the ledger keeps it, annotations carry it.
 
-A pod is named by its UID; namespace and name are for people. A container is named inside its pod. Init containers run
-one after the other before the app containers, so they share the pod's room with them; a sidecar (an init container
-with restartPolicy Always) starts in its turn among them and stays. `placement.occupancy` does that arithmetic.
+A pod is identified by its UID; namespace and name are for users. A container is named inside its pod. Init containers
+run one after the other before the app containers, so both use the same capacity. A sidecar (an init container with
+restartPolicy Always) starts among them and stays. `placement.occupancy` has the arithmetic.
 """
 
 import enum
@@ -16,7 +16,7 @@ PodUid = NewType("PodUid", str)
 
 
 class ContainerRole(enum.Enum):
-    """When in the pod's life the container runs; UNKNOWN while its pod has not been seen: maybe all of the time."""
+    """When the container runs in the life of its pod; UNKNOWN while the pod has not been seen: possibly always."""
 
     INIT = "init"
     SIDECAR = "sidecar"
@@ -26,7 +26,7 @@ class ContainerRole(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PodRef:
-    """A pod; only `uid` identifies it, the names may be reused by the next pod of a StatefulSet."""
+    """A pod; only `uid` identifies it, because the next pod of a StatefulSet has the same name."""
 
     uid: PodUid
     namespace: str
@@ -62,7 +62,7 @@ class GpuShare:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What one container holds; `shares` has one entry for each GPU, whole GPUs with all their blocks.
+    """What one container has; `shares` has one entry for each GPU, and whole GPUs have all their blocks.
 
     `index` is the container's place among the init containers, sidecars included, or among the app containers.
     """

@@ -1,23 +1,22 @@
-"""The annotations that pods carry, and the three of Allocate's answer: their names, how they are written and read.
+"""The annotations of pods and of Allocate's answer: how they are written, parsed, and which of them are trusted.
 
-In: text that anyone may have written. Out: frozen values, or `ParseError`, never another exception. Names and forms
-come from the lineage where it had them; `vcuda-allocation` is ours: JSON, versioned, by container name and GPU UUID,
-with the pod's UID inside, because annotations are copied along when a pod is recreated from its own YAML. Not here:
-the node's inventory (`inventory_annotation`).
+In: text that any user may have written. Out: frozen values, or `ParseError`, never another exception. Names and forms
+come from gpu-manager if it had them. `vcuda-allocation` is new: JSON with a version, by container name and GPU UUID,
+and with the UID of the pod, because a pod that is recreated from its YAML has the old annotations. Not here: the
+inventory of a node (`inventory_annotation`).
 
-The contract of extender and agent about a bound pod; both ask `belief`, and both are tested by one table of cases:
+The contract of extender and agent about a bound pod. Both call `trusted_allocation`, and one table of cases tests both:
 
-- `vcuda-allocation` is believed where it can be read, carries this pod's UID (the API server's or kubelet's, of a
-  static pod), and no `predicate-node` names another node. It is believed for each container by itself.
-- What is believed the agent carries out where it still can be had, cordoned GPUs included: a cordon is for new
-  decisions. What is not, it places anew.
-- `predicate-gpu-idx-<i>` (minors, no UID) is believed only where there is no `vcuda-allocation`, no `predicate-node`
+- `vcuda-allocation` is trusted if it can be parsed, has the UID of this pod (that of the API server, or for a static
+  pod that of kubelet), and no `predicate-node` names another node. Each container is trusted separately.
+- The agent carries out what is trusted if the GPUs are still free, also if they are cordoned: a cordon is for new
+  decisions. Otherwise it places the container again.
+- `predicate-gpu-idx-<i>` (minors without a UID) is trusted only if there is no `vcuda-allocation`, no `predicate-node`
   that names another node, and `gpu-assigned` is not `true`.
-- Once kubelet has proved what every container holds, the agent writes `vcuda-allocation`, `predicate-node`,
-  `predicate-gpu-idx-<i>` and `gpu-assigned: true` where they say anything else, and removes further indices. From then
-  on the extender's book of the pod is exact. Until then what nobody is believed about counts on every GPU where the
-  pod may be.
-- Neither reads `predicate-time` to learn what a pod holds; the agent orders guesses by it.
+- When kubelet has proved what every container has, the agent corrects `vcuda-allocation`, `predicate-node`,
+  `predicate-gpu-idx-<i>` and `gpu-assigned: true`, and removes other indices. Then the extender's cache of the pod is
+  exact. Before that, a container that is not trusted counts on every GPU on which it may be.
+- Neither reads `predicate-time` to learn what a pod has; the agent uses it to order guesses.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,7 +33,7 @@ from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import CORES_PER_GPU
 
 VERSION = 1
-MAX_TEXT = 256 * 1024  # the API server takes no more than this for all annotations of an object together
+MAX_TEXT = 256 * 1024  # the API server's limit for all annotations of an object together
 _INT64 = 1 << 63
 _MAX_MINOR = 4095
 _MAX_BLOCKS = 36**3
@@ -43,7 +42,7 @@ Decoded = TypeVar("Decoded")
 
 @dataclass(frozen=True, slots=True)
 class PodAllocation:
-    """What `vcuda-allocation` says: for which pod it was written, and what each container got on which GPU."""
+    """The content of `vcuda-allocation`: its pod, and the shares of each container."""
 
     pod: PodUid
     containers: Mapping[str, tuple[GpuShare, ...]]
@@ -51,7 +50,7 @@ class PodAllocation:
 
 @dataclass(frozen=True, slots=True)
 class WrittenAllocation:
-    """An allocation and its text, for whoever wrote it and need not read the same words again."""
+    """An allocation and its text, so that its writer need not parse it again."""
 
     allocation: PodAllocation
     text: str
@@ -59,7 +58,7 @@ class WrittenAllocation:
 
 @dataclass(frozen=True, slots=True)
 class ContainerGrant:
-    """What the annotations of Allocate's answer say, for readers that speak CRI: cores, bytes, device minors."""
+    """The annotations of Allocate's answer, for readers of CRI: cores, bytes, device minors."""
 
     cores: int
     memory_bytes: int
@@ -71,7 +70,7 @@ def format_predicate_time(nanoseconds: int) -> str:
 
 
 def parse_predicate_time(text: str) -> int:
-    """Unix nanoseconds. Writers that meant seconds, milli- or microseconds are told apart by the size of the number."""
+    """Unix nanoseconds. The size of the number tells seconds, milli- and microseconds of other writers apart."""
     number = _number(text, what="predicate-time", at_most=_INT64 - 1)
     for bound, scale in ((10**11, 10**9), (10**14, 10**6), (10**17, 10**3)):
         if number < bound:
@@ -84,7 +83,7 @@ def format_gpu_indices(minors: Iterable[int]) -> str:
 
 
 def parse_gpu_indices(text: str) -> tuple[int, ...]:
-    """`0,1,2`; an empty list or one with a GPU named twice is refused."""
+    """`0,1,2`; an empty list or a repeated GPU is a ParseError."""
     minors = tuple(
         _number(part, what="predicate-gpu-idx", at_most=_MAX_MINOR)
         for part in _bounded(text, "predicate-gpu-idx").split(",")
@@ -106,7 +105,7 @@ def parse_assigned(text: str) -> bool:
 
 
 def parse_core_limit(text: str) -> int:
-    """The soft limit in percent of a GPU that a user gives the pod, 1 to 100."""
+    """The soft limit that a user gives the pod, in percent of a GPU: 1 to 100."""
     percent = _number(text, what="vcuda-core-limit", at_most=CORES_PER_GPU)
     if percent == 0:
         raise ParseError("annotation vcuda-core-limit is 0; write a percentage from 1 to 100")
@@ -114,7 +113,7 @@ def parse_core_limit(text: str) -> int:
 
 
 def format_allocation(allocation: PodAllocation) -> str:
-    """The same allocation always gives the same text, so that an unchanged annotation is not written again."""
+    """Equal allocations give equal text, so that an unchanged annotation is not written again."""
     containers = {
         name: _Container([_Share(share.uuid, share.cores, share.blocks) for share in allocation.containers[name]])
         for name in sorted(allocation.containers)
@@ -123,7 +122,7 @@ def format_allocation(allocation: PodAllocation) -> str:
 
 
 def parse_allocation(text: str) -> PodAllocation:
-    """The value of `vcuda-allocation`; unknown keys are left to later versions, another version is refused."""
+    """The value of `vcuda-allocation`; unknown keys are ignored, another version is a ParseError."""
     decoded = decode_json(_Allocation, text, what="vcuda-allocation")
     if decoded.version != VERSION:
         raise ParseError(f"annotation vcuda-allocation has version {decoded.version}; this vcuda reads {VERSION}")
@@ -132,7 +131,7 @@ def parse_allocation(text: str) -> PodAllocation:
 
 
 def container_annotations(names: AnnotationNames, grant: ContainerGrant) -> dict[str, str]:
-    """The three annotations of Allocate's answer, in the lineage's forms."""
+    """The three annotations of Allocate's answer, in the forms of gpu-manager."""
     return {
         names.container_core: str(grant.cores),
         names.container_memory: str(grant.memory_bytes),
@@ -157,7 +156,7 @@ class _Allocation(msgspec.Struct):
 
 
 def decode_json(type_: type[Decoded], text: str, *, what: str) -> Decoded:
-    """JSON of an annotation into a struct; whatever is wrong with the text is one ParseError."""
+    """JSON of an annotation to a struct, or one ParseError."""
     try:
         return msgspec.json.decode(_bounded(text, what), type=type_)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: lone surrogates
@@ -180,7 +179,7 @@ def _shares(container: str, gpus: Iterable[_Share]) -> tuple[GpuShare, ...]:
 def _number(text: str, *, what: str, at_most: int) -> int:
     digits = _bounded(text, what).strip()
     if not digits.isascii() or not digits.isdecimal() or len(digits) > 19 or int(digits) > at_most:
-        raise ParseError(f"annotation {what} holds {_shown(text)}, which is no whole number from 0 to {at_most}")
+        raise ParseError(f"annotation {what} holds {_shown(text)}, which is not a whole number from 0 to {at_most}")
     return int(digits)
 
 
@@ -195,8 +194,8 @@ def _shown(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Believed:
-    """`allocation` is None where the pod says nothing or is not believed; `doubt` is a sentence in the latter case."""
+class TrustedAllocation:
+    """`allocation` is None if there is no annotation or it is not trusted; then `doubt` is a sentence."""
 
     allocation: PodAllocation | None = None
     doubt: str = ""
@@ -205,30 +204,30 @@ class Believed:
         return self.allocation.containers.get(container, ()) if self.allocation is not None else ()
 
 
-def believed(pod: Pod, names: AnnotationNames, *, own: WrittenAllocation | None = None) -> Believed:
-    """What `vcuda-allocation` says, if it was written for this very pod and this very node.
+def trusted_allocation(pod: Pod, names: AnnotationNames, *, own: WrittenAllocation | None = None) -> TrustedAllocation:
+    """The content of `vcuda-allocation`, if it was written for this pod and this node.
 
-    `own` is what the caller wrote itself: word for word the same is not parsed again.
+    `own` is what the caller wrote itself; the same text is not parsed again.
     """
     written = pod.annotations.get(names.allocation)
     if written is None:
-        return Believed()
+        return TrustedAllocation()
     if not _names_its_node(pod, names):
-        return Believed(doubt=f"annotation {names.allocation} was written for another node; it is not believed")
+        return TrustedAllocation(doubt=f"annotation {names.allocation} was written for another node; it is ignored")
     try:
         found = own.allocation if own is not None and own.text == written else parse_allocation(written)
     except ParseError as error:
-        return Believed(doubt=error.message)
+        return TrustedAllocation(doubt=error.message)
     if found.pod not in {pod.ref.uid, pod.api_uid}:
-        return Believed(doubt=f"annotation {names.allocation} was written for another pod; it is not believed")
-    return Believed(found)
+        return TrustedAllocation(doubt=f"annotation {names.allocation} was written for another pod; it is ignored")
+    return TrustedAllocation(found)
 
 
-def believed_minors(pod: Pod, container: int, names: AnnotationNames) -> tuple[int, ...]:
-    """What the lineage's schedulers chose, who write no `vcuda-allocation`; raises ParseError.
+def trusted_minors(pod: Pod, container: int, names: AnnotationNames) -> tuple[int, ...]:
+    """The choice of gpu-manager's schedulers, which do not write `vcuda-allocation`; raises ParseError.
 
-    It carries no UID. One beside an allocation says nothing of its own, and one of a pod that says to be assigned,
-    without one, was copied along: the agent writes both together.
+    It has no UID. It is ignored beside an allocation. It is also ignored if the pod is assigned without an allocation:
+    it was copied then, because the agent writes both together.
     """
     written = pod.annotations.get(names.gpu_indices(container))
     if written is None or names.allocation in pod.annotations or not _names_its_node(pod, names):
@@ -239,8 +238,8 @@ def believed_minors(pod: Pod, container: int, names: AnnotationNames) -> tuple[i
     return parse_gpu_indices(written)
 
 
-def stale(pod: Pod, wanted: Iterable[str], names: AnnotationNames) -> tuple[str, ...]:
-    """GPU indices of containers that hold nothing, left over from another pod."""
+def stale_indices(pod: Pod, wanted: Iterable[str], names: AnnotationNames) -> tuple[str, ...]:
+    """GPU indices of containers without GPUs: copied from another pod."""
     kept = set(wanted)
     return tuple(name for name in pod.annotations if name.startswith(names.gpu_index_prefix) and name not in kept)
 

@@ -1,7 +1,7 @@
-"""A node as the cluster's side needs it: what its agent and its operator say of it.
+"""A node as the scheduler needs it: what its agent and its operator say about it.
 
 In: `kube.cluster_nodes` decodes it. A heartbeat of kubelet changes nothing here, so the value stays equal. `inventory`
-is the annotation's text: `parse_inventory` reads it where it has changed.
+is the text of the annotation; `parse_inventory` parses it when it changes.
 """
 
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from deviceplugin.model.units import Compute
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """`cores` and `blocks` are what kubelet offers: 0 where its agent is away. `cordon` holds UUIDs and minors.
+    """`cores` and `blocks` are what kubelet offers: 0 while the agent is down. `cordon` has UUIDs and minors.
 
-    `allocatable` is what kubelet offers of CPU and memory, None where that is not known.
+    `allocatable` is the CPU and memory that kubelet offers, None if unknown.
     """
 
     name: str
@@ -29,12 +29,12 @@ class ClusterNode:
     allocatable: Compute | None = None
 
     def cordoned(self, inventory: Inventory) -> frozenset[GpuUuid]:
-        """The GPUs that take no new work; words that name none of the node's GPUs are left out."""
+        """The GPUs that get no new pods; words that match no GPU of the node are ignored."""
         if not self.cordon:
             return frozenset()
         return frozenset(gpu.uuid for gpu in inventory.gpus if gpu.uuid in self.cordon or str(gpu.minor) in self.cordon)
 
 
 def cordon_words(*texts: str) -> frozenset[str]:
-    """The union of several lists: what one operator has taken out is not put back by another one's list."""
+    """The union of several lists: one list cannot uncordon a GPU of another list."""
     return frozenset(word.strip() for text in texts for word in text.split(",") if word.strip())

@@ -1,8 +1,8 @@
-"""One physical GPU, what is known of it for good, and how it is now.
+"""A physical GPU: its constant properties and its current health.
 
-In: what `hardware` discovered. Out: values that placement, the ledger and the views read. Not here: who uses it
-(`ledger`) and where it sits among the others (`topology`). A GPU is named by its UUID; its index may change with every
-boot and its minor names only the device node.
+In: what `hardware` discovered. Out: values for placement, the ledger and the views. Not here: who uses it (`ledger`)
+and its place in the topology (`topology`). A GPU is identified by its UUID. Its index may change with every boot, and
+its minor only names the device node.
 """
 
 import enum
@@ -16,7 +16,7 @@ GpuUuid = NewType("GpuUuid", str)
 
 
 class ComputeMode(enum.Enum):
-    """How many processes the driver lets on the GPU (nvmlComputeMode_t)."""
+    """How many processes may use the GPU (nvmlComputeMode_t)."""
 
     DEFAULT = "default"
     EXCLUSIVE_PROCESS = "exclusive-process"
@@ -25,7 +25,7 @@ class ComputeMode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One card as NVML describes it; memory in bytes, `numa` is None where the platform does not say."""
+    """One GPU as NVML describes it; memory in bytes, `numa` is None if the platform does not tell."""
 
     uuid: GpuUuid
     index: int
@@ -49,7 +49,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether new work may land on a GPU; `reason` is a short phrase, empty when healthy."""
+    """Whether a GPU may get new pods; `reason` is a short phrase, empty if healthy."""
 
     healthy: bool = True
     reason: str = ""
@@ -57,7 +57,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """Versions as NVML gives them: driver `550.54.15`, CUDA as (major, minor)."""
+    """Versions from NVML: driver `550.54.15`, CUDA as (major, minor)."""
 
     version: str
     cuda: tuple[int, int]
@@ -65,10 +65,10 @@ class Driver:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Every GPU of this node in index order, their links and their health at one moment.
+    """All GPUs of this node in index order, their links and their health at one moment.
 
-    `health` has an entry for each GPU that is not simply healthy. A GPU that vanished stays in the inventory as
-    unhealthy for as long as the agent runs, so that kubelet sees its slots as unhealthy and not as gone.
+    `health` has an entry for each GPU that is not healthy. A GPU that disappears stays in the inventory as unhealthy
+    while the agent runs, so that kubelet sees its device IDs as unhealthy and not as removed.
     """
 
     gpus: tuple[Gpu, ...]
@@ -85,7 +85,7 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process that NVML sees on a GPU; memory in bytes (0: NVML does not say), SM percent of the sample period."""
+    """A process that NVML sees on a GPU; memory in bytes (0: unknown), SM percent of the sample period."""
 
     pid: int
     memory_bytes: int

@@ -1,9 +1,9 @@
-"""The fake device IDs that kubelet hands around, one for each core and each block of a GPU.
+"""The device IDs that kubelet handles: one for each core and each memory block of a GPU.
 
-In: the GPUs of the node. Out: IDs of at most 10 characters: `c` or `m`, a 6-character key of the physical card, and the
-slot in base 36. Short, because kubelet 1.36 writes every one into the pod's status; unique over both resources, because
-its reverse look-up ignores the resource name; keyed by the card's UUID, so that they survive reboots and
-re-enumeration. An ID is a hint of where its holder sits. Who holds what is the ledger's to say.
+In: the GPUs of the node. Out: IDs of at most 10 characters: `c` or `m`, a 6-character key of the GPU, and the number in
+base 36. They are short because kubelet 1.36 writes each one into the status of the pod; unique over both resources
+because kubelet's reverse look-up ignores the resource name; derived from the UUID so that they survive reboots. An ID
+only hints at the GPU of its holder. The ledger says who has what.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ _SLOT_DIGITS = {Resource.CORE: 2, Resource.MEMORY: 3}  # 36**3 blocks are 11 TiB
 
 @dataclass(frozen=True, slots=True)
 class DeviceSlot:
-    """What an ID says: the resource, the key of the card, and which core or block of it."""
+    """The content of an ID: the resource, the key of the GPU, and the number of the core or block."""
 
     resource: Resource
     key: GpuKey
@@ -34,7 +34,7 @@ class DeviceSlot:
 
 
 def gpu_keys(uuids: Iterable[GpuUuid]) -> dict[GpuUuid, GpuKey]:
-    """A key for each card; where two hash alike, the one later in UUID order is hashed again."""
+    """A key for each GPU; if two hashes are equal, the later UUID is hashed again."""
     keys: dict[GpuUuid, GpuKey] = {}
     taken: set[GpuKey] = set()
     for uuid in sorted(set(uuids)):
@@ -51,13 +51,13 @@ def device_id(resource: Resource, key: GpuKey, number: int) -> DeviceId:
 
 
 def device_ids(resource: Resource, gpu: Gpu, key: GpuKey) -> tuple[DeviceId, ...]:
-    """Every ID of one card, in slot order."""
+    """All IDs of one GPU, by number."""
     count = CORES_PER_GPU if resource is Resource.CORE else gpu.blocks
     return tuple(device_id(resource, key, number) for number in range(count))
 
 
 def parse_device_id(text: str) -> DeviceSlot:
-    """Reads an ID of ours; anything else is a ParseError."""
+    """Parses an ID; a text that is not an ID of vcuda is a ParseError."""
     for resource, prefix in _PREFIX.items():
         digits = _SLOT_DIGITS[resource]
         if len(text) == 1 + _KEY_LENGTH + digits and text[0] == prefix and set(text[1:]) <= set(_ALPHABET):
@@ -68,15 +68,15 @@ def parse_device_id(text: str) -> DeviceSlot:
 
 
 def key_of(text: str) -> GpuKey:
-    """The card that an ID points to, without any check; what was never issued points to no card that is here.
+    """The key of an ID's GPU, without any check; an unknown text gives a key without a GPU.
 
-    GetPreferredAllocation offers thousands of IDs at once; `parse_device_id` is for those that are not trusted.
+    GetPreferredAllocation offers thousands of IDs at once; `parse_device_id` is for IDs that are not trusted.
     """
     return GpuKey(text[1 : 1 + _KEY_LENGTH])
 
 
 def count_by_gpu(ids: Iterable[str], keys: Mapping[GpuUuid, GpuKey]) -> dict[GpuUuid, int]:
-    """How many of the IDs point to each card that is still here."""
+    """How many IDs point to each present GPU."""
     by_key = {key: uuid for uuid, key in keys.items()}
     counts: dict[GpuUuid, int] = {}
     for text in ids:

@@ -1,9 +1,9 @@
-"""The node's inventory as one annotation: what the scheduler knows of GPUs that it cannot see.
+"""The inventory of a node as one annotation: the scheduler's knowledge of the node's GPUs.
 
-In: an `Inventory`, and whether the node gives shares. Out: JSON, versioned, the same text for the same inventory, and
-back again. Memory is floored to MiB, which changes no block count. 64 GPUs have 2,016 links, so a link is one letter
-for the PCIe level and the number of NVLinks behind it, and the annotation stays under 60 KiB. A GPU that vanished
-stays in it as unhealthy.
+In: an `Inventory`, and whether the node offers shares. Out: JSON with a version, equal text for equal inventories, and
+back. Memory is rounded down to MiB, which changes no block count. 64 GPUs have 2,016 links, so a link is one letter
+for the PCIe level and the number of NVLinks; the annotation stays below 60 KiB. A GPU that disappeared is in it as
+unhealthy.
 """
 
 import re
@@ -43,7 +43,7 @@ class _Gpu(msgspec.Struct, omit_defaults=True):
     compute_mode: str = ComputeMode.DEFAULT.value
     mig: bool = False
     compute_capability: tuple[int, int] = (0, 0)
-    unhealthy: str | None = None  # the reason; absent where the GPU is healthy
+    unhealthy: str | None = None  # the reason; absent if healthy
 
 
 class _Inventory(msgspec.Struct):
@@ -70,7 +70,7 @@ def format_inventory(inventory: Inventory, *, share_mode: bool) -> str:
 
 
 def parse_inventory(text: str) -> tuple[Inventory, bool]:
-    """The inventory and whether the node gives shares; ParseError for anything else."""
+    """The inventory, and whether the node offers shares; ParseError for anything else."""
     decoded = decode_json(_Inventory, text, what=_WHAT)
     if decoded.version != VERSION:
         raise ParseError(f"annotation {_WHAT} has version {decoded.version}; this vcuda reads {VERSION}")
@@ -146,7 +146,7 @@ def _links(rows: Sequence[str], minors: Sequence[int]) -> dict[tuple[int, int], 
         others = minors[place + 1 :]
         found = _LINK.findall(row)
         if len(found) != len(others) or "".join(letter + count for letter, count in found) != row:
-            raise ParseError(f"annotation {_WHAT} has links that cannot be read for minor {minors[place]}")
+            raise ParseError(f"annotation {_WHAT} has links that cannot be parsed for minor {minors[place]}")
         for other, (letter, count) in zip(others, found, strict=True):
             link = Link(_LEVELS[letter], int(count or 0))
             if link != NO_LINK:

@@ -1,7 +1,7 @@
-"""A bind mount of a container, and where libraries and limits are mounted in every one.
+"""Bind mounts of containers, and the paths at which libraries and limits are mounted.
 
-`Mount` is the value that the Allocate answer and a CDI file have in common; the library directory is what the agent and
-the webhook both write into a container's environment, and the two mounts are what no volume of a pod may cover.
+`Mount` is common to the Allocate answer and a CDI file. Agent and webhook both write the library directory into the
+environment of a container. No volume of a pod may cover the two mounts.
 """
 
 from dataclasses import dataclass
@@ -20,5 +20,5 @@ class Mount:
 
 
 def library_directory(*, compat32: bool) -> str:
-    """Inside a container; the lineage's `compat32=true` selects the 32-bit libraries."""
+    """The path inside a container; gpu-manager's `compat32=true` selects the 32-bit libraries."""
     return f"{DRIVER_MOUNT}/{'lib' if compat32 else 'lib64'}"

@@ -1,7 +1,8 @@
-"""A pod as placement and identity need it: its containers in kubelet's order and what each asks for.
+"""Pods as placement, identity and the scheduler need them: containers in kubelet's order and their requests.
 
-In: `kube.pods` decodes it from the API server's and from kubelet's JSON alike. Not here: anything about who holds what.
-Kubelet admits init containers first, in spec order, then app containers in spec order; `containers` keeps that order.
+In: `kube.pods` decodes `Pod` from the JSON of the API server and of kubelet; `kube.cluster_pods` decodes `ClusterPod`,
+and `PlainPod` for pods without GPUs. Not here: who has what. Kubelet admits init containers first, in spec order, then
+app containers in spec order; `containers` keeps that order.
 """
 
 import enum
@@ -21,9 +22,9 @@ _NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """`waits`: members that have a node are held at Permit until all have one, for minutes.
+    """Pods that start together or not at all. `waits`: members with a node wait at Permit until all have one.
 
-    Kubernetes' own pod groups (`spec.schedulingGroup`) are placed as a whole in one cycle, and none of them waits.
+    Kubernetes' own pod groups (`spec.schedulingGroup`) are placed in one cycle, and no member waits.
     """
 
     namespace: str
@@ -42,7 +43,10 @@ def gang_of(
     group: str = "",
     workload: tuple[str, str, str] = ("", "", ""),
 ) -> Gang | None:
-    """`group` is spec.schedulingGroup's (1.36); `workload` spec.workloadRef's name, group and replica (1.35)."""
+    """`group` is from spec.schedulingGroup (1.36); `workload` is name, group and replica of spec.workloadRef (1.35).
+
+    The number of members is in objects that only their scheduler reads.
+    """
     if group:
         return Gang(namespace, group, waits=False)
     if workload[0]:
@@ -65,9 +69,9 @@ class ContainerState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PodContainer:
-    """One container: `cores` and `blocks` are its limits, `index` its place among the containers of its own list.
+    """One container: `cores` and `blocks` are its limits, `index` is its position in its own list.
 
-    `runtime_id` is the container runtime's, without the runtime's name; empty before kubelet has reported one.
+    `runtime_id` is the ID of the container runtime, without its name; empty before kubelet reports it.
     """
 
     ref: ContainerRef
@@ -92,10 +96,10 @@ class PodContainer:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod bound to this node. Times are Unix seconds, 0.0 where unknown.
+    """One pod bound to this node. Times are Unix seconds, 0.0 if unknown.
 
     `ref.uid` is the UID that kubelet uses. The mirror of a static pod has another one at the API server: `api_uid`,
-    empty where this pod is known from kubelet alone. `annotations` holds those of our domain, and `clusterName`.
+    empty if only kubelet knows the pod. `annotations` has those of vcuda's domain, and `clusterName`.
     """
 
     ref: PodRef
@@ -115,7 +119,7 @@ class Pod:
 
     @property
     def api_ref(self) -> PodRef:
-        """How to name this pod to the API server; without a UID where only kubelet's is known."""
+        """The reference for the API server; without a UID if only kubelet's is known."""
         return PodRef(uid=PodUid(self.api_uid), namespace=self.ref.namespace, name=self.ref.name)
 
     @property
@@ -132,9 +136,9 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledCondition:
-    """The pod's condition PodScheduled; `reason` such as Unschedulable or SchedulerError where it is not true.
+    """The condition PodScheduled; if it is not true, `reason` is for example Unschedulable or SchedulerError.
 
-    `text` is a hash of its message: another message is another refusal. `message` is its beginning, for people.
+    `text` is a hash of the message: another message is another rejection. `message` is its beginning, for users.
     """
 
     is_true: bool
@@ -145,9 +149,9 @@ class ScheduledCondition:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPod:
-    """`nominated_node`: kube-scheduler keeps room for the pod there until its victims have gone.
+    """A pod with GPUs as the scheduler needs it. `needs` is None if it is unknown.
 
-    `needs` is None where nobody has told us.
+    On `nominated_node` kube-scheduler keeps capacity for the pod until its victims have ended.
     """
 
     pod: Pod
@@ -160,18 +164,21 @@ class ClusterPod:
 
     @property
     def uid(self) -> PodUid:
-        """The API server's, which kube-scheduler uses too; that of a static pod is another one than kubelet's."""
+        """The UID of the API server and kube-scheduler; for a static pod kubelet uses another one."""
         return PodUid(self.pod.api_uid)
 
     @property
     def is_refused(self) -> bool:
-        """The scheduler has given up on it for now: whatever was reserved for it may go to others."""
+        """The scheduler has rejected it for now: its reservations may go to other pods."""
         return self.condition is not None and not self.condition.is_true
 
 
 @dataclass(frozen=True, slots=True)
 class PlainPod:
-    """`needs` is None where it cannot be read."""
+    """A pod without GPUs on a node: it takes CPU and memory. A cluster may have 100,000, so it has few fields.
+
+    `needs` is None if it cannot be parsed.
+    """
 
     uid: PodUid
     node: str

@@ -1,8 +1,8 @@
-"""What a whole pod asks of one node: each of its GPU containers with its request, and the pod's preferences.
+"""The request of a whole pod: each GPU container with its request, and the preferences of the pod.
 
-In: a pod as `kube` decodes it. Out: `PodRequest`, or the RequestError or ParseError whose sentence the user reads.
-Containers stand in the order in which kubelet admits them. Two pods that ask for the same have equal `shape`, and
-placement may answer both from one calculation.
+In: a pod as `kube` decodes it. Out: `PodRequest`, or the RequestError or ParseError with the sentence for the user.
+Containers are in the order in which kubelet admits them. Pods with equal requests have equal `shape`, so placement may
+answer both from one calculation.
 """
 
 import re
@@ -17,13 +17,13 @@ from deviceplugin.model.preferences import NO_PREFERENCES, Preferences, parse_pr
 from deviceplugin.model.request import Request, parse_request
 from deviceplugin.model.units import ResourceNames
 
-MOST_PARTS = 16  # the limits file has no more places (library/abi/limits.h)
+MOST_PARTS = 16  # the capacity of the limits file (library/abi/limits.h)
 _PARTS = re.compile(r"(?:([a-z0-9]([-a-z0-9]*[a-z0-9])?)=)?([0-9]{1,3})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """One container that wants GPUs; `index` is its place among the containers of its own list."""
+    """One container that requests GPUs; `index` is its position in its own list."""
 
     name: str
     role: ContainerRole
@@ -33,7 +33,7 @@ class ContainerRequest:
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    """All of it; a pod that wants no GPU has no containers here."""
+    """A pod without GPUs has no containers here."""
 
     pod: PodRef
     containers: tuple[ContainerRequest, ...]
@@ -41,13 +41,13 @@ class PodRequest:
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """Everything that placement looks at, without the names."""
+        """All that placement uses, without names."""
         asked = tuple((each.role, each.index, each.request) for each in self.containers)
         return (asked, self.preferences)
 
 
 def pod_request(pod: Pod, names: ResourceNames = ResourceNames()) -> PodRequest:
-    """`share_mode` is the node's and not looked at here; a mistake is said of its container where there are several."""
+    """`share_mode` of the node is not checked here. If there are several containers, an error names its container."""
     known = annotation_names(names.domain)
     parts = parse_parts(pod.annotations, known)
     asking = [each for each in pod.containers if each.is_gpu]
@@ -73,7 +73,7 @@ def _named(container: PodContainer, parts: "Parts", names: ResourceNames, *, alo
 def container_request(
     pod: Pod, container: PodContainer, *, share_mode: bool = True, names: ResourceNames = ResourceNames()
 ) -> Request:
-    """What one container asks, without the rest of its pod."""
+    """The request of one container."""
     parts = parse_parts(pod.annotations, annotation_names(names.domain))
     return _request(container, parts, names, share_mode)
 
@@ -85,7 +85,7 @@ def _request(container: PodContainer, parts: "Parts", names: ResourceNames, shar
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Over how many GPUs the share of a container goes: by name, else `every`."""
+    """Over how many GPUs the share of a container is spread: by name, else `every`."""
 
     every: int
     by_name: Mapping[str, int]
@@ -95,7 +95,7 @@ class Parts:
 
 
 def parse_parts(annotations: Mapping[str, str], names: AnnotationNames) -> Parts:
-    """`2` for each GPU container of the pod, `main=2,side=3` for some of them; ParseError for anything else."""
+    """`2` for all GPU containers of the pod, `main=2,side=3` for some; ParseError for anything else."""
     text = annotations.get(names.gpus)
     if text is None:
         return Parts(1, {})

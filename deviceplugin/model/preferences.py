@@ -1,9 +1,9 @@
-"""What a pod says about where its GPUs shall be: policies, models, UUIDs, NUMA.
+"""The preferences of a pod for nodes and GPUs: policies, models, UUIDs, NUMA.
 
-In: the pod's annotations, ours or HAMi's names for the same thing (2.10: `hami.io/...`, `nvidia.com/...`); ours win
-where both are there. Out: `Preferences`, or a ParseError that names the annotation. Not here: sizes (`request`), and
-what follows from a preference (`placement`). A word of HAMi's that has no meaning here is left out, as another
-scheduler would leave it out; a wrong word in one of ours is an error, for its author meant us.
+In: the annotations of the pod, with vcuda's or HAMi's names (HAMi 2.10: `hami.io/...`, `nvidia.com/...`); vcuda's
+names take precedence. Out: `Preferences`, or a ParseError that names the annotation. Not here: sizes (`request`) and
+the effect of a preference (`placement`). An unknown word in HAMi's annotation is ignored, as another scheduler would
+do; in vcuda's it is an error.
 """
 
 import enum
@@ -27,11 +27,11 @@ FOREIGN = frozenset({
     _HAMI_NODE_POLICY, _HAMI_GPU_POLICY, _HAMI_USE_MODELS, _HAMI_AVOID_MODELS, _HAMI_USE_GPUS, _HAMI_AVOID_GPUS,
     _HAMI_NUMA,
 })  # fmt: skip
-"""Names outside our domain that are read here; whoever keeps only some annotations of a pod keeps these too."""
+"""Annotations outside vcuda's domain that are read here; a filter of annotations must keep them."""
 
 
 class NodePolicy(enum.Enum):
-    """Which of the nodes that fit is taken."""
+    """How a node is chosen among those that fit."""
 
     BINPACK = "binpack"
     SPREAD = "spread"
@@ -39,7 +39,7 @@ class NodePolicy(enum.Enum):
 
 
 class GpuPolicy(enum.Enum):
-    """Which of the node's GPUs that fit are taken."""
+    """How GPUs are chosen among those that fit."""
 
     BINPACK = "binpack"
     SPREAD = "spread"
@@ -48,7 +48,7 @@ class GpuPolicy(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class GpuFilter:
-    """Which GPUs may be used at all. Models are parts of the name, compared without case; one that fits is enough.
+    """Which GPUs may be used. Models are parts of the name, case-insensitive; one match is enough.
 
     `one_numa`: all GPUs of a container on one NUMA node.
     """
@@ -60,7 +60,7 @@ class GpuFilter:
     one_numa: bool = False
 
     def admits(self, gpu: Gpu) -> bool:
-        """Whether model and UUID of a GPU are as wished; NUMA is about several GPUs and not looked at."""
+        """Whether model and UUID of a GPU match; NUMA concerns several GPUs and is not checked."""
         return self.admits_uuid(gpu.uuid) and self.admits_model(gpu.model)
 
     def admits_uuid(self, uuid: GpuUuid) -> bool:
@@ -78,7 +78,7 @@ ANY_GPU = GpuFilter()
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """None: as the scheduler is set."""
+    """None: the setting of the scheduler."""
 
     node: NodePolicy | None = None
     gpu: GpuPolicy | None = None
@@ -90,7 +90,7 @@ _Word = TypeVar("_Word", NodePolicy, GpuPolicy)
 
 
 def parse_preferences(annotations: Mapping[str, str], names: AnnotationNames) -> Preferences:
-    """Reads them all; ParseError for a wrong word in an annotation of our own names."""
+    """All preferences; ParseError for a wrong word in an annotation of vcuda."""
     written = annotations.keys()
     if written.isdisjoint(names.preferences) and written.isdisjoint(FOREIGN):
         return NO_PREFERENCES

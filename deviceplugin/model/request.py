@@ -1,9 +1,9 @@
-"""What one container asks for, after the rules of the contract have been applied.
+"""The request of one container, after the rules of the contract.
 
-Below 100 cores: a share of one GPU, cores and memory both required. 100: one whole GPU. More: a multiple of 100 on
-linked GPUs. Whole GPUs need no memory count; where one is given, each GPU must have at least its even part. A share may
-go over several GPUs in equal parts (annotation `vcuda-gpus`): then cores and memory are those of all parts together.
-Everything else is a `RequestError` with one sentence.
+Below 100 cores: a share of one GPU; cores and memory are both required. 100: one whole GPU. More: a multiple of 100 on
+linked GPUs. Whole GPUs need no memory count; with a count, each GPU must have at least an equal part of it. A share
+may be spread over several GPUs in equal parts (annotation `vcuda-gpus`); then cores and memory are the sums over all
+parts. Everything else is a `RequestError` with one sentence.
 """
 
 import enum
@@ -15,7 +15,7 @@ from deviceplugin.model.units import CORES_PER_GPU, ResourceNames
 
 
 class RequestKind(enum.Enum):
-    """Which evaluator serves the request; the value is its name in every output."""
+    """The evaluator for the request; the value is its name in all outputs."""
 
     SHARE = "share"
     WHOLE = "fragment"
@@ -24,9 +24,9 @@ class RequestKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Cores (100 = one GPU) and memory blocks (256 MiB each) of one container, known to be servable.
+    """Cores (100 = one GPU) and memory blocks (256 MiB each) of one container; always valid.
 
-    `parts` is above one only for a share that goes over several GPUs, each giving `cores_per_gpu`.
+    `parts` is above one only for a share that is spread over several GPUs, with `cores_per_gpu` of each.
     """
 
     cores: int
@@ -54,14 +54,14 @@ class Request:
 
     @property
     def blocks_per_gpu(self) -> int:
-        """The least memory that each GPU of the set must have."""
+        """The least memory that each GPU must have, in blocks."""
         return -(-self.blocks // self.gpus)
 
 
 def parse_request(
     cores: int, blocks: int, *, parts: int = 1, share_mode: bool = True, names: ResourceNames = ResourceNames()
 ) -> Request:
-    """Applies the contract; raises RequestError with the sentence that the user reads."""
+    """Applies the contract; raises RequestError with the sentence for the user."""
     if cores < 0 or blocks < 0:
         raise RequestError(f"{names.core} and {names.memory} cannot be negative; asked {cores} and {blocks}")
     if cores == 0:

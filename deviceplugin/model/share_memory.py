@@ -1,6 +1,6 @@
-"""What a share gets that names no memory.
+"""The memory of a share that requests none.
 
-In: the operator's word. Out: a frozen value, or a ParseError that lists the words. Not here: the reckoning.
+In: the word of the operator. Out: a frozen value, or a ParseError that lists the words. Not here: the calculation.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ OFF = "off"
 
 @dataclass(frozen=True, slots=True)
 class ShareMemory:
-    """Its part of the smallest GPU known, else so many blocks of each GPU, else (0) nothing."""
+    """The same fraction of the smallest known GPU, else `blocks` of each GPU, else (0) nothing."""
 
     proportional: bool = True
     blocks: int = 0
@@ -30,5 +30,7 @@ def parse_share_memory(text: str) -> ShareMemory:
     if word == OFF:
         return ShareMemory(proportional=False)
     if not (word.isascii() and word.isdigit() and len(word) <= 6 and int(word)):
-        raise ParseError(f"{text[:40]!r} is no memory for a share; write {PROPORTIONAL}, {OFF} or a number of blocks")
+        raise ParseError(
+            f"{text[:40]!r} is not a memory size for a share; write {PROPORTIONAL}, {OFF} or a number of blocks"
+        )
     return ShareMemory(proportional=False, blocks=int(word))

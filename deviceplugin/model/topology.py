@@ -1,8 +1,8 @@
-"""How far apart the GPUs of a node are: the link between each pair, and the tree of common ancestors.
+"""The distances between the GPUs of a node: the link of each pair, and the tree of common ancestors.
 
-In: one `Link` for each pair, by minor number. Out: distances for the link evaluator and a tree for the fragment
-evaluator and the pictures. The levels are those of nvmlGpuTopologyLevel_t and of `nvidia-smi topo -m`; NVLink ranks
-closest, because traffic over it never reaches PCIe.
+In: one `Link` for each pair, by minor number. Out: distances for the link evaluator, and a tree for the fragment
+evaluator and the pictures. The levels are those of nvmlGpuTopologyLevel_t and `nvidia-smi topo -m`. NVLink is the
+closest, because its traffic never uses PCIe.
 """
 
 import enum
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 
 class Level(enum.IntEnum):
-    """The nearest common ancestor of two GPUs; the value is the distance that evaluators add up."""
+    """The nearest common ancestor of two GPUs; the value is the distance that evaluators add."""
 
     NVLINK = 5
     INTERNAL = 8  # two GPUs on one board
@@ -22,12 +22,12 @@ class Level(enum.IntEnum):
     SYS = 50  # the interconnect between sockets (NVML: SYSTEM)
 
 
-UNKNOWN_DISTANCE = 60  # no level is known: farther than any that is
+UNKNOWN_DISTANCE = 60  # unknown level: farther than every known one
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The connection of one pair: the PCIe level (None where unknown) and how many NVLinks are up between them."""
+    """The connection of one pair: the PCIe level (None: unknown) and the number of active NVLinks."""
 
     level: Level | None
     nvlinks: int = 0
@@ -47,7 +47,7 @@ NO_LINK = Link(level=None)
 
 @dataclass(frozen=True, slots=True)
 class TopologyNode:
-    """A leaf (one minor, no children) or a common ancestor; `level` is None at the root where nothing joins all."""
+    """A leaf (one minor, no children) or a common ancestor; `level` is None at the root if nothing joins all."""
 
     level: Level | None
     minors: tuple[int, ...]
@@ -66,10 +66,10 @@ class TopologyNode:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """All pairs by minor number. `links` takes each pair once, in either order; a missing pair shares no level.
+    """All pairs by minor number. `links` has each pair once, in either order; a missing pair has no common level.
 
-    The pairs are kept lower minor first, so that two topologies that say the same are equal, and the tree is grown
-    once, because every placement asks for it.
+    Pairs are stored with the lower minor first, so that equal topologies compare equal. The tree is built once, because
+    every placement reads it.
     """
 
     minors: tuple[int, ...]
@@ -88,12 +88,12 @@ class Topology:
         return 0 if a == b else self.link(a, b).distance
 
     def tree(self) -> TopologyNode:
-        """Joined from the nearest level outwards: two branches meet where any pair across them does."""
+        """Built from the nearest level outwards: two branches join at the level of their nearest pair."""
         return self._root
 
 
 def _grow(minors: tuple[int, ...], links: Mapping[tuple[int, int], Link]) -> TopologyNode:
-    """Kruskal's way: take the pairs from the nearest level outwards and join the branches that they touch."""
+    """As Kruskal: take the pairs from the nearest level outwards and join their branches."""
     branch = {minor: TopologyNode(level=None, minors=(minor,)) for minor in sorted(minors)}
     for level in Level:
         touching = [pair for pair, link in links.items() if link.nearest is level and branch.keys() >= set(pair)]
@@ -107,7 +107,7 @@ def _grow(minors: tuple[int, ...], links: Mapping[tuple[int, int], Link]) -> Top
 
 
 def _groups(branch: Mapping[int, TopologyNode], pairs: list[tuple[int, int]]) -> list[list[TopologyNode]]:
-    """Branches that these pairs join, directly or through others; branches are named by their lowest minor."""
+    """Branches that these pairs join, directly or indirectly; a branch is named by its lowest minor."""
     group = {branch[minor].minors[0]: {branch[minor].minors[0]} for pair in pairs for minor in pair}
     for a, b in pairs:
         one, other = group[branch[a].minors[0]], group[branch[b].minors[0]]

@@ -1,7 +1,7 @@
-"""The two units that pods are billed in, and the names of the resources that carry them.
+"""The two units of GPU requests, the names of their resources, and CPU and memory as kube-scheduler counts them.
 
-100 cores are one GPU; one block is 256 MiB of its memory. Blocks are floored for each GPU on its own: the remainder
-of one card cannot be joined to the remainder of another.
+100 cores are one GPU; one block is 256 MiB of its memory. Blocks are rounded down for each GPU: the remainders of two
+GPUs cannot be combined.
 """
 
 import enum
@@ -15,12 +15,12 @@ DEFAULT_DOMAIN = "tencent.com"
 
 
 class Resource(enum.Enum):
-    """Which of the two extended resources a call from kubelet is about."""
+    """The extended resource of a call from kubelet."""
 
     CORE = "core"
     MEMORY = "memory"
 
-    __hash__ = object.__hash__  # that of Enum is a function in Python, and every entry of a checkpoint is hashed
+    __hash__ = object.__hash__  # Enum's own is slow (written in Python), and every entry of a checkpoint is hashed
 
     @property
     def other(self) -> "Resource":
@@ -46,12 +46,12 @@ class ResourceNames:
 
 
 def blocks_in(memory_bytes: int) -> int:
-    """Whole blocks that fit into so many bytes."""
+    """Whole blocks in `memory_bytes`."""
     return memory_bytes // BLOCK_BYTES
 
 
 def format_blocks(blocks: int) -> str:
-    """Blocks as a person reads them: `8 blocks (2 GiB)`."""
+    """Blocks for users: `8 blocks (2 GiB)`."""
     mib = blocks * BLOCK_MIB
     size = f"{mib // 1024} GiB" if mib % 1024 == 0 else f"{mib} MiB"
     return f"{blocks} block{'' if blocks == 1 else 's'} ({size})"
@@ -59,7 +59,7 @@ def format_blocks(blocks: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Thousandths of a CPU, and bytes: what a node offers or what a pod asks for."""
+    """Thousandths of a CPU, and bytes: what a node offers or a pod requests."""
 
     cpu_milli: int
     memory_bytes: int

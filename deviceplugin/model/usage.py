@@ -1,7 +1,7 @@
-"""What a container really uses of its GPUs, as opposed to what it holds.
+"""The GPU resources that a container really uses, in contrast to its grant.
 
-In: what `container` reads of shares and NVML says of whole GPUs. Out: values for the views. A number that nobody
-measures for this kind of container is None; counters grow from the container's last start on.
+In: what `container` measures of shares and NVML of whole GPUs. Out: values for the views. None: not measured for this
+kind of container. Counters grow from the last start of the container.
 """
 
 import enum
@@ -11,17 +11,17 @@ from deviceplugin.model.gpu import GpuUuid
 
 
 class Breach(enum.Enum):
-    """How a container gets more than it was given, or how it could."""
+    """How a container gets more than its grant, or could get it."""
 
     MEMORY = "memory"
     CORES = "cores"
-    BYPASS = "bypass"  # a process of it uses the GPU and our library does not know it
-    STATE = "state"  # its shared state does not have the form that the library gives it
+    BYPASS = "bypass"  # one of its processes uses the GPU without the interposer
+    STATE = "state"  # its shared state is corrupted
 
 
 @dataclass(frozen=True, slots=True)
 class Overrun:
-    """One breach that lasts, in a sentence for people."""
+    """One lasting breach, with a sentence for users."""
 
     breach: Breach
     gpu: GpuUuid
@@ -32,8 +32,8 @@ class Overrun:
 class GpuUse:
     """One container on one GPU. Bytes; cores of 100, over the last sample period; seconds since its start.
 
-    `overhead_bytes` is the part of `memory_bytes` that the driver holds beyond allocations: contexts, modules. `pids`
-    are the node's, as far as the driver shows them.
+    `overhead_bytes` is the part of `memory_bytes` that the driver uses beside allocations: contexts, modules. `pids`
+    are those of the node, if the driver shows them.
     """
 
     uuid: GpuUuid
@@ -51,7 +51,7 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class ContainerUse:
-    """One container; `processes` are those that use a GPU."""
+    """One container; `processes` counts those that use a GPU."""
 
     gpus: tuple[GpuUse, ...]
     processes: int

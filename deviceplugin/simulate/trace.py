@@ -46,7 +46,7 @@ class Row:
     def number(self, column: str, *, most: int = LARGEST) -> int:
         written = self.text(column)
         if not (written.isascii() and written.isdigit() and len(written) <= 12 and int(written) <= most):
-            raise self.wrong(column, f"{_shown(written)} is no whole number from 0 to {most}")
+            raise self.wrong(column, f"{_shown(written)} is not a whole number from 0 to {most}")
         return int(written)
 
     def wrong(self, column: str, what: str) -> ParseError:

@@ -13,7 +13,7 @@ from deviceplugin.kube.pods import PodListReader
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import PodAllocation as Written
-from deviceplugin.model.annotations import believed, format_allocation, parse_allocation
+from deviceplugin.model.annotations import format_allocation, parse_allocation, trusted_allocation
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod, Pod
 from sandbox.gpunode import GpuNode
@@ -29,7 +29,7 @@ async def told(node: GpuNode, pod: Json) -> Written:
     """What the pod says of itself, once it says that it is assigned."""
 
     def is_told() -> bool:
-        return believed(shown(node, pod), NAMES).allocation is not None
+        return trusted_allocation(shown(node, pod), NAMES).allocation is not None
 
     await node.server.until(is_told, seconds=SOON_S)
     assert annotations(node, pod)[NAMES.gpu_assigned] == "true"

@@ -30,7 +30,7 @@ SAID = {
         {"agent": {"nodeSelector": {"nvidia-device-enable": None}}},
         ["The agent runs on every node"],
     ),
-    "updates by hand": (VALUE_SETS["agent alone"], ["updated when you delete them", "No scheduler of ours"]),
+    "updates by hand": (VALUE_SETS["agent alone"], ["updated when you delete them", "The scheduler is disabled"]),
     "no webhook": (VALUE_SETS["without webhook and policy"], ['"schedulerName":"vcuda-scheduler"']),
     "a webhook that is passed over": (
         {"webhook": {"failurePolicy": "Ignore"}},

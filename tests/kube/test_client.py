@@ -72,7 +72,7 @@ async def test_an_empty_list_may_be_null(server: ApiServer, client: KubeClient) 
 async def test_a_pod_is_found_by_name_and_checked_by_uid(server: ApiServer, client: KubeClient) -> None:
     ref = made(server)
     assert (await client.get_pod(ref)).containers[0].cores == 50
-    with pytest.raises(KubeNotFoundError, match="another one has its name"):
+    with pytest.raises(KubeNotFoundError, match="another pod has its name"):
         await client.get_pod(replace(ref, uid=PodUid("older")))
     with pytest.raises(KubeNotFoundError, match="404"):
         await client.get_pod(PodRef(PodUid(""), "default", "nobody"))

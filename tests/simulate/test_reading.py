@@ -100,15 +100,15 @@ def test_a_task_asks_for_whole_cores(num_gpu: str, milli: str, expected: Request
         ),
         pytest.param(
             NODES + "n-4,1.5,1,1,T4\n", PODS,
-            "nodes line 6, column cpu_milli: '1.5' is no whole number from 0 to 1000000000", id="fraction",
+            "nodes line 6, column cpu_milli: '1.5' is not a whole number from 0 to 1000000000", id="fraction",
         ),
         pytest.param(
             NODES + "n-4,1,,1,T4\n", PODS,
-            "nodes line 6, column memory_mib: nothing is no whole number from 0 to 1000000000", id="no number",
+            "nodes line 6, column memory_mib: nothing is not a whole number from 0 to 1000000000", id="no number",
         ),
         pytest.param(
             NODES + "n-4,1,1,65,T4\n", PODS,
-            "nodes line 6, column gpu: '65' is no whole number from 0 to 64", id="many GPUs",
+            "nodes line 6, column gpu: '65' is not a whole number from 0 to 64", id="many GPUs",
         ),
         pytest.param(
             NODES + "n-4,1,1,1,\n", PODS,
@@ -131,7 +131,7 @@ def test_a_task_asks_for_whole_cores(num_gpu: str, milli: str, expected: Request
         ),
         pytest.param(
             NODES, PODS + "r,1,1,1,1001,\n",
-            "pods line 4, column gpu_milli: '1001' is no whole number from 0 to 1000", id="more than a GPU",
+            "pods line 4, column gpu_milli: '1001' is not a whole number from 0 to 1000", id="more than a GPU",
         ),
         pytest.param(
             NODES, "cpu_milli,cpu_milli,memory_mib,num_gpu,gpu_milli\n1,1,1,1,1\n",
@@ -151,7 +151,7 @@ def test_a_task_asks_for_whole_cores(num_gpu: str, milli: str, expected: Request
         pytest.param(NODES, "kind: Node\n", "pods holds no object of kind Pod", id="no pod"),
         pytest.param(
             "kind: Node\nmetadata: {name: n}\nstatus: {allocatable: {cpu: many}}\n", PODS,
-            "nodes, object 1 (Node n): 'many' is no Kubernetes quantity", id="no quantity",
+            "nodes, object 1 (Node n): 'many' is not a Kubernetes quantity", id="no quantity",
         ),
         pytest.param(
             "kind: Node\nmetadata: {name: n}\nstatus: {allocatable: [1]}\n", PODS,

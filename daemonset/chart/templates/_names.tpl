@@ -1,4 +1,4 @@
-{{/* What several templates say alike. There is one vcuda in a cluster, so the names of its objects are fixed. */}}
+{{/* Definitions for several templates. A cluster has one vcuda, so the names of its objects are fixed. */}}
 
 {{- define "vcuda.image" -}}
 {{- with .Values.image -}}
@@ -14,7 +14,7 @@
 {{- define "vcuda.agentUser" -}}system:serviceaccount:{{ .Release.Namespace }}:vcuda-agent{{- end -}}
 {{- define "vcuda.schedulerUser" -}}system:serviceaccount:{{ .Release.Namespace }}:vcuda-scheduler{{- end -}}
 
-{{/* kube-scheduler of the cluster's own version: distributions append theirs to it (v1.34.1+k3s1, v1.33.5-eks-ba24e9c). */}}
+{{/* kube-scheduler in the version of the cluster; distributions append a suffix (v1.34.1+k3s1, v1.33.5-eks-ba24e9c). */}}
 {{- define "vcuda.kubeSchedulerImage" -}}
 {{- with .Values.scheduler.kubeScheduler.image -}}
 {{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default (regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" $.Capabilities.KubeVersion.Version) }}{{ end }}
@@ -25,16 +25,16 @@
 {{ .Values.webhook.certificates.secretName }}
 {{- end -}}
 
-{{/* A list of texts as CEL writes it. */}}
+{{/* A list of strings in CEL. */}}
 {{- define "vcuda.list" -}}["{{ join "\", \"" . }}"]{{- end -}}
 
-{{/* CEL: whether `a` names an annotation that only our programs write. */}}
+{{/* CEL: whether `a` names an annotation that only vcuda writes. */}}
 {{- define "vcuda.machineWritten" -}}
 {{- $domain := .Values.resourceDomain -}}
 a in {{ include "vcuda.list" (list (print $domain "/predicate-time") (print $domain "/predicate-node") (print $domain "/gpu-assigned") (print $domain "/vcuda-allocation")) }} || a.startsWith("{{ $domain }}/predicate-gpu-idx-")
 {{- end -}}
 
-{{/* off, marked or all; YAML makes a truth value of `off` and `on`. */}}
+{{/* off, marked or all; YAML reads `off` and `on` as booleans. */}}
 {{- define "vcuda.hamiScope" -}}
 {{- with .Values.hami.translate | toString -}}
 {{- if eq . "false" }}off{{ else if eq . "true" }}all{{ else }}{{ . }}{{ end -}}
@@ -46,12 +46,12 @@ a in {{ include "vcuda.list" (list (print $domain "/predicate-time") (print $dom
 (object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(c, has(c.resources) && (has(c.resources.limits) && c.resources.limits.exists(r, r in {{ include "vcuda.list" . }}) || has(c.resources.requests) && c.resources.requests.exists(r, r in {{ include "vcuda.list" . }})))
 {{- end -}}
 
-{{/* Not empty where the chart brings kube-scheduler and the extender stands beside it: wherever nothing else is said. */}}
+{{/* Not empty if the chart installs kube-scheduler with the extender in the same pod, which is the default. */}}
 {{- define "vcuda.isBesideKubeScheduler" -}}
 {{- if ne (.Values.scheduler.leaderElection | toString) "own" }}yes{{ end -}}
 {{- end -}}
 
-{{/* Not empty where kube-scheduler asks on its pod's loopback, without TLS: nobody else is there, and no certificate is wanted. */}}
+{{/* Not empty if kube-scheduler calls the extender on the loopback of its pod, without TLS. */}}
 {{- define "vcuda.asksOnLoopback" -}}
 {{- if and (include "vcuda.isBesideKubeScheduler" .) (not .Values.scheduler.hostNetwork) (not .Values.scheduler.callers.authority.name) }}yes{{ end -}}
 {{- end -}}

@@ -1,8 +1,8 @@
-{{/* Our own container: beside kube-scheduler a sidecar of it, otherwise alone in its pod. */}}
+{{/* The container of vcuda: a sidecar of kube-scheduler, or alone in its pod. */}}
 {{- define "vcuda.extender" -}}
 - name: extender
 {{- if include "vcuda.isBesideKubeScheduler" . }}
-  # A sidecar, not a second container: kube-scheduler starts when the extender can answer, and ends before it.
+  # A sidecar, so that kube-scheduler starts when the extender can answer, and ends before it.
   restartPolicy: Always
 {{- end }}
   image: {{ include "vcuda.image" . }}
@@ -13,7 +13,7 @@
     - scheduler
     - --listen-port={{ .Values.scheduler.port }}
 {{- if include "vcuda.asksOnLoopback" . }}
-    # kube-scheduler asks here; nobody else reaches the loopback of this pod.
+    # kube-scheduler calls this port; only containers of this pod reach its loopback.
     - --loopback-port={{ .Values.scheduler.loopbackPort }}
 {{- end }}
 {{- with .Values.scheduler.callers }}
@@ -23,7 +23,7 @@
 {{- end }}
 {{- end }}
 {{- if include "vcuda.isBesideKubeScheduler" . }}
-    # The extender of the pod whose kube-scheduler leads is the one that is asked.
+    # The extender in the pod of the leading kube-scheduler answers.
     - --leader-election=kube-scheduler
 {{- else }}
     - --leader-election=own
@@ -72,7 +72,7 @@
 {{- end }}
   env:
 {{- if not .Values.scheduler.hostNetwork }}
-    # Our name as a replica. On the node's network it is the node's host name, as it is kube-scheduler's in the Lease.
+    # The name of this replica. With hostNetwork it is the host name of the node, as in kube-scheduler's Lease.
     - name: POD_NAME
       valueFrom:
         fieldRef:
@@ -89,7 +89,7 @@
     - name: https
       containerPort: {{ .Values.scheduler.port }}
   startupProbe:
-    # Reading a large cluster takes a while. Both ports are open before this says yes; then kube-scheduler may start.
+    # Listing a large cluster takes some time. Both ports are open before this probe succeeds; then kube-scheduler starts.
     httpGet:
       path: /readyz
       port: https
@@ -120,7 +120,7 @@
     capabilities:
       drop: ["ALL"]
   volumeMounts:
-    # Where the credentials of the pod's account are put together; the image cannot be written.
+    # Temporary files for the credentials of the service account; the image is read-only.
     - name: tmp
       mountPath: /tmp
 {{- if ne .Values.webhook.certificates.from "self" }}

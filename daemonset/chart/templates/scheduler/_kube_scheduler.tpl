@@ -1,4 +1,4 @@
-{{/* The stock kube-scheduler, which asks the extender beside it. */}}
+{{/* The unmodified kube-scheduler, which calls the extender in the same pod. */}}
 {{- define "vcuda.kubeScheduler" -}}
 - name: kube-scheduler
   image: {{ include "vcuda.kubeSchedulerImage" . }}
@@ -20,7 +20,7 @@
   ports:
     - name: scheduler
       containerPort: {{ .Values.scheduler.kubeScheduler.port }}
-  # No readiness of its own: the webhook is served by the other container and does not wait for this one.
+  # No readiness probe: the other container serves the webhook and does not wait for this one.
   livenessProbe:
     httpGet:
       path: {{ if semverCompare ">=1.31.0-0" .Capabilities.KubeVersion.Version }}/livez{{ else }}/healthz{{ end }}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef
 from deviceplugin.model.annotation_names import annotation_names
-from deviceplugin.model.annotations import PodAllocation, WrittenAllocation, believed
+from deviceplugin.model.annotations import PodAllocation, WrittenAllocation, trusted_allocation
 from deviceplugin.model.pod import ClusterPod, Pod, ScheduledCondition
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest, pod_request
 from deviceplugin.model.request import Request
@@ -76,7 +76,7 @@ def bound_hold(found: ClusterPod, names: ResourceNames, *, sent: PodHold | None 
         asked, problem = PodRequest(pod.api_ref, ()), error.message
     else:
         problem = ""
-    said = believed(pod, annotation_names(names.domain), own=sent.written if sent else None)
+    said = trusted_allocation(pod, annotation_names(names.domain), own=sent.written if sent else None)
     if sent is not None and _is_echo(sent, pod, asked, said.allocation):
         exact, unlocated = sent.allocations, _NOWHERE
     else:
