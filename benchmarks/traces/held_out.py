@@ -35,7 +35,7 @@ from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.workload import ASSUMED, NO_NEEDS, TaskKind, Workload, workload
-from deviceplugin.simulate.replay import Chooser, Plan, SchedulerView, mean, replay
+from deviceplugin.simulate.replay import Chooser, SchedulerView, SimulationPlan, mean, replay
 from deviceplugin.simulate.scene import read_scene
 from deviceplugin.simulate.task import Scene
 
@@ -115,7 +115,7 @@ def runs(folder: Path, job: str, done: set[tuple[str, ...]]) -> Iterator[Mapping
         scene = known if mix == AS_IS else mixed(known, mix, seed=seed)
         policy = who.partition("@")[0]
         node_policy = NodePolicy(policy) if policy in {each.value for each in NodePolicy} else NodePolicy.FRAGMENTATION
-        plan = Plan(node_policy, GpuPolicy.BINPACK, PERCENT)
+        plan = SimulationPlan(node_policy, GpuPolicy.BINPACK, PERCENT)
         run = replay(scene, plan, seed=seed, chooser=chooser(who, scene, folder))
         yield {
             "workload": name, "mix": mix, "who": who, "seed": seed,

@@ -22,7 +22,7 @@ from rich.progress import Progress
 from deviceplugin.errors import ConfigError
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.simulate.plot import plot
-from deviceplugin.simulate.replay import Plan, Run, check_length, replay
+from deviceplugin.simulate.replay import Run, SimulationPlan, check_length, replay
 from deviceplugin.simulate.report import Tried, document, tables
 from deviceplugin.simulate.scene import read_scene
 from deviceplugin.simulate.task import Scene
@@ -105,7 +105,8 @@ def simulate(
     """
     scene = read_scene(nodes, pods)
     plans = [
-        Plan(NodePolicy(each), GpuPolicy(gpu_policy), percent, as_scheduler) for each in dict.fromkeys(node_policies)
+        SimulationPlan(NodePolicy(each), GpuPolicy(gpu_policy), percent, as_scheduler)
+        for each in dict.fromkeys(node_policies)
     ]
     check_length(scene.tasks, until=plans[0].until(scene))
     if picture is not None:
@@ -124,12 +125,12 @@ def simulate(
         raise ConfigError(f"the report cannot be written to standard output: {error.strerror}") from None
 
 
-def _try(scene: Scene, plans: Sequence[Plan], seeds: Sequence[int]) -> list[Tried]:
+def _try(scene: Scene, plans: Sequence[SimulationPlan], seeds: Sequence[int]) -> list[Tried]:
     console = Console(stderr=True)
     numbers = (f"run {at} of {len(plans) * len(seeds)}" for at in itertools.count(1))
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar, _interruptible() as check:
 
-        def run(plan: Plan, seed: int) -> Run:
+        def run(plan: SimulationPlan, seed: int) -> Run:
             shown = bar.add_task(f"{next(numbers)}: {plan.node_policy.value}, seed {seed}", total=plan.until(scene))
 
             def progress(asked: int) -> None:

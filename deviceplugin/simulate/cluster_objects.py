@@ -1,7 +1,11 @@
-"""Kubernetes objects from a file, as `kubectl get nodes,pods -o yaml` (or json) writes them.
+"""Nodes and tasks from Kubernetes objects in a file, as `kubectl get nodes,pods -o yaml` (or json) writes them.
 
-In: the bytes of a file: objects, lists of them, several YAML documents. Out: each object with the words that say where
-it stands, and its parts as structs. Not here: what an object means (`cluster_nodes`, `cluster_pods`).
+In: the bytes of a file: objects, lists, several YAML documents. Out: `NodeState` without pods, and a `Task` for each
+pod; an error names the place of the object. A node's GPUs are those of the agent's inventory annotation; without an
+agent, as many as its `vcuda-core` or `nvidia.com/gpu`, of the model and memory in its labels. Cordoned and unhealthy
+GPUs stay so; cordoned and unready nodes count like others, because the plan is for the whole cluster. A pod is parsed
+as the scheduler does; one with only `nvidia.com/gpu` requests whole GPUs. Where it runs and whether it has ended does
+not matter. A pod that is listed several times counts once.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +35,7 @@ _Read = TypeVar("_Read")
 
 
 class Found(NamedTuple):
-    """An object, and where it stands for a sentence."""
+    """An object, and its place for error sentences."""
 
     kind: str
     where: str
@@ -45,7 +49,7 @@ class Found(NamedTuple):
 
 
 class _Loader(yaml.CSafeLoader):
-    """Times and fractions stay the text that they are in JSON."""
+    """Times and fractions stay text, as in JSON."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
         first: [(tag, form) for tag, form in forms if not tag.endswith((":timestamp", ":float"))]
@@ -71,13 +75,13 @@ def _documents(content: bytes, file: str) -> list[Any]:
         raise ParseError(f"{file} cannot be read: {' '.join(str(error).split())[:200]}") from None
 
 
-def _flat(item: Any, where: str) -> Iterator[Found]:  # noqa: ANN401 - as YAML and JSON have it
+def _flat(item: Any, where: str) -> Iterator[Found]:  # noqa: ANN401 - any YAML or JSON
     if isinstance(item, list):
         yield from _each(item, where)
         return
     kind = item.get("kind") if isinstance(item, dict) else None
     if not isinstance(kind, str):
-        raise ParseError(f"{where} is no Kubernetes object; it has no kind")
+        raise ParseError(f"{where} is not a Kubernetes object: it has no kind")
     if kind.endswith("List") and isinstance(item.get("items"), list):
         for each in item["items"]:
             if isinstance(each, dict):
@@ -123,7 +127,7 @@ def nodes_of_objects(found: Iterator[Found], *, file: str) -> Iterator[NodeState
             continue
         node = _node(each)
         if not node.name or node.name in names:
-            raise ParseError(f"{each.where} has no name of its own")
+            raise ParseError(f"{each.where} has no unique name")
         names.add(node.name)
         yield node
     if not names:
@@ -161,7 +165,7 @@ def _inventory(meta: _Meta, allocatable: Quantities) -> tuple[Inventory, bool]:
 
 
 def _memory_of_one(labels: Mapping[str, str], allocatable: Quantities, count: int) -> int:
-    """In bytes; 0 where nothing says."""
+    """In bytes; 0 if unknown."""
     if count and (blocks := parse_quantity(allocatable.get(_NAMES.memory, 0))):
         return blocks // count * BLOCK_BYTES
     return parse_quantity(labels.get(_MEMORY_MIB, 0)) * MIB
@@ -221,7 +225,7 @@ def _task(found: Found, pod: Pod) -> Task:
 
 
 def _with_plain(pod: Pod, spec: _Spec) -> Pod:
-    """Whole GPUs as the plain device plugin counts them."""
+    """Whole GPUs, as NVIDIA's device plugin counts them."""
     written = [*(spec.init_containers or ()), *(spec.containers or ())]
     counts = [_plain(each) for each in written]
     own = zip(pod.containers, counts, strict=True)
@@ -235,7 +239,7 @@ def _plain(container: _Container) -> int:
 
 
 def _needs(spec: _Spec) -> Spare:
-    """The larger of what runs in the end and of each init container beside the sidecars that run by then."""
+    """The maximum of the app containers with all sidecars and each init container with the sidecars before it."""
     sidecars, most = (0, 0), (0, 0)
     for each in spec.init_containers or ():
         own = _amounts(each)

@@ -1,9 +1,9 @@
-"""Lets tasks arrive at a cluster one by one.
+"""Simulates tasks that arrive at a cluster one by one.
 
-In: a scene, a policy, a seed. Out: a `Run`: what was allocated as tasks arrived, what waits and why. Each task goes
-through `NodeScorer.choose`, as a pod does in the extender, or through another `Chooser` that is measured against it;
-one that fits nowhere waits, and nothing ends, so it waits for good. Invariant: no GPU gives more than it has
-(`placement.node_state` would raise).
+In: a scene, a plan with its policies, a seed. Out: a `Run`: what was allocated as tasks arrived, which tasks wait and
+why. Each task goes through `NodeScorer.choose`, as a pod does in the extender, or through another `Chooser` for
+comparison. A task that fits nowhere waits; nothing ends, so it waits until the end. The same seed gives the same
+arrivals on every machine. Invariant: no GPU gives more than it has (`placement.node_state` would raise).
 """
 
 import random
@@ -29,7 +29,10 @@ from deviceplugin.simulate.task import Scene, Task
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """When so much had been asked for: what was allocated, what was free and useless to the next task, who waited."""
+    """State at a level of demand: allocated, free but useless to the next task, number of waiting tasks.
+
+    Fractions of all GPUs of the cluster: 0 to 1; `asked` may be more.
+    """
 
     asked: float
     allocated: float
@@ -39,7 +42,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """How long a run was, and for how long of that it had a processor, which others cannot make longer."""
+    """Duration of a run: wall time, and processor time, which other processes cannot increase."""
 
     seconds: float
     processor_seconds: float
@@ -47,7 +50,7 @@ class Took:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`samples` has one for each hundredth of the capacity that was asked for; `models` the used part of each model."""
+    """`samples` has one entry for each percent of demanded capacity; `models` the used fraction of each model."""
 
     seed: int
     samples: tuple[Sample, ...]
@@ -59,7 +62,7 @@ class Run:
     took: Took
 
     def at(self, percent: int) -> Sample:
-        """When that part of the capacity had been asked for; at the end where it never was."""
+        """The state at `percent` of demand; the last state if the demand was never so high."""
         return self.samples[min(percent, len(self.samples)) - 1]
 
 
@@ -81,8 +84,11 @@ MOST_ARRIVALS = 5_000_000
 
 
 def arrivals(tasks: Sequence[Task], *, seed: int, until: int) -> Iterator[Task]:
-    """At least one of the tasks has a demand, or it would never end."""
-    drawn = random.Random(seed)  # noqa: S311 - an experiment that can be repeated, no secret
+    """The tasks in random order, then drawn with replacement until their demand reaches `until`.
+
+    This is the order of the published experiment. At least one task must have a demand, or it would never end.
+    """
+    drawn = random.Random(seed)  # noqa: S311 - a repeatable experiment, not a secret
     first = list(tasks)
     drawn.shuffle(first)
     asked = 0
@@ -94,12 +100,12 @@ def arrivals(tasks: Sequence[Task], *, seed: int, until: int) -> Iterator[Task]:
 
 
 def check_length(tasks: Sequence[Task], *, until: int) -> None:
-    """Raises ConfigError where more tasks would have to come than anybody waits for."""
+    """Raises ConfigError if more than MOST_ARRIVALS tasks would have to arrive, which would take days."""
     count = until * len(tasks) // max(1, sum(task.demand for task in tasks))
     if count > MOST_ARRIVALS:
         raise ConfigError(
-            f"some {count} tasks would have to come until they have asked for that much, and at most {MOST_ARRIVALS} "
-            "are simulated; lower --inflate, or leave out pods that ask for no GPU"
+            f"about {count} tasks would have to arrive to reach that demand, and at most {MOST_ARRIVALS} are "
+            "simulated; lower --inflate, or leave out pods that request no GPU"
         )
 
 
@@ -110,11 +116,15 @@ def _then_again(first: Sequence[Task], tasks: Sequence[Task], drawn: random.Rand
 
 
 LEARNT_EVERY = ENOUGH
-"""Tasks; the scheduler goes by the clock, which a simulation has not."""
+"""Tasks; the scheduler uses a clock instead, which a simulation does not have."""
 
 
 class SchedulerView:
-    """Begins as a scheduler in a cluster in which no pod has run yet."""
+    """Chooses with the knowledge of the scheduler's extender, which is a little less than the files contain.
+
+    kube-scheduler removes nodes with too little CPU or memory; the extender knows how much the others have left. The
+    expected mix of pods is the observed one, updated at intervals, and an assumed one before enough pods arrived.
+    """
 
     def __init__(self) -> None:
         self._scorer = NodeScorer(leaves_out=False)
@@ -141,7 +151,7 @@ class SchedulerView:
 
     def _see(self, pod: PodRequest, needs: Spare) -> None:
         if not pod.containers:
-            return  # the scheduler is told of pods with GPUs, and of no other what it asks
+            return  # the extender sees requests only of pods with GPUs
         self._observed.see(pod, needs)
         self._came += 1
         if self._came % LEARNT_EVERY == 0 and (typical := self._observed.workload()) is not None:
@@ -152,7 +162,7 @@ Progress = Callable[[int], None]
 
 
 class Chooser(Protocol):
-    """Whoever says where a pod goes."""
+    """Anything that chooses the node of a pod."""
 
     def choose(
         self,
@@ -166,11 +176,11 @@ class Chooser(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is tried: policies for pods that name none, and how much is asked for, in percent of the capacity.
+class SimulationPlan:
+    """What to simulate: policies for pods that name none, and the demand in percent of the capacity.
 
-    `as_scheduler`: they choose with what the scheduler's extender knows (`SchedulerView`), instead of with all that the
-    files say.
+    `as_scheduler`: choose with the knowledge of the scheduler's extender (`SchedulerView`), not with all data of the
+    files.
     """
 
     node_policy: NodePolicy
@@ -183,9 +193,14 @@ class Plan:
 
 
 def replay(
-    scene: Scene, plan: Plan, *, seed: int, progress: Progress = lambda _: None, chooser: Chooser | None = None
+    scene: Scene,
+    plan: SimulationPlan,
+    *,
+    seed: int,
+    progress: Progress = lambda _: None,
+    chooser: Chooser | None = None,
 ) -> Run:
-    """`progress` is told the cores that were asked for so far; the tasks of the scene are what is planned for."""
+    """Calls `progress` with the cores requested so far; the expected workload is the tasks of the scene."""
     typical = workload((task.pod, task.needs) for task in scene.tasks)
     chooser = chooser or (SchedulerView() if plan.as_scheduler else NodeScorer(typical))
     cluster = _Cluster(scene, plan, typical, chooser)
@@ -199,9 +214,9 @@ def replay(
 
 
 class _Cluster:
-    """The nodes as they are now, and what has been counted."""
+    """The current nodes and counters."""
 
-    def __init__(self, scene: Scene, plan: Plan, typical: Workload, chooser: Chooser) -> None:
+    def __init__(self, scene: Scene, plan: SimulationPlan, typical: Workload, chooser: Chooser) -> None:
         self._capacity = max(1, scene.capacity)
         self._plan = plan
         self._chooser = chooser
@@ -237,7 +252,7 @@ class _Cluster:
         return self.asked * 100 // self._capacity
 
     def sample(self) -> None:
-        """One for each hundredth of the capacity that was passed; a large task may pass several."""
+        """One sample for each percent of capacity that was passed; a large task may pass several."""
         now = Sample(
             asked=self.asked / self._capacity,
             allocated=self._used / self._capacity,
@@ -260,7 +275,10 @@ class _Cluster:
 
 
 class _Stranding:
-    """Which part of the GPUs is free and of no use to the next task; kept by node, so that only changes cost."""
+    """The fraction of GPUs that is free and useless to the next task.
+
+    Cached by node, so that only changes cost time.
+    """
 
     def __init__(self, typical: Workload, scene: Scene) -> None:
         self._measure = Fragmentation(typical, weigh=by_count)
@@ -281,6 +299,6 @@ class _Stranding:
 
 
 def _main_reason(choice: NodeChoice) -> str:
-    """The verdict of the most nodes, of equally many the first by its text."""
+    """The most frequent rejection; of several, the first by its text."""
     counted = Counter(verdict.value for verdict in choice.refused.values())
     return min(counted, key=lambda text: (-counted[text], text), default="there is no node")

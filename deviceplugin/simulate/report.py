@@ -1,8 +1,8 @@
-"""What several policies made of the same workload, side by side.
+"""Several policies on the same workload, side by side.
 
-In: the runs of each policy. Out: a document for JSON, or tables for a person. `allocated_percent_at_N` is the part of
-all GPUs that was allocated when tasks had asked for N percent of them; of every figure there is the mean and each seed.
-The means of the first policy stand at the top of the document too, for scripts that ask for one.
+In: the runs of each policy. Out: a document for JSON, or tables for users. `allocated_percent_at_N` is the fraction of
+all GPUs that was allocated when tasks had requested N percent of them. Each figure has the mean and the value of each
+seed. The means of the first policy are also at the top of the document, for scripts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from deviceplugin.simulate.replay import Plan, Run, mean
+from deviceplugin.simulate.replay import Run, SimulationPlan, mean
 from deviceplugin.simulate.task import Scene
 
 
@@ -20,7 +20,7 @@ from deviceplugin.simulate.task import Scene
 class Tried:
     """One policy and its runs, one for each seed."""
 
-    plan: Plan
+    plan: SimulationPlan
     runs: tuple[Run, ...]
 
     @property
@@ -29,7 +29,7 @@ class Tried:
 
     @property
     def marks(self) -> tuple[int, ...]:
-        """The percentages at which is reported: all of the capacity, and the end."""
+        """The percentages to report: all of the capacity, and the end."""
         return tuple(sorted({min(100, self.plan.inflate_percent), self.plan.inflate_percent}))
 
 
@@ -50,7 +50,7 @@ _AS_SCHEDULER = (
 
 
 def simplified(tried: Sequence[Tried]) -> str:
-    """What a reader has to know before he believes the figures."""
+    """The limits of the simulation, for readers of the figures."""
     return f"{SIMPLIFIED} {_AS_SCHEDULER if tried[0].plan.as_scheduler else _ALL_KNOWN}"
 
 

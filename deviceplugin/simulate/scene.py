@@ -1,7 +1,8 @@
-"""Reads a scene from its two files, whatever they hold.
+"""Reads a scene from its two files.
 
-In: paths. Out: a `Scene` in which something can be simulated, or a ParseError that names the file. A table of the openb
-columns and Kubernetes objects are told apart by content: objects begin with `{`, or with a line that is YAML.
+In: paths. Out: a `Scene` that can be simulated, or a ParseError that names the file. The content tells the format:
+Kubernetes objects begin with `{` or with a line that is YAML; anything else is a table with the columns of the openb
+trace.
 """
 
 from collections.abc import Iterable
@@ -23,19 +24,19 @@ def read_scene(nodes: Path, pods: Path) -> Scene:
         raise ParseError(f"{nodes}: no node has a GPU")
     tasks = _tasks(pods, models)
     if not any(task.demand for task in tasks):
-        raise ParseError(f"{pods}: no pod asks for a GPU")
+        raise ParseError(f"{pods}: no pod requests a GPU")
     if any(container.request.blocks for task in tasks for container in task.pod.containers):
         _check_memory(found, nodes, pods)
     return Scene(found, tasks)
 
 
 def _check_memory(found: Iterable[NodeState], nodes: Path, pods: Path) -> None:
-    """Nothing would fit, and it would look like a finding."""
+    """Nothing would fit, and that would look like a result of the simulation."""
     for node in found:
         if any(not view.gpu.blocks for view in node.snapshot.gpus):
             raise ParseError(
-                f"{pods}: pods ask for memory of GPUs, and {nodes} does not say how much those of node "
-                f"{node.name[:60]} have; give it the agent's annotation or the label nvidia.com/gpu.memory (MiB)"
+                f"{pods}: pods request memory of GPUs, and {nodes} does not say how much memory the GPUs of node "
+                f"{node.name[:60]} have; add the agent's annotation or the label nvidia.com/gpu.memory (MiB)"
             )
 
 

@@ -1,4 +1,4 @@
-"""One task of a workload, and the nodes on which it may run."""
+"""One task of a workload, and the scene: the nodes on which tasks may run."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from deviceplugin.placement.node_state import NodeState, Spare
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A pod with the CPU and memory that it needs; `demand` is what it asks for of all GPUs, in cores."""
+    """A pod with its CPU and memory; `demand` is its request of all GPUs, in cores."""
 
     pod: PodRequest
     needs: Spare
@@ -17,13 +17,13 @@ class Task:
 
 
 def task(pod: PodRequest, needs: Spare) -> Task:
-    """Containers that do not run at the same time are counted as if they did: a demand, not an occupancy."""
+    """The demand counts all containers, also those that do not run at the same time."""
     return Task(pod, needs, sum(container.request.cores for container in pod.containers))
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A cluster without any task, and the tasks that come to it in no order."""
+    """A cluster without tasks, and the tasks that arrive, unordered."""
 
     nodes: tuple[NodeState, ...]
     tasks: tuple[Task, ...]

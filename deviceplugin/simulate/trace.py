@@ -1,8 +1,9 @@
-"""Nodes and tasks from the tables of the openb trace, or from any with the same columns.
+"""Nodes and tasks from CSV tables of the openb trace, or other tables with the same columns.
 
-In: `sn, cpu_milli, memory_mib, gpu, model` of each node and `cpu_milli, memory_mib, num_gpu, gpu_milli` of each task,
-`name` and `gpu_spec` (models that it may use, separated by `|`) where there are such columns. Out: `NodeState` and
-`Task`. Such a trace says nothing of the memory of GPUs, so no task asks for any, and nothing of links.
+In: `sn, cpu_milli, memory_mib, gpu, model` of each node and `cpu_milli, memory_mib, num_gpu, gpu_milli` of each task;
+optional: `name` and `gpu_spec` (allowed models, separated by `|`). Out: `NodeState` and `Task`. The trace has no
+memory of GPUs and no links, so no task requests them. An error is one ParseError that names file, line and column,
+because such files are long and written by scripts.
 """
 
 import csv
@@ -54,7 +55,10 @@ class Row:
 
 
 def read_rows(content: bytes, *, file: str, columns: Sequence[str]) -> Iterator[Row]:
-    """`columns` must be there, in any order, others may be. Lines of empty fields, from spreadsheets, do not count."""
+    """`columns` must be present, in any order.
+
+    Others are ignored, and so are lines of empty fields from spreadsheets.
+    """
     lines = csv.reader(io.StringIO(_text(content, file), newline=""), strict=True)
     header = [name.strip() for name in _next(lines, file) or ()]
     if not any(header):
@@ -111,7 +115,7 @@ def nodes_of_trace(content: bytes, *, file: str) -> Iterator[NodeState]:
     for row in read_rows(content, file=file, columns=NODE_COLUMNS):
         name = row.text("sn")
         if not name:
-            raise row.wrong("sn", "a node needs a name")
+            raise row.wrong("sn", "the node has no name")
         if name in names:
             raise row.wrong("sn", f"node {name[:60]} stands in line {names[name]} already")
         names[name] = row.line
@@ -119,7 +123,7 @@ def nodes_of_trace(content: bytes, *, file: str) -> Iterator[NodeState]:
 
 
 def tasks_of_trace(content: bytes, *, file: str, models: Collection[str]) -> Iterator[Task]:
-    """`models` are those of the nodes; a task that names another is a mistake in one of the two files."""
+    """`models` are those of the nodes; a task that names another model is an error in one of the files."""
     for row in read_rows(content, file=file, columns=TASK_COLUMNS):
         wanted = _models(row, models)
         request = _request(row)
@@ -140,7 +144,7 @@ def _node(name: str, row: Row) -> NodeState:
 
 
 def _request(row: Row) -> Request | None:
-    """Part of a core counts as one, as for everyone who asks for a share in whole cores."""
+    """A part of a core counts as one core, because shares are requested in whole cores."""
     count = row.number("num_gpu", most=MOST_GPUS)
     milli = row.number("gpu_milli", most=MILLI_PER_GPU)
     if not count:
@@ -162,7 +166,7 @@ def _models(row: Row, known: Collection[str]) -> GpuFilter:
 
 
 def _longer(wanted: Collection[str], known: Collection[str]) -> tuple[str, ...]:
-    """Here a model is a whole name, in a filter a part of one: whoever wants A10 does not get A100."""
+    """A trace names whole models, a filter parts of names: a task for A10 must not get A100."""
     more = (name for name in sorted(known) if name not in wanted and any(_is_in(each, name) for each in wanted))
     return tuple(name for name in more if not any(_is_in(name, each) for each in wanted))
 

@@ -106,8 +106,8 @@ def test_tasks_that_ask_for_next_to_nothing_are_refused_before_days_pass(tmp_pat
     result = vcuda_simulate(pods=pods)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
-        "vcuda: some 41620800 tasks would have to come until they have asked for that much, and at most 5000000 are "
-        "simulated; lower --inflate, or leave out pods that ask for no GPU\n"
+        "vcuda: about 41620800 tasks would have to arrive to reach that demand, and at most 5000000 are "
+        "simulated; lower --inflate, or leave out pods that request no GPU\n"
     )
 
 

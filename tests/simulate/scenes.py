@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.placement.node_state import Spare
-from deviceplugin.simulate.replay import Plan
+from deviceplugin.simulate.replay import SimulationPlan
 from deviceplugin.simulate.task import Scene, Task, task
 from tests.placement.clusters import node, pod, requests, some_nodes
 
@@ -12,8 +12,10 @@ AMPLE = Spare(1000, 1000)
 LITTLE = Spare(1, 1)
 
 
-def plan(policy: NodePolicy = NodePolicy.BINPACK, *, percent: int = 130, gpu: GpuPolicy = GpuPolicy.BINPACK) -> Plan:
-    return Plan(policy, gpu, percent)
+def plan(
+    policy: NodePolicy = NodePolicy.BINPACK, *, percent: int = 130, gpu: GpuPolicy = GpuPolicy.BINPACK
+) -> SimulationPlan:
+    return SimulationPlan(policy, gpu, percent)
 
 
 def shares(*cores: int) -> tuple[Task, ...]:
@@ -31,4 +33,4 @@ some_tasks = st.lists(
     min_size=1, max_size=8,
 ).map(tuple)  # fmt: skip
 some_scenes = st.builds(Scene, some_nodes(), some_tasks).filter(lambda scene: scene.capacity > 0 and scene.demand > 0)
-some_plans = st.builds(Plan, st.sampled_from(NodePolicy), st.sampled_from(GpuPolicy), st.integers(1, 200))
+some_plans = st.builds(SimulationPlan, st.sampled_from(NodePolicy), st.sampled_from(GpuPolicy), st.integers(1, 200))

@@ -118,7 +118,7 @@ def test_a_task_asks_for_whole_cores(num_gpu: str, milli: str, expected: Request
             NODES + "n-0,1,1,1,T4\n", PODS,
             "nodes line 6, column sn: node n-0 stands in line 2 already", id="twice",
         ),
-        pytest.param(NODES + ",1,1,1,T4\n", PODS, "nodes line 6, column sn: a node needs a name", id="no name"),
+        pytest.param(NODES + ",1,1,1,T4\n", PODS, "nodes line 6, column sn: the node has no name", id="no name"),
         pytest.param("sn,cpu_milli,memory_mib,gpu,model\nx,1,1,0,\n", PODS, "nodes: no node has a GPU", id="no GPU"),
         pytest.param(
             NODES, PODS + "r,1,1,1,1000,V200\n",
@@ -138,7 +138,7 @@ def test_a_task_asks_for_whole_cores(num_gpu: str, milli: str, expected: Request
             "pods line 1 has column cpu_milli twice", id="column twice",
         ),
         pytest.param(
-            NODES, "cpu_milli,memory_mib,num_gpu,gpu_milli\n1,1,0,0\n", "pods: no pod asks for a GPU", id="no demand",
+            NODES, "cpu_milli,memory_mib,num_gpu,gpu_milli\n1,1,0,0\n", "pods: no pod requests a GPU", id="no demand",
         ),
         pytest.param(
             NODES, 'cpu_milli,memory_mib,num_gpu,gpu_milli\n1,"1,0,0\n',
@@ -146,7 +146,7 @@ def test_a_task_asks_for_whole_cores(num_gpu: str, milli: str, expected: Request
         ),
         pytest.param("{", PODS, "nodes cannot be read: Input data was truncated", id="broken JSON"),
         pytest.param("a: [\n", PODS, "nodes line 2, column 1: did not find expected node content", id="broken YAML"),
-        pytest.param("[1]", PODS, "nodes, object 1.1 is no Kubernetes object; it has no kind", id="no object"),
+        pytest.param("[1]", PODS, "nodes, object 1.1 is not a Kubernetes object: it has no kind", id="no object"),
         pytest.param("kind: Pod\n", PODS, "nodes holds no object of kind Node", id="no node"),
         pytest.param(NODES, "kind: Node\n", "pods holds no object of kind Pod", id="no pod"),
         pytest.param(
@@ -318,7 +318,7 @@ def test_a_pod_that_was_listed_twice_came_once(tmp_path: Path) -> None:
 
 def test_pods_that_ask_for_memory_of_gpus_need_nodes_that_say_how_much_there_is(tmp_path: Path) -> None:
     sentence = (
-        "pods: pods ask for memory of GPUs, and nodes does not say how much those of node {} have; give it the "
+        "pods: pods request memory of GPUs, and nodes does not say how much memory the GPUs of node {} have; add the "
         "agent's annotation or the label nvidia.com/gpu.memory (MiB)"
     )
     assert refusal(tmp_path, NODES, as_list(PODS_OF_A_CLUSTER)) == sentence.format("n-0")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.placement.node_state import Spare
-from deviceplugin.simulate.replay import LEARNT_EVERY, Plan, Run, SchedulerView, arrivals, replay
+from deviceplugin.simulate.replay import LEARNT_EVERY, Run, SchedulerView, SimulationPlan, arrivals, replay
 from deviceplugin.simulate.task import Scene, Task, task
 from tests.placement.clusters import node, pod
 from tests.simulate.scenes import AMPLE, plan, shares, some_plans, some_scenes, two_nodes
@@ -78,7 +78,7 @@ def test_used_parts_are_told_by_model(policy: NodePolicy) -> None:
 
 @given(some_scenes, some_plans, st.integers(0, 5))
 def test_no_cluster_gives_more_than_it_has_and_every_task_is_placed_or_waits(
-    scene: Scene, tried: Plan, seed: int
+    scene: Scene, tried: SimulationPlan, seed: int
 ) -> None:
     run = replay(scene, tried, seed=seed)
     last = run.samples[-1]
@@ -91,7 +91,7 @@ def test_no_cluster_gives_more_than_it_has_and_every_task_is_placed_or_waits(
 
 
 @given(some_scenes, some_plans, st.integers(0, 5))
-def test_the_same_seed_gives_the_same_run(scene: Scene, tried: Plan, seed: int) -> None:
+def test_the_same_seed_gives_the_same_run(scene: Scene, tried: SimulationPlan, seed: int) -> None:
     reordered = Scene(scene.nodes[::-1], scene.tasks)
     assert without_time(replay(scene, tried, seed=seed)) == without_time(replay(reordered, tried, seed=seed))
 
@@ -114,7 +114,7 @@ def test_as_the_scheduler_it_is_learnt_from_the_tasks_that_come_what_is_worth_ke
 
 
 @given(some_scenes, some_plans, st.integers(0, 5))
-def test_as_the_scheduler_the_same_invariants_hold(scene: Scene, tried: Plan, seed: int) -> None:
+def test_as_the_scheduler_the_same_invariants_hold(scene: Scene, tried: SimulationPlan, seed: int) -> None:
     run = replay(scene, replace(tried, as_scheduler=True), seed=seed)
     assert 0 <= run.samples[-1].allocated <= 1
     assert run.waiting == sum(run.waits_for.values()) <= run.tasks

@@ -23,7 +23,7 @@ from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare, node_state
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.workload import Workload, workload
-from deviceplugin.simulate.replay import LEARNT_EVERY, Chooser, Plan, SchedulerView, replay
+from deviceplugin.simulate.replay import LEARNT_EVERY, Chooser, SchedulerView, SimulationPlan, replay
 from deviceplugin.simulate.scene import read_scene
 from deviceplugin.simulate.task import Scene, Task, task
 from tests.cluster.extender.api import MemoryApi
@@ -160,7 +160,7 @@ def test_every_arrival_gets_the_node_and_the_gpus_that_the_simulator_gives_it(po
     scene = example()
     typical = workload((each.pod, each.needs) for each in scene.tasks)
     heard = Heard(SchedulerView() if learns else NodeScorer(typical))
-    replay(scene, Plan(policy, GpuPolicy.BINPACK, 130), seed=3, chooser=heard)
+    replay(scene, SimulationPlan(policy, GpuPolicy.BINPACK, 130), seed=3, chooser=heard)
     deployed = Deployed(scene, policy, None if learns else typical)
     told = zip(heard.asked, heard.took, strict=True)
     took = [deployed.arrive(*asked, at, where=node) for at, (asked, (node, _)) in enumerate(told)]
