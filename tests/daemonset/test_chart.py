@@ -7,10 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.cluster.webhook.conditions import match_conditions, policy_conditions, policy_variables
-from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
-from deviceplugin.model.annotation_names import AnnotationNames
-from deviceplugin.model.units import ResourceNames
 from scripts import manifests
 from tests.daemonset.chart import NAMESPACE, Object, Rendered, lint, render, settings
 from tests.daemonset.manifests import ROOT, base, documents, with_component
@@ -175,33 +171,37 @@ def test_only_our_accounts_are_let_through_by_the_policy(defaults: Rendered) -> 
     assert named == {f"system:serviceaccount:{NAMESPACE}:{name}" for name in ("vcuda-agent", "vcuda-scheduler")}
 
 
-@pytest.mark.parametrize("domain", ["tencent.com", "gpu.example.org"])
-@pytest.mark.parametrize(
-    ("scope", "hami"),
-    [
-        ("off", HamiSettings(scope=HamiScope.OFF)),
-        ("marked", HamiSettings()),
-        ("all", HamiSettings(scope=HamiScope.ALL)),
-        (False, HamiSettings(scope=HamiScope.OFF)),  # what YAML makes of off
-        (True, HamiSettings(scope=HamiScope.ALL)),
-    ],
-)
-def test_the_expressions_are_those_that_the_code_makes(
-    helm: str, tmp_path: Path, domain: str, scope: str | bool, hami: HamiSettings
-) -> None:
-    rendered = render(helm, {"resourceDomain": domain, "hami": {"translate": scope}}, folder=tmp_path)
-    chosen = WebhookSettings(names=ResourceNames(domain), hami=hami)
-    assert _expressions(rendered.webhook["matchConditions"]) == match_conditions(chosen)
+@pytest.mark.parametrize(("written", "meant"), [(False, "off"), (True, "all")])
+def test_what_yaml_makes_of_a_scope_means_the_same(helm: str, tmp_path: Path, written: bool, meant: str) -> None:
+    found, expected = (
+        render(helm, {"hami": {"translate": scope}}, folder=tmp_path).webhook["matchConditions"]
+        for scope in (written, meant)
+    )
+    assert found == expected
+
+
+def test_the_webhook_fails_closed_and_is_asked_about_new_pods_only(defaults: Rendered) -> None:
+    hook = defaults.webhook
+    assert (hook["failurePolicy"], hook["sideEffects"]) == ("Fail", "None")
+    assert hook["admissionReviewVersions"] == ["v1"]
+    assert hook["rules"][0]["operations"] == ["CREATE"]
+
+
+def test_the_policy_is_in_force_and_knows_another_domain(helm: str, tmp_path: Path) -> None:
+    rendered = render(helm, {"resourceDomain": "gpu.example.org"}, folder=tmp_path)
+    binding = rendered.get("ValidatingAdmissionPolicyBinding", "vcuda-annotations")
+    assert binding["spec"]["policyName"] == "vcuda-annotations"
     policy = rendered.get("ValidatingAdmissionPolicy", "vcuda-annotations")["spec"]
-    accounts = [f"system:serviceaccount:{NAMESPACE}:{name}" for name in ("vcuda-scheduler", "vcuda-agent")]
-    assert _expressions(policy["matchConditions"]) == policy_conditions(accounts)
-    assert _expressions(policy["variables"]) == policy_variables(AnnotationNames(domain))
+    expressions = _expressions(policy["variables"]) | _expressions(rendered.webhook["matchConditions"])
+    assert "gpu.example.org/vcuda-allocation" in expressions["changed"]
+    assert "tencent.com" not in "".join(expressions.values())
 
 
 def test_pods_with_hamis_resources_by_other_names_are_sent_too(helm: str, tmp_path: Path) -> None:
-    rendered = render(helm, VALUE_SETS["HAMi by other names"], folder=tmp_path)
-    chosen = WebhookSettings(hami=HamiSettings(count="example.com/vgpu", scope=HamiScope.ALL))
-    assert _expressions(rendered.webhook["matchConditions"]) == match_conditions(chosen)
+    expressions = _expressions(
+        render(helm, VALUE_SETS["HAMi by other names"], folder=tmp_path).webhook["matchConditions"]
+    )
+    assert "example.com/vgpu" in expressions["asks-for-gpus-or-carries-our-annotations"]
 
 
 def _expressions(items: list[Object]) -> dict[str, str]:

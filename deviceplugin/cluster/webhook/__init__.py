@@ -1,6 +1,7 @@
 """The admission webhook without its HTTP: a review in, a review out.
 
-`review.Webhook` is the door. `mutate` normalises a pod, `validate` says what can never run, `patch` writes the
-difference down; `conditions` says as CEL which pods the API server shall send at all and who may change what our
-programs wrote. Everything here is pure: what is known of the cluster comes in as `settings.KnownGpus`.
+`review.AdmissionWebhook` is the entry. `mutate` changes a pod so that it can run, `validate` reports what can never
+run, `pod_json` makes the patch. The chart (daemonset/chart) has the CEL by which the API server decides which pods it
+sends here, and who may change the annotations that vcuda writes. Everything here is pure: what is known of the cluster
+comes in as `known_gpus.KnownGpus`.
 """

@@ -1,10 +1,10 @@
-"""The two environment variables of a container that decide what it sees of GPUs.
+"""The two environment variables that decide which GPUs a container sees.
 
-In: a container of the pod's JSON. Out: the same container, changed in place.
-`LD_LIBRARY_PATH`, where the pod sets one, begins with the directory of our libraries, and `NVIDIA_VISIBLE_DEVICES` of a
-GPU container is the agent's: kubelet lets the pod's own value win, so a container could load the driver itself or name
-all GPUs to a container runtime that injects them. For such a runtime a container that did not ask gets `none`.
-Of a variable written twice the last counts. What comes from `envFrom` is not visible here.
+In: a container of the pod's JSON. Out: the same container, changed in place. `LD_LIBRARY_PATH`, where the pod sets it,
+must begin with the directory of vcuda's libraries. `NVIDIA_VISIBLE_DEVICES` of a GPU container is set by the agent
+only. kubelet prefers the pod's own value, so a container could otherwise load the driver itself, or get all GPUs from a
+container runtime that injects them. For such a runtime, a container without a GPU request gets `none`. Of a variable
+written twice the last one counts. Values from `envFrom` are not visible here.
 """
 
 from deviceplugin.cluster.webhook.pod_json import Json, JsonContainer, objects
@@ -35,18 +35,18 @@ def leave_choice_to_the_agent(container: JsonContainer) -> None:
 
 
 def library_path_is_hidden(container: JsonContainer) -> bool:
-    """Whether its `LD_LIBRARY_PATH` comes from somewhere else, so that nobody can put ours first."""
+    """Whether `LD_LIBRARY_PATH` has a `valueFrom`, so that vcuda's directory cannot be put first."""
     return any("valueFrom" in variable for variable in _named(container, LIBRARY_PATH)[-1:])
 
 
 def preloaded(container: JsonContainer) -> str:
-    """What its `LD_PRELOAD` says, as far as it stands in the pod."""
+    """`LD_PRELOAD`, as far as the pod itself has it."""
     value = _value(container, "LD_PRELOAD")
     return value if isinstance(value, str) else ""
 
 
 def hide_gpus(container: JsonContainer) -> None:
-    """Whoever asks for GPUs by another vendor plugin's names did ask."""
+    """Leaves a container alone that requests GPUs of NVIDIA's own plugin."""
     if asks_any_of_vendor(container, _NVIDIA):
         return
     found = _named(container, _VISIBLE)

@@ -1,33 +1,42 @@
-"""Requests as HAMi writes them, put into our resources, so that such pods run unchanged.
+"""Translates requests in HAMi's resources into vcuda's, so that such pods run unchanged.
 
-In: a pod whose containers name `nvidia.com/gpu`, `gpumem`, `gpumem-percentage`, `gpucores` (or what they are called
-here). Out: the same pod in our words: the sum of its GPUs' cores and memory, and annotation `vcuda-gpus` where a share
-goes over several. Not here: which pods are HAMi's (`hami_pods`), and HAMi's annotations, which `model.preferences`
-reads as they are.
+In: a pod whose containers name `nvidia.com/gpu`, `gpumem`, `gpumem-percentage`, `gpucores` (or the names of this
+cluster). Out: the same pod with vcuda's resources: the sum of cores and memory over its GPUs, and annotation
+`vcuda-gpus` where a share spans several GPUs. `model.preferences` reads HAMi's annotations as they are.
 
-HAMi counts for each GPU, and what is left out means all of it: no memory is all memory, no cores no limit, neither is a
-whole GPU. All memory of a share is reckoned from the smallest GPU known.
+HAMi counts for each GPU, and a missing resource means all of it: without memory all memory, without cores no limit,
+without both a whole GPU. All memory of a share is calculated from the smallest known GPU.
+
+A number of GPUs alone does not mark a pod as HAMi's, because NVIDIA's device plugin has the same resource: unless
+`scope` is `all`, the pod must also carry something that only HAMi reads. The webhook's matchConditions in the chart say
+the same to the API server, and a test holds the two together.
 """
 
 from dataclasses import dataclass
 
-from deviceplugin.cluster.webhook.hami_pods import is_for_hami, unread
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
-from deviceplugin.cluster.webhook.pod_json import Json, JsonContainer, annotate, annotations, containers
+from deviceplugin.cluster.webhook.pod_json import Json, JsonContainer, annotate, annotations, containers, spec
 from deviceplugin.cluster.webhook.resources import count, drop, is_gpu, names_any, put
 from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
 from deviceplugin.model.pod_request import MOST_PARTS, format_parts, parse_parts
+from deviceplugin.model.preferences import FOREIGN
 from deviceplugin.model.units import BLOCK_MIB, CORES_PER_GPU
 
 _ALL = 100  # per cent of a GPU's memory
-_MOST_MIB = 1 << 24  # 16 TiB: who asks more of one GPU has counted in bytes
+_MOST_MIB = 1 << 24  # 16 TiB: more was probably meant in bytes
+HAMI_SCHEDULER = "hami-scheduler"
+HAMI_PREFIX = "hami.io/"
+_MODE, _OUR_MODE = "nvidia.com/vgpu-mode", "hami-core"
+_BY_INDEX = ("nvidia.com/use-gpuindexes", "nvidia.com/nouse-gpuindexes")
+HAMI_ANNOTATIONS = tuple(sorted(each for each in (*FOREIGN, _MODE, *_BY_INDEX) if not each.startswith(HAMI_PREFIX)))
+"""Named one by one, because the prefix `nvidia.com/` has others."""
 
 
 @dataclass(frozen=True, slots=True)
 class _HamiRequest:
-    """Of each of `gpus`, of which there may be none; `cores` 0 is no limit, `percent` counts where `mib` is 0."""
+    """Amounts for each of `gpus` (0 or more); `cores` 0 is no limit, `percent` counts where `mib` is 0."""
 
     gpus: int
     cores: int
@@ -36,12 +45,12 @@ class _HamiRequest:
 
     @property
     def is_whole(self) -> bool:
-        """All of the time by its word, or all of the memory with no limit of the time."""
+        """All cores by its request, or all memory without a limit of cores."""
         return self.cores == CORES_PER_GPU or (self.cores == 0 and self.mib == 0 and self.percent == _ALL)
 
 
 def translate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[str, ...]:
-    """Warnings; RequestError for what has no meaning, and for a container that speaks both languages."""
+    """Returns warnings; raises a RequestError for a wrong request, and for a container with both kinds of resources."""
     hami = settings.hami
     if hami.scope is HamiScope.OFF:
         return ()
@@ -52,7 +61,7 @@ def translate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[s
     names = annotation_names(settings.names.domain)
     translated = {each.name: _asked(each, hami) for each in found if names_any(each, hami.resources)}
     asked = {name: each for name, each in translated.items() if each.gpus}
-    warnings = list(unread(pod, use_gpus=names.use_gpus)) if asked else []
+    warnings = list(_ignored_annotations(pod, use_gpus=names.use_gpus)) if asked else []
     for container in found:
         if container.name in translated:
             warnings += _above_all(container, hami)
@@ -66,7 +75,7 @@ def translate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[s
 def _lift_limit(
     pod: Json, asked: dict[str, _HamiRequest], settings: WebhookSettings, *, others: bool
 ) -> tuple[str, ...]:
-    """The soft limit is the pod's, so a share that names no cores has none only where no other container has one."""
+    """The soft limit is an annotation of the pod, so it is lifted only where no other container has a core limit."""
     name = annotation_names(settings.names.domain).core_limit
     limited = others or any(each.cores and not each.is_whole for each in asked.values())
     free = [container for container, each in asked.items() if not each.cores and not each.is_whole]
@@ -76,8 +85,8 @@ def _lift_limit(
         annotate(pod, name, str(CORES_PER_GPU))
         return ()
     return tuple(
-        f"container {container} names no cores and gets {settings.default_cores} of each GPU, for another container of "
-        "the pod has a limit"
+        f"container {container} names no cores and gets {settings.default_cores} of each GPU, because another "
+        "container of the pod has a limit"
         for container in free
     )
 
@@ -86,9 +95,7 @@ def _refuse_both(found: list[JsonContainer], hami: HamiSettings, settings: Webho
     ours = (settings.names.core, settings.names.memory)
     for each in found:
         if names_any(each, ours) and names_any(each, hami.resources):
-            raise RequestError(
-                f"{each.what} asks for GPUs as {ours[0]} and as {hami.count}; write one of the two and leave the other"
-            )
+            raise RequestError(f"{each.what} asks for GPUs as {ours[0]} and as {hami.count}; use only one of the two")
 
 
 def _asked(container: JsonContainer, hami: HamiSettings) -> _HamiRequest:
@@ -111,7 +118,7 @@ def _counted(container: JsonContainer, name: str, wanted: str, *, at_most: int |
 
 
 def _above_all(container: JsonContainer, hami: HamiSettings) -> list[str]:
-    """HAMi takes more than all cores for all cores."""
+    """HAMi reads more than 100 cores as 100."""
     cores = count(container, hami.cores) or 0
     if cores <= CORES_PER_GPU:
         return []
@@ -141,12 +148,38 @@ def _part_of_memory(container: JsonContainer, asked: _HamiRequest, settings: Web
 
 
 def _annotate_parts(pod: Json, parts: dict[str, int], names: AnnotationNames) -> None:
-    """Later items of the annotation win, so what the user wrote about other containers stays."""
+    """Later items of the annotation win, so the user's items for other containers stay."""
     try:
         now = parse_parts(annotations(pod), names)
     except ParseError:
-        return  # it is the user's, and denied with its own sentence
+        return  # the user's own annotation is wrong; `validate` denies it
     wanted = format_parts({name: number for name, number in parts.items() if now.of(name) != number})
     if wanted:
         written = annotations(pod).get(names.gpus)
         annotate(pod, names.gpus, f"{written},{wanted}" if written else wanted)
+
+
+def is_for_hami(pod: Json, hami: HamiSettings) -> bool:
+    found = list(containers(pod))
+    if any(names_any(each, hami.marks) for each in found):
+        return True
+    return any(names_any(each, (hami.count,)) for each in found) and (hami.every or _is_marked(pod))
+
+
+def _is_marked(pod: Json) -> bool:
+    if spec(pod).get("schedulerName") == HAMI_SCHEDULER:
+        return True
+    return any(name in HAMI_ANNOTATIONS or name.startswith(HAMI_PREFIX) for name in annotations(pod))
+
+
+def _ignored_annotations(pod: Json, *, use_gpus: str) -> tuple[str, ...]:
+    """Warnings about annotations that vcuda ignores; a RequestError where the pod would get something else."""
+    written = annotations(pod)
+    mode = written.get(_MODE)
+    if mode is not None and _OUR_MODE not in mode:
+        raise RequestError(
+            f"annotation {_MODE} is {ascii(mode)[:40]}, but vcuda shares GPUs as {_OUR_MODE} does; write "
+            f"{_OUR_MODE} or leave it out"
+        )
+    by_index = [name for name in _BY_INDEX if name in written]
+    return tuple(f"annotation {name} is ignored; name GPUs by UUID in {use_gpus}" for name in by_index)

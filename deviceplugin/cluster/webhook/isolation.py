@@ -1,8 +1,8 @@
-"""How a container with GPUs could get past what it was given, as far as its pod shows it.
+"""How a GPU container could bypass its limits, as far as the pod shows it.
 
-In: a container and its request. Out: a RequestError where a share would be none (it sees every device of the node, or
-something else lies where our libraries and limits belong); warnings about what is odd and may be meant. Not here: what
-an image or a process does by itself (docs/enforcement.md).
+In: a container and its request. Out: a RequestError where a share could not be enforced (the container sees every
+device of the node, or mounts something over vcuda's libraries and limits); warnings about what weakens isolation and
+may be intended. Not here: what an image or a process does (docs/enforcement.md).
 """
 
 import posixpath
@@ -24,8 +24,8 @@ def refuse_open_share(container: JsonContainer, request: Request, settings: Webh
         return
     if _is_privileged(container):
         raise RequestError(
-            f"{container.what} is privileged and asks for a share of a GPU, which it could leave at will; "
-            f"leave securityContext.privileged out, or write {settings.names.core}: 100 for a whole GPU"
+            f"{container.what} is privileged and asks for a share of a GPU, which it could bypass; "
+            f"remove securityContext.privileged, or write {settings.names.core}: 100 for a whole GPU"
         )
     for path in _mounts_over_ours(container):
         raise RequestError(
@@ -44,13 +44,13 @@ def exposures(pod: Json, container: JsonContainer, request: Request, settings: W
             yield f"{what} mounts a volume at {ascii(path)[1:-1][:80]}, where vcuda puts the driver"
         return
     if settings.library_path and library_path_is_hidden(container):
-        yield f"{what}: {LIBRARY_PATH} comes from elsewhere; it must begin with vcuda's directory"
+        yield f"{what}: {LIBRARY_PATH} has a valueFrom; it must begin with vcuda's directory"
     if any(word in preloaded(container) for word in _DRIVERS):
         yield f"{what}: LD_PRELOAD names a driver library, which is then loaded before vcuda's"
     if any(name in _STRONG for name in _added_capabilities(container)):
         yield f"{what} adds capability SYS_ADMIN, with which it can move vcuda's files away"
     if spec(pod).get("hostPID") is True:
-        yield f"{what} asks for a share of a GPU and sees its neighbours' processes, because of spec.hostPID"
+        yield f"{what} asks for a share of a GPU and sees the processes of other pods, because of spec.hostPID"
 
 
 def _is_privileged(container: JsonContainer) -> bool:
@@ -63,7 +63,7 @@ def _added_capabilities(container: JsonContainer) -> list[object]:
 
 
 def _mounts_over_ours(container: JsonContainer) -> Iterator[str]:
-    """Those at or below a directory of ours; ours comes to lie upon one above it."""
+    """Mounts at or below a directory of vcuda; vcuda's own mount hides one above it."""
     for mount in objects(container.json, "volumeMounts"):
         written = mount.get("mountPath")
         path = posixpath.normpath(f"/{written.lstrip('/')}") if isinstance(written, str) else ""

@@ -1,32 +1,48 @@
-"""A new pod as it has to be to run: completed, translated, sent to our scheduler, free of others' annotations.
+"""Changes a new pod so that it can run: requests, schedulerName, environment, and no forged annotations.
 
-In: the pod as JSON, the settings, what is known of the GPUs. Out: a new pod and warnings; or the RequestError or
-ParseError whose sentence the user reads. The pod that came in is not changed. Not here: whether the result can run
-(`validate`).
-Invariant: mutate(mutate(pod)) == mutate(pod), because the API server may call a webhook again after others.
+In: the pod as JSON, the settings, the known GPUs. Out: a new pod and warnings; or a RequestError or ParseError whose
+sentence the user reads. The given pod is not changed. Not here: whether the result can run (`validate`).
+Invariant: mutate(mutate(pod)) == mutate(pod), because the API server may call a webhook again after other webhooks.
+
+A pod with `nodeName` bypasses every scheduler, so kubelet would reject it where its GPUs are taken. The name becomes a
+node affinity on the field `metadata.name`, as the DaemonSet controller writes it, and no selector on the label
+`kubernetes.io/hostname`: that label is the host's name, which may differ from the node's.
 """
 
 import copy
 from dataclasses import dataclass
 
-from deviceplugin.cluster.webhook.defaults import complete
 from deviceplugin.cluster.webhook.environment import hide_gpus, leave_choice_to_the_agent, put_our_libraries_first
-from deviceplugin.cluster.webhook.hami import translate
+from deviceplugin.cluster.webhook.hami import HAMI_SCHEDULER, translate
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
-from deviceplugin.cluster.webhook.pod_json import MIRROR, Json, JsonContainer, annotations, containers, metadata, texts
-from deviceplugin.cluster.webhook.resources import is_gpu, mirror
-from deviceplugin.cluster.webhook.scheduling import send_to_scheduler
-from deviceplugin.config.webhook import WebhookSettings
+from deviceplugin.cluster.webhook.pod_json import (
+    MIRROR,
+    Json,
+    JsonContainer,
+    annotations,
+    containers,
+    made_child,
+    metadata,
+    objects,
+    spec,
+    texts,
+)
+from deviceplugin.cluster.webhook.resources import count, is_gpu, mirror, put
+from deviceplugin.config.webhook import HamiScope, WebhookSettings
 from deviceplugin.errors import ParseError
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
 from deviceplugin.model.pod_request import Parts, parse_parts
+from deviceplugin.model.units import CORES_PER_GPU
 
+_DEFAULT_SCHEDULER = "default-scheduler"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_TERMS = "nodeSelectorTerms"
 NO_PARTS = Parts(1, {})
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """The pod as it shall be."""
+    """The changed pod, and warnings for the user."""
 
     pod: Json
     warnings: tuple[str, ...] = ()
@@ -44,27 +60,27 @@ def mutate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> Mutation:
     asking = [each for each in found if is_gpu(each, settings.names)]
     parts = parts_of(changed, names)
     for container in asking:
-        complete(container, parts.of(container.name), settings, known)
+        _complete_request(container, parts.of(container.name), settings, known)
         mirror(container, (settings.names.core, settings.names.memory))
     if asking:
         _set_environment(found, asking, settings)
-        warnings += send_to_scheduler(changed, settings)
+        warnings += _set_scheduling(changed, settings)
     return Mutation(changed, warnings)
 
 
 def is_left_alone(pod: Json, settings: WebhookSettings) -> bool:
-    """Static, or by its own wish; but nobody opts out of losing the annotations that only our programs may write."""
+    """A static pod, or one with the opt-out label. Both still lose forged annotations: `mutate` strips those first."""
     labels = texts(metadata(pod), "labels")
     return is_static(pod) or any(labels.get(name) == "ignore" for name in settings.opt_out_labels)
 
 
 def is_static(pod: Json) -> bool:
-    """Kubelet has placed it already, and this is its image at the API server."""
+    """The mirror of a static pod: kubelet runs it already."""
     return MIRROR in annotations(pod)
 
 
 def parts_of(pod: Json, names: AnnotationNames) -> Parts:
-    """One each where the annotation is wrong, which `validate` says."""
+    """One each where the annotation is wrong; `validate` then reports it."""
     try:
         return parse_parts(annotations(pod), names)
     except ParseError:
@@ -86,3 +102,50 @@ def _set_environment(found: list[JsonContainer], asking: list[JsonContainer], se
                 put_our_libraries_first(container)
         elif settings.hide_gpus:
             hide_gpus(container)
+
+
+def _complete_request(container: JsonContainer, parts: int, settings: WebhookSettings, known: KnownGpus) -> None:
+    """Adds the missing one of cores and memory. Leaves the container as it is where nothing can be calculated:
+    `validate` then denies it. Whole GPUs need no memory."""
+    names = settings.names
+    cores, blocks = count(container, names.core) or 0, count(container, names.memory) or 0
+    if cores == 0 and blocks > 0 and settings.default_cores:
+        put(container, names.core, settings.default_cores * parts)
+    elif 0 < cores < CORES_PER_GPU * parts and blocks == 0 and cores % parts == 0:
+        each = _blocks_for(cores // parts, settings, known)
+        if each:
+            put(container, names.memory, each * parts)
+
+
+def _blocks_for(cores: int, settings: WebhookSettings, known: KnownGpus) -> int:
+    """Of one GPU; 0 where the operator gives no default or no GPU is known."""
+    if not settings.share_memory.proportional:
+        return settings.share_memory.blocks
+    return max(1, known.smallest_blocks * cores // CORES_PER_GPU) if known.smallest_blocks else 0
+
+
+def _set_scheduling(pod: Json, settings: WebhookSettings) -> tuple[str, ...]:
+    """schedulerName, runtime class and node; returns warnings about changes that the user may not expect."""
+    inside = spec(pod)
+    left = (None, "", _DEFAULT_SCHEDULER, *([] if settings.hami.scope is HamiScope.OFF else [HAMI_SCHEDULER]))
+    if settings.scheduler_name and inside.get("schedulerName") in left:
+        inside["schedulerName"] = settings.scheduler_name
+    if settings.runtime_class and not inside.get("runtimeClassName"):
+        inside["runtimeClassName"] = settings.runtime_class
+    node = inside.get("nodeName")
+    if not node or not isinstance(node, str) or inside.get("schedulerName") != settings.scheduler_name:
+        return ()
+    del inside["nodeName"]
+    _require_node(inside, node)
+    return (f"spec.nodeName {node} was turned into a node affinity, so that the scheduler gives this pod its GPUs",)
+
+
+def _require_node(inside: Json, node: str) -> None:
+    wanted = {"key": "metadata.name", "operator": "In", "values": [node]}
+    required = made_child(made_child(made_child(inside, "affinity"), "nodeAffinity"), _REQUIRED)
+    if required.get(_TERMS) is None:
+        required[_TERMS] = [{"matchFields": [wanted]}]
+    for term in objects(required, _TERMS):  # terms are ORed, so each must name the node; an empty term matches nothing
+        fields = objects(term, "matchFields")
+        if (fields or term.get("matchExpressions")) and wanted not in fields:
+            term["matchFields"] = [*fields, wanted]

@@ -1,7 +1,11 @@
-"""The pod as the JSON it is, read and written without losing what we do not know.
+"""The pod as JSON, read, changed and compared without losing unknown members.
 
-In: what a JSON decoder made of a pod; any member may be missing, null, or of a kind that the API would refuse. Out: its
-objects and lists, or a ParseError that names the place. Not here: what the members mean.
+In: a decoded pod; any member may be missing, null, or of a wrong type. Out: its objects and lists, or a ParseError that
+names the place; the difference of two values as an RFC 6902 patch. Not here: what the members mean.
+
+A patch names only what differs, so unknown members and changes of other webhooks stay. Its operations apply in their
+order. Missing parents are added with their content. Of lists the equal begin and end are left out, and the rest is
+compared by index.
 """
 
 from collections.abc import Iterator
@@ -12,12 +16,14 @@ from deviceplugin.errors import ParseError
 from deviceplugin.model.allocation import ContainerRole
 
 Json = dict[str, Any]
+Operation = dict[str, Any]
+"""Of a JSON patch."""
 MIRROR = "kubernetes.io/config.mirror"
 
 
 @dataclass(frozen=True, slots=True)
 class JsonContainer:
-    """One container of the pod's JSON, which is edited in place; `what` begins a sentence about it."""
+    """One container of the pod's JSON, changed in place; `what` begins a sentence about it."""
 
     json: Json
     role: ContainerRole
@@ -35,7 +41,7 @@ def child(parent: Json, key: str) -> Json:
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise ParseError(f"the pod's {key} is no object")
+        raise ParseError(f"the pod's {key} is not an object")
     return found
 
 
@@ -52,15 +58,15 @@ def objects(parent: Json, key: str) -> list[Json]:
     if found is None:
         return []
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise ParseError(f"the pod's {key} is no list of objects")
+        raise ParseError(f"the pod's {key} is not a list of objects")
     return found
 
 
 def texts(parent: Json, key: str) -> dict[str, str]:
-    """A map of texts: labels or annotations."""
+    """A map of strings: labels or annotations."""
     found = child(parent, key)
     if not all(isinstance(value, str) for value in found.values()):
-        raise ParseError(f"the pod's {key} hold something that is no text")
+        raise ParseError(f"the pod's {key} have a value that is not a string")
     return found
 
 
@@ -81,7 +87,7 @@ def spec(pod: Json) -> Json:
 
 
 def containers(pod: Json) -> Iterator[JsonContainer]:
-    """In kubelet's order; ephemeral containers cannot ask for resources."""
+    """In kubelet's order; ephemeral containers cannot request resources."""
     for each in objects(spec(pod), "initContainers"):
         role = ContainerRole.SIDECAR if each.get("restartPolicy") == "Always" else ContainerRole.INIT
         yield JsonContainer(each, role, _name(each))
@@ -92,3 +98,64 @@ def containers(pod: Json) -> Iterator[JsonContainer]:
 def _name(container: Json) -> str:
     name = container.get("name")
     return name if isinstance(name, str) else ""
+
+
+def difference(before: object, after: object, path: str = "") -> Iterator[Operation]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        yield from _members(before, after, path)
+    elif isinstance(before, list) and isinstance(after, list):
+        yield from _items(before, after, path)
+    elif not _same_text(before, after):
+        yield {"op": "replace", "path": path, "value": after}
+
+
+def _members(before: dict[str, Any], after: dict[str, Any], path: str) -> Iterator[Operation]:
+    for key in before.keys() - after.keys():
+        yield {"op": "remove", "path": f"{path}/{escaped(key)}"}
+    for key, value in after.items():
+        place = f"{path}/{escaped(key)}"
+        if before.get(key) is None and value is not None:
+            # A null member may be gone when the patch is applied; `add` works in both cases.
+            yield {"op": "add", "path": place, "value": value}
+        elif key in before:
+            yield from difference(before[key], value, place)
+        else:
+            yield {"op": "add", "path": place, "value": value}
+
+
+def _items(before: list[Any], after: list[Any], path: str) -> Iterator[Operation]:
+    end = _equal_end(before, after)
+    old, new = before[: len(before) - end], after[: len(after) - end]
+    shared = min(len(old), len(new))
+    for place in range(shared):
+        yield from difference(old[place], new[place], f"{path}/{place}")
+    for _ in old[shared:]:
+        yield {"op": "remove", "path": f"{path}/{shared}"}
+    for place, value in enumerate(new[shared:], start=shared):
+        yield {"op": "add", "path": f"{path}/{place}", "value": value}
+
+
+def _equal_end(before: list[Any], after: list[Any]) -> int:
+    """Only for lists of different lengths; otherwise comparing by index gives the smaller patch."""
+    if len(before) == len(after):
+        return 0
+    shortest = min(len(before), len(after))
+    begin = next((place for place in range(shortest) if not _same(before[place], after[place])), shortest)
+    end = 0
+    while end < shortest - begin and _same(before[-1 - end], after[-1 - end]):
+        end += 1
+    return end
+
+
+def escaped(key: str) -> str:
+    """A key as one step of a JSON pointer (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _same(before: object, after: object) -> bool:
+    return next(difference(before, after), None) is None
+
+
+def _same_text(before: object, after: object) -> bool:
+    """In Python 1 == True == 1.0; in JSON they differ."""
+    return type(before) is type(after) and before == after

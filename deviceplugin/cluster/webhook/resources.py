@@ -1,8 +1,8 @@
-"""What a container asks for: reading and writing counts in `resources`.
+"""Reads and writes the `resources` of a container.
 
-In: one container of a pod's JSON. Out: whole numbers, or an error that names container and resource. Limits count, and
-requests where there is no limit. Extended resources need both equal, so both are written; a request that differs from
-its limit is left as it is, for `validate` to say so.
+In: one container of a pod's JSON. Out: whole numbers, or an error that names container and resource. A limit counts, or
+the request where there is no limit. Kubernetes requires both to be equal for extended resources, so both are written; a
+request that differs from its limit stays, and `validate` reports it.
 """
 
 from collections.abc import Iterable
@@ -54,7 +54,7 @@ def drop(container: JsonContainer, names: Iterable[str]) -> None:
 
 
 def mirror(container: JsonContainer, names: Iterable[str]) -> None:
-    """A limit without request, or the reverse, gets the other."""
+    """Copies a limit without a request to the requests, and the reverse."""
     for name in names:
         if not names_any(container, (name,)):
             continue
@@ -65,7 +65,7 @@ def mirror(container: JsonContainer, names: Iterable[str]) -> None:
 
 
 def differing(container: JsonContainer, names: Iterable[str]) -> str | None:
-    """A name of which more or less is requested than its limit."""
+    """The first name whose request differs from its limit."""
     resources = child(container.json, "resources")
     limits, requests = (child(resources, each) for each in _LISTS)
     for name in names:
@@ -82,7 +82,7 @@ def _copy(name: str, source: Json, target: Json) -> None:
 
 def _number(container: JsonContainer, name: str, written: object) -> int:
     if isinstance(written, bool) or not isinstance(written, str | int | float):
-        raise ParseError(f"{container.what}: {name} is no number")
+        raise ParseError(f"{container.what}: {name} is not a number")
     try:
         return parse_quantity(str(written))
     except ParseError as error:

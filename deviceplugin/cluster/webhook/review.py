@@ -1,9 +1,9 @@
 """AdmissionReview v1: bytes in, bytes out.
 
-In: the body of a POST from the API server, and what is known of the GPUs. Out: a `Reply`. A body that no answer could
-be matched to (no review, another version, no uid) is a ParseError, for the server to answer as HTTP 400; everything
-else that is wrong is an answer with `allowed: false` and one sentence. What is no new pod passes.
-Invariant: nothing is remembered and nothing written, so a dry run is like any other.
+In: the body of a POST from the API server, and the known GPUs. Out: a `Reply`. A body without a usable review (another
+kind or version, no uid) is a ParseError, which the server answers with HTTP 400. Every other error is an answer with
+`allowed: false` and one sentence. Requests that do not create a pod pass.
+Invariant: nothing is stored or written, so a dry run needs no special case.
 """
 
 import base64
@@ -15,8 +15,7 @@ import msgspec
 
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
-from deviceplugin.cluster.webhook.patch import Operation, difference
-from deviceplugin.cluster.webhook.pod_json import Json
+from deviceplugin.cluster.webhook.pod_json import Json, Operation, difference
 from deviceplugin.cluster.webhook.validate import validate
 from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import ParseError, VcudaError
@@ -49,7 +48,7 @@ class _Review(msgspec.Struct, rename="camel"):
 
 
 class Outcome(enum.Enum):
-    """What became of a review; the values are labels of a metric."""
+    """The result of a review; the values are labels of a metric."""
 
     PASSED = "passed"
     CHANGED = "changed"
@@ -58,7 +57,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`body` is the answer; `sentence` is why it was denied, empty otherwise."""
+    """`body` is the answer; `sentence` is the reason of a denial, otherwise empty."""
 
     body: bytes
     outcome: Outcome
@@ -67,7 +66,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionWebhook:
-    """The whole of it, for one set of settings."""
+    """The webhook for one set of settings."""
 
     settings: WebhookSettings
 
@@ -101,14 +100,14 @@ def _request(body: bytes) -> _Request:
             f"{API_VERSION} {_KIND} (admissionReviewVersions: [v1])"
         )
     if review.request is None or not review.request.uid:
-        raise ParseError("the admission review holds no request with a uid, so there is nothing to answer")
+        raise ParseError("the admission review has no request with a uid, so it cannot be answered")
     return review.request
 
 
 def _pod(raw: msgspec.Raw) -> Json:
     found = decode(Any, raw, what="the pod")
     if not isinstance(found, dict):
-        raise ParseError("the admission review holds no pod; expected an object")
+        raise ParseError("the admission review has no pod; expected an object")
     return found
 
 

@@ -1,7 +1,7 @@
-"""Whether a pod can ever run, said before it waits for ever.
+"""Reports pods that can never run, before they wait forever.
 
-In: the pod as `mutate` left it. Out: warnings about what no GPU known today can serve (a node may come, so it is no
-denial); or a RequestError or ParseError of one sentence that says what to write instead.
+In: the pod after `mutate`. Out: warnings about requests that no GPU known today can serve (a node may be added, so this
+is not a denial); or a RequestError or ParseError of one sentence that says what to write instead.
 """
 
 from collections.abc import Iterator
@@ -60,8 +60,8 @@ def _request(container: JsonContainer, parts: Parts, settings: WebhookSettings) 
     unlike = differing(container, (names.core, names.memory))
     if unlike is not None:
         raise RequestError(
-            f"{container.what}: {unlike} differs between requests and limits; Kubernetes wants them equal for GPUs, so "
-            "leave it out of requests"
+            f"{container.what}: {unlike} differs between requests and limits; Kubernetes requires them to be equal, so "
+            "remove it from requests"
         )
     try:
         request = parse_request(cores, blocks, parts=parts.of(container.name), names=names)
@@ -73,7 +73,7 @@ def _request(container: JsonContainer, parts: Parts, settings: WebhookSettings) 
 
 
 def _check_size(container: JsonContainer, request: Request, names: ResourceNames) -> None:
-    """What no GPU will ever have was counted in another unit."""
+    """A request larger than any GPU was probably meant in another unit."""
     if request.blocks_per_gpu > _MOST_BLOCKS:
         raise RequestError(
             f"{container.what}: {names.memory}: {request.blocks} is more than any GPU has; it counts blocks of "

@@ -1,7 +1,7 @@
-"""CEL as a second program reads it, and pods as an API server has them.
+"""The chart's CEL as another implementation reads it, and pods as an API server has them.
 
-In: expressions by name, as the manifests carry them. Out: what they say of a pod. `real_pods` are of the types that the
-API server knows, with nothing null: others never get as far as an expression.
+In: expressions as the chart renders them. Out: their results for a pod. `real_pods` have the types that the API server
+knows and no nulls: it evaluates no expression on other pods.
 """
 
 from typing import Any
@@ -9,16 +9,15 @@ from typing import Any
 import cel
 from hypothesis import strategies as st
 
-from deviceplugin.cluster.webhook.conditions import Expressions
 from deviceplugin.cluster.webhook.pod_json import Json
 from tests.cluster.webhook.makers import CORE, GPU, GPUCORES, GPUMEM, MEMORY, PERCENTAGE
 
 
 class Compiled:
-    """All of some expressions, read once."""
+    """A list of named expressions, compiled once."""
 
-    def __init__(self, expressions: Expressions) -> None:
-        self._programs = {name: cel.compile(text) for name, text in expressions.items()}
+    def __init__(self, items: list[Json]) -> None:
+        self._programs = {item["name"]: cel.compile(item["expression"]) for item in items}
 
     def says(self, name: str, **variables: Any) -> Any:
         return self._programs[name].execute(variables)
@@ -31,7 +30,19 @@ class Compiled:
 
 _counts = st.sampled_from(["0", "1", "2", "30", "100", "150", "4096", "1k", "-4"])
 _resources = st.sampled_from(
-    [CORE, MEMORY, GPU, GPUMEM, PERCENTAGE, GPUCORES, "nvidia.com/priority", "nvidia.com/mig-1g.5gb", "cpu", "memory"]
+    [
+        CORE,
+        MEMORY,
+        GPU,
+        GPUMEM,
+        PERCENTAGE,
+        GPUCORES,
+        "nvidia.com/priority",
+        "nvidia.com/mig-1g.5gb",
+        "example.com/memory",
+        "cpu",
+        "memory",
+    ]
 )
 _lists = st.dictionaries(_resources, _counts, max_size=3)
 _asked = st.fixed_dictionaries({}, optional={"limits": _lists, "requests": _lists})

@@ -12,6 +12,7 @@ from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
+from deviceplugin.model.units import ResourceNames
 
 CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 GPU, GPUMEM = "nvidia.com/gpu", "nvidia.com/gpumem"
@@ -19,6 +20,15 @@ PERCENTAGE, GPUCORES = "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
 SETTINGS = WebhookSettings(hami=HamiSettings(scope=HamiScope.OFF), hide_gpus=False)
 HAMI = replace(SETTINGS, hami=HamiSettings(scope=HamiScope.ALL))
 MARKED = replace(SETTINGS, hami=HamiSettings())
+DOMAIN = "example.org"
+CHOSEN = {
+    "no HAMi": replace(SETTINGS, hide_gpus=True),
+    "marked": replace(MARKED, hide_gpus=True),
+    "all": replace(HAMI, hide_gpus=True),
+    "other names": WebhookSettings(
+        names=ResourceNames(DOMAIN), hami=HamiSettings(count="nvidia.com/gpumem", memory="example.com/memory")
+    ),
+}
 A100S = KnownGpus(smallest_blocks=160, largest_blocks=320, most=8, models=frozenset({"NVIDIA A100-SXM4-80GB"}))
 
 

@@ -1,40 +1,34 @@
-"""The API server's expressions and our code say the same of every pod: both are asked, CEL by a library of its own."""
-
-from dataclasses import replace
+"""The chart's CEL and the webhook's code agree on every pod; another library evaluates the CEL."""
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deviceplugin.cluster.webhook.conditions import (
-    match_conditions,
-    policy_conditions,
-    policy_validation,
-    policy_variables,
-)
-from deviceplugin.cluster.webhook.hami_pods import is_for_hami
+from deviceplugin.cluster.webhook.hami import is_for_hami
 from deviceplugin.cluster.webhook.mutate import is_left_alone, is_static, mutate
 from deviceplugin.cluster.webhook.pod_json import Json, annotations, containers
 from deviceplugin.cluster.webhook.validate import validate
-from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
+from deviceplugin.config.webhook import HamiScope, WebhookSettings
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.annotation_names import AnnotationNames
-from deviceplugin.model.units import ResourceNames
 from tests.cluster.webhook.expressions import Compiled, annotation_maps, real_pods
-from tests.cluster.webhook.makers import A100S, CORE, GPU, HAMI, MARKED, SETTINGS, gpu_pod
+from tests.cluster.webhook.makers import A100S, CHOSEN, CORE, GPU, gpu_pod
+from tests.daemonset.chart import NAMESPACE, Object, Rendered
 from tests.examples import examples
 
-CHOSEN = {
-    "no HAMi": replace(SETTINGS, hide_gpus=True),
-    "marked": replace(MARKED, hide_gpus=True),
-    "all": replace(HAMI, hide_gpus=True),
-    "other names": WebhookSettings(
-        names=ResourceNames("example.org"), hami=HamiSettings(count="nvidia.com/gpumem", memory="cpu")
-    ),
-}
-SENT = {name: Compiled(match_conditions(chosen)) for name, chosen in CHOSEN.items()}
 NAMES = AnnotationNames()
-ACCOUNTS = ["system:serviceaccount:kube-system:vcuda-agent", "system:serviceaccount:kube-system:vcuda-scheduler"]
+
+
+@pytest.fixture(scope="session")
+def sent(charts: dict[str, Rendered]) -> dict[str, Compiled]:
+    """Which pods the API server sends to the webhook."""
+    return {name: Compiled(rendered.webhook["matchConditions"]) for name, rendered in charts.items()}
+
+
+@pytest.fixture(scope="session")
+def policy(charts: dict[str, Rendered]) -> Object:
+    found: Object = charts["marked"].get("ValidatingAdmissionPolicy", "vcuda-annotations")["spec"]
+    return found
 
 
 def _outcome(pod: Json, chosen: WebhookSettings) -> str:
@@ -63,13 +57,13 @@ def _is_named(pod: Json, chosen: WebhookSettings) -> bool:
 @example(pod=gpu_pod({GPU: "1"}, {"nvidia.com/use-gputype": "A100"}))
 @example(pod=gpu_pod({CORE: "0"}))
 def test_a_pod_that_is_not_sent_would_not_have_been_touched_and_one_that_is_sent_concerns_us(
-    name: str, pod: Json
+    sent: dict[str, Compiled], name: str, pod: Json
 ) -> None:
     chosen = CHOSEN[name]
     names = AnnotationNames(chosen.names.domain)
     stale = any(names.is_machine_written(each) for each in annotations(pod))
     wanted = not is_static(pod) and (stale or (not is_left_alone(pod, chosen) and _is_named(pod, chosen)))
-    assert SENT[name].all_say_yes(object=pod) == wanted
+    assert sent[name].all_say_yes(object=pod) == wanted
     if not wanted:
         assert _outcome(pod, chosen) == "same"
 
@@ -80,34 +74,44 @@ def _changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
     }
 
 
-POLICY = Compiled(policy_variables(NAMES))
-VALIDATION, _ = policy_validation()
-ALLOWED = Compiled({"nothing changed": VALIDATION})
-
-
 def _object(written: dict[str, str] | None) -> Json:
     return {"metadata": {"name": "p"} if written is None else {"name": "p", "annotations": written}}
 
 
+@pytest.fixture(scope="session")
+def variables_of(policy: Object) -> Compiled:
+    return Compiled(policy["variables"])
+
+
+@pytest.fixture(scope="session")
+def allowed(policy: Object) -> Compiled:
+    (validation,) = policy["validations"]
+    return Compiled([{"name": "nothing changed", "expression": validation["expression"]}])
+
+
 @examples(400)
-@given(st.none() | annotation_maps, st.none() | annotation_maps, st.booleans())
+@given(before=st.none() | annotation_maps, after=st.none() | annotation_maps, creates=st.booleans())
 def test_the_policy_names_exactly_the_annotations_of_ours_that_differ(
-    before: dict[str, str] | None, after: dict[str, str] | None, creates: bool
+    variables_of: Compiled,
+    allowed: Compiled,
+    before: dict[str, str] | None,
+    after: dict[str, str] | None,
+    creates: bool,
 ) -> None:
     old, new = None if creates else _object(before), _object(after)
-    variables = {name: POLICY.says(name, object=new, oldObject=old) for name in ("before", "after")}
+    variables = {name: variables_of.says(name, object=new, oldObject=old) for name in ("before", "after")}
     assert variables == {"before": {} if creates else before or {}, "after": after or {}}
-    changed = POLICY.says("changed", object=new, oldObject=old, variables=variables)
+    changed = variables_of.says("changed", object=new, oldObject=old, variables=variables)
     assert len(changed) == len(set(changed))
     assert set(changed) == _changed(variables["before"], variables["after"])
-    assert ALLOWED.says("nothing changed", variables={"changed": changed}) is (not changed)
+    assert allowed.says("nothing changed", variables={"changed": changed}) is (not changed)
 
 
 @pytest.mark.parametrize(
     ("user", "groups", "looked_at"),
     [
-        (ACCOUNTS[0], ["system:serviceaccounts"], False),
-        (ACCOUNTS[1], ["system:serviceaccounts", "system:masters"], False),
+        (f"system:serviceaccount:{NAMESPACE}:vcuda-agent", ["system:serviceaccounts"], False),
+        (f"system:serviceaccount:{NAMESPACE}:vcuda-scheduler", ["system:serviceaccounts", "system:masters"], False),
         ("system:serviceaccount:default:vcuda-agent", ["system:serviceaccounts"], True),
         ("system:node:n1", ["system:nodes", "system:authenticated"], False),
         ("admin", ["system:masters"], True),
@@ -115,7 +119,7 @@ def test_the_policy_names_exactly_the_annotations_of_ours_that_differ(
     ],
 )
 def test_the_policy_looks_at_everybody_but_our_programs_and_kubelets(
-    user: str, groups: list[str], looked_at: bool
+    policy: Object, user: str, groups: list[str], looked_at: bool
 ) -> None:
     request = {"userInfo": {"username": user, "groups": groups}}
-    assert Compiled(policy_conditions(ACCOUNTS)).all_say_yes(request=request) is looked_at
+    assert Compiled(policy["matchConditions"]).all_say_yes(request=request) is looked_at

@@ -144,7 +144,7 @@ def test_what_is_not_quite_as_with_hami_is_a_warning(given: Json, words: list[st
 
 @pytest.mark.parametrize("mode", ["mig", "mps", ""])
 def test_another_way_of_dividing_gpus_is_refused(mode: str) -> None:
-    with pytest.raises(RequestError, match=r"vgpu-mode holds .*write hami-core or leave it out"):
+    with pytest.raises(RequestError, match=r"vgpu-mode is .*write hami-core or leave it out"):
         mutated(gpu_pod({GPU: "1", GPUMEM: "20000"}, {"nvidia.com/vgpu-mode": mode}), HAMI)
     assert asked(mutated(gpu_pod({GPU: "1"}, {"nvidia.com/vgpu-mode": "hami-core,mig"}), HAMI)) == {CORE: "100"}
 
@@ -212,7 +212,7 @@ def test_no_cores_can_mean_the_default_alone() -> None:
         ({GPU: "1", PERCENTAGE: "200"}, [PERCENTAGE, "200", "write 1 to 100"]),
         ({GPU: "1", GPUMEM: "-5"}, [GPUMEM, "-5", "MiB"]),
         ({GPU: "65", GPUMEM: "5"}, [GPU, "65", "write 1 to 16"]),
-        ({GPU: "1", CORE: "30"}, [GPU, CORE, "write one of the two"]),
+        ({GPU: "1", CORE: "30"}, [GPU, CORE, "use only one of the two"]),
     ],
 )
 def test_what_means_nothing_is_refused_in_one_sentence(limits: dict[str, str], words: list[str]) -> None:

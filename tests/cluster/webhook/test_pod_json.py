@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.webhook.mutate import mutate
-from deviceplugin.cluster.webhook.patch import difference, escaped
-from deviceplugin.cluster.webhook.pod_json import Json
+from deviceplugin.cluster.webhook.pod_json import Json, difference, escaped
 from deviceplugin.errors import VcudaError
 from tests.cluster.webhook.makers import A100S, HAMI, odd_pods
 from tests.examples import examples
