@@ -115,15 +115,17 @@ def parse_core_limit(text: str) -> int:
 def format_allocation(allocation: PodAllocation) -> str:
     """Equal allocations give equal text, so that an unchanged annotation is not written again."""
     containers = {
-        name: _Container([_Share(share.uuid, share.cores, share.blocks) for share in allocation.containers[name]])
+        name: _ContainerJson(
+            [_ShareJson(share.uuid, share.cores, share.blocks) for share in allocation.containers[name]]
+        )
         for name in sorted(allocation.containers)
     }
-    return msgspec.json.encode(_Allocation(VERSION, allocation.pod, containers)).decode()
+    return msgspec.json.encode(_AllocationJson(VERSION, allocation.pod, containers)).decode()
 
 
 def parse_allocation(text: str) -> PodAllocation:
     """The value of `vcuda-allocation`; unknown keys are ignored, another version is a ParseError."""
-    decoded = decode_json(_Allocation, text, what="vcuda-allocation")
+    decoded = decode_json(_AllocationJson, text, what="vcuda-allocation")
     if decoded.version != VERSION:
         raise ParseError(f"annotation vcuda-allocation has version {decoded.version}; this vcuda reads {VERSION}")
     containers = {name: _shares(name, container.gpus) for name, container in decoded.containers.items()}
@@ -139,20 +141,20 @@ def container_annotations(names: AnnotationNames, grant: ContainerGrant) -> dict
     }
 
 
-class _Share(msgspec.Struct):
+class _ShareJson(msgspec.Struct):
     uuid: str
     cores: int
     blocks: int
 
 
-class _Container(msgspec.Struct):
-    gpus: list[_Share]
+class _ContainerJson(msgspec.Struct):
+    gpus: list[_ShareJson]
 
 
-class _Allocation(msgspec.Struct):
+class _AllocationJson(msgspec.Struct):
     version: int
     pod: str
-    containers: dict[str, _Container]
+    containers: dict[str, _ContainerJson]
 
 
 def decode_json(type_: type[Decoded], text: str, *, what: str) -> Decoded:
@@ -163,7 +165,7 @@ def decode_json(type_: type[Decoded], text: str, *, what: str) -> Decoded:
         raise ParseError(f"annotation {what} cannot be read: {_shown(str(error))}") from None
 
 
-def _shares(container: str, gpus: Iterable[_Share]) -> tuple[GpuShare, ...]:
+def _shares(container: str, gpus: Iterable[_ShareJson]) -> tuple[GpuShare, ...]:
     shares = tuple(GpuShare(GpuUuid(share.uuid), share.cores, share.blocks) for share in gpus)
     for share in shares:
         if not (0 <= share.cores <= CORES_PER_GPU and 0 <= share.blocks <= _MAX_BLOCKS):

@@ -48,7 +48,7 @@ class Found(NamedTuple):
             raise ParseError(f"{self.where}: {error}") from None
 
 
-class _Loader(yaml.CSafeLoader):
+class _TextLoader(yaml.CSafeLoader):
     """Times and fractions stay text, as in JSON."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
@@ -66,7 +66,7 @@ def _documents(content: bytes, file: str) -> list[Any]:
     try:
         if content.lstrip()[:1] in (b"{", b"["):
             return [msgspec.json.decode(content)]
-        return [each for each in yaml.load_all(content, Loader=_Loader) if each is not None]
+        return [each for each in yaml.load_all(content, Loader=_TextLoader) if each is not None]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -179,7 +179,7 @@ class _Resources(msgspec.Struct):
     limits: Quantities | None = None
 
 
-class _Container(msgspec.Struct, rename="camel"):
+class _ContainerDocument(msgspec.Struct, rename="camel"):
     resources: _Resources | None = None
     restart_policy: str | None = None
 
@@ -191,13 +191,13 @@ class _Container(msgspec.Struct, rename="camel"):
         return ((self.resources.limits if self.resources else None) or {}).get(name)
 
 
-class _Spec(msgspec.Struct, rename="camel"):
-    containers: list[_Container] | None = None
-    init_containers: list[_Container] | None = None
+class _SpecDocument(msgspec.Struct, rename="camel"):
+    containers: list[_ContainerDocument] | None = None
+    init_containers: list[_ContainerDocument] | None = None
 
 
-class _Pod(msgspec.Struct):
-    spec: _Spec | None = None
+class _PodDocument(msgspec.Struct):
+    spec: _SpecDocument | None = None
 
 
 def tasks_of_objects(found: Iterator[Found], *, file: str) -> Iterator[Task]:
@@ -217,14 +217,14 @@ def tasks_of_objects(found: Iterator[Found], *, file: str) -> Iterator[Task]:
 
 
 def _task(found: Found, pod: Pod) -> Task:
-    spec = found.read(_Pod).spec or _Spec()
+    spec = found.read(_PodDocument).spec or _SpecDocument()
     try:
         return task(pod_request(pod if pod.is_gpu else _with_plain(pod, spec)), _needs(spec))
     except VcudaError as error:
         raise ParseError(f"{found.where}: {error.message}") from None
 
 
-def _with_plain(pod: Pod, spec: _Spec) -> Pod:
+def _with_plain(pod: Pod, spec: _SpecDocument) -> Pod:
     """Whole GPUs, as NVIDIA's device plugin counts them."""
     written = [*(spec.init_containers or ()), *(spec.containers or ())]
     counts = [_plain(each) for each in written]
@@ -232,13 +232,13 @@ def _with_plain(pod: Pod, spec: _Spec) -> Pod:
     return replace(pod, containers=tuple(replace(each, cores=count * CORES_PER_GPU) for each, count in own))
 
 
-def _plain(container: _Container) -> int:
+def _plain(container: _ContainerDocument) -> int:
     if foreign := [name for name in _FOREIGN_SHARES if container.limit(name) is not None]:
         raise ParseError(f"{foreign[0]} is translated when a pod is created; take pods from a cluster with the webhook")
     return parse_quantity(container.limit(_PLAIN) or 0)
 
 
-def _needs(spec: _Spec) -> Spare:
+def _needs(spec: _SpecDocument) -> Spare:
     """The maximum of the app containers with all sidecars and each init container with the sidecars before it."""
     sidecars, most = (0, 0), (0, 0)
     for each in spec.init_containers or ():
@@ -251,7 +251,7 @@ def _needs(spec: _Spec) -> Spare:
     return Spare(max(most[0], sidecars[0] + apps[0]), max(most[1], sidecars[1] + apps[1]))
 
 
-def _amounts(container: _Container) -> tuple[int, int]:
+def _amounts(container: _ContainerDocument) -> tuple[int, int]:
     """Thousandths of a CPU and MiB, rounded up."""
     cpu, memory = exact_quantity(container.amount("cpu")), exact_quantity(container.amount("memory"))
     return -int(-cpu * 1000 // 1), -int(-memory / MIB // 1)

@@ -1,8 +1,8 @@
-"""A profile of the emulated driver (emulator/README.md has the schema), read as the node that it describes.
+"""Reads a profile of the emulated driver (schema: emulator/README.md) as the node that it describes.
 
-In: its JSON. Out: the inventory that an agent would discover there, and how many processes each GPU runs. Errors name
-the place in the document. The emulator itself is stricter (keys given twice, fields that only it uses); what it takes
-is taken here and means the same.
+In: its JSON. Out: the inventory that an agent would discover there, and the number of processes on each GPU. Errors
+name the place in the document. The emulator is stricter (duplicate keys, fields that only it uses); a profile that it
+accepts is accepted here with the same meaning. Fields of type Any belong to the emulator and are not checked.
 """
 
 import re
@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -17,7 +18,112 @@ from deviceplugin.errors import ParseError
 from deviceplugin.model.gpu import ComputeMode, Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.topology import Level, Link, Topology
 from deviceplugin.model.units import MIB
-from deviceplugin.simulate.profile_document import Document, NvLink
+
+LevelName = Literal["internal", "single", "multiple", "hostbridge", "node", "system"]
+ModeName = Literal["default", "exclusive_thread", "prohibited", "exclusive_process"]
+Version = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,3}\.[0-9]{1,2}$")]
+Mebibytes = Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
+Position = Annotated[int, msgspec.Meta(ge=0, le=63)]
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=127)]
+
+
+class Card(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The fields of a model, and of a GPU that differs from its model."""
+
+    name: Text | None = None
+    memory_mib: Mebibytes | None = None
+    compute_capability: Version | None = None
+    reserved_mib: Any = None
+    bar1_mib: Any = None
+    brand: Any = None
+    pci_id: Any = None
+    pci_subsystem_id: Any = None
+    cores: Any = None
+    memory_bus_bits: Any = None
+    pcie_generation: Any = None
+    pcie_width: Any = None
+    power_limit_w: Any = None
+    power_min_w: Any = None
+    power_max_w: Any = None
+    power_idle_w: Any = None
+    sm_clock_mhz: Any = None
+    memory_clock_mhz: Any = None
+    fans: Any = None
+    ecc: Any = None
+    mig_capable: Any = None
+    part_number: Any = None
+    vbios: Any = None
+
+
+class CardOfNode(Card, forbid_unknown_fields=True, kw_only=True):
+    """One entry of `gpus`; its own fields take precedence over those of its model."""
+
+    model: str
+    minor: Annotated[int, msgspec.Meta(ge=0, le=1023)] | None = None
+    uuid: Text | None = None
+    serial: Any = None
+    bus_id: str | None = None
+    numa: Annotated[int, msgspec.Meta(ge=-1, le=1023)] = -1
+    compute_mode: ModeName = "default"
+    mig: bool = False
+    persistence: Any = None
+    gpu_util: Any = None
+    memory_util: Any = None
+    used_mib: Any = None
+    temperature_c: Any = None
+    power_w: Any = None
+
+
+class Group(msgspec.Struct, forbid_unknown_fields=True):
+    """GPUs whose common ancestor is at this level or nearer."""
+
+    level: LevelName
+    gpus: list[Position]
+
+
+class Tree(msgspec.Struct, forbid_unknown_fields=True):
+    """The levels of all pairs."""
+
+    default: LevelName = "system"
+    groups: list[Group] = []
+
+
+class NvLink(msgspec.Struct, forbid_unknown_fields=True):
+    """GPUs that are linked to each other, or each to switches."""
+
+    gpus: list[Position]
+    links: Annotated[int, msgspec.Meta(ge=1, le=18)]
+    version: str
+    via: Literal["direct", "switch"]
+    switches: list[str] = []
+
+
+class RunningProcess(msgspec.Struct, forbid_unknown_fields=True):
+    """A process on one GPU."""
+
+    gpu: Position
+    pid: int
+    memory_mib: int
+    sm: Any = None
+    memory_util: Any = None
+    type: Any = None
+    name: Any = None
+
+
+class Document(msgspec.Struct, forbid_unknown_fields=True):
+    """The whole file."""
+
+    format: Literal[1]
+    name: Text
+    driver: Text
+    cuda: Version
+    models: dict[str, Card]
+    gpus: Annotated[list[CardOfNode], msgspec.Meta(max_length=64)]
+    cpus: Any = None
+    topology: Tree = msgspec.field(default_factory=Tree)
+    nvlink: list[NvLink] = []
+    processes: list[RunningProcess] = []
+
 
 _LEVELS = {
     "internal": Level.INTERNAL,
@@ -29,7 +135,7 @@ _LEVELS = {
 }
 _MODES = {
     "default": ComputeMode.DEFAULT,
-    "exclusive_thread": ComputeMode.EXCLUSIVE_PROCESS,  # NVML gave up the thread form and treats it so
+    "exclusive_thread": ComputeMode.EXCLUSIVE_PROCESS,  # NVML removed the thread form and treats it like this
     "prohibited": ComputeMode.PROHIBITED,
     "exclusive_process": ComputeMode.EXCLUSIVE_PROCESS,
 }
@@ -39,14 +145,14 @@ _LONGEST_CAUSE = 300
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The node that a profile describes, as it is before anything changes it."""
+    """The node that a profile describes, in its initial state."""
 
     inventory: Inventory
     processes: Mapping[GpuUuid, int]
 
 
 def parse_profile(text: bytes | str, *, source: str = "profile") -> Profile:
-    """`source` names the text in errors, by its path where it has one."""
+    """`source` names the text in errors, for example its path."""
     try:
         return _profile(msgspec.json.decode(text, type=Document))
     except (ParseError, msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -54,7 +160,7 @@ def parse_profile(text: bytes | str, *, source: str = "profile") -> Profile:
 
 
 def _printable(cause: str) -> str:
-    """One line, however the document names its keys."""
+    """One line, whatever keys the document has."""
     shown = cause if len(cause) <= _LONGEST_CAUSE else f"{cause[: _LONGEST_CAUSE // 2]}…{cause[-_LONGEST_CAUSE // 2 :]}"
     return "".join(char if char.isprintable() else "?" for char in shown)
 
@@ -82,7 +188,7 @@ def _gpu(read: Document, position: int) -> Gpu:
     )
     if name is None or memory is None or capability is None:
         raise ParseError(
-            f"name, memory_mib and compute_capability are needed of a GPU or of its model - at `$.gpus[{position}]`"
+            f"name, memory_mib and compute_capability are required in a GPU or its model - at `$.gpus[{position}]`"
         )
     bus_id = _bus_id(own.bus_id, position)
     return Gpu(
@@ -104,7 +210,7 @@ def _bus_id(given: str | None, position: int) -> str:
         return f"00000000:{1 + 3 * position:02X}:00.0"
     found = _BUS_ID.fullmatch(given)
     if found is None:
-        raise ParseError(f"{given[:40]!r} is no PCI address like '00000000:07:00.0' - at `$.gpus[{position}].bus_id`")
+        raise ParseError(f"{given[:40]!r} is not a PCI address (00000000:07:00.0) - at `$.gpus[{position}].bus_id`")
     return f"{found[1]:0>8}:{found[2]}:{found[3]}.0".upper()
 
 
@@ -129,7 +235,7 @@ def _pair(version: str) -> tuple[int, int]:
 def _check_unique(field: str, values: list[object]) -> None:
     for position, value in enumerate(values):
         if (first := values.index(value)) != position:
-            raise ParseError(f"{field} {value} belongs to `$.gpus[{first}]` already - at `$.gpus[{position}]`")
+            raise ParseError(f"{field} {value} is already used by `$.gpus[{first}]` - at `$.gpus[{position}]`")
 
 
 def _topology(read: Document, gpus: tuple[Gpu, ...]) -> Topology:
@@ -145,7 +251,7 @@ def _topology(read: Document, gpus: tuple[Gpu, ...]) -> Topology:
 
 
 def _nvlinks(read: Document) -> Counter[tuple[int, int]]:
-    """Links of each pair: direct ones, and those into the switches that both are joined to."""
+    """The number of links of each pair: direct ones, and those to common switches."""
     counts: Counter[tuple[int, int]] = Counter()
     into: dict[int, Counter[str]] = {position: Counter() for position in range(len(read.gpus))}
     for at, joined in enumerate(read.nvlink):
@@ -161,7 +267,9 @@ def _nvlinks(read: Document) -> Counter[tuple[int, int]]:
 def _switches(joined: NvLink, at: int) -> list[str]:
     """The switch at the other end of each link of one GPU."""
     if bool(joined.switches) is not (joined.via == "switch"):
-        raise ParseError(f'`switches` goes with `"via": "switch"`, and only with it - at `$.nvlink[{at}]`')
+        raise ParseError(
+            f'`switches` is required with `"via": "switch"` and not allowed otherwise - at `$.nvlink[{at}]`'
+        )
     names = [switch.upper() for switch in joined.switches]
     return [names[link % len(names)] for link in range(joined.links)] if names else []
 
@@ -170,7 +278,7 @@ def _pairs(read: Document, where: str, positions: list[int]) -> Iterator[tuple[i
     for at, position in enumerate(positions):
         _position(read, f"{where}[{at}]", position)
         if position in positions[:at]:
-            raise ParseError(f"GPU {position} stands here twice - at `$.{where}[{at}]`")
+            raise ParseError(f"GPU {position} is listed twice - at `$.{where}[{at}]`")
     return combinations(sorted(positions), 2)
 
 

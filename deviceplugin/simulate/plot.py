@@ -1,9 +1,9 @@
-"""A picture of several policies: what was allocated, and what was free and useless, as tasks arrived.
+"""A picture of several policies: allocated GPUs, and free but useless ones, as tasks arrive.
 
-In: the runs of each policy. Out: SVG, written without a library: two panels of lines need none. The line is the mean of
-the seeds, the band behind it reaches from the least to the largest. What was allocated is drawn from where the cluster
-begins to fill, and its axis begins there too: below, all policies give what is asked. Colours are told apart by those
-who see fewer, each line has its name and its last value at its end, and both follow a dark page.
+In: the runs of each policy. Out: SVG; two panels of lines need no library. A line is the mean of the seeds, the band
+behind it reaches from the minimum to the maximum. The left panel starts where the cluster begins to fill: below, all
+policies allocate what is requested. Colours differ for colour-blind readers and in dark mode; each line ends with its
+name and value.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ _Figure = Callable[[Sample], float]
 
 @dataclass(frozen=True, slots=True)
 class _Axes:
-    """What the panel shows, in percent."""
+    """The range of a panel, in percent."""
 
     left: int
     right: int
@@ -38,7 +38,7 @@ class _Axes:
         return _HEIGHT * (self.top - value) / (self.top - self.bottom)
 
     def points(self, values: Sequence[float]) -> list[str]:
-        """`values` begins with 1 percent."""
+        """`values` starts at 1 percent."""
         shown = ((at, value) for at, value in enumerate(values, start=1) if at >= self.left)
         return [f"{self.x(at):.1f},{self.y(value):.1f}" for at, value in shown]
 
@@ -46,7 +46,7 @@ class _Axes:
 def plot(tried: Sequence[Tried], *, title: str) -> str:
     width, height = 2 * _STEP + 8, _TOP + _HEIGHT + 52
     seeds = len(tried[0].runs)
-    below = "one seed" if seeds == 1 else f"lines: mean of {seeds} seeds; bands: from the least to the largest"
+    below = "one seed" if seeds == 1 else f"lines: mean of {seeds} seeds; bands: minimum to maximum"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">',
         f"<style>{''.join(_style())}</style>",
@@ -113,11 +113,11 @@ def _grid(axes: _Axes) -> Iterator[str]:
         x = axes.x(percent)
         yield f'<text class="faint" x="{x:.1f}" y="{_HEIGHT + 18}" text-anchor="middle">{percent}</text>'
     middle = f'x="{_WIDTH / 2}" y="{_HEIGHT + 36}" text-anchor="middle"'
-    yield f'<text class="faint" {middle}>asked for, % of all GPUs</text>'
+    yield f'<text class="faint" {middle}>requested, % of all GPUs</text>'
 
 
 def _columns(tried: Tried, figure: _Figure) -> list[list[float]]:
-    """For each percent that was asked for the figure of every seed, in percent."""
+    """For each percent of demand, the figure of every seed, in percent."""
     percents = range(1, tried.plan.inflate_percent + 1)
     return [[100 * figure(run.at(percent)) for run in tried.runs] for percent in percents]
 
@@ -128,7 +128,7 @@ def _band(columns: Sequence[Sequence[float]], axes: _Axes, number: int) -> str:
 
 
 def _names(tried: Sequence[Tried], last: Sequence[float], axes: _Axes) -> Iterator[str]:
-    """At the ends of the lines, moved apart downwards where they would lie on each other."""
+    """At the ends of the lines, moved down if they would overlap."""
     y = float(-_LINE_OF_TEXT)
     for number in sorted(range(len(tried)), key=lambda at: (-last[at], at)):
         y = max(y + _LINE_OF_TEXT, axes.y(last[number]) + 4)

@@ -1,8 +1,8 @@
-"""The matrix that `nvidia-smi topo -m` prints, read back into a topology.
+"""Reads the matrix of `nvidia-smi topo -m` into a topology.
 
-In: its text, with the escapes of a terminal, with columns and rows of network cards, with a legend, or without. Out: a
-`Topology` whose minors are the numbers of the GPU columns. Network cards are checked and left out; affinity columns
-and the legend are not read. Anything else is a ParseError that names line, column and text.
+In: its text, with or without the escapes of a terminal, network cards and a legend. Out: a `Topology` whose minors are
+the numbers of the GPU columns. Network cards are checked and left out; affinity columns and the legend are not read.
+Anything else is a ParseError that names line, column and text.
 """
 
 import re
@@ -31,8 +31,8 @@ _LEGEND = ("Legend:", "NIC Legend:")
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
-    """One line that is not blank, cut into words; `number` counts from 1, blank ones included."""
+class _Row:
+    """The words of one line that is not blank; `number` counts all lines from 1."""
 
     number: int
     words: tuple[str, ...]
@@ -40,7 +40,7 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """What the matrix says of one pair, in one direction; the link is None where a card meets itself."""
+    """The cell of one pair in one direction; the link is None for a device with itself."""
 
     line: int
     text: str
@@ -48,7 +48,7 @@ class _Cell:
 
 
 def parse_matrix(text: str, *, source: str = "topology") -> Topology:
-    """`source` names the text in errors, by its path where it has one."""
+    """`source` names the text in errors, for example its path."""
     try:
         return _parse(text)
     except ParseError as error:
@@ -58,7 +58,7 @@ def parse_matrix(text: str, *, source: str = "topology") -> Topology:
 def _parse(text: str) -> Topology:
     lines = list(_lines(text))
     if not lines:
-        raise ParseError("it is empty, not what `nvidia-smi topo -m` prints")
+        raise ParseError("it is empty; expected the output of `nvidia-smi topo -m`")
     cards = _header(lines[0])
     cells: dict[tuple[str, str], _Cell] = {}
     for line in lines[1:]:
@@ -69,25 +69,25 @@ def _parse(text: str) -> Topology:
     return _topology(cards, cells)
 
 
-def _lines(text: str) -> Iterator[_Line]:
-    """Up to the legend."""
+def _lines(text: str) -> Iterator[_Row]:
+    """The lines before the legend."""
     for number, line in enumerate(_ESCAPE.sub("", text).splitlines(), start=1):
         if line.strip().startswith(_LEGEND):
             return
         if words := tuple(line.split()):
-            yield _Line(number, words)
+            yield _Row(number, words)
 
 
-def _header(line: _Line) -> tuple[str, ...]:
+def _header(line: _Row) -> tuple[str, ...]:
     cards = tuple(takewhile(lambda word: word not in _AFFINITY, line.words))
     gpus = _gpus(cards)
     if not gpus:
-        raise ParseError(f"line {line.number}: {_shown(' '.join(line.words))} is no header that names GPU0, GPU1, ...")
+        raise ParseError(f"line {line.number}: {_shown(' '.join(line.words))} is not a header with GPU0, GPU1, ...")
     for at, card in enumerate(cards):
         if card.startswith("GPU") and card not in gpus:
-            raise ParseError(f"line {line.number}, column {at + 1}: {_shown(card)} is no GPU's number")
+            raise ParseError(f"line {line.number}, column {at + 1}: {_shown(card)} is not the number of a GPU")
         if card in cards[:at]:
-            raise ParseError(f"line {line.number}, column {at + 1}: {_shown(card)} stands here twice")
+            raise ParseError(f"line {line.number}, column {at + 1}: {_shown(card)} is listed twice")
     if len(set(gpus.values())) < len(gpus):
         raise ParseError(f"line {line.number}: two columns have the same GPU number; it has {_some(tuple(gpus))}")
     return cards
@@ -97,13 +97,13 @@ def _gpus(cards: tuple[str, ...]) -> dict[str, int]:
     return {card: int(found[1]) for card in cards if (found := _GPU.fullmatch(card))}
 
 
-def _row(line: _Line, cards: tuple[str, ...]) -> list[_Cell]:
+def _row(line: _Row, cards: tuple[str, ...]) -> list[_Cell]:
     name, *texts = line.words
     if name not in cards:
-        raise ParseError(f"line {line.number}: {_shown(name)} is no row of this matrix; it has {_some(cards)}")
+        raise ParseError(f"line {line.number}: {_shown(name)} is not a row of this matrix; it has {_some(cards)}")
     if len(texts) < len(cards):
         raise ParseError(
-            f"line {line.number}, column {cards[len(texts)]}: nothing stands here; the row {name} ends after "
+            f"line {line.number}, column {cards[len(texts)]}: the cell is missing; the row {name} ends after "
             f"{len(texts)} of {len(cards)} cells"
         )
     return [_cell(line.number, name, card, text) for card, text in zip(cards, texts, strict=False)]
@@ -112,7 +112,7 @@ def _row(line: _Line, cards: tuple[str, ...]) -> list[_Cell]:
 def _cell(line: int, row: str, column: str, text: str) -> _Cell:
     if (row == column) != (text == _SELF):
         must = f"only {_SELF}" if row == column else "the link of two different cards"
-        raise ParseError(f"line {line}, column {column}: {_shown(text)} where {must} can stand")
+        raise ParseError(f"line {line}, column {column}: {_shown(text)} instead of {must}")
     if text == _SELF:
         return _Cell(line, text, None)
     if text in _LEVELS:
@@ -120,7 +120,7 @@ def _cell(line: int, row: str, column: str, text: str) -> _Cell:
     if (found := _NVLINK.fullmatch(text)) and int(found[1]):
         return _Cell(line, text, Link(level=None, nvlinks=int(found[1])))
     raise ParseError(
-        f"line {line}, column {column}: {_shown(text)} is no link; known are X, NV and a number, {', '.join(_LEVELS)}"
+        f"line {line}, column {column}: {_shown(text)} is not a link; known: X, NV and a number, {', '.join(_LEVELS)}"
     )
 
 
@@ -135,7 +135,7 @@ def _topology(cards: tuple[str, ...], cells: dict[tuple[str, str], _Cell]) -> To
         if there.link is None or there.link != back.link:
             raise ParseError(
                 f"line {back.line}, column {one}: {_shown(back.text)}, but line {there.line}, column {other} says "
-                f"{_shown(there.text)} of the same two"
+                f"{_shown(there.text)} for the same pair"
             )
         links[gpus[one], gpus[other]] = there.link
     return Topology(minors=tuple(sorted(gpus.values())), links=links)

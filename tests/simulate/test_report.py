@@ -82,7 +82,7 @@ def test_the_picture_has_a_line_and_a_band_for_each_policy_in_each_panel() -> No
     assert len(list(root.iter(f"{SVG}polygon"))) == 4
     texts = {"".join(text.itertext()) for text in root.iter(f"{SVG}text")}
     assert {"a <b> & c", "92.0 fragmentation", "55.0 spread", "1.0 fragmentation", "1.0 spread"} <= texts
-    assert "lines: mean of 2 seeds; bands: from the least to the largest" in texts
+    assert "lines: mean of 2 seeds; bands: minimum to maximum" in texts
 
 
 def test_names_at_the_ends_of_lines_never_lie_on_each_other() -> None:
