@@ -38,7 +38,7 @@ def _alone(lock: Path) -> Iterator[None]:
         yield
 
 
-def made(*words: str, folder: Path = LIBRARY, timeout: float = 240) -> Path:
+def made(*words: str, folder: Path = LIBRARY, timeout: float = 1200) -> Path:
     """`words`: targets and settings of the folder's Makefile."""
     with _alone(folder / "build/.tests.lock"):
         subprocess.run(["make", "--silent", "-C", folder, *words], check=True, timeout=timeout)
@@ -50,7 +50,7 @@ def emulator_made(*words: str) -> Path:
     return made(*words, folder=EMULATOR)
 
 
-def compiled(output: Path, *words: str | Path, timeout: float = 110) -> Path:
+def compiled(output: Path, *words: str | Path, timeout: float = 1200) -> Path:
     """`words`: flags, sources and libraries, in the linker's order. A build of temporary files is not kept."""
     command = ["gcc", *_FLAGS, *_WARNINGS, *map(str, words)]
     spelled = "\0".join([*command, output.name]).replace(str(REPOSITORY), "")

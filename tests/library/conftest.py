@@ -33,7 +33,7 @@ def sanitized_interposers() -> Path:
 
 def _with_the_emulator(source: str, output: Path, *flags: str) -> Path:
     sources = sorted(path for where in ("*.c", "shared/*.c", "profile/*.c") for path in EMULATOR.glob(where))
-    return compiled(output, f"-I{EMULATOR}", *flags, _NATIVE / source, *sources, timeout=240)
+    return compiled(output, f"-I{EMULATOR}", *flags, _NATIVE / source, *sources)
 
 
 @pytest.fixture(scope="session")

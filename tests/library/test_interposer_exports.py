@@ -68,7 +68,7 @@ def hooks(*files: str) -> frozenset[str]:
 
 @pytest.fixture(scope="session")
 def released() -> Path:
-    subprocess.run([REPOSITORY / "scripts/library"], check=True, timeout=300, stdout=subprocess.DEVNULL)
+    subprocess.run([REPOSITORY / "scripts/library"], check=True, timeout=1200, stdout=subprocess.DEVNULL)
     return LIBRARY / "build/release"
 
 

@@ -12,6 +12,8 @@ from elftools.elf.elffile import ELFFile
 from tests.library.compiler import emulator_made, made
 from tests.library.machine import EMULATOR, LIBRARY, PROFILES
 
+pytestmark = pytest.mark.realtime
+
 PROGRAMS = LIBRARY / "build/programs"
 GIB = 1 << 30
 UNIT = 2 << 20  # of physical memory, and the smallest that it asks for
