@@ -19,7 +19,7 @@ from deviceplugin.model.request import RequestKind
 from deviceplugin.model.units import CORES_PER_GPU, format_blocks
 from deviceplugin.model.usage import Breach, Overrun
 from deviceplugin.observe.metrics import AgentMetrics
-from deviceplugin.placement.choice import Choice
+from deviceplugin.placement.place import Choice
 
 log = structlog.get_logger("vcuda.agent")
 _TELL_AGAIN_S = 600.0

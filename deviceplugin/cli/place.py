@@ -13,8 +13,8 @@ from deviceplugin.cli.place_node import DEFAULT_GPU_MEMORY_MIB, allocations_of, 
 from deviceplugin.model.pod_request import MOST_PARTS
 from deviceplugin.model.preferences import GpuFilter, GpuPolicy
 from deviceplugin.model.request import parse_request
-from deviceplugin.placement.choice import Choice
 from deviceplugin.placement.occupancy import snapshot_for
+from deviceplugin.placement.place import Choice
 from deviceplugin.placement.place import place as choose
 
 

@@ -19,7 +19,7 @@ from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import ContainerRef, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import Pod, PodContainer
-from deviceplugin.placement.choice import Choice
+from deviceplugin.placement.place import Choice
 
 
 class GrantFiles(Protocol):

@@ -16,10 +16,9 @@ from deviceplugin.model.pod_request import container_request, pod_request
 from deviceplugin.model.preferences import GpuFilter
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import CORES_PER_GPU
-from deviceplugin.placement.choice import Choice
 from deviceplugin.placement.node_state import NodeState, node_state
 from deviceplugin.placement.occupancy import free_for_next_container
-from deviceplugin.placement.place import place
+from deviceplugin.placement.place import Choice, place
 from deviceplugin.placement.snapshot import Snapshot
 
 

@@ -18,11 +18,10 @@ from deviceplugin.model.allocation import Allocation, ContainerRef
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
 from deviceplugin.model.preferences import GpuPolicy
-from deviceplugin.placement.choice import Choice
 from deviceplugin.placement.describe import gpus_text
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.occupancy import free_for_next_container
-from deviceplugin.placement.place import place
+from deviceplugin.placement.place import Choice, place
 from deviceplugin.placement.pod import PodChoice, place_pod
 
 Wishes = Mapping[str, frozenset[GpuUuid]]

@@ -1,12 +1,13 @@
 """Which GPUs could serve a request, and what speaks against each of the others.
 
 In: a request, a snapshot, and the rules of the moment: the pod's filter, the operator's cordon. Out: the candidates
-that an evaluator chooses from, and one obstacle for every other GPU, the lasting ones first. Not here: any order among
+that an evaluator chooses from, and one obstacle for every other GPU, the lasting ones first; `Selection` is the answer
+of an evaluator. Not here: any order among
 candidates. An unhealthy GPU, one in MIG mode and one whose compute mode is prohibited are never candidates; one in
 exclusive-process mode only as a whole. That a container's GPUs be on one NUMA node is about sets and `place`'s.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from deviceplugin.model.gpu import ComputeMode, GpuUuid
@@ -107,3 +108,18 @@ def _covering(snapshot: Snapshot) -> Topology:
     topology = snapshot.topology
     unnamed = {view.gpu.minor for view in snapshot.gpus}.difference(topology.minors)
     return Topology((*topology.minors, *sorted(unnamed)), topology.links) if unnamed else topology
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """`chosen` in minor order; `against` has a phrase for each candidate that was not chosen."""
+
+    chosen: tuple[GpuView, ...]
+    reason: str
+    against: Mapping[GpuUuid, str]
+
+
+def first_difference(one: Sequence[object], other: Sequence[object]) -> int:
+    """Where two keys of one order part; equal keys part behind their last place."""
+    parted = (at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
+    return next(parted, len(one))

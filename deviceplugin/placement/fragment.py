@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.topology import TopologyNode
 from deviceplugin.model.units import format_blocks
-from deviceplugin.placement.candidates import Candidates
-from deviceplugin.placement.choice import Selection, first_difference
+from deviceplugin.placement.candidates import Candidates, Selection, first_difference
 from deviceplugin.placement.describe import gpus_text, level_text
 from deviceplugin.placement.snapshot import GpuView
 

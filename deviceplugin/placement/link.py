@@ -14,8 +14,7 @@ from functools import cached_property
 from itertools import combinations
 
 from deviceplugin.model.topology import Topology, TopologyNode
-from deviceplugin.placement.candidates import Candidates
-from deviceplugin.placement.choice import Selection, first_difference
+from deviceplugin.placement.candidates import Candidates, Selection, first_difference
 from deviceplugin.placement.describe import gpus_text, level_text
 from deviceplugin.placement.snapshot import GpuView
 from deviceplugin.placement.subset_search import Search, greedy

@@ -42,7 +42,7 @@ _Reached = NodeRejection | Capacities | None
 """What speaks against a pod on a node's GPUs, or the cards after it; None where one after the other does not fit."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Task:
     """Everything that the score of a node depends on, besides the node.
 
@@ -51,15 +51,21 @@ class _Task:
 
     pod: PodRequest
     prefilter: Prefilter
-    after: CapacityAfter
     needs: Spare
     node_policy: NodePolicy
     gpu_policy: GpuPolicy
     share: GpuAmount | None
+    _after: CapacityAfter | None = None
 
     def against(self, state: NodeState, alike: "_Alike") -> NodeRejection | None:
         """What the prefilter needs of a node has been calculated for the first of those that are alike."""
         return self.prefilter(state if self.names_cards else alike.first)
+
+    def after(self, gpus: Capacities) -> Capacities | None:
+        """What is left of a node's GPUs; made when first needed, because for most shares totals are enough."""
+        if self._after is None:
+            self._after = CapacityAfter(self.pod, self.gpu_policy)
+        return self._after(gpus)
 
     @property
     def plans(self) -> bool:
@@ -199,7 +205,7 @@ class NodeScorer:
         own = pod.preferences
         gpus = own.gpu or gpu_policy
         nodes = own.node or node_policy
-        task = _Task(pod, Prefilter(pod), CapacityAfter(pod, gpus), needs, nodes, gpus, _share(pod, nodes))
+        task = _Task(pod, Prefilter(pod), needs, nodes, gpus, _share(pod, nodes))
         ranked, refused = self._look(task, states)
         for name in _best_first(ranked):
             placed = _placed(task, self._nodes[name][0], prefer)

@@ -7,15 +7,14 @@ and whole pods (`pod`). The same arguments give the same choice, in every proces
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from deviceplugin.errors import CapacityError
 from deviceplugin.model.allocation import GpuShare
-from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.gpu import Gpu, GpuUuid
 from deviceplugin.model.preferences import ANY_GPU, GpuFilter, GpuPolicy
 from deviceplugin.model.request import Request, RequestKind
-from deviceplugin.placement.candidates import Candidates, Rules, Survey, survey
-from deviceplugin.placement.choice import Choice, PassedOver, Selection
+from deviceplugin.placement.candidates import Candidates, Rules, Selection, Survey, survey
 from deviceplugin.placement.describe import no_room, obstacle_text
 from deviceplugin.placement.fit import demand_of
 from deviceplugin.placement.fragment import fragment
@@ -25,6 +24,25 @@ from deviceplugin.placement.snapshot import GpuView, Snapshot
 from deviceplugin.placement.spread import spread
 
 Tiers = Iterable[Collection[GpuUuid]]
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """A GPU that was not chosen, and a phrase that says why."""
+
+    gpu: Gpu
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """GPUs in minor order with what is taken of each; `reason` is one sentence for people and logs."""
+
+    evaluator: RequestKind
+    gpus: tuple[Gpu, ...]
+    shares: tuple[GpuShare, ...]
+    reason: str
+    passed_over: tuple[PassedOver, ...] = ()
 
 
 def place(

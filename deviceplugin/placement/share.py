@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 
 from deviceplugin.model.preferences import GpuPolicy
 from deviceplugin.model.units import format_blocks
-from deviceplugin.placement.candidates import Candidates
-from deviceplugin.placement.choice import Selection, first_difference
+from deviceplugin.placement.candidates import Candidates, Selection, first_difference
 from deviceplugin.placement.describe import gpus_text
 from deviceplugin.placement.snapshot import GpuView
 from deviceplugin.placement.subset_search import Search, greedy

@@ -8,8 +8,7 @@ lowest minor number, ascending.
 from dataclasses import dataclass, field
 
 from deviceplugin.model.topology import TopologyNode
-from deviceplugin.placement.candidates import Candidates
-from deviceplugin.placement.choice import Selection
+from deviceplugin.placement.candidates import Candidates, Selection
 from deviceplugin.placement.describe import gpus_text
 from deviceplugin.placement.snapshot import GpuView
 

@@ -14,9 +14,8 @@ from dataclasses import replace
 import structlog
 
 from deviceplugin import __version__
-from deviceplugin.cluster.extender.cache.reservations import ReservationTimeouts
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.settings import Settings
+from deviceplugin.cluster.extender.settings import ReservationTimeouts, Settings
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.config.scheduler import Election, NodeChoice, SchedulerSettings

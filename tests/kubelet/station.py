@@ -46,7 +46,7 @@ from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import Resource, ResourceNames
-from deviceplugin.placement.choice import Choice
+from deviceplugin.placement.place import Choice
 from sandbox.driver_root import make_driver_root, make_interposers
 from sandbox.kubelet import Kubelet, KubeletOptions
 

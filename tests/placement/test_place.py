@@ -11,8 +11,7 @@ from deviceplugin.errors import CapacityError
 from deviceplugin.model.gpu import ComputeMode, GpuUuid, Health
 from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.model.topology import Topology
-from deviceplugin.placement.choice import Choice
-from deviceplugin.placement.place import place
+from deviceplugin.placement.place import Choice, place
 from deviceplugin.placement.snapshot import GpuView, Snapshot
 from tests.placement.nodes import gpu, nvswitch, pcie_tree, snapshot, snapshots, t6
 

@@ -8,7 +8,7 @@ again gets the same node and GPUs, where they are still offered and still fit.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from deviceplugin.cluster.extender.cache.compute_usage import needs_of
+from deviceplugin.cluster.extender.cache.node_info import needs_of
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
@@ -146,7 +146,8 @@ class Filter:
         )
 
     def _deadline(self, pod: ClusterPod) -> float:
-        return self._clock() + self._settings.timeouts.of(pod)
+        timeouts, waits = self._settings.timeouts, pod.gang is not None and pod.gang.waits
+        return self._clock() + (timeouts.gang if waits else timeouts.reservation)
 
     def _answer(
         self,

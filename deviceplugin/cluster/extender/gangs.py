@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
-from deviceplugin.cluster.extender.cache.reservations import ReservationTimeouts
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
+from deviceplugin.cluster.extender.settings import ReservationTimeouts
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import ClusterPod, Gang
 

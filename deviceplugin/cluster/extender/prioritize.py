@@ -7,7 +7,7 @@ scores of its own plugins.
 
 from collections.abc import Mapping
 
-from deviceplugin.cluster.extender.cache.compute_usage import needs_of
+from deviceplugin.cluster.extender.cache.node_info import needs_of
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot

@@ -7,7 +7,7 @@ run then are seen again.
 
 from collections.abc import Callable
 
-from deviceplugin.cluster.extender.cache.compute_usage import needs_of
+from deviceplugin.cluster.extender.cache.node_info import needs_of
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import pod_request

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState
-from deviceplugin.cluster.extender.cache.reservations import ReservationTimeouts
+from deviceplugin.cluster.extender.settings import ReservationTimeouts
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod, Gang

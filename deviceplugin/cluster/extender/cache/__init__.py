@@ -1,7 +1,7 @@
 """Who holds what of which node.
 
 `scheduler_cache.SchedulerCache` is the entry: it follows the watches and the verbs. `node_info` is one node, `pod_hold`
-what one pod holds of it, `compute_usage` the CPU and memory that pods use there; `reservations` has the deadlines,
-`overcommit` finds GPUs that are given away more than once. Not here: any choice, and the API server. Invariant: nothing
-here knows a verb, and nothing awaits; whoever reads and then reserves in one go is not interrupted.
+what one pod holds of it; `overcommit` finds GPUs of which pods hold more than there is. Not here: any choice, and the
+API server. Invariant: nothing here knows a verb, and nothing awaits; whoever reads and then reserves in one go is not
+interrupted.
 """

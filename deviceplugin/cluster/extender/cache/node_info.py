@@ -13,7 +13,6 @@ from itertools import chain
 
 import structlog
 
-from deviceplugin.cluster.extender.cache.compute_usage import ComputeUsage
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.rejection import (
     AGENT_DOWN,
@@ -28,10 +27,11 @@ from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 from deviceplugin.model.inventory_annotation import parse_inventory
 from deviceplugin.model.pod_request import ContainerRequest
-from deviceplugin.model.units import NOTHING, Compute
+from deviceplugin.model.units import MIB, NOTHING, Compute
 from deviceplugin.placement.fit import GpuAmount, GpuCapacity, demand_of, model_of
 from deviceplugin.placement.node_state import NodeState, NodeUsage, Spare, node_state
 from deviceplugin.placement.occupancy import occupied
+from deviceplugin.placement.workload import NO_NEEDS
 
 log = structlog.get_logger("vcuda.cluster")
 
@@ -236,3 +236,47 @@ def _share_if_it_fits(wanted: ContainerRequest, gpu: Gpu, held: GpuAmount) -> Gp
     demand, model = demand_of(wanted.request), model_of(gpu)
     free = GpuCapacity(model, *(model.whole - held))
     return None if demand.rejection(free) is not None else GpuShare(gpu.uuid, *demand.takes(gpu.blocks))
+
+
+class ComputeUsage:
+    """The CPU and memory of one node that its pods leave free, by running sums.
+
+    Unknown where the node or a pod does not say. kube-scheduler alone decides whether a pod fits; this value only ranks
+    the nodes that it left. A reservation may exceed what the node has, so the free amount may be negative.
+    """
+
+    def __init__(self) -> None:
+        self._taken = NOTHING
+        self._unknown = 0
+
+    def add(self, needs: Compute | None) -> None:
+        if needs is None:
+            self._unknown += 1
+        else:
+            self._taken += needs
+
+    def remove(self, needs: Compute | None) -> None:
+        if needs is None:
+            self._unknown -= 1
+        else:
+            self._taken -= needs
+
+    def spare(
+        self, offered: Compute | None, *, without: Iterable[Compute | None] = (), further: Compute = NOTHING
+    ) -> Spare | None:
+        """What is free, as if the pods of `without` were not there and `further` was used too."""
+        taken, unknown = self._taken + further, self._unknown
+        for needs in without:
+            if needs is None:
+                unknown -= 1
+            else:
+                taken -= needs
+        if offered is None or unknown:
+            return None
+        left = offered - taken
+        return Spare(left.cpu_milli, left.memory_bytes // MIB)
+
+
+def needs_of(found: Compute | None) -> Spare:
+    """In the unit of placement: MiB, rounded up."""
+    return NO_NEEDS if found is None else Spare(found.cpu_milli, -(-found.memory_bytes // MIB))

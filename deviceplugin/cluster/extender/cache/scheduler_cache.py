@@ -10,13 +10,13 @@ cannot be used. Pods without GPUs count for their CPU and memory. Not here: any 
   reservation expired (a gang's may end earlier: `gangs`).
 """
 
+import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold, bound_hold, refused_since_reserved
-from deviceplugin.cluster.extender.cache.reservations import ExpiryQueue
 from deviceplugin.cluster.extender.rejection import UNKNOWN_NODE, Rejection
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_node import ClusterNode
@@ -48,7 +48,7 @@ class SchedulerCache:
         self._nominated: dict[str, dict[PodUid, ClusterPod]] = {}
         self._ended: set[PodUid] = set()
         self._deleted: OrderedDict[PodUid, None] = OrderedDict()
-        self._deadlines = ExpiryQueue()
+        self._deadlines = _ExpiryQueue()
 
     @property
     def nodes(self) -> Mapping[str, NodeInfo]:
@@ -259,3 +259,21 @@ def _holds_the_same(known: ClusterPod, pod: ClusterPod) -> bool:
         and was.annotations == now.annotations
         and was.containers == now.containers
     )
+
+
+class _ExpiryQueue:
+    """Deadlines of reservations, as a heap; entries leave only when they are due.
+
+    A prolonged reservation leaves its old entry behind, so callers compare with the current hold.
+    """
+
+    def __init__(self) -> None:
+        self._queue: list[tuple[float, PodUid, str]] = []
+
+    def add(self, uid: PodUid, node: str, expires: float) -> None:
+        heapq.heappush(self._queue, (expires, uid, node))
+
+    def due(self, now: float) -> Iterator[tuple[PodUid, str]]:
+        while self._queue and self._queue[0][0] <= now:
+            _, uid, node = heapq.heappop(self._queue)
+            yield uid, node
