@@ -3,13 +3,14 @@
 In: a request; a GPU by its model and what of it is free. Out: the amount that is taken, or the reason why it cannot be.
 The node agent, the scheduler extender, the simulator and the ledger all ask here. The paths that answer for thousands
 of nodes (`Summary`, `CapacityAfter`, `assign`, `fragmentation`) only compare with amounts that come from here. To add a
-way of sharing a GPU, add a `Sharing`, and say in `GpuModel.serves`, `GpuCapacity.offer` and `Demand.takes` what it is.
+way of sharing a GPU, add a `Sharing`, and say in `GpuModel.serves`, `offers` and `Demand.takes` what it is.
 
 Not here: what is wrong with a GPU or what a pod refuses whatever it asks (`candidates`), and who holds how much
 (`occupancy`).
 """
 
 import enum
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -87,14 +88,20 @@ class GpuCapacity(NamedTuple):
     cores: int
     blocks: int
 
-    def offer(self, sharing: Sharing) -> GpuAmount | None:
-        """The most that one demand of this kind may name to be served now; None where none is."""
-        model, cores, blocks = self
-        if not model.serves(sharing):
-            return None
-        if sharing is Sharing.SHARE:
-            return GpuAmount(cores, blocks)
-        return model.whole if cores >= CORES_PER_GPU and blocks >= model.blocks else None
+    @property
+    def is_whole(self) -> bool:
+        """Nobody holds any part of it."""
+        return self.cores >= CORES_PER_GPU and self.blocks >= self.model.blocks
+
+
+def offers(gpus: Iterable[GpuCapacity], sharing: Sharing) -> list[tuple[int, int]]:
+    """What each GPU can give to one such demand now, of those that can give any; the most cores first."""
+    if sharing is Sharing.WHOLE:
+        found = [(CORES_PER_GPU, gpu.blocks) for gpu in gpus if gpu.is_whole]
+    else:
+        found = [(cores, blocks) for model, cores, blocks in gpus if model.serves(sharing)]
+    found.sort(reverse=True)
+    return found
 
 
 class Demand(NamedTuple):
@@ -135,6 +142,7 @@ class Demand(NamedTuple):
         return self.takes(model.blocks) if self.lasting_rejection(model) is None else NEVER
 
 
+@lru_cache(maxsize=4096)  # a pod's request is looked at many times on its way
 def demand_of(request: Request) -> Demand:
     sharing = Sharing.SHARE if request.is_share else Sharing.WHOLE
     return Demand(request.gpus, sharing, GpuAmount(request.cores_per_gpu, request.blocks_per_gpu))

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
-from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.fit import NOTHING, Demand, GpuAmount, Sharing, demand_of
 from deviceplugin.placement.node_state import NodeState, OpenGpus
 from deviceplugin.placement.occupancy import phases
@@ -112,17 +111,16 @@ def _loads(containers: Sequence[ContainerRequest]) -> tuple[_PhaseLoad, ...]:
 def _why_not(demand: Demand, summary: Summary) -> NodeRejection:
     empty = summary.empty[demand.sharing]
     if not summary.fits_empty(demand):
-        is_small = len(empty) >= demand.gpus and empty[0].blocks < demand.amount.blocks
+        is_small = len(empty) >= demand.gpus and empty[0][1] < demand.amount.blocks
         return NodeRejection.TOO_SMALL if is_small else NodeRejection.TOO_FEW
     if demand.sharing is Sharing.WHOLE:
         return NodeRejection.WHOLE
     if demand.gpus > 1:
         return NodeRejection.SHARES
-    most_cores = summary.now[demand.sharing][0].cores
+    most_cores = summary.now[demand.sharing][0][0]
     return NodeRejection.CORES if most_cores < demand.amount.cores else NodeRejection.MEMORY
 
 
 def _why_not_all(load: _PhaseLoad, summary: Summary) -> NodeRejection:
-    whole = GpuAmount(summary.gpus * CORES_PER_GPU, summary.size)
-    too_large = load.whole > summary.gpus or not whole.covers(load.total)
+    too_large = load.whole > len(summary.models) or not summary.whole.covers(load.total)
     return NodeRejection.POD_TOO_LARGE if too_large else NodeRejection.POD

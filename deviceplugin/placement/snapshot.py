@@ -6,12 +6,15 @@ calculated once for a node that does not change. Filters of a pod are not in it:
 of the GPUs that it admits.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from deviceplugin.model.gpu import Gpu, GpuUuid, Health
 from deviceplugin.model.topology import Topology
-from deviceplugin.placement.fit import Demand, GpuAmount, GpuCapacity, Sharing, model_of
+from deviceplugin.placement.fit import NOTHING, Demand, GpuAmount, GpuCapacity, GpuModel, Sharing, model_of, offers
+
+_Offers = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +39,15 @@ class GpuView:
     @property
     def is_whole(self) -> bool:
         """Nobody holds any part of it."""
-        return self.capacity.offer(Sharing.WHOLE) is not None
+        return self.capacity.is_whole
 
     def less(self, held: GpuAmount) -> "GpuView":
         """With so much taken; where more is taken than is free, nothing is left."""
-        cores, blocks = self.free_cores - held.cores, self.free_blocks - held.blocks
-        return GpuView(self.gpu, max(0, cores), max(0, blocks), self.processes, self.health)
+        cores, blocks = max(0, self.free_cores - held.cores), max(0, self.free_blocks - held.blocks)
+        left = GpuView(self.gpu, cores, blocks, self.processes, self.health)
+        # The model is the same: to find it again costs more than the rest, and each pod makes a new view.
+        object.__setattr__(left, "_capacity", GpuCapacity(self.capacity.model, cores, blocks))
+        return left
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +67,21 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What GPUs offer to each kind of demand, the most cores first: `now`, and `empty` as if nothing was held.
+    """What GPUs offer now to each kind of demand, the most cores first; `free` is what all of them have together."""
 
-    `free` is what all of them have free together, `size` how many blocks they have.
-    """
-
-    gpus: int
-    now: Mapping[Sharing, tuple[GpuAmount, ...]]
-    empty: Mapping[Sharing, tuple[GpuAmount, ...]]
+    models: tuple[GpuModel, ...]
+    now: Mapping[Sharing, _Offers]
     free: GpuAmount
-    size: int
+
+    @property
+    def empty(self) -> Mapping[Sharing, _Offers]:
+        """The same as if nothing was held."""
+        return _offers_of_empty(self.models)
+
+    @property
+    def whole(self) -> GpuAmount:
+        """What all of them have together when nothing is held."""
+        return sum((model.whole for model in self.models), NOTHING)
 
     def fits(self, demand: Demand) -> bool:
         """Whether enough GPUs can serve it, as `Demand.rejection` says of each."""
@@ -80,9 +91,9 @@ class Summary:
         return _covered(self.empty[demand.sharing], demand)
 
 
-def _covered(offers: tuple[GpuAmount, ...], demand: Demand) -> bool:
+def _covered(found: _Offers, demand: Demand) -> bool:
     count, _, (cores, blocks) = demand
-    for free_cores, free_blocks in offers:
+    for free_cores, free_blocks in found:
         if free_cores < cores:
             return False
         if free_blocks >= blocks:
@@ -92,21 +103,20 @@ def _covered(offers: tuple[GpuAmount, ...], demand: Demand) -> bool:
     return False
 
 
+@lru_cache(maxsize=256)
+def _offers_of_empty(models: tuple[GpuModel, ...]) -> Mapping[Sharing, _Offers]:
+    return _all_offers([GpuCapacity(model, *model.whole) for model in models])
+
+
+def _all_offers(gpus: list[GpuCapacity]) -> Mapping[Sharing, _Offers]:
+    return {sharing: offers(gpus, sharing) for sharing in Sharing}
+
+
 def summarize(views: Iterable[GpuView]) -> Summary:
     """Of GPUs that are open to work."""
     gpus = [view.capacity for view in views]
-    empty = [GpuCapacity(gpu.model, *gpu.model.whole) for gpu in gpus]
-    return Summary(
-        gpus=len(gpus),
-        now={sharing: _offers(gpus, sharing) for sharing in Sharing},
-        empty={sharing: _offers(empty, sharing) for sharing in Sharing},
-        free=GpuAmount(sum([gpu.cores for gpu in gpus]), sum([gpu.blocks for gpu in gpus])),
-        size=sum([gpu.model.blocks for gpu in gpus]),
-    )
-
-
-def _offers(gpus: list[GpuCapacity], sharing: Sharing) -> tuple[GpuAmount, ...]:
-    return tuple(sorted([offer for gpu in gpus if (offer := gpu.offer(sharing)) is not None], reverse=True))
+    free = GpuAmount(sum([gpu.cores for gpu in gpus]), sum([gpu.blocks for gpu in gpus]))
+    return Summary(tuple([gpu.model for gpu in gpus]), _all_offers(gpus), free)
 
 
 def summaries_by_numa(views: Iterable[GpuView]) -> tuple[Summary, ...]:

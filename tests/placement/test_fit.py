@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.model.gpu import ComputeMode
 from deviceplugin.model.request import Request
-from deviceplugin.placement.fit import GpuAmount, GpuCapacity, GpuModel, Sharing, demand_of, model_of
+from deviceplugin.placement.fit import GpuAmount, GpuCapacity, GpuModel, Sharing, demand_of, model_of, offers
 from deviceplugin.placement.rejection import GpuRejection
 from deviceplugin.placement.snapshot import GpuView, summarize
 from tests.placement.drawn_pods import REQUESTS
@@ -42,9 +42,9 @@ def test_the_threshold_of_a_model_and_the_offer_of_a_gpu_say_what_the_rule_says(
 ) -> None:
     demand = demand_of(request)
     fits = demand.rejection(one) is None
-    needs, offer = demand.needs(one.model), one.offer(demand.sharing)
+    needs, found = demand.needs(one.model), offers([one], demand.sharing)
     assert (one.cores >= needs.cores and one.blocks >= needs.blocks) == fits
-    assert (offer is not None and offer.covers(demand.amount)) == fits
+    assert any(GpuAmount(*each).covers(demand.amount) for each in found) == fits
 
 
 @given(REQUESTS, st.lists(capacities(), max_size=5))
