@@ -43,7 +43,7 @@ def install_webhook(server: ApiServer) -> None:
     server.store.create(CONFIGURATIONS, yaml.safe_load(SHIPPED.read_text()))
 
 
-def authority_of_webhook(server: ApiServer) -> str:
+def ca_bundle(server: ApiServer) -> str:
     """Empty until `vcuda scheduler` has written it."""
     hook = server.store.get(CONFIGURATIONS, CONFIGURATION)["webhooks"][0]
     return base64.b64decode(hook["clientConfig"].get("caBundle") or "").decode()
@@ -54,9 +54,7 @@ async def create_pod(server: ApiServer, scheduler: SchedulerProcess, pod: Json) 
     asked = copy.deepcopy(pod)
     _default_requests(asked)
     namespace = asked["metadata"].get("namespace", "default")
-    status, answer = await scheduler.ask(
-        "/webhook?timeout=5s", _review(asked, namespace), authority=authority_of_webhook(server)
-    )
+    status, answer = await scheduler.ask("/webhook?timeout=5s", _review(asked, namespace), ca=ca_bundle(server))
     if status != 200:
         raise DeniedError(f'failed calling webhook "pods.vcuda.tencent.com": {answer}')
     response = answer["response"]

@@ -42,21 +42,21 @@ class SchedulerCommand(Command):
 
 
 class SchedulerProcess(Program):
-    """`authority` gives what its certificate must be signed by, as PEM; empty as long as there is none."""
+    """`ca` gives the CA of its certificate as PEM; empty as long as there is none."""
 
     command: SchedulerCommand
 
-    def __init__(self, command: SchedulerCommand, authority: Callable[[], str]) -> None:
+    def __init__(self, command: SchedulerCommand, ca: Callable[[], str]) -> None:
         super().__init__(command, who="vcuda scheduler")
-        self._authority = authority
+        self._ca = ca
 
     @property
     def url(self) -> str:
         return self.command.url
 
-    async def ask(self, path: str, document: object = None, *, authority: str = "") -> tuple[int, Any]:
+    async def ask(self, path: str, document: object = None, *, ca: str = "") -> tuple[int, Any]:
         """GET, or POST of a document: status, and JSON or text."""
-        trusted = authority or self._authority()
+        trusted = ca or self._ca()
         if not trusted:
             raise NoAnswerError("it has no certificate yet")
         connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=trusted), force_close=True)
@@ -123,9 +123,9 @@ def scheduler_command(folder: Path, kubeconfig: Path, *flags: str) -> SchedulerC
     return SchedulerCommand(arguments, clean_environment({}), folder / "scheduler.log", port)
 
 
-async def explain(process: SchedulerProcess, pod: str, authority: Path) -> str:
+async def explain(process: SchedulerProcess, pod: str, ca_file: Path) -> str:
     """What `vcuda explain POD` prints, as a person at a terminal gets it."""
-    command = (str(PROGRAM), "explain", pod, "--url", process.url, "--ca-file", str(authority))
+    command = (str(PROGRAM), "explain", pod, "--url", process.url, "--ca-file", str(ca_file))
     started = await asyncio.create_subprocess_exec(
         *command, env=clean_environment({}), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from sandbox.admission import DeniedError, authority_of_webhook, create_pod
+from sandbox.admission import DeniedError, ca_bundle, create_pod
 from sandbox.emulated_gpus import REPOSITORY
 from sandbox.inventories import made_up_inventory
 from sandbox.program import clean_environment
@@ -43,7 +43,7 @@ from scripts.demonstration.pods import (
 )
 from scripts.demonstration.setup import CLUSTER_GPUS, CLUSTER_NODES, Cluster, DemoError, racks, small_cluster
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 WHOLE_NODE = 800
 POLICIES = tuple(cluster_tables.PREFERS)
 FITTING = CLUSTER_GPUS * len(CLUSTER_NODES)
@@ -68,12 +68,12 @@ class _Run:
         await asyncio.gather(cluster.scheduler.wait_ready(deadline_s=WAIT_S), *agents)
         await cluster.scheduler.wait_figure("gpus", FITTING, what="the agents' GPUs are known", deadline_s=WAIT_S)
         await self._until(self._is_offered, lambda: "kubelet does not offer the GPUs of both nodes")
-        await self._until(lambda: bool(authority_of_webhook(cluster.server)), lambda: "the webhook has no caBundle")
+        await self._until(lambda: bool(ca_bundle(cluster.server)), lambda: "the webhook has no caBundle")
         self.output.say(
             f"Ready after {time.monotonic() - began:.1f} s: {len(CLUSTER_NODES)} nodes with {CLUSTER_GPUS} GPUs each. "
             "vcuda scheduler serves TLS: it made its own CA and wrote it into the webhook's caBundle."
         )
-        self.output.check(cluster_checks.ca_is_trusted(cluster.ca(), authority_of_webhook(cluster.server)))
+        self.output.check(cluster_checks.ca_is_trusted(cluster.ca(), ca_bundle(cluster.server)))
 
     async def review(self) -> None:
         plain = Reviewed("share", PLAIN, await self._submit(PLAIN))
@@ -159,7 +159,9 @@ class _Run:
         reserved = round((await cluster.scheduler.figures())["reservations"])
         await cluster.scheduler.kill()
         refused = await cluster.kube_scheduler.bind(pods[0], filtered[0])
-        self.output.say(f"{reserved} reservations existed only in its memory. A bind call now fails: {refused}.")
+        self.output.say(
+            f"It had reserved GPUs for {reserved} pods, only in its memory. A bind call now fails: {refused}."
+        )
         began = time.monotonic()
         await cluster.scheduler.start()
         await cluster.scheduler.wait_ready(deadline_s=WAIT_S)
@@ -366,11 +368,11 @@ PART = Part(
     steps=(
         "vcuda scheduler starts, and two agents report their GPUs",
         "users submit pods; the webhook completes or refuses them",
-        "the extender chooses node and GPUs; the agent grants exactly these",
-        "a pod finds no GPU: vcuda explain says why it waits and what would help",
+        "the extender chooses GPUs; the agent grants exactly these",
+        "a pod finds no GPU; vcuda explain says what is missing",
         "three node policies place the same pods in the same order",
-        f"vcuda scheduler is killed (SIGKILL) between filter and bind of {len(SURVIVORS)} pods",
-        f"a gang of {FITTING + 1} pods does not fit and leaves nothing behind; a gang of {FITTING} runs",
+        "vcuda scheduler is killed (SIGKILL) between filter and bind",
+        f"a gang of {FITTING + 1} pods does not fit; a gang of {FITTING} pods runs",
         "vcuda simulate compares the policies on a workload",
     ),
     set_up=_set_up,

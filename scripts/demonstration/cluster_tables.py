@@ -56,7 +56,7 @@ def policies(runs: Sequence[PolicyRun]) -> Table:
 
 def survivors(pods: Iterable[Survivor], containers: Iterable[Placed]) -> Table:
     gpus = {each.pod: ", ".join(map(str, each.gpus)) for each in containers}
-    shown = table("pod", "filter named, before SIGKILL", "bound to", "times bound", "the container sees")
+    shown = table("pod", "filter named", "bound to", "times bound", "the container sees")
     for each in pods:
         bound = good(each.bound or "nowhere", each.bound == each.filtered)
         shown.add_row(each.pod, each.filtered, bound, str(each.writes), f"GPU {gpus.get(each.pod, '?')}")

@@ -24,7 +24,7 @@ from scripts.demonstration.node_inspect import SeenPod
 from scripts.demonstration.setup import DemoError
 
 SECONDS = 5.0
-MORE_S = 30.0
+MORE_S = 60.0
 MIB = 1 << 20
 EVERYTHING_MIB = 1 << 20
 GRANT = Path("/etc/vcuda")

@@ -23,7 +23,7 @@ from scripts.demonstration.output import Output, Part, Step, bars, good, table
 from scripts.demonstration.pods import CORE, GREEDY, IMPOSSIBLE, MEMORY, NAMESPACE, TEAM, Example, Json, replica
 from scripts.demonstration.setup import GPUS, NODE, DemoError, one_node
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 REPLICAS = 6
 BEFORE_KILL = 2  # so many replicas are admitted before the agent is killed
 SLOW_PODS_S = 0.4  # kubelet takes so long to list its pods, so that the kill hits the middle of an Allocate
@@ -59,7 +59,8 @@ class _Run:
         refused = self.pods.pop(IMPOSSIBLE.name)
         said = refused.message.rpartition(" desc = ")[2].removesuffix(", which is unexpected") or "no message"
         self.output.print(Text.assemble((f"{IMPOSSIBLE.name} was refused: ", "red"), said))
-        self.output.print(Text("\n" + (await self.node.agent.graph()).rstrip(), no_wrap=True, overflow="ellipsis"))
+        self.output.say("\nThe agent's picture of the node (GET /graph):\n")
+        self.output.print(Text((await self.node.agent.graph()).rstrip(), no_wrap=True, overflow="ellipsis"))
         self.output.check(node_checks.refused_in_words(refused, words="150"))
 
     async def kill_agent(self) -> None:
@@ -252,7 +253,7 @@ def _comparison(before: Usage, after: Usage) -> Table:
     for name in old | new:
         same = old.get(name) == new.get(name)
         mark = Text("=", style="green") if same else Text("≠", style="yellow")
-        shown.add_row(name, old.get(name, "nothing"), mark, new.get(name, "released (kubelet refused the pod)"))
+        shown.add_row(name, old.get(name, "nothing"), mark, new.get(name, "released (pod refused)"))
     return shown
 
 

@@ -19,7 +19,7 @@ from scripts.demonstration.output import WIDTH, Check, Output
 from scripts.demonstration.setup import TROUBLE, temporary_home
 
 PARTS = {"node": node_steps.PART, "cluster": cluster_steps.PART}
-PART_S = 120.0
+PART_S = 300.0
 
 
 def main() -> int:

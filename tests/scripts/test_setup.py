@@ -96,7 +96,7 @@ def test_an_environment_that_was_not_finished_is_made_anew(checkout: Checkout) -
     (checkout.root / "no-network").touch()
     failed = checkout.run()
     assert (failed.returncode, failed.stderr.count("\n")) == (1, 1)
-    assert failed.stderr.startswith("setup: uv could not be installed; is PyPI")
+    assert failed.stderr.startswith("setup: cannot install uv; check that PyPI")
     (checkout.root / "no-network").unlink()
     checkout.calls()
     assert checkout.run().returncode == 0
