@@ -1,68 +1,68 @@
-"""Which of the two ways of getting certificates is taken, and how far it has come.
+"""Where the serving certificate comes from, and whether there is one yet.
 
-In: settings, a client, the listener's TLS. Out: `Certificates`: something to run, what is missing, days left. Until
-there is a real certificate a throw-away one is shown, so that probes can ask; nobody trusts it, and we are not ready.
+In: settings, a client. Out: `Certificates`: the listener's TLS, something to run, what is missing, days left. Until
+there is a certificate that clients accept, a temporary one is served, so that probes can ask; the replica is not ready.
 """
 
 import asyncio
 import datetime as dt
 from collections.abc import Callable
 
-from deviceplugin.cluster.certificates.files import CertificateFiles, client_authority, server_files
-from deviceplugin.cluster.certificates.keeper import Keeper
-from deviceplugin.cluster.certificates.keyring import Rules
-from deviceplugin.cluster.certificates.making import make_authority, make_certificate
+from deviceplugin.cluster.certificates.files import CertificateFiles, client_ca, server_files
+from deviceplugin.cluster.certificates.issued import Rules
+from deviceplugin.cluster.certificates.keypair import make_ca, make_certificate
+from deviceplugin.cluster.certificates.rotation import Rotation
 from deviceplugin.cluster.certificates.tls import ServerTls
-from deviceplugin.config.scheduler import Election, SchedulerSettings
+from deviceplugin.config.scheduler import CertificateSettings, Election, SchedulerSettings
 from deviceplugin.kube.cluster_client import ClusterClient
-from deviceplugin.scheduler.stores import ClusterSecret, ClusterTrust
 
-_THROW_AWAY = dt.timedelta(days=1)
+_TEMPORARY = dt.timedelta(days=1)
+_OVERLAP_S = 3600.0
+_CHECKS_IN_OVERLAP = 10
 
 
 class Certificates:
-    """`tls.context` is the listener's."""
+    """`tls.context` is the listener's. ConfigError where --client-ca-file cannot be used."""
 
     def __init__(self, settings: SchedulerSettings, client: ClusterClient) -> None:
         chosen = settings.certificates
         now = dt.datetime.now(dt.UTC)
         names = names_of(settings)
-        first = make_certificate(names, make_authority(now, _THROW_AWAY), now, _THROW_AWAY)
-        self.tls = ServerTls(first)
-        self._callers: CertificateFiles | None = None
-        if settings.callers.ca_file is not None:
-            self._callers = client_authority(settings.callers.ca_file, trust=self.tls.trust)
-            self._callers.look()
+        self.tls = ServerTls(make_certificate(names, make_ca(now, _TEMPORARY), now, _TEMPORARY))
         self._period = chosen.check_period
         self._any_replica = settings.leader.election is Election.KUBE_SCHEDULER
-        self.ready = asyncio.Event()
-        self._files: CertificateFiles | None = None
-        self._keeper: Keeper | None = None
+        self._files: list[CertificateFiles] = []
+        if settings.callers.ca_file is not None:
+            self._files.append(client_ca(settings.callers.ca_file, trust=self.tls.trust))
+            self._files[0].load()
+        self._server_files: CertificateFiles | None = None
+        self._rotation: Rotation | None = None
         if chosen.cert_file is not None and chosen.key_file is not None:
-            self._files = server_files(chosen.cert_file, chosen.key_file, show=self.tls.show)
+            self._server_files = server_files(chosen.cert_file, chosen.key_file, show=self.tls.show)
+            self._files.append(self._server_files)
+            self.ready = asyncio.Event()
             return
-        configuration = settings.webhook.configuration
-        self._keeper = Keeper(
-            ClusterSecret(client, settings.cluster.namespace, chosen.secret),
-            ClusterTrust(client, configuration) if configuration else None,
-            rules=Rules(names, dt.timedelta(seconds=chosen.life), dt.timedelta(seconds=chosen.ca_life)),
-            settle=60.0,
+        self._rotation = Rotation(
+            client,
+            namespace=settings.cluster.namespace,
+            secret=chosen.secret,
+            configuration=settings.webhook.configuration,
+            rules=_rules(chosen, names),
             show=self.tls.show,
-            ready=self.ready,
         )
+        self.ready = self._rotation.ready
 
     async def run(self, leads: Callable[[], bool]) -> None:
         """ConfigError where files are given that cannot be used at the start."""
-        if self._files is not None:
-            self._files.look()
+        if self._server_files is not None:
+            self._server_files.load()
             self.ready.set()
         async with asyncio.TaskGroup() as group:
-            for files in (self._files, self._callers):
-                if files is not None:
-                    group.create_task(files.run(period=self._period))
-            if self._keeper is not None:
-                # kube-scheduler starts after us, so with its Lease none leads yet; the Secret's version decides.
-                group.create_task(self._keeper.run(lambda: self._any_replica or leads(), period=self._period))
+            for files in self._files:
+                group.create_task(files.run(period=self._period))
+            if self._rotation is not None:
+                # kube-scheduler starts after its extender, so its Lease names no leader yet; any replica may write.
+                group.create_task(self._rotation.run(lambda: self._any_replica or leads(), period=self._period))
 
     def missing(self) -> tuple[str, ...]:
         return () if self.ready.is_set() else ("there is no certificate yet",)
@@ -70,18 +70,19 @@ class Certificates:
     def days_left(self) -> dict[str, float]:
         now = dt.datetime.now(dt.UTC)
         ends = {"server": self.tls.shown.certificate.not_valid_after_utc}
-        if self._keeper is not None and self._keeper.keyring is not None:
-            ends["authority"] = self._keeper.keyring.authority.certificate.not_valid_after_utc
+        if self._rotation is not None and self._rotation.issued is not None:
+            ends["ca"] = self._rotation.issued.ca.certificate.not_valid_after_utc
         return {name: (end - now) / dt.timedelta(days=1) for name, end in ends.items()}
 
 
+def _rules(chosen: CertificateSettings, names: tuple[str, ...]) -> Rules:
+    """Every replica has read the Secret several times before an old CA leaves the caBundle."""
+    overlap = max(_OVERLAP_S, _CHECKS_IN_OVERLAP * chosen.check_period)
+    return Rules(names, *(dt.timedelta(seconds=each) for each in (chosen.life, chosen.ca_life, overlap)))
+
+
 def names_of(settings: SchedulerSettings) -> tuple[str, ...]:
-    """Under which clients may know us: the service from near and far, and loopback for kube-scheduler in our pod."""
+    """The names by which clients call the scheduler: the service's, and loopback for kube-scheduler in the same pod."""
     service, namespace = settings.certificates.service, settings.cluster.namespace
-    near = (
-        f"{service}.{namespace}.svc",
-        f"{service}.{namespace}.svc.cluster.local",
-        f"{service}.{namespace}",
-        service,
-    )
-    return tuple(dict.fromkeys((*near, "localhost", "127.0.0.1", "::1", *settings.certificates.names)))
+    own = (f"{service}.{namespace}.svc", f"{service}.{namespace}.svc.cluster.local", f"{service}.{namespace}", service)
+    return tuple(dict.fromkeys((*own, "localhost", "127.0.0.1", "::1", *settings.certificates.names)))

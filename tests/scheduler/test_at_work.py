@@ -12,8 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from deviceplugin.cli import main
-from deviceplugin.cluster.certificates.making import make_authority
-from deviceplugin.cluster.certificates.pair import Pair
+from deviceplugin.cluster.certificates.keypair import KeyPair, make_ca
 from sandbox.apiserver.faults import Harm
 from sandbox.apiserver.objects import container, pod
 from tests.cluster.http.clients import client_certificate, showing
@@ -246,7 +245,7 @@ async def test_what_is_odd_in_a_good_request_is_one_sentence_for_its_node_or_pod
         assert "Traceback" not in replica.log.read_text()
 
 
-async def asked_showing(scene: Scene, replica: Scheduler, shown: Pair, question: object) -> int:
+async def asked_showing(scene: Scene, replica: Scheduler, shown: KeyPair, question: object) -> int:
     """The status; 0 where the handshake does not even end well."""
     context = showing(scene.bundle().encode(), shown, scene.folder)
     try:
@@ -260,7 +259,7 @@ async def asked_showing(scene: Scene, replica: Scheduler, shown: Pair, question:
 
 
 async def test_of_callers_only_one_with_kube_schedulers_certificate_is_obeyed(tmp_path: Path) -> None:
-    first, second = (make_authority(dt.datetime.now(dt.UTC), dt.timedelta(days=2)) for _ in range(2))
+    first, second = (make_ca(dt.datetime.now(dt.UTC), dt.timedelta(days=2)) for _ in range(2))
     old, new = (client_certificate(each, "system:kube-scheduler") for each in (first, second))
     (path := tmp_path / "clients.crt").write_bytes(first.chain)
     async with cluster(tmp_path) as scene:

@@ -16,10 +16,10 @@ HOOKS = "mutatingwebhookconfigurations"
 SECRET = "vcuda-scheduler-tls"
 SECONDS = 60.0
 TOGETHER = ("--leader-election", "kube-scheduler")
-"""As in the chart: before there is a leader every replica looks after the certificates."""
+"""As in the chart: before there is a leader every replica renews the certificates."""
 
 
-async def is_believed(scene: Scene, replica: Scheduler) -> bool:
+async def is_trusted(scene: Scene, replica: Scheduler) -> bool:
     try:
         status, _ = await scene.ask(replica, "/healthz")
     except (aiohttp.ClientConnectorCertificateError, ssl.SSLError):
@@ -27,9 +27,9 @@ async def is_believed(scene: Scene, replica: Scheduler) -> bool:
     return status == 200
 
 
-async def until_believed(scene: Scene, *replicas: Scheduler) -> None:
+async def until_trusted(scene: Scene, *replicas: Scheduler) -> None:
     async with asyncio.timeout(SECONDS):
-        while not all([await is_believed(scene, each) for each in replicas]):
+        while not all([await is_trusted(scene, each) for each in replicas]):
             await asyncio.sleep(0.05)
 
 
@@ -47,16 +47,16 @@ def secret(api: ApiServer) -> dict[str, str]:
     return dict(found[0]["data"]) if found else {}
 
 
-async def test_two_replicas_that_start_at_once_show_certificates_of_one_authority(tmp_path: Path) -> None:
+async def test_two_replicas_that_start_at_once_serve_certificates_of_one_ca(tmp_path: Path) -> None:
     async with cluster(tmp_path) as scene:
         one, two = await both(scene)
-        await until_believed(scene, one, two)
-        authority = base64.b64decode(secret(scene.api)["authority.crt"]).decode()
+        await until_trusted(scene, one, two)
+        ca = base64.b64decode(secret(scene.api)["ca.crt"]).decode()
         async with asyncio.timeout(SECONDS):
-            while scene.bundle().strip() != authority.strip():
+            while scene.bundle().strip() != ca.strip():
                 await asyncio.sleep(0.05)
-        assert await is_believed(scene, one)
-        assert await is_believed(scene, two)
+        assert await is_trusted(scene, one)
+        assert await is_trusted(scene, two)
 
 
 def _lose_secret(api: ApiServer) -> None:
@@ -77,22 +77,22 @@ def _bundle(text: str) -> Callable[[ApiServer], None]:
     return write
 
 
-def _begin_anew(api: ApiServer) -> None:
+def _recreate_configuration(api: ApiServer) -> None:
     api.store.delete(HOOKS, CONFIGURATION)
     api.store.create(HOOKS, webhook_configuration())
 
 
-async def test_what_others_spoil_is_mended_while_it_serves(tmp_path: Path) -> None:
+async def test_what_others_damage_is_repaired_while_it_serves(tmp_path: Path) -> None:
     async with cluster(tmp_path) as scene:
         one, two = await both(scene)
-        await until_believed(scene, one, two)
+        await until_trusted(scene, one, two)
         before = secret(scene.api)
         no_certificate = base64.b64encode(b"no certificate").decode()
-        for harm in (_lose_secret, _break_secret, _bundle(""), _bundle(no_certificate), _begin_anew):
+        for harm in (_lose_secret, _break_secret, _bundle(""), _bundle(no_certificate), _recreate_configuration):
             harm(scene.api)
             async with asyncio.timeout(SECONDS):
                 while secret(scene.api) != before or "BEGIN CERTIFICATE" not in scene.bundle():
                     await asyncio.sleep(0.05)
-            await until_believed(scene, one, two)
+            await until_trusted(scene, one, two)
         for replica in (one, two):
             assert "Traceback" not in replica.log.read_text()

@@ -1,1 +1,1 @@
-"""What the service proves itself with: an authority of our own and its rotation, or files that somebody renews."""
+"""The serving certificate: signed by a CA that the scheduler makes and rotates, or read from files of another tool."""

@@ -1,11 +1,11 @@
-"""The TLS side of the listener: shows one certificate until it is told to show another, and believes one authority.
+"""The TLS side of the listener: serves one certificate, verifies client certificates by one CA, and changes both live.
 
-In: pairs, and the authority whose certificates clients may show. Out: an `ssl.SSLContext` that lives as long as the
-listener. OpenSSL forgets no authority that it was told of, so each change makes a context that is wholly new: a
-handshake begun before ends with the old one, later ones get the new one, connections stay, and no session of the old
-one is taken up again. What OpenSSL refuses changes nothing. No client has to show a certificate, for API server and
-probes have none; one that is shown has to be good. OpenSSL reads files only; these lie in memory, because the pod's
-file system is read-only and a key belongs on no disk.
+In: key pairs, and the CA of client certificates. Out: an `ssl.SSLContext` that lives as long as the listener. OpenSSL
+cannot remove a CA from a context, so each change makes a new context: a handshake that has begun ends with the old
+one, later ones use the new one, connections stay, and no session of the old one is resumed. If OpenSSL refuses a
+change, nothing changes. A client certificate is optional, for API server and probes have none; one that is presented
+must be valid. OpenSSL reads only files; these are in memory, because the pod's file system is read-only and a private
+key must not be on disk.
 """
 
 import os
@@ -13,12 +13,12 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from deviceplugin.cluster.certificates.pair import Pair
+from deviceplugin.cluster.certificates.keypair import KeyPair
 from deviceplugin.errors import ConfigError
 
 
 class _Listeners(ssl.SSLContext):
-    """What a listener keeps. asyncio has it make the TLS of every connection, which `current` does."""
+    """The context that the listener keeps; asyncio calls `wrap_bio` for every connection, and `current` answers."""
 
     current: ssl.SSLContext
 
@@ -34,9 +34,9 @@ class _Listeners(ssl.SSLContext):
 
 
 class ServerTls:
-    """`shown` is what clients get now."""
+    """`shown` is the certificate that clients get now."""
 
-    def __init__(self, first: Pair) -> None:
+    def __init__(self, first: KeyPair) -> None:
         self._listeners = _Listeners(ssl.PROTOCOL_TLS_SERVER)
         self._clients: bytes | None = None
         self.shown = first
@@ -46,18 +46,18 @@ class ServerTls:
     def context(self) -> ssl.SSLContext:
         return self._listeners
 
-    def show(self, pair: Pair) -> None:
+    def show(self, pair: KeyPair) -> None:
         """From the next handshake on; ConfigError where OpenSSL cannot use it."""
         self._listeners.current = _context(pair, self._clients)
         self.shown = pair
 
     def trust(self, clients: bytes) -> None:
-        """Who signed what clients show, from the next handshake on; ConfigError where there is no authority in it."""
+        """The CA of client certificates, from the next handshake on; ConfigError where it holds no certificate."""
         self._listeners.current = _context(self.shown, clients)
         self._clients = clients
 
 
-def _context(pair: Pair, clients: bytes | None) -> ssl.SSLContext:
+def _context(pair: KeyPair, clients: bytes | None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
@@ -65,13 +65,13 @@ def _context(pair: Pair, clients: bytes | None) -> ssl.SSLContext:
         with _in_memory("chain", pair.chain) as chain, _in_memory("key", pair.key) as key:
             context.load_cert_chain(chain, key)
     except (ssl.SSLError, OSError) as error:
-        raise ConfigError(f"the certificate cannot be shown to clients: {error}") from None
+        raise ConfigError(f"the certificate cannot be served: {error}") from None
     if clients is not None:
-        _believe(context, clients)
+        _verify_clients(context, clients)
     return context
 
 
-def _believe(context: ssl.SSLContext, clients: bytes) -> None:
+def _verify_clients(context: ssl.SSLContext, clients: bytes) -> None:
     context.verify_mode = ssl.CERT_OPTIONAL
     try:
         with _in_memory("clients", clients) as path:
@@ -82,7 +82,7 @@ def _believe(context: ssl.SSLContext, clients: bytes) -> None:
 
 @contextmanager
 def _in_memory(name: str, content: bytes) -> Iterator[str]:
-    """A path at which it can be read, again and again, while the block lasts."""
+    """A path at which the content can be read repeatedly while the block lasts."""
     with os.fdopen(os.memfd_create(f"vcuda-{name}", os.MFD_CLOEXEC), "wb") as file:
         file.write(content)
         file.flush()

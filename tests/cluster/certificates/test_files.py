@@ -9,21 +9,20 @@ from pathlib import Path
 import pytest
 import structlog
 
-from deviceplugin.cluster.certificates.files import CertificateFiles, client_authority, server_files
-from deviceplugin.cluster.certificates.making import make_authority, make_certificate
-from deviceplugin.cluster.certificates.pair import Pair
+from deviceplugin.cluster.certificates.files import CertificateFiles, client_ca, server_files
+from deviceplugin.cluster.certificates.keypair import KeyPair, make_ca, make_certificate
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.errors import ConfigError
 
 DAY = dt.timedelta(days=1)
 NOW = dt.datetime.now(dt.UTC)
-AUTHORITY = make_authority(NOW, 30 * DAY)
-OTHER = make_authority(NOW, 30 * DAY)
+CA = make_ca(NOW, 30 * DAY)
+OTHER = make_ca(NOW, 30 * DAY)
 BROKEN = OTHER.chain[:100] + OTHER.chain[200:]
 
 
-def certificate() -> Pair:
-    return make_certificate(["vcuda-scheduler"], AUTHORITY, NOW, DAY)
+def certificate() -> KeyPair:
+    return make_certificate(["vcuda-scheduler"], CA, NOW, DAY)
 
 
 class Mounted:
@@ -45,13 +44,13 @@ class Mounted:
         link.symlink_to(fresh.name)
         link.rename(self._folder / "..data")
 
-    def read(self, show: Callable[[Pair], None]) -> CertificateFiles:
+    def read(self, show: Callable[[KeyPair], None]) -> CertificateFiles:
         return server_files(self._folder / "tls.crt", self._folder / "tls.key", show=show)
 
 
 @asynccontextmanager
 async def watched(files: CertificateFiles) -> AsyncIterator[None]:
-    files.look()
+    files.load()
     running = asyncio.create_task(files.run(period=0.01))
     try:
         yield
@@ -67,7 +66,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_a_renewed_certificate_is_shown_once(tmp_path: Path) -> None:
-    mounted, shown = Mounted(tmp_path), list[Pair]()
+    mounted, shown = Mounted(tmp_path), list[KeyPair]()
     first, second = certificate(), certificate()
     mounted.put(first.chain, first.key)
     async with watched(mounted.read(shown.append)):
@@ -78,7 +77,7 @@ async def test_a_renewed_certificate_is_shown_once(tmp_path: Path) -> None:
 
 
 async def test_what_is_broken_or_gone_leaves_the_old_one_and_what_follows_is_shown(tmp_path: Path) -> None:
-    mounted, shown = Mounted(tmp_path), list[Pair]()
+    mounted, shown = Mounted(tmp_path), list[KeyPair]()
     first, second = certificate(), certificate()
     mounted.put(first.chain, first.key)
     async with watched(mounted.read(shown.append)):
@@ -92,26 +91,26 @@ async def test_what_is_broken_or_gone_leaves_the_old_one_and_what_follows_is_sho
     assert shown[-1] == second
 
 
-async def test_another_authority_of_clients_is_believed_and_what_is_none_leaves_the_old_one(tmp_path: Path) -> None:
-    path, believed = tmp_path / "clients.crt", list[bytes]()
+async def test_another_client_ca_is_used_and_a_malformed_one_leaves_the_old_one(tmp_path: Path) -> None:
+    path, used = tmp_path / "clients.crt", list[bytes]()
     tls = ServerTls(certificate())
 
     def trust(content: bytes) -> None:
         tls.trust(content)
-        believed.append(content)
+        used.append(content)
 
-    path.write_bytes(AUTHORITY.chain)
-    files = client_authority(path, trust=trust)
+    path.write_bytes(CA.chain)
+    files = client_ca(path, trust=trust)
     with structlog.testing.capture_logs() as said:
         async with watched(files):
             for broken, sentence in ((b"", "cannot be used"), (BROKEN, "cannot be used"), (None, "cannot be read")):
                 path.write_bytes(broken) if broken is not None else path.unlink()
-                await until(lambda sentence=sentence: said[-1].get("cause", "").find(sentence) > 0)  # type: ignore[misc]
+                await until(lambda sentence=sentence: said[-1].get("error", "").find(sentence) > 0)  # type: ignore[misc]
                 await asyncio.sleep(0.05)
             path.write_bytes(OTHER.chain)
-            await until(lambda: believed[-1] == OTHER.chain)
-    assert believed == [AUTHORITY.chain, OTHER.chain]
-    assert [each["cause"] for each in said if each["log_level"] == "warning"] == [
+            await until(lambda: used[-1] == OTHER.chain)
+    assert used == [CA.chain, OTHER.chain]
+    assert [each["error"] for each in said if each["log_level"] == "warning"] == [
         f"--client-ca-file: {path} cannot be used: it holds no certificate in PEM",
         f"{path} cannot be read: No such file or directory",
     ]
@@ -120,8 +119,8 @@ async def test_another_authority_of_clients_is_believed_and_what_is_none_leaves_
 @pytest.mark.parametrize(
     ("chain", "key", "message"),
     [
-        (b"", b"", r"tls.crt and .*tls.key cannot be used: there is no certificate in it"),
-        (AUTHORITY.chain, b"x", r"tls.crt and .*tls.key cannot be used: there is no key without a passphrase in it"),
+        (b"", b"", r"tls.crt and .*tls.key cannot be used: it holds no certificate in PEM"),
+        (CA.chain, b"x", r"tls.crt and .*tls.key cannot be used: it holds no private key in PEM"),
     ],
 )
 def test_files_that_cannot_be_used_end_the_start_with_one_sentence(
@@ -130,9 +129,9 @@ def test_files_that_cannot_be_used_end_the_start_with_one_sentence(
     mounted = Mounted(tmp_path)
     mounted.put(chain, key)
     with pytest.raises(ConfigError, match=message):
-        mounted.read(lambda _: None).look()
+        mounted.read(lambda _: None).load()
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tls.crt cannot be read: No such file or directory"):
-        server_files(tmp_path / "tls.crt", tmp_path / "tls.key", show=lambda _: None).look()
+        server_files(tmp_path / "tls.crt", tmp_path / "tls.key", show=lambda _: None).load()

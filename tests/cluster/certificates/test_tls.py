@@ -7,22 +7,21 @@ import tempfile
 
 import pytest
 
-from deviceplugin.cluster.certificates.making import make_authority, make_certificate
-from deviceplugin.cluster.certificates.pair import Pair
+from deviceplugin.cluster.certificates.keypair import KeyPair, make_ca, make_certificate
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.errors import ConfigError
 
 DAY = dt.timedelta(days=1)
 NOW = dt.datetime.now(dt.UTC)
-AUTHORITY = make_authority(NOW, 30 * DAY)
+CA = make_ca(NOW, 30 * DAY)
 NAME = "vcuda-scheduler.gpu.svc"
 
 
-def certificate() -> Pair:
-    return make_certificate([NAME], AUTHORITY, NOW, DAY)
+def certificate() -> KeyPair:
+    return make_certificate([NAME], CA, NOW, DAY)
 
 
-async def shown_to_a_client(tls: ServerTls, trusted: bytes = AUTHORITY.chain) -> bytes:
+async def shown_to_a_client(tls: ServerTls, trusted: bytes = CA.chain) -> bytes:
     """The certificate, after a handshake in which the client checked it."""
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=tls.context)
     client = ssl.create_default_context(cadata=trusted.decode())
@@ -36,7 +35,7 @@ async def shown_to_a_client(tls: ServerTls, trusted: bytes = AUTHORITY.chain) ->
         server.close()
 
 
-def _der(pair: Pair) -> bytes:
+def _der(pair: KeyPair) -> bytes:
     return ssl.PEM_cert_to_DER_cert(pair.chain.decode().partition("-----END")[0] + "-----END CERTIFICATE-----\n")
 
 
@@ -52,8 +51,8 @@ async def test_the_next_handshake_gets_what_was_shown_last() -> None:
 async def test_a_pair_that_cannot_be_shown_changes_nothing(spoil: str) -> None:
     first, second = certificate(), certificate()
     tls = ServerTls(first)
-    bad = Pair(second.chain, first.key) if spoil == "key" else Pair(b"nonsense", second.key)
-    with pytest.raises(ConfigError, match="cannot be shown to clients"):
+    bad = KeyPair(second.chain, first.key) if spoil == "key" else KeyPair(b"nonsense", second.key)
+    with pytest.raises(ConfigError, match="cannot be served"):
         tls.show(bad)
     assert tls.shown == first
     assert await shown_to_a_client(tls) == _der(first)

@@ -9,12 +9,17 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from deviceplugin.cluster.certificates.pair import Pair
+from deviceplugin.cluster.certificates.keypair import KeyPair
 
 
 def client_certificate(
-    authority: Pair, common_name: str, *, dns: str = "", serves: bool = False, life: dt.timedelta = dt.timedelta(days=1)
-) -> Pair:
+    authority: KeyPair,
+    common_name: str,
+    *,
+    dns: str = "",
+    serves: bool = False,
+    life: dt.timedelta = dt.timedelta(days=1),
+) -> KeyPair:
     """`serves`: made for a server, which proves nothing of a client."""
     key, now = ec.generate_private_key(ec.SECP256R1()), dt.datetime.now(dt.UTC)
     usage = ExtendedKeyUsageOID.SERVER_AUTH if serves else ExtendedKeyUsageOID.CLIENT_AUTH
@@ -35,10 +40,10 @@ def client_certificate(
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
     pem = made.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return Pair(pem, key.private_bytes(*form))
+    return KeyPair(pem, key.private_bytes(*form))
 
 
-def showing(bundle: bytes, shown: Pair | None, folder: Path) -> ssl.SSLContext:
+def showing(bundle: bytes, shown: KeyPair | None, folder: Path) -> ssl.SSLContext:
     """Trusts the bundle, and shows a certificate."""
     context = ssl.create_default_context(cadata=bundle.decode())
     if shown is not None:

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 import aiohttp
 import msgspec
 
-from deviceplugin.cluster.certificates.making import make_authority, make_certificate
-from deviceplugin.cluster.certificates.pair import Pair
+from deviceplugin.cluster.certificates.keypair import KeyPair, make_ca, make_certificate
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.cluster.http.body import Bodies
 from deviceplugin.cluster.http.server import SchedulerServer
@@ -85,7 +84,7 @@ class Scene:
     service: StandIn
     server: SchedulerServer
     tls: ServerTls
-    authority: Pair
+    authority: KeyPair
     session: aiohttp.ClientSession
 
     @property
@@ -114,7 +113,7 @@ async def serving(
     *, silent: float = 15.0, end_within: float = 5.0, bodies: Bodies | None = None, loopback_port: int = 0
 ) -> AsyncIterator[Scene]:
     now = dt.datetime.now(dt.UTC)
-    authority = make_authority(now, 30 * DAY)
+    authority = make_ca(now, 30 * DAY)
     tls = ServerTls(make_certificate(NAMES, authority, now, 10 * DAY))
     service = StandIn()
     server = SchedulerServer(service, context=tls.context, version="1", silent=silent, bodies=bodies)

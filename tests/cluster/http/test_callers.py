@@ -12,9 +12,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from deviceplugin.cluster.certificates.files import client_authority
-from deviceplugin.cluster.certificates.making import make_authority, make_certificate
-from deviceplugin.cluster.certificates.pair import Pair
+from deviceplugin.cluster.certificates.files import client_ca
+from deviceplugin.cluster.certificates.keypair import KeyPair, make_ca, make_certificate
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.cluster.http.app import certificate_names
 from deviceplugin.cluster.http.server import SchedulerServer
@@ -40,14 +39,14 @@ class Door:
     def __init__(self, folder: Path) -> None:
         now = dt.datetime.now(dt.UTC)
         self.folder = folder
-        self.ours, self.clients, self.foreign = (make_authority(now, 30 * DAY) for _ in range(3))
+        self.ours, self.clients, self.foreign = (make_ca(now, 30 * DAY) for _ in range(3))
         (folder / "clients.crt").write_bytes(self.clients.chain)
         self.service = Guarded()
         self.tls = ServerTls(make_certificate(NAMES, self.ours, now, DAY))
-        client_authority(folder / "clients.crt", trust=self.tls.trust).look()
+        client_ca(folder / "clients.crt", trust=self.tls.trust).load()
         self.server = SchedulerServer(self.service, context=self.tls.context, version="1")
 
-    async def ask(self, path: str, shown: Pair | None) -> tuple[int, str]:
+    async def ask(self, path: str, shown: KeyPair | None) -> tuple[int, str]:
         connector = aiohttp.TCPConnector(ssl=showing(self.ours.chain, shown, self.folder))
         async with aiohttp.ClientSession(connector=connector) as session:
             url = f"https://127.0.0.1:{self.server.port}{path}"
@@ -171,9 +170,9 @@ def test_a_file_that_is_no_authority_is_one_sentence(tmp_path: Path, content: by
     path = tmp_path / "ca.crt"
     if content is not None:
         path.write_bytes(content)
-    tls = ServerTls(make_authority(dt.datetime.now(dt.UTC), DAY))
+    tls = ServerTls(make_ca(dt.datetime.now(dt.UTC), DAY))
     with pytest.raises(ConfigError, match=f"{path} .*{said}"):
-        client_authority(path, trust=tls.trust).look()
+        client_ca(path, trust=tls.trust).load()
 
 
 def test_a_certificate_without_names_is_nobodys() -> None:

@@ -12,15 +12,15 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from deviceplugin.cluster.certificates.keeper import Keeper
-from deviceplugin.cluster.certificates.keyring import Rules
-from deviceplugin.cluster.certificates.making import make_authority, make_certificate
+from deviceplugin.cluster.certificates.issued import Rules
+from deviceplugin.cluster.certificates.keypair import make_ca, make_certificate
+from deviceplugin.cluster.certificates.rotation import Rotation
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.cluster.http.body import Bodies
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.errors import ConfigError
 from sandbox.cluster.processes import free_ports
-from tests.cluster.certificates.stores import SecretInMemory, TrustInMemory
+from tests.cluster.certificates.api import ApiInMemory
 from tests.cluster.http.scene import DAY, NAMES, Scene, StandIn, serving, trusting
 from tests.cluster.http.test_routes import counted
 
@@ -258,46 +258,50 @@ async def test_another_certificate_is_shown_with_and_without_a_name_and_open_con
 async def test_a_certificate_that_cannot_be_used_leaves_the_old_one_shown() -> None:
     async with serving() as scene:
         before = await served_certificate(scene, None)
-        other = make_authority(dt.datetime.now(dt.UTC), DAY)
+        other = make_ca(dt.datetime.now(dt.UTC), DAY)
         broken = type(other)(scene.tls.shown.chain, other.key)
-        with pytest.raises(ConfigError, match="the certificate cannot be shown to clients"):
+        with pytest.raises(ConfigError, match="the certificate cannot be served"):
             scene.tls.show(broken)
         assert await served_certificate(scene, None) == before
         assert (await scene.post("/filter", b"{}"))[0] == 200
 
 
-class Rotation:
-    """A service whose keeper renews by a clock of its own; real clients meanwhile."""
+class Rotating:
+    """A service whose certificates are renewed by a clock of its own; real clients meanwhile."""
 
     def __init__(self) -> None:
-        self.secret, self.trust = SecretInMemory(), TrustInMemory()
-        # Ends at the present: every certificate that is made on the way is good now.
-        self.now = dt.datetime.now(dt.UTC) - 80 * DAY
-        self.seconds = 0.0
-        self.rules = Rules(NAMES, 90 * DAY, 110 * DAY)
-        self.tls = ServerTls(make_authority(dt.datetime.now(dt.UTC), DAY))
-        self.keeper = Keeper(
-            self.secret,
-            self.trust,
-            rules=self.rules,
-            settle=60,
+        self.api = ApiInMemory()
+        # Ends at the present: every certificate that is made on the way is valid by the clients' clock.
+        self.now = dt.datetime.now(dt.UTC) - 88 * DAY
+        self.tls = ServerTls(make_ca(dt.datetime.now(dt.UTC), DAY))
+        self.rotation = Rotation(
+            self.api,
+            namespace="gpu",
+            secret="s",
+            configuration="w",
+            rules=Rules(NAMES, 90 * DAY, 100 * DAY),
             show=self.tls.show,
             now=lambda: self.now,
-            clock=lambda: self.seconds,
         )
+        self.trusted = b""
         self.failures: list[str] = []
         self.requests = 0
+
+    async def check(self) -> None:
+        """Afterwards every third client trusts only the caBundle from before."""
+        self.trusted = self.bundle
+        await self.rotation.check(leads=True)
+
+    @property
+    def bundle(self) -> bytes:
+        assert self.api.bundles is not None
+        return self.api.bundles[0]
 
     @asynccontextmanager
     async def under_load(self, clients: int) -> AsyncIterator[None]:
         server = SchedulerServer(StandIn(), context=self.tls.context, version="1")
         await server.start("127.0.0.1", 0)
-        assert self.trust.bundles is not None
-        first = self.trust.bundles[0]
-        tasks = [
-            asyncio.create_task(self._ask(server.port, number, first if number % 3 == 0 else None))
-            for number in range(clients)
-        ]
+        tasks = [asyncio.create_task(self._ask(server.port, number)) for number in range(clients)]
         try:
             yield
         finally:
@@ -306,12 +310,11 @@ class Rotation:
             await asyncio.gather(*tasks, return_exceptions=True)
             await server.stop()
 
-    async def _ask(self, port: int, number: int, always: bytes | None) -> None:
-        """Each request over a connection of its own; `always` trusts what it read at its start, as kube-scheduler."""
+    async def _ask(self, port: int, number: int) -> None:
+        """Each request over a connection of its own."""
         name = NAMES[0] if number % 2 else None
         while True:
-            assert self.trust.bundles is not None
-            context = trusting(always or self.trust.bundles[0])
+            context = trusting(self.bundle if number % 3 else self.trusted)
             try:
                 await self._once(port, context, name)
                 self.requests += 1
@@ -332,19 +335,19 @@ class Rotation:
         await until(lambda: self.requests >= goal or bool(self.failures), seconds=30)
 
 
-async def test_certificate_and_authority_rotate_under_load_without_a_failed_request() -> None:
-    scene = Rotation()
-    await scene.keeper.round(leads=True)
+async def test_certificate_and_ca_rotate_under_load_without_a_failed_request() -> None:
+    scene = Rotating()
+    await scene.check()
+    await scene.check()
     shown = [scene.tls.shown]
     async with scene.under_load(6):
-        for step in (DAY, 62 * DAY, 12 * DAY, dt.timedelta(0), dt.timedelta(0), 4 * DAY):
-            scene.now += step
-            scene.seconds += 61
-            await scene.keeper.round(leads=True)
+        for days in (1, 61, 6, 19.6, 0.1):
+            scene.now += days * DAY
+            await scene.check()
             if scene.tls.shown != shown[-1]:
                 shown.append(scene.tls.shown)
             await scene.serve_some()
     assert scene.failures == []
-    assert len(shown) == 3, "one renewed by the same authority, one by the new one"
     issuers = [pair.certificate.issuer for pair in shown]
+    assert len(issuers) == 3, "one renewed by the same CA, one by the new one"
     assert issuers[0] == issuers[1] != issuers[2]
