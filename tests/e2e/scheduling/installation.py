@@ -109,7 +109,6 @@ def installed(plane: ControlPlane, folder: Path, *flags: str) -> Iterator[VcudaS
             f"--listen-port={port}",
             "--leader-election=none",
             f"--certificate-secret={SECRET}",
-            "--authority-settle=1s",
             "--drain=0s",
             "--log-level=debug",
             *flags,

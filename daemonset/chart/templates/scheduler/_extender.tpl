@@ -56,7 +56,7 @@
 {{- if and .Values.webhook.enabled (eq .Values.webhook.certificates.from "self") }}
     - --webhook-configuration=vcuda-scheduler
 {{- else }}
-    - --webhook-configuration= # its caBundle is somebody else's to keep
+    - --webhook-configuration= # another tool writes its caBundle
 {{- end }}
 {{- if eq .Values.webhook.certificates.from "self" }}
     - --service-name=vcuda-scheduler
