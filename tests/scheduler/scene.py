@@ -93,7 +93,7 @@ class Scheduler:
     async def end(self, number: signal.Signals) -> int:
         assert self._process is not None
         self._process.send_signal(number)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             return await self._process.wait()
 
     async def destroy(self) -> None:
@@ -142,7 +142,7 @@ class Scene:
             is_json = answer.content_type == "application/json"
             return answer.status, json.loads(text) if is_json else text
 
-    async def until_ready(self, replica: Scheduler, *, seconds: float = 20.0) -> None:
+    async def until_ready(self, replica: Scheduler, *, seconds: float = 120.0) -> None:
         async with asyncio.timeout(seconds):
             while True:
                 assert replica.is_running, replica.log.read_text()
@@ -158,7 +158,7 @@ class Scene:
         self, replica: Scheduler, path: str, wanted: Callable[[int, Any], bool], document: object = None
     ) -> Any:
         """Asks until the answer is as wanted, and returns it."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while True:
                 status, found = await self.ask(replica, path, document)
                 if wanted(status, found):

@@ -123,7 +123,7 @@ async def test_without_the_api_server_it_lives_is_not_ready_and_says_why(tmp_pat
     async with cluster(tmp_path) as scene:
         scene.api.faults.add(harm=Harm.STATUS, code=500, times=1000)
         replica = await scene.replica()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not replica.said("listening"):
                 await asyncio.sleep(0.05)
         opened = await insecure(replica, "/readyz")
@@ -270,7 +270,7 @@ async def test_of_callers_only_one_with_kube_schedulers_certificate_is_obeyed(tm
         assert await asked_showing(scene, replica, old, question) == 200
         assert await asked_showing(scene, replica, new, question) == 0
         path.write_bytes(second.chain)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while await asked_showing(scene, replica, new, question) != 200:
                 await asyncio.sleep(0.05)
         assert await asked_showing(scene, replica, old, question) == 0

@@ -14,7 +14,7 @@ from tests.scheduler.scene import CONFIGURATION, Scene, Scheduler, cluster, webh
 
 HOOKS = "mutatingwebhookconfigurations"
 SECRET = "vcuda-scheduler-tls"
-SECONDS = 60.0
+SECONDS = 120.0
 TOGETHER = ("--leader-election", "kube-scheduler")
 """As in the chart: before there is a leader every replica renews the certificates."""
 
