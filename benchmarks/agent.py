@@ -1,10 +1,10 @@
-"""What the agent costs, measured beside a bare device plugin in the same run.
+"""The cost of the agent, compared with a bare device plugin in the same run.
 
-Two stand-in kubelets run side by side, one with `vcuda agent` on the emulated driver (8 GPUs, 3,360 IDs), one with a
-bare plugin that sends the same messages. Pods are admitted by turns, so that whatever else the machine does touches
-both. Printed: `allocate_ratio` and `prestart_ratio` (the agent's median call, less the `GET /pods` call that Allocate
-needs, over the bare plugin's), `pods_call_ms`, `preferred_p99_ms`, `idle_cpu_percent` of one core, `rss_mib`,
-`ready_s` from start to /readyz.
+Two stand-in kubelets run side by side: one with `vcuda agent` on the emulated driver (8 GPUs, 3,360 IDs), one with a
+bare plugin that sends the same messages. Pods are admitted alternately, so that other load on the machine affects
+both. Output: `allocate_ratio` and `prestart_ratio` (the agent's median call over that of the bare plugin, without the
+`GET /pods` call that Allocate needs), `pods_call_ms`, `preferred_p99_ms`, `idle_cpu_percent` of one core, `rss_mib`,
+and `ready_s` from start to /readyz.
 
     python -m benchmarks.agent [--output json] [--short]
 """
@@ -41,7 +41,7 @@ SHARES = ((5, 4), (8, 8), (3, 4), (10, 8))  # a hundred of them fit on eight GPU
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """See the module's docstring; the first seven are what the issue asks for, the rest explains them."""
+    """See the module's docstring; the fields after the first seven explain them."""
 
     allocate_ratio: float
     prestart_ratio: float
@@ -60,9 +60,11 @@ class Result:
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--pods", type=int, default=200, help="known to kubelet in the end (default: %(default)s)")
-    parser.add_argument("--measured", type=int, default=100, help="of which ask for GPUs (default: %(default)s)")
-    parser.add_argument("--idle", type=float, default=10.0, help="seconds of idling (default: %(default)s)")
+    parser.add_argument("--pods", type=int, default=200, help="number of pods at the end (default: %(default)s)")
+    parser.add_argument(
+        "--measured", type=int, default=100, help="number of them that request GPUs (default: %(default)s)"
+    )
+    parser.add_argument("--idle", type=float, default=10.0, help="seconds of the idle phase (default: %(default)s)")
     given = parser.parse_args()
     if given.short:
         given.pods, given.measured, given.idle = SHORT
@@ -96,7 +98,7 @@ def kubelet_of(node: str, root: Path, kubeconfig: Path) -> Kubelet:
 
 @contextlib.asynccontextmanager
 async def running_api_server(base: Path) -> AsyncIterator[Path]:
-    """In a process of its own: what the agent says to it must not slow down the kubelet that is timed."""
+    """In a separate process: requests of the agent must not slow down the timed kubelet."""
     kubeconfig = base / "kubeconfig"
     command = [sys.executable, "-m", "sandbox.apiserver", "--port=0", f"--kubeconfig-out={kubeconfig}"]
     command += [f"--token={TOKEN}", "--node=node-1", "--node=node-2"]
@@ -112,7 +114,7 @@ async def running_api_server(base: Path) -> AsyncIterator[Path]:
 
 @contextlib.asynccontextmanager
 async def running_agent(base: Path, kubelet: Kubelet, kubeconfig: Path) -> AsyncIterator[tuple[AgentProcess, float]]:
-    """The agent as an operator starts it, and the seconds until it said that it is ready."""
+    """The agent as an operator starts it, and the seconds until it is ready."""
     gpus = EmulatedGpus(EIGHT_GPUS, base / "gpus")
     quiet = {"log-level": "warning", "display-socket": ""}
     agent = AgentProcess(agent_command(base, kubelet, gpus, kubeconfig=kubeconfig, flags=quiet))
@@ -138,7 +140,7 @@ async def running_bare(kubelet: Kubelet, counts: tuple[int, int]) -> AsyncIterat
 
 
 async def admit(api: ApiClient, own: Kubelet, bare: Kubelet, *, pods: int, measured: int) -> None:
-    """Pods without GPUs first, so that the lists are long; then GPU pods by turns."""
+    """Pods without GPUs first, so that the lists are long; then GPU pods, alternately."""
     for number in range(pods):
         cores, blocks = SHARES[number % len(SHARES)] if number >= pods - measured else (0, 0)
         for kubelet in (own, bare):

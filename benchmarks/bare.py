@@ -1,7 +1,7 @@
-"""The plugin that the agent is measured against: same messages, no decision, no disk, no identity.
+"""The plugin to which the agent is compared: same messages, no decisions, no disk, no identity.
 
-In: kubelet's directory and the sizes of the node. Out: both resources served from one process, with answers of the
-agent's size, until the process is ended.
+In: kubelet's directory and the sizes of the node. Out: one process that serves both resources, with answers of the
+agent's size, until it is ended.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ RESOURCES = {"tencent.com/vcuda-core": "vcore.sock", "tencent.com/vcuda-memory":
 
 
 def full_answer(empty: Path) -> pb.ContainerAllocateResponse:
-    """As long as one of the agent's; `empty` is a directory to mount."""
+    """An answer of the agent's size; `empty` is a directory to mount."""
     return pb.ContainerAllocateResponse(
         envs={"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64", "NVIDIA_VISIBLE_DEVICES": "GPU-" + "0" * 36},
         mounts=[

@@ -1,7 +1,8 @@
-"""What every benchmark's command has in common: its options, what it prints, and how it ends when it cannot measure.
+"""Common parts of all benchmark commands: options, output, and the end on errors.
 
-In: a module's docstring and a function that measures. Out: figures as text or JSON with exit status 0, or one sentence
-on standard error with exit status 1; never half a document. `VCUDA_DEBUG=1` shows the traceback of an error.
+In: the docstring of a module and a function that measures. Out: figures as text or JSON with exit status 0, or one
+sentence on standard error with exit status 1; never a partial document. `VCUDA_DEBUG=1` shows the traceback of an
+error.
 """
 
 import argparse
@@ -20,10 +21,12 @@ class BenchmarkError(Exception):
 
 
 def options(description: str | None) -> argparse.ArgumentParser:
-    """`--short` is for the tests of a benchmark: everything once and small, so its figures say nothing."""
+    """`--short` is for tests: it runs every part once with small sizes, so its figures mean nothing."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", choices=["text", "json"], default="text")
-    parser.add_argument("--short", action="store_true", help="a few seconds, to try the program; figures say nothing")
+    parser.add_argument(
+        "--short", action="store_true", help="run for a few seconds to try the program; the figures mean nothing"
+    )
     return parser
 
 
@@ -38,7 +41,7 @@ def show(figures: Figures, output: str) -> None:
 
 
 def ends_in_one_sentence(main: Callable[[], None]) -> None:
-    """Runs a benchmark to its end."""
+    """Runs a benchmark; an error ends it with one sentence and exit status 1."""
     try:
         main()
     except KeyboardInterrupt:

@@ -1,13 +1,12 @@
-"""What `vcuda scheduler` costs in a large cluster, and what it leaves of a real kube-scheduler's pace.
+"""The cost of `vcuda scheduler` in a large cluster, and the throughput of a real kube-scheduler with it.
 
-Printed (`--output json`: as keys): `filter_p99_ms` with as many names as kube-scheduler samples, `bind_p99_ms` at 64
-Binds under way against an API server that answers after 5 ms, `pairs_per_s` of filter and bind, `webhook_p99_ms`,
-`rss_mib` after all of that (`rss_ready_mib` before it: thousands of pods come and go in between), `ready_s` from the
-start of the process, and `throughput_ratio`: pods a second of a real kube-scheduler with the extender over the same
-without it, both with the configuration that the chart installs. `throughput_ratio_unlimited` is the same with client
-limits that neither ever reaches: what the extender costs a kube-scheduler that nothing else holds back. The measured
-process is held to one core, what measures it to the others. `--growth` measures clusters of 100 to 10,000 nodes as
-well, without the real kube-scheduler.
+Output (keys of `--output json`): `filter_p99_ms` with as many names as kube-scheduler samples; `bind_p99_ms` with 64
+concurrent Binds and an API server that answers after 5 ms; `pairs_per_s` of filter and bind; `webhook_p99_ms`;
+`rss_mib` at the end (`rss_ready_mib` before thousands of pods came and went); `ready_s` from the start of the process;
+`throughput_ratio`: pods per second of a real kube-scheduler with the extender over the same without it, both with the
+configuration of the chart. `throughput_ratio_unlimited` is the same with client limits that are never reached. The
+measured process runs on one core, the measuring ones on the others. `--growth` also measures clusters of 100 to 10,000
+nodes, without the real kube-scheduler.
 
     python -m benchmarks.extender [--output json] [--short] [--growth] [--without throughput]
 """
@@ -70,9 +69,9 @@ class Result:
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--nodes", type=int, default=5_000, help="of eight GPUs each (default: %(default)s)")
-    parser.add_argument("--pairs", type=int, default=2_000, help="of filter and bind (default: %(default)s)")
-    parser.add_argument("--growth", action="store_true", help=f"measure {', '.join(map(str, SIZES))} nodes as well")
+    parser.add_argument("--nodes", type=int, default=5_000, help="nodes of eight GPUs each (default: %(default)s)")
+    parser.add_argument("--pairs", type=int, default=2_000, help="pairs of filter and bind (default: %(default)s)")
+    parser.add_argument("--growth", action="store_true", help=f"also measure {', '.join(map(str, SIZES))} nodes")
     parser.add_argument("--without", choices=["throughput"], help="leave out the real kube-scheduler, which needs root")
     parser.add_argument("--hollow-nodes", type=int, default=40, help="for throughput_ratio (default: %(default)s)")
     parser.add_argument("--hollow-pods", type=int, default=600, help="for throughput_ratio (default: %(default)s)")
@@ -122,7 +121,7 @@ def measure(folder: Path, nodes: int, pairs: int) -> Result:
 
 @contextlib.contextmanager
 def _stub(nodes: int, pods: int) -> Iterator[tuple[str, int]]:
-    """In a process of its own; made before the measured one starts."""
+    """A separate process; it builds its data before the measured one starts."""
     command = [sys.executable, "-m", "benchmarks.cluster.stub", f"--nodes={nodes}", f"--pods={pods}"]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
     try:

@@ -1,10 +1,10 @@
-"""What a call costs through our libcuda.so.1, beside the same call of the emulated driver behind it.
+"""The cost of a call through vcuda's libcuda.so.1, compared with the same call of the emulated driver behind it.
 
-library/programs/overhead.c makes both by turns in one process, so that whatever else the machine does touches both; its
-figure is the median of the differences. Here it runs some times for each case, and the median of those is printed:
-`unlimited_extra_ns` a launch where nothing is limited, `limited_extra_ns` where a limit is set and not reached,
-`alloc_free_extra_ns` an allocation and its release under a memory limit. The rest explains them: graphs, what the
-driver's own call takes, and the worst of the runs.
+library/programs/overhead.c makes both calls alternately in one process, so that other load on the machine affects
+both; its result is the median of the differences. It runs several times for each case, and the median is printed:
+`unlimited_extra_ns` is a launch without limits, `limited_extra_ns` one with a limit that is not reached,
+`alloc_free_extra_ns` an allocation and its release under a memory limit. Other figures: graphs, the time of the
+driver's own call, and the worst run.
 
     python -m benchmarks.library [--output json] [--runs N] [--short]
 """
@@ -35,7 +35,7 @@ CASES = {
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--runs", type=int, default=5, help="of each case, by turns (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each case, alternating (default: %(default)s)")
     given = parser.parse_args()
     show(measure(1, SHORT) if given.short else measure(given.runs), given.output)
 
@@ -48,13 +48,13 @@ def measure(runs: int, more: Sequence[object] = ()) -> dict[str, float]:
         built = LIBRARY / "build"
         gpu = SharedGpu(base, built / "interposer", EMULATED)
         containers = {cores: gpu.container(cores) for cores in (FREE, NOT_REACHED)}
-        told: dict[str, list[dict[str, float]]] = {name: [] for name in CASES}
+        results: dict[str, list[dict[str, float]]] = {name: [] for name in CASES}
         for _ in range(runs):
             for name, (what, cores) in CASES.items():
-                told[name].append(overhead(built / "programs/overhead", containers[cores], what, *more))
+                results[name].append(overhead(built / "programs/overhead", containers[cores], what, *more))
     finally:
         shutil.rmtree(base, ignore_errors=True)
-    return {key: value for name, runs_of in told.items() for key, value in summary(name, runs_of).items()}
+    return {key: value for name, runs_of in results.items() for key, value in summary(name, runs_of).items()}
 
 
 def overhead(program: Path, container: Container, what: str, *more: object) -> dict[str, float]:
@@ -63,11 +63,11 @@ def overhead(program: Path, container: Container, what: str, *more: object) -> d
     return {key: float(value) for key, value in result.items() if key != "what"}
 
 
-def summary(name: str, told: list[dict[str, float]]) -> dict[str, float]:
-    extra = [run["extra_ns"] for run in told]
+def summary(name: str, results: list[dict[str, float]]) -> dict[str, float]:
+    extra = [run["extra_ns"] for run in results]
     return {
         f"{name}_extra_ns": round(statistics.median(extra), 2),
-        f"{name}_direct_ns": round(statistics.median(run["direct_ns"] for run in told), 2),
+        f"{name}_direct_ns": round(statistics.median(run["direct_ns"] for run in results), 2),
         f"{name}_worst_extra_ns": round(max(extra), 2),
     }
 

@@ -1,9 +1,9 @@
-"""How long a decision takes: `place` on shapes that exist and on links drawn at random.
+"""The time of a placement decision: `place` on link topologies that exist and on random ones.
 
     python -m benchmarks.placement [--output json] [--short]
 
-In: nothing. Out: milliseconds of processor time for one decision, explanation of every other GPU included; the best of
-several runs, because the machine may be busy with other work. A benchmark, never a test.
+In: nothing. Out: milliseconds of processor time for one decision, including the explanation for every other GPU; the
+best of several runs, because the machine may be busy. A benchmark, not a test.
 """
 
 import json

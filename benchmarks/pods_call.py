@@ -1,6 +1,7 @@
-"""One `GET /pods` as identity makes it, from a process of its own: kubelet is another process than the agent too.
+"""The time of one `GET /pods` as identity makes it, in a separate process, because kubelet and agent are separate too.
 
-In: the endpoint, a kubeconfig, how often. Out: the median in milliseconds, decoding included, over a kept connection.
+In: the endpoint, a kubeconfig, the number of calls. Out: the median in milliseconds, including decoding, over one
+connection.
 """
 
 import asyncio

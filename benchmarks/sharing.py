@@ -1,9 +1,9 @@
-"""What containers get of a GPU's time, beside what they were given.
+"""The share of a GPU's time that containers get, compared with their limits.
 
-The workloads of library/programs/workload.c, alone at 25, 50 and 75 %, two containers on one GPU, eight processes in
-one container. Each runs for some seconds after its warm-up; `achieved` is GPU time done over time passed, in percent,
-on the GPU's own clock. On the emulated driver a kernel's cost is known. On a real GPU (--driver, --uuid) it is not:
-there each workload runs without the library first, and `achieved` is its pace over that one's.
+The workloads of library/programs/workload.c: alone at 25, 50 and 75 %, two containers on one GPU, eight processes in
+one container. Each runs for some seconds after a warm-up. `achieved` is GPU time over elapsed time, in percent, by the
+clock of the GPU. The emulated driver knows the cost of a kernel. On a real GPU (--driver, --uuid) each workload first
+runs without the library, and `achieved` is its rate over that rate.
 
     python -m benchmarks.sharing [--output json] [--seconds S] [--short] [--driver LIBCUDA --uuid UUID]
 """
@@ -48,7 +48,7 @@ class Bench:
     programs: Path
     seconds: float
     native: dict[str, float]
-    """Iterations per second without the library; empty where costs are known."""
+    """Iterations per second without the library; empty if costs are known."""
 
     def start(self, stack: ExitStack, limit: int, kinds: Sequence[str]) -> list[Running]:
         container = self.gpu.container(limit)
@@ -58,17 +58,17 @@ class Bench:
         return [self.programs / "workload", kind, "--seconds", self.seconds, "--warmup", 1]
 
     def achieved(self, kind: str, running: Running) -> float:
-        told = running.result(timeout=self.seconds + 60)
+        printed = running.result(timeout=self.seconds + 60)
         if self.native:
-            return 100 * float(told["per_second"]) / self.native[kind]
-        return float(told["share_percent"])
+            return 100 * float(printed["per_second"]) / self.native[kind]
+        return float(printed["share_percent"])
 
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds of each measurement (default: %(default)s)")
     parser.add_argument("--driver", type=Path, help="a real libcuda.so.1 (default: the emulated one)")
-    parser.add_argument("--uuid", type=GpuUuid, default=UUID, help="of the real GPU")
+    parser.add_argument("--uuid", type=GpuUuid, default=UUID, help="UUID of the real GPU")
     given = parser.parse_args()
     measured = []
     seconds = SHORT_SECONDS if given.short else given.seconds

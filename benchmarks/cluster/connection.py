@@ -1,6 +1,6 @@
-"""One keep-alive TLS connection that says HTTP/1.1 as Go's client does, with as little of Python around it as can be.
+"""A keep-alive TLS connection that sends HTTP/1.1 as Go's client does, with little Python code.
 
-In: paths and bodies. Out: status, body, and the seconds from the first byte sent to the last one read. Not here:
+In: paths and bodies. Out: status, body, and seconds from the first byte sent to the last byte received. Not here:
 retries. Invariant: one request at a time.
 """
 
@@ -18,12 +18,12 @@ Json = Any
 
 
 class HttpError(Exception):
-    """An answer that is none."""
+    """The answer is not HTTP or not 200."""
 
 
 @dataclass(slots=True)
 class Connection:
-    """`await Connection.open(...)`, then `post` as often as wanted."""
+    """Use `await Connection.open(...)`, then `post` any number of times."""
 
     host: str
     port: int
@@ -37,7 +37,7 @@ class Connection:
         return cls("127.0.0.1", port, trust, reader, writer)
 
     async def post(self, path: str, body: bytes) -> tuple[bytes, float]:
-        """The body of a 200; anything else is HttpError."""
+        """The body of an answer with status 200; other answers raise HttpError."""
         head = (
             f"POST {path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\nUser-Agent: Go-http-client/1.1\r\n"
             f"Content-Length: {len(body)}\r\nContent-Type: application/json\r\nAccept-Encoding: gzip\r\n\r\n"

@@ -1,8 +1,8 @@
-"""The nodes and pods of the made-up cluster, the same at every call.
+"""The nodes and pods of the synthetic cluster, equal at every call.
 
-In: numbers. Out: objects as an API server has them: with the fields that nobody of us reads, because reading past them
-costs too. Invariant: running pods never hold more than a GPU has; stub and load generator make the same pod of the same
-number without a word between them.
+In: numbers. Out: objects as an API server sends them, with fields that vcuda does not read, because skipping them
+costs time too. Invariant: running pods never use more than a GPU has; stub and load generator make the same pod from
+the same number.
 """
 
 import json
@@ -39,7 +39,7 @@ def inventory_of(number: int) -> Inventory:
 
 
 def node(number: int) -> Json:
-    """About 7 KiB, of which the inventory is a quarter."""
+    """About 7 KiB; a quarter is the inventory."""
     name, inventory = node_name(number), inventory_of(number)
     offered = {
         "cpu": "128",
@@ -87,7 +87,7 @@ def node(number: int) -> Json:
 
 
 def running_pods(nodes: int, pods: int) -> list[Json]:
-    """Spread evenly, one a GPU: shares of different sizes, one in eight a whole GPU."""
+    """One pod for each GPU: shares of different sizes, every eighth a whole GPU."""
     assert pods <= nodes * GPUS, "each running pod has a GPU to itself or shares it with nobody yet"
     chance = random.Random(1)
     made = []
@@ -112,7 +112,7 @@ def running_pods(nodes: int, pods: int) -> list[Json]:
 
 
 def pending_pod(number: int) -> Json:
-    """A share of one of some sixty sizes; now and then a whole GPU or a pod of two containers."""
+    """A share of one of about sixty sizes; sometimes a whole GPU or two containers."""
     chance = random.Random(number)
     cores, blocks = chance.choice(range(5, 65, 5)), chance.choice((8, 16, 24, 32, 48))
     if number % 40 == 0:
@@ -131,7 +131,7 @@ def uid_of(name: str) -> str:
 
 
 def pod_of(name: str, containers: Sequence[tuple[str, int, int]]) -> Json:
-    """About 4 KiB: with tolerations, volumes and the fields' managers, as a Deployment's pod has them."""
+    """About 4 KiB, with tolerations, volumes and managed fields, as in a pod of a Deployment."""
     token = f"kube-api-access-{name[-5:]}"
     return {
         "metadata": {

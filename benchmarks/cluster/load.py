@@ -1,10 +1,10 @@
-"""What kube-scheduler and the API server send to `vcuda scheduler`, and how long each answer takes.
+"""The requests of kube-scheduler and the API server to `vcuda scheduler`, and how long the answers take.
 
-In: the measured process, the stub's URL, sizes. Out: `Figures`. Filter is asked by one connection, one pod after the
-other, as kube-scheduler does; Binds go on their own. Each filter request names as many nodes as kube-scheduler samples
-in a cluster of this size, from where the last sample ended. Requests are encoded before the clock runs. Every answer is
-read and checked: a measurement in which a pod is not bound to a node that filter named is none. Percentiles are of all
-answers after the first ones (`WARM`).
+In: the measured process, the URL of the stub, sizes. Out: `Figures`. One connection sends filter requests one after
+the other, as kube-scheduler does; Binds run in parallel. Each filter request names as many nodes as kube-scheduler
+samples in a cluster of this size, starting where the last sample ended. Requests are encoded before the clock starts.
+Every answer is checked: if a pod is not bound to the node from filter, the measurement fails. Percentiles are of all
+answers after the first `WARM` ones.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ BINDERS = 64
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Latencies in ms. Calm: 100 pods a second, filter and bind; busy: as fast as one kube-scheduler can ask.
+    """Latencies in ms. Calm: 100 pods per second, filter and bind; busy: as fast as one kube-scheduler can call.
 
-    `harness_percent`, `server_percent`: how much of a core load generator and stub used when busy, and the measured
-    process. Where neither comes near 100, the machine did something else meanwhile and the figures are worth nothing.
+    `harness_percent`, `server_percent`: percent of a core used while busy, by load generator and stub, and by the
+    measured process. If neither is near 100, other processes used the machine, and the figures are worthless.
     """
 
     names: int
@@ -52,7 +52,7 @@ class Figures:
 
 @dataclass(slots=True)
 class Load:
-    """Everything that is sent; pods are numbered through all phases."""
+    """All requests; pods are numbered through all phases."""
 
     measured: Measured
     stub: str
@@ -93,7 +93,7 @@ class Load:
         )
 
     async def _calm(self, count: int) -> tuple[list[float], list[float]]:
-        """Pods that come one every 10 ms, each bound while the next ones are asked for."""
+        """One pod every 10 ms; each is bound while the next ones are filtered."""
         numbers = await self._make(count)
         bodies = [self._filter_body(number) for number in numbers]
         filters: list[float] = []
@@ -109,7 +109,10 @@ class Load:
         return filters, binds
 
     async def _busy(self, count: int) -> tuple[list[float], float, float, float]:
-        """The next filter as soon as the last one is answered; at most 64 Binds under way. Pairs a second."""
+        """The next filter follows the answer to the last one.
+
+        At most 64 Binds at a time. Returns pairs per second too.
+        """
         numbers = await self._make(count)
         bodies = [self._filter_body(number) for number in numbers]
         pool = await Binders.open(self, BINDERS)
@@ -128,7 +131,7 @@ class Load:
         return filters, count / seconds, harness, server
 
     async def _binds(self, count: int) -> list[float]:
-        """64 Binds at any moment, of pods that filter has seen before."""
+        """64 Binds at a time, of pods that were filtered before."""
         numbers = await self._make(count)
         chosen = [(number, (await self._filter(self._filter_body(number)))[0]) for number in numbers]
         pool = await Binders.open(self, BINDERS)
@@ -140,7 +143,7 @@ class Load:
         return binds
 
     async def _reviews(self, count: int) -> list[float]:
-        """AdmissionReviews that come by chance, 100 a second on the average, each on a connection that is free."""
+        """AdmissionReviews at random times, 100 per second on average, each on a free connection."""
         free = [await Connection.open(self.measured.port, self.trust) for _ in range(8)]
         chance = random.Random(2)
         took: list[float] = []
@@ -192,7 +195,7 @@ class Load:
     async def _unmake(self, numbers: range) -> None:
         bound = int(await self._control("DELETE", numbers))
         if bound != len(numbers):
-            raise HttpError(f"{len(numbers)} pods were said to be bound and the API server has {bound}")
+            raise HttpError(f"{len(numbers)} pods should be bound, and the API server has {bound}")
         await asyncio.sleep(0.5)
 
     async def _control(self, method: str, numbers: range) -> bytes:
@@ -206,7 +209,7 @@ class Load:
 
 
 class _Chosen(msgspec.Struct):
-    """The part of filter's answer that is looked at; the rest is checked to be JSON."""
+    """The fields of filter's answer that are checked; the rest must be JSON."""
 
     NodeNames: list[str] | None = None
     Error: str = ""
@@ -214,7 +217,7 @@ class _Chosen(msgspec.Struct):
 
 @dataclass(slots=True)
 class Binders:
-    """Connections that bind; each is used by one Bind at a time."""
+    """Connections for Binds; each has one Bind at a time."""
 
     free: asyncio.Queue[Connection]
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -252,7 +255,7 @@ class Binders:
 
 
 def sampled(nodes: int) -> int:
-    """How many nodes kube-scheduler looks for before it asks an extender (1.36, percentageOfNodesToScore 0)."""
+    """How many feasible nodes kube-scheduler finds before it calls an extender (1.36, percentageOfNodesToScore 0)."""
     if nodes < 100:
         return nodes
     percent = max(5, 50 - nodes // 125)

@@ -1,7 +1,7 @@
-"""`vcuda scheduler` as a process of its own on one core, in front of a stub API server or a real one.
+"""`vcuda scheduler` as a separate process on one core, in front of a stub API server or a real one.
 
-In: a kubeconfig, the core. Out: its URL, its certificate, its memory. Invariant: it never runs on another core, from
-its first instruction on, and whoever measures it runs on the others.
+In: a kubeconfig, the core. Out: its URL, its certificate, its memory. Invariant: it runs only on this core from its
+first instruction on, and the measuring processes run on others.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ READY_SECONDS = 120.0
 
 
 class MeasuredError(Exception):
-    """The measured process did not do what it must."""
+    """The measured process failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The process and how it is reached."""
+    """The process and its addresses."""
 
     process: subprocess.Popen[bytes]
     port: int
@@ -39,7 +39,7 @@ class Measured:
 
     @property
     def url(self) -> str:
-        """As the chart's kube-scheduler asks: beside it, without TLS."""
+        """The URL that the chart's kube-scheduler uses: loopback, without TLS."""
         return f"http://127.0.0.1:{self.loopback_port}"
 
     def trust(self) -> ssl.SSLContext:
@@ -57,7 +57,7 @@ class Measured:
 
 @contextlib.contextmanager
 def measured_scheduler(folder: Path, kubeconfig: Path, *flags: str, core: int | None) -> Iterator[Measured]:
-    """`core` None: wherever the machine has room."""
+    """`core` None: any core."""
     folder.mkdir(parents=True, exist_ok=True)
     authority = Authority(folder / "pki")
     pair = authority.issue("extender", common_name="vcuda-scheduler", names=["127.0.0.1", "localhost"])
@@ -101,7 +101,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def pin_others(core: int) -> None:
-    """This process and what it starts from now on keep off the measured core."""
+    """This process and its later children do not run on the measured core."""
     others = set(range(os.cpu_count() or 1)) - {core}
     if others:
         os.sched_setaffinity(0, others)

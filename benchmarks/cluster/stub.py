@@ -1,9 +1,8 @@
-"""The API server of the made-up cluster: lists and watches fast, answers each Binding after 5 ms.
+"""The API server of the synthetic cluster: fast lists and watches; each Binding is answered after 5 ms.
 
-In: how many nodes and pods. Out: a process that says its URL in one line. What is measured is not this, so nothing is
-checked and everything that can be is encoded beforehand; `sandbox/apiserver` is the one with the real semantics.
-A bound pod is seen by watchers as from a real one: bound, then running. `POST /bench/pods?from=A&to=B` makes pending
-pods, DELETE removes them.
+In: numbers of nodes and pods. Out: a process that prints its URL. It is not measured itself, so it checks nothing and
+encodes as much as possible in advance; `sandbox/apiserver` has the real semantics. Watchers see a bound pod as from a
+real API server: bound, then running. `POST /bench/pods?from=A&to=B` creates pending pods, DELETE removes them.
 
     python -m benchmarks.cluster.stub --nodes 5000 --pods 20000
 """
@@ -26,7 +25,7 @@ Json = dict[str, Any]
 
 @dataclass(slots=True)
 class Objects:
-    """One resource: its objects encoded, and every change of it so far as a line of a watch."""
+    """One resource: its encoded objects, and all changes so far as watch lines."""
 
     kind: str
     api_version: str
@@ -48,7 +47,7 @@ class Objects:
 
 
 class Stub:
-    """All resources of the made-up cluster."""
+    """All resources of the synthetic cluster."""
 
     def __init__(self, nodes: int, pods: int) -> None:
         self.version = 1
@@ -133,7 +132,7 @@ class Stub:
         return _status(201, "", "")
 
     async def _run(self, name: str) -> None:
-        """Kubelet starts it a second later."""
+        """As if kubelet started it a second later."""
         await asyncio.sleep(1.0)
         pods = self.resources["pods"]
         if name in pods.items:
@@ -148,7 +147,7 @@ class Stub:
         return web.Response()
 
     async def unmake(self, request: web.Request) -> web.Response:
-        """Answers how many of them were bound."""
+        """Returns how many of them were bound."""
         bound, pods = 0, self.resources["pods"]
         for number in range(int(request.query["from"]), int(request.query["to"])):
             item = msgspec.json.decode(pods.items[fleet.pending_name(number)])
@@ -157,7 +156,7 @@ class Stub:
         return web.Response(text=str(bound))
 
     async def other(self, request: web.Request) -> web.StreamResponse:
-        """Leases, Secrets, events and the like: kept by path, never listed."""
+        """Leases, Secrets, events and others: stored by path, never listed."""
         path, version = request.path.rstrip("/"), str(self._next())
         if request.method == "GET" and "watch" in request.query:
             response = web.StreamResponse(headers={"Content-Type": "application/json"})

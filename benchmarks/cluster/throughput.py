@@ -1,11 +1,10 @@
-"""Pods a second that a real kube-scheduler and API server schedule onto hollow nodes, with our extender and without.
+"""Pods per second that a real kube-scheduler and API server place on hollow nodes, with and without the extender.
 
-In: the folder of the Kubernetes programs, counts. Out: both rates, and the processor time that each program spent on a
-pod. Both kube-schedulers are of the same build with the same client limits, and the pods are the same but for
-`schedulerName`; without the extender the resources are plain extended resources, nobody chooses GPUs, and the extender
-does not run. No kubelet works beside them, as in Kubernetes' own measurements of its scheduler. A round creates all
-pods while its scheduler is away, starts it, and counts from the first to the last bound pod; rounds alternate, so that
-whatever else the machine does touches both.
+In: a folder, counts. Out: both rates, and the processor time of each program per pod. Both kube-schedulers are the
+same build with the same client limits, and the pods differ only in `schedulerName`. Without the extender the resources
+are plain extended resources, no GPUs are chosen, and the extender does not run. There is no kubelet, as in Kubernetes'
+own scheduler benchmarks. In a round all pods are created, then the scheduler starts; the clock runs from the first to
+the last bound pod. Rounds alternate, so that other load on the machine affects both.
 """
 
 import json
@@ -37,12 +36,12 @@ OURS, PLAIN = "vcuda-scheduler", "plain-scheduler"
 ROUND_SECONDS = 300.0
 NAMES = ResourceNames()
 STARTUP = 20
-"""Pods that are bound before the clock starts: kube-scheduler fills its caches meanwhile."""
+"""Pods that are bound before the clock starts, while kube-scheduler fills its caches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Pods a second, and ms of processor time a pod by program."""
+    """Pods per second, and ms of processor time per pod, by program."""
 
     rate: float
     cpu_ms: Mapping[str, float]
@@ -50,7 +49,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Pods a second, medians over the rounds."""
+    """Pods per second, medians over the rounds."""
 
     ratio: float
     with_extender: float
@@ -60,7 +59,7 @@ class Throughput:
 
 
 def shipped_limits() -> Limits:
-    """Those of the kube-scheduler that the chart installs."""
+    """The limits of the kube-scheduler that the chart installs."""
     text = yaml.safe_load(CONFIGURATION.read_text())["data"]["kube-scheduler.yaml"]
     connection = yaml.safe_load(text)["clientConnection"]
     return Limits(connection["qps"], connection["burst"])
@@ -74,13 +73,13 @@ def measure_throughput(folder: Path, *, nodes: int, count: int, rounds: int, lim
         hollow_nodes(plane.admin, inventories, runs_pods=False),
     ):
         plain = scheduler_with(plane, PLAIN, None, limits=limits)
-        startup = limits.burst if limits.burst < count // 2 else STARTUP  # a burst is over before the clock starts
+        startup = limits.burst if limits.burst < count // 2 else STARTUP  # the burst ends before the clock starts
         for number in range(rounds + 1):
             with measured_scheduler(folder / f"{number}", plane.admin_kubeconfig, core=None) as extender:
                 ours = scheduler_with(plane, OURS, ExtenderAddress(extender.url), limits=limits)
                 found[OURS].append(_round(plane, ours, number, count, startup, beside=(extender.process.pid,)))
             found[PLAIN].append(_round(plane, plain, number, count, startup))
-    with_extender, without = found[OURS][1:], found[PLAIN][1:]  # the first of each warms up
+    with_extender, without = found[OURS][1:], found[PLAIN][1:]  # the first round of each is a warm-up
     ours_rate = statistics.median(each.rate for each in with_extender)
     plain_rate = statistics.median(each.rate for each in without)
     return Throughput(ours_rate / plain_rate, ours_rate, plain_rate, tuple(with_extender), tuple(without))
@@ -104,7 +103,7 @@ def _round(
 
 @contextmanager
 def _started(scheduler: Component) -> Iterator[None]:
-    scheduler.process.start()  # not `start`: the first pods are bound before anybody sees it ready
+    scheduler.process.start()  # not `start`: the first pods are bound before it is ready
     try:
         yield
     finally:
@@ -112,11 +111,11 @@ def _started(scheduler: Component) -> Iterator[None]:
 
 
 def _rate(plane: ControlPlane, version: str, count: int, startup: int, beside: tuple[int, ...]) -> Round:
-    """By a watch, so that a moment is not rounded to seconds as in the pods' conditions."""
+    """Measured by a watch, because times in conditions of pods are whole seconds."""
     bound: set[str] = set()
     already, began, before = 0, 0.0, _worked(plane, beside)
     deadline = time.monotonic() + ROUND_SECONDS
-    while time.monotonic() < deadline:  # the API server ends a watch whose reader falls behind
+    while time.monotonic() < deadline:  # the API server ends the watch of a slow reader
         for item in _changes(plane.admin, version):
             now = time.monotonic()
             version = item["metadata"]["resourceVersion"]
@@ -136,7 +135,7 @@ def _worked(plane: ControlPlane, beside: tuple[int, ...]) -> Mapping[str, float]
     """Processor seconds of each program of the cluster, of the extender, and of this process."""
     found = defaultdict(float, {"benchmark": time.process_time()})
     for pid in (*plane.files.cgroup.pids(), *beside):
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # it has ended
             name = "vcuda" if pid in beside else Path(f"/proc/{pid}/comm").read_text().strip()
             found[name] += cpu_seconds(pid)
     return found

@@ -1,1 +1,1 @@
-"""Checks and measurements of the vGPU library on a real GPU; on the emulated driver where there is none (README.md)."""
+"""Checks and measurements of the library on a real GPU, or on the emulated driver if there is none (README.md)."""

@@ -1,8 +1,9 @@
-"""Builds the library, runs the checks of the plan and writes the results file; README.md says how and what.
+"""Builds the library, runs the checks of the plan and writes the results file; see README.md.
 
-    python -m benchmarks.gpu [--only T1,T4.gemm] [--quick] [--driver auto|real|emulated] [--results DIR] [--merge]
+    python -m benchmarks.gpu [--only T1,T4.gemm] [--quick | --short] [--driver auto|real|emulated] [--results DIR]
+[--merge]
 
-Exit status: 0 every check that ran passed, 1 one failed, 2 nothing could be run.
+Exit status: 0 all checks that ran passed, 1 a check failed, 2 nothing could be run.
 """
 
 import argparse
@@ -31,7 +32,9 @@ SHORT = "T2.cuda,T9"
 def main(words: Sequence[str] | None = None) -> int:
     given = arguments(words)
     if Path("/etc/vcuda").exists():
-        print("benchmark: /etc/vcuda is there and goes before VCUDA_DIR; run this outside of vcuda's containers")
+        print(
+            "benchmark: /etc/vcuda exists and takes precedence over VCUDA_DIR; run this outside of vcuda's containers"
+        )
         return 2
     scratch = Path(tempfile.mkdtemp(prefix="vg-", dir="/tmp"))
     try:
@@ -50,16 +53,16 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="topics and checks, by comma: T1,T4.gemm (default: all)")
+    parser.add_argument("--only", default="", help="topics and checks, separated by commas: T1,T4.gemm (default: all)")
     parser.add_argument("--quick", action="store_true", help="2 repeats of 1 s, the smallest memory limit only")
     parser.add_argument("--short", action="store_true", help=f"a few seconds: --quick --only {SHORT}")
     parser.add_argument("--driver", choices=["auto", "real", "emulated"], default="auto")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
-    parser.add_argument("--merge", action="store_true", help="keep other checks of the file of this day and GPU")
+    parser.add_argument("--merge", action="store_true", help="keep the other checks in the file of this day and GPU")
     parser.add_argument("--repeats", type=int, default=0)
     parser.add_argument("--window", type=float, default=0.0, help="seconds of each measurement of a share")
-    parser.add_argument("--python", default="", help="the interpreter that has PyTorch (default: this one, or python3)")
-    parser.add_argument("--commit", default="", help="what to say was measured, in a copy without git")
+    parser.add_argument("--python", default="", help="an interpreter with PyTorch (default: this one, or python3)")
+    parser.add_argument("--commit", default="", help="the measured commit, for a copy without git")
     given = parser.parse_args(words)
     if given.short:
         given.quick, given.only = True, given.only or SHORT
@@ -96,9 +99,9 @@ def python_with_torch(wished: str) -> str:
 
 
 def calibrated(bench: Bench) -> int:
-    """Picoseconds of one round of the kernels' loop on this GPU, of a kernel of a million rounds by its events."""
-    told = bench.native().run(bench.program("pace"), "--seconds", 1, "--kernel-us", 4000, "--round-ps", 4000)
-    picoseconds: float = told["event_ms"] * 1000
+    """Picoseconds of one round of the kernel's loop on this GPU, from the events around a million rounds."""
+    printed = bench.native().run(bench.program("pace"), "--seconds", 1, "--kernel-us", 4000, "--round-ps", 4000)
+    picoseconds: float = printed["event_ms"] * 1000
     return max(1, round(picoseconds))
 
 
@@ -128,7 +131,7 @@ def torch_version(python: str) -> str:
 
 
 def commit() -> str:
-    """Of the repository; `-changed` where what is measured was not committed, empty in a copy without git."""
+    """The commit of the repository, with `-changed` if measured files are not committed; empty without git."""
     git = ["git", "-C", str(driver.REPOSITORY)]
     try:
         head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)

@@ -1,8 +1,8 @@
-"""What a check works with: native processes, containers with limits, programs to run in them.
+"""The tools of a check: native processes, containers with limits, and programs to run in them.
 
-In: the driver, the built library, a scratch directory. Out: processes, each in an environment of its own. Base
-directories and shared files are made by the agent's own code (deviceplugin.container); VCUDA_DIR stands in for the
-mount at /etc/vcuda. Not here: what is measured (`checks`).
+In: the driver, the built library, a scratch directory. Out: processes, each with its own environment. The agent's code
+(deviceplugin.container) makes base directories and shared files; VCUDA_DIR replaces the mount at /etc/vcuda. Not here:
+what is measured (`checks`).
 """
 
 import json
@@ -27,7 +27,7 @@ _KEPT = ("PATH", "HOME", "TMPDIR", "LANG", "USER", "CUDA_HOME", "TORCHINDUCTOR_C
 
 
 class ProgramFailed(Exception):  # noqa: N818 - a fact about the program
-    """A program of a check ended badly; the message has the end of its stderr."""
+    """A program of a check failed; the message has the end of its stderr."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Environment:
         )
 
     def run(self, *command: object, timeout: float = 300, **more: str) -> Any:  # noqa: ANN401 - JSON
-        """The JSON of its last line."""
+        """The JSON in its last line."""
         with killed_at_end(self.start(*command, **more)) as process:
             out, errors = process.communicate(timeout=timeout)
         if process.returncode != 0 or not out.strip():
@@ -58,7 +58,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Container(Environment):
-    """With its limits; `base` is what would be /etc/vcuda in it."""
+    """A container with its limits; `base` replaces its /etc/vcuda."""
 
     base: Path
     grant: GrantId
@@ -79,7 +79,7 @@ class Container(Environment):
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """One run's settings; goes to each check's process as JSON."""
+    """The settings of a run; sent to the process of each check as JSON."""
 
     scratch: Path
     driver: Driver
@@ -100,7 +100,7 @@ class Bench:
         return Environment(self._variables("native"))
 
     def container(self, *, memory: int = 0, cores: int = 100, soft: int = 0, among: Path | None = None) -> Container:
-        """A fresh one. `among`: containers made with the same path share the GPU's activity table."""
+        """A new container. `among`: containers with the same path share the activity table of the GPU."""
         root = among or Path(tempfile.mkdtemp(prefix="c", dir=self.scratch))
         root.mkdir(exist_ok=True)
         grant = GrantId(f"g-{sum(1 for _ in root.glob('g-*')) + 1}")
@@ -115,7 +115,7 @@ class Bench:
         return made
 
     def unlimited(self) -> Environment:
-        """Ours in front, and no base directory at all."""
+        """With the interposer, and without any base directory."""
         return Environment(self._variables("ours") | {"VCUDA_DIR": str(self.scratch / "nowhere")})
 
     def as_json(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Which driver stands behind the library: the machine's, or the emulated one of this repository.
+"""The driver behind the library: that of the machine, or the emulated one of this repository.
 
-In: `auto`, `real` or `emulated`. Out: the two files, and what the driver says of itself and its GPUs. The machine's
-driver is what the dynamic loader gives for the two SONAMEs (ld.so.cache or LD_LIBRARY_PATH); it is asked in a process
-of its own, so that this one never has a driver in it.
+In: `auto`, `real` or `emulated`. Out: its two files, its version and its GPUs. The driver of the machine is what the
+dynamic loader finds for the two SONAMEs (ld.so.cache or LD_LIBRARY_PATH). A separate process asks it, so that this
+process never loads a driver.
 """
 
 import json
@@ -27,7 +27,7 @@ PROFILE: dict[str, Any] = {
 
 
 class NoDriver(Exception):  # noqa: N818 - a fact about the machine
-    """No GPU can be used; the message says what was found."""
+    """No usable GPU; the message says what was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """`environment`: what a process needs to reach it. `why`: why it is this one."""
+    """`environment`: variables with which a process finds it. `why`: the reason for this driver."""
 
     emulated: bool
     cuda: str
@@ -62,7 +62,7 @@ class Driver:
 
 
 def find(kind: str, scratch: Path) -> Driver:
-    """Raises NoDriver where `real` was asked for and there is none."""
+    """Raises NoDriver if `real` was requested and there is none."""
     if kind == "emulated":
         return emulated(scratch, "asked for")
     try:
@@ -103,6 +103,6 @@ def _ask(environment: dict[str, str], *, emulated: bool, why: str, library_path:
     )
     if done.returncode != 0:
         raise NoDriver(done.stderr.strip().rpartition("\n")[2] or f"asking the driver ended with {done.returncode}")
-    told = json.loads(done.stdout)
-    devices = tuple(Device(**each) for each in told.pop("devices"))
-    return Driver(emulated=emulated, why=why, devices=devices, environment=environment, **told)
+    printed = json.loads(done.stdout)
+    devices = tuple(Device(**each) for each in printed.pop("devices"))
+    return Driver(emulated=emulated, why=why, devices=devices, environment=environment, **printed)

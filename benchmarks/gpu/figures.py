@@ -1,4 +1,4 @@
-"""Median and spread of repeated measurements; what a file of results shows of them."""
+"""Median and spread of repeated measurements, as results files show them."""
 
 import statistics
 from collections.abc import Sequence

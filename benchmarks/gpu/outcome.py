@@ -1,7 +1,7 @@
-"""What a check says of itself and what became of it.
+"""The judgement of a check, and its outcome.
 
-In: expectations and figures, gathered by a check in a Judgement. Out: an Outcome, as it stands in the results file. A
-check that cannot run raises NotRun with the reason; it is never left out.
+In: expectations and figures that a check collects in a Judgement. Out: an Outcome, as in the results file. A check
+that cannot run raises NotRun with the reason; it is never left out.
 """
 
 import enum
@@ -26,7 +26,7 @@ class NotRun(Exception):  # noqa: N818 - no error: a fact about the machine
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One entry of the plan. `function` is module:name, called with the Bench in a process of its own."""
+    """One entry of the plan. `function` is module:name, called with the Bench in a separate process."""
 
     id: str
     title: str
@@ -42,7 +42,7 @@ class Check:
 
 @dataclass
 class Judgement:
-    """Figures, and the sentences that ought to be true."""
+    """Figures, and the sentences that should be true."""
 
     figures: Figures = field(default_factory=dict)
     missed: list[str] = field(default_factory=list)
@@ -54,9 +54,9 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`reason`: why not passed; empty where it passed. `earlier`: how runs ended that this one took the place of.
+    """`reason`: why it did not pass, or empty. `earlier`: the ends of the runs that this one replaced.
 
-    `load`: the machine's, over its cores.
+    `load`: load of the machine per core.
     """
 
     id: str
@@ -78,5 +78,5 @@ def outcome(check: Check, status: Status, reason: str = "", figures: Figures | N
 
 
 def host_load() -> float:
-    """Of the last minute."""
+    """Load of the last minute."""
     return round(os.getloadavg()[0] / (os.cpu_count() or 1), 2)

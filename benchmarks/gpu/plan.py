@@ -1,4 +1,4 @@
-"""The plan: every check of T1 to T9 (research on interception, section 7.3) and the open questions to a real driver."""
+"""The plan: every check of T1 to T9 and the open questions about real drivers."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,7 +34,7 @@ def checks() -> tuple[Check, ...]:
 
 
 def chosen(only: str) -> tuple[Check, ...]:
-    """By comma: a topic (T4), a check (T4.gemm) or the beginning of one; everything where nothing is named."""
+    """Separated by commas: a topic (T4), a check (T4.gemm) or its beginning; empty: all."""
     words = [word for word in only.split(",") if word]
     plan = checks()
     for word in words:

@@ -1,7 +1,7 @@
-"""Builds what a run needs and lays it out in the scratch directory.
+"""Builds what a run needs in the scratch directory.
 
-In: the repository, gcc and make. Out: `ours` and `native` (driver directories), `programs`. The files are copied, so
-that a build that goes on beside the run changes nothing in it.
+In: the repository, gcc and make. Out: `ours` and `native` (driver directories), `programs`. Files are copied, so that
+a later build does not change the run.
 """
 
 import shutil
@@ -41,7 +41,7 @@ def lay_out(build: Path, driver: Driver, scratch: Path) -> None:
 
 
 def compile_program(source: Path, output: Path) -> None:
-    """Linked against the emulated libcuda.so.1, by its SONAME alone: what it runs on is decided when it starts."""
+    """Linked against the emulated libcuda.so.1 by SONAME; the driver is chosen when the program starts."""
     flags = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{LIBRARY}", f"-I{LIBRARY}/include"]
     driver = str(EMULATED / "libcuda.so.1")
     subprocess.run(["gcc", *flags, "-o", str(output), str(source), driver, "-ldl"], check=True, timeout=60)

@@ -1,7 +1,7 @@
 """The results file, and the same as a table.
 
-In: outcomes and what they were measured on. Out: `<UTC date>-<gpu>.json` and `.md`; of the emulated driver,
-`<UTC date>-emulated-<gpu>`. Written after every check, so that a run that is cut off leaves what it has.
+In: outcomes and the environment. Out: `<UTC date>-<gpu>.json` and `.md`; for the emulated driver `<UTC
+date>-emulated-<gpu>`. They are written after every check, so that an interrupted run leaves its results.
 """
 
 import json
@@ -18,7 +18,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What the figures come from; `torch` is empty where PyTorch is not installed."""
+    """The environment of the figures; `torch` is empty if PyTorch is not installed."""
 
     emulated: bool
     gpu: str
@@ -50,7 +50,7 @@ def write(directory: Path, setting: Setting, outcomes: Sequence[Outcome]) -> Pat
 
 
 def read(path: Path) -> list[Outcome]:
-    """What an earlier run left there."""
+    """The outcomes of an earlier run."""
     if not path.exists():
         return []
     checks = json.loads(path.read_text())["checks"]
@@ -58,7 +58,7 @@ def read(path: Path) -> list[Outcome]:
 
 
 def superseding(done: Outcome, before: Outcome | None) -> Outcome:
-    """It stands in for the one before, and says how that ended: nothing is run again until it looks well."""
+    """Replaces the earlier outcome and records how that ended, so that repeated runs stay visible."""
     if before is None:
         return done
     ended = f"{before.status}: {before.reason}" if before.reason else f"{before.status}"
@@ -89,9 +89,9 @@ def table(setting: Setting, outcomes: Sequence[Outcome]) -> str:
 
 def _row(each: Outcome) -> str:
     shown = "; ".join(f"{name} {_short(value)}" for name, value in each.figures.items())
-    before = "".join(f"before, {told}<br>" for told in each.earlier)
-    told = f"{before}{each.reason}{'<br>' if each.reason and shown else ''}{shown}"
-    cells = (f"{each.id}: {each.title}", f"{each.status}", told, each.criterion, f"{each.load:g}")
+    before = "".join(f"before, {end}<br>" for end in each.earlier)
+    text = f"{before}{each.reason}{'<br>' if each.reason and shown else ''}{shown}"
+    cells = (f"{each.id}: {each.title}", f"{each.status}", text, each.criterion, f"{each.load:g}")
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 

@@ -1,7 +1,7 @@
-"""Runs checks one after the other, each in a process of its own and with a time limit.
+"""Runs checks one after the other, each in a separate process with a time limit.
 
-In: checks and a Bench. Out: an Outcome for each, whatever the check did: its process may die, hang or say nothing, and
-the next one runs all the same. The process leads a session of its own, and all of that is killed in the end.
+In: checks and a Bench. Out: an Outcome for each, whatever its process does: it may die, hang or print nothing, and the
+next check still runs. The process leads a session, and the whole session is killed at the end.
 """
 
 import contextlib
@@ -55,8 +55,8 @@ def _judge(check: Check, answer: Path, tail: str, code: int | None, seconds: flo
         reason = f"was still running after {check.limit_s:g} s and was killed; stderr ends: {tail}"
         return outcome(check, Status.FAILED, reason, s=seconds)
     try:
-        told = json.loads(answer.read_text())
-        return outcome(check, Status(told["status"]), told["reason"], told["figures"], s=seconds)
+        printed = json.loads(answer.read_text())
+        return outcome(check, Status(printed["status"]), printed["reason"], printed["figures"], s=seconds)
     except (OSError, ValueError, KeyError):
         return outcome(check, Status.FAILED, f"ended with {code} and said nothing; stderr ends: {tail}", s=seconds)
 

@@ -1,4 +1,4 @@
-"""One check in a process of its own: the task comes on stdin, what became of it goes into the file that it names."""
+"""One check in a separate process: reads the task from stdin and writes the outcome to the file that the task names."""
 
 import importlib
 import json

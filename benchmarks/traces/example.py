@@ -1,10 +1,10 @@
-"""Writes the example that the documentation simulates: a small cluster and its tasks, drawn at random.
+"""Writes the example trace of the documentation: a small cluster and its tasks, drawn at random.
 
     python -m benchmarks.traces.example
 
-In: nothing. Out: example-nodes.csv and example-pods.csv beside this file, the same bytes each time. The columns are
-those of the openb trace, the numbers are not: nothing of it is copied. Few CPUs to a GPU, and many shares that do not
-divide one, so that the policies differ.
+In: nothing. Out: example-nodes.csv and example-pods.csv beside this file, always the same bytes. The columns are those
+of the openb trace; the numbers are not copied from it. There are few CPUs for each GPU and many shares that do not
+divide a GPU, so that the policies differ.
 """
 
 import csv

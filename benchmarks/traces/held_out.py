@@ -1,21 +1,20 @@
-"""Whether the fragmentation policy is still ahead on tasks and clusters on which its weights were not chosen.
+"""Compares the fragmentation policy with others on tasks and clusters for which its weights were not tuned.
 
     python -m benchmarks.traces.held_out FOLDER RESULTS.jsonl default:as-is:fragmentation:100-109 ...
     python -m benchmarks.traces.held_out --report RESULTS.jsonl
     python -m benchmarks.traces.held_out --short [--output json]
 
-In: the folder of the openb trace, and what to run: workload, mix (`mixes`, or `as-is`), who chooses and the seeds. Of
-`default/3` every third node is there, which takes a ninth of the time. Out: a line for each run, appended; what stands
-there is not run again. `--report` prints the lines of a file as a table, `--short` one run of the example beside this
-file. Who chooses is
+In: the folder of the openb trace, and jobs: workload, mix (`mixes`, or `as-is`), chooser and seeds. `default/3` has
+every third node and takes a ninth of the time. Out: one line for each run, appended; a run in the file is not repeated.
+`--report` prints a file as a table, `--short` one run of the example trace. Choosers:
 
-    binpack, spread, fragmentation   our policies
-    fgd, best-fit, dot-product       published ones (`rivals`)
-    fragmentation@WORKLOAD           ours, which plans for the tasks of another workload than comes
-    fragmentation@assumed            ours, which plans for what is assumed where nothing was seen
-    scheduler                        ours with what the scheduler knows (`vcuda simulate --as-scheduler`)
-    extender, extender@...           ours without the CPU and memory of nodes, of which the scheduler knew nothing once:
-                                     kube-scheduler leaves out the nodes that have too little
+    binpack, spread, fragmentation   vcuda's policies
+    fgd, best-fit, dot-product       published policies (`rivals`)
+    fragmentation@WORKLOAD           expects the tasks of another workload
+    fragmentation@assumed            expects the assumed mix, without observation
+    scheduler                        with the knowledge of the scheduler (`vcuda simulate --as-scheduler`)
+    extender, extender@...           without CPU and memory of nodes, which an older scheduler did not know:
+                                     kube-scheduler removes nodes with too little
 """
 
 import json
@@ -63,7 +62,7 @@ def without_needs(typical: Workload) -> Workload:
 
 
 class Blind:
-    """Does not know of CPU and memory; keeps the nodes as they are shown, so that what is unchanged stays the same."""
+    """Does not see CPU and memory; caches the reduced nodes, so that an unchanged node stays identical."""
 
     def __init__(self, typical: Workload) -> None:
         self._scorer = NodeScorer(typical)

@@ -1,6 +1,6 @@
-"""Workloads and clusters near one that is known, on which nothing was tuned.
+"""Variations of a known workload or cluster for which nothing was tuned.
 
-In: a scene and a seed. Out: another scene of as many tasks or nodes; the same one for the same seed.
+In: a scene and a seed. Out: another scene with as many tasks or nodes; equal for equal seeds.
 """
 
 import random
@@ -16,7 +16,7 @@ Mix = Callable[[Scene, random.Random], Scene]
 
 
 def needs_exchanged(scene: Scene, drawn: random.Random) -> Scene:
-    """Every task keeps its GPUs and takes CPU and memory of another: what goes with what is lost."""
+    """Every task keeps its GPUs and gets CPU and memory of another one, which removes their correlation."""
     needs = [each.needs for each in scene.tasks]
     drawn.shuffle(needs)
     return replace(scene, tasks=tuple(task(each.pod, own) for each, own in zip(scene.tasks, needs, strict=True)))
@@ -37,7 +37,7 @@ def kinds_weighed_anew(scene: Scene, drawn: random.Random) -> Scene:
 
 
 def nodes_redrawn(scene: Scene, drawn: random.Random) -> Scene:
-    """As many nodes, drawn from the kinds of node with each kind as likely as any other; tasks stay as they are."""
+    """As many nodes, drawn from the kinds of nodes with equal probability; tasks stay the same."""
     kinds: dict[object, NodeState] = {}
     for node in scene.nodes:
         kinds.setdefault((node.spare, tuple(view.gpu.model for view in node.snapshot.gpus)), node)
@@ -46,7 +46,7 @@ def nodes_redrawn(scene: Scene, drawn: random.Random) -> Scene:
 
 
 def cpu_ample(scene: Scene, _drawn: random.Random) -> Scene:
-    """Twice the CPU and memory beside the same GPUs, so that GPUs alone are scarce."""
+    """Twice the CPU and memory with the same GPUs, so that only GPUs are scarce."""
     return replace(scene, nodes=tuple(replace(node, spare=_twice(node.spare)) for node in scene.nodes))
 
 
@@ -76,7 +76,7 @@ def _twice(spare: Spare | None) -> Spare | None:
 
 
 def _named(node: NodeState, name: str) -> NodeState:
-    """Under another name with GPUs of its own; they are not told apart by anything else."""
+    """A copy with another name and other GPU UUIDs."""
     gpus = tuple(
         replace(view, gpu=replace(view.gpu, uuid=type(view.gpu.uuid)(f"{name}/{view.gpu.minor}")))
         for view in node.snapshot.gpus

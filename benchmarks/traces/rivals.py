@@ -1,9 +1,9 @@
-"""Published policies, to be measured against ours on tasks that nobody has tuned anything on.
+"""Published policies for comparison with vcuda's, on tasks for which no policy was tuned.
 
-In: what every chooser is asked. Out: a `NodeChoice`. Gate and GPUs are those of the cluster, so only the order of nodes
-differs; where a policy chooses the GPU too, that one is preferred. Written from the descriptions in Weng et al.,
-"Beware of Fragmentation" (USENIX ATC 2023); what is left open there is decided in the rival's favour: nodes that tie go
-by the least GPU left. For pods of one container, which is all that traces have.
+In: what every chooser gets. Out: a `NodeChoice`. Prefilter and GPUs are those of vcuda, so only the order of nodes
+differs; if a policy also chooses the GPU, that one is preferred. Written from the descriptions in Weng et al., "Beware
+of Fragmentation" (USENIX ATC 2023). Open details are decided in favour of the rival: ties go to the node with the
+least free GPU capacity. Only for pods of one container, which is all that traces have.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ _PPM = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A node before a pod, and the cards after it in one of the ways in which it can be put there."""
+    """A node before a pod, and its GPUs after one of the possible placements."""
 
     pod: PodRequest
     before: Capacities
@@ -43,7 +43,10 @@ class Measure(Protocol):
 
 
 class Fgd:
-    """Fragmentation gradient descent: the node and the GPU by which least becomes useless to the next task."""
+    """Fragmentation gradient descent.
+
+    The node and the GPU where the least capacity becomes useless to the next task.
+    """
 
     chooses_gpu = True
 
@@ -57,7 +60,7 @@ class Fgd:
 
 @dataclass(frozen=True)
 class BestFit:
-    """The node with the least left of CPU and GPU, each as a part of what the largest node has."""
+    """The node with the least remaining CPU and GPU, as fractions of the largest node."""
 
     most_cpu: int
     most_cores: int
@@ -71,7 +74,7 @@ class BestFit:
 
 @dataclass(frozen=True)
 class DotProduct:
-    """The node whose free CPU and GPU, each times what the task asks of it, are the least together."""
+    """The node with the smallest dot product of free CPU and GPU with the request."""
 
     most_cpu: int
     most_cores: int
@@ -86,7 +89,7 @@ class DotProduct:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """How good a node is, and the GPU that a policy would take there, by what is free on it."""
+    """The rank of a node, and the GPU that a policy would take there."""
 
     order: Order
     card: GpuCapacity | None
@@ -99,7 +102,7 @@ class _Alike:
 
 
 class Rival:
-    """A chooser by one measure; remembers by what nodes have alike, as ours does, so that a run takes seconds."""
+    """A chooser by one measure; it caches results of equal nodes, as vcuda does, so that a run takes seconds."""
 
     def __init__(self, measure: Fgd | BestFit | DotProduct) -> None:
         self._measure = measure
@@ -164,7 +167,7 @@ def _as_binpack(pod: PodRequest, cards: Capacities) -> list[tuple[GpuCapacity | 
 
 
 def _ways(pod: PodRequest, cards: Capacities) -> list[tuple[GpuCapacity | None, Capacities]]:
-    """For a share of one GPU each GPU that differs from the others, the fullest first; else as it would go anyway."""
+    """For a share of one GPU: each GPU that differs from the others, the fullest first; otherwise the default."""
     requests = [each.request for each in pod.containers]
     if len(requests) != 1 or not requests[0].is_share or requests[0].gpus > 1:
         return _as_binpack(pod, cards)

@@ -96,7 +96,7 @@ class ClusterClient(KubeClient):
 
     async def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> None:
         """kube-scheduler retries waiting pods when an annotation of a node changes."""
-        await self._turn()
+        await self._wait_for_token()
         await self.patch_node(name, labels={}, annotations=annotations)
 
     async def get_secret(self, namespace: str, name: str) -> Secret:
@@ -151,10 +151,10 @@ class ClusterClient(KubeClient):
         return await self._transport.request("GET", path, what=what)
 
     async def _write(self, method: str, path: str, body: object, *, what: str, content_type: str = JSON) -> bytes:
-        await self._turn()
+        await self._wait_for_token()
         encoded = msgspec.json.encode(body)
         return await self._transport.request(method, path, what=what, body=encoded, content_type=content_type)
 
-    async def _turn(self) -> None:
+    async def _wait_for_token(self) -> None:
         if self._writes is not None:
             await self._writes.take()

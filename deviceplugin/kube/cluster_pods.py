@@ -64,8 +64,8 @@ class _Reader:
                 return seen
         whole = decode(ClusterPodObject, raw, what=_WHAT)
         found, meta = cluster_pod(whole, self._names), whole.metadata
-        is_ours = found.pod.is_gpu or isinstance(kept.get(meta.uid), ClusterPod)
-        return Seen(meta.resource_version, found if is_ours else self._on_node(meta.uid, found.pod.node, found.needs))
+        is_gpu = found.pod.is_gpu or isinstance(kept.get(meta.uid), ClusterPod)
+        return Seen(meta.resource_version, found if is_gpu else self._on_node(meta.uid, found.pod.node, found.needs))
 
     def _plain(self, found: PlainPodObject, kept: Kept) -> Seen[AnyPod] | None:
         """None if the pod was a `ClusterPod` before."""

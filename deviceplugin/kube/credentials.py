@@ -105,7 +105,7 @@ class Credentials:
     async def _load(self, *, full: bool) -> None:
         before = self._known
         base = None if full else before
-        self._known = await asyncio.get_running_loop().run_in_executor(self._thread, self._look, base)
+        self._known = await asyncio.get_running_loop().run_in_executor(self._thread, self._load_blocking, base)
         facts = self._known[0]
         self._fresh_until = self._clock() + _HEADER_SECONDS if facts.expires else float("inf")
         if facts.is_anonymous and (before is None or not before[0].is_anonymous):
@@ -114,7 +114,7 @@ class Credentials:
                 "credentials_missing", path=str(self._kubeconfig), error="requests are sent as an anonymous client"
             )
 
-    def _look(self, before: tuple[Facts, Access] | None) -> tuple[Facts, Access]:
+    def _load_blocking(self, before: tuple[Facts, Access] | None) -> tuple[Facts, Access]:
         """Blocking. If only the header differs, connections stay open; certificates are opened again after a 401."""
         facts = self._read(self._kubeconfig)
         if before is not None and replace(before[0], authorization=facts.authorization) == facts:

@@ -75,7 +75,7 @@ class LeaderElector:
         self._view = LeaseView(clock)
         self._lease: Lease | None = None
         self._until = 0.0
-        self._told = False
+        self._published = False
         self._listeners: list[Listener] = []
 
     @property
@@ -98,7 +98,7 @@ class LeaderElector:
             led = self.is_leader
             wait = self._timing.retry * (1.0 if led else 1 + _JITTER * self._jitter())
             await asyncio.sleep(min(wait, self._until - self._clock()) if led else wait)
-            self._tell()
+            self._publish_change()
 
     async def attempt(self) -> None:
         """One attempt to take or keep the lease, within its remaining time."""
@@ -112,13 +112,13 @@ class LeaderElector:
             log.warning("lease_renewal_timeout", lease=self._name)
         except VcudaError as error:
             log.warning("lease_renewal_failed", lease=self._name, error=error.message)
-        self._tell()
+        self._publish_change()
 
     async def release(self) -> None:
         """Releases a held lease, so that the next replica need not wait; best effort."""
         lease, led = self._lease, self.is_leader
         self._until = 0.0
-        self._tell()
+        self._publish_change()
         if lease is None or not led:
             return
         try:
@@ -133,15 +133,15 @@ class LeaderElector:
             lease = lease or await self._client.get_lease(self._namespace, self._name)
         except KubeNotFoundError:
             first = Lease(self._namespace, self._name, self._term(None))
-            self._have(await self._client.create_lease(first), started)
+            self._hold(await self._client.create_lease(first), started)
             return
         self._view.see(lease.term)
         if self._view.holder in ("", self._identity):
-            self._have(await self._client.update_lease(replace(lease, term=self._term(lease.term))), started)
+            self._hold(await self._client.update_lease(replace(lease, term=self._term(lease.term))), started)
         else:
             self._until, self._lease = 0.0, None
 
-    def _have(self, lease: Lease, started: float) -> None:
+    def _hold(self, lease: Lease, started: float) -> None:
         """The term counts from before the request: no other replica saw it earlier."""
         self._lease, self._until = lease, started + self._timing.renew
         self._view.see(lease.term)
@@ -153,10 +153,10 @@ class LeaderElector:
         transitions = 0 if before is None else before.transitions + 1
         return Term(self._identity, self._timing.lease, acquired=moment, renewed=moment, transitions=transitions)
 
-    def _tell(self) -> None:
-        if self.is_leader is self._told:
+    def _publish_change(self) -> None:
+        if self.is_leader is self._published:
             return
-        self._told = not self._told
-        log.info("leadership_gained" if self._told else "leadership_lost", lease=self._name)
+        self._published = not self._published
+        log.info("leadership_gained" if self._published else "leadership_lost", lease=self._name)
         for listener in tuple(self._listeners):
-            listener(self._told)
+            listener(self._published)

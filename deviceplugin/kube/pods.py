@@ -55,7 +55,7 @@ def pod_from(item: PodObject, names: ResourceNames) -> Pod:
         reason=status.reason or "",
         message=status.message or "",
         node=spec.node_name or "",
-        annotations=_ours(annotations, names.domain),
+        annotations=_kept_annotations(annotations, names.domain),
         created=_unix(meta.creation_timestamp),
         seen_by_kubelet=_unix(annotations.get(_SEEN)),
         deleting=bool(meta.deletion_timestamp),
@@ -131,7 +131,7 @@ def _state(state: State | None) -> tuple[ContainerState, str, str]:
     return ContainerState.WAITING, state.waiting.reason or "", state.waiting.message or ""
 
 
-def _ours(annotations: Mapping[str, str], domain: str) -> dict[str, str]:
+def _kept_annotations(annotations: Mapping[str, str], domain: str) -> dict[str, str]:
     prefix = f"{domain}/"
     return {
         name: text

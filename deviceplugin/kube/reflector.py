@@ -80,7 +80,7 @@ class Reflector(Generic[Key, Value]):
         self._version = ""
         self._items: dict[Key, Value] = {}
         self._subscribers: list[Subscriber[Value]] = []
-        self._last_heard: float | None = None
+        self._last_answer: float | None = None
         self.synced = asyncio.Event()
         self.lists = 0
         self.failures = 0
@@ -93,7 +93,7 @@ class Reflector(Generic[Key, Value]):
     @property
     def last_event_age(self) -> float | None:
         """Seconds since the last answer of the server, including an accepted watch; None before the first one."""
-        return None if self._last_heard is None else self._clock() - self._last_heard
+        return None if self._last_answer is None else self._clock() - self._last_answer
 
     def subscribe(self, subscriber: Subscriber[Value]) -> Callable[[], None]:
         """Calls the subscriber for each change from now on; returns a function that unsubscribes."""
@@ -129,7 +129,7 @@ class Reflector(Generic[Key, Value]):
                     self._collection,
                     version=self._version,
                     seconds=self._watch_seconds(),
-                    opened=self._heard,
+                    opened=self._record_answer,
                     kept=self._items,
                 )
             ) as events:
@@ -149,44 +149,44 @@ class Reflector(Generic[Key, Value]):
 
     async def _list(self) -> None:
         listing = await self._client.list(self._collection, kept=self._items)
-        self._heard()
+        self._record_answer()
         self.lists += 1
         for key in [key for key in self._items if key not in listing.items]:
-            self._forget(key, self._items[key])
+            self._remove(key, self._items[key])
         for key, item in listing.items.items():
-            self._keep(key, item)
+            self._store(key, item)
         self._version = listing.version
         self.synced.set()
 
-    def _heard(self) -> None:
-        self._last_heard = self._clock()
+    def _record_answer(self) -> None:
+        self._last_answer = self._clock()
 
     def _watch_seconds(self) -> int:
         return max(1, round(self._pace.watch * (1 + self._jitter() / 2)))
 
     def _apply(self, event: WatchEvent[Value]) -> None:
-        self._heard()
+        self._record_answer()
         self._version = event.version
         if event.item is None:
             return
         key, identity = self._collection.key(event.item), self._collection.identity
         if event.kind is not EventKind.DELETED:
-            self._keep(key, event.item)
+            self._store(key, event.item)
         elif (known := self._items.get(key)) is not None and identity(known) == identity(event.item):
-            self._forget(key, event.item)
+            self._remove(key, event.item)
 
-    def _keep(self, key: Key, item: Value) -> None:
+    def _store(self, key: Key, item: Value) -> None:
         known = self._items.get(key)
         if known is item or known == item:
             return
         self._items[key] = item
-        self._tell(StoreChange(ChangeKind.ADDED if known is None else ChangeKind.MODIFIED, item))
+        self._notify(StoreChange(ChangeKind.ADDED if known is None else ChangeKind.MODIFIED, item))
 
-    def _forget(self, key: Key, last: Value) -> None:
+    def _remove(self, key: Key, last: Value) -> None:
         del self._items[key]
-        self._tell(StoreChange(ChangeKind.DELETED, last))
+        self._notify(StoreChange(ChangeKind.DELETED, last))
 
-    def _tell(self, change: StoreChange[Value]) -> None:
+    def _notify(self, change: StoreChange[Value]) -> None:
         for subscriber in tuple(self._subscribers):
             try:
                 subscriber(change)

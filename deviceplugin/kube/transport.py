@@ -78,7 +78,7 @@ class Transport:
         # A request has a limit as a whole; a watch has a limit for each silence.
         self._once = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect)
         self._watching = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect, sock_read=timeouts.silence)
-        self._way: _Way | None = None
+        self._request_base: _RequestBase | None = None
         self._session: aiohttp.ClientSession | None = None
 
     @classmethod
@@ -186,9 +186,9 @@ class Transport:
         body: bytes | None,
         content_type: str,
     ) -> aiohttp.ClientResponse:
-        way = self._way
+        way = self._request_base
         if way is None or way.access is not access:
-            way = self._way = _Way.by(access)
+            way = self._request_base = _RequestBase.by(access)
         sending = self._opened_session().request(
             method,
             way.base.with_path(way.prefix + path, encoded=True),
@@ -220,7 +220,7 @@ class Transport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _RequestBase:
     """The common part of all requests with one access."""
 
     access: Access

@@ -107,20 +107,20 @@ def parse_preferences(annotations: Mapping[str, str], names: AnnotationNames) ->
     )
 
 
-def _policy(kind: type[_Word], annotations: Mapping[str, str], ours: str, theirs: str) -> _Word | None:
+def _policy(kind: type[_Word], annotations: Mapping[str, str], own: str, hami: str) -> _Word | None:
     known = {word.value: word for word in kind}
-    written = annotations.get(ours)
+    written = annotations.get(own)
     if written is not None:
         if (found := known.get(written.strip().lower())) is None:
-            raise ParseError(f"annotation {ours} holds {written[:40]!r}; write {' or '.join(known)}")
+            raise ParseError(f"annotation {own} holds {written[:40]!r}; write {' or '.join(known)}")
         return found
     aliases = {**known, "topology-aware": known.get("link")}
-    words = (word.strip().lower() for word in annotations.get(theirs, "").split(","))
+    words = (word.strip().lower() for word in annotations.get(hami, "").split(","))
     return next((found for word in words if (found := aliases.get(word)) is not None), None)
 
 
-def _words(annotations: Mapping[str, str], ours: str, theirs: str) -> tuple[str, ...]:
-    text = annotations.get(ours, annotations.get(theirs, ""))
+def _words(annotations: Mapping[str, str], own: str, hami: str) -> tuple[str, ...]:
+    text = annotations.get(own, annotations.get(hami, ""))
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 

@@ -1,4 +1,4 @@
-"""What several checks need: sizes, the driver's own NVML, who has PyTorch, repeated runs by turns."""
+"""Common parts of checks: sizes, the driver's own NVML, interpreters with PyTorch, alternating runs."""
 
 import os
 import shutil
@@ -16,13 +16,13 @@ PYTHON_INSIDE = "benchmarks.gpu.inside"
 
 
 def host_nvml(bench: Bench) -> Nvml:
-    """The driver's own, not ours, in this process."""
+    """The driver's own NVML, without the interposer, in this process."""
     os.environ.update(bench.driver.environment)
     return Nvml(bench.device.uuid, bench.driver.nvml)
 
 
 def needs_torch(bench: Bench) -> str:
-    """The interpreter that has it."""
+    """The interpreter with PyTorch."""
     if not bench.torch_python:
         raise NotRun("PyTorch is not installed")
     if bench.driver.emulated:
@@ -31,7 +31,7 @@ def needs_torch(bench: Bench) -> str:
 
 
 def needs_module(bench: Bench, module: str) -> str:
-    """The interpreter that can import it, of the one that runs this and the one that has PyTorch."""
+    """An interpreter that can import the module: the current one, or the one with PyTorch."""
     for python in dict.fromkeys(filter(None, (bench.torch_python, shutil.which("python3")))):
         code = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
         if bench.native().start(python, "-c", code).wait(30) == 0:
@@ -49,13 +49,13 @@ def needs_program(name: str) -> str:
 
 
 def line(process: Process) -> str:
-    """The next line that it prints; the check's time limit ends the waiting."""
+    """The next line of its output; the time limit of the check ends the wait."""
     assert process.stdout is not None
-    told = process.stdout.readline()
-    if not told:
+    printed = process.stdout.readline()
+    if not printed:
         assert process.stderr is not None
         raise RuntimeError(f"a program ended early: {process.stderr.read().strip()[-300:]}")
-    return told
+    return printed
 
 
 def say(process: Process, words: str) -> None:
@@ -65,7 +65,7 @@ def say(process: Process, words: str) -> None:
 
 
 def by_turns(environments: Mapping[str, Environment], repeats: int, *command: object, key: str) -> dict[str, list[Any]]:
-    """`key` of what the command prints, in each environment by turns: drift touches all of them."""
+    """`key` of the command's output, alternating between environments, so that drift affects all of them."""
     found: dict[str, list[Any]] = {name: [] for name in environments}
     for _ in range(repeats):
         for name, environment in environments.items():

@@ -20,8 +20,8 @@ def context(bench: Bench) -> Judgement:
         figures["gpu_mib"] = (nvml.memory().used - before) // MIB
         listed = nvml.processes().get(pid)
         figures["process_mib"] = listed // MIB if listed else "not told"
-    told = bench.container(memory=bench.device.memory // 2).run(bench.program("allocate"), "malloc", "--cycles", 0)
-    figures["charged_mib"] = (told["total"] - told["free_before"]) // MIB
+    printed = bench.container(memory=bench.device.memory // 2).run(bench.program("allocate"), "malloc", "--cycles", 0)
+    figures["charged_mib"] = (printed["total"] - printed["free_before"]) // MIB
     return Judgement(figures)
 
 
@@ -39,5 +39,5 @@ def utilization(bench: Bench) -> Judgement:
     command = [bench.program("pace"), "--seconds", 6, "--kernel-us", 5000, "--round-ps", bench.round_ps]
     with killed_at_end(bench.native().start(*command)) as process:
         words = [sys.executable, "-m", f"{PYTHON_INSIDE}.utilization", bench.device.uuid]
-        told = bench.native().run(*words)
-        return Judgement(told | {"pid": process.pid})
+        printed = bench.native().run(*words)
+        return Judgement(printed | {"pid": process.pid})

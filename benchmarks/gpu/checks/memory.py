@@ -27,10 +27,10 @@ def driver_api(bench: Bench, way: str) -> Judgement:
     for limit in limits(bench):
         container = bench.container(memory=limit)
         seen = seen_by_host(bench, container, way)
-        told = container.run(bench.program("allocate"), way, "--cycles", 20 if bench.quick else 100)
-        told["overhead"] = told["total"] - told["free_before"]
-        judge(judgement, limit, told | seen)
-        gone = told["free_before"] - told["free_after"]
+        printed = container.run(bench.program("allocate"), way, "--cycles", 20 if bench.quick else 100)
+        printed["overhead"] = printed["total"] - printed["free_before"]
+        judge(judgement, limit, printed | seen)
+        gone = printed["free_before"] - printed["free_after"]
         judgement.expect(gone <= 2 * MIB, f"{gone // MIB} MiB are missing after all was given back")
     return judgement
 
@@ -40,29 +40,29 @@ def seen_by_host(bench: Bench, container: Container, way: str) -> Figures:
     nvml = host_nvml(bench)
     before = nvml.memory().used
     with killed_at_end(container.start(bench.program("allocate"), way, "--hold", 1)) as process:
-        told = json.loads(line(process))
-        of_process = nvml.processes().get(told["pid"], 0)
+        printed = json.loads(line(process))
+        of_process = nvml.processes().get(printed["pid"], 0)
         is_told = 0 < of_process <= bench.device.memory  # all ones where the driver does not say
         held = of_process if is_told else nvml.memory().used - before
     return {"host_sees": held, "host_sees_by": "pid" if is_told else "GPU, before and after"}
 
 
-def judge(judgement: Judgement, limit: int, told: dict[str, Any]) -> None:
-    got, overhead = told["got"], told.get("overhead", 0)
+def judge(judgement: Judgement, limit: int, printed: dict[str, Any]) -> None:
+    got, overhead = printed["got"], printed.get("overhead", 0)
     low = limit - overhead - limit // 50 - BLOCK
     name = f"{limit // GIB} GiB"
-    figures = {"got_mib": got // MIB, "overhead_mib": overhead // MIB, "refusal": told["refusal"]}
-    if "host_sees" in told:
-        figures |= {"host_sees_mib": told["host_sees"] // MIB, "host_sees_by": told["host_sees_by"]}
-        over = told["host_sees"] - limit
+    figures = {"got_mib": got // MIB, "overhead_mib": overhead // MIB, "refusal": printed["refusal"]}
+    if "host_sees" in printed:
+        figures |= {"host_sees_mib": printed["host_sees"] // MIB, "host_sees_by": printed["host_sees_by"]}
+        over = printed["host_sees"] - limit
         judgement.expect(over <= HOST_SLACK, f"{name}: the host sees {over // MIB} MiB more than the limit")
     judgement.figures[name] = figures
     judgement.expect(low <= got <= limit, f"{name}: got {got // MIB} MiB, not {low // MIB} to {limit // MIB}")
-    wanted = told.get("refusal_wanted", OUT_OF_MEMORY)
-    judgement.expect(told["refusal"] == wanted, f"{name}: refused with {told['refusal']}, not {wanted}")
-    again = told["refused_again"]
+    wanted = printed.get("refusal_wanted", OUT_OF_MEMORY)
+    judgement.expect(printed["refusal"] == wanted, f"{name}: refused with {printed['refusal']}, not {wanted}")
+    again = printed["refused_again"]
     judgement.expect(again == 0, f"{name}: {again} blocks that were given back were refused")
-    judgement.expect(bool(told["kernel_runs"]), f"{name}: no kernel runs after the refusal")
+    judgement.expect(bool(printed["kernel_runs"]), f"{name}: no kernel runs after the refusal")
 
 
 def by_script(bench: Bench, python: str, *words: str, **environment: str) -> Judgement:

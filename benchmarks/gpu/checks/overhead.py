@@ -20,9 +20,9 @@ def call(bench: Bench, what: str) -> Judgement:
     limited = bench.container(cores=99, memory=bench.device.memory * 3 // 4)
     everywhere = {"no base": bench.unlimited(), "no limit": bench.container(), "limit 99": limited}
     for name, environment in everywhere.items():
-        told = [environment.run(bench.program("overhead"), *words) for _ in range(bench.repeats)]
-        extra = spread([each["extra_ns"] for each in told], 2)
-        direct = spread([each["direct_ns"] for each in told], 2)
+        printed = [environment.run(bench.program("overhead"), *words) for _ in range(bench.repeats)]
+        extra = spread([each["extra_ns"] for each in printed], 2)
+        direct = spread([each["direct_ns"] for each in printed], 2)
         judgement.figures[name] = {"extra_ns": extra, "direct_ns": direct}
         most = LIMIT_NS[what] if name == "limit 99" else NO_LIMIT_NS[what]
         judgement.expect(extra["median"] <= most, f"{name}: {extra['median']:.1f} ns more")

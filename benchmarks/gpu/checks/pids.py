@@ -34,17 +34,17 @@ def _hold(bench: Bench, before: list[str]) -> Judgement:
     container, nvml, judgement = bench.container(memory=LIMIT), host_nvml(bench), Judgement()
     words = [sys.executable, "-m", f"{PYTHON_INSIDE}.conduct", "killed_neighbour", bench.program("allocate"), LIMIT]
     with killed_at_end(container.start(*before, *words)) as process:
-        told = json.loads(line(process))
+        printed = json.loads(line(process))
         slots = container.slots()
         listed = {str(pid): size // MIB for pid, size in nvml.processes().items()}
         say(process, "")
         after = json.loads(line(process))
     used = [slot.uses[0].used for slot in slots]
-    judgement.figures = {"pid_inside": told["pid"], "slot_pids": [slot.pid for slot in slots], "host_nvml": listed}
-    judgement.figures |= {"got_mib": told["got"] // MIB, "charged_mib": sum(used) // MIB, "had_again": after}
-    judgement.expect([slot.pid for slot in slots] == [told["pid"]], "its slot is not under its own pid")
-    judgement.expect(0 < told["got"] <= LIMIT, f"it got {told['got'] // MIB} MiB")
-    judgement.expect(sum(used) >= told["got"], f"charged are {sum(used) // MIB} MiB, held {told['got'] // MIB}")
-    judgement.expect(after["again"] >= told["got"], "what it held cannot be had again after it was killed")
+    judgement.figures = {"pid_inside": printed["pid"], "slot_pids": [slot.pid for slot in slots], "host_nvml": listed}
+    judgement.figures |= {"got_mib": printed["got"] // MIB, "charged_mib": sum(used) // MIB, "had_again": after}
+    judgement.expect([slot.pid for slot in slots] == [printed["pid"]], "its slot is not under its own pid")
+    judgement.expect(0 < printed["got"] <= LIMIT, f"it got {printed['got'] // MIB} MiB")
+    judgement.expect(sum(used) >= printed["got"], f"charged are {sum(used) // MIB} MiB, held {printed['got'] // MIB}")
+    judgement.expect(after["again"] >= printed["got"], "what it held cannot be had again after it was killed")
     judgement.expect(after["seconds"] <= RECOVERED_S, f"it was had again after {after['seconds']} s")
     return judgement

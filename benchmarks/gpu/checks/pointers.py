@@ -26,11 +26,11 @@ def hooked(library: Path = LIBRARY) -> list[tuple[str, str, int, str]]:
 def identity(bench: Bench) -> Judgement:
     rows = hooked()
     words = [f"{symbol}:{base}:{version}:{kind}" for symbol, base, version, kind in rows]
-    told = bench.container(cores=50).run(sys.executable, "-m", f"{PYTHON_INSIDE}.pointers", *words)
-    judgement = Judgement({"hooked": len(rows), "same": told["same"], "not_in_driver": told["absent"]})
-    judgement.figures |= {"differ": told["differ"], "not_given_out": told["hidden"]}
-    judgement.expect(not told["differ"], f"the driver's symbol is not what it gives out: {told['differ']}")
-    judgement.expect(not told["not_ours"], f"cuGetProcAddress gives the driver's: {told['not_ours']}")
+    printed = bench.container(cores=50).run(sys.executable, "-m", f"{PYTHON_INSIDE}.pointers", *words)
+    judgement = Judgement({"hooked": len(rows), "same": printed["same"], "not_in_driver": printed["absent"]})
+    judgement.figures |= {"differ": printed["differ"], "not_given_out": printed["hidden"]}
+    judgement.expect(not printed["differ"], f"the driver's symbol is not what it gives out: {printed['differ']}")
+    judgement.expect(not printed["not_ours"], f"cuGetProcAddress gives the driver's: {printed['not_ours']}")
     return judgement
 
 
@@ -54,6 +54,6 @@ def exports(bench: Bench) -> Judgement:
 def bound_to_itself(bench: Bench) -> Judgement:
     """Does the driver bind its own exports to itself? If not, its own calls end in our hooks."""
     readelf = needs_program("readelf")
-    told = subprocess.run([readelf, "-dW", bench.driver.cuda], capture_output=True, text=True, check=True).stdout
-    flags = " ".join(line for line in told.splitlines() if "SYMBOLIC" in line or "FLAGS" in line)
+    printed = subprocess.run([readelf, "-dW", bench.driver.cuda], capture_output=True, text=True, check=True).stdout
+    flags = " ".join(line for line in printed.splitlines() if "SYMBOLIC" in line or "FLAGS" in line)
     return Judgement({"symbolic": "SYMBOLIC" in flags, "flags": re.sub(r"\s+", " ", flags).strip()})

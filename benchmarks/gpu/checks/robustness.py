@@ -25,11 +25,11 @@ def same(bench: Bench, name: str) -> Judgement:
 
 def refused_in_capture(bench: Bench) -> Judgement:
     """An allocation beyond the limit while a stream is captured: refused at once or by the graph, and all goes on."""
-    told = bench.container(memory=LIMIT).run(sys.executable, "-m", f"{PYTHON_INSIDE}.conduct", "refused_in_capture")
-    judgement = Judgement(told)
-    refused = [code for code in told["codes"].values() if code != 0]
+    printed = bench.container(memory=LIMIT).run(sys.executable, "-m", f"{PYTHON_INSIDE}.conduct", "refused_in_capture")
+    judgement = Judgement(printed)
+    refused = [code for code in printed["codes"].values() if code != 0]
     judgement.expect(bool(refused), "an allocation of twice the limit was given")
-    judgement.expect(told["afterwards"] == 0, f"the next capture and launch said {told['afterwards']}")
+    judgement.expect(printed["afterwards"] == 0, f"the next capture and launch said {printed['afterwards']}")
     return judgement
 
 
@@ -39,9 +39,9 @@ def empty_environment(bench: Bench) -> Judgement:
     container = bench.container(memory=LIMIT, cores=50)
     needed = ("LD_LIBRARY_PATH", "VCUDA_DIR", *bench.driver.environment)
     bare = Environment({name: container.variables[name] for name in needed})
-    told = bare.run(bench.program("allocate"), "malloc", "--cycles", 1)
-    judgement.figures["got_mib"] = told["got"] >> 20
-    judgement.expect(told["got"] <= LIMIT, "the limit does not hold")
+    printed = bare.run(bench.program("allocate"), "malloc", "--cycles", 1)
+    judgement.figures["got_mib"] = printed["got"] >> 20
+    judgement.expect(printed["got"] <= LIMIT, "the limit does not hold")
     code = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).cuInit(0))"
     said = {
         name: Environment({}).run(sys.executable, "-c", code, bench.scratch / name / "libcuda.so.1")
@@ -70,11 +70,11 @@ def visible_devices(bench: Bench) -> Judgement:
 
 
 def torch(bench: Bench, name: str) -> Judgement:
-    told: dict[str, Any] = bench.container(memory=LIMIT, cores=50).run(
+    printed: dict[str, Any] = bench.container(memory=LIMIT, cores=50).run(
         needs_torch(bench), "-m", f"{PYTHON_INSIDE}.torch_conduct", name, NCCL_CUMEM_ENABLE="1"
     )
-    judgement = Judgement(told)
-    judgement.expect(told["good"], f"{name} went wrong: {told}")
+    judgement = Judgement(printed)
+    judgement.expect(printed["good"], f"{name} went wrong: {printed}")
     return judgement
 
 

@@ -67,9 +67,9 @@ def stalls(bench: Bench) -> Judgement:
     """The longest step and launch call under the smallest share."""
     container, judgement = bench.container(cores=25), Judgement()
     words = ["--seconds", bench.window_s * 2, "--kernel-us", 1000, "--round-ps", bench.round_ps]
-    told = [container.run(bench.program("pace"), *words) for _ in range(bench.repeats)]
+    printed = [container.run(bench.program("pace"), *words) for _ in range(bench.repeats)]
     for name in ("p50_ms", "p99_ms", "longest_ms", "longest_call_ms"):
-        judgement.figures[name] = spread([each[name] for each in told])
-    longest = max(each["longest_ms"] for each in told)
+        judgement.figures[name] = spread([each[name] for each in printed])
+    longest = max(each["longest_ms"] for each in printed)
     judgement.expect(longest <= STALL_MS, f"a step of 1 ms took {longest:.0f} ms")
     return judgement

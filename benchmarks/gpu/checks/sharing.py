@@ -86,8 +86,8 @@ def latency(bench: Bench) -> Judgement:
     with killed_at_end(a.start(*_pace(bench, seconds, 1000))) as process:
         b.run(bench.program("workload"), "medium", "--seconds", seconds / 3, "--round-ps", bench.round_ps)
         beside = json.loads(process.communicate(timeout=60)[0])
-    for name, told in (("alone", alone), ("beside", beside)):
-        judgement.figures[name] = {key: told[key] for key in ("p50_ms", "p99_ms", "longest_ms")}
+    for name, printed in (("alone", alone), ("beside", beside)):
+        judgement.figures[name] = {key: printed[key] for key in ("p50_ms", "p99_ms", "longest_ms")}
     longest = beside["longest_ms"]
     judgement.expect(longest <= STALL_MS, f"a step of 1 ms took {longest:.0f} ms beside B")
     return judgement

@@ -16,23 +16,26 @@ def ask(bench: Bench, name: str, python: str) -> Any:  # noqa: ANN401 - JSON
 
 
 def cuda(bench: Bench) -> Judgement:
-    told, judgement = ask(bench, "cuda", sys.executable), Judgement()
-    judgement.figures = {"device_total_mib": told["device_total"] // MIB, "first_free_mib": told["steps"][0][0] // MIB}
-    judgement.expect(told["device_total"] == LIMIT, f"cuDeviceTotalMem says {told['device_total']}")
-    judgement.expect(all(total == LIMIT for _, total, _ in told["steps"]), "cuMemGetInfo's total is not the limit")
-    judgement.expect(all(free <= total for free, total, _ in told["steps"]), "more is free than there is")
-    for (before, _, _), (after, _, size) in zip(told["steps"], told["steps"][1:], strict=False):
+    printed, judgement = ask(bench, "cuda", sys.executable), Judgement()
+    judgement.figures = {
+        "device_total_mib": printed["device_total"] // MIB,
+        "first_free_mib": printed["steps"][0][0] // MIB,
+    }
+    judgement.expect(printed["device_total"] == LIMIT, f"cuDeviceTotalMem says {printed['device_total']}")
+    judgement.expect(all(total == LIMIT for _, total, _ in printed["steps"]), "cuMemGetInfo's total is not the limit")
+    judgement.expect(all(free <= total for free, total, _ in printed["steps"]), "more is free than there is")
+    for (before, _, _), (after, _, size) in zip(printed["steps"], printed["steps"][1:], strict=False):
         off = before - after - size
         judgement.expect(abs(off) <= SLACK, f"after an allocation of {size // MIB} MiB free is off by {off} bytes")
     return judgement
 
 
 def nvml(bench: Bench) -> Judgement:
-    told, judgement = ask(bench, "nvml", sys.executable), Judgement()
-    judgement.figures = {"v1": _mib(told["v1"]), "v2": _mib(told["v2"]), "cuda": _mib(told["cuda"])}
+    printed, judgement = ask(bench, "nvml", sys.executable), Judgement()
+    judgement.figures = {"v1": _mib(printed["v1"]), "v2": _mib(printed["v2"]), "cuda": _mib(printed["cuda"])}
     for version in ("v1", "v2"):
-        view = told[version]
-        off = view["used"] - told["cuda"]["used"]
+        view = printed[version]
+        off = view["used"] - printed["cuda"]["used"]
         judgement.expect(view["total"] == LIMIT, f"{version}: total is {view['total']}, not the limit")
         judgement.expect(view["free"] <= view["total"], f"{version}: more is free than there is")
         judgement.expect(abs(off) <= SLACK, f"{version}: used is {off} bytes off cuMemGetInfo's")
@@ -43,9 +46,9 @@ def pynvml(bench: Bench) -> Judgement:
     python = bench.torch_python or sys.executable
     if bench.native().start(python, "-c", "import pynvml").wait(60) != 0:
         raise NotRun("pynvml is not installed; T2.nvml asks the same through ctypes")
-    told, judgement = ask(bench, "pynvml", python), Judgement()
-    judgement.figures = {"total_mib": told["total"] // MIB}
-    judgement.expect(told["total"] == LIMIT, f"total is {told['total']}, not the limit")
+    printed, judgement = ask(bench, "pynvml", python), Judgement()
+    judgement.figures = {"total_mib": printed["total"] // MIB}
+    judgement.expect(printed["total"] == LIMIT, f"total is {printed['total']}, not the limit")
     return judgement
 
 
@@ -73,10 +76,10 @@ def nvidia_smi(bench: Bench) -> Judgement:
 
 
 def _pair(bench: Bench, python: str, name: str) -> Judgement:
-    told = ask(bench, name, python)
-    judgement = Judgement({"free_mib": told["free"] // MIB, "total_mib": told["total"] // MIB})
-    judgement.expect(told["total"] == LIMIT, f"total is {told['total']}, not the limit")
-    judgement.expect(told["free"] <= LIMIT, "more is free than there is")
+    printed = ask(bench, name, python)
+    judgement = Judgement({"free_mib": printed["free"] // MIB, "total_mib": printed["total"] // MIB})
+    judgement.expect(printed["total"] == LIMIT, f"total is {printed['total']}, not the limit")
+    judgement.expect(printed["free"] <= LIMIT, "more is free than there is")
     return judgement
 
 

@@ -31,8 +31,8 @@ def in_child(work: Callable[[], int]) -> int:
             os._exit(0)
     os.close(writer)
     _, status = os.waitpid(pid, 0)
-    with os.fdopen(reader) as told:
-        return 1000 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else int(told.read() or 999)
+    with os.fdopen(reader) as printed:
+        return 1000 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else int(printed.read() or 999)
 
 
 def whole_start(cuda: Cuda) -> int:
@@ -58,12 +58,12 @@ def capture() -> dict[str, Any]:
     """Launches captured in each mode, the relaxed one while another thread launches too; the graphs run."""
     cuda = Cuda()
     cuda.start()
-    function, stream, told = cuda.function(), cuda.stream(), dict[str, Any]()
+    function, stream, printed = cuda.function(), cuda.stream(), dict[str, Any]()
     for name, mode in (("global", GLOBAL), ("thread", THREAD_LOCAL), ("relaxed", RELAXED)):
         cuda.launch(function, stream, 10_000)
         cuda.do("cuStreamSynchronize", stream)
-        told[name] = capture_once(cuda, function, stream, mode)
-    return told
+        printed[name] = capture_once(cuda, function, stream, mode)
+    return printed
 
 
 def capture_once(cuda: Cuda, function: c_void_p, stream: c_void_p, mode: int) -> list[int]:
@@ -146,13 +146,13 @@ def killed_neighbour(program: str, size: str) -> dict[str, Any]:
     command = [program, "malloc", "--hold", "1"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None
-        told = json.loads(first.stdout.readline())
-        print(json.dumps(told), flush=True)
+        printed = json.loads(first.stdout.readline())
+        print(json.dumps(printed), flush=True)
         sys.stdin.readline()  # whoever watches has seen enough
         os.kill(first.pid, signal.SIGKILL)
         first.wait()
     killed, again = time.monotonic(), 0
-    while again < min(told["got"], int(size)) and time.monotonic() - killed < 10:
+    while again < min(printed["got"], int(size)) and time.monotonic() - killed < 10:
         done = subprocess.run([program, "malloc", "--cycles", "0"], capture_output=True, text=True, check=True)
         again = json.loads(done.stdout)["got"]
     return {"again": again, "seconds": round(time.monotonic() - killed, 3)}

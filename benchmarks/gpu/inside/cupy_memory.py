@@ -36,8 +36,8 @@ def main(kind: str) -> dict[str, Any]:
     held.clear()
     pool.free_all_blocks()
     runs = int(cupy.ones(1024).sum().item() == 1024)
-    told = {"got": BLOCK * count, "refusal": refusal, "refused_again": again, "kernel_runs": runs}
-    return told | {"overhead": total - free}
+    printed = {"got": BLOCK * count, "refusal": refusal, "refused_again": again, "kernel_runs": runs}
+    return printed | {"overhead": total - free}
 
 
 if __name__ == "__main__":

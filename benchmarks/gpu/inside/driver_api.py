@@ -132,14 +132,14 @@ class Nvml:
             raise CudaError(call, code)
 
     def memory(self) -> Memory1:
-        told = Memory1()
-        self.do("nvmlDeviceGetMemoryInfo", self.device, byref(told))
-        return told
+        printed = Memory1()
+        self.do("nvmlDeviceGetMemoryInfo", self.device, byref(printed))
+        return printed
 
     def memory2(self) -> Memory2:
-        told = Memory2(version=ctypes.sizeof(Memory2) | 2 << 24)
-        self.do("nvmlDeviceGetMemoryInfo_v2", self.device, byref(told))
-        return told
+        printed = Memory2(version=ctypes.sizeof(Memory2) | 2 << 24)
+        self.do("nvmlDeviceGetMemoryInfo_v2", self.device, byref(printed))
+        return printed
 
     def processes(self) -> dict[int, int]:
         """Bytes by pid, of those who compute."""

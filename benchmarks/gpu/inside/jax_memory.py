@@ -34,9 +34,9 @@ def main() -> dict[str, Any]:
     again = count - len(held)
     held.clear()
     runs = int(jnp.ones(1024).sum().item() == 1024)
-    told = {"got": BLOCK * count, "refusal": refusal, "refused_again": again, "kernel_runs": runs}
+    printed = {"got": BLOCK * count, "refusal": refusal, "refused_again": again, "kernel_runs": runs}
     preallocated = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE") == "true"
-    return told | {"overhead": limit if preallocated else limit // 3, "bytes_limit": limit}
+    return printed | {"overhead": limit if preallocated else limit // 3, "bytes_limit": limit}
 
 
 if __name__ == "__main__":

@@ -35,21 +35,21 @@ class Library:
 
 def compare(words: list[str]) -> dict[str, Any]:
     ours, real = Library("libcuda.so.1"), Library("libcuda-real.so.1")
-    told: dict[str, Any] = {"same": 0, "absent": [], "hidden": [], "differ": [], "not_ours": []}
+    printed: dict[str, Any] = {"same": 0, "absent": [], "hidden": [], "differ": [], "not_ours": []}
     for word in words:
         symbol, base, version, kind = word.split(":")
         exported, given = real.symbol(symbol), real.entry(base, int(version), kind)
         if exported is None:
-            told["absent"].append(symbol)
+            printed["absent"].append(symbol)
         elif given is None:
-            told["hidden"].append(symbol)
+            printed["hidden"].append(symbol)
         elif exported != given:
-            told["differ"].append(symbol)
+            printed["differ"].append(symbol)
         else:
-            told["same"] += 1
+            printed["same"] += 1
             if ours.entry(base, int(version), kind) != ours.symbol(symbol):
-                told["not_ours"].append(symbol)
-    return told
+                printed["not_ours"].append(symbol)
+    return printed
 
 
 if __name__ == "__main__":

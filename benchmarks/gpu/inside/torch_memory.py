@@ -57,8 +57,8 @@ def main() -> dict[str, Any]:
     again = cycles(held)
     held.clear()
     torch.cuda.empty_cache()
-    told = {"got": got, "refusal": refusal, "refused_again": again, "kernel_runs": works()}
-    return told | {"overhead": total - free, "reserved_after": torch.cuda.memory_reserved()}
+    printed = {"got": got, "refusal": refusal, "refused_again": again, "kernel_runs": works()}
+    return printed | {"overhead": total - free, "reserved_after": torch.cuda.memory_reserved()}
 
 
 if __name__ == "__main__":

@@ -32,10 +32,10 @@ def nvml(uuid: str) -> dict[str, Any]:
     library = Nvml(uuid)
     first, second = library.memory(), library.memory2()
     views = {"v1": first, "v2": second}
-    told: dict[str, Any] = {
+    printed: dict[str, Any] = {
         name: {"total": view.total, "free": view.free, "used": view.used} for name, view in views.items()
     }
-    return told | {"cuda": {"total": total, "free": free, "used": total - free}}
+    return printed | {"cuda": {"total": total, "free": free, "used": total - free}}
 
 
 def pynvml(uuid: str) -> dict[str, Any]:
