@@ -20,6 +20,10 @@ from deviceplugin.kube.transport import TOO_LARGE, Transport, refusal
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 Schema = TypeVar("Schema", bound=Object)
+_PAGE = 500
+_SMALLER = 20
+_ATTEMPTS = 3
+_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +63,6 @@ def reader(schema: type[Schema], value: Callable[[Schema], Value], *, what: str)
         return Seen(found.metadata.resource_version, value(found))
 
     return read
-
-
-_PAGE = 500
-_SMALLER = 20
-_ATTEMPTS = 3
-_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,11 @@ from deviceplugin.errors import KubeError, KubeNotFoundError, VcudaError, one_li
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.model.allocation import PodRef
 
+log = structlog.get_logger("vcuda.kube")
+_MOST_MESSAGE = 1000  # the API server refuses a note above 1,024 bytes
+_REMEMBERED = 512
+_ATTEMPTS = 3
+
 
 class EventReason(enum.Enum):
     """The reasons that appear in `kubectl describe`, each with its event type."""
@@ -110,12 +115,6 @@ def event_object(key: EventKey, seen: Occurrences, name: str, *, source: EventSo
 
 def timestamp(moment: dt.datetime) -> str:
     return moment.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-log = structlog.get_logger("vcuda.kube")
-_MOST_MESSAGE = 1000  # the API server refuses a note above 1,024 bytes
-_REMEMBERED = 512
-_ATTEMPTS = 3
 
 
 @dataclass(slots=True)

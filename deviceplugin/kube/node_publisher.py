@@ -26,6 +26,7 @@ GPU_MANAGER_MODEL = "gaia.tencent.com/gpu-model"
 MIXED = "mixed"
 _MOST = 63
 _REFUSED = re.compile(r"[^A-Za-z0-9_.-]+")
+log = structlog.get_logger("vcuda.kube")
 
 
 def gpu_labels(inventory: Inventory, *, domain: str, extra: Mapping[str, str]) -> dict[str, str]:
@@ -58,9 +59,6 @@ def _one(values: Sequence[str]) -> str:
 def _second_word(model: str) -> str:
     words = model.split()
     return words[1] if len(words) > 1 else model
-
-
-log = structlog.get_logger("vcuda.kube")
 
 
 @dataclass(frozen=True, slots=True)

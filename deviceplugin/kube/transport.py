@@ -23,21 +23,6 @@ from deviceplugin.errors import KubeConflictError, KubeError, KubeGoneError, Kub
 from deviceplugin.kube.credentials import Access, Credentials
 from deviceplugin.kube.structs import StatusObject, decode
 
-
-def core_path(*parts: str) -> str:
-    """Of core/v1."""
-    return "/api/v1/" + _joined(parts)
-
-
-def group_path(group_version: str, *parts: str) -> str:
-    """Of a named group, as in `coordination.k8s.io/v1`."""
-    return f"/apis/{group_version}/" + _joined(parts)
-
-
-def _joined(parts: tuple[str, ...]) -> str:
-    return "/".join(quote(part, safe="") for part in parts)
-
-
 _BY_CODE: dict[int, type[KubeError]] = {404: KubeNotFoundError, 409: KubeConflictError, 410: KubeGoneError}
 _HINTS = {
     401: "; its credentials are missing or have expired",
@@ -52,6 +37,20 @@ _MOST_LINE = 8 << 20  # etcd stores objects up to 1.5 MiB
 _CHUNK = 1 << 16
 # TLS makes a new connection cost 3 ms of CPU, and Binds come in bursts. Balancers close idle connections after 60 s.
 _IDLE_SECONDS = 45.0
+
+
+def core_path(*parts: str) -> str:
+    """A path of core/v1. Parts are quoted: a name from outside cannot change the path."""
+    return "/api/v1/" + _joined(parts)
+
+
+def group_path(group_version: str, *parts: str) -> str:
+    """A path of a named group, as in `coordination.k8s.io/v1`."""
+    return f"/apis/{group_version}/" + _joined(parts)
+
+
+def _joined(parts: tuple[str, ...]) -> str:
+    return "/".join(quote(part, safe="") for part in parts)
 
 
 @dataclass(frozen=True, slots=True)

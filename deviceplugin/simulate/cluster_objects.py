@@ -32,6 +32,12 @@ from deviceplugin.simulate.task import Task, task
 
 Quantities = dict[str, str | int]
 _Read = TypeVar("_Read")
+_PLAIN = "nvidia.com/gpu"
+_MODELS = ("nvidia.com/gpu.product", "gaia.tencent.com/gpu-model")
+_MEMORY_MIB = "nvidia.com/gpu.memory"
+_MOST_GPUS = 64
+_NAMES = ResourceNames()
+_FOREIGN_SHARES = ("nvidia.com/gpucores", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage")
 
 
 class Found(NamedTuple):
@@ -98,13 +104,6 @@ def _each(items: list[Any], where: str) -> Iterator[Found]:
         yield from _flat(each, f"{where}.{number}")
 
 
-_PLAIN = "nvidia.com/gpu"
-_MODELS = ("nvidia.com/gpu.product", "gaia.tencent.com/gpu-model")
-_MEMORY_MIB = "nvidia.com/gpu.memory"
-_MOST_GPUS = 64
-_NAMES = ResourceNames()
-
-
 class _Meta(msgspec.Struct):
     name: str = ""
     labels: dict[str, str] | None = None
@@ -169,9 +168,6 @@ def _memory_of_one(labels: Mapping[str, str], allocatable: Quantities, count: in
     if count and (blocks := parse_quantity(allocatable.get(_NAMES.memory, 0))):
         return blocks // count * BLOCK_BYTES
     return parse_quantity(labels.get(_MEMORY_MIB, 0)) * MIB
-
-
-_FOREIGN_SHARES = ("nvidia.com/gpucores", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage")
 
 
 class _Resources(msgspec.Struct):

@@ -25,6 +25,22 @@ Version = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,3}\.[0-9]{1,2}$")]
 Mebibytes = Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
 Position = Annotated[int, msgspec.Meta(ge=0, le=63)]
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=127)]
+_LEVELS = {
+    "internal": Level.INTERNAL,
+    "single": Level.PIX,
+    "multiple": Level.PXB,
+    "hostbridge": Level.PHB,
+    "node": Level.NODE,
+    "system": Level.SYS,
+}
+_MODES = {
+    "default": ComputeMode.DEFAULT,
+    "exclusive_thread": ComputeMode.EXCLUSIVE_PROCESS,  # NVML removed the thread form and treats it like this
+    "prohibited": ComputeMode.PROHIBITED,
+    "exclusive_process": ComputeMode.EXCLUSIVE_PROCESS,
+}
+_BUS_ID = re.compile(r"([0-9A-Fa-f]{4}|[0-9A-Fa-f]{8}):([0-9A-Fa-f]{2}):([01][0-9A-Fa-f])\.0")
+_LONGEST_CAUSE = 300
 
 
 class Card(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -123,24 +139,6 @@ class Document(msgspec.Struct, forbid_unknown_fields=True):
     topology: Tree = msgspec.field(default_factory=Tree)
     nvlink: list[NvLink] = []
     processes: list[RunningProcess] = []
-
-
-_LEVELS = {
-    "internal": Level.INTERNAL,
-    "single": Level.PIX,
-    "multiple": Level.PXB,
-    "hostbridge": Level.PHB,
-    "node": Level.NODE,
-    "system": Level.SYS,
-}
-_MODES = {
-    "default": ComputeMode.DEFAULT,
-    "exclusive_thread": ComputeMode.EXCLUSIVE_PROCESS,  # NVML removed the thread form and treats it like this
-    "prohibited": ComputeMode.PROHIBITED,
-    "exclusive_process": ComputeMode.EXCLUSIVE_PROCESS,
-}
-_BUS_ID = re.compile(r"([0-9A-Fa-f]{4}|[0-9A-Fa-f]{8}):([0-9A-Fa-f]{2}):([01][0-9A-Fa-f])\.0")
-_LONGEST_CAUSE = 300
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,10 @@ from deviceplugin.placement.rejection import NodeRejection
 from deviceplugin.placement.workload import ENOUGH, ObservedWorkload, Workload, workload
 from deviceplugin.simulate.task import Scene, Task
 
+MOST_ARRIVALS = 5_000_000
+LEARNT_EVERY = ENOUGH
+"""Tasks; the scheduler uses a clock instead, which a simulation does not have."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -80,9 +84,6 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-MOST_ARRIVALS = 5_000_000
-
-
 def arrivals(tasks: Sequence[Task], *, seed: int, until: int) -> Iterator[Task]:
     """The tasks in random order, then drawn with replacement until their demand reaches `until`.
 
@@ -113,10 +114,6 @@ def _then_again(first: Sequence[Task], tasks: Sequence[Task], drawn: random.Rand
     yield from first
     while True:
         yield drawn.choice(tasks)
-
-
-LEARNT_EVERY = ENOUGH
-"""Tasks; the scheduler uses a clock instead, which a simulation does not have."""
 
 
 class SchedulerView:

@@ -15,6 +15,19 @@ from rich.text import Text
 from deviceplugin.simulate.replay import Run, SimulationPlan, mean
 from deviceplugin.simulate.task import Scene
 
+SIMPLIFIED = (
+    "Tasks come one by one in random order and none ends, whatever times the file has; one that fits nowhere waits for "
+    "good. Of a node its GPUs, CPU and memory count; selectors, taints, affinity, priorities and gangs do not."
+)
+_ALL_KNOWN = (
+    "Policies know what the files say: the CPU and memory of nodes, and how often each kind of task comes. The "
+    "scheduler's extender learns the latter while tasks come; --as-scheduler shows what it makes of the workload."
+)
+_AS_SCHEDULER = (
+    "Policies choose as the scheduler's extender does: with the CPU and memory of nodes, and for the tasks that have "
+    "come until then; before the first hundred for an assumed mix."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Tried:
@@ -31,22 +44,6 @@ class Tried:
     def marks(self) -> tuple[int, ...]:
         """The percentages to report: all of the capacity, and the end."""
         return tuple(sorted({min(100, self.plan.inflate_percent), self.plan.inflate_percent}))
-
-
-SIMPLIFIED = (
-    "Tasks come one by one in random order and none ends, whatever times the file has; one that fits nowhere waits for "
-    "good. Of a node its GPUs, CPU and memory count; selectors, taints, affinity, priorities and gangs do not."
-)
-
-
-_ALL_KNOWN = (
-    "Policies know what the files say: the CPU and memory of nodes, and how often each kind of task comes. The "
-    "scheduler's extender learns the latter while tasks come; --as-scheduler shows what it makes of the workload."
-)
-_AS_SCHEDULER = (
-    "Policies choose as the scheduler's extender does: with the CPU and memory of nodes, and for the tasks that have "
-    "come until then; before the first hundred for an assumed mix."
-)
 
 
 def simplified(tried: Sequence[Tried]) -> str:

@@ -31,6 +31,11 @@ from deviceplugin.simulate.task import Task, task
 
 LARGEST = 10**9
 _OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs"}
+NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+TASK_COLUMNS = ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+MOST_GPUS = 64
+MILLI_PER_GPU = 1000
+_MILLI_PER_CORE = MILLI_PER_GPU // CORES_PER_GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +106,6 @@ def _next(lines: "Reader", file: str) -> list[str] | None:
 
 def _shown(text: str) -> str:
     return repr(text[:40]) if text else "nothing"
-
-
-NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
-TASK_COLUMNS = ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
-MOST_GPUS = 64
-MILLI_PER_GPU = 1000
-_MILLI_PER_CORE = MILLI_PER_GPU // CORES_PER_GPU
 
 
 def nodes_of_trace(content: bytes, *, file: str) -> Iterator[NodeState]:

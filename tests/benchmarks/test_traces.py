@@ -31,7 +31,7 @@ def taken(rival: Rival, *nodes: NodeState, cores: int, needs: Spare = NEEDS) -> 
 
 
 def test_fgd_takes_the_gpu_on_which_least_becomes_useless_even_where_another_is_fuller() -> None:
-    """Rests of 50 are wanted: 30 goes where no such rest is spoilt, not onto the fullest that fits."""
+    """Remainders of 50 are useful: 30 goes where none is lost, not to the fullest GPU that fits."""
     halves = workload([(pod((50, 0)), Spare(0, 0))])
     both = node("n", 2, used={0: (50, 0), 1: (20, 0)}, spare=ROOM)
     assert taken(Rival(Fgd(halves)), both, cores=30) == ("n", {"n/1"})
@@ -62,7 +62,7 @@ def test_a_mix_is_another_scene_of_the_same_size_and_the_same_for_the_same_seed(
 
 
 @pytest.mark.parametrize("who", ["fgd", "best-fit", "dot-product", "fragmentation@assumed", "extender"])
-def test_whoever_chooses_no_gpu_gives_more_than_it_has(who: str) -> None:
+def test_no_chooser_gives_more_than_a_gpu_has(who: str) -> None:
     run = replay(SCENE, plan(NodePolicy.FRAGMENTATION), seed=1, chooser=chooser(who, SCENE, TRACES))
     assert 0.85 < run.at(130).allocated <= 1
 

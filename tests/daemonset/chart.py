@@ -97,7 +97,7 @@ def render(helm: str, values: Object | None = None, *, folder: Path, namespace: 
 
 
 def settings(rendered: Rendered) -> SchedulerSettings:
-    """What the extender would be told: its arguments and environment, read by its own readers."""
+    """The extender's settings: arguments and environment, parsed by its own code."""
     container = rendered.extender
     command, *flags = container["args"]
     assert command == "scheduler"

@@ -1,4 +1,4 @@
-"""What Helm tells whoever installs the chart, without a cluster.
+"""The notes that Helm prints after installing the chart, without a cluster.
 
 In: Helm and values. Out: the text of NOTES.txt. `helm template` leaves the notes out and `helm install --dry-run` wants
 an API server, so a copy of the chart carries them in an object.

@@ -89,7 +89,7 @@ def test_no_priority_class_is_named_where_none_is_wanted(helm: str, tmp_path: Pa
     assert "priorityClassName" not in rendered.agent.keys() | rendered.scheduler.keys()
 
 
-def test_agents_are_updated_by_whoever_deletes_them_where_that_is_wanted(helm: str, tmp_path: Path) -> None:
+def test_with_on_delete_agents_are_updated_when_their_pods_are_deleted(helm: str, tmp_path: Path) -> None:
     rendered = render(helm, VALUE_SETS["agent alone"], folder=tmp_path)
     assert rendered.get("DaemonSet", "vcuda-agent")["spec"]["updateStrategy"] == {"type": "OnDelete"}
 

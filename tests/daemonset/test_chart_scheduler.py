@@ -28,20 +28,20 @@ _DEPLOYMENT = "templates/scheduler/deployment.yaml"
         "everything else",
     ],
 )
-def test_the_extender_is_told_what_the_values_say_in_flags_that_it_has(helm: str, tmp_path: Path, name: str) -> None:
+def test_the_extender_gets_the_values_by_flags_that_exist(helm: str, tmp_path: Path, name: str) -> None:
     values = VALUE_SETS[name]
     rendered = render(helm, values, folder=tmp_path)
-    told, chosen = settings(rendered), values.get("scheduler", {})
-    assert told.serving.port == chosen.get("port", 8443)
-    assert told.placement.node_policy.value == chosen.get("nodePolicy", "binpack")
-    assert told.placement.node_choice.value == chosen.get("nodeChoice", "extender")
-    assert told.cluster.resource_domain == values.get("resourceDomain", "tencent.com")
-    assert told.webhook.hami.scope.value == values.get("hami", {}).get("translate", "marked")
-    assert told.webhook.hami.count == values.get("hami", {}).get("resources", {}).get("count", "nvidia.com/gpu")
-    assert told.leader.election.value == chosen.get("leaderElection", "kube-scheduler")
+    parsed, chosen = settings(rendered), values.get("scheduler", {})
+    assert parsed.serving.port == chosen.get("port", 8443)
+    assert parsed.placement.node_policy.value == chosen.get("nodePolicy", "binpack")
+    assert parsed.placement.node_choice.value == chosen.get("nodeChoice", "extender")
+    assert parsed.cluster.resource_domain == values.get("resourceDomain", "tencent.com")
+    assert parsed.webhook.hami.scope.value == values.get("hami", {}).get("translate", "marked")
+    assert parsed.webhook.hami.count == values.get("hami", {}).get("resources", {}).get("count", "nvidia.com/gpu")
+    assert parsed.leader.election.value == chosen.get("leaderElection", "kube-scheduler")
     ours = values.get("webhook", {}).get("certificates", {}).get("from", "self") == "self"
-    assert (told.certificates.cert_file is None) is ours
-    assert told.webhook.configuration == ("vcuda-scheduler" if ours else "")
+    assert (parsed.certificates.cert_file is None) is ours
+    assert parsed.webhook.configuration == ("vcuda-scheduler" if ours else "")
 
 
 def _mounted(rendered: Rendered, container: Object, path: Path) -> tuple[str, list[str]]:
@@ -57,37 +57,37 @@ def test_kube_scheduler_asks_the_extender_on_the_loopback_of_their_pod_and_needs
     helm: str, tmp_path: Path, name: str
 ) -> None:
     rendered = render(helm, VALUE_SETS[name], folder=tmp_path)
-    told = settings(rendered)
+    parsed = settings(rendered)
     (extender,) = rendered.configuration["extenders"]
-    assert told.serving.loopback_port not in (0, told.serving.port)
-    assert extender["urlPrefix"] == f"http://127.0.0.1:{told.serving.loopback_port}"
+    assert parsed.serving.loopback_port not in (0, parsed.serving.port)
+    assert extender["urlPrefix"] == f"http://127.0.0.1:{parsed.serving.loopback_port}"
     assert (extender["enableHTTPS"], "tlsConfig" in extender) == (False, False)
-    assert told.callers.ca_file is None
+    assert parsed.callers.ca_file is None
     (container,) = rendered.scheduler["containers"]
     assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/etc/vcuda/scheduler"]
     assert "hostNetwork" not in rendered.scheduler
 
 
 @pytest.mark.parametrize("on_the_node", [True, False])
-def test_where_a_certificate_is_wanted_kube_scheduler_shows_one_and_knows_the_extenders_authority(
+def test_with_client_certificates_kube_scheduler_has_one_and_knows_the_extenders_ca(
     helm: str, tmp_path: Path, on_the_node: bool
 ) -> None:
     values = {"scheduler": {**VALUE_SETS["the nodes' network"]["scheduler"], "hostNetwork": on_the_node}}
     rendered = render(helm, values, folder=tmp_path)
-    told = settings(rendered)
+    parsed = settings(rendered)
     (extender,) = rendered.configuration["extenders"]
     (container,) = rendered.scheduler["containers"]
-    assert told.serving.loopback_port == 0, "nobody can show a certificate there"
-    assert extender["urlPrefix"] == f"https://127.0.0.1:{told.serving.port}"
+    assert parsed.serving.loopback_port == 0, "nobody can show a certificate there"
+    assert extender["urlPrefix"] == f"https://127.0.0.1:{parsed.serving.port}"
     assert extender["enableHTTPS"] is True
     tls = extender["tlsConfig"]
-    assert tls["serverName"] == f"{told.certificates.service}.{NAMESPACE}.svc"
-    assert _mounted(rendered, container, Path(tls["caFile"])) == (told.certificates.secret, ["ca.crt"]), "not the key"
+    assert tls["serverName"] == f"{parsed.certificates.service}.{NAMESPACE}.svc"
+    assert _mounted(rendered, container, Path(tls["caFile"])) == (parsed.certificates.secret, ["ca.crt"]), "not the key"
     for file in ("certFile", "keyFile"):
         name, keys = _mounted(rendered, container, Path(tls[file]))
         assert (name, Path(tls[file]).name in keys) == ("kube-scheduler-client", True)
-    assert told.callers.ca_file is not None
-    assert _mounted(rendered, rendered.extender, told.callers.ca_file) == ("callers", [told.callers.ca_file.name])
+    assert parsed.callers.ca_file is not None
+    assert _mounted(rendered, rendered.extender, parsed.callers.ca_file) == ("callers", [parsed.callers.ca_file.name])
 
 
 def test_on_the_nodes_network_no_two_replicas_stand_on_one_node_and_the_host_name_decides(
@@ -105,18 +105,18 @@ def test_on_the_nodes_network_no_two_replicas_stand_on_one_node_and_the_host_nam
     assert [each["containerPort"] for each in container["ports"]] == [10260]
 
 
-def test_beside_a_kube_scheduler_elsewhere_there_is_none_and_none_of_its_rights(
+def test_with_a_kube_scheduler_elsewhere_the_chart_installs_none_and_none_of_its_rights(
     helm: str, tmp_path: Path, defaults: Rendered
 ) -> None:
     rendered = render(helm, VALUE_SETS["a kube-scheduler elsewhere"], folder=tmp_path)
-    told = settings(rendered)
+    parsed = settings(rendered)
     assert [each["name"] for each in rendered.scheduler["containers"]] == ["extender"]
     assert "initContainers" not in rendered.scheduler
     assert "restartPolicy" not in rendered.extender
-    assert (told.leader.election, told.serving.loopback_port) == (Election.OWN, 0)
-    assert told.callers.names == ("system:kube-scheduler", "scheduler.example.org")
-    assert told.callers.ca_file is not None
-    assert _mounted(rendered, rendered.extender, told.callers.ca_file) == ("callers", ["authority.crt"])
+    assert (parsed.leader.election, parsed.serving.loopback_port) == (Election.OWN, 0)
+    assert parsed.callers.names == ("system:kube-scheduler", "scheduler.example.org")
+    assert parsed.callers.ca_file is not None
+    assert _mounted(rendered, rendered.extender, parsed.callers.ca_file) == ("callers", ["authority.crt"])
     assert not rendered.names("ConfigMap")
     assert rendered.names("ClusterRoleBinding") == {"vcuda-agent", "vcuda-scheduler"}
     assert rendered.names("RoleBinding") == {"vcuda-scheduler"}
@@ -155,7 +155,7 @@ def test_two_ports_of_one_pod_that_are_the_same_are_refused(helm: str, tmp_path:
     assert "give three different ones" in refusal(helm, {"scheduler": ports}, folder=tmp_path)
 
 
-def test_the_extender_is_asked_for_everything_and_never_passed_over(defaults: Rendered) -> None:
+def test_kube_scheduler_calls_the_extender_for_everything_and_never_ignores_it(defaults: Rendered) -> None:
     (extender,) = defaults.configuration["extenders"]
     verbs = {verb: extender[verb] for verb in extender if verb.endswith("Verb")}
     assert verbs == {
@@ -172,11 +172,11 @@ def test_the_extender_is_asked_for_everything_and_never_passed_over(defaults: Re
 
 
 def test_pods_name_the_profile_and_the_extender_follows_its_lease(defaults: Rendered) -> None:
-    told = settings(defaults)
+    parsed = settings(defaults)
     (profile,) = defaults.configuration["profiles"]
-    assert profile == {"schedulerName": told.webhook.scheduler_name}
+    assert profile == {"schedulerName": parsed.webhook.scheduler_name}
     election = defaults.configuration["leaderElection"]
-    assert election["resourceName"] == told.leader.lease
+    assert election["resourceName"] == parsed.leader.lease
     assert (election["leaderElect"], election["resourceNamespace"]) == (True, NAMESPACE)
 
 

@@ -51,7 +51,7 @@ def pod_of(objects: dict[str, Object]) -> Object:
 
 
 def settings_for(container: Object) -> AgentSettings:
-    """What the agent would be told: the arguments and the environment, read by the agent's own readers."""
+    """The agent's settings: arguments and environment, parsed by the agent's own code."""
     command, *flags = container["args"]
     assert command == "agent"
     given = dict(flag.removeprefix("--").split("=", 1) for flag in flags)

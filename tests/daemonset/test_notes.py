@@ -1,4 +1,4 @@
-"""What a newcomer reads when the chart is installed: words that can be typed as they stand, and no others."""
+"""The notes after installation: every command can be typed as it is."""
 
 import json
 import re
@@ -52,7 +52,7 @@ SAID = {
 
 
 @pytest.mark.parametrize(("values", "expected"), SAID.values(), ids=SAID.keys())
-def test_what_is_chosen_is_told_with_what_follows_from_it(
+def test_the_notes_explain_the_chosen_values_and_their_effects(
     helm: str, tmp_path: Path, values: Object, expected: list[str]
 ) -> None:
     said = notes(helm, values, folder=tmp_path)

@@ -1,4 +1,4 @@
-"""The chart's values: all of them described, none taken that is wrong."""
+"""The chart's values: all are described, wrong ones are refused."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -127,7 +127,7 @@ def test_every_value_is_described_above_it_or_above_its_neighbours() -> None:
 
 
 _FREE = ("nodeSelector", "resources")
-"""What users fill in themselves over a default of ours; `hami.resources` alone has values of its own in it."""
+"""Mappings that users fill over a default; only `hami.resources` has fixed keys."""
 
 
 def _leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""The stand-in API server and a client of it, for every test of the edge."""
+"""The stand-in API server and a client for it."""
 
 import ssl
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ async def server() -> AsyncIterator[ApiServer]:
 @pytest.fixture
 async def client(server: ApiServer, tmp_path: Path) -> AsyncIterator[KubeClient]:
     timeouts = Timeouts(connect=1.0, request=1.0, silence=1.0)
-    # Read here, not in a process of its own: on a busy machine that takes longer than a request may.
+    # Read in this process: on a busy machine a separate one takes longer than the limit of a request.
     credentials = Credentials(server.kubeconfig(tmp_path / "kubeconfig"), read=read)
     transport = await Transport.open(None, credentials=credentials, timeouts=timeouts)
     async with KubeClient(transport) as connected:

@@ -1,4 +1,4 @@
-"""A replica of its own that says all the time whether it leads; for tests that stop it with a signal.
+"""A replica in a separate process that prints whether it leads, for tests that stop it with a signal.
 
 In: a kubeconfig and an identity. Out: for each look a line: `look`, the machine's monotonic clock, and 0 or 1; its log
 between them.

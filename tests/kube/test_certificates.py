@@ -42,7 +42,7 @@ async def test_a_server_that_wants_a_certificate_refuses_us_without_one(
         await ask(config(secure, tmp_path / "kc", {}, cluster=trusting(authority)))
 
 
-async def test_a_certificate_of_an_unknown_authority_is_refused(secure: ApiServer, tmp_path: Path) -> None:
+async def test_a_certificate_of_an_unknown_ca_is_refused(secure: ApiServer, tmp_path: Path) -> None:
     with pytest.raises(KubeError, match="certificate is not trusted"):
         await ask(config(secure, tmp_path / "kc", {}))
 
@@ -90,7 +90,7 @@ def serving(authority: Authority) -> ssl.SSLContext:
 
 
 def bundled(server: ApiServer, authority: Authority, folder: Path) -> tuple[Path, Path]:
-    """A file with the authority, and a kubeconfig that names it."""
+    """A file with the CA, and a kubeconfig that names it."""
     bundle = folder / "ca.crt"
     bundle.write_bytes(authority.certificate.read_bytes())
     return bundle, config(server, folder / "kc", {}, cluster={"certificate-authority": str(bundle)})
@@ -99,7 +99,7 @@ def bundled(server: ApiServer, authority: Authority, folder: Path) -> tuple[Path
 async def test_a_server_that_comes_back_with_another_certificate_is_followed(
     secure: ApiServer, authority: Authority, tmp_path: Path
 ) -> None:
-    """Of the same authority: nothing needs to be read again."""
+    """A certificate of the same CA: nothing is read again."""
     kubeconfig = config(secure, tmp_path / "kc", {}, cluster=trusting(authority))
     async with KubeClient(await Transport.open(kubeconfig, timeouts=TIMEOUTS)) as client:
         await client.list(PODS)
@@ -108,10 +108,10 @@ async def test_a_server_that_comes_back_with_another_certificate_is_followed(
         await client.list(PODS)
 
 
-async def test_an_authority_that_was_replaced_in_its_file_is_read_again(
+async def test_a_ca_file_that_was_replaced_is_read_again(
     secure: ApiServer, authority: Authority, tmp_path: Path
 ) -> None:
-    """As kubelet replaces ca.crt of a service account in its place when a cluster changes its authority."""
+    """Kubelet replaces ca.crt of a service account like this when a cluster changes its CA."""
     bundle, kubeconfig = bundled(secure, authority, tmp_path)
     async with KubeClient(await Transport.open(kubeconfig, timeouts=TIMEOUTS)) as client:
         await client.list(PODS)
@@ -124,7 +124,7 @@ async def test_an_authority_that_was_replaced_in_its_file_is_read_again(
         await client.list(PODS)
 
 
-async def test_a_watch_follows_a_server_to_its_new_authority(
+async def test_a_watch_continues_after_the_server_gets_a_new_ca(
     secure: ApiServer, authority: Authority, tmp_path: Path
 ) -> None:
     bundle, kubeconfig = bundled(secure, authority, tmp_path)

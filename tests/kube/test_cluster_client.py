@@ -1,4 +1,4 @@
-"""A binding says node and allocation at once, and its refusals can be told apart."""
+"""A Binding sets node and allocation in one write, and its errors differ."""
 
 import asyncio
 from collections.abc import AsyncIterator

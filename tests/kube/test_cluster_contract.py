@@ -124,16 +124,16 @@ async def test_a_binding_ends_what_the_scheduler_said_before(world: World) -> No
 
 
 async def test_pods_of_others_are_followed_on_nodes_alone_and_ended_ones_leave(world: World) -> None:
-    ours, others = await world.create_pod(), await world.create_pod(gpu=False)
+    gpu_pod, others = await world.create_pod(), await world.create_pod(gpu=False)
     reflector = Reflector(world.client, cluster_pods(), pace=WatchTiming(watch=5, first_wait=0.05, most_wait=0.1))
 
     def followed(uid: PodUid) -> tuple[str, str]:
         found = reflector.items[uid]
-        return ("plain", found.node) if isinstance(found, PlainPod) else ("ours", found.pod.node)
+        return ("plain", found.node) if isinstance(found, PlainPod) else ("gpu_pod", found.pod.node)
 
     async with in_background(reflector.run()):
         await asyncio.wait_for(reflector.synced.wait(), 5)
-        assert ours.uid in reflector.items
+        assert gpu_pod.uid in reflector.items
         assert others.uid not in reflector.items
         await world.client.bind(others, "n1", {})
         await until(lambda: others.uid in reflector.items)
@@ -141,7 +141,7 @@ async def test_pods_of_others_are_followed_on_nodes_alone_and_ended_ones_leave(w
         late = await world.create_pod()
         await until(lambda: late.uid in reflector.items)
         await world.client.bind(late, "n1", {"tencent.com/x": "y"})
-        await until(lambda: followed(late.uid) == ("ours", "n1"))
+        await until(lambda: followed(late.uid) == ("gpu_pod", "n1"))
         for ref in (late, others):
             await world.ask("PATCH", f"{PODS}/{ref.name}/status", {"status": {"phase": "Succeeded"}}, kind=MERGE)
         await until(lambda: not {late.uid, others.uid} & set(reflector.items))

@@ -118,7 +118,7 @@ def test_a_cordon_is_the_union_of_its_lists(texts: list[str]) -> None:
     assert cordon_words(*texts) == frozenset().union(*(cordon_words(text) for text in texts))
 
 
-async def test_a_heartbeat_is_told_to_nobody(server: ApiServer, client: KubeClient) -> None:
+async def test_a_heartbeat_reaches_no_subscriber(server: ApiServer, client: KubeClient) -> None:
     server.store.create("nodes", node("n1") | {"status": FULL["status"]})
     heard: list[StoreChange[ClusterNode]] = []
     reflector = Reflector(client, NODES, pace=WatchTiming(watch=20.0, first_wait=0.01, most_wait=0.02))

@@ -47,7 +47,7 @@ async def test_a_secret_is_created_read_and_changed(server: ApiServer, cluster: 
     assert server.store.get("secrets", "ca", namespace="kube-system")["metadata"]["labels"] == {"app": "vcuda"}
 
 
-async def test_of_two_replicas_that_make_or_change_a_secret_one_is_told(cluster: ClusterClient) -> None:
+async def test_when_two_replicas_write_a_secret_one_gets_a_conflict(cluster: ClusterClient) -> None:
     new = NewSecret("kube-system", "ca", {"a": b"1"})
     made = await cluster.create_secret(new)
     with pytest.raises(KubeConflictError, match="already exists"):
@@ -134,7 +134,7 @@ async def test_every_webhook_gets_the_bundle_and_nothing_else_changes(
     assert server.store.version == version
 
 
-async def test_a_configuration_that_changed_meanwhile_or_is_gone_is_told_apart(
+async def test_a_changed_and_a_deleted_configuration_raise_different_errors(
     server: ApiServer, cluster: ClusterClient
 ) -> None:
     with pytest.raises(KubeNotFoundError):

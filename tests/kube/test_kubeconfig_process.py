@@ -56,7 +56,7 @@ def test_without_kubeconfig_and_cluster_the_sentence_names_the_flag(monkeypatch:
         load(None)
 
 
-def test_a_pod_without_a_token_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_pod_without_a_token_gets_a_sentence_about_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     monkeypatch.setattr("kubernetes.config.incluster_config.SERVICE_TOKEN_FILENAME", str(tmp_path / "absent"))
@@ -64,7 +64,7 @@ def test_a_pod_without_a_token_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_p
         load(None)
 
 
-def spoil(change: Callable[[dict[str, Any]], object]) -> str:
+def broken(change: Callable[[dict[str, Any]], object]) -> str:
     document: dict[str, Any] = {
         "apiVersion": "v1",
         "current-context": "c",
@@ -85,19 +85,19 @@ def spoil(change: Callable[[dict[str, Any]], object]) -> str:
         "{",
         "\x00",
         "current-context: 5",
-        spoil(lambda d: d.pop("current-context")),
-        spoil(lambda d: d.update({"current-context": "other"})),
-        spoil(lambda d: d.pop("clusters")),
-        spoil(lambda d: d.update(clusters=None)),
-        spoil(lambda d: d.update(contexts="c")),
-        spoil(lambda d: d["clusters"][0].update(cluster={})),
-        spoil(lambda d: d["clusters"][0].update(cluster={"server": "ftp://x"})),
-        spoil(lambda d: d["clusters"][0]["cluster"].update({"certificate-authority": "/no/such/file"})),
-        spoil(lambda d: d["clusters"][0]["cluster"].update({"certificate-authority-data": "bm8gY2VydA=="})),
-        spoil(lambda d: d["clusters"][0]["cluster"].update({"proxy-url": "socks5://127.0.0.1:1"})),
-        spoil(lambda d: d["users"][0]["user"].update({"client-certificate-data": "!!!", "client-key-data": "!!!"})),
-        spoil(lambda d: d["users"][0]["user"].update({"tokenFile": "/no/such/file"})),
-        spoil(lambda d: d["users"][0]["user"].update({"token": "two\nlines"})),
+        broken(lambda d: d.pop("current-context")),
+        broken(lambda d: d.update({"current-context": "other"})),
+        broken(lambda d: d.pop("clusters")),
+        broken(lambda d: d.update(clusters=None)),
+        broken(lambda d: d.update(contexts="c")),
+        broken(lambda d: d["clusters"][0].update(cluster={})),
+        broken(lambda d: d["clusters"][0].update(cluster={"server": "ftp://x"})),
+        broken(lambda d: d["clusters"][0]["cluster"].update({"certificate-authority": "/no/such/file"})),
+        broken(lambda d: d["clusters"][0]["cluster"].update({"certificate-authority-data": "bm8gY2VydA=="})),
+        broken(lambda d: d["clusters"][0]["cluster"].update({"proxy-url": "socks5://127.0.0.1:1"})),
+        broken(lambda d: d["users"][0]["user"].update({"client-certificate-data": "!!!", "client-key-data": "!!!"})),
+        broken(lambda d: d["users"][0]["user"].update({"tokenFile": "/no/such/file"})),
+        broken(lambda d: d["users"][0]["user"].update({"token": "two\nlines"})),
     ],
 )
 def test_a_kubeconfig_that_cannot_be_used_is_one_sentence(tmp_path: Path, text: str) -> None:

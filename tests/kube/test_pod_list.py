@@ -30,7 +30,7 @@ def test_every_reading_is_what_the_body_says() -> None:
         assert reader.read(text) == PodListReader().read(text)
 
 
-def test_an_unchanged_pod_is_not_made_anew() -> None:
+def test_an_unchanged_pod_is_not_parsed_again() -> None:
     reader = PodListReader()
     (first, _), (again,) = reader.read(body("a", "b")), reader.read(body("a"))
     assert again is first

@@ -1,4 +1,4 @@
-"""A bucket lets a burst through and then the rate, whoever asks."""
+"""A bucket allows a burst and then the rate, for all callers together."""
 
 import asyncio
 

@@ -45,7 +45,7 @@ def first_watch_says(server: ApiServer, body: bytes) -> None:
     server.faults.add(Harm.BODY, path="/pods", body=body)
 
 
-async def test_events_that_come_twice_are_told_once_and_older_ones_do_not_stay(
+async def test_repeated_events_are_delivered_once_and_older_ones_do_not_stay(
     server: ApiServer, client: KubeClient
 ) -> None:
     first = server.store.create("pods", pod("a", node="n1"))

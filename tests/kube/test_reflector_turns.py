@@ -1,4 +1,4 @@
-"""Changes that come by the hundred in one read are told in turns, and others have theirs in between."""
+"""Hundreds of changes in one read are delivered in time slices; other tasks run in between."""
 
 import asyncio
 import json
@@ -51,19 +51,19 @@ def burst(server: ApiServer) -> list[str]:
 
 async def test_others_have_their_turn_within_one_read(server: ApiServer, client: KubeClient) -> None:
     reader = SlowReader()
-    told = burst(server)
+    expected = burst(server)
     seen = [0]
     async with in_background(reflector_of(client, reader).run()):
         while seen[-1] < BURST:
             await asyncio.sleep(0)
             seen.append(len(reader.heard))
-    assert reader.heard == told, "each is told once, and in order"
+    assert reader.heard == expected, "each is delivered once, in order"
     assert max(after - before for before, after in pairwise(seen)) <= 3
 
 
-async def test_changes_that_take_no_time_are_told_in_one_turn(server: ApiServer, client: KubeClient) -> None:
+async def test_changes_that_take_no_time_are_delivered_in_one_slice(server: ApiServer, client: KubeClient) -> None:
     reader = SlowReader()
-    told = burst(server)
+    expected = burst(server)
     reflector = Reflector(client, pods_of_node("n1"), pace=PACE, clock=lambda: 0.0)
     reflector.subscribe(reader)
     turns = 0
@@ -72,7 +72,7 @@ async def test_changes_that_take_no_time_are_told_in_one_turn(server: ApiServer,
             before = len(reader.heard)
             await asyncio.sleep(0)
             turns += len(reader.heard) > before
-    assert reader.heard == told
+    assert reader.heard == expected
     assert turns < BURST / 8, "a turn of the loop for each change would cost more than the change"
 
 
@@ -87,15 +87,15 @@ async def test_who_is_cancelled_between_two_turns_goes_on_where_it_ended(server:
 
     reflector.subscribe(end_it)
     await until(lambda: server.open_watches == 1)
-    told = [f"p{number}" for number in range(40)]
-    for name in told:
+    expected = [f"p{number}" for number in range(40)]
+    for name in expected:
         server.store.create("pods", pod(name, node="n1"))
     await asyncio.wait([first])
     assert first.cancelled()
-    assert reader.heard == told[: len(reader.heard)]
-    assert 5 <= len(reader.heard) < len(told)
+    assert reader.heard == expected[: len(reader.heard)]
+    assert 5 <= len(reader.heard) < len(expected)
     assert {found.ref.name for found in reflector.items.values()} == set(reader.heard)
     async with in_background(reflector.run()):
-        await until(lambda: len(reader.heard) == len(told))
-    assert reader.heard == told
+        await until(lambda: len(reader.heard) == len(expected))
+    assert reader.heard == expected
     assert reflector.lists == 1

@@ -58,7 +58,7 @@ def refusal(read: Callable[[], object]) -> str:
     return ""
 
 
-def test_names_are_those_of_the_lineage_under_the_default_domain() -> None:
+def test_names_are_those_of_gpu_manager_under_the_default_domain() -> None:
     names = AnnotationNames()
     assert names.predicate_time == "tencent.com/predicate-time"
     assert names.gpu_indices(2) == "tencent.com/predicate-gpu-idx-2"

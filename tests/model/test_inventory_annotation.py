@@ -104,24 +104,24 @@ def test_an_inventory_has_the_documented_form() -> None:
     assert document["gpus"][2]["unhealthy"] == "Xid 79"
 
 
-def spoiled(**changes: object) -> str:
+def damaged(**changes: object) -> str:
     return json.dumps(json.loads(format_inventory(dgx(3), share_mode=True)) | changes)
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (spoiled(version=7), "version 7"),
-        (spoiled(links=["S18S18"]), "1 rows"),
-        (spoiled(links=["S18S18", "Z"]), "minor 1"),
-        (spoiled(links=["S18S18S18", "S"]), "minor 0"),
+        (damaged(version=7), "version 7"),
+        (damaged(links=["S18S18"]), "1 rows"),
+        (damaged(links=["S18S18", "Z"]), "minor 1"),
+        (damaged(links=["S18S18S18", "S"]), "minor 0"),
         (
-            spoiled(gpus=[{"uuid": "a", "index": 0, "minor": 0, "model": "m", "memory_mib": 1}] * 2, links=["S"]),
+            damaged(gpus=[{"uuid": "a", "index": 0, "minor": 0, "model": "m", "memory_mib": 1}] * 2, links=["S"]),
             "same minor",
         ),
-        (spoiled(gpus=[{"uuid": "a", "index": 0, "minor": 0, "model": "m", "memory_mib": -1}], links=[]), "negative"),
+        (damaged(gpus=[{"uuid": "a", "index": 0, "minor": 0, "model": "m", "memory_mib": -1}], links=[]), "negative"),
         (
-            spoiled(
+            damaged(
                 gpus=[{"uuid": "a", "index": 0, "minor": 0, "model": "m", "memory_mib": 1, "compute_mode": "?"}],
                 links=[],
             ),
@@ -136,7 +136,7 @@ def test_an_inventory_that_cannot_be_true_is_refused(text: str, why: str) -> Non
         parse_inventory(text)
 
 
-@given(st.text() | st.text(alphabet="PXHNS-0123456789").map(lambda row: spoiled(links=[row, "S"])))
+@given(st.text() | st.text(alphabet="PXHNS-0123456789").map(lambda row: damaged(links=[row, "S"])))
 def test_any_text_is_an_inventory_or_a_parse_error(text: str) -> None:
     with suppress(ParseError):
         inventory, share_mode = parse_inventory(text)

@@ -1,4 +1,4 @@
-"""A pod's preferences are read from our annotations and from HAMi's, and a wrong word of ours is refused."""
+"""Preferences are read from vcuda's and HAMi's annotations; a wrong word in vcuda's is an error."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The contract of a request: what can be asked, and the sentence for everything else."""
+"""The contract of a request: what is valid, and the sentence for everything else."""
 
 import pytest
 from hypothesis import given

@@ -29,7 +29,7 @@ def test_the_blocks_of_a_card_fit_on_it_and_no_more_would(memory: int) -> None:
     ("blocks", "text"),
     [(0, "0 blocks (0 GiB)"), (1, "1 block (256 MiB)"), (4, "4 blocks (1 GiB)"), (318, "318 blocks (81408 MiB)")],
 )
-def test_blocks_are_told_with_their_size(blocks: int, text: str) -> None:
+def test_blocks_are_shown_with_their_size(blocks: int, text: str) -> None:
     assert format_blocks(blocks) == text
 
 

@@ -176,7 +176,7 @@ def put(key: str, value: object, *, gpu: int | None = None) -> Callable[[Documen
 
 
 @pytest.mark.parametrize(
-    ("spoil", "words"),
+    ("change", "words"),
     [
         (drop("gpus"), ["`gpus`"]),
         (drop("cuda"), ["`cuda`"]),
@@ -208,9 +208,9 @@ def put(key: str, value: object, *, gpu: int | None = None) -> Callable[[Documen
         (put("processes", [{"gpu": 2, "pid": 1, "memory_mib": 1}]), ["no GPU 2", "$.processes[0].gpu"]),
     ],
 )
-def test_an_error_names_the_file_and_the_place(spoil: Callable[[Document], object], words: list[str]) -> None:
+def test_an_error_names_the_file_and_the_place(change: Callable[[Document], object], words: list[str]) -> None:
     source = document(2)
-    spoil(source)
+    change(source)
     with pytest.raises(ParseError) as caught:
         parse_profile(json.dumps(source), source="box.json")
     message = caught.value.message

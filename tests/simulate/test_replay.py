@@ -62,14 +62,14 @@ def test_samples_stand_at_each_hundredth_also_where_one_task_passes_several() ->
     assert run.at(100).asked == 1.0
 
 
-def test_progress_is_told_what_was_asked_for() -> None:
-    told: list[int] = []
-    replay(two_nodes(*shares(100)), plan(), seed=1, progress=told.append)
-    assert told == [100 * at for at in range(1, 12)]
+def test_progress_gets_the_requested_cores() -> None:
+    seen: list[int] = []
+    replay(two_nodes(*shares(100)), plan(), seed=1, progress=seen.append)
+    assert seen == [100 * at for at in range(1, 12)]
 
 
 @pytest.mark.parametrize("policy", NodePolicy)
-def test_used_parts_are_told_by_model(policy: NodePolicy) -> None:
+def test_used_fractions_are_reported_by_model(policy: NodePolicy) -> None:
     nodes = (node("a", 2, model="T4", spare=AMPLE), node("b", 2, model="A100", spare=AMPLE))
     run = replay(Scene(nodes, shares(100)), plan(policy, percent=75), seed=1)
     assert sorted(run.models) == ["A100", "T4"]

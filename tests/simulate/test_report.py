@@ -35,7 +35,7 @@ def tried(policy: NodePolicy, *allocated: float, percent: int = 130) -> Tried:
 BOTH = [tried(NodePolicy.FRAGMENTATION, 0.90, 0.94), tried(NodePolicy.SPREAD, 0.5, 0.6)]
 
 
-def test_figures_are_told_by_seed_and_as_means_and_the_first_policys_at_the_top() -> None:
+def test_figures_are_reported_by_seed_and_as_means_and_the_first_policys_at_the_top() -> None:
     said = document(SCENE, BOTH)
     policies = said["policies"]
     assert isinstance(policies, dict)

@@ -1,4 +1,4 @@
-"""The made-up cluster is one that could be, and what is calculated of its answers is what it is called."""
+"""The synthetic cluster is consistent, and the figures are what their names say."""
 
 from collections import Counter
 

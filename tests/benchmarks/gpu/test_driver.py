@@ -1,4 +1,4 @@
-"""Which driver is found: the one that the loader gives, the emulated one where there is none, never ours."""
+"""The driver that is found: that of the loader, else the emulated one, and never the interposer."""
 
 from pathlib import Path
 

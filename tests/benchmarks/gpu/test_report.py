@@ -34,12 +34,23 @@ OUTCOMES = [
 
 def test_the_file_says_what_was_measured_where_and_what_came_of_it(tmp_path: Path) -> None:
     path = report.write(tmp_path / "results", SETTING, OUTCOMES)
-    told = json.loads(path.read_text())
+    found = json.loads(path.read_text())
     assert path.name == "2026-11-21-nvidia-h100-80gb-hbm3.json"
-    assert told["emulated"] is False
-    assert {"format", "gpu", "driver", "cuda", "torch", "date", "commit", "quick", "repeats", "window_s"} <= told.keys()
-    assert [check["status"] for check in told["checks"]] == ["passed", "not run", "failed"]
-    assert told["checks"][2]["figures"]["25 %"] == {"median": 30.0, "iqr": 1.0, "values": [29.0, 31.0, 30.0]}
+    assert found["emulated"] is False
+    assert {
+        "format",
+        "gpu",
+        "driver",
+        "cuda",
+        "torch",
+        "date",
+        "commit",
+        "quick",
+        "repeats",
+        "window_s",
+    } <= found.keys()
+    assert [check["status"] for check in found["checks"]] == ["passed", "not run", "failed"]
+    assert found["checks"][2]["figures"]["25 %"] == {"median": 30.0, "iqr": 1.0, "values": [29.0, 31.0, 30.0]}
 
 
 def test_what_was_written_is_read_again(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ def run(results: Path, *words: str, python: tuple[str, ...] = (sys.executable,))
 
 def checks(results: Path) -> dict[str, dict[str, Any]]:
     (path,) = results.glob("*-emulated-*.json")
-    told = json.loads(path.read_text())
-    assert told["emulated"] is True
-    assert told["why_this_driver"] == "asked for"
-    return {check["id"]: check for check in told["checks"]}
+    found = json.loads(path.read_text())
+    assert found["emulated"] is True
+    assert found["why_this_driver"] == "asked for"
+    return {check["id"]: check for check in found["checks"]}
 
 
 def test_checks_run_on_the_emulated_driver_and_say_how_it_went(tmp_path: Path) -> None:
@@ -61,7 +61,9 @@ def test_without_a_gpu_the_real_driver_is_refused_in_a_sentence(tmp_path: Path) 
 def test_the_directory_of_results_holds_nothing_of_a_gpu_that_was_not_there() -> None:
     """Each file says what it was measured on, and its name agrees."""
     for path in (REPOSITORY / "benchmarks/results").glob("*.json"):
-        told = json.loads(path.read_text())
-        assert told["emulated"] == ("-emulated-" in path.name), path
-        assert {"T1", "T2", "T3", "T4", "T5", "T6", "T7", "T8", "T9"} <= {c["id"].split(".")[0] for c in told["checks"]}
+        found = json.loads(path.read_text())
+        assert found["emulated"] == ("-emulated-" in path.name), path
+        assert {"T1", "T2", "T3", "T4", "T5", "T6", "T7", "T8", "T9"} <= {
+            c["id"].split(".")[0] for c in found["checks"]
+        }
         assert path.with_suffix(".md").stat().st_size > 0
