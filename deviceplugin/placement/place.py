@@ -59,11 +59,17 @@ def place(
     selection, preferred = select(found, policy, one_numa=wanted.one_numa, tiers=(prefer,))
     if selection is None:
         raise CapacityError(no_room(request, found, one_numa=wanted.one_numa))
+    choice = choice_of(request, found, selection)
+    return replace(choice, reason=f"{choice.reason}, among the preferred GPUs") if preferred else choice
+
+
+def choice_of(request: Request, found: Survey, selection: Selection) -> Choice:
+    """The selection, with what speaks against every other GPU of the survey."""
     return Choice(
         evaluator=request.kind,
         gpus=tuple(view.gpu for view in selection.chosen),
         shares=shares_of(request, selection.chosen),
-        reason=f"{selection.reason}, among the preferred GPUs" if preferred else selection.reason,
+        reason=selection.reason,
         passed_over=_passed_over(found, selection),
     )
 

@@ -11,8 +11,9 @@ Invariant: a pod is refused where there is no room for it, and only there, but f
 every combination can be tried; then it is a GivenUpError, whose sentence says so.
 """
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 
 from deviceplugin.errors import CapacityError, RequestError, SearchLimitError
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole
@@ -20,11 +21,11 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
 from deviceplugin.model.preferences import GpuPolicy
 from deviceplugin.placement.assign import Unassigned, assign
-from deviceplugin.placement.candidates import Rules, Survey, survey
+from deviceplugin.placement.candidates import Rules, Selection, Survey, survey
 from deviceplugin.placement.describe import gpus_text, no_room, request_text
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.occupancy import free_for_next_container
-from deviceplugin.placement.place import select, shares_of
+from deviceplugin.placement.place import Choice, choice_of, select, shares_of
 from deviceplugin.placement.prefilter import prefilter
 from deviceplugin.placement.snapshot import GpuView
 
@@ -37,10 +38,16 @@ class PodChoice:
 
     allocations: tuple[Allocation, ...]
     reasons: tuple[str, ...]
+    _explain: Mapping[str, Callable[[], Choice]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def uuids(self) -> frozenset[GpuUuid]:
         return frozenset(uuid for allocation in self.allocations for uuid in allocation.uuids)
+
+    def choice(self, container: str) -> Choice | None:
+        """With what speaks against each other GPU, which is put into words only here; None of a fixed container."""
+        explain = self._explain.get(container)
+        return None if explain is None else explain()
 
 
 def place_pod(
@@ -65,7 +72,7 @@ def place_pod(
     if isinstance(assigned, Unassigned):
         error = SearchLimitError if assigned is Unassigned.GIVEN_UP else CapacityError
         raise error(_refusal(pod, state, found, assigned))
-    return _together(pod, assigned, fixed)
+    return _together(pod, state, assigned, fixed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,7 @@ def _one_by_one(
     own = list(fixed)
     held = {each.owner.name for each in fixed}
     reasons: dict[str, str] = {}
+    explain: dict[str, Callable[[], Choice]] = {}
     for container in pod.containers:
         if container.name in held:
             continue
@@ -109,13 +117,20 @@ def _one_by_one(
             return _Stuck(container, found)
         own.append(_allocation(pod, container, selection.chosen))
         reasons[container.name] = selection.reason
-    return _choice(pod, own, reasons)
+        explain[container.name] = partial(choice_of, container.request, found, selection)
+    return _choice(pod, own, reasons, explain)
 
 
-def _choice(pod: PodRequest, own: Collection[Allocation], reasons: Mapping[str, str]) -> PodChoice:
+def _choice(
+    pod: PodRequest,
+    own: Collection[Allocation],
+    reasons: Mapping[str, str],
+    explain: Mapping[str, Callable[[], Choice]],
+) -> PodChoice:
     by_name = {each.owner.name: each for each in own}
     names = [each.name for each in pod.containers]
-    return PodChoice(tuple(by_name[name] for name in names), tuple(reasons.get(name, _FIXED) for name in names))
+    allocations = tuple(by_name[name] for name in names)
+    return PodChoice(allocations, tuple(reasons.get(name, _FIXED) for name in names), explain)
 
 
 def held_before(own: Collection[Allocation], policy: GpuPolicy) -> frozenset[GpuUuid]:
@@ -133,14 +148,28 @@ def _tiers(prefer: frozenset[GpuUuid], held: frozenset[GpuUuid]) -> Iterator[fro
     yield held
 
 
-def _together(pod: PodRequest, found: Mapping[str, tuple[GpuView, ...]], fixed: Collection[Allocation]) -> PodChoice:
+def _together(
+    pod: PodRequest, state: NodeState, found: Mapping[str, tuple[GpuView, ...]], fixed: Collection[Allocation]
+) -> PodChoice:
     own, reasons = list(fixed), {}
+    explain: dict[str, Callable[[], Choice]] = {}
     for container in pod.containers:
         if (chosen := found.get(container.name)) is not None:
             own.append(_allocation(pod, container, chosen))
             on = gpus_text(view.gpu.minor for view in chosen)
             reasons[container.name] = f"{on}: so that each container finds room"
-    return _choice(pod, own, reasons)
+            selection = Selection(chosen, reasons[container.name], {})
+            explain[container.name] = partial(_beside_the_others, pod, state, own, container, selection)
+    return _choice(pod, own, reasons, explain)
+
+
+def _beside_the_others(
+    pod: PodRequest, state: NodeState, own: Collection[Allocation], container: ContainerRequest, selection: Selection
+) -> Choice:
+    others = [each for each in own if each.owner.name != container.name]
+    view = free_for_next_container(state.snapshot, others, role=container.role, index=container.index)
+    found = survey(container.request, view, Rules(pod.preferences.gpus, state.cordoned))
+    return choice_of(container.request, found, selection)
 
 
 def _allocation(pod: PodRequest, container: ContainerRequest, chosen: tuple[GpuView, ...]) -> Allocation:

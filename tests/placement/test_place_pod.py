@@ -80,6 +80,20 @@ def test_what_a_pod_gets_fits_beside_all_others_and_is_what_it_asked_for(asked: 
         assert is_allowed(asked, container, views, state)
 
 
+@given(asked=pods(), state=states())
+def test_each_container_has_its_choice_which_accounts_for_every_gpu(asked: PodRequest, state: NodeState) -> None:
+    """So that a caller who tells why need not place the container a second time."""
+    found = outcome(asked, state)
+    if isinstance(found, VcudaError):
+        return
+    for got, reason in zip(found.allocations, found.reasons, strict=True):
+        choice = found.choice(got.owner.name)
+        assert choice is not None
+        assert (choice.shares, choice.reason, choice.evaluator) == (got.shares, reason, got.request.kind)
+        named = [*(gpu.uuid for gpu in choice.gpus), *(passed.gpu.uuid for passed in choice.passed_over)]
+        assert sorted(named) == sorted(view.gpu.uuid for view in state.snapshot.gpus)
+
+
 @given(asked=pods(containers=3), state=states(at_most=3))
 def test_a_place_is_found_wherever_there_is_one(asked: PodRequest, state: NodeState) -> None:
     found = isinstance(outcome(asked, state), PodChoice)
