@@ -105,7 +105,7 @@ class SchedulerProcess(Program):
             await self.until(is_so, what=f"{name} is {wanted}", deadline_s=patience_s)
         return found
 
-    async def wait_figure(self, name: str, count: int, *, what: str, deadline_s: float = 10.0) -> None:
+    async def wait_figure(self, name: str, count: int, *, what: str, deadline_s: float = 60.0) -> None:
         async def is_so() -> bool:
             return (await self.figures()).get(name) == count
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+PATIENCE_S = 60.0  # nothing that works takes so long, however busy the machine is
 
-async def until(condition: Callable[[], object], *, within: float = 10.0) -> None:
+
+async def until(condition: Callable[[], object], *, within: float = PATIENCE_S) -> None:
     """Returns as soon as the condition holds; fails the test where it does not within so many seconds."""
     deadline = time.monotonic() + within
     while not condition():
@@ -17,7 +19,7 @@ async def until(condition: Callable[[], object], *, within: float = 10.0) -> Non
         await asyncio.sleep(0.005)
 
 
-def eventually(condition: Callable[[], bool], within: float = 5.0) -> bool:
+def eventually(condition: Callable[[], bool], within: float = PATIENCE_S) -> bool:
     """The same without a loop, for what other processes do: whether it came to hold."""
     deadline = time.monotonic() + within
     while not condition():

@@ -109,7 +109,7 @@ class ApiServer:
         """Writes a kubeconfig for this server (and its token, where one is set)."""
         return write_kubeconfig(path, self.url, token=self.token, authority=authority)
 
-    async def until(self, condition: Callable[[], bool], *, seconds: float = 10.0) -> None:
+    async def until(self, condition: Callable[[], bool], *, seconds: float = 60.0) -> None:
         """Waits until the condition holds, looking again at each change of the store."""
         changed = asyncio.Event()
         stop = self.store.on_change(changed.set)

@@ -121,11 +121,11 @@ class Kubelet:
         self.direct.add(pod)
         return uid
 
-    async def admit(self, pod: Json, *, deadline_s: float = 10.0) -> Verdict:
+    async def admit(self, pod: Json, *, deadline_s: float = 60.0) -> Verdict:
         """Feeds a pod and waits for the verdict."""
         return await self.verdict(self.submit(pod), deadline_s=deadline_s)
 
-    async def verdict(self, uid: str, *, deadline_s: float = 10.0) -> Verdict:
+    async def verdict(self, uid: str, *, deadline_s: float = 60.0) -> Verdict:
         await self.changes.until(
             lambda: self._decided(uid), what=f"pod {uid} is admitted or refused", deadline_s=deadline_s
         )
@@ -138,7 +138,7 @@ class Kubelet:
         """Starts a graceful deletion."""
         self.direct.delete(uid, when=now())
 
-    async def remove(self, uid: str, *, deadline_s: float = 10.0) -> None:
+    async def remove(self, uid: str, *, deadline_s: float = 60.0) -> None:
         """Deletes and waits until kubelet has forgotten the pod."""
         self.delete(uid)
         await self.wait_gone(uid, deadline_s=deadline_s)
@@ -220,7 +220,7 @@ class Kubelet:
 
     # Waits
 
-    async def wait_registered(self, *resources: str, deadline_s: float = 10.0) -> None:
+    async def wait_registered(self, *resources: str, deadline_s: float = 60.0) -> None:
         for resource in resources:
             await self.changes.until(
                 partial(self._is_offered, resource),
@@ -231,31 +231,31 @@ class Kubelet:
     def _is_offered(self, resource: str) -> bool:
         return self.allocatable(resource) > 0
 
-    async def wait_allocatable(self, resource: str, count: int, *, deadline_s: float = 10.0) -> None:
+    async def wait_allocatable(self, resource: str, count: int, *, deadline_s: float = 60.0) -> None:
         await self.changes.until(
             lambda: self.allocatable(resource) == count,
             what=f"{resource} has {count} allocatable devices (it has {self.allocatable(resource)})",
             deadline_s=deadline_s,
         )
 
-    async def wait_running(self, uid: str, *, starts: int = 1, deadline_s: float = 10.0) -> None:
+    async def wait_running(self, uid: str, *, starts: int = 1, deadline_s: float = 60.0) -> None:
         """All app containers run, each at least for the `starts`-th time."""
         try:
             await self.changes.until(lambda: self._running(uid, starts), what=f"pod {uid} runs", deadline_s=deadline_s)
         except TimeoutError as error:
             raise TimeoutError(f"{error}; held back: {self._held_back(uid) or 'nothing'}") from None
 
-    async def wait_waiting(self, uid: str, container: str, *, deadline_s: float = 10.0) -> str:
+    async def wait_waiting(self, uid: str, container: str, *, deadline_s: float = 60.0) -> str:
         """The reason and message with which a container is held back."""
         await self.changes.until(
             lambda: bool(self.waiting(uid, container)), what=f"{container} of {uid} is held", deadline_s=deadline_s
         )
         return self.waiting(uid, container)
 
-    async def wait_phase(self, uid: str, phase: str, *, deadline_s: float = 10.0) -> None:
+    async def wait_phase(self, uid: str, phase: str, *, deadline_s: float = 60.0) -> None:
         await self.changes.until(lambda: self._phase(uid) == phase, what=f"pod {uid} is {phase}", deadline_s=deadline_s)
 
-    async def wait_gone(self, uid: str, *, deadline_s: float = 10.0) -> None:
+    async def wait_gone(self, uid: str, *, deadline_s: float = 60.0) -> None:
         await self.changes.until(
             lambda: self._life is not None and uid not in self._life.table,
             what=f"pod {uid} is gone",

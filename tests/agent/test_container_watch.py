@@ -92,7 +92,7 @@ class Bench:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Turns until it holds; containers are looked for beside them, and not all of the time."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 await self.watch.look()
                 if holds():

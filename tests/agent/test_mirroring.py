@@ -161,5 +161,5 @@ async def test_an_agent_that_ends_does_not_wait_for_the_mirror(tmp_path: Path, s
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 60)
     assert (made.base / "nvidia").is_dir()

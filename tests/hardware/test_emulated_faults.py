@@ -135,13 +135,13 @@ async def test_what_an_operator_sets_shows_in_the_inventory(emulated: Emulator, 
     uuids = await sampled(hardware)
     with hardware.subscribe() as changes:
         emulated.command("compute-mode", 3, "prohibited")
-        change = await asyncio.wait_for(anext(changes), 5)
+        change = await asyncio.wait_for(anext(changes), 60)
         assert change.gpus_changed
         gpu = change.inventory.gpu(uuids[3])
         assert gpu is not None
         assert gpu.compute_mode is ComputeMode.PROHIBITED
         emulated.command("mig", 5, "on")
-        change = await asyncio.wait_for(anext(changes), 5)
+        change = await asyncio.wait_for(anext(changes), 60)
         assert [gpu.mig_enabled for gpu in change.inventory.gpus] == [False] * 5 + [True, False, False]
     assert reasons(hardware) == {}
     assert len(hardware.samples) == 8
@@ -182,7 +182,7 @@ async def test_without_a_loaded_driver_the_agent_waits_when_told_to(emulated: Em
     await asyncio.sleep(0.1)
     assert not task.done()
     emulated.command("driver", "load")
-    assert len(gpus(await asyncio.wait_for(task, 5))) == 4
+    assert len(gpus(await asyncio.wait_for(task, 60))) == 4
 
 
 async def test_a_restart_finds_a_gpu_that_fell_off_meanwhile(emulated: Emulator, start: Start, short_tmp: Path) -> None:
@@ -221,7 +221,7 @@ async def test_an_event_storm_neither_blocks_nor_multiplies(emulated: Emulator, 
         for _ in range(20):
             emulated.command("xid", 1, 79)
         await until(lambda: hardware.xid_counts[uuids[1], 79] == 20)
-        change = await asyncio.wait_for(anext(changes), 5)
+        change = await asyncio.wait_for(anext(changes), 60)
         assert [one.uuid for one in change.health] == [uuids[1]]
         before = time.monotonic()
         await until(lambda: time.monotonic() - before > 0.1)

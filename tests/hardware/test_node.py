@@ -66,7 +66,7 @@ async def test_told_to_wait_it_says_so_once_and_starts_when_the_driver_is_there(
         assert not task.done()
         shutil.copy(stub.library, stub.orders / "copy.so")
         (stub.orders / "copy.so").rename(library)
-        hardware = await asyncio.wait_for(task, 5)
+        hardware = await asyncio.wait_for(task, 60)
     assert gpus(hardware) == [uuid(0), uuid(1)]
     # Threads that other tests left behind (an exec plugin that hangs) may log too: only what names the driver counts.
     said = [entry["event"] for entry in logs if entry["log_level"] == "warning" and "driver" in entry["event"]]
@@ -133,11 +133,11 @@ async def test_a_critical_xid_makes_its_gpu_unhealthy_until_it_was_quiet_for_lon
     struck = time.monotonic()
     with hardware.subscribe() as changes:
         stub.event(1, xid=79)
-        first = await asyncio.wait_for(anext(changes), 5)
+        first = await asyncio.wait_for(anext(changes), 60)
         assert first.inventory.health == {uuid(1): Health(False, "XID 79 (GPU has fallen off the bus)")}
         assert [(one.uuid, one.new.healthy) for one in first.health] == [(uuid(1), False)]
         assert not first.gpus_changed
-        second = await asyncio.wait_for(anext(changes), 5)
+        second = await asyncio.wait_for(anext(changes), 60)
         assert second.inventory.health == {}
         assert time.monotonic() - struck > 0.2
 
@@ -193,7 +193,7 @@ async def test_a_passing_error_makes_nothing_unhealthy_and_a_lasting_one_does(st
     hardware = await start(recovery=RecoveryRules(failures=5))
     with hardware.subscribe() as changes:
         stub.order("nvmlDeviceGetMemoryInfo.0", 999)
-        change = await asyncio.wait_for(anext(changes), 5)
+        change = await asyncio.wait_for(anext(changes), 60)
     assert change.inventory.health == {uuid(0): Health(False, "Unknown Error")}
 
 
@@ -243,7 +243,7 @@ async def test_a_gpu_that_is_plugged_in_becomes_known(stub: Stub, start: Start) 
     hardware = await start()
     with hardware.subscribe() as changes:
         stub.order("gpus", 3)
-        change = await asyncio.wait_for(anext(changes), 5)
+        change = await asyncio.wait_for(anext(changes), 60)
     assert change.gpus_changed
     assert [gpu.uuid for gpu in change.inventory.gpus] == [uuid(0), uuid(1), uuid(2)]
 
@@ -368,7 +368,7 @@ async def test_stopping_ends_every_subscription(start: Start) -> None:
     changes = hardware.subscribe()
     await hardware.stop()
     with pytest.raises(StopAsyncIteration):
-        await asyncio.wait_for(anext(changes), 5)
+        await asyncio.wait_for(anext(changes), 60)
 
 
 async def test_the_modules_are_loaded_when_the_control_device_is_missing(stub: Stub, start: Start) -> None:

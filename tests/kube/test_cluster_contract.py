@@ -132,7 +132,7 @@ async def test_pods_of_others_are_followed_on_nodes_alone_and_ended_ones_leave(w
         return ("plain", found.node) if isinstance(found, PlainPod) else ("gpu_pod", found.pod.node)
 
     async with in_background(reflector.run()):
-        await asyncio.wait_for(reflector.synced.wait(), 5)
+        await asyncio.wait_for(reflector.synced.wait(), 60)
         assert gpu_pod.uid in reflector.items
         assert others.uid not in reflector.items
         await world.client.bind(others, "n1", {})

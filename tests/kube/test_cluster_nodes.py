@@ -124,7 +124,7 @@ async def test_a_heartbeat_reaches_no_subscriber(server: ApiServer, client: Kube
     reflector = Reflector(client, NODES, pace=WatchTiming(watch=20.0, first_wait=0.01, most_wait=0.02))
     reflector.subscribe(heard.append)
     async with in_background(reflector.run()):
-        await asyncio.wait_for(reflector.synced.wait(), 5)
+        await asyncio.wait_for(reflector.synced.wait(), 60)
         beat = {"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:05:00Z"}
         server.store.patch("nodes", "n1", {"status": {"conditions": [beat]}}, status=True)
         server.store.patch("nodes", "n1", {"spec": {"unschedulable": True}})

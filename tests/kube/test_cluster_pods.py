@@ -161,7 +161,7 @@ async def test_the_cluster_is_followed_from_binding_to_the_end(server: ApiServer
 
     reflector.subscribe(listen)
     async with in_background(reflector.run()):
-        await asyncio.wait_for(reflector.synced.wait(), 5)
+        await asyncio.wait_for(reflector.synced.wait(), 60)
         server.store.create("pods", pod("new", GPU))
         server.store.create("pods", pod("web-2"))
         server.store.bind("new", "n2")
@@ -225,7 +225,7 @@ async def follow(script: list[tuple[str, str]], kubeconfig: Path) -> None:
 
         reflector.subscribe(listen)
         async with in_background(reflector.run()):
-            await asyncio.wait_for(reflector.synced.wait(), 5)
+            await asyncio.wait_for(reflector.synced.wait(), 60)
             for action, name in script:
                 await act(server, action, name)
                 await asyncio.sleep(0.001)

@@ -142,7 +142,7 @@ async def collect(cluster: Cluster, host: str, version: str, count: int) -> list
     """The next events that are no bookmarks."""
     found: list[WatchEvent[Pod]] = []
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(60),
         aclosing(cluster.client.watch(pods_of_node(host), version=version, seconds=8)) as events,
     ):
         async for event in events:
@@ -262,7 +262,7 @@ async def test_events_are_accepted_and_counted(cluster: Cluster, host: str) -> N
 async def test_the_reflector_ends_in_the_servers_state(cluster: Cluster, host: str) -> None:
     reflector = Reflector(cluster.client, pods_of_node(host), pace=WatchTiming(watch=1, first_wait=0.05, most_wait=0.1))
     async with in_background(reflector.run()):
-        await asyncio.wait_for(reflector.synced.wait(), 5)
+        await asyncio.wait_for(reflector.synced.wait(), 60)
         refs = [await cluster.create(fresh(f"p{number}", host)) for number in range(12)]
         for ref in refs[::3]:
             await cluster.client.delete_pod(ref, grace_seconds=0)

@@ -168,7 +168,7 @@ async def test_a_header_that_cannot_be_refreshed_is_kept_and_tried_again_later()
 
     credentials = Credentials(None, clock=lambda: now, read=reading)
     before = await credentials.access()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(readings) > 1:
             now += 300.0
             assert await credentials.access() is before
@@ -204,6 +204,6 @@ async def test_a_proxy_of_the_kubeconfig_is_used(server: ApiServer, tmp_path: Pa
 
 
 async def until_header(credentials: Credentials, header: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await credentials.access()).authorization != header:
             await asyncio.sleep(0.01)

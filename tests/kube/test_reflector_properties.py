@@ -117,7 +117,7 @@ async def follow(script: list[Step], kubeconfig: Path) -> None:
         reflector = Reflector(client, pods_of_node(NODE), pace=PACE, jitter=lambda: 0.5)
         reflector.subscribe(replay)
         async with in_background(reflector.run()):
-            await asyncio.wait_for(reflector.synced.wait(), 5)
+            await asyncio.wait_for(reflector.synced.wait(), 60)
             for step in script:
                 await story.perform(step)
                 await asyncio.sleep(0.002)  # long enough to be seen alone mostly, not always

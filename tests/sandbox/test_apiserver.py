@@ -147,7 +147,7 @@ async def test_as_a_program_it_says_its_url_writes_a_kubeconfig_and_ends_on_sigt
     arguments = ["-m", "sandbox.apiserver", "--kubeconfig-out", str(kubeconfig), "--token", "t", "--node", "n1"]
     program = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
     assert program.stdout is not None
-    url = (await asyncio.wait_for(program.stdout.readline(), 20)).decode().strip()
+    url = (await asyncio.wait_for(program.stdout.readline(), 60)).decode().strip()
     document = yaml.safe_load(kubeconfig.read_text())
     assert document["clusters"][0]["cluster"]["server"] == url
     async with aiohttp.ClientSession() as session:
@@ -156,4 +156,4 @@ async def test_as_a_program_it_says_its_url_writes_a_kubeconfig_and_ends_on_sigt
         async with session.get(f"{url}/api/v1/nodes/n1", headers={"Authorization": "Bearer t"}) as reply:
             assert reply.status == 200
     program.send_signal(signal.SIGTERM)
-    assert await asyncio.wait_for(program.wait(), 10) == 0
+    assert await asyncio.wait_for(program.wait(), 60) == 0
