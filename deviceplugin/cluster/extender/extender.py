@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from deviceplugin.cluster.extender.bind.bind import Bind
-from deviceplugin.cluster.extender.bind.binding_writer import Api
+from deviceplugin.cluster.extender.bind.binding_writer import BindApi
 from deviceplugin.cluster.extender.cache.overcommit import OvercommitMonitor
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.explain import Explain
@@ -29,7 +29,7 @@ from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.workload import ASSUMED, ObservedWorkload, Workload
 
 
-class ClusterApi(Api, NodeApi, Protocol):
+class ClusterApi(BindApi, NodeApi, Protocol):
     """All that the extender needs of the API server; `kube.cluster_client` has it."""
 
 

@@ -118,7 +118,7 @@ class Filter:
             if state is None:
                 continue
             if held.state is not HoldState.RESERVED:
-                # A Binding with these GPUs may still arrive: other GPUs on this node could not be told apart from them.
+                # A Binding with these GPUs may still arrive, and the node would then have two sets for the pod.
                 if held.has_deadline:
                     until, version = max(held.expires, self._deadline(pod)), pod.pod.resource_version
                     self._cache.put_hold(replace(held, expires=until, version=version, condition=pod.condition))

@@ -69,12 +69,12 @@ class ClusterSnapshot:
         for other in self._cache.nominated(name):
             if other.uid in absent or other.priority < pod.priority or any(self._cache.holds(other.uid)):
                 continue
-            taken = self._allocations_of(other, node_info.state_without(absent, beside=kept))
+            taken = self._allocations_of(other, node_info.state_without(absent, also=kept))
             if taken is None:
                 return NOMINATED
             kept += taken
             needs += other.needs or NOTHING
-        return node_info.state_without(absent, beside=kept, needs=needs)
+        return node_info.state_without(absent, also=kept, needs=needs)
 
     def _allocations_of(self, pod: ClusterPod, state: NodeState) -> tuple[Allocation, ...] | None:
         try:

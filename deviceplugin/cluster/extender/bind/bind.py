@@ -11,8 +11,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from deviceplugin.cluster.extender.bind.binding import binding_annotations, written_allocation
-from deviceplugin.cluster.extender.bind.binding_writer import Api, BindingWriter
+from deviceplugin.cluster.extender.bind.binding_writer import (
+    BindApi,
+    BindingWriter,
+    binding_annotations,
+    written_allocation,
+)
 from deviceplugin.cluster.extender.bind.unconfirmed import UnconfirmedBindings
 from deviceplugin.cluster.extender.cache.pod_hold import NEVER, HoldState, PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
@@ -36,7 +40,7 @@ class Bind:
     def __init__(
         self,
         cache: SchedulerCache,
-        api: Api,
+        api: BindApi,
         *,
         settings: Settings,
         clock: Callable[[], float],

@@ -1,8 +1,9 @@
 """Writes one Binding and finds out its result.
 
-In: an assumed pod and its annotations. Out: an empty string if the pod is bound, or the sentence for its condition; the
-cache then says the same. After a failure the pod is read, because it may be bound all the same. Where that leaves the
-result open, `UnconfirmedBindings` keeps the pod's GPUs.
+In: an assumed pod. Out: an empty string if the pod is bound, or the sentence for its condition; the cache then says the
+same. The annotations of a Binding have gpu-manager's forms and vcuda's; the node's agent applies exactly these. After a
+failure the pod is read, because it may be bound all the same. Where that leaves the result open, `UnconfirmedBindings`
+keeps the pod's GPUs.
 """
 
 from collections.abc import Mapping
@@ -11,15 +12,20 @@ from typing import Protocol
 import structlog
 
 from deviceplugin.cluster.extender.bind.unconfirmed import PodApi, UnconfirmedBindings
+from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.wire import BindingArgs
 from deviceplugin.errors import KubeError, KubeNotFoundError, VcudaError
-from deviceplugin.model.allocation import PodRef
+from deviceplugin.model import annotations as text
+from deviceplugin.model.allocation import ContainerRole, PodRef
+from deviceplugin.model.annotation_names import annotation_names
+from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.units import ResourceNames
 
 log = structlog.get_logger("vcuda.cluster")
 _TIMED_OUT = 408
 
 
-class Api(PodApi, Protocol):
+class BindApi(PodApi, Protocol):
     """What bind needs of the API server."""
 
     async def bind(self, pod: PodRef, node: str, annotations: Mapping[str, str]) -> None: ...
@@ -28,7 +34,7 @@ class Api(PodApi, Protocol):
 class BindingWriter:
     """The only writer of the extender's pods."""
 
-    def __init__(self, api: Api, unconfirmed: UnconfirmedBindings) -> None:
+    def __init__(self, api: BindApi, unconfirmed: UnconfirmedBindings) -> None:
         self._api = api
         self._unconfirmed = unconfirmed
 
@@ -74,3 +80,29 @@ class BindingWriter:
 def _is_final(error: VcudaError) -> bool:
     """The API server has rejected the request: this Binding will not take effect later."""
     return isinstance(error, KubeError) and 400 <= error.code < 500 and error.code != _TIMED_OUT
+
+
+def written_allocation(held: PodHold) -> text.WrittenAllocation:
+    shares = {each.owner.name: each.shares for each in held.allocations}
+    allocation = text.PodAllocation(held.pod.uid, shares)
+    return text.WrittenAllocation(allocation, text.format_allocation(allocation))
+
+
+def binding_annotations(
+    held: PodHold, inventory: Inventory | None, *, now_ns: int, names: ResourceNames
+) -> dict[str, str]:
+    """GPU indices are written for app containers only: that is what they count."""
+    known = annotation_names(names.domain)
+    written = held.written or written_allocation(held)
+    out = {
+        known.predicate_time: text.format_predicate_time(now_ns),
+        known.predicate_node: held.node,
+        known.gpu_assigned: text.format_assigned(False),
+        known.allocation: written.text,
+    }
+    minors = {gpu.uuid: gpu.minor for gpu in inventory.gpus} if inventory else {}
+    for each in held.allocations:
+        indices = sorted(minors[uuid] for uuid in each.uuids if uuid in minors)
+        if each.role is ContainerRole.APP and indices:
+            out[known.gpu_indices(each.index)] = text.format_gpu_indices(indices)
+    return out

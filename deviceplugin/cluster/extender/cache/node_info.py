@@ -131,10 +131,10 @@ class NodeInfo:
         return self.known
 
     def state_without(
-        self, pods: Collection[PodUid], *, beside: Iterable[Allocation] = (), needs: Compute = NOTHING
+        self, pods: Collection[PodUid], *, also: Iterable[Allocation] = (), needs: Compute = NOTHING
     ) -> NodeState:
         """As if these pods were not there, and as if the allocations and CPU and memory (`needs`) were held too."""
-        extra = tuple(beside)
+        extra = tuple(also)
         absent = [self._holds[uid].needs for uid in pods if uid in self._holds]
         if not extra and not absent:
             return self.state
@@ -198,10 +198,10 @@ class NodeInfo:
         if self._tally is not None:
             self._tally.hold(uid, hold.allocations)
 
-    def _calculate(self, absent: Collection[PodUid], beside: Iterable[Allocation] = ()) -> NodeState:
+    def _calculate(self, absent: Collection[PodUid], also: Iterable[Allocation] = ()) -> NodeState:
         assert self.inventory is not None
         assert self._tally is not None
-        further = tuple(beside)
+        further = tuple(also)
         if not further and not self._unlocated:
             return self._tally.state(without=absent)
         counted = [each for uid, each in self._holds.items() if uid not in absent]

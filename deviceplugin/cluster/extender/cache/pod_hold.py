@@ -1,8 +1,8 @@
 """What one pod holds of one node, and who says so.
 
-In: a bound pod with its annotations, or what a verb decided. Out: `PodHold`. Which annotations are believed says
-`model.annotations`, which the node's agent asks too. A container without an annotation was placed by another
-scheduler, on GPUs that we do not know: it stands in `somewhere` until the node's agent writes the allocation back.
+In: a bound pod with its annotations, or what a verb decided. Out: `PodHold`. `model.annotations` decides which
+annotations count, here and in the node's agent. A container without an annotation was placed by another scheduler on
+unknown GPUs: it is `unlocated` until the node's agent writes its allocation.
 """
 
 import enum
@@ -27,7 +27,7 @@ class HoldState(enum.Enum):
 
     BOUND = "bound"  # the API server
     ASSUMED = "assumed"  # this process: the Binding is being written, or written and not seen in the watch yet
-    UNCONFIRMED = "unconfirmed"  # nobody: the Binding got no answer and may still arrive
+    UNCONFIRMED = "unconfirmed"  # unknown: the Binding got no answer and may still take effect
     RESERVED = "reserved"  # filter, for a Binding to come
 
 
