@@ -1,9 +1,9 @@
-"""Asks a running scheduler, as `vcuda explain` does.
+"""Asks a running scheduler, for `vcuda explain`.
 
-In: its URL, or a kubeconfig and the name of its service. Out: documents, or one of our errors with the scheduler's own
-sentence. Through the API server any replica may answer; one that does not lead names the one that does, whose pod is
-asked then. No right is needed but that of the API server's proxy; of a pod that the scheduler does not know, whoever
-may read it is told more.
+In: its URL, or a kubeconfig and the name of its service. Out: documents, or a VcudaError with the scheduler's sentence.
+Through the API server's proxy any replica may answer; one that is not the leader names the leader, and its pod is asked
+then. Only the right to use the proxy is needed. With the right to read the pod, a pod unknown to the scheduler is
+explained better.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ class Scheduler(Protocol):
     async def close(self) -> None: ...
 
 
-class _Door:
-    """One GET, and what it means."""
+class _HttpClient:
+    """One GET, with errors as one sentence."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
@@ -49,16 +49,16 @@ class _Door:
             ):
                 return answer.status, await answer.read()
         except TimeoutError:
-            raise VcudaError(f"{_host(url)} gave no answer within {_WITHIN_S:g}s") from None
+            raise VcudaError(f"{_host(url)} did not answer within {_WITHIN_S:g}s") from None
         except aiohttp.ClientConnectorCertificateError as error:
             why = " ".join(str(error.certificate_error).split())
-            raise VcudaError(f"{_host(url)} cannot be asked: {why[:300]}") from None
+            raise VcudaError(f"{_host(url)} cannot be reached: {why[:300]}") from None
         except aiohttp.ClientConnectorError as error:
             number = error.os_error.errno
             why = os.strerror(number).lower() if number and number > 0 else str(error.os_error)
-            raise VcudaError(f"{_host(url)} cannot be asked: {why}") from None
+            raise VcudaError(f"{_host(url)} cannot be reached: {why}") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise VcudaError(f"{_host(url)} cannot be asked: {' '.join(str(error).split())[:300]}") from None
+            raise VcudaError(f"{_host(url)} cannot be reached: {' '.join(str(error).split())[:300]}") from None
 
     async def close(self) -> None:
         if self._session is not None:
@@ -69,14 +69,14 @@ class _ByUrl:
     def __init__(self, url: str, tls: ssl.SSLContext | bool) -> None:
         self._url = url.rstrip("/")
         self._tls = tls
-        self._door = _Door()
+        self._http = _HttpClient()
 
     async def explain(self, namespace: str, name: str) -> dict[str, Any]:
-        status, body = await self._door.get(f"{self._url}{_path(namespace, name)}", tls=self._tls)
+        status, body = await self._http.get(f"{self._url}{_path(namespace, name)}", tls=self._tls)
         return _document(status, body)
 
     async def close(self) -> None:
-        await self._door.close()
+        await self._http.close()
 
 
 class _ByProxy:
@@ -85,7 +85,7 @@ class _ByProxy:
         self._namespace = namespace
         self._service = service
         self._port = port
-        self._door = _Door()
+        self._http = _HttpClient()
 
     async def explain(self, namespace: str, name: str) -> dict[str, Any]:
         query = _path(namespace, name)
@@ -93,12 +93,12 @@ class _ByProxy:
         leader = _leader(body) if status == _ELSEWHERE else ""
         if leader:
             status, body = await self._get("pods", f"https:{leader}:{self._port}", query)
-        if status == 404 and "error" in _object(body):  # the scheduler's own word, not that there is none
+        if status == 404 and "error" in _object(body):  # the scheduler's own answer, not the proxy's
             raise KubeError(await self._unknown(namespace, name) or _object(body)["error"], code=status)
         return _document(status, body)
 
     async def _unknown(self, namespace: str, name: str) -> str:
-        """Why the scheduler does not know the pod; empty where the API server does not let us see."""
+        """Why the scheduler does not know the pod; empty where the API server does not allow to read it."""
         status, body = await self._read(f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}")
         return why_unknown(f"{namespace}/{name}", status, _object(body))
 
@@ -109,12 +109,12 @@ class _ByProxy:
     async def _read(self, path: str) -> tuple[int, bytes]:
         access = await self._credentials.access()
         tls = access.tls if access.tls is not None else True
-        return await self._door.get(
+        return await self._http.get(
             access.server + path, tls=tls, name=access.tls_server_name, authorization=access.authorization
         )
 
     async def close(self) -> None:
-        await self._door.close()
+        await self._http.close()
 
 
 def by_url(url: str, *, ca_file: Path | None, insecure: bool) -> Scheduler:
@@ -135,9 +135,9 @@ def by_proxy(kubeconfig: Path | None, *, namespace: str, service: str, port: int
 
 
 def why_unknown(pod: str, status: int, document: dict[str, Any]) -> str:
-    """In: the API server's answer about a pod that the scheduler does not know. Out: one sentence, empty for none."""
+    """From the API server's answer about a pod that the scheduler does not know: one sentence, or an empty string."""
     if status == 404:
-        return f"there is no pod {pod}; of a suspended Job, or where a quota is used up, none is made"
+        return f"pod {pod} does not exist; a suspended Job, or one without quota, has no pods"
     if status != 200:
         return ""
     try:
@@ -147,9 +147,9 @@ def why_unknown(pod: str, status: int, document: dict[str, Any]) -> str:
     except (KeyError, TypeError, AttributeError):
         return ""
     if phase in ("Succeeded", "Failed"):
-        return f"pod {pod} has ended ({phase}) and holds nothing any more"
+        return f"pod {pod} has finished ({phase}) and holds nothing"
     if not any("/vcuda-" in resource for resource in asked):
-        return f"pod {pod} asks for no GPU of vcuda: no container has limits of vcuda-core and vcuda-memory"
+        return f"pod {pod} requests no vcuda resources: no container has limits of vcuda-core or vcuda-memory"
     return ""
 
 
@@ -162,7 +162,7 @@ def _document(status: int, body: bytes) -> dict[str, Any]:
         found = msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.DecodeError:
         said = body[:300].decode(errors="replace").strip()
-        raise KubeError(f"the scheduler could not be asked ({status}): {said}", code=status) from None
+        raise KubeError(f"the scheduler cannot be reached ({status}): {said}", code=status) from None
     if status != 200:
         raise KubeError(str(found.get("error") or found.get("message") or f"it answered {status}"), code=status)
     return found
@@ -173,7 +173,7 @@ def _leader(body: bytes) -> str:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    """Empty where it is none."""
+    """Empty if the body is not an object."""
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.DecodeError:

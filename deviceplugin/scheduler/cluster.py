@@ -1,6 +1,6 @@
-"""The cluster as the scheduler follows it: every node and pod, told to the extender as it changes.
+"""Watches every node and pod of the cluster for the extender and the webhook.
 
-In: the API server. Out: calls of `Extender.put_*` and `drop_*`, and what the webhook may know of the GPUs. `synced` is
+In: the API server. Out: calls of `Extender.put_*` and `drop_*`, and the known GPUs for the webhook. `synced` is
 set when both lists are in the cache and each node was calculated once.
 """
 
@@ -18,8 +18,8 @@ from deviceplugin.model.pod import PlainPod
 from deviceplugin.model.units import ResourceNames
 
 
-class FollowedCluster:
-    """`run` until it is cancelled."""
+class ClusterWatch:
+    """`run` runs until it is cancelled."""
 
     def __init__(self, client: ClusterClient, extender: Extender, *, names: ResourceNames) -> None:
         self._extender = extender
@@ -41,20 +41,20 @@ class FollowedCluster:
 
     @property
     def known(self) -> KnownGpus:
-        """Made anew where a node has changed since it was last asked for."""
+        """Calculated again after a node has changed."""
         if self._known is None:
             cache = self._extender.cache.nodes.values()
             self._known = KnownGpus.of(node_info.inventory for node_info in cache if node_info.inventory is not None)
         return self._known
 
     def missing(self) -> tuple[str, ...]:
-        """What has not been listed yet."""
+        """What is not listed yet, as phrases for `/readyz`."""
         waited = (("nodes", self._nodes), ("pods", self._pods))
         listed = tuple(f"the cluster's {what} are not listed yet" for what, each in waited if not each.synced.is_set())
         return listed or (() if self.synced.is_set() else ("the scheduler's cache is not complete yet",))
 
     def silence(self) -> dict[str, float]:
-        """Seconds since the API server last said anything about nodes and pods."""
+        """Seconds since the last event of each watch."""
         ages = {"nodes": self._nodes.last_event_age, "pods": self._pods.last_event_age}
         return {what: age for what, age in ages.items() if age is not None}
 

@@ -1,8 +1,8 @@
-"""Whether this replica answers kube-scheduler, and who does otherwise.
+"""Whether this replica is the leader, which answers kube-scheduler, and which replica is.
 
-In: a Lease, ours or kube-scheduler's. Out: `Leadership`. kube-scheduler's holder is `<host name>_<random>`, and it asks
-the extender in its own pod right after it has won, so a replica that is asked and does not lead looks at the Lease
-again first. The webhook does not come here: every replica serves it.
+In: a Lease of vcuda or of kube-scheduler. Out: `Leadership`. kube-scheduler's holder is `<host name>_<random>`, and it
+calls the extender in its own pod right after it has won. So a replica that is called and is not the leader reads the
+Lease again first. Every replica serves the webhook.
 """
 
 import asyncio
@@ -23,21 +23,21 @@ _RENEW_WITHIN = 2 / 3  # of the lease's duration
 
 
 class Leadership(Protocol):
-    """`leader` is the name of the replica that leads as far as known, empty where none does."""
+    """`leader` is the name of the leading replica as far as known, empty where there is none."""
 
     @property
     def leads(self) -> bool: ...
     @property
     def leader(self) -> str: ...
     async def confirm(self) -> bool:
-        """Whether this replica leads, after one more look where it seems not to and that may be old."""
+        """Whether this replica leads; reads the Lease again if the last view says no."""
 
     async def run(self) -> None: ...
     async def resign(self) -> None: ...
 
 
-class Alone:
-    """There is no other replica."""
+class SingleReplica:
+    """There is a single replica."""
 
     def __init__(self, identity: str) -> None:
         self.leader = identity
@@ -50,14 +50,14 @@ class Alone:
         return True
 
     async def run(self) -> None:
-        """Nothing to be done."""
+        """Nothing to do."""
 
     async def resign(self) -> None:
-        """Nobody waits for it."""
+        """No replica waits for it."""
 
 
-class Elected:
-    """One of ours is elected by a Lease of ours."""
+class OwnLeadership:
+    """The replicas elect a leader by a Lease of their own."""
 
     def __init__(self, elector: LeaderElector) -> None:
         self._elector = elector
@@ -80,8 +80,8 @@ class Elected:
         await self._elector.release()
 
 
-class Following:
-    """Leads where the leading kube-scheduler is: in the same pod, so under the same host name."""
+class KubeSchedulerLeadership:
+    """Leads beside the leading kube-scheduler: in the same pod, so with the same host name."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Following:
         self._identity = identity
         self._retry = retry
         self._snapshot = LeaseView(clock)
-        self._looking: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
 
     @property
     def leads(self) -> bool:
@@ -110,44 +110,44 @@ class Following:
         return holder.rpartition("_")[0] or holder
 
     async def confirm(self) -> bool:
-        """Many who ask at once cause one look."""
+        """Requests at the same time cause one read."""
         if not self.leads:
-            if self._looking is None or self._looking.done():
-                self._looking = asyncio.create_task(self._look(), name="kube-scheduler's Lease")
-            await asyncio.shield(self._looking)
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.create_task(self._read_lease(), name="kube-scheduler's Lease")
+            await asyncio.shield(self._reading)
         return self.leads
 
     async def run(self) -> None:
         while True:
-            await self._look()
+            await self._read_lease()
             await asyncio.sleep(self._retry)
 
     async def resign(self) -> None:
         """The Lease is kube-scheduler's."""
 
-    async def _look(self) -> None:
+    async def _read_lease(self) -> None:
         before = self.leader
         try:
             self._snapshot.see((await self._client.get_lease(*self._where)).term)
         except KubeNotFoundError:
-            return  # kube-scheduler makes it when it starts
+            return  # kube-scheduler creates it when it starts
         except VcudaError as error:
-            log.warning("kube-scheduler's Lease could not be read", cause=error.message)
+            log.warning("lease_unreadable", error=error.message)
             return
         if self.leader != before:
-            log.info("kube-scheduler's leader has changed", leader=self.leader, leads=self.leads)
+            log.info("leader_changed", leader=self.leader, leads=self.leads)
 
 
 def leadership_of(settings: SchedulerSettings, client: ClusterClient) -> Leadership:
     cluster, leader = settings.cluster, settings.leader
     if leader.election is Election.NONE:
-        return Alone(cluster.identity)
+        return SingleReplica(cluster.identity)
     if leader.election is Election.KUBE_SCHEDULER:
-        return Following(
+        return KubeSchedulerLeadership(
             client, namespace=cluster.namespace, name=leader.lease, identity=cluster.identity, retry=leader.retry
         )
     timing = LeaseTiming(lease=leader.duration, renew=leader.duration * _RENEW_WITHIN, retry=leader.retry)
     elector = LeaderElector(
         client, namespace=cluster.namespace, name=leader.lease, identity=cluster.identity, timing=timing
     )
-    return Elected(elector)
+    return OwnLeadership(elector)

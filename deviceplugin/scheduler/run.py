@@ -1,8 +1,8 @@
 """`vcuda scheduler` from start to stop, on one event loop.
 
-In: settings. Out: an exit; VcudaError where it cannot run. The door opens first, so that probes can say what is waited
-for; then nodes and pods are read, certificates made or read, and a leader found. SIGTERM and SIGINT end it in order:
-not ready, drain, requests under way, the Lease given up. SIGKILL costs nothing but time: what counts is in the cluster.
+In: settings. Out: an exit; a VcudaError if it cannot run. The listener starts first, so that probes can say what is
+missing; then nodes and pods are listed, certificates made or read, and a leader found. SIGTERM and SIGINT end it in
+order: not ready, drain, requests in flight, release of the Lease. SIGKILL loses nothing: all state is in the cluster.
 """
 
 import asyncio
@@ -25,18 +25,18 @@ from deviceplugin.kube.rate_limit import TokenBucket
 from deviceplugin.kube.transport import Transport
 from deviceplugin.scheduler import gc_tuning
 from deviceplugin.scheduler.certificates import Certificates
-from deviceplugin.scheduler.cluster import FollowedCluster
+from deviceplugin.scheduler.cluster import ClusterWatch
 from deviceplugin.scheduler.leadership import leadership_of
 from deviceplugin.scheduler.service import SchedulerService
 
 log = structlog.get_logger("vcuda.scheduler")
-_LAPSE_EVERY_S = 1.0
+_EXPIRE_EVERY_S = 1.0
 _CONNECTIONS = 128
 _RESIGN_WITHIN_S = 2.0
 
 
 def run(settings: SchedulerSettings) -> None:
-    """Until a signal; raises the VcudaError that made it impossible to go on."""
+    """Runs until a signal; raises the VcudaError that ended it."""
     try:
         asyncio.run(_serve(settings))
     except* VcudaError as errors:
@@ -56,15 +56,15 @@ async def _serve(settings: SchedulerSettings) -> None:
 
 async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asyncio.Event) -> None:
     began = time.monotonic()
-    gc_tuning.while_listing()
-    extender = Extender(client, _choosing(settings))
-    followed = FollowedCluster(client, extender, names=settings.names)
+    gc_tuning.relax_while_listing()
+    extender = Extender(client, _extender_settings(settings))
+    watch = ClusterWatch(client, extender, names=settings.names)
     leadership = leadership_of(settings, client)
     certificates = Certificates(settings, client)
     service = SchedulerService(
         extender=extender,
         webhook=AdmissionWebhook(replace(settings.webhook, names=settings.names)),
-        cluster=followed,
+        cluster=watch,
         leadership=leadership,
         certificates=certificates,
         names=settings.names,
@@ -80,18 +80,18 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asynci
     try:
         async with asyncio.TaskGroup() as group:
             parts = (
-                group.create_task(followed.run(), name="cluster"),
+                group.create_task(watch.run(), name="cluster"),
                 group.create_task(leadership.run(), name="leadership"),
                 group.create_task(certificates.run(lambda: leadership.leads), name="certificates"),
                 group.create_task(extender.wake_up.run(), name="wake-up"),
                 group.create_task(_expire(extender), name="reservations"),
                 group.create_task(_resolve(extender), name="Bindings in doubt"),
-                group.create_task(gc_tuning.look_at_all(), name="garbage"),
-                group.create_task(_tell_when_ready(service, followed, certificates, began), name="ready"),
+                group.create_task(gc_tuning.collect_all(), name="garbage"),
+                group.create_task(_log_ready(service, watch, certificates, began), name="ready"),
             )
             await stop.wait()
             log.info("stopping", drain_s=serving.drain)
-            # All parts go on meanwhile: whoever still asks gets the same answers as before.
+            # All parts keep running meanwhile, so requests get the same answers as before.
             await server.stop(drain=serving.drain)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(serving.end_within):
@@ -105,7 +105,7 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asynci
         await server.stop()
 
 
-def _choosing(settings: SchedulerSettings) -> Settings:
+def _extender_settings(settings: SchedulerSettings) -> Settings:
     placement = settings.placement
     return Settings(
         node_policy=placement.node_policy,
@@ -119,21 +119,19 @@ def _choosing(settings: SchedulerSettings) -> Settings:
 
 async def _expire(extender: Extender) -> None:
     while True:
-        await asyncio.sleep(_LAPSE_EVERY_S)
+        await asyncio.sleep(_EXPIRE_EVERY_S)
         extender.expire()
 
 
 async def _resolve(extender: Extender) -> None:
     while True:
-        await asyncio.sleep(_LAPSE_EVERY_S)
+        await asyncio.sleep(_EXPIRE_EVERY_S)
         await extender.resolve()
 
 
-async def _tell_when_ready(
-    service: SchedulerService, followed: FollowedCluster, certificates: Certificates, began: float
-) -> None:
-    await followed.synced.wait()
-    gc_tuning.at_work()
+async def _log_ready(service: SchedulerService, watch: ClusterWatch, certificates: Certificates, began: float) -> None:
+    await watch.synced.wait()
+    gc_tuning.freeze_survivors()
     await certificates.ready.wait()
     gauges = service.gauges()
     log.info("ready", seconds=round(time.monotonic() - began, 3), nodes=gauges.nodes, gpus=gauges.gpus)

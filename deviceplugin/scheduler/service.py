@@ -24,7 +24,7 @@ from deviceplugin.cluster.http.verbs import ExplainResponse, GaugeValues, Unavai
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.scheduler.certificates import Certificates
-from deviceplugin.scheduler.cluster import FollowedCluster
+from deviceplugin.scheduler.cluster import ClusterWatch
 from deviceplugin.scheduler.leadership import Leadership
 
 
@@ -36,7 +36,7 @@ class SchedulerService:
         *,
         extender: Extender,
         webhook: AdmissionWebhook,
-        cluster: FollowedCluster,
+        cluster: ClusterWatch,
         leadership: Leadership,
         certificates: Certificates,
         names: ResourceNames,

@@ -11,7 +11,7 @@ import pytest
 from deviceplugin.config.scheduler import SCHEDULER, Election, SchedulerSettings
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.transport import Timeouts, Transport
-from deviceplugin.scheduler.leadership import Following, Leadership, leadership_of
+from deviceplugin.scheduler.leadership import KubeSchedulerLeadership, Leadership, leadership_of
 from sandbox.apiserver import ApiServer, Harm, JsonObject
 from tests.config.resolving import resolve
 from tests.waiting import in_background, until
@@ -39,8 +39,10 @@ class World:
     async def own(self, identity: str, *, seconds: int = 1) -> Leadership:
         return leadership_of(settings(Election.OWN, identity, seconds=seconds), await self.client())
 
-    async def following(self, identity: str) -> Following:
-        return Following(await self.client(), **LEASE, identity=identity, retry=0.02, clock=lambda: self.now)
+    async def following(self, identity: str) -> KubeSchedulerLeadership:
+        return KubeSchedulerLeadership(
+            await self.client(), **LEASE, identity=identity, retry=0.02, clock=lambda: self.now
+        )
 
     def kube_scheduler(self, holder: str, *, renewed: str = "2026-01-01T00:00:00.000000Z", seconds: int = 15) -> None:
         """Its Lease, as it writes it."""

@@ -86,9 +86,9 @@ async def test_of_a_pod_that_the_scheduler_does_not_know_whoever_may_read_it_is_
         proxying(scene.server.port, pods={"/api/v1/namespaces/d/pods/unknown": ended}) as (url, _),
     ):
         code, text = await explain(tmp_path, url, "d/unknown")
-        assert (code, text) == (1, "vcuda: pod d/unknown has ended (Succeeded) and holds nothing any more\n")
+        assert (code, text) == (1, "vcuda: pod d/unknown has finished (Succeeded) and holds nothing\n")
         code, text = await explain(tmp_path, url, "d/unknown-to-me")
-        assert (code, text) == (1, "vcuda: nothing is known of pod d/unknown-to-me\n"), "the API server says 403"
+        assert (code, text) == (1, "vcuda: pod d/unknown-to-me not found\n"), "the API server says 403"
 
 
 def gpu_pod(limits: Json, *, phase: str = "Pending") -> Json:
@@ -98,13 +98,17 @@ def gpu_pod(limits: Json, *, phase: str = "Pending") -> Json:
 @pytest.mark.parametrize(
     ("status", "document", "said"),
     [
-        (404, {}, "there is no pod d/p; of a suspended Job, or where a quota is used up, none is made"),
+        (404, {}, "pod d/p does not exist; a suspended Job, or one without quota, has no pods"),
         (403, {}, ""),
         (200, {"spec": None}, ""),
-        (200, gpu_pod({}), "pod d/p asks for no GPU of vcuda: no container has limits of vcuda-core and vcuda-memory"),
-        (200, gpu_pod({"cpu": "1"}), "pod d/p asks for no GPU of vcuda: no container has limits of vcuda-core and "),
+        (
+            200,
+            gpu_pod({}),
+            "pod d/p requests no vcuda resources: no container has limits of vcuda-core or vcuda-memory",
+        ),
+        (200, gpu_pod({"cpu": "1"}), "pod d/p requests no vcuda resources: no container has limits of vcuda-core or "),
         (200, gpu_pod({"x/vcuda-core": "1"}), ""),
-        (200, gpu_pod({}, phase="Failed"), "pod d/p has ended (Failed) and holds nothing any more"),
+        (200, gpu_pod({}, phase="Failed"), "pod d/p has finished (Failed) and holds nothing"),
         (200, {"spec": {"containers": [{"resources": {"limits": None}}]}, "status": {"phase": "Pending"}}, ""),
     ],
 )
@@ -130,7 +134,7 @@ async def test_an_answer_of_another_version_is_one_sentence(tmp_path: Path) -> N
 async def test_an_api_server_that_is_away_is_one_sentence(tmp_path: Path) -> None:
     code, text = await explain(tmp_path, "http://127.0.0.1:9", "p")
     assert (code, text.count("\n")) == (1, 1)
-    assert text == "vcuda: 127.0.0.1:9 cannot be asked: connection refused\n"
+    assert text == "vcuda: 127.0.0.1:9 cannot be reached: connection refused\n"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +153,7 @@ def test_a_wrong_flag_is_one_sentence(args: list[str], message: str) -> None:
 async def test_an_untrusted_certificate_is_one_sentence() -> None:
     async with serving() as scene:
         scheduler = by_url(scene.url, ca_file=None, insecure=False)
-        with pytest.raises(Exception, match=r"cannot be asked: .*certificate verify failed"):
+        with pytest.raises(Exception, match=r"cannot be reached: .*certificate verify failed"):
             await scheduler.explain("d", "p")
         await scheduler.close()
         trusted = by_url(scene.url, ca_file=None, insecure=True)
