@@ -1,7 +1,7 @@
 """What the API server does with a new pod before it is stored: it asks the webhook. The stand-in server leaves it out.
 
-In: a pod as a user wrote it. Out: the pod as it is stored, or a `DeniedError` with the webhook's sentence. Whom to
-trust is the caBundle of the webhook's configuration, as it stands in the store at that moment. Not here: the match
+In: a pod as a user wrote it. Out: the pod as it is stored, or a `DeniedError` with the webhook's sentence. The
+CA is the caBundle of the webhook's configuration in the store at that moment. Not here: the match
 conditions (the caller sends only pods that concern the webhook).
 """
 
@@ -81,7 +81,7 @@ def _review(pod: Json, namespace: str) -> Json:
 
 
 def _default_requests(pod: Json) -> None:
-    """The API server completes requests from limits before it asks anybody, and names a scheduler."""
+    """The API server completes requests from limits before it calls webhooks, and names a scheduler."""
     spec = pod["spec"]
     spec.setdefault("schedulerName", "default-scheduler")
     for container in (*spec["containers"], *spec.get("initContainers", ())):

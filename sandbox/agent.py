@@ -1,4 +1,4 @@
-"""The real `vcuda agent` as an operator has it: a process of its own that is started, asked, killed and stopped.
+"""The real `vcuda agent` as a process: start it, ask its views, kill and stop it.
 
 In: how to start it. Out: its views as typed values and its log as entries. It stands in for nothing: the demo, the
 benchmarks and the tests run it beside the stand-ins.
@@ -19,7 +19,7 @@ AgentFailureError = ProgramFailureError
 
 @dataclass(frozen=True, slots=True)
 class AgentCommand(Command):
-    """`port` is that of its views."""
+    """`port` serves its views."""
 
     port: int
 

@@ -64,7 +64,7 @@ class BarePlugin:
             self._server = None
 
     async def change(self, *, devices: dict[str, int] | None = None, broken: frozenset[str] | None = None) -> None:
-        """Changes what ListAndWatch says."""
+        """Changes what ListAndWatch reports."""
         async with self._changed:
             self.devices = self.devices if devices is None else devices
             self.broken = self.broken if broken is None else broken
@@ -163,7 +163,7 @@ class BareNode:
 
 
 def fast(root: Path) -> KubeletOptions:
-    """A kubelet whose own periods are short, and whose restart leaves plugins a moment only."""
+    """A kubelet with short periods, whose restart leaves plugins only a moment."""
     return KubeletOptions(root=root, speed=FAST, first_sync_s=0.1)
 
 

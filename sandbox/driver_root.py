@@ -3,8 +3,8 @@
 In: a directory, a driver version, and objects that take the place of a library's stub (the emulated libcuda and NVML).
 Out: a `DriverRoot` whose driver can be upgraded on disk and loaded, as an operator does. Facts kept: the libraries'
 names, SONAMEs and what they need of each other as in a driver of 2026; /etc/ld.so.cache is made by ldconfig itself.
-Invariant: a file is never changed in place, as package managers have it. Also here: stand-ins for our own objects,
-where what is in them does not matter.
+Invariant: a file is never changed in place, as package managers have it. Also here: stand-ins for vcuda's own objects,
+if their content does not matter.
 """
 
 import platform
@@ -86,7 +86,7 @@ class DriverRoot:
             path.unlink()
 
     def load(self, version: str = "") -> None:
-        """The kernel module of this version, as /proc tells of it."""
+        """The kernel module of this version, as /proc shows it."""
         line = f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version or self.version}  Release Build"
         put(self.version_file, f"{line}\nGCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n".encode())
 

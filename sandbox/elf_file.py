@@ -1,6 +1,6 @@
-"""Small ELF shared objects, written byte by byte: for word sizes and machines that no compiler here serves.
+"""Small ELF shared objects, written byte by byte: for word sizes and machines for which there is no compiler here.
 
-In: what the object shall say of itself. Out: its bytes, with which ldconfig, readelf and pyelftools agree; there is no
+In: the names and needs of the object. Out: its bytes, with which ldconfig, readelf and pyelftools agree; there is no
 code in it. Facts kept: program headers and a dynamic segment are enough, sections are not needed.
 """
 

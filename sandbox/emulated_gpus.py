@@ -1,8 +1,8 @@
-"""The emulated GPUs under an agent, as its operator has them.
+"""The emulated GPUs of a node.
 
-In: a profile of emulator/profiles and where its shared state shall lie. Out: the environment that makes a
+In: a profile of emulator/profiles and the path of its shared state. Out: the environment that makes a
 process see these GPUs, and commands that change them while it runs.
-Not here: how the emulation works. Invariant: what is expected of the GPUs is read from the profile itself.
+Not here: how the emulation works. Invariant: every expectation about the GPUs comes from the profile.
 """
 
 import json
@@ -57,22 +57,22 @@ class EmulatedGpus:
         self.command("lose", gpu)
 
     def install(self, root: Path) -> DriverRoot:
-        """The driver's files, those of the emulation among them, below a node's root directory."""
+        """Installs the driver's files, with the emulated libraries, below a node's root directory."""
         objects = {path.name: path for path in BUILT.glob("*.so.1")}
         return make_driver_root(root, self.driver, objects=objects)
 
     @property
     def driver(self) -> str:
-        """The version that NVML tells."""
+        """The driver version that NVML reports."""
         version: str = self._document()["driver"]
         return version
 
     def minors(self) -> list[int]:
-        """Of every GPU, in the order of the profile."""
+        """The minor of every GPU, in the order of the profile."""
         return [gpu.get("minor", place) for place, gpu in enumerate(self._document()["gpus"])]
 
     def blocks_of_each(self) -> list[int]:
-        """What each GPU can give out, in blocks of 256 MiB, whole ones only."""
+        """Memory of each GPU in whole blocks of 256 MiB."""
         document = self._document()
         models = document["models"]
         return [gpu.get("memory_mib", models[gpu["model"]]["memory_mib"]) // BLOCK_MIB for gpu in document["gpus"]]

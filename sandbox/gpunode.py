@@ -2,7 +2,7 @@
 
 In: a directory, a profile, flags of the agent and options of kubelet that are to differ. Out: a `GpuNode` on which
 everything runs but the agent, which the caller starts. Works for any user: the device nodes are plain files, because
-nobody opens them here. Invariant: nothing runs any more when it is left; the directory is the caller's.
+nothing opens them here. Invariant: at its end nothing runs; the directory belongs to the caller.
 """
 
 import sys
@@ -96,7 +96,7 @@ def agent_command(
     library: Path | None = None,
     flags: Flags | None = None,
 ) -> AgentCommand:
-    """With everything that it touches below `home`; `flags` win over what is chosen here."""
+    """All paths are below `home`; `flags` override the defaults here."""
     _make_device_nodes(home / "host" / "dev", gpus)
     driver = gpus.install(home / "host")
     port = free_port()

@@ -1,6 +1,6 @@
-"""A `vcuda` command that serves, as an operator has it: a process that is started, killed, stopped, and read.
+"""A `vcuda` command as a process: start, kill, stop, and read its log.
 
-In: how to start it. Out: its log as entries, waits that fail at once when it has ended. Not here: what it is asked.
+In: how to start it. Out: its log as entries, waits that fail at once when it has ended. Not here: requests to it.
 Invariant: after `destroy` the process is gone.
 """
 
@@ -27,7 +27,7 @@ class ProgramFailureError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """How to start it; `log` collects what all its lives say."""
+    """How to start it; `log` collects the output of all its lives."""
 
     arguments: tuple[str, ...]
     environment: dict[str, str]
@@ -47,7 +47,7 @@ class Program:
         return self._running().pid
 
     async def start(self, *more: str) -> None:
-        """`more` are further flags, for this life only; what stands later on the command line wins."""
+        """`more` are further flags, for this life only; the last of equal flags wins."""
         with self.command.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self.command.arguments, *more, env=self.command.environment, stdout=log, stderr=log
@@ -74,7 +74,7 @@ class Program:
             raise ProgramFailureError(f"{self._who} stopped with exit status {status}: {self.last_words()}")
 
     async def destroy(self) -> None:
-        """However it is."""
+        """Kills it if it runs."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
@@ -84,7 +84,7 @@ class Program:
         end = time.monotonic() + deadline_s
         while not await holds():
             if self._process is not None and self._process.returncode is not None:
-                raise ProgramFailureError(f"{self._who} ended while it was waited until {what}: {self.last_words()}")
+                raise ProgramFailureError(f"{self._who} ended while waiting until {what}: {self.last_words()}")
             if time.monotonic() > end:
                 raise ProgramFailureError(f"after {deadline_s:g} s still waiting until {what}; {self.last_words()}")
             await asyncio.sleep(_LOOK_S)
@@ -105,13 +105,13 @@ class Program:
         """The last line of its log, as a person would read it."""
         lines = self._lines()
         if not lines:
-            return "it has said nothing"
+            return "its log is empty"
         try:
             entry = json.loads(lines[-1])
         except ValueError:
-            return f"it last said: {lines[-1][:300]}"
-        facts = ", ".join(f"{key} {entry[key]}" for key in ("cause", "message", "error") if key in entry)
-        return f"it last said: {entry.get('msg', '')}{f' ({facts})' if facts else ''}"
+            return f"its log ends with: {lines[-1][:300]}"
+        facts = ", ".join(f"{key} {entry[key]}" for key in ("error", "cause", "message") if key in entry)
+        return f"its log ends with: {entry.get('msg', '')}{f' ({facts})' if facts else ''}"
 
     def _lines(self) -> list[str]:
         log = self.command.log
@@ -124,7 +124,7 @@ class Program:
 
 
 def clean_environment(more: Mapping[str, str]) -> dict[str, str]:
-    """Nothing of the caller's settings, so that the program is the same everywhere."""
+    """Without the caller's settings, so that the program behaves the same everywhere."""
     return {name: os.environ[name] for name in _KEPT if name in os.environ} | dict(more)
 
 

@@ -1,6 +1,6 @@
 """The two calls of runtime.v1.RuntimeService that the agent makes, answered as containerd, cri-o or cri-dockerd would.
 
-In: containers, put in by hand; how it shall behave. Out: a gRPC server on a unix socket. Facts kept: filters by state
+In: containers, put in by hand; a behaviour. Out: a gRPC server on a unix socket. Facts kept: filters by state
 and labels; the verbose status is a map of strings, under "info" JSON with the PID (containerd, cri-o) or nothing
 (cri-dockerd); an unknown id is NOT_FOUND. Not here: starting anything.
 """
@@ -21,7 +21,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Manner(enum.Enum):
-    """Whose habits it has."""
+    """The runtime that it behaves like."""
 
     CONTAINERD = "containerd"
     CRIO = "cri-o"
@@ -45,7 +45,7 @@ class RuntimeContainer:
 
 @dataclass(slots=True)
 class FakeRuntime:
-    """`async with` runs it; `calls` are the names of those that it got."""
+    """`async with` runs it; `calls` has the names of the calls so far."""
 
     socket: Path
     manner: Manner = Manner.CONTAINERD

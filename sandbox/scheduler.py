@@ -1,7 +1,7 @@
-"""The real `vcuda scheduler` as an operator has it: a process of its own, asked over TLS that is checked.
+"""The real `vcuda scheduler` as a process, called over TLS with a verified certificate.
 
 In: a kubeconfig, a folder, flags. Out: a process over several lives at one address, its figures and its log. It stands
-in for nothing. Whom to trust is read where the real callers read it: from the Secret, as kube-scheduler does.
+in for nothing. The CA comes from the Secret, where kube-scheduler reads it too.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _METRIC = re.compile(r"^(\w+) ([0-9.e+]+)$", re.MULTILINE)
 
 
 class NoAnswerError(Exception):
-    """Nobody took the request, or the connection ended; the message says which."""
+    """No connection, or it ended without an answer; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class SchedulerProcess(Program):
         return {name.removeprefix("vcuda_scheduler_"): float(value) for name, value in _METRIC.findall(text)}
 
     async def settled_figure(self, name: str, wanted: int, *, patience_s: float = 5.0) -> int:
-        """The figure as soon as it is as wanted, and otherwise what it is after so long."""
+        """The figure as soon as it is `wanted`; after `patience_s` whatever it is then."""
         found = -1
 
         async def is_so() -> bool:
@@ -113,7 +113,7 @@ class SchedulerProcess(Program):
 
 
 def scheduler_command(folder: Path, kubeconfig: Path, *flags: str) -> SchedulerCommand:
-    """With a free port, and waits that a cluster needs and a laptop does not left out."""
+    """With a free port, and without the waits that only a cluster needs."""
     port = free_port()
     arguments = (
         *(str(PROGRAM), "scheduler", f"--kubeconfig={kubeconfig}", f"--namespace={NAMESPACE}", "--identity=demo"),

@@ -1,7 +1,7 @@
-"""One GPU that containers share, as the agent would set it up: each with its limits, and with the others' rows.
+"""One GPU that containers share, set up as the agent does: each has its limits and sees the others' activity.
 
-In: directories with our library and the emulated driver (or any driver). Out: containers, programs in them, what their
-region says. Base and shared files are made by the agent's own code; VCUDA_DIR stands in for the mount at /etc/vcuda.
+In: directories with our library and the emulated driver (or any driver). Out: containers, programs in them, their
+regions. Base and shared files are made by the agent's own code; VCUDA_DIR stands in for the mount at /etc/vcuda.
 Used by tests and by benchmarks/. Not here: which program, what it should get.
 """
 

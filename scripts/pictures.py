@@ -1,9 +1,9 @@
-"""Draws what the policies do, into the pages that explain them.
+"""Draws what the policies do into the pages that explain them.
 
-In: small scenes, and the code that chooses in the cluster. Out: the text from `<!-- picture: NAME -->` to the end of
-the code block below it, in every page that has such a mark; with --check an exit status that says whether the pages
-show what the code does. Run by scripts/docs. Nothing of an answer is written here: who gets which place, and what is
-left, is asked of `placement`.
+In: small scenes, and the placement code of the cluster. Out: the text from `<!-- picture: NAME -->` to the end of
+the code block below it, in every page with such a mark; with --check an exit status that says whether the pages agree
+with the code. scripts/docs runs it. No answer is written here: `placement` decides who gets which place and what is
+left.
 """
 
 import re
@@ -36,18 +36,18 @@ _USED, _POD, _FREE = "█", "▓", "░"
 _MARK = re.compile(r"(<!-- picture: ([\w-]+) -->\n```\n).*?(```\n)", re.DOTALL)
 
 Pieces = dict[GpuUuid, str]
-"""How each GPU is filled, one sign for each tenth."""
+"""How full each GPU is, one sign for each tenth."""
 
 
 def pod(cores: int, *, parts: int = 1) -> PodRequest:
-    """Memory as its cores."""
+    """Its share of memory is its share of cores."""
     blocks = 0 if cores >= CORES_PER_GPU * parts else cores * _BLOCKS // CORES_PER_GPU // parts * parts
     request = Request(cores, blocks, parts)
     return PodRequest(PodRef(PodUid("pod"), "", "pod"), (ContainerRequest("main", ContainerRole.APP, 0, request),))
 
 
 def node(name: str, *used: int, links: Mapping[tuple[int, int], Level] | None = None) -> NodeState:
-    """`used` has the cores taken of each GPU."""
+    """`used`: allocated cores of each GPU."""
     gpus = tuple(Gpu(GpuUuid(f"{name}/{at}"), at, at, "A100", _BLOCKS * BLOCK_BYTES) for at in range(len(used)))
     pairs = {pair: Link((links or {}).get(pair, Level.SYS)) for pair in combinations(range(len(used)), 2)}
     empty = snapshot_for(Inventory(gpus, Topology(tuple(range(len(used))), pairs), Driver("", (0, 0))), ())
@@ -69,7 +69,7 @@ def _tenths(cores: int) -> int:
 
 
 def arrive(asked: PodRequest, sign: str, nodes: list[NodeState], drawn: Pieces, policy: NodePolicy) -> bool:
-    """Puts the pod where the policy does; whether there was room."""
+    """Places the pod as the policy does; returns whether there was room."""
     choice = NodeScorer().choose(asked, nodes, node_policy=policy)
     if choice.placed is None:
         return False
@@ -121,7 +121,7 @@ def _whole(nodes: Sequence[NodeState]) -> str:
 
 
 def _useless(nodes: Sequence[NodeState]) -> str:
-    """To the next task, as it is to be expected by who has seen none."""
+    """Free cores that the next pod of an assumed workload cannot use."""
     measure = Fragmentation(ASSUMED, weigh=by_count)
     lost = sum(stranded(measure, capacities_of(each), None) for each in nodes) // measure.weight
     return f"{lost} of {sum(free_cores(capacities_of(each)) for each in nodes)} free"

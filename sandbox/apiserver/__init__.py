@@ -1,7 +1,7 @@
 """A stand-in API server on loopback, with the semantics that vcuda's clients need.
 
 Versions, watches with bookmarks, selectors, pages, preconditions (409), compaction (410), bindings, deletion in two
-steps; and faults on demand. `ApiServer` is the door:
+steps; and faults on demand. Start with `ApiServer`:
 
     async with ApiServer() as server:
         server.store.create("pods", pod("a", container(cores=50, blocks=8), node="n1"))

@@ -1,7 +1,7 @@
 """What goes wrong on purpose: a script of faults, each for so many matching requests.
 
 In: calls such as `faults.fail(500, times=2)`. Out: for each request, at most one fault to suffer. Not here: refusing
-connections, which is the server's own door (`ApiServer.refuse`).
+connections (`ApiServer.refuse`).
 """
 
 import enum

@@ -1,6 +1,6 @@
 """Paths and verbs: each request turned into one call of the store.
 
-In: HTTP as kubectl, kubelet and our client speak it. Out: JSON, `Status` objects for refusals, watch streams. Not
+In: HTTP as kubectl, kubelet and vcuda speak it. Out: JSON, `Status` objects for refusals, watch streams. Not
 here: what the verbs do (`store`).
 """
 
@@ -227,7 +227,7 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
 
 
 def _hung_up(request: web.Request) -> web.StreamResponse:
-    """What is returned here reaches nobody."""
+    """The client is gone: no answer arrives."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response()

@@ -81,14 +81,14 @@ class ApiServer:
         self._runner = runner
 
     async def stop(self) -> None:
-        """Closes the door and every connection; the store stays for a next `start`."""
+        """Closes the listener and every connection; the store stays for the next `start`."""
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
 
     @asynccontextmanager
     async def refuse(self) -> AsyncIterator[None]:
-        """No one listens for as long as this is open: connections are refused."""
+        """Connections are refused inside this context."""
         await self.stop()
         try:
             yield

@@ -95,7 +95,7 @@ class _StreamCutError(Exception):
 
 
 class _Lines:
-    """Writes events, and spoils the one that the fault names."""
+    """Writes events, and corrupts the one that the fault names."""
 
     def __init__(self, response: web.StreamResponse, fault: Fault | None) -> None:
         self._response = response

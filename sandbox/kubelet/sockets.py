@@ -1,7 +1,7 @@
 """Serving gRPC on a unix socket the way a process that may be killed does.
 
 In: a gRPC server, the path that clients dial. Out: a served path whose file stays behind when the server stops, as a
-killed kubelet's does. Why the detour: gRPC's server unlinks its own path when it stops, so it binds a hidden one, and
+killed kubelet's does. Reason: gRPC's server unlinks its own path when it stops, so it binds a hidden one, and
 clients see a hard link, whose appearance is the same IN_CREATE that a bind makes.
 """
 

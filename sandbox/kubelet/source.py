@@ -1,6 +1,6 @@
 """Where kubelet's pods come from, as kubelet sees any source.
 
-A source pushes `Update`s in its own order and takes back statuses and finished deletions. Here: that seam's words,
+A source pushes `Update`s in its own order and takes back statuses and finished deletions. Here: its protocol,
 `DirectSource` for users that feed pods without an API server, and `StaticSource` for pods from files. `apisource` is
 the third. Invariant: a source's first update is a Set of everything it has; until then kubelet's sources are not ready.
 """
@@ -60,7 +60,7 @@ class PodSource(Protocol):
 
 
 class DirectSource:
-    """An API server's worth of pods in memory; outlives kubelet."""
+    """Pods in memory instead of an API server; outlives kubelet."""
 
     name = "api"
 

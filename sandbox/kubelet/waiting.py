@@ -51,7 +51,7 @@ class Changes:
 
 
 def _asks_to_wake(holds: Callable[[], bool]) -> bool:
-    """A condition that raises is the waiter's own to see."""
+    """If a condition raises, the waiter gets the error."""
     try:
         return holds()
     except Exception:

@@ -40,6 +40,7 @@ from scripts.demonstration.pods import (
     Json,
     arrival,
     member,
+    name_of,
 )
 from scripts.demonstration.setup import CLUSTER_GPUS, CLUSTER_NODES, Cluster, DemoError, racks, small_cluster
 
@@ -92,7 +93,7 @@ class _Run:
         async with self.cluster.kube_scheduler.at_work():
             await self._running(*names)
             for pod in SERVICES:
-                names.append(_name(await self._submit(pod)))
+                names.append(name_of(await self._submit(pod)))
                 await self._running(names[-1])
         self.output.print(cluster_tables.placed(await self._look(names)))
         self.output.say(
@@ -101,7 +102,7 @@ class _Run:
         )
 
     async def wait(self) -> None:
-        cluster, name, ends = self.cluster, _name(WAITING), _name(HAMI)
+        cluster, name, ends = self.cluster, name_of(WAITING), name_of(HAMI)
         async with cluster.kube_scheduler.at_work():
             await self._submit(WAITING)
             await self._until(
@@ -173,7 +174,7 @@ class _Run:
             calls = (cluster.kube_scheduler.bind(pod, node) for pod, node in zip(pods, filtered, strict=True))
             if errors := [error for error in await asyncio.gather(*calls) if error]:
                 raise DemoError(f"bind failed after the restart: {errors[0]}")
-        names = [_name(pod) for pod in pods]
+        names = [name_of(pod) for pod in pods]
         await self._running(*names)
         survivors = [self._survivor(name, node) for name, node in zip(names, filtered, strict=True)]
         self.output.print(cluster_tables.survivors(survivors, await self._look(names)))
@@ -224,7 +225,7 @@ class _Run:
         try:
             return (await create_pod(self.cluster.server, self.cluster.scheduler, pod)).stored
         except DeniedError as error:
-            raise DemoError(f"the webhook refused pod {_name(pod)}: {error}") from error
+            raise DemoError(f"the webhook refused pod {name_of(pod)}: {error}") from error
 
     async def _refusal(self, pod: Json) -> str:
         try:
@@ -273,10 +274,10 @@ class _Run:
 
     async def _run_policy(self, policy: str) -> PolicyRun:
         pods = [arrival(policy, number, cores) for number, cores in enumerate(ARRIVALS, 1)]
-        waiting = [_name(pod) for pod in pods if not await self._scheduled(pod)]
+        waiting = [name_of(pod) for pod in pods if not await self._scheduled(pod)]
         taken = self._taken()
         large = await self._scheduled(arrival(policy, 0, WHOLE_NODE))
-        for name in (*map(_name, pods), LARGE):
+        for name in (*map(name_of, pods), LARGE):
             self.cluster.server.store.delete("pods", name, namespace=NAMESPACE, grace=0)
         return PolicyRun(policy, taken, tuple(waiting), large)
 
@@ -299,7 +300,7 @@ class _Run:
     async def _filtered(self, pod: Json) -> str:
         found = await self.cluster.kube_scheduler.filter(pod)
         if not found.node:
-            raise DemoError(f"pod {_name(pod)} found no node: {found.why}")
+            raise DemoError(f"pod {name_of(pod)} found no node: {found.why}")
         return found.node
 
     def _survivor(self, name: str, filtered: str) -> Survivor:
@@ -314,12 +315,8 @@ class _Run:
         reserved = round((await scheduler.figures())["reservations"])
         await kube_scheduler.end_cycle(pods, found)
         left = await scheduler.settled_figure("reservations", 0)
-        bound = tuple(each for each in map(_name, pods) if cluster_inspect.node_of(self.cluster, each))
+        bound = tuple(each for each in map(name_of, pods) if cluster_inspect.node_of(self.cluster, each))
         return Gang(size, sum(bool(each.node) for each in found), reserved, left, bound, found[-1].why)
-
-
-def _name(pod: Json) -> str:
-    return str(pod["metadata"]["name"])
 
 
 async def _simulated() -> dict[str, Any]:

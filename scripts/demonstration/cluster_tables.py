@@ -11,10 +11,9 @@ from rich.text import Text
 
 from scripts.demonstration.cluster_inspect import Gang, Placed, PolicyRun, Reviewed, Share, Simulated, Survivor
 from scripts.demonstration.output import bars, good, table
-from scripts.demonstration.pods import RACKS, Json
+from scripts.demonstration.pods import BLOCKS_PER_GIB, RACKS, Json
 
 PREFERS = {"binpack": "the fullest node", "spread": "the emptiest node", "fragmentation": "least lost space"}
-BLOCKS_PER_GIB = 4
 SHORT = 12
 
 

@@ -15,20 +15,31 @@ from rich.text import Text
 
 from deviceplugin.observe.usage import ContainerUsage, Usage
 from sandbox.apiserver import ApiError
+from sandbox.emulated_gpus import BLOCK_MIB
 from sandbox.gpunode import GpuNode
 from scripts.demonstration import greedy, node_checks, node_inspect
 from scripts.demonstration.greedy import MIB, Slice
 from scripts.demonstration.node_inspect import SeenPod
 from scripts.demonstration.output import Output, Part, Step, bars, good, table
-from scripts.demonstration.pods import CORE, GREEDY, IMPOSSIBLE, MEMORY, NAMESPACE, TEAM, Example, Json, replica
+from scripts.demonstration.pods import (
+    BLOCKS_PER_GIB,
+    CORE,
+    GREEDY,
+    IMPOSSIBLE,
+    MEMORY,
+    NAMESPACE,
+    TEAM,
+    Example,
+    Json,
+    name_of,
+    replica,
+)
 from scripts.demonstration.setup import GPUS, NODE, DemoError, one_node
 
 WAIT_S = 60.0
 REPLICAS = 6
 BEFORE_KILL = 2  # so many replicas are admitted before the agent is killed
 SLOW_PODS_S = 0.4  # kubelet takes so long to list its pods, so that the kill hits the middle of an Allocate
-BLOCK_MIB = 256
-BLOCKS_PER_GIB = 4
 BUSY_S = 0.2
 
 
@@ -67,7 +78,7 @@ class _Run:
         replicas = [replica(number) for number in range(1, REPLICAS + 1)]
         running = {(pod.uid, item.name) for pod in self.pods.values() for item in pod.containers if not item.init}
         during, before = await self._kill_during_allocate(replicas)
-        refused = [pod for pod in map(self._look, map(_name, replicas)) if pod.phase == "Failed"]
+        refused = [pod for pod in map(self._look, map(name_of, replicas)) if pod.phase == "Failed"]
         self.output.say(
             f"The agent was killed during Allocate for {during}. Without the agent kubelet refused {len(refused)} of "
             f"the {REPLICAS} pods."
@@ -120,13 +131,13 @@ class _Run:
     async def _run(self, pod: Json) -> SeenPod:
         """Until it runs or is refused."""
         self._submit(pod)
-        await self._settled(_name(pod))
-        return self._look(_name(pod))
+        await self._settled(name_of(pod))
+        return self._look(name_of(pod))
 
     def _submit(self, pod: Json) -> None:
         """What a user and a scheduler do."""
         self.node.server.store.create("pods", pod, namespace=NAMESPACE)
-        self.node.server.store.bind(_name(pod), NODE, namespace=NAMESPACE)
+        self.node.server.store.bind(name_of(pod), NODE, namespace=NAMESPACE)
 
     async def _settled(self, name: str) -> None:
         def done() -> bool:
@@ -144,7 +155,7 @@ class _Run:
         return self.pods[name]
 
     def _names(self) -> list[str]:
-        return [_name(item) for item in self.node.server.store.objects("pods", namespace=NAMESPACE)]
+        return [name_of(item) for item in self.node.server.store.objects("pods", namespace=NAMESPACE)]
 
     def _delete(self, name: str) -> None:
         try:
@@ -157,14 +168,14 @@ class _Run:
         for pod in replicas:
             self._submit(pod)
         for pod in replicas[:BEFORE_KILL]:
-            await self._settled(_name(pod))
+            await self._settled(name_of(pod))
         self.node.kubelet.pods_faults.delay_s = SLOW_PODS_S
         during = await self._open_allocate()
         before = await self.node.agent.usage()
         await self.node.agent.kill()
         self.node.kubelet.pods_faults.delay_s = 0.0
         for pod in replicas:
-            await self._settled(_name(pod))
+            await self._settled(name_of(pod))
         return during, before
 
     async def _open_allocate(self) -> str:
@@ -178,7 +189,7 @@ class _Run:
             raise DemoError(f"{error}, in which the agent could be killed") from error
         (uid, *_) = calls.open("Allocate")
         pods = self.node.server.store.objects("pods", namespace=NAMESPACE)
-        return next(_name(item) for item in pods if item["metadata"]["uid"] == uid)
+        return next(name_of(item) for item in pods if item["metadata"]["uid"] == uid)
 
     async def _usage_without(self, refused: list[str]) -> Usage:
         """The ledger as soon as it has released what refused pods may have been granted."""
@@ -231,10 +242,6 @@ PART = Part(
     ),
     set_up=_set_up,
 )
-
-
-def _name(pod: Json) -> str:
-    return str(pod["metadata"]["name"])
 
 
 def _shares(rows: Iterable[tuple[Example, SeenPod, Usage]], *, wide: bool) -> Table:

@@ -13,6 +13,12 @@ CORE = "tencent.com/vcuda-core"
 MEMORY = "tencent.com/vcuda-memory"
 NODE_POLICY = "tencent.com/vcuda-node-policy"
 
+BLOCKS_PER_GIB = 4
+
+
+def name_of(pod: Json) -> str:
+    return str(pod["metadata"]["name"])
+
 
 def container(name: str, cores: int, blocks: int = 0) -> Json:
     """Without blocks it asks for whole GPUs."""
@@ -47,7 +53,7 @@ class Example:
 
     @property
     def name(self) -> str:
-        return str(self.pod["metadata"]["name"])
+        return name_of(self.pod)
 
 
 TEAM = (
