@@ -90,11 +90,11 @@ static int take_over(struct region *region, uint32_t pid, int file)
 /* REGION_CLEARING until its words are ours: whoever finds it so, and nobody at it, clears it. */
 static bool take(struct region_slot *slot, uint32_t pid, enum slot_lock lock)
 {
-    uint32_t none = 0, taking = pid | REGION_CLEARING;
-    if (lock == SLOT_LOCK_HELD || !atomic_compare_exchange_strong(&slot->pid, &none, taking))
+    uint32_t none = 0, claimed_pid = pid | REGION_CLEARING;
+    if (lock == SLOT_LOCK_HELD || !atomic_compare_exchange_strong(&slot->pid, &none, claimed_pid))
         return false;
     fill(slot, pid, lock == SLOT_LOCK_TAKEN);
-    return atomic_compare_exchange_strong(&slot->pid, &taking, pid);
+    return atomic_compare_exchange_strong(&slot->pid, &claimed_pid, pid);
 }
 
 static int take_free(struct region *region, uint32_t pid, int file)

@@ -119,7 +119,7 @@ void account_refused(unsigned index)
     overhead_changed();     /* it may have fallen since it was last looked at */
 }
 
-bool account_take(unsigned index, uint64_t bytes)
+bool account_charge(unsigned index, uint64_t bytes)
 {
     if (account_try(index, bytes) || take_after_relief(index, bytes))
         return true;
@@ -155,7 +155,7 @@ bool account_overrun(unsigned index)
     return over;
 }
 
-void account_give(unsigned index, uint64_t bytes)
+void account_uncharge(unsigned index, uint64_t bytes)
 {
     if (bytes != 0)
         ledger_give(vcuda_slot(), index, bytes);

@@ -29,8 +29,8 @@ enum verdict account_verdict_current(unsigned *index);
 /* False where no allocation can count: nothing is limited. */
 bool account_needed(void);
 
-bool account_take(unsigned index, uint64_t bytes);
-void account_give(unsigned index, uint64_t bytes);
+bool account_charge(unsigned index, uint64_t bytes);
+void account_uncharge(unsigned index, uint64_t bytes);
 
 /* Its steps, for who does something between them: once, without relief; whatever may make room; a refusal in the end. */
 bool account_try(unsigned index, uint64_t bytes);

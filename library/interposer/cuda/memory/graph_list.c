@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
+#include "charging.h"
 #include "relief.h"
-#include "taking.h"
 
 _Atomic uint32_t graphs_known;
 pthread_mutex_t graph_list_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -87,7 +87,7 @@ static uint64_t left_before(const struct executable *executable, int device)
 
     for (size_t i = 0; i < executable->memory->range_count; i++) {
         const struct graph_range *range = &executable->memory->ranges[i];
-        if (range->device == device && range->left != 0 && charges_has(&taking_pointers, range->address))
+        if (range->device == device && range->left != 0 && charges_has(&charged_pointers, range->address))
             bytes += range->left;
     }
     return bytes;

@@ -10,11 +10,11 @@
 #include <unistd.h>
 
 #include "account.h"
+#include "charging.h"
 #include "interposer/cuda/compute/process.h"
 #include "pools.h"
 #include "relief.h"
 #include "stream_device.h"
-#include "taking.h"
 
 #define GRAPHS_PATIENCE_NS UINT64_C(2000000000)
 #define PAUSE_NS 2000000
@@ -315,9 +315,9 @@ static bool mark(const struct graph_launch *launch)
 static void free_foreign(const struct graph_memory *memory)
 {
     for (size_t i = 0; i < memory->foreign_count; i++) {
-        struct giving giving;
-        giving_begin(&giving, &taking_pointers, memory->ranges[memory->range_count + i].address);
-        giving_end(&giving, CUDA_SUCCESS);
+        struct uncharging uncharging;
+        uncharge_begin(&uncharging, &charged_pointers, memory->ranges[memory->range_count + i].address);
+        uncharge_end(&uncharging, CUDA_SUCCESS);
     }
 }
 
@@ -328,7 +328,7 @@ static void record_left(const struct graph_memory *memory)
         unsigned index;
         if (range->left == 0 || account_verdict(range->device, &index) != VERDICT_COUNT)
             continue;
-        if (taking_record(&taking_pointers, range->address, (struct charge){range->left, NULL, index, CHARGE_GRAPH}))
+        if (charge_record(&charged_pointers, range->address, (struct charge){range->left, NULL, index, CHARGE_GRAPH}))
             graph_list_left(index, range->left);
     }
 }

@@ -1,11 +1,11 @@
 /* Stream-ordered allocation; see ordered.h. */
 #include "ordered.h"
 
+#include "charging.h"
 #include "ordinals.h"
 #include "relief.h"
 #include "sizes.h"
 #include "stream_device.h"
-#include "taking.h"
 
 static void count_in(struct ordered *ordered, CUmemoryPool pool)
 {
@@ -63,7 +63,7 @@ bool ordered_begin(struct ordered *ordered, uint64_t bytes)
         return ordered->verdict == VERDICT_PASS;
     relief_follow();
     account_begin(&ordered->span, ordered->index);
-    if (account_take(ordered->index, ordered->bytes)) {
+    if (account_charge(ordered->index, ordered->bytes)) {
         pools_begin(ordered->pool, ordered->bytes);
         return true;
     }
@@ -81,7 +81,7 @@ void ordered_fail(struct ordered *ordered)
 
 static bool record(const struct ordered *ordered, CUdeviceptr pointer)
 {
-    return taking_record(&taking_pointers, pointer, (struct charge){ordered->bytes, ordered->pool, ordered->index, CHARGE_POOLED});
+    return charge_record(&charged_pointers, pointer, (struct charge){ordered->bytes, ordered->pool, ordered->index, CHARGE_POOLED});
 }
 
 bool ordered_end(struct ordered *ordered, CUdeviceptr pointer)

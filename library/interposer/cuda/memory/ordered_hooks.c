@@ -4,10 +4,10 @@
  * In: the application's calls. Out: the driver's answer, or CUDA_ERROR_OUT_OF_MEMORY. What is allocated in a capture is the graph's, which is
  * charged for it when it is launched (graphs.h); nothing is refused here.
  */
+#include "charging.h"
 #include "ordered.h"
 #include "relief.h"
 #include "stream_device.h"
-#include "taking.h"
 
 static bool not_ours(const void *out, CUstream stream, bool per_thread)
 {
@@ -84,24 +84,24 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemo
 
 static CUresult free_ordered(CUdeviceptr pointer, CUstream stream, bool per_thread)
 {
-    struct giving giving;
+    struct uncharging uncharging;
 
-    giving_begin(&giving, &taking_pointers, pointer);
+    uncharge_begin(&uncharging, &charged_pointers, pointer);
     CUresult error = free_in(pointer, stream, per_thread);
-    giving_end(&giving, error);
+    uncharge_end(&uncharging, error);
     return error;
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 {
-    if (hook_nested() || !charges_any(&taking_pointers) || stream_captures(stream, false))
+    if (hook_nested() || !charges_any(&charged_pointers) || stream_captures(stream, false))
         return real.cuMemFreeAsync(pointer, stream);
     return free_ordered(pointer, stream, false);
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 {
-    if (hook_nested() || !charges_any(&taking_pointers) || stream_captures(stream, true))
+    if (hook_nested() || !charges_any(&charged_pointers) || stream_captures(stream, true))
         return real.cuMemFreeAsync_ptsz(pointer, stream);
     return free_ordered(pointer, stream, true);
 }

@@ -102,7 +102,7 @@ static void charge_as(struct pool *pool, uint64_t bytes)
     if (bytes > pool->charged)
         account_record(pool->device, bytes - pool->charged);
     else if (bytes < pool->charged)
-        account_give(pool->device, pool->charged - bytes);
+        account_uncharge(pool->device, pool->charged - bytes);
     pool->charged = bytes;
 }
 

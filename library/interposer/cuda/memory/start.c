@@ -14,7 +14,7 @@
 #include "owners.h"
 #include "pools.h"
 #include "relief.h"
-#include "taking.h"
+#include "charging.h"
 #include "virtual_hooks.h"
 
 enum { MOST_DEVICES = 256 };
@@ -26,7 +26,7 @@ static _Thread_local struct account_span span;
 
 static void forget(void)
 {
-    taking_forget();
+    charge_forget();
     virtual_forget();
     pools_forget();
     relief_forget();
@@ -66,7 +66,7 @@ static CUcontext primary_of(CUdevice device)
 
 static void owner_gone(const void *owner)
 {
-    taking_context_gone(owner);
+    charge_context_gone(owner);
     virtual_owner_gone(owner);
 }
 

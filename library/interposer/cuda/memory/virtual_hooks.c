@@ -35,7 +35,7 @@ static bool record_created(CUmemGenericAllocationHandle handle, unsigned index, 
 
 static CUresult create(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags, unsigned index)
 {
-    if (!account_take(index, size))
+    if (!account_charge(index, size))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult error = DRIVER(cuMemCreate, handle, size, prop, flags);
     if (error == CUDA_SUCCESS && !record_created(*handle, index, size)) {
@@ -43,7 +43,7 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t size, const 
         error = CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (error != CUDA_SUCCESS)
-        account_give(index, size);
+        account_uncharge(index, size);
     return error;
 }
 
@@ -107,7 +107,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     CUresult error = DRIVER(cuMemRelease, handle);
     if (memory != NULL) {
         pthread_mutex_lock(&lock);
-        backing_release_end(memory, handle, error == CUDA_SUCCESS, account_give);
+        backing_release_end(memory, handle, error == CUDA_SUCCESS, account_uncharge);
         pthread_mutex_unlock(&lock);
     }
     account_end(&span);
@@ -117,7 +117,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 static bool remember(struct memory *memory, CUdeviceptr pointer, size_t size, bool mapped)
 {
     pthread_mutex_lock(&lock);
-    bool remembered = backing_map_end(memory, pointer, size, mapped, account_give);
+    bool remembered = backing_map_end(memory, pointer, size, mapped, account_uncharge);
     pthread_mutex_unlock(&lock);
     return remembered;
 }
@@ -150,7 +150,7 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
     CUresult error = DRIVER(cuMemUnmap, pointer, size);
     pthread_mutex_lock(&lock);
     if (error == CUDA_SUCCESS)
-        backing_unmapped(pointer, size, account_give);
+        backing_unmapped(pointer, size, account_uncharge);
     pthread_mutex_unlock(&lock);
     account_end(&span);
     return error;
@@ -196,11 +196,11 @@ static void end_part(const CUarrayMapInfo *info, struct memory *memory, bool agr
     struct backing_part part = part_of(info);
 
     if (agreed && (memory != NULL || info->memOperationType == CU_MEM_OPERATION_TYPE_UNMAP))
-        backing_part_unmapped(&part, account_give);
+        backing_part_unmapped(&part, account_uncharge);
     if (memory != NULL && agreed)
         backing_part_mapped(memory, &part, owner);
     else if (memory != NULL)
-        backing_map_end(memory, 0, 0, false, account_give);
+        backing_map_end(memory, 0, 0, false, account_uncharge);
 }
 
 static CUresult ask_to_map(CUarrayMapInfo *list, unsigned count, CUstream stream, bool per_thread)
@@ -243,7 +243,7 @@ void virtual_array_gone(const void *array)
     if (not_ours() || array == NULL)
         return;
     pthread_mutex_lock(&lock);
-    backing_array_gone(array, account_give);
+    backing_array_gone(array, account_uncharge);
     pthread_mutex_unlock(&lock);
 }
 
@@ -252,7 +252,7 @@ void virtual_owner_gone(const void *owner)
     if (not_ours() || owner == NULL)
         return;
     pthread_mutex_lock(&lock);
-    backing_owner_gone(owner, account_give);
+    backing_owner_gone(owner, account_uncharge);
     pthread_mutex_unlock(&lock);
 }
 

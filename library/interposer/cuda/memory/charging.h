@@ -6,16 +6,16 @@
  * Invariants: what the driver refused is not charged; what cannot be recorded is not kept; what was charged is given back after the
  * driver took the memory back and not before, and once.
  */
-#ifndef VCUDA_MEMORY_TAKING_H
-#define VCUDA_MEMORY_TAKING_H
+#ifndef VCUDA_MEMORY_CHARGING_H
+#define VCUDA_MEMORY_CHARGING_H
 
 #include "account.h"
 #include "charges.h"
 #include "interposer/cuda/hooks.h"
 
-extern struct charges taking_pointers, taking_arrays;
+extern struct charges charged_pointers, charged_arrays;
 
-struct taking {
+struct charging {
     enum verdict verdict;
     unsigned index;
     uint64_t bytes;
@@ -24,35 +24,35 @@ struct taking {
 };
 
 /* False: to be refused, CUDA_ERROR_OUT_OF_MEMORY. In the current context's device. */
-bool taking_begin(struct taking *taking, uint64_t bytes);
+bool charge_begin(struct charging *charging, uint64_t bytes);
 
 /* The driver made it larger or smaller than was thought; false: there is no room for it. */
-bool taking_correct(struct taking *taking, uint64_t bytes);
+bool charge_correct(struct charging *charging, uint64_t bytes);
 
 /* The driver refused, or what it made was undone. */
-void taking_fail(struct taking *taking);
+void charge_fail(struct charging *charging);
 
 /* Records it; false: there is no host memory to, and it has to be undone. */
-bool taking_end(struct taking *taking, struct charges *table, uint64_t key, enum charge_kind kind);
+bool charge_end(struct charging *charging, struct charges *table, uint64_t key, enum charge_kind kind);
 
 /* False: there is no host memory for it. What the key stood for before was freed somehow: it is given back. */
-bool taking_record(struct charges *table, uint64_t key, struct charge charge);
+bool charge_record(struct charges *table, uint64_t key, struct charge charge);
 
 /* Around a call of the driver that frees. */
-struct giving {
+struct uncharging {
     bool known;
     uint64_t key;
     struct charge charge;
     struct charges *table;
     struct account_span span;
 };
-void giving_begin(struct giving *giving, struct charges *table, uint64_t key);
-void giving_end(struct giving *giving, CUresult error);
+void uncharge_begin(struct uncharging *uncharging, struct charges *table, uint64_t key);
+void uncharge_end(struct uncharging *uncharging, CUresult error);
 
 /* Everything that was allocated in a context is gone. */
-void taking_context_gone(const void *context);
+void charge_context_gone(const void *context);
 
 /* In a child after fork. */
-void taking_forget(void);
+void charge_forget(void);
 
 #endif
