@@ -6,7 +6,7 @@
 #include "interposer/cuda/hooks.h"
 #include "ledger.h"
 #include "overhead.h"
-#include "relief.h"
+#include "reclaim.h"
 
 struct traffic {
     _Alignas(64) _Atomic uint64_t begun;
@@ -70,7 +70,7 @@ static bool take_counted(struct region *region, unsigned index, uint64_t bytes)
 }
 
 /* Each step may have freed something; the dearer ones come later. */
-static bool take_after_relief(unsigned index, uint64_t bytes)
+static bool charge_after_reclaim(unsigned index, uint64_t bytes)
 {
     struct region *region = vcuda_region();
 
@@ -80,10 +80,10 @@ static bool take_after_relief(unsigned index, uint64_t bytes)
     if (bytes > limit_of(index))
         return false;
     vcuda_reap();
-    relief_read(index);
+    reclaim_read(index);
     if (take_counted(region, index, bytes))
         return true;
-    return relief_trim(index) && take_counted(region, index, bytes);
+    return reclaim_trim(index) && take_counted(region, index, bytes);
 }
 
 static void count_refusal(struct region *region, unsigned index)
@@ -102,12 +102,12 @@ bool account_try(unsigned index, uint64_t bytes)
     return take_counted(region, index, bytes);
 }
 
-void account_relieve(unsigned index)
+void account_reclaim(unsigned index)
 {
     vcuda_refresh();
     vcuda_reap();
-    relief_read(index);
-    relief_trim(index);
+    reclaim_read(index);
+    reclaim_trim(index);
 }
 
 void account_refused(unsigned index)
@@ -121,7 +121,7 @@ void account_refused(unsigned index)
 
 bool account_charge(unsigned index, uint64_t bytes)
 {
-    if (account_try(index, bytes) || take_after_relief(index, bytes))
+    if (account_try(index, bytes) || charge_after_reclaim(index, bytes))
         return true;
     account_refused(index);
     return false;
@@ -137,7 +137,7 @@ bool account_reserve(unsigned index, uint64_t bytes)
     vcuda_helper_poll();
     if (reserve_once(index, bytes))
         return true;
-    account_relieve(index);
+    account_reclaim(index);
     return reserve_once(index, bytes);
 }
 

@@ -1,7 +1,7 @@
 /*
  * The one way into the ledger for every hook: takes and gives back under the limits that hold now.
  *
- * In: a device, bytes. Out: granted or not. Not here: which call was hooked, region arithmetic (ledger.h), what relieves a full device (relief.h).
+ * In: a device, bytes. Out: granted or not. Not here: which call was hooked, region arithmetic (ledger.h), what relieves a full device (reclaim.h).
  * Invariants: before a refusal dead processes' memory was collected, pools were read and their unused memory trimmed; every refusal is
  * counted once; where the limits cannot be read, or there is no memory for a region, nothing is granted.
  */
@@ -32,9 +32,9 @@ bool account_needed(void);
 bool account_charge(unsigned index, uint64_t bytes);
 void account_uncharge(unsigned index, uint64_t bytes);
 
-/* Its steps, for who does something between them: once, without relief; whatever may make room; a refusal in the end. */
+/* Its steps, for who does something between them: once, without reclaiming; whatever may make room; a refusal in the end. */
 bool account_try(unsigned index, uint64_t bytes);
-void account_relieve(unsigned index);
+void account_reclaim(unsigned index);
 void account_refused(unsigned index);
 
 /*

@@ -8,12 +8,12 @@
 #include "graphs.h"
 #include "interposer/cuda/hooks.h"
 #include "pools.h"
-#include "relief.h"
+#include "reclaim.h"
 
 static CUresult noted(CUresult error, bool allocates)
 {
     if (error == CUDA_SUCCESS && allocates && !hook_nested() && account_needed())
-        relief_note_graphs();
+        reclaim_note_graphs();
     return error;
 }
 
@@ -57,7 +57,7 @@ static CUresult record(CUgraphExec exec, struct graph_memory *memory)
 {
     if (memory == NULL)
         return CUDA_SUCCESS;
-    relief_note_graphs();
+    reclaim_note_graphs();
     if (graphs_made(exec, memory))
         return CUDA_SUCCESS;
     free(memory);
@@ -176,6 +176,6 @@ CUresult cuDeviceGraphMemTrim(CUdevice device)
     CUresult error = DRIVER(cuDeviceGraphMemTrim, device);
 
     if (error == CUDA_SUCCESS && !hook_nested() && pools_any() && account_verdict(device, &index) == VERDICT_COUNT)
-        relief_read(index);
+        reclaim_read(index);
     return error;
 }

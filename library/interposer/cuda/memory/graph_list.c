@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "charging.h"
-#include "relief.h"
+#include "reclaim.h"
 
 _Atomic uint32_t graphs_known;
 pthread_mutex_t graph_list_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -37,7 +37,7 @@ static void drop(struct executable *executable)
 
 void graph_list_look(void)
 {
-    CUstreamCaptureMode mode = relief_begin();
+    CUstreamCaptureMode mode = reclaim_begin();
     struct executable *next;
 
     for (struct executable *at = executables; at != NULL; at = next) {
@@ -48,7 +48,7 @@ void graph_list_look(void)
         if (!at->running && at->handle == NULL)
             drop(at);
     }
-    relief_end(mode);
+    reclaim_end(mode);
 }
 
 static bool is_active(const struct executable *executable)

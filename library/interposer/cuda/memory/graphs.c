@@ -13,7 +13,7 @@
 #include "charging.h"
 #include "interposer/cuda/compute/process.h"
 #include "pools.h"
-#include "relief.h"
+#include "reclaim.h"
 #include "stream_device.h"
 
 #define GRAPHS_PATIENCE_NS UINT64_C(2000000000)
@@ -98,7 +98,7 @@ static bool admit(struct admission *admission, bool *grown)
         if (taken)
             return true;
         pools_let_go(admission->pool);
-        account_relieve(admission->index);
+        account_reclaim(admission->index);
         pools_hold(admission->pool);
         if (!wait_for_others(admission, &deadline_ns))
             break;
@@ -115,10 +115,10 @@ static void settle(struct account_span span, uint32_t devices, bool read)
     for (unsigned index = 0; devices >> index != 0; index++) {
         if ((devices >> index & 1) == 0)
             continue;
-        struct pool *pool = relief_graphs(index);
+        struct pool *pool = reclaim_graphs(index);
         pools_let_go(pool);
         if (read)
-            pools_read(pool, relief_read_pool);
+            pools_read(pool, reclaim_read_pool);
     }
     account_end(&span);
 }
@@ -132,7 +132,7 @@ static bool admit_all(struct executable *executable, bool *grown)
         enum verdict verdict = account_verdict(admission.part->device, &admission.index);
         if (verdict == VERDICT_PASS)
             continue;
-        admission.pool = verdict == VERDICT_COUNT ? relief_graphs(admission.index) : NULL;
+        admission.pool = verdict == VERDICT_COUNT ? reclaim_graphs(admission.index) : NULL;
         if (admission.pool == NULL)
             return false;
         pools_hold(admission.pool);
@@ -150,7 +150,7 @@ static bool overran(uint32_t devices)
     for (unsigned index = 0; devices >> index != 0 && !over; index++) {
         if ((devices >> index & 1) == 0)
             continue;
-        pools_read(relief_graphs(index), relief_read_pool);
+        pools_read(reclaim_graphs(index), reclaim_read_pool);
         over = account_overrun(index);
     }
     return over;
@@ -160,15 +160,15 @@ static void relieve(uint32_t devices)
 {
     for (unsigned index = 0; devices >> index != 0; index++)
         if (devices >> index & 1)
-            relief_trim(index);
+            reclaim_trim(index);
 }
 
 static CUresult upload(CUgraphExec exec, CUstream stream, bool per_thread)
 {
-    CUstreamCaptureMode mode = relief_begin();
+    CUstreamCaptureMode mode = reclaim_begin();
     CUresult error = per_thread ? DRIVER(cuGraphUpload_ptsz, exec, stream) : DRIVER(cuGraphUpload, exec, stream);
 
-    relief_end(mode);
+    reclaim_end(mode);
     return error;
 }
 
@@ -302,13 +302,13 @@ static CUevent event_in(struct executable *executable, CUcontext context)
 /* False: nobody will know when it is done; it counts as done. */
 static bool mark(const struct graph_launch *launch)
 {
-    CUstreamCaptureMode mode = relief_begin();
+    CUstreamCaptureMode mode = reclaim_begin();
     struct place place;
     CUevent event = contexts_place(launch->stream, &place) ? event_in(launch->executable, place.context) : NULL;
     bool marked = event != NULL && (launch->per_thread ? DRIVER(cuEventRecord_ptsz, event, launch->stream)
                                                        : DRIVER(cuEventRecord, event, launch->stream)) == CUDA_SUCCESS;
 
-    relief_end(mode);
+    reclaim_end(mode);
     return marked;
 }
 

@@ -3,7 +3,7 @@
 
 #include "charging.h"
 #include "ordinals.h"
-#include "relief.h"
+#include "reclaim.h"
 #include "sizes.h"
 #include "stream_device.h"
 
@@ -61,7 +61,7 @@ bool ordered_begin(struct ordered *ordered, uint64_t bytes)
         ordered->verdict = VERDICT_PASS;
     if (ordered->verdict != VERDICT_COUNT)
         return ordered->verdict == VERDICT_PASS;
-    relief_follow();
+    reclaim_follow();
     account_begin(&ordered->span, ordered->index);
     if (account_charge(ordered->index, ordered->bytes)) {
         pools_begin(ordered->pool, ordered->bytes);
@@ -92,7 +92,7 @@ bool ordered_end(struct ordered *ordered, CUdeviceptr pointer)
         return true;
     bool due = pools_succeed(ordered->pool, ordered->bytes);
     if (due)
-        pools_read(ordered->pool, relief_read_pool);
+        pools_read(ordered->pool, reclaim_read_pool);
     kept = !(due && account_overrun(ordered->index)) && record(ordered, pointer);
     if (kept)
         account_end(&ordered->span);
@@ -102,7 +102,7 @@ bool ordered_end(struct ordered *ordered, CUdeviceptr pointer)
 void ordered_undone(struct ordered *ordered)
 {
     pools_freed(ordered->pool, ordered->bytes);
-    relief_trim(ordered->index);
+    reclaim_trim(ordered->index);
     account_end(&ordered->span);
 }
 

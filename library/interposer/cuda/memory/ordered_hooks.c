@@ -6,7 +6,7 @@
  */
 #include "charging.h"
 #include "ordered.h"
-#include "relief.h"
+#include "reclaim.h"
 #include "stream_device.h"
 
 static bool not_ours(const void *out, CUstream stream, bool per_thread)
@@ -15,7 +15,7 @@ static bool not_ours(const void *out, CUstream stream, bool per_thread)
         return true;
     if (!stream_captures(stream, per_thread))
         return false;
-    relief_note_graphs();
+    reclaim_note_graphs();
     return true;
 }
 

@@ -16,7 +16,7 @@
 #include "held.h"
 #include "interposer/cuda/hooks.h"
 #include "ordinals.h"
-#include "relief.h"
+#include "reclaim.h"
 
 #define CONTEXT_GUESS (UINT64_C(256) << 20)
 
@@ -60,7 +60,7 @@ static uint64_t beyond(uint64_t held, uint64_t charged)
 /* With the pools as they are now: one may have given memory back since it was last read. */
 static struct account_instant look(unsigned index)
 {
-    relief_read(index);
+    reclaim_read(index);
     return account_look(index);
 }
 
@@ -107,7 +107,7 @@ static bool measure(unsigned index, int device)
 
 static void measure_all(void)
 {
-    CUstreamCaptureMode mode = relief_begin();
+    CUstreamCaptureMode mode = reclaim_begin();
 
     for (unsigned index = 0; index < vcuda_limits()->device_count; index++) {
         int device = ordinals_get(index);
@@ -116,7 +116,7 @@ static void measure_all(void)
                 break;
         }
     }
-    relief_end(mode);
+    reclaim_end(mode);
 }
 
 static void announce(uint32_t changes)

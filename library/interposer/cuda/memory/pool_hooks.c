@@ -3,7 +3,7 @@
  * give out no memory here; they are never met.
  */
 #include "ordered.h"
-#include "relief.h"
+#include "reclaim.h"
 
 static CUresult met(CUresult error, const CUmemoryPool *pool, const CUmemLocation *location)
 {
@@ -41,7 +41,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t min_bytes_to_keep)
     CUresult error = DRIVER(cuMemPoolTrimTo, pool, min_bytes_to_keep);
     struct pool *known = error == CUDA_SUCCESS ? pools_known(pool, &index) : NULL;
     if (known != NULL)
-        pools_read(known, relief_read_pool);
+        pools_read(known, reclaim_read_pool);
     account_end(&span);
     return error;
 }

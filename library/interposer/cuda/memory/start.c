@@ -13,7 +13,7 @@
 #include "overhead.h"
 #include "owners.h"
 #include "pools.h"
-#include "relief.h"
+#include "reclaim.h"
 #include "charging.h"
 #include "virtual_hooks.h"
 
@@ -29,7 +29,7 @@ static void forget(void)
     charge_forget();
     virtual_forget();
     pools_forget();
-    relief_forget();
+    reclaim_forget();
     graphs_forget();
     overhead_forget();
     ordinals_forget();

@@ -1,5 +1,5 @@
-/* Relief; see relief.h. */
-#include "relief.h"
+/* Reclaiming; see reclaim.h. */
+#include "reclaim.h"
 
 #include <stdatomic.h>
 
@@ -15,7 +15,7 @@ static const char graph_pools[LIMITS_MAX_DEVICES];
 static _Atomic uint32_t graphs_noted;  /* a bit for each device */
 
 /* What a thread may do while any other one captures: only so are these calls no danger to a capture. */
-CUstreamCaptureMode relief_begin(void)
+CUstreamCaptureMode reclaim_begin(void)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 
@@ -24,7 +24,7 @@ CUstreamCaptureMode relief_begin(void)
     return mode;
 }
 
-void relief_end(CUstreamCaptureMode mode)
+void reclaim_end(CUstreamCaptureMode mode)
 {
     DRIVER(cuThreadExchangeStreamCaptureMode, &mode);
 }
@@ -42,7 +42,7 @@ static bool is_graphs(const void *handle)
     return (uintptr_t)handle - (uintptr_t)graph_pools < LIMITS_MAX_DEVICES;
 }
 
-bool relief_read_pool(const void *handle, uint64_t *reserved)
+bool reclaim_read_pool(const void *handle, uint64_t *reserved)
 {
     uint64_t bytes = 0;
     int device = graphs_of(handle);
@@ -66,7 +66,7 @@ static void trim_pool(const void *handle)
         DRIVER(cuDeviceGraphMemTrim, graphs_of(handle));
 }
 
-struct pool *relief_graphs(unsigned index)
+struct pool *reclaim_graphs(unsigned index)
 {
     struct pool *pool = pools_of(&graph_pools[index], index);
 
@@ -75,49 +75,49 @@ struct pool *relief_graphs(unsigned index)
     return pool;
 }
 
-void relief_read(unsigned index)
+void reclaim_read(unsigned index)
 {
     if (pools_any())
-        pools_read_device((int)index, relief_read_pool);
+        pools_read_device((int)index, reclaim_read_pool);
 }
 
-bool relief_trim(unsigned index)
+bool reclaim_trim(unsigned index)
 {
     if (!pools_any())
         return false;
-    CUstreamCaptureMode mode = relief_begin();
+    CUstreamCaptureMode mode = reclaim_begin();
     pools_visit(index, trim_pool);
-    relief_end(mode);
-    relief_read(index);
+    reclaim_end(mode);
+    reclaim_read(index);
     return true;
 }
 
 static uint64_t follow(uint64_t now_ns)
 {
-    CUstreamCaptureMode mode = relief_begin();
+    CUstreamCaptureMode mode = reclaim_begin();
 
     for (unsigned index = 0; index < vcuda_limits()->device_count; index++)
-        relief_read(index);
-    relief_end(mode);
+        reclaim_read(index);
+    reclaim_end(mode);
     return now_ns + ACTIVE_MS * UINT64_C(1000000);
 }
 
-void relief_follow(void)
+void reclaim_follow(void)
 {
     vcuda_helper_add(follow);
 }
 
-void relief_note_graphs(void)
+void reclaim_note_graphs(void)
 {
     for (unsigned index = 0; index < vcuda_limits()->device_count; index++) {
         uint32_t bit = UINT32_C(1) << index;
-        if ((atomic_load_explicit(&graphs_noted, memory_order_relaxed) & bit) == 0 && relief_graphs(index) != NULL)
+        if ((atomic_load_explicit(&graphs_noted, memory_order_relaxed) & bit) == 0 && reclaim_graphs(index) != NULL)
             atomic_fetch_or(&graphs_noted, bit);
     }
-    relief_follow();
+    reclaim_follow();
 }
 
-void relief_forget(void)
+void reclaim_forget(void)
 {
     atomic_store(&graphs_noted, 0);
 }
