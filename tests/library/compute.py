@@ -22,7 +22,7 @@ PURE = (
     "edges",
     "estimates",
     "harvest",
-    "lane",
+    "stream_queue",
     "limiter",
     "neighbours",
     "presence",

@@ -28,7 +28,7 @@ struct slot {
     _Atomic uint64_t due_ns;
 };
 
-struct lane {
+struct worker {
     const char *name;
     size_t stack;
     struct slot ticks[MAX_TICKS];
@@ -40,17 +40,17 @@ struct lane {
     _Atomic uint32_t stays;         /* how often one began to */
 };
 
-static struct lane helper = {.name = "vcuda-helper", .stack = 512 * 1024}, asker = {.name = "vcuda-asker", .stack = 1024 * 1024};
+static struct worker helper = {.name = "vcuda-helper", .stack = 512 * 1024}, asker = {.name = "vcuda-asker", .stack = 1024 * 1024};
 static _Atomic bool leaving, farewell_registered;
 static _Atomic uint32_t forking;        /* threads in fork: the asker begins nothing */
 static _Atomic uint32_t hung;           /* the stay of the asker that a fork has waited for in vain */
 static _Atomic long asker_thread;       /* its number, while it works */
 
-static void ring(struct lane *lane)
+static void ring(struct worker *worker)
 {
-    atomic_fetch_add(&lane->bell, 1);
-    if (atomic_load(&lane->sleeping))
-        syscall(SYS_futex, &lane->bell, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    atomic_fetch_add(&worker->bell, 1);
+    if (atomic_load(&worker->sleeping))
+        syscall(SYS_futex, &worker->bell, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
 /* A wake that comes while it runs sets due_ns to 0 and must not be lost. */
@@ -63,72 +63,72 @@ static uint64_t run_tick(struct slot *slot, vcuda_tick *run, uint64_t now)
     return atomic_load(&slot->due_ns);
 }
 
-static uint64_t run_each(struct lane *lane)
+static uint64_t run_each(struct worker *worker)
 {
     uint64_t next = UINT64_MAX;
     for (int i = 0; i < MAX_TICKS && !atomic_load(&leaving); i++) {
-        vcuda_tick *run = atomic_load(&lane->ticks[i].run);
-        uint64_t now = vcuda_now_ns(), due = atomic_load(&lane->ticks[i].due_ns);
+        vcuda_tick *run = atomic_load(&worker->ticks[i].run);
+        uint64_t now = vcuda_now_ns(), due = atomic_load(&worker->ticks[i].due_ns);
         if (run != NULL && due <= now)
-            due = run_tick(&lane->ticks[i], run, now);
+            due = run_tick(&worker->ticks[i], run, now);
         if (run != NULL && due < next)
             next = due;
     }
     return next;
 }
 
-static bool must_wait(const struct lane *lane)
+static bool must_wait(const struct worker *worker)
 {
-    return lane == &asker && atomic_load(&forking) != 0;
+    return worker == &asker && atomic_load(&forking) != 0;
 }
 
 /* Runs what is due; returns when the next is. Where another thread is at it, in a moment. */
-static uint64_t run_due(struct lane *lane)
+static uint64_t run_due(struct worker *worker)
 {
     uint32_t idle = 0;
     uint64_t next = vcuda_now_ns() + BUSY_NS;
     int cancel_state;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
-    if (atomic_compare_exchange_strong(&lane->working, &idle, 1)) {
-        atomic_fetch_add(&lane->stays, 1);
-        if (lane == &asker)
+    if (atomic_compare_exchange_strong(&worker->working, &idle, 1)) {
+        atomic_fetch_add(&worker->stays, 1);
+        if (worker == &asker)
             atomic_store(&asker_thread, syscall(SYS_gettid));
-        if (!must_wait(lane))
-            next = run_each(lane);
-        atomic_store(&lane->working, 0);
-        if (atomic_load(&leaving) || must_wait(lane))
-            syscall(SYS_futex, &lane->working, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+        if (!must_wait(worker))
+            next = run_each(worker);
+        atomic_store(&worker->working, 0);
+        if (atomic_load(&leaving) || must_wait(worker))
+            syscall(SYS_futex, &worker->working, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
     }
     pthread_setcancelstate(cancel_state, NULL);
     return next;
 }
 
-static void sleep_until(struct lane *lane, uint32_t heard, uint64_t next)
+static void sleep_until(struct worker *worker, uint32_t heard, uint64_t next)
 {
     uint64_t now = vcuda_now_ns(), wait = next > now ? next - now : 0;
     struct timespec span = {.tv_sec = (time_t)(wait / UINT64_C(1000000000)), .tv_nsec = (long)(wait % UINT64_C(1000000000))};
-    atomic_store(&lane->sleeping, true);
+    atomic_store(&worker->sleeping, true);
     if (wait != 0)
-        syscall(SYS_futex, &lane->bell, FUTEX_WAIT_PRIVATE, heard, next == UINT64_MAX ? NULL : &span, NULL, 0);
-    atomic_store(&lane->sleeping, false);
+        syscall(SYS_futex, &worker->bell, FUTEX_WAIT_PRIVATE, heard, next == UINT64_MAX ? NULL : &span, NULL, 0);
+    atomic_store(&worker->sleeping, false);
 }
 
 static void *work(void *given)
 {
-    struct lane *lane = given;
-    prctl(PR_SET_NAME, lane->name);
+    struct worker *worker = given;
+    prctl(PR_SET_NAME, worker->name);
     while (!atomic_load(&leaving)) {
-        uint32_t heard = atomic_load(&lane->bell);
-        sleep_until(lane, heard, run_due(lane));
+        uint32_t heard = atomic_load(&worker->bell);
+        sleep_until(worker, heard, run_due(worker));
     }
     return NULL;
 }
 
-static void wait_idle(struct lane *lane, uint64_t deadline_ns)
+static void wait_idle(struct worker *worker, uint64_t deadline_ns)
 {
-    for (uint64_t now = vcuda_now_ns(); now < deadline_ns && atomic_load(&lane->working) != 0; now = vcuda_now_ns()) {
+    for (uint64_t now = vcuda_now_ns(); now < deadline_ns && atomic_load(&worker->working) != 0; now = vcuda_now_ns()) {
         struct timespec bound = {.tv_nsec = (long)(deadline_ns - now)};
-        syscall(SYS_futex, &lane->working, FUTEX_WAIT_PRIVATE, 1, &bound, NULL, 0);
+        syscall(SYS_futex, &worker->working, FUTEX_WAIT_PRIVATE, 1, &bound, NULL, 0);
     }
 }
 
@@ -159,7 +159,7 @@ void helper_after_fork(void)
 }
 
 /* 0 or an error. A thread's stack also holds its thread-local storage, which may be large: the system's size is tried next. */
-static int make_thread(struct lane *lane, size_t stack)
+static int make_thread(struct worker *worker, size_t stack)
 {
     pthread_t made;
     pthread_attr_t attributes;
@@ -167,58 +167,58 @@ static int make_thread(struct lane *lane, size_t stack)
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     if (stack != 0)
         pthread_attr_setstacksize(&attributes, stack);
-    int error = pthread_create(&made, &attributes, work, lane);
+    int error = pthread_create(&made, &attributes, work, worker);
     pthread_attr_destroy(&attributes);
     return error;
 }
 
-static void start(struct lane *lane)
+static void start(struct worker *worker)
 {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = make_thread(lane, lane->stack);
+    int error = make_thread(worker, worker->stack);
     if (error == EINVAL)
-        error = make_thread(lane, 0);
+        error = make_thread(worker, 0);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!atomic_exchange(&farewell_registered, true))
         atexit(say_farewell);
     if (error != 0) {
-        atomic_store(&lane->refused_ns, vcuda_now_ns());
-        atomic_store(&lane->thread, THREAD_REFUSED);
+        atomic_store(&worker->refused_ns, vcuda_now_ns());
+        atomic_store(&worker->thread, THREAD_REFUSED);
         vcuda_warn(TOPIC_HELPER, "no helper thread can be made (error %d): its work is done by the program's calls", error);
     }
 }
 
-static void ensure_thread(struct lane *lane)
+static void ensure_thread(struct worker *worker)
 {
-    uint32_t state = atomic_load_explicit(&lane->thread, memory_order_relaxed);
+    uint32_t state = atomic_load_explicit(&worker->thread, memory_order_relaxed);
     if (state == THREAD_RUNS)
         return;
-    if (state == THREAD_REFUSED && vcuda_now_ns() - atomic_load(&lane->refused_ns) < RETRY_S * UINT64_C(1000000000))
+    if (state == THREAD_REFUSED && vcuda_now_ns() - atomic_load(&worker->refused_ns) < RETRY_S * UINT64_C(1000000000))
         return;
-    if (!atomic_load(&leaving) && atomic_compare_exchange_strong(&lane->thread, &state, THREAD_RUNS))
-        start(lane);
+    if (!atomic_load(&leaving) && atomic_compare_exchange_strong(&worker->thread, &state, THREAD_RUNS))
+        start(worker);
 }
 
-static bool add(struct lane *lane, vcuda_tick *tick)
+static bool add(struct worker *worker, vcuda_tick *tick)
 {
     for (int i = 0; i < MAX_TICKS; i++) {
         vcuda_tick *held = NULL;
-        if (atomic_load_explicit(&lane->ticks[i].run, memory_order_relaxed) == tick)
+        if (atomic_load_explicit(&worker->ticks[i].run, memory_order_relaxed) == tick)
             return false;
-        if (atomic_compare_exchange_strong(&lane->ticks[i].run, &held, tick) || held == tick)
+        if (atomic_compare_exchange_strong(&worker->ticks[i].run, &held, tick) || held == tick)
             return held == NULL;
     }
     return false;
 }
 
-static void add_and_start(struct lane *lane, vcuda_tick *tick)
+static void add_and_start(struct worker *worker, vcuda_tick *tick)
 {
     vcuda_attach();
-    if (add(lane, tick))
-        ring(lane);
-    ensure_thread(lane);
+    if (add(worker, tick))
+        ring(worker);
+    ensure_thread(worker);
 }
 
 void vcuda_helper_add(vcuda_tick *tick)
@@ -232,12 +232,12 @@ bool vcuda_asker_add(vcuda_tick *tick)
     return atomic_load(&asker.thread) == THREAD_RUNS && !atomic_load(&leaving);
 }
 
-static void wake(struct lane *lane, vcuda_tick *tick)
+static void wake(struct worker *worker, vcuda_tick *tick)
 {
     for (int i = 0; i < MAX_TICKS; i++) {
-        if (atomic_load(&lane->ticks[i].run) == tick) {
-            atomic_store(&lane->ticks[i].due_ns, 0);
-            ring(lane);
+        if (atomic_load(&worker->ticks[i].run) == tick) {
+            atomic_store(&worker->ticks[i].due_ns, 0);
+            ring(worker);
         }
     }
 }
@@ -263,15 +263,15 @@ bool vcuda_leaving(void)
     return atomic_load(&leaving);
 }
 
-static void forget(struct lane *lane)
+static void forget(struct worker *worker)
 {
     for (int i = 0; i < MAX_TICKS; i++) {
-        atomic_store(&lane->ticks[i].run, NULL);
-        atomic_store(&lane->ticks[i].due_ns, 0);
+        atomic_store(&worker->ticks[i].run, NULL);
+        atomic_store(&worker->ticks[i].due_ns, 0);
     }
-    atomic_store(&lane->thread, THREAD_NONE);
-    atomic_store(&lane->working, 0);
-    atomic_store(&lane->sleeping, false);
+    atomic_store(&worker->thread, THREAD_NONE);
+    atomic_store(&worker->working, 0);
+    atomic_store(&worker->sleeping, false);
 }
 
 void helper_forget(void)

@@ -2,7 +2,7 @@
  * The contexts that were launched in: found by a stream, kept from being touched when they end.
  *
  * A green context is not one of them: it may be current to one thread only, which is not ours to choose, and what is in it belongs to its device's primary
- * one, whose events are good in its streams. Contexts are never forgotten here, only known to be gone: lanes and marks point to them. A program that makes
+ * one, whose events are good in its streams. Contexts are never forgotten here, only known to be gone: queues and marks point to them. A program that makes
  * and destroys contexts without end pays some hundred bytes for each.
  * Which context the primary one is is never asked: its handle can only be had by retaining it, and our release could be its end. When it ends, all of its
  * device are taken for it; another one that lives on is known anew at its next launch.

@@ -201,10 +201,10 @@ static void collect(struct limiter *limiter)
     pthread_mutex_unlock(&limiter->inbox_lock);
 }
 
-/* Lanes whose oldest batch is not done, by a few bits of their number: a lane that shares them with a slow one is asked a turn later. */
+/* Queues whose oldest batch is not done, by a few bits of their number: a queue that shares them with a slow one is asked a turn later. */
 static bool is_behind(uint64_t slow, const struct batch *batch)
 {
-    return (slow >> batch->lane % 64 & 1) != 0;
+    return (slow >> batch->queue % 64 & 1) != 0;
 }
 
 /* It is still at work, or about to be. */
@@ -239,7 +239,7 @@ static void measure(struct limiter *limiter, uint64_t now)
         if (outcome == AHEAD && !behind)
             see_ahead(limiter, batch, now);
         if (outcome == AHEAD)
-            slow |= UINT64_C(1) << batch->lane % 64;
+            slow |= UINT64_C(1) << batch->queue % 64;
         reserve_known(limiter, batch);
         link = &batch->next;
     }
@@ -305,7 +305,7 @@ uint64_t limiter_tick(struct limiter *limiter)
     harvest(limiter, now);
     bool waiting = limiter->pending != NULL, settling = limiter->correction_count > 0 || limiter->settling != NULL;
     pthread_mutex_unlock(&limiter->harvest_lock);
-    /* Who begins a batch says until when first and looks for a sleeper then (lane.c): one of the two sees the other. */
+    /* Who begins a batch says until when first and looks for a sleeper then (queue.c): one of the two sees the other. */
     atomic_store(&limiter->asleep, true);
     uint64_t busy_until = atomic_load(&limiter->busy_until_ns);
     if (!waiting && !settling && busy_until + RECENT_NS <= now)

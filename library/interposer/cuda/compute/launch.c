@@ -19,21 +19,21 @@ static enum answer ask(struct passage *passage, struct thread *thread)
 {
     uint64_t until;
     vcuda_helper_poll();
-    if (passage->lane->lost)
+    if (passage->queue->lost)
         thread->recent = NULL;
     passage->now = clock_look(&thread->clock);
-    while ((until = lane_ask(passage->lane, passage->estimate, passage->now)) != 0) {
-        thread_pause(thread, passage->lane);
+    while ((until = queue_ask(passage->queue, passage->estimate, passage->now)) != 0) {
+        thread_pause(thread, passage->queue);
         rest_until(until);
         passage->now = clock_look(&thread->clock);
         if (atomic_load_explicit(&compute_generation, memory_order_relaxed) != thread->generation)
             return AGAIN;
     }
     passage->ns = estimate_ns(passage->estimate);
-    return passage->lane->open != NULL ? GO : UNCOUNTED;
+    return passage->queue->open != NULL ? GO : UNCOUNTED;
 }
 
-/* A thread that were cancelled on the way would leave its lane, a reservation or a lock half done. */
+/* A thread that were cancelled on the way would leave its queue, a reservation or a lock half done. */
 static enum answer ask_whole(struct passage *passage, struct thread *thread)
 {
     int cancellation = cancel_off();
@@ -55,13 +55,13 @@ bool compute_enter(struct passage *passage, const struct launch_key *key, CUstre
     if (atomic_load_explicit(&compute_captures, memory_order_relaxed) != 0 && is_captured(stream))
         return false;
     for (;;) {
-        passage->lane = thread_lane(thread, stream);
-        if (passage->lane == NULL || passage->lane->limiter == NULL)
+        passage->queue = thread_queue(thread, stream);
+        if (passage->queue == NULL || passage->queue->limiter == NULL)
             return false;
-        passage->estimate = thread_estimate(thread, passage->lane, key)->estimate;
+        passage->estimate = thread_estimate(thread, passage->queue, key)->estimate;
         passage->ns = estimate_ns(passage->estimate);
-        passage->now = lane_needs_time(passage->lane, passage->ns) ? clock_now(&thread->clock) : passage->lane->now_ns;
-        if (lane_goes(passage->lane, passage->ns, passage->now))
+        passage->now = queue_needs_time(passage->queue, passage->ns) ? clock_now(&thread->clock) : passage->queue->now_ns;
+        if (queue_goes(passage->queue, passage->ns, passage->now))
             return true;
         enum answer answer = ask_whole(passage, thread);
         if (answer != AGAIN)
@@ -72,8 +72,8 @@ bool compute_enter(struct passage *passage, const struct launch_key *key, CUstre
 CUresult compute_leave(const struct passage *passage, CUresult error)
 {
     if (__builtin_expect(error == CUDA_SUCCESS, 1))
-        lane_took(passage->lane, passage->estimate, passage->ns, passage->now);
+        queue_took(passage->queue, passage->estimate, passage->ns, passage->now);
     else
-        lane_failed(passage->lane);
+        queue_failed(passage->queue);
     return error;
 }

@@ -20,15 +20,15 @@
 #include "interposer/cuda/hooks.h"
 #include "process.h"
 
-struct lane;
+struct stream_queue;
 
 struct passage {
-    struct lane *lane;
+    struct stream_queue *queue;
     struct estimate *estimate;
     uint64_t ns, now;
 };
 
-/* Streams destroyed, ever: raised before the driver hears of it. Lanes that were not used since look whether their stream is still the same. */
+/* Streams destroyed, ever: raised before the driver hears of it. Queues that were not used since look whether their stream is still the same. */
 extern _Atomic uint64_t compute_streams_ended;
 
 static inline bool compute_free(void)

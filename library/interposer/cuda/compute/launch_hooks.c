@@ -3,7 +3,7 @@
  *
  * What is launched is a handle (never looked into: a CUfunction may be a CUkernel) with its grid and block; a graph is one launch.
  */
-#include "lane.h"
+#include "stream_queue.h"
 #include "launch.h"
 #include "interposer/cuda/memory/graphs.h"
 
@@ -121,7 +121,7 @@ CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream 
 
 /* ---- one kernel on several devices: all of them let it go, one after the other ---- */
 
-/* Waiting for one device pauses the lanes of the others, which takes their batches away: those are let in again, a few times at most. */
+/* Waiting for one device pauses the queues of the others, which takes their batches away: those are let in again, a few times at most. */
 enum { ROUNDS = 4 };
 
 struct admission {
@@ -131,7 +131,7 @@ struct admission {
 
 static bool stands(const struct admission *admission)
 {
-    return admission->entered && admission->passage.lane->open != NULL;
+    return admission->entered && admission->passage.queue->open != NULL;
 }
 
 static void enter_one(struct admission *admission, const CUDA_LAUNCH_PARAMS *launch)

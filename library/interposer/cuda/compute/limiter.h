@@ -1,7 +1,7 @@
 /*
  * The limiter of one device in one process: who may launch now, what was launched and waits to be measured, what it cost.
  *
- * In: the container's budget, rows of the GPU, batches of launches (lane.h), the time. Out: go, or wait until; charges, estimates, this process's
+ * In: the container's budget, rows of the GPU, batches of launches (stream_queue.h), the time. Out: go, or wait until; charges, estimates, this process's
  * presence. Not here: sleeping, threads, which device, what the application called. Every function takes or reads the time through `driver->now`, so all
  * of it runs on a simulated clock.
  *
@@ -31,7 +31,7 @@
 #define PATIENCE_NS UINT64_C(250000000)
 /* A batch is closed, and measured, at so much estimated GPU time. */
 #define BATCH_NS UINT64_C(1000000)
-/* A lane reserves so much ahead of its launches. */
+/* A queue reserves so much ahead of its launches. */
 #define AHEAD_NS UINT64_C(250000)
 
 enum { UNKNOWN_LAUNCHES = 2, BATCH_LAUNCHES = 128, CORRECTIONS = 2048 };
@@ -39,7 +39,7 @@ enum { UNKNOWN_LAUNCHES = 2, BATCH_LAUNCHES = 128, CORRECTIONS = 2048 };
 /* Launches in one stream, one after the other, between two marks. */
 struct batch {
     struct batch *next;
-    uint64_t lane;                      /* batches of a lane end in order */
+    uint64_t queue;                      /* batches of a queue end in order */
     struct mark *start, *end;           /* NULL: could not be marked; its estimates stand for it, or the time until it was looked at */
     uint64_t first_ns, closed_ns;       /* host: before the first launch; when the end was marked */
     uint64_t alone_lag_ns;              /* how late the end is reached if only the last launch was on the GPU when it was asked for */

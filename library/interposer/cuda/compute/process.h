@@ -1,7 +1,7 @@
 /*
  * The limiters of this process, one for each limited device, and the contexts that are measured.
  *
- * In: limits, contexts, streams. Out: which limiter and which clock a launch belongs to; the helper's ticks. Not here: threads' lanes (thread.h), hooks.
+ * In: limits, contexts, streams. Out: which limiter and which clock a launch belongs to; the helper's ticks. Not here: threads' queues (thread.h), hooks.
  * Everything is made at the first launch that needs it, and made anew in a forked child.
  */
 #ifndef VCUDA_COMPUTE_PROCESS_H
@@ -16,7 +16,7 @@
 
 /* Some device's time is limited; true until the limits were read. All that a launch looks at where nothing is limited. */
 extern _Atomic bool compute_limited;
-/* Counts what makes lanes stale: a limiter that came or went, a context that ended, a fork. */
+/* Counts what makes queues stale: a limiter that came or went, a context that ended, a fork. */
 extern _Atomic uint64_t compute_generation;
 
 /* Reads the limits, once. Whether anything is limited. */

@@ -1,5 +1,5 @@
 /*
- * Sleeping and cancellation: neither of the two may leave a lane, a lock or a reservation half done.
+ * Sleeping and cancellation: neither of the two may leave a queue, a lock or a reservation half done.
  * A sleep of ours is no cancellation point, and what holds something over a call that is one (the driver's may be) is done with cancellation off.
  */
 #ifndef VCUDA_COMPUTE_REST_H

@@ -13,19 +13,19 @@ _Thread_local struct thread *thread_self;
 static pthread_key_t ending;
 static pthread_once_t keyed = PTHREAD_ONCE_INIT;
 
-static void end_lane(struct thread_lane *lane)
+static void end_queue(struct thread_queue *queue)
 {
-    if (lane->used && lane->lane.limiter != NULL)
-        lane_end(&lane->lane);
-    lane->used = false;
+    if (queue->used && queue->queue.limiter != NULL)
+        queue_end(&queue->queue);
+    queue->used = false;
 }
 
-static void end_lanes(struct thread *thread)
+static void end_queues(struct thread *thread)
 {
     thread->recent = NULL;
     for (unsigned set = 0; set < THREAD_SETS; set++) {
         for (unsigned way = 0; way < THREAD_WAYS; way++)
-            end_lane(&thread->lanes[set][way]);
+            end_queue(&thread->queues[set][way]);
     }
 }
 
@@ -34,55 +34,55 @@ static void end(void *ended)
     struct thread *thread = ended;
     if (thread != thread_self)
         return;
-    end_lanes(thread);
+    end_queues(thread);
     thread_self = NULL;
     free(thread);
 }
 
 /* Nothing that would forbid a mark began since something was last launched here. */
-static bool is_there(const struct lane *lane)
+static bool is_there(const struct stream_queue *queue)
 {
-    return atomic_load(&compute_captures) == 0 && lane->streams_ended == atomic_load(&compute_streams_ended) && !atomic_load(&lane->timebase->gone);
+    return atomic_load(&compute_captures) == 0 && queue->streams_ended == atomic_load(&compute_streams_ended) && !atomic_load(&queue->timebase->gone);
 }
 
 /* A default stream is the current context's. */
-static bool is_current(const struct thread_lane *place)
+static bool is_current(const struct thread_queue *place)
 {
     CUcontext current = NULL;
-    return !thread_is_default(place->lane.stream) || (DRIVER(cuCtxGetCurrent, &current) == CUDA_SUCCESS && current == place->context);
+    return !thread_is_default(place->queue.stream) || (DRIVER(cuCtxGetCurrent, &current) == CUDA_SUCCESS && current == place->context);
 }
 
 /*
  * A stream that may be gone, or in a capture, is not marked. Neither is one that is behind: its queue may be full, and the mark would wait. Nor is the legacy
  * one, away from a launch into it: a mark there orders all blocking streams of the context, which the program did not ask for and may not survive.
  */
-static bool may_be_marked(const struct thread_lane *place)
+static bool may_be_marked(const struct thread_queue *place)
 {
-    const struct lane *lane = &place->lane;
-    return lane->stream != NULL && lane->stream != CU_STREAM_LEGACY && (lane->last == NULL || mark_is_reached(lane->last)) && is_there(lane) &&
+    const struct stream_queue *queue = &place->queue;
+    return queue->stream != NULL && queue->stream != CU_STREAM_LEGACY && (queue->last == NULL || mark_is_reached(queue->last)) && is_there(queue) &&
            is_current(place);
 }
 
-static void pause_lane(struct thread_lane *place)
+static void pause_queue(struct thread_queue *place)
 {
-    struct lane *lane = &place->lane;
-    if (lane->open == NULL)
+    struct stream_queue *queue = &place->queue;
+    if (queue->open == NULL)
         return;
-    struct pin *pin = may_be_marked(place) ? pin_stream(lane->timebase, lane->stream) : NULL;
-    if (pin != NULL && is_there(lane))
-        lane_close(lane, false);
+    struct pin *pin = may_be_marked(place) ? pin_stream(queue->timebase, queue->stream) : NULL;
+    if (pin != NULL && is_there(queue))
+        queue_close(queue, false);
     else
-        lane_pause(lane);
+        queue_pause(queue);
     unpin(pin);
 }
 
-void thread_pause(struct thread *thread, const struct lane *asleep)
+void thread_pause(struct thread *thread, const struct stream_queue *asleep)
 {
     for (unsigned set = 0; set < THREAD_SETS; set++) {
         for (unsigned way = 0; way < THREAD_WAYS; way++) {
-            struct thread_lane *place = &thread->lanes[set][way];
-            if (place->used && place->lane.limiter != NULL && &place->lane != asleep)
-                pause_lane(place);
+            struct thread_queue *place = &thread->queues[set][way];
+            if (place->used && place->queue.limiter != NULL && &place->queue != asleep)
+                pause_queue(place);
         }
     }
 }
@@ -105,18 +105,18 @@ struct thread *thread_begin(void)
     return made;
 }
 
-/* The parent's lanes, to which it still belongs, are left as they are: they end in the parent. */
+/* The parent's queues, to which it still belongs, are left as they are: they end in the parent. */
 void thread_forget(void)
 {
     thread_self = NULL;
 }
 
-static struct thread_lane *place_of(struct thread *thread, CUcontext context, CUstream stream)
+static struct thread_queue *place_of(struct thread *thread, CUcontext context, CUstream stream)
 {
     uint64_t hash = ((uint64_t)(uintptr_t)stream ^ (uint64_t)(uintptr_t)context << 1) * UINT64_C(0x9E3779B97F4A7C15);
-    struct thread_lane *set = thread->lanes[(hash >> 32) % THREAD_SETS];
+    struct thread_queue *set = thread->queues[(hash >> 32) % THREAD_SETS];
     for (unsigned way = 0; way < THREAD_WAYS; way++) {
-        if (set[way].used && set[way].lane.stream == stream && set[way].context == context)
+        if (set[way].used && set[way].queue.stream == stream && set[way].context == context)
             return &set[way];
     }
     for (unsigned way = 0; way < THREAD_WAYS; way++) {
@@ -134,44 +134,44 @@ static unsigned long long id_of(CUstream stream)
 }
 
 /* What could not be found out is not kept. */
-static bool fill(struct thread_lane *place, CUcontext context, CUstream stream)
+static bool fill(struct thread_queue *place, CUcontext context, CUstream stream)
 {
     int cancellation = cancel_off();
-    end_lane(place);
+    end_queue(place);
     struct belonging belonging = compute_belonging(stream);
     place->context = context;
     place->id = id_of(stream);
     place->used = belonging.known;
-    lane_init(&place->lane, belonging.limiter, belonging.timebase, stream);
+    queue_init(&place->queue, belonging.limiter, belonging.timebase, stream);
     cancel_back(cancellation);
     return place->used;
 }
 
 /* Since it was last used no stream ended, or this one did not: a handle comes back, on any device. */
-static bool is_same_stream(const struct thread_lane *place, uint64_t ended)
+static bool is_same_stream(const struct thread_queue *place, uint64_t ended)
 {
-    return place->lane.streams_ended == ended || thread_is_default(place->lane.stream) ||
-           (place->id != 0 && place->id == id_of(place->lane.stream));
+    return place->queue.streams_ended == ended || thread_is_default(place->queue.stream) ||
+           (place->id != 0 && place->id == id_of(place->queue.stream));
 }
 
-struct lane *thread_find_lane(struct thread *thread, CUstream stream)
+struct stream_queue *thread_find_queue(struct thread *thread, CUstream stream)
 {
     CUcontext context = NULL;
     uint64_t generation = atomic_load_explicit(&compute_generation, memory_order_acquire);
     uint64_t ended = atomic_load_explicit(&compute_streams_ended, memory_order_acquire);
     if (thread->generation != generation)
-        end_lanes(thread);
+        end_queues(thread);
     thread->generation = generation;
     if (thread_is_default(stream) && DRIVER(cuCtxGetCurrent, &context) != CUDA_SUCCESS)
         return NULL;
-    struct thread_lane *place = place_of(thread, context, stream);
-    bool kept = place->used && place->lane.stream == stream && place->context == context && !place->lane.lost && is_same_stream(place, ended);
-    if (thread->recent == &place->lane)
+    struct thread_queue *place = place_of(thread, context, stream);
+    bool kept = place->used && place->queue.stream == stream && place->context == context && !place->queue.lost && is_same_stream(place, ended);
+    if (thread->recent == &place->queue)
         thread->recent = NULL;
     if (!kept && !fill(place, context, stream))
         return NULL;
-    place->lane.streams_ended = ended;
+    place->queue.streams_ended = ended;
     if (!thread_is_default(stream))
-        thread->recent = &place->lane;
-    return place->lane.limiter == NULL ? NULL : &place->lane;
+        thread->recent = &place->queue;
+    return place->queue.limiter == NULL ? NULL : &place->queue;
 }

@@ -1,5 +1,5 @@
 /*
- * A process: one thread that launches, asks, waits and synchronises as its workload says, through the library's own lanes.
+ * A process: one thread that launches, asks, waits and synchronises as its workload says, through the library's own queues.
  *
  * In: the time. Out: launches. Not here: the GPU, the order in which things happen.
  */
@@ -51,7 +51,7 @@ static void begin(struct process *process)
     limiter_set(process->limiter, container->cores, container->soft);
     timebase_init(&process->timebase, &driver, NULL);
     for (unsigned i = 0; i < STREAMS; i++)
-        lane_init(&process->lanes[i], process->limiter, &process->timebase, (CUstream)(void *)&process->streams[i]);
+        queue_init(&process->queues[i], process->limiter, &process->timebase, (CUstream)(void *)&process->streams[i]);
     process->tick = now_ns;
     process->doing = DO_LAUNCH;
 }
@@ -85,12 +85,12 @@ static void choose(struct process *process)
         estimate_learn(process->estimate, (uint64_t)((double)process->cost * bias));
 }
 
-static void launched(struct process *process, struct lane *lane, uint64_t at)
+static void launched(struct process *process, struct stream_queue *queue, uint64_t at)
 {
     const struct workload *load = process->workload;
     double end = enqueue(process, &process->streams[process->stream], process->cost, load->wide);
     process->launch_ends[process->launches++ % QUEUE] = end;
-    lane_took(lane, process->estimate, process->estimate_ns, at);
+    queue_took(queue, process->estimate, process->estimate_ns, at);
     process->container->moved = now_ns;
     process->wake = now_ns + load->host;
     process->doing = DO_LAUNCH;
@@ -125,20 +125,20 @@ void act(struct process *process, uint64_t jitter)
     }
     if (process->doing == DO_LAUNCH)
         choose(process);
-    struct lane *lane = &process->lanes[process->stream];
+    struct stream_queue *queue = &process->queues[process->stream];
     process->estimate_ns = estimate_ns(process->estimate);
-    uint64_t at = lane_needs_time(lane, process->estimate_ns) ? now_ns : lane->now_ns;
-    if (!lane_goes(lane, process->estimate_ns, at)) {
-        uint64_t until = lane_ask(lane, process->estimate, at = now_ns);
+    uint64_t at = queue_needs_time(queue, process->estimate_ns) ? now_ns : queue->now_ns;
+    if (!queue_goes(queue, process->estimate_ns, at)) {
+        uint64_t until = queue_ask(queue, process->estimate, at = now_ns);
         if (until != 0) {
             for (unsigned i = 0; i < STREAMS; i++) {
-                if (&process->lanes[i] != lane && process->lanes[i].open != NULL)
-                    lane_close(&process->lanes[i], false);
+                if (&process->queues[i] != queue && process->queues[i].open != NULL)
+                    queue_close(&process->queues[i], false);
             }
             process->doing = DO_ASK;
             process->wake = late(until, jitter);
             return;
         }
     }
-    launched(process, lane, at);
+    launched(process, queue, at);
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "interposer/cuda/compute/lane.h"
+#include "interposer/cuda/compute/stream_queue.h"
 
 #define SECOND UINT64_C(1000000000)
 enum { PROCESSES = 64, CONTAINERS = 16, STREAMS = 4, EVENTS = 8192, QUEUE = 1024, TENTHS = 1024, CHANGES = 8 };
@@ -36,7 +36,7 @@ struct process {
     uint64_t start, stop;
     struct limiter *limiter;
     struct timebase timebase;
-    struct lane lanes[STREAMS];
+    struct stream_queue queues[STREAMS];
     struct stream streams[STREAMS];
     double engine;              /* end of the last wide launch */
     double busy_until;          /* virtual */

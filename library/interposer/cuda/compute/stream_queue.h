@@ -1,7 +1,7 @@
 /*
- * A lane: what one thread launches into one stream, gathered into batches that are measured as a whole.
+ * A stream queue: what one thread launches into one stream, gathered into batches that are measured as a whole.
  *
- * In: each launch, before and after it. Out: go, or wait until; batches for the limiter. Not here: finding the lane and the estimate, sleeping, calling
+ * In: each launch, before and after it. Out: go, or wait until; batches for the limiter. Not here: finding the queue and the estimate, sleeping, calling
  * the driver's launch. Used by its own thread alone.
  *
  * A batch begins with a mark, or with the end of the one before where the stream never ran empty, and is closed by a mark after BATCH_LAUNCHES launches,
@@ -9,8 +9,8 @@
  * only next to a launch of the application in the same stream. In a stream where the driver makes no marks, a launch whose cost is to be learned is waited
  * for, PATIENCE_NS at most: the host's clock measures it.
  */
-#ifndef VCUDA_COMPUTE_LANE_H
-#define VCUDA_COMPUTE_LANE_H
+#ifndef VCUDA_COMPUTE_STREAM_QUEUE_H
+#define VCUDA_COMPUTE_STREAM_QUEUE_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -18,12 +18,12 @@
 #include "limiter.h"
 
 /* The stream has run empty when the next launch comes so long after everything before must have ended. */
-#define LANE_GAP_NS UINT64_C(50000)
+#define QUEUE_GAP_NS UINT64_C(50000)
 /* For launches as small as this the clock is read at every fourth only: a gap before one of them is found when others are on their way already. */
-#define LANE_SMALL_NS UINT64_C(20000)
-enum { LANE_SMALL_LAUNCHES = 4 };
+#define QUEUE_SMALL_NS UINT64_C(20000)
+enum { QUEUE_SMALL_LAUNCHES = 4 };
 
-struct lane {
+struct stream_queue {
     struct batch *open;
     uint64_t left_ns;                   /* reserved and not used by a launch */
     uint64_t now_ns;                    /* at the last launch that looked at the clock */
@@ -41,45 +41,45 @@ struct lane {
     struct waiting waiting;
 };
 
-void lane_init(struct lane *lane, struct limiter *limiter, struct timebase *timebase, CUstream stream);
+void queue_init(struct stream_queue *queue, struct limiter *limiter, struct timebase *timebase, CUstream stream);
 
-/* Before a launch, the long way. 0: launch, then say lane_took. Else: sleep until then and ask again. */
-uint64_t lane_ask(struct lane *lane, struct estimate *estimate, uint64_t now);
+/* Before a launch, the long way. 0: launch, then say queue_took. Else: sleep until then and ask again. */
+uint64_t queue_ask(struct stream_queue *queue, struct estimate *estimate, uint64_t now);
 
 /* After the launch that closes a batch (`prompt`: right after it), or one that failed. */
-void lane_close(struct lane *lane, bool prompt);
-void lane_failed(struct lane *lane);
+void queue_close(struct stream_queue *queue, bool prompt);
+void queue_failed(struct stream_queue *queue);
 
 /* Nothing will be launched here for a while, or ever: what is open goes without an end. No call of the driver. */
-void lane_pause(struct lane *lane);
+void queue_pause(struct stream_queue *queue);
 /* Nothing will be launched here any more. */
-void lane_end(struct lane *lane);
+void queue_end(struct stream_queue *queue);
 
 /* Before a launch: whether the time must be known, or `now_ns` will do. */
-static inline bool lane_needs_time(const struct lane *lane, uint64_t ns)
+static inline bool queue_needs_time(const struct stream_queue *queue, uint64_t ns)
 {
-    return lane->open == NULL || ns > LANE_SMALL_NS || lane->open->count % LANE_SMALL_LAUNCHES == 0;
+    return queue->open == NULL || ns > QUEUE_SMALL_NS || queue->open->count % QUEUE_SMALL_LAUNCHES == 0;
 }
 
 /* Whether it goes without asking anybody. */
-static inline bool lane_goes(const struct lane *lane, uint64_t ns, uint64_t now)
+static inline bool queue_goes(const struct stream_queue *queue, uint64_t ns, uint64_t now)
 {
-    return lane->open != NULL && ns != 0 && ns <= lane->left_ns && now < lane->tail_ns + LANE_GAP_NS;
+    return queue->open != NULL && ns != 0 && ns <= queue->left_ns && now < queue->tail_ns + QUEUE_GAP_NS;
 }
 
 /* After it. */
-static inline void lane_took(struct lane *lane, struct estimate *estimate, uint64_t ns, uint64_t now)
+static inline void queue_took(struct stream_queue *queue, struct estimate *estimate, uint64_t ns, uint64_t now)
 {
-    struct batch *batch = lane->open;
-    lane->unseen = now == lane->now_ns ? lane->unseen + 1 : 0;
-    lane->now_ns = now;
+    struct batch *batch = queue->open;
+    queue->unseen = now == queue->now_ns ? queue->unseen + 1 : 0;
+    queue->now_ns = now;
     batch->launches[batch->count++] = estimate;
     batch->estimated_ns += ns;
-    lane->left_ns = lane->left_ns < ns ? 0 : lane->left_ns - ns;
-    lane->tail_ns = (lane->tail_ns > now ? lane->tail_ns : now) +
-                    (ns * atomic_load_explicit(&lane->limiter->stretch, memory_order_relaxed) >> 8);
-    if (lane->alone || batch->count == BATCH_LAUNCHES || batch->estimated_ns >= BATCH_NS)
-        lane_close(lane, true);
+    queue->left_ns = queue->left_ns < ns ? 0 : queue->left_ns - ns;
+    queue->tail_ns = (queue->tail_ns > now ? queue->tail_ns : now) +
+                    (ns * atomic_load_explicit(&queue->limiter->stretch, memory_order_relaxed) >> 8);
+    if (queue->alone || batch->count == BATCH_LAUNCHES || batch->estimated_ns >= BATCH_NS)
+        queue_close(queue, true);
 }
 
 #endif
