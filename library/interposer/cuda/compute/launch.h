@@ -3,10 +3,10 @@
  *
  *     if (compute_free())
  *         return real.cuX(...);
- *     struct passage passage;
- *     if (!compute_enter(&passage, &key, stream))
+ *     struct launch_ticket ticket;
+ *     if (!compute_enter(&ticket, &key, stream))
  *         return real.cuX(...);                    not limited, or being captured
- *     return compute_leave(&passage, DRIVER(cuX, ...));
+ *     return compute_leave(&ticket, DRIVER(cuX, ...));
  */
 #ifndef VCUDA_COMPUTE_LAUNCH_H
 #define VCUDA_COMPUTE_LAUNCH_H
@@ -22,7 +22,7 @@
 
 struct stream_queue;
 
-struct passage {
+struct launch_ticket {
     struct stream_queue *queue;
     struct estimate *estimate;
     uint64_t ns, now;
@@ -43,7 +43,7 @@ static inline CUstream own_stream(CUstream stream)
 }
 
 /* Waits as long as it must. False: nobody wants to hear of this launch. */
-bool compute_enter(struct passage *passage, const struct launch_key *key, CUstream stream);
-CUresult compute_leave(const struct passage *passage, CUresult error);
+bool compute_enter(struct launch_ticket *ticket, const struct launch_key *key, CUstream stream);
+CUresult compute_leave(const struct launch_ticket *ticket, CUresult error);
 
 #endif

@@ -11,11 +11,11 @@ enum { MOST_DEVICES = 64 };
 
 /* How a limited launch goes, whatever it is. */
 #define PASS(key, stream, symbol, ...)                                                                                 \
-    struct passage passage;                                                                                            \
+    struct launch_ticket ticket;                                                                                            \
     struct launch_key launched = key;                                                                                  \
-    if (!compute_enter(&passage, &launched, stream))                                                                         \
+    if (!compute_enter(&ticket, &launched, stream))                                                                         \
         return real.symbol(__VA_ARGS__);                                                                               \
-    return compute_leave(&passage, DRIVER(symbol, __VA_ARGS__));
+    return compute_leave(&ticket, DRIVER(symbol, __VA_ARGS__));
 
 /* Apart, so that the way without a limit needs no stack. */
 #define KERNEL(symbol, wanted_stream)                                                                                  \
@@ -126,19 +126,19 @@ enum { ROUNDS = 4 };
 
 struct admission {
     bool entered;
-    struct passage passage;
+    struct launch_ticket ticket;
 };
 
 static bool stands(const struct admission *admission)
 {
-    return admission->entered && admission->passage.queue->open != NULL;
+    return admission->entered && admission->ticket.queue->open != NULL;
 }
 
 static void enter_one(struct admission *admission, const CUDA_LAUNCH_PARAMS *launch)
 {
     struct launch_key key = launch_key(launch->function, launch->gridDimX, launch->gridDimY, launch->gridDimZ, launch->blockDimX,
                                        launch->blockDimY, launch->blockDimZ);
-    admission->entered = compute_enter(&admission->passage, &key, launch->hStream);
+    admission->entered = compute_enter(&admission->ticket, &key, launch->hStream);
 }
 
 static void enter_all(struct admission *admissions, const CUDA_LAUNCH_PARAMS *launches, unsigned count)
@@ -162,7 +162,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, unsi
     CUresult error = DRIVER(cuLaunchCooperativeKernelMultiDevice, launches, count, flags);
     for (unsigned i = 0; i < count; i++) {
         if (stands(&admissions[i]))
-            compute_leave(&admissions[i].passage, error);
+            compute_leave(&admissions[i].ticket, error);
     }
     return error;
 }
