@@ -11,9 +11,9 @@
 #include <stdlib.h>
 
 #include "captures.h"
+#include "in_flight.h"
 #include "interposer/cuda/hooks.h"
 #include "launch.h"
-#include "pins.h"
 #include "process.h"
 #include "rest.h"
 
@@ -76,7 +76,7 @@ void contexts_end(CUdevice device, CUcontext context, enum context_fate fate)
     for (struct known *known = first; known != NULL && fate == CONTEXT_ENDING; known = known->next) {
         if (is_meant(known, device, context)) {
             wait_for_harvests(&known->timebase);
-            pins_wait_context(&known->timebase);
+            in_flight_wait_context(&known->timebase);
         }
     }
     if (fate != CONTEXT_GONE)

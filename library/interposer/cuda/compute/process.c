@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "captures.h"
+#include "in_flight.h"
 #include "interposer/cuda/hooks.h"
 #include "launch.h"
-#include "pins.h"
 #include "thread.h"
 
 _Atomic bool compute_limited = true;
@@ -67,7 +67,7 @@ static void forget(void)
     pthread_mutex_init(&lock, NULL);
     thread_forget();
     captures_forget();
-    pins_forget();
+    in_flight_forget();
     for (int i = 0; i < LIMITS_MAX_DEVICES; i++)
         atomic_store(&compute_limiters[i], NULL);
     contexts_forget();

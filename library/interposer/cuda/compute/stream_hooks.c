@@ -1,6 +1,6 @@
-/* What happens to streams: captures (captures.h), and their end. Who marks one away from its launches is waited for (pins.h). */
+/* What happens to streams: captures (captures.h), and their end. Who marks one away from its launches is waited for (in_flight.h). */
+#include "in_flight.h"
 #include "launch.h"
-#include "pins.h"
 
 static CUresult begun(CUstream stream, CUresult error)
 {
@@ -12,7 +12,7 @@ static CUresult begun(CUstream stream, CUresult error)
     if (compute_free() || hook_nested())                                                                               \
         return real.symbol(__VA_ARGS__);                                                                               \
     captures_begin();                                                                                                  \
-    pins_wait();                                                                                                       \
+    in_flight_wait();                                                                                                       \
     return begun(of, DRIVER(symbol, __VA_ARGS__));
 
 CUresult cuStreamBeginCapture(CUstream stream)
@@ -79,7 +79,7 @@ static void end(CUstream stream)
     if (stream == NULL || hook_nested())
         return;
     atomic_fetch_add(&compute_streams_ended, 1);
-    pins_wait_stream(stream);
+    in_flight_wait_stream(stream);
     if (atomic_load(&compute_captures) != 0)
         captures_end(stream);
 }

@@ -4,8 +4,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "in_flight.h"
 #include "interposer/cuda/hooks.h"
-#include "pins.h"
 #include "rest.h"
 
 _Thread_local struct thread *thread_self;
@@ -68,12 +68,12 @@ static void pause_queue(struct thread_queue *place)
     struct stream_queue *queue = &place->queue;
     if (queue->open == NULL)
         return;
-    struct pin *pin = may_be_marked(place) ? pin_stream(queue->timebase, queue->stream) : NULL;
-    if (pin != NULL && is_there(queue))
+    struct in_flight *in_flight = may_be_marked(place) ? in_flight_begin(queue->timebase, queue->stream) : NULL;
+    if (in_flight != NULL && is_there(queue))
         queue_close(queue, false);
     else
         queue_pause(queue);
-    unpin(pin);
+    in_flight_end(in_flight);
 }
 
 void thread_pause(struct thread *thread, const struct stream_queue *asleep)
