@@ -18,7 +18,7 @@ PURE = (
     "borrow",
     "budget",
     "claim",
-    "cover",
+    "interval_set",
     "edges",
     "estimates",
     "harvest",
@@ -47,7 +47,7 @@ def build_parts(directory: Path) -> ctypes.CDLL:
         getattr(library, name).restype = ctypes.c_int64
     for name in ("budget_wait", "access_share", "access_reach", "access_estimate"):
         getattr(library, name).restype = ctypes.c_uint64
-    for made in ("budget", "presence", "estimates", "cover", "claim", "neighbours"):
+    for made in ("budget", "presence", "estimates", "interval_set", "claim", "neighbours"):
         getattr(library, f"access_{made}").restype = ctypes.c_void_p
     library.access_taken.restype = ctypes.c_double
     library.budget_cap.restype = ctypes.c_int64

@@ -153,34 +153,34 @@ def test_grants_no_more_than_the_limit_and_the_cap(
     budget.close()
 
 
-# ---- cover ----
+# ---- interval_set ----
 
 
 @examples(200)
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 40)), max_size=40))
 def test_parts_are_what_was_in_no_stretch_before(parts: ctypes.CDLL, stretches: list[tuple[int, int]]) -> None:
-    cover = ctypes.c_void_p(parts.access_cover())
+    intervals = ctypes.c_void_p(parts.access_interval_set())
     found = (ctypes.c_uint64 * 258)()
     covered: set[int] = set()
     for start, length in stretches:
-        count = parts.access_add(cover, number(start), number(start + length), found)
+        count = parts.access_add(intervals, number(start), number(start + length), found)
         told = [(found[2 * i], found[2 * i + 1]) for i in range(count)]
         new = {at for part in told for at in range(*part)}
         assert new == set(range(start, start + length)) - covered
         assert sum(end - begin for begin, end in told) == len(new)
         assert told == sorted(told)
         covered |= new
-    parts.access_free(cover)
+    parts.access_free(intervals)
 
 
 def test_forgets_the_oldest_of_too_many(parts: ctypes.CDLL) -> None:
-    cover = ctypes.c_void_p(parts.access_cover())
+    intervals = ctypes.c_void_p(parts.access_interval_set())
     found = (ctypes.c_uint64 * 258)()
     for i in range(1000):
-        assert parts.access_add(cover, number(10 * i), number(10 * i + 5), found) == 1
-    assert parts.access_add(cover, number(9990), number(9995), found) == 0
-    assert parts.access_add(cover, number(0), number(5), found) == 1
-    parts.access_free(cover)
+        assert parts.access_add(intervals, number(10 * i), number(10 * i + 5), found) == 1
+    assert parts.access_add(intervals, number(9990), number(9995), found) == 0
+    assert parts.access_add(intervals, number(0), number(5), found) == 1
+    parts.access_free(intervals)
 
 
 # ---- time slicing ----

@@ -5,8 +5,8 @@
 
 #include "interposer/cuda/compute/borrow.h"
 #include "interposer/cuda/compute/budget.h"
-#include "interposer/cuda/compute/cover.h"
 #include "interposer/cuda/compute/estimates.h"
+#include "interposer/cuda/compute/interval_set.h"
 #include "interposer/cuda/compute/neighbours.h"
 #include "interposer/cuda/compute/presence.h"
 
@@ -76,20 +76,20 @@ void access_free(void *made)
     free(made);
 }
 
-/* ---- cover ---- */
+/* ---- interval_set ---- */
 
-SHOWN struct cover *access_cover(void);
-SHOWN unsigned access_add(struct cover *cover, uint64_t start, uint64_t end, uint64_t *parts);
+SHOWN struct interval_set *access_interval_set(void);
+SHOWN unsigned access_add(struct interval_set *set, uint64_t start, uint64_t end, uint64_t *parts);
 
-struct cover *access_cover(void)
+struct interval_set *access_interval_set(void)
 {
-    return calloc(1, sizeof(struct cover));
+    return calloc(1, sizeof(struct interval_set));
 }
 
-unsigned access_add(struct cover *cover, uint64_t start, uint64_t end, uint64_t *parts)
+unsigned access_add(struct interval_set *set, uint64_t start, uint64_t end, uint64_t *parts)
 {
-    struct interval found[COVER_INTERVALS + 1];
-    unsigned count = cover_add(cover, (struct interval){start, end}, found);
+    struct interval found[INTERVAL_SET_MOST + 1];
+    unsigned count = interval_set_add(set, (struct interval){start, end}, found);
     memcpy(parts, found, count * sizeof found[0]);
     return count;
 }

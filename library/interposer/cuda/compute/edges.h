@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "cover.h"
+#include "interval_set.h"
 
 enum { EDGES_MOST = 8192, EDGES_SLOTS = EDGES_MOST / 2, EDGES_OWNERS = 65 };
 

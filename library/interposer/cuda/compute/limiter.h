@@ -22,8 +22,8 @@
 
 #include "borrow.h"
 #include "budget.h"
-#include "cover.h"
 #include "estimates.h"
+#include "interval_set.h"
 #include "neighbours.h"
 #include "presence.h"
 #include "timebase.h"
@@ -85,14 +85,14 @@ struct limiter {
     unsigned settling_count;
     struct presence presence;
     struct neighbours neighbours;
-    struct cover cover;
+    struct interval_set charged_time;
     uint64_t measured_until_ns;
     uint64_t ahead_since_ns;            /* when the oldest launch that is not over was made; 0: none is */
     unsigned loose_batches;
     double recent_charged, recent_own;
     unsigned correction_first, correction_count;
     struct correction corrections[CORRECTIONS];
-    struct interval parts[COVER_INTERVALS + 1];
+    struct interval parts[INTERVAL_SET_MOST + 1];
     struct edges edges;
 };
 

@@ -18,8 +18,8 @@
 
 #include "abi/activity.h"
 #include "claim.h"
-#include "cover.h"
 #include "edges.h"
+#include "interval_set.h"
 
 enum {
     PRESENCE_ROWS = 64,                 /* containers on one GPU; a slice is at least one percent, but rows of ended grants may linger */

@@ -113,7 +113,7 @@ static void learn_late(struct limiter *limiter, uint64_t now)
 
 void settle_begin(struct limiter *limiter, struct batch *batch, const struct measured *measured, uint64_t now)
 {
-    unsigned parts = cover_add(&limiter->cover, measured->stretch, limiter->parts);
+    unsigned parts = interval_set_add(&limiter->charged_time, measured->stretch, limiter->parts);
     uint64_t charged = 0;
     for (unsigned i = 0; i < parts; i++)
         charged += charge(limiter, limiter->parts[i], measured, now);

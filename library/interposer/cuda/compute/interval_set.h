@@ -4,23 +4,23 @@
  * In: stretches [start, end), in any order. Out: the parts that were in none before. Not here: what a part costs.
  * Invariant: intervals are kept in order and apart; the oldest are forgotten when there are too many, and what is older than them is new again.
  */
-#ifndef VCUDA_COMPUTE_COVER_H
-#define VCUDA_COMPUTE_COVER_H
+#ifndef VCUDA_COMPUTE_INTERVAL_SET_H
+#define VCUDA_COMPUTE_INTERVAL_SET_H
 
 #include <stdint.h>
 
-enum { COVER_INTERVALS = 128 };
+enum { INTERVAL_SET_MOST = 128 };
 
 struct interval {
     uint64_t start, end;
 };
 
-struct cover {
+struct interval_set {
     unsigned count;
-    struct interval intervals[COVER_INTERVALS];
+    struct interval intervals[INTERVAL_SET_MOST];
 };
 
-/* Adds [start, end) and writes its new parts, in order. There are at most COVER_INTERVALS + 1. */
-unsigned cover_add(struct cover *cover, struct interval added, struct interval parts[static COVER_INTERVALS + 1]);
+/* Adds [start, end) and writes its new parts, in order. There are at most INTERVAL_SET_MOST + 1. */
+unsigned interval_set_add(struct interval_set *set, struct interval added, struct interval parts[static INTERVAL_SET_MOST + 1]);
 
 #endif
