@@ -15,7 +15,7 @@
 #include "interposer/cuda/hooks.h"
 #include "launch.h"
 #include "process.h"
-#include "rest.h"
+#include "sleep_until.h"
 
 struct known {
     struct timebase timebase;
@@ -42,7 +42,7 @@ static void wait_for_harvests(const struct timebase *timebase)
     uint64_t began = 0;
     for (int i = 0; i < LIMITS_MAX_DEVICES; i++) {
         struct limiter *limiter = atomic_load_explicit(&compute_limiters[i], memory_order_acquire);
-        while (limiter != NULL && atomic_load(&limiter->inside) == timebase && rest_again(&began))
+        while (limiter != NULL && atomic_load(&limiter->inside) == timebase && sleep_again(&began))
             ;
     }
 }

@@ -1,7 +1,7 @@
 /* The driver and the clock, as measuring sees them (timebase.h). Every call has the guard up: what it launches or allocates is not the application's. */
 #include "interposer/cuda/hooks.h"
 #include "process.h"
-#include "rest.h"
+#include "sleep_until.h"
 
 static CUresult create(CUevent *event, unsigned int flags)
 {
@@ -50,4 +50,4 @@ static CUresult query_stream(CUstream stream)
     return DRIVER(cuStreamQuery, stream);
 }
 
-const struct measuring compute_driver = {create, record, query, elapsed, push, pop, exchange, vcuda_now_ns, compute_wake, query_stream, rest};
+const struct measuring compute_driver = {create, record, query, elapsed, push, pop, exchange, vcuda_now_ns, compute_wake, query_stream, sleep_for};

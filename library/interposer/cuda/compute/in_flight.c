@@ -1,7 +1,7 @@
 /* See in_flight.h. */
 #include "in_flight.h"
 
-#include "rest.h"
+#include "sleep_until.h"
 
 enum { IN_FLIGHT_MOST = 64 };
 
@@ -37,7 +37,7 @@ void in_flight_wait_stream(CUstream stream)
 {
     uint64_t began = 0;
     for (unsigned i = 0; i < IN_FLIGHT_MOST && stream != NULL; i++) {
-        while (atomic_load(&marks[i].stream) == (uintptr_t)stream && rest_again(&began))
+        while (atomic_load(&marks[i].stream) == (uintptr_t)stream && sleep_again(&began))
             ;
     }
 }
@@ -46,7 +46,7 @@ void in_flight_wait(void)
 {
     uint64_t began = 0;
     for (unsigned i = 0; i < IN_FLIGHT_MOST; i++) {
-        while (atomic_load(&marks[i].stream) != 0 && rest_again(&began))
+        while (atomic_load(&marks[i].stream) != 0 && sleep_again(&began))
             ;
     }
 }
@@ -55,7 +55,7 @@ void in_flight_wait_context(const struct timebase *timebase)
 {
     uint64_t began = 0;
     for (unsigned i = 0; i < IN_FLIGHT_MOST; i++) {
-        while (atomic_load(&marks[i].timebase) == timebase && rest_again(&began))
+        while (atomic_load(&marks[i].timebase) == timebase && sleep_again(&began))
             ;
     }
 }

@@ -2,7 +2,7 @@
  * Streams that a thread marks away from its own launches into them, while it sleeps for credit: who ends such a stream waits until the mark is there.
  *
  * In: the stream, from who marks and from who ends. Out: nothing. No lock is held while the driver records, which may wait where the GPU's queue is full:
- * only who ends that very stream or its context, or begins a capture, waits for it, and no longer than REST_MOST_NS.
+ * only who ends that very stream or its context, or begins a capture, waits for it, and no longer than SLEEP_MOST_NS.
  * The order: who ends says so first (compute_streams_ended, compute_captures, timebase.gone) and looks for marks in flight then; who marks says so first, and looks
  * whether the stream is still there then. One of the two sees the other.
  */

@@ -1,7 +1,7 @@
 /* See launch.h. */
 #include "launch.h"
 
-#include "rest.h"
+#include "sleep_until.h"
 #include "thread.h"
 
 _Atomic uint64_t compute_streams_ended;
@@ -24,7 +24,7 @@ static enum answer ask(struct launch_ticket *ticket, struct thread *thread)
     ticket->now = clock_look(&thread->clock);
     while ((until = queue_ask(ticket->queue, ticket->estimate, ticket->now)) != 0) {
         thread_pause(thread, ticket->queue);
-        rest_until(until);
+        sleep_until(until);
         ticket->now = clock_look(&thread->clock);
         if (atomic_load_explicit(&compute_generation, memory_order_relaxed) != thread->generation)
             return AGAIN;

@@ -69,7 +69,7 @@ static void watch(struct stream_queue *queue)
     uint64_t began = driver->now(), waited = 0;
     while (driver->stream_query(queue->stream) == CUDA_ERROR_NOT_READY && (waited = driver->now() - began) < PATIENCE_NS) {
         if (waited > KEEN_NS)
-            driver->rest(LOOK_NS + waited / 16 < LOOK_MOST_NS ? LOOK_NS + waited / 16 : LOOK_MOST_NS);
+            driver->sleep_for(LOOK_NS + waited / 16 < LOOK_MOST_NS ? LOOK_NS + waited / 16 : LOOK_MOST_NS);
     }
     measuring_restore(driver, mode);
 }

@@ -6,7 +6,7 @@
 
 #include "in_flight.h"
 #include "interposer/cuda/hooks.h"
-#include "rest.h"
+#include "sleep_until.h"
 
 _Thread_local struct thread *thread_self;
 

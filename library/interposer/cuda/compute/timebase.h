@@ -30,7 +30,7 @@ struct measuring {
     uint64_t (*now)(void);
     void (*wake)(void);                 /* the helper has slept since it had nothing to do */
     CUresult (*stream_query)(CUstream stream);
-    void (*rest)(uint64_t ns);
+    void (*sleep_for)(uint64_t ns);
 };
 
 struct mark {

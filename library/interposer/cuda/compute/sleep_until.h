@@ -2,8 +2,8 @@
  * Sleeping and cancellation: neither of the two may leave a queue, a lock or a reservation half done.
  * A sleep of ours is no cancellation point, and what holds something over a call that is one (the driver's may be) is done with cancellation off.
  */
-#ifndef VCUDA_COMPUTE_REST_H
-#define VCUDA_COMPUTE_REST_H
+#ifndef VCUDA_COMPUTE_SLEEP_UNTIL_H
+#define VCUDA_COMPUTE_SLEEP_UNTIL_H
 
 #include <errno.h>
 #include <pthread.h>
@@ -15,12 +15,12 @@
 
 #include "interposer/state/state.h"
 
-#define REST_SHORT_NS UINT64_C(20000)
+#define SLEEP_SHORT_NS UINT64_C(20000)
 /* For whoever waits until another thread of ours is out of the driver: after that it is not our race any more but inside of the driver, which is asked to end
  * what it waits in. */
-#define REST_MOST_NS UINT64_C(10000000000)
+#define SLEEP_MOST_NS UINT64_C(10000000000)
 
-static inline void rest_until(uint64_t ns)
+static inline void sleep_until(uint64_t ns)
 {
     struct timespec until = {.tv_sec = (time_t)(ns / UINT64_C(1000000000)), .tv_nsec = (long)(ns % UINT64_C(1000000000))};
     int before = errno;
@@ -28,7 +28,7 @@ static inline void rest_until(uint64_t ns)
     errno = before;
 }
 
-static inline void rest(uint64_t ns)
+static inline void sleep_for(uint64_t ns)
 {
     struct timespec span = {.tv_nsec = (long)ns};
     int before = errno;
@@ -37,12 +37,12 @@ static inline void rest(uint64_t ns)
 }
 
 /* False: long enough. `began` 0 at first. */
-static inline bool rest_again(uint64_t *began)
+static inline bool sleep_again(uint64_t *began)
 {
     uint64_t now = vcuda_now_ns();
     *began = *began == 0 ? now : *began;
-    rest(REST_SHORT_NS);
-    return now < *began + REST_MOST_NS;
+    sleep_for(SLEEP_SHORT_NS);
+    return now < *began + SLEEP_MOST_NS;
 }
 
 static inline int cancel_off(void)
