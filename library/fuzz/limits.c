@@ -1,5 +1,5 @@
 /*
- * libFuzzer: any bytes as a limits file, ours and the lineage's. What is accepted must be within its bounds, and what is refused must say why.
+ * libFuzzer: any bytes as a limits file, ours and gpu-manager's. What is accepted must be within its bounds, and what is refused must say why.
  * `make -C library fuzz CC=clang` builds it; corpus/limits holds a good file of each kind and what earlier runs found worth keeping.
  */
 #include <stdint.h>

@@ -189,7 +189,7 @@ def test_there_is_no_thread_without_limits_and_none_that_asks_nvml_without_one_o
     container.grant(device(0, memory=0))
     assert container.run("threads").value == ["python", "vcuda-helper"]
     container.grant(device(0), generation=2)
-    assert container.run("threads").value == ["python", "vcuda-asker", "vcuda-helper"]
+    assert container.run("threads").value == ["python", "vcuda-helper", "vcuda-poller"]
 
 
 def test_the_helper_takes_no_signals(limited: Container) -> None:
@@ -198,7 +198,7 @@ def test_the_helper_takes_no_signals(limited: Container) -> None:
 
 def test_a_child_has_a_helper_of_its_own(limited: Container) -> None:
     parent, child = limited.run("threads_after_fork").value
-    assert parent == child == ["python", "vcuda-asker", "vcuda-helper"]
+    assert parent == child == ["python", "vcuda-helper", "vcuda-poller"]
 
 
 def test_where_no_thread_can_be_made_the_process_lives_and_is_told_once(limited: Container, short_tmp: Path) -> None:

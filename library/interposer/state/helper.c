@@ -1,11 +1,11 @@
 /*
- * The threads of ours: the helper, which must be prompt, and the asker, which asks what may be slow to answer (NVML) and so delays nothing but itself.
- * Each is made when its first tick is registered, is gone after fork and made anew by the child's first registration.
+ * The library's two threads: the helper, which must be prompt, and the NVML poller, which calls what may be slow (NVML) and so delays only itself.
+ * Each is made when its first tick is registered; after fork the child's first registration makes it again.
  *
- * All signals are blocked in them, they are detached and never waited for: a process that ends does not hear of them. On exit ticks stop touching
- * the driver (vcuda_leaving), and a tick at work gets a moment to end, because the driver takes itself apart next. A fork waits a moment for the
- * asker's tick too: a lock that it holds inside NVML would be held for ever in the child. Where no helper can be made, its ticks run on threads
- * that call vcuda_helper_poll; the asker's run on no thread of the application.
+ * All signals are blocked in them, and they are detached: a process that ends does not wait for them. On exit ticks stop calling the driver
+ * (vcuda_leaving), and a running tick gets a moment to end, because the driver frees its state next. A fork also waits a moment for the
+ * poller's tick: a lock that it holds inside NVML would stay locked in the child. Where no helper can be made, its ticks run on threads that
+ * call vcuda_helper_poll; the poller's ticks run on no thread of the application.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -40,11 +40,11 @@ struct worker {
     _Atomic uint32_t stays;         /* how often one began to */
 };
 
-static struct worker helper = {.name = "vcuda-helper", .stack = 512 * 1024}, asker = {.name = "vcuda-asker", .stack = 1024 * 1024};
+static struct worker helper = {.name = "vcuda-helper", .stack = 512 * 1024}, poller = {.name = "vcuda-poller", .stack = 1024 * 1024};
 static _Atomic bool leaving, farewell_registered;
-static _Atomic uint32_t forking;        /* threads in fork: the asker begins nothing */
-static _Atomic uint32_t hung;           /* the stay of the asker that a fork has waited for in vain */
-static _Atomic long asker_thread;       /* its number, while it works */
+static _Atomic uint32_t forking;        /* threads in fork: the poller begins nothing */
+static _Atomic uint32_t hung;           /* the stay of the poller that a fork has waited for in vain */
+static _Atomic long poller_thread;       /* its number, while it works */
 
 static void ring(struct worker *worker)
 {
@@ -79,7 +79,7 @@ static uint64_t run_each(struct worker *worker)
 
 static bool must_wait(const struct worker *worker)
 {
-    return worker == &asker && atomic_load(&forking) != 0;
+    return worker == &poller && atomic_load(&forking) != 0;
 }
 
 /* Runs what is due; returns when the next is. Where another thread is at it, in a moment. */
@@ -91,8 +91,8 @@ static uint64_t run_due(struct worker *worker)
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     if (atomic_compare_exchange_strong(&worker->working, &idle, 1)) {
         atomic_fetch_add(&worker->stays, 1);
-        if (worker == &asker)
-            atomic_store(&asker_thread, syscall(SYS_gettid));
+        if (worker == &poller)
+            atomic_store(&poller_thread, syscall(SYS_gettid));
         if (!must_wait(worker))
             next = run_each(worker);
         atomic_store(&worker->working, 0);
@@ -137,25 +137,25 @@ static void say_farewell(void)
     uint64_t deadline_ns = vcuda_now_ns() + FAREWELL_NS;
     atomic_store(&leaving, true);
     wait_idle(&helper, deadline_ns);
-    wait_idle(&asker, deadline_ns);
+    wait_idle(&poller, deadline_ns);
 }
 
-/* An asker that hangs in NVML is waited for once, not at each fork. NVML itself may fork (nvidia-modprobe): that is the asker's own. */
+/* A poller that hangs in NVML is waited for once, not at each fork. NVML itself may fork (nvidia-modprobe): that is the poller's own. */
 void helper_before_fork(void)
 {
     atomic_fetch_add(&forking, 1);
-    uint32_t stay = atomic_load(&asker.stays);
-    if (atomic_load(&asker.working) == 0 || atomic_load(&hung) == stay || atomic_load(&asker_thread) == syscall(SYS_gettid))
+    uint32_t stay = atomic_load(&poller.stays);
+    if (atomic_load(&poller.working) == 0 || atomic_load(&hung) == stay || atomic_load(&poller_thread) == syscall(SYS_gettid))
         return;
-    wait_idle(&asker, vcuda_now_ns() + fork_patience_ns);
-    if (atomic_load(&asker.working) != 0)
-        atomic_store(&hung, atomic_load(&asker.stays));
+    wait_idle(&poller, vcuda_now_ns() + fork_patience_ns);
+    if (atomic_load(&poller.working) != 0)
+        atomic_store(&hung, atomic_load(&poller.stays));
 }
 
 void helper_after_fork(void)
 {
     atomic_fetch_sub(&forking, 1);
-    ring(&asker);
+    ring(&poller);
 }
 
 /* 0 or an error. A thread's stack also holds its thread-local storage, which may be large: the system's size is tried next. */
@@ -228,8 +228,8 @@ void vcuda_helper_add(vcuda_tick *tick)
 
 bool vcuda_asker_add(vcuda_tick *tick)
 {
-    add_and_start(&asker, tick);
-    return atomic_load(&asker.thread) == THREAD_RUNS && !atomic_load(&leaving);
+    add_and_start(&poller, tick);
+    return atomic_load(&poller.thread) == THREAD_RUNS && !atomic_load(&leaving);
 }
 
 static void wake(struct worker *worker, vcuda_tick *tick)
@@ -249,7 +249,7 @@ void vcuda_helper_wake(vcuda_tick *tick)
 
 void vcuda_asker_wake(vcuda_tick *tick)
 {
-    wake(&asker, tick);
+    wake(&poller, tick);
 }
 
 void vcuda_helper_poll(void)
@@ -277,7 +277,7 @@ static void forget(struct worker *worker)
 void helper_forget(void)
 {
     forget(&helper);
-    forget(&asker);
+    forget(&poller);
     atomic_store(&forking, 0);
 }
 

@@ -1,5 +1,5 @@
 /*
- * Reading a limits file, ours (abi/limits.h) or the lineage's vcuda.config (8,240 bytes, one C struct, no magic).
+ * Reading a limits file, ours (abi/limits.h) or gpu-manager's vcuda.config (8,240 bytes, one C struct, no magic).
  *
  * In: a path, or bytes. Out: a view, or the reason why there is none, fit to follow the file's name in a line. Every byte is taken for hostile:
  * nothing is believed before magic, version, size and checksum agree.

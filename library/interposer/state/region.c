@@ -70,7 +70,7 @@ static struct region *open_shared(void)
         region = map_file(file, &wrong);
     if (file >= 0)
         close(file);
-    if (region == NULL && vcuda_limits()->origin != LIMITS_FROM_LEGACY)     /* the lineage's agent makes none */
+    if (region == NULL && vcuda_limits()->origin != LIMITS_FROM_LEGACY)     /* gpu-manager's agent makes none */
         vcuda_warn(TOPIC_REGION, "%s: %s: this process is held to the limits by itself, whatever the others use", path, wrong);
     return region;
 }

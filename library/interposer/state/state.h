@@ -120,7 +120,7 @@ bool vcuda_path(char path[static VCUDA_PATH], const char *format, ...) __attribu
 bool vcuda_activity_row(char path[static VCUDA_PATH], const char *uuid);          /* own row, writable */
 bool vcuda_activity_directory(char path[static VCUDA_PATH], const char *uuid);    /* all rows, read-only */
 
-/* ---- the helper thread, and the asker ---- */
+/* ---- the helper thread, and the NVML poller (vcuda_asker_*) ---- */
 
 /* A tick returns when (CLOCK_MONOTONIC, ns) it wants to run again, at the latest; UINT64_MAX: only when woken. It runs on the helper, or where
  * no thread can be made on any thread that calls vcuda_helper_poll; never twice at once. */

@@ -142,6 +142,6 @@ def threads() -> list[str]:
     cuda.cuDevicePrimaryCtxRetain(byref(context), 0)
     names: list[str] = []
     deadline = time.monotonic() + 0.3  # a new thread gives itself its name
-    while not {"vcuda-helper", "vcuda-asker"} <= set(names) and time.monotonic() < deadline:
+    while not {"vcuda-helper", "vcuda-poller"} <= set(names) and time.monotonic() < deadline:
         names = sorted(task.joinpath("comm").read_text().strip() for task in Path("/proc/self/task").iterdir())
     return names

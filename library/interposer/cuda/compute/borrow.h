@@ -18,7 +18,7 @@ struct share {
     uint64_t wanted_ns;
 };
 
-/* In thousandths of a percent. The asker counts as active: it is about to launch. */
+/* In thousandths of a percent. The poller counts as active: it is about to launch. */
 uint32_t borrow_rate(struct share own, const struct share *others, unsigned count, uint64_t now);
 
 #endif

@@ -305,7 +305,7 @@ uint64_t limiter_tick(struct limiter *limiter)
     harvest(limiter, now);
     bool waiting = limiter->pending != NULL, settling = limiter->correction_count > 0 || limiter->settling != NULL;
     pthread_mutex_unlock(&limiter->harvest_lock);
-    /* Who begins a batch says until when first and looks for a sleeper then (queue.c): one of the two sees the other. */
+    /* Who begins a batch says until when first and looks for a sleeper then (stream_queue.c): one of the two sees the other. */
     atomic_store(&limiter->asleep, true);
     uint64_t busy_until = atomic_load(&limiter->busy_until_ns);
     if (!waiting && !settling && busy_until + RECENT_NS <= now)

@@ -1,7 +1,7 @@
 /*
  * How much of a GPU the driver holds for this process, all told, as NVML reports it.
  *
- * In: a device's position in the limits and its ordinal. Out: bytes. For the asker thread alone: it loads NVML, which may be slow or hang.
+ * In: a device's position in the limits and its ordinal. Out: bytes. For the poller thread alone: it loads NVML, which may be slow or hang.
  * Invariants: NVML enters the process through our own libnvidia-ml.so.1, from our own directory, so that an application that opens it later
  * by its name gets ours and not the real one behind it. What may be another process's is never given out (held.c says how that is known).
  */

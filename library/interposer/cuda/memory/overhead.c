@@ -27,7 +27,7 @@ _Atomic uint32_t overhead_changes, overhead_measured;
 static _Atomic uint32_t waiting;                    /* threads in overhead_settle_now */
 static _Atomic bool slow;                           /* NVML took longer than our patience when it was last asked: nobody waits for it */
 static _Atomic bool listed[LIMITS_MAX_DEVICES];     /* by NVML, once */
-static uint64_t last_ns;                            /* the asker's own */
+static uint64_t last_ns;                            /* the poller's own */
 
 static void raise(unsigned index, uint64_t bytes)
 {
@@ -173,13 +173,13 @@ static void wait_until_measured(uint32_t changes)
     }
 }
 
-/* Without an asker there is nothing to wait for. */
+/* Without a poller there is nothing to wait for. */
 void overhead_settle_now(void)
 {
     uint32_t changes = atomic_load(&overhead_changes);
-    bool asker = vcuda_asker_add(follow);
+    bool poller = vcuda_asker_add(follow);
 
-    if (asker && !atomic_load(&slow)) {
+    if (poller && !atomic_load(&slow)) {
         atomic_fetch_add(&waiting, 1);
         vcuda_asker_wake(follow);
         wait_until_measured(changes);
@@ -188,7 +188,7 @@ void overhead_settle_now(void)
     if (is_measured(changes))
         return;
     atomic_store(&slow, true);
-    if (!asker)
+    if (!poller)
         atomic_store(&overhead_measured, changes);
     for (unsigned index = 0; index < vcuda_limits()->device_count; index++) {
         if (ordinals_get(index) >= 0)

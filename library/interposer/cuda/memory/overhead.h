@@ -1,7 +1,7 @@
 /*
  * What the driver holds for this process beyond what it was asked for: contexts, modules, local memory, the padding of allocations.
  *
- * In: contexts and modules that come and go. Out: this process's `overhead` in the region. NVML is asked by the asker thread (state.h) alone: soon after
+ * In: contexts and modules that come and go. Out: this process's `overhead` in the region. NVML is asked by the poller thread (state.h) alone: soon after
  * a context or a module appeared, and once a second. Not here: NVML (held.h).
  * Bounds: NVML is loaded while the driver makes the first context. Whoever allocates, or asks what is free, after a context or a module appeared waits
  * until it is counted, OVERHEAD_PATIENCE_MS at most; if it is not by then, a context counts as CONTEXT_GUESS, and nobody waits again until
