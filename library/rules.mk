@@ -1,7 +1,7 @@
 # How C is compiled here, for library/Makefile and emulator/Makefile: the compiler, its warnings, and one rule for objects.
 #
 # In: INCLUDES, the include paths. CC may be gcc or clang; CFLAGS, SANITIZE and BUILD may be given.
-# Everything is made under a name of its own and moved into place: several builds may run at once.
+# Everything is made under a temporary name and moved into place: several builds may run at once.
 
 RULES := $(lastword $(MAKEFILE_LIST))
 ifeq ($(origin CC),default)

@@ -1,5 +1,5 @@
 /*
- * Contexts come and go: passed through as they are, and told to whoever follows their overhead. The variants of cuCtxCreate differ in their
+ * Contexts come and go: passed through as they are, and reported to the code that follows their overhead. The variants of cuCtxCreate differ in their
  * arguments and are never put in each other's place. A green context holds the primary one of its device: made, it retains that, and destroyed, it
  * releases it. Its own end is nothing to anybody: what we keep lies in the primary one.
  */
@@ -99,7 +99,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
     ENDS(device, NULL, cuDevicePrimaryCtxRelease_v2, device)
 }
 
-/* Whoever holds it, it is gone, and another may be there already. */
+/* It is gone for every holder, and another context may have its place already. */
 #define ENDS_FOR_GOOD(device, context, symbol, argument)                                                               \
     tell(device, context, CONTEXT_ENDING);                                                                             \
     CUresult error = DRIVER(symbol, argument);                                                                         \

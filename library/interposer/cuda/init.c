@@ -2,7 +2,7 @@
  * The driver's start and its entry points. Each of these may be a program's first call, in any order; setting up is cheap on repeat.
  *
  * cuGetProcAddress asks the driver first and bends only what it answered (route.c); what the driver refuses, or a question with NULL in it, stays as
- * the driver answers it. It bends for whoever asks, in the middle of a call of the driver too: what cuInit loads (CUDA_INJECTION64_PATH) keeps
+ * the driver answers it. It does so for every caller, in the middle of a call of the driver too: what cuInit loads (CUDA_INJECTION64_PATH) keeps
  * the pointers that it gets there.
  */
 #include <string.h>

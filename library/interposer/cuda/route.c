@@ -3,8 +3,8 @@
  * stream), ours of the same signature answers, and one that we do not know stays the driver's.
  *
  * In: the hook table, the driver's symbols, and its cuGetProcAddress asked for exactly the version that brought each row (should it hand out other
- * addresses than its symbol table). Out: route(). The table is built by whoever needs it first, aside, and published whole: no lock.
- * Where a driver has one function under two names, of which we hook one, that one's hook answers for both: the code is the same.
+ * addresses than its symbol table). Out: route(). The table is built by the first thread that needs it, and published whole: no lock.
+ * Where a driver has one function under two names, and one is hooked, that one's hook answers for both: the code is the same.
  */
 #include "route.h"
 

@@ -1,6 +1,6 @@
 /*
  * What NVML hooks are made with: NVML's own functions, found by dlsym in libnvidia-ml-real.so.1 at the first call of any, and the device's limits.
- * One that the driver lacks answers NVML_ERROR_FUNCTION_NOT_FOUND. The CUDA driver is never opened from here: whoever asks for libcuda.so.1
+ * One that the driver lacks answers NVML_ERROR_FUNCTION_NOT_FOUND. The CUDA driver is never opened from here: a program that asks for libcuda.so.1
  * later would be given the real one.
  */
 #ifndef VCUDA_NVML_HOOKS_H

@@ -1,5 +1,5 @@
 /*
- * Switches of a whole GPU, which is not this container's alone: refused with NO_PERMISSION where the GPU is limited, as the driver refuses whoever is
+ * Switches of a whole GPU, which is not this container's alone: refused with NO_PERMISSION where the GPU is limited, as the driver refuses every caller that is
  * not root. Elsewhere the driver decides.
  */
 #include "hooks.h"

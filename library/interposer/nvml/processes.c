@@ -83,7 +83,7 @@ static unsigned int filter(char *entries, unsigned int count, size_t size, int i
     return kept;
 }
 
-/* All of the driver's entries, in memory that the caller frees; processes may appear between two questions, so not for ever. */
+/* All of the driver's entries, in memory that the caller frees; processes may appear between two questions, so the number of tries is bounded. */
 static nvmlReturn_t ask_all(const struct list *list, char **entries, unsigned int *count)
 {
     nvmlReturn_t error = NVML_ERROR_INSUFFICIENT_SIZE;

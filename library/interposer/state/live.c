@@ -4,7 +4,7 @@
  * In: the limits files of the base directory. Out: `vcuda_limits_view`, one line for each thing that is wrong, calls to those who registered.
  * A file that cannot be used changes nothing where a good one was read before; else vcuda.config counts; else no device memory is given.
  * Devices keep their positions: the region and the activity rows go by them, so a file that moves one is refused.
- * Views lie in a ring of 64: a reader would have to hold one for 16 seconds of steady change before it is written anew.
+ * Views lie in a ring of 64: a reader would have to hold one for 16 seconds of steady change before it is written again.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@ struct mark {                       /* which file was read last */
     struct timespec changed;
 };
 
-/* Before anything was read: closed, for whoever asks while attaching hangs. */
+/* Before anything was read: closed, for callers while attaching hangs. */
 static const struct limits_view unread = {.origin = LIMITS_UNREADABLE};
 static const struct limits_view absent = {.origin = LIMITS_ABSENT};
 const struct limits_view *_Atomic vcuda_limits_view = &unread;

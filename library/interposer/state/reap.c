@@ -6,7 +6,7 @@
  *
  * Invariants: clearing may be broken off at any store and begun again by anybody: the words by which a slot is judged stay until `pid` is 0, which is
  * the last store, and while it is REGION_CLEARING its clearer holds the lock, or is judged by the pid there. Two never clear one: `pid` is
- * won by compare-and-swap. What was claimed anew meanwhile under the same pid is left alone: it has another start time or is locked.
+ * won by compare-and-swap. What was claimed again meanwhile under the same pid is left alone: it has another start time or is locked.
  */
 #include <pthread.h>
 #include <time.h>

@@ -121,7 +121,7 @@ struct region *vcuda_region(void)
     return region;
 }
 
-/* Another file may have been put in its place: its locks are not ours. */
+/* Another file may have replaced it: locks on that file say nothing about this one. */
 int region_open(void)
 {
     char path[VCUDA_PATH];

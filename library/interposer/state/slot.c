@@ -16,7 +16,7 @@ static struct once claiming;
 static _Atomic uint64_t own_namespace;
 static struct region_slot outside;      /* where the region has no slot left for us */
 
-/* Who, since when and where stay: whoever kills the clearer, the next one judges it as he did. */
+/* pid, start time and namespace stay: if the clearer is killed, the next one judges the slot the same way. */
 void slot_clear(struct region_slot *slot)
 {
     for (int i = 0; i < LIMITS_MAX_DEVICES; i++) {
@@ -87,7 +87,7 @@ static int take_over(struct region *region, uint32_t pid, int file)
     return taken;
 }
 
-/* REGION_CLEARING until its words are ours: whoever finds it so, and nobody at it, clears it. */
+/* REGION_CLEARING until its words are written: a process that finds it so, and unlocked, clears it. */
 static bool take(struct region_slot *slot, uint32_t pid, enum slot_lock lock)
 {
     uint32_t none = 0, claimed_pid = pid | REGION_CLEARING;

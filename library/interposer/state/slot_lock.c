@@ -1,5 +1,5 @@
 /*
- * Whose a slot is: whoever holds the lock on its first byte in the region's file.
+ * Who owns a slot: the process that holds the lock on its first byte in the region's file.
  *
  * The kernel releases it with its holder, whatever ends it, in whichever pid namespace, and at exec, where pid and start time stay and the driver's
  * memory goes. It is an open file description's lock (F_OFD_SETLK), and the description lives in a mapping and not in a descriptor: a program that

@@ -6,7 +6,7 @@
  * Not here: anything of CUDA or NVML, memory accounting, compute limiting.
  *
  * Invariants. Nothing happens before the first call. No function of these waits without bound, ends the process, or writes anything but one
- * rate-limited line on stderr. What a reader got (limits, region, slot) stays readable for the life of the process. A forked child begins anew:
+ * rate-limited line on stderr. What a reader got (limits, region, slot) stays readable for the life of the process. A forked child starts again:
  * its first call attaches it again, and pointers to the parent's slot must not be kept (see vcuda_on_fork).
  */
 #ifndef VCUDA_STATE_H
@@ -136,7 +136,7 @@ void vcuda_helper_watch(void);
 void vcuda_helper_wake(vcuda_tick *tick);       /* makes it due now */
 void vcuda_helper_poll(void);                   /* where there is no thread: runs what is due */
 
-/* The same on a thread of its own, for what may be slow or hang: nothing waits for it. False: there is no such thread, and then nothing runs it. */
+/* The same on a separate thread, for calls that may be slow or hang: nothing waits for it. False: there is no such thread, and nothing runs the tick. */
 bool vcuda_asker_add(vcuda_tick *tick);
 void vcuda_asker_wake(vcuda_tick *tick);
 

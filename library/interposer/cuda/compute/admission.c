@@ -69,7 +69,7 @@ static bool stuck_in_debt(const struct limiter *limiter, struct waiting *waiting
     return stuck(limiter, waiting, available, moved, now);
 }
 
-/* Behind launches of unknown cost only a measurement of such a one helps: what else the container launches may go on for ever. */
+/* Behind launches of unknown cost only a measurement of one of them helps: the container's other launches may never end. */
 static bool stuck_unknown(const struct limiter *limiter, struct waiting *waiting, int64_t available, uint64_t now)
 {
     bool moved = atomic_load_explicit(&limiter->measured_unknown, memory_order_relaxed) != waiting->checked_unknown;
@@ -101,6 +101,7 @@ static int64_t bar(const struct limiter *limiter, const struct waiting *waiting,
 {
     if (waiting->since_ns == 0)
         return 0;
+    /* A small limit earns QUANTUM_NS slowly: its threads wait for what 4 ms of wall time pay instead. */
     int64_t quantum = credit(limiter, QUANTUM_WALL_NS);
     int64_t age = credit(limiter, (int64_t)(now - waiting->since_ns)) / AGE_PART;
     return (quantum < QUANTUM_NS ? quantum : QUANTUM_NS) - (age < AGE_MOST_NS ? age : AGE_MOST_NS);
@@ -117,6 +118,7 @@ static uint64_t poll_until(struct limiter *limiter, struct waiting *waiting, int
 static uint64_t debt_until(struct limiter *limiter, struct waiting *waiting, int64_t available, int64_t needed, uint64_t now)
 {
     uint64_t wall = budget_wait(&limiter->budget, needed - available);
+    /* With work on the GPU a measurement may give back a reservation that was too high: look again sooner than the debt says. */
     uint64_t slice = budget_inflight(&limiter->budget) != 0 ? SLICE_MEASURING_NS : SLICE_NS;
     return wait_for(limiter, waiting, available, now, wall < slice ? wall : slice);
 }
@@ -137,6 +139,7 @@ static void want(struct limiter *limiter, uint64_t now)
 static struct grant grant_of(const struct limiter *limiter, int64_t available, uint64_t expected_ns, uint64_t most_ns)
 {
     uint32_t overlap = atomic_load_explicit(&limiter->overlap, memory_order_relaxed);
+    /* Streams that overlap use the same GPU time once, so the credit covers more of their launches. */
     uint64_t affordable = available > 0 ? (uint64_t)available * 256 / overlap : 0;
     uint64_t ns = affordable < most_ns ? affordable : most_ns;
     ns = ns < expected_ns ? expected_ns : ns;
@@ -147,6 +150,7 @@ uint64_t limiter_admit(struct limiter *limiter, struct waiting *waiting, uint64_
 {
     uint64_t now = limiter->driver->now();
     want(limiter, now);
+    /* A waiter measures too where the helper is late: what is released may be what this launch waits for. */
     if (waiting->since_ns != 0 && now >= atomic_load_explicit(&limiter->harvested_ns, memory_order_relaxed) + HARVEST_NS)
         limiter_harvest(limiter, false);
     int64_t available = budget_refill(&limiter->budget, now);
@@ -156,6 +160,7 @@ uint64_t limiter_admit(struct limiter *limiter, struct waiting *waiting, uint64_
             !stuck_unknown(limiter, waiting, available, now))
             return poll_until(limiter, waiting, available, now);
     } else {
+        /* The launch's own cost does not count: one that costs more than the whole credit would never go. */
         int64_t needed = bar(limiter, waiting, now);
         if (available < needed && !stuck_in_debt(limiter, waiting, available, now))
             return debt_until(limiter, waiting, available, needed, now);

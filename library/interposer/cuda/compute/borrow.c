@@ -30,6 +30,7 @@ static uint32_t idle_rate(struct share own, const struct share *others, unsigned
 static uint32_t even_part(uint32_t idle, uint32_t appetite_own, const struct share *others, unsigned count, uint64_t now)
 {
     uint32_t part = 0;
+    /* Each round lifts the level: what the satisfied leave goes to the others. It never falls, so this ends. */
     for (;;) {
         uint64_t eaten = appetite_own <= part ? appetite_own : 0;
         unsigned hungry = appetite_own > part;

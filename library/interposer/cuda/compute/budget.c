@@ -14,6 +14,7 @@ static uint32_t rate_of(const struct budget *budget)
     return rate < BUDGET_LEAST ? BUDGET_LEAST : rate;
 }
 
+/* What 50 ms of wall time pay can be saved up, at least 20 ms, so that short pauses of the application cost it nothing. */
 int64_t budget_cap(uint32_t rate)
 {
     int64_t cap = INT64_C(50000000) * rate / BUDGET_WHOLE;
@@ -49,11 +50,13 @@ static uint64_t claim_time(struct region_device *device, uint64_t now)
         bool fresh = last == 0 || last > now + FUTURE_NS;
         if (!fresh && now < last + STEP_NS)
             return 0;
+        /* One process wins each span of time: it is credited once, whichever processes refill at the same moment. */
         if (atomic_compare_exchange_weak_explicit(&device->refilled_ns, &last, now, memory_order_acq_rel, memory_order_acquire))
             return fresh ? 0 : now - last;
     }
 }
 
+/* Both bounds hold whatever the container wrote into the word: neither a stock of credit nor a debt of hours. */
 static int64_t clamp(int64_t balance, int64_t most)
 {
     if (balance > most)
@@ -67,11 +70,12 @@ int64_t budget_refill(struct budget *budget, uint64_t now)
     uint32_t rate = rate_of(budget);
     uint64_t elapsed = claim_time(device, now);
     int64_t credit = (int64_t)((double)elapsed * rate / BUDGET_WHOLE);
-    /* What is measured is charged first and released then: whoever reads in this order and finds the balance unmoved has missed nothing. */
+    /* What is measured is charged first and released then: a reader in this order that finds the balance unchanged has missed nothing. */
     int64_t balance = atomic_load_explicit(&device->balance_ns, memory_order_acquire);
     int64_t inflight, wanted;
     do {
         inflight = (int64_t)budget_inflight(budget);
+        /* Reservations are still in the balance, so they do not count towards what is saved up. */
         wanted = clamp(balance + credit, budget_cap(rate) + inflight);
     } while (wanted != balance && !atomic_compare_exchange_weak_explicit(&device->balance_ns, &balance, wanted, memory_order_acq_rel,
                                                                           memory_order_acquire));
@@ -85,6 +89,7 @@ void budget_reserve(struct budget *budget, uint64_t ns)
 
 void budget_release(struct budget *budget, uint64_t ns)
 {
+    /* Ends at 0: the container can write this word, and an underflow would hide later reservations. */
     uint64_t inflight = atomic_load_explicit(&budget->own->inflight_ns, memory_order_relaxed);
     while (!atomic_compare_exchange_weak_explicit(&budget->own->inflight_ns, &inflight, inflight < ns ? 0 : inflight - ns,
                                                   memory_order_acq_rel, memory_order_relaxed))

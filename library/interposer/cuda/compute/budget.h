@@ -5,7 +5,7 @@
  * what a launch costs, sleeping.
  *
  * Nanoseconds of GPU time throughout. `available` = balance - everybody's estimates of what is launched and not measured. The balance grows with
- * wall time x rate, by whoever comes first; what was measured is taken from it, however far below zero that goes, and is paid back by waiting.
+ * wall time x rate, by the first process to ask; what was measured is taken from it, however far below zero that goes, and is paid back by waiting.
  * Invariants: wall time is credited at most once; `available` is never above the cap after a refill, so that in any window of length T no more
  * is granted than rate x T + cap + one request; no call waits for anybody.
  */

@@ -7,7 +7,7 @@
  * A container that is held to its limit uses its rate, and more only for as long as a kernel takes that was on the GPU already; it pays for that by not
  * coming back. So does a claim: it is an account that grows with the rate and is drawn by what the row took of our stretches. What was saved up counts
  * only as far as the stretch itself could have earned it. An account that is overdrawn by more than a long kernel is spent: the row says what cannot be,
- * and is not believed until the account is even again. Who has no limit of its own is not believed at all.
+ * and is ignored until the account is even again. A row without a limit is always ignored.
  * Invariant: over any time T a row takes no more of our GPU time than its rate x T, CLAIM_NS and one stretch.
  */
 #ifndef VCUDA_COMPUTE_CLAIM_H
@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Longer kernels than this are charged, beyond it, to whoever shares the GPU with them. */
+/* Longer kernels than this are charged, beyond it, to the containers that share the GPU with them. */
 #define CLAIM_NS 2e9
 
 struct claim {

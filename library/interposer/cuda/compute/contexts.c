@@ -5,7 +5,7 @@
  * one, whose events are good in its streams. Contexts are never forgotten here, only known to be gone: queues and marks point to them. A program that makes
  * and destroys contexts without end pays some hundred bytes for each.
  * Which context the primary one is is never asked: its handle can only be had by retaining it, and our release could be its end. When it ends, all of its
- * device are taken for it; another one that lives on is known anew at its next launch.
+ * device are taken for it; another one that lives on is found again at its next launch.
  */
 #include <pthread.h>
 #include <stdlib.h>

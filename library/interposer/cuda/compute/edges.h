@@ -1,5 +1,5 @@
 /*
- * How a stretch of GPU time is divided: the beginnings and ends of whoever else was there, put in order, and a walk along them.
+ * How a stretch of GPU time is divided: the beginnings and ends of all others that were there, put in order, and a walk along them.
  *
  * In: parts of the stretch, each of a slot (a process), each slot of an owner (a container). Out: the integral of dt / n(t), n(t) the slots there at t
  * and one more, for whom it is asked; where it reaches an amount; how much of the stretch went to each owner. Not here: where parts come from.

@@ -96,6 +96,7 @@ static void finish(struct limiter *limiter, struct batch *batch, bool marked, ui
     mark_drop(batch->end);
     if (measured.stretch.end > limiter->measured_until_ns)
         limiter->measured_until_ns = measured.stretch.end;
+    /* Charge before release: in between the container looks poorer than it is, never richer. */
     settle_begin(limiter, batch, &measured, now);
     budget_release(&limiter->budget, reserved);
     if (unknown)
@@ -172,8 +173,8 @@ static void leave(struct limiter *limiter, const struct timebase **inside)
 }
 
 /*
- * The context that the next question needs, current on this thread. False: it is gone. Who ends it says so and looks for us then, we say where we are and
- * look whether it is gone then (contexts.c): one of the two sees the other.
+ * The context that the next question needs, current on this thread. False: it is gone. The thread that ends it first says so and then looks for
+ * this one; this one first says where it is and then looks whether the context is gone (contexts.c): one of the two sees the other.
  */
 static bool enter(struct limiter *limiter, const struct timebase **inside, const struct batch *batch)
 {
@@ -224,6 +225,7 @@ static void measure(struct limiter *limiter, uint64_t now)
     limiter->ahead_since_ns = 0;
     if (*link == NULL)
         return;
+    /* An event query while another thread captures in global mode would invalidate that capture. */
     CUstreamCaptureMode mode = measuring_relax(limiter->driver);
     while (*link != NULL) {
         struct batch *batch = *link;
@@ -238,6 +240,7 @@ static void measure(struct limiter *limiter, uint64_t now)
         }
         if (outcome == AHEAD && !behind)
             see_ahead(limiter, batch, now);
+        /* Batches of a queue end in order: what follows in it need not be asked, and each question is a driver call. */
         if (outcome == AHEAD)
             slow |= UINT64_C(1) << batch->queue % 64;
         reserve_known(limiter, batch);
@@ -282,7 +285,7 @@ void limiter_harvest(struct limiter *limiter, bool wait)
 
 /* ---- the helper's turn ---- */
 
-/* Who cannot see the others borrows nothing. */
+/* A process that cannot read its neighbours borrows nothing. */
 static uint32_t rate_now(struct limiter *limiter, uint64_t now)
 {
     struct share others[PRESENCE_ROWS], own = {.cores = atomic_load_explicit(&limiter->cores, memory_order_relaxed), .wanted_ns = now};
@@ -299,13 +302,14 @@ uint64_t limiter_tick(struct limiter *limiter)
     pthread_mutex_lock(&limiter->harvest_lock);
     uint64_t now = limiter->driver->now();
     neighbours_look(&limiter->neighbours, now, &limiter->presence);
+    /* The time is read again: reading the neighbours' files may have taken long. */
     uint32_t rate = rate_now(limiter, limiter->driver->now());
     atomic_store_explicit(&limiter->budget.rate, rate, memory_order_relaxed);
     atomic_store_explicit(&device_of(limiter)->effective_cores, rate, memory_order_relaxed);
     harvest(limiter, now);
     bool waiting = limiter->pending != NULL, settling = limiter->correction_count > 0 || limiter->settling != NULL;
     pthread_mutex_unlock(&limiter->harvest_lock);
-    /* Who begins a batch says until when first and looks for a sleeper then (stream_queue.c): one of the two sees the other. */
+    /* A thread that begins a batch first says until when and then looks for a sleeper (stream_queue.c): one of the two sees the other. */
     atomic_store(&limiter->asleep, true);
     uint64_t busy_until = atomic_load(&limiter->busy_until_ns);
     if (!waiting && !settling && busy_until + RECENT_NS <= now)

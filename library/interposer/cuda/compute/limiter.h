@@ -3,14 +3,14 @@
  *
  * In: the container's budget, rows of the GPU, batches of launches (stream_queue.h), the time. Out: go, or wait until; charges, estimates, this process's
  * presence. Not here: sleeping, threads, which device, what the application called. Every function takes or reads the time through `driver->now`, so all
- * of it runs on a simulated clock.
+ * of it also runs on a simulated clock.
  *
  * The rule. A launch goes when the container's available GPU time is not negative; what it is expected to cost is reserved at once, and when it is
  * measured the measured time takes the reservation's place. Debt of any size is paid by waiting, at the rate of the limit: that is progress, and so is
  * any other launch of the container. Without progress for PATIENCE_NS a launch goes, whatever is owed, and the debt stays: an estimate that grows while
- * a kernel waits for the very launch that is held back, a clock that stands. Where several wait so, they take turns: who has waited longer is the less
- * patient, else one could be passed over for ever. A launch of which nothing is known goes when fewer than UNKNOWN_LAUNCHES such are on the GPU, or none
- * of them was measured for PATIENCE_NS.
+ * a kernel waits for the very launch that is held back, a clock that stands. Where several wait so, they take turns: a longer wait makes
+ * less patient, or one thread could starve. A launch of unknown cost goes when fewer than UNKNOWN_LAUNCHES of them are on the GPU, or none of them was
+ * measured for PATIENCE_NS.
  */
 #ifndef VCUDA_COMPUTE_LIMITER_H
 #define VCUDA_COMPUTE_LIMITER_H
@@ -73,7 +73,7 @@ struct limiter {
     _Atomic uint64_t busy_until_ns;     /* no launch of an open batch is expected to end later */
     _Atomic bool sample;                /* somebody should measure a launch alone */
     _Atomic bool asleep;                /* no tick is due */
-    const struct timebase *_Atomic inside;  /* whose context whoever harvests asks about */
+    const struct timebase *_Atomic inside;  /* whose context the harvesting thread asks about */
     struct estimates *estimates;
 
     pthread_mutex_t inbox_lock;

@@ -4,7 +4,7 @@
  * In: the GPU's activity directory, our own grant. Out: a private copy of each row, some milliseconds old. Not here: what they say (presence.h).
  * A container's limits are told by the agent in a file beside its row, `.<grant>`, which nobody else can write: two words, cores and soft cores. Where it
  * is missing, the row's own word counts, as far as there is room beside our share.
- * Invariants: a neighbour's file is read and never mapped, because whoever writes it can also cut it, and a mapping would then fault; the directory
+ * Invariants: a neighbour's file is read and never mapped, because its writer can also cut it, and a mapping would then fault; the directory
  * is listed at most ten times a second; a file that is no row, or too short, says nothing; a row whose file went away is forgotten by the next
  * listing, so one thread at a time uses what it gets and lists.
  */

@@ -8,7 +8,7 @@
 #define JOIN_NS UINT64_C(20000)
 /* Neighbours look back some tens of milliseconds; with one entry in so long a time the ring reaches back a hundred. */
 #define ENTRY_NS UINT64_C(400000)
-/* Whoever measured nothing for so long has a long kernel. */
+/* A process that measured nothing for so long has a long kernel. */
 #define LONG_NS UINT64_C(20000000)
 
 /* Entries that are looked at in one look, and of one row: enough for some tens of milliseconds back in 128 slots. */

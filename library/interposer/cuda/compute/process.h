@@ -2,7 +2,7 @@
  * The limiters of this process, one for each limited device, and the contexts that are measured.
  *
  * In: limits, contexts, streams. Out: which limiter and which clock a launch belongs to; the helper's ticks. Not here: threads' queues (thread.h), hooks.
- * Everything is made at the first launch that needs it, and made anew in a forked child.
+ * Everything is made at the first launch that needs it, and again in a forked child.
  */
 #ifndef VCUDA_COMPUTE_PROCESS_H
 #define VCUDA_COMPUTE_PROCESS_H

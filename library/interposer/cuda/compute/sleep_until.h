@@ -1,6 +1,6 @@
 /*
- * Sleeping and cancellation: neither of the two may leave a queue, a lock or a reservation half done.
- * A sleep of ours is no cancellation point, and what holds something over a call that is one (the driver's may be) is done with cancellation off.
+ * Sleeping and cancellation: neither may leave a queue, a lock or a reservation half done.
+ * Sleeping here is no cancellation point. A thread that holds something over a call that is one (the driver's may be) turns cancellation off.
  */
 #ifndef VCUDA_COMPUTE_SLEEP_UNTIL_H
 #define VCUDA_COMPUTE_SLEEP_UNTIL_H
@@ -16,8 +16,7 @@
 #include "interposer/state/state.h"
 
 #define SLEEP_SHORT_NS UINT64_C(20000)
-/* For whoever waits until another thread of ours is out of the driver: after that it is not our race any more but inside of the driver, which is asked to end
- * what it waits in. */
+/* The longest wait for another thread that is inside the driver: after that the driver itself blocks, and it is asked to end what it blocks in. */
 #define SLEEP_MOST_NS UINT64_C(10000000000)
 
 static inline void sleep_until(uint64_t ns)

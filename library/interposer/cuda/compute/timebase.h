@@ -49,7 +49,7 @@ struct timebase {
     pthread_mutex_t lock;               /* of the pool */
     struct mark *free;
     _Atomic bool gone;                  /* the context, and all events with it */
-    struct mark *origin;                /* from here on: of whoever harvests */
+    struct mark *origin;                /* from here on: for the harvesting thread */
     int64_t offset_ns;                  /* host - GPU */
     bool tied;
 };

@@ -54,7 +54,7 @@ static bool take_once(struct region *region, unsigned index, uint64_t bytes)
     return ledger_take(region, vcuda_slot(), index, bytes, limit_of(index), vcuda_reap);
 }
 
-/* After it is charged and before the driver is asked: whoever reads `taken` first and `used` then misses nothing. */
+/* After it is charged and before the driver is asked: a reader of first `taken` and then `used` misses nothing. */
 static void count_taken(unsigned index, uint64_t bytes)
 {
     atomic_fetch_add(&traffic[index].taken, bytes);

@@ -186,7 +186,7 @@ struct memory *backing_release_begin(uint64_t handle)
     return memory;
 }
 
-/* What could not be released and not be remembered counts for ever. */
+/* What could neither be released nor recorded stays charged. */
 void backing_release_end(struct memory *memory, uint64_t handle, bool released, backing_freed *freed)
 {
     if (!released && !hold(handle, memory))
@@ -262,7 +262,7 @@ bool backing_part_mapped(struct memory *memory, const struct backing_part *part,
 
     if (remembered)
         tiles[tile_count++] = (struct tile){*part, owner, memory};
-    memory->mappings++;     /* what could not be remembered counts for ever */
+    memory->mappings++;     /* what could not be recorded stays charged */
     memory->calls--;
     return remembered;
 }

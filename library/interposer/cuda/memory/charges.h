@@ -57,7 +57,7 @@ bool charges_take(struct charges *charges, uint64_t key, struct charge *taken);
 typedef void charges_visitor(const struct charge *charge, void *context);
 void charges_take_owned(struct charges *charges, const void *owner, charges_visitor *visit, void *context);
 
-/* Forgets everything, in a child after fork: whoever held a lock is not there. */
+/* Forgets everything, in a child after fork: the holder of a lock does not exist there. */
 void charges_forget(struct charges *charges);
 
 static inline bool charges_any(const struct charges *charges)

@@ -59,7 +59,7 @@ static void load(void)
         nvml.processes = NULL;
 }
 
-/* Once a process; a child after fork begins anew. */
+/* Once a process; a child after fork starts again. */
 void held_load(void)
 {
     if (nvml.tried_by == (uint32_t)getpid())
@@ -85,14 +85,14 @@ static bool lives_here(unsigned pid)
 }
 
 /* The process's line; more than one (compute instances) are one process. */
-static enum held own_line(const nvmlProcessInfo_t *list, unsigned count, uint64_t *bytes, bool *strangers)
+static enum held own_line(const nvmlProcessInfo_t *list, unsigned count, uint64_t *bytes, bool *has_foreign)
 {
     enum held held = HELD_NOTHING;
 
     *bytes = 0;
-    *strangers = false;
+    *has_foreign = false;
     for (unsigned i = 0; i < count; i++) {
-        *strangers = *strangers || !lives_here(list[i].pid);
+        *has_foreign = *has_foreign || !lives_here(list[i].pid);
         if (list[i].pid != (unsigned)getpid())
             continue;
         if (list[i].usedGpuMemory == (unsigned long long)NVML_VALUE_NOT_AVAILABLE)
@@ -105,10 +105,10 @@ static enum held own_line(const nvmlProcessInfo_t *list, unsigned count, uint64_
 
 static enum held judge(const nvmlProcessInfo_t *list, unsigned count, bool there, uint64_t *bytes)
 {
-    bool strangers;
-    enum held held = own_line(list, count, bytes, &strangers);
+    bool has_foreign;
+    enum held held = own_line(list, count, bytes, &has_foreign);
 
-    if (nvml.pids == PIDS_UNCERTAIN && held == HELD_KNOWN && there && !strangers)
+    if (nvml.pids == PIDS_UNCERTAIN && held == HELD_KNOWN && there && !has_foreign)
         nvml.pids = PIDS_OURS;
     return nvml.pids == PIDS_OURS ? held : HELD_UNKNOWN;
 }

@@ -2,8 +2,8 @@
  * The ledger; see ledger.h.
  *
  * Why it holds. A taker adds to `pending` before it sums, and its bytes enter `used` before they leave `pending`, while a reader looks at
- * `pending` first: so of two takers at least one sees the other, and nobody's bytes are ever between the two words. Whoever was granted
- * after my reservation counted mine; whoever was granted before it is in my sum.
+ * `pending` first: so of two takers at least one sees the other, and nobody's bytes are ever between the two words. A taker that was granted
+ * after my reservation counted mine; one that was granted before it is in my sum.
  *
  * Two takers that see each other and do not both fit step back and try again after unequal pauses. A sum over slots is not one instant:
  * bytes that one process gave back and another took in between would count twice. A refusal therefore needs two equal readings in a row.

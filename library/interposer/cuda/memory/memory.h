@@ -1,6 +1,6 @@
 /*
  * The accounting of device memory, for the rest of the interposer.
- * In: cuInit, and whoever is about to say what is free. Out: nothing. Idempotent and cheap.
+ * In: cuInit, and functions that are about to report free memory. Out: nothing. Idempotent and cheap.
  */
 #ifndef VCUDA_MEMORY_MEMORY_H
 #define VCUDA_MEMORY_MEMORY_H

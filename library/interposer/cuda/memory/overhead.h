@@ -3,7 +3,7 @@
  *
  * In: contexts and modules that come and go. Out: this process's `overhead` in the region. NVML is asked by the poller thread (state.h) alone: soon after
  * a context or a module appeared, and once a second. Not here: NVML (held.h).
- * Bounds: NVML is loaded while the driver makes the first context. Whoever allocates, or asks what is free, after a context or a module appeared waits
+ * Bounds: NVML is loaded while the driver makes the first context. A thread that allocates or asks for free memory after a context or a module appeared waits
  * until it is counted, OVERHEAD_PATIENCE_MS at most; if it is not by then, a context counts as CONTEXT_GUESS, and nobody waits again until
  * NVML answers in that time. The figure is right as soon as NVML has answered, and other processes of the container see it then.
  * Invariants: nothing that is charged is ever taken for overhead, whatever comes and goes while NVML is asked; while allocations are under way the figure
@@ -23,7 +23,7 @@ void overhead_expect(void);
 /* It may have become less: measured when there is time. */
 void overhead_changed(void);
 
-/* A context, a module or the like appeared: whoever allocates before it is measured waits for it (overhead_settle). */
+/* A context, a module or the like appeared: an allocation before it is measured waits for it (overhead_settle). */
 void overhead_grew(void);
 void overhead_settle_now(void);
 

@@ -7,7 +7,7 @@
 
 #include "interposer/cuda/hooks.h"
 
-/* True also where the driver will not say, because some other stream captures: whoever asks keeps out of it. */
+/* True also where the driver will not say, because some other stream captures: the caller leaves that capture alone. */
 bool stream_captures(CUstream stream, bool per_thread);
 
 /* False: the driver cannot say; it will refuse the stream. */

@@ -1,5 +1,5 @@
 /*
- * cuMemCreate and whoever holds what it made: release, retain, import, map, unmap.
+ * cuMemCreate and the holders of its memory: release, retain, import, map, unmap.
  *
  * In: the application's calls. Out: the driver's answer, or CUDA_ERROR_OUT_OF_MEMORY for memory of a device that has no room. Memory of the host, of
  * devices without a limit and of other processes is not counted. Invariant: no lock is held while the driver is called, which may wait for the GPU;
