@@ -68,7 +68,7 @@ class ContainerFinder:
         return found if found.pids else None
 
     async def _ask_runtime(self, pod: PodUid, name: str) -> tuple[str, int | None] | None:
-        """The running container's id, empty where none runs, and its PID; None where the runtime does not tell."""
+        """The running container's id, empty where none runs, and its PID; None where the runtime does not answer."""
         if self._runtime is None or time.monotonic() < self._asks_again_at:
             return None
         try:

@@ -24,7 +24,7 @@ _NOT_HERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 class Form(NamedTuple):
-    """What a file of one kind looks like when nobody has used it: its first bytes, its size, how much is reserved."""
+    """An unused file of one kind: its first bytes, its size, and how many bytes are reserved on the disk."""
 
     head: bytes
     size: int

@@ -10,7 +10,7 @@ In: grants that share a GPU, and the GPU's UUID. Out: these files, complete befo
 refuses a mount without a source; empty at each start of the container; gone with the grant. Invariant: a row keeps
 its inode as long as its version stays, because neighbours have it mapped; a file that is corrupted is made again only
 while its container does not run. Files are mounted one by one, not their directory: root in a container
-ignores a directory's mode, and could put files of its own on the node's disk.
+ignores a directory's mode, and could put files on the node's disk.
 """
 
 import contextlib

@@ -193,7 +193,7 @@ class Device:
         return tuple(load for load in loads if load.pid and load.sm_percent <= 100 and load.timestamp_us > since_us)
 
     def recovery_action(self) -> int | None:
-        """What the driver wants done before new work comes (0: nothing); drivers tell since 565."""
+        """What the driver asks for before new work (0: nothing); None before driver 565."""
         values = self._may("nvmlDeviceGetFieldValues", [_FIELD_RECOVERY_ACTION])
         if not values or values[0].nvmlReturn != 0:
             return None

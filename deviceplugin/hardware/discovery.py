@@ -88,7 +88,7 @@ def _describe(device: Device, sys_root: Path) -> Gpu:
 
 
 def _numa(device: Device, sys_root: Path, bus_id: str) -> int | None:
-    """The slot's node first: where GPU memory is a node of its own (Grace), NVML's node is that one, without CPUs."""
+    """The slot's node first: where GPU memory is a separate node (Grace), NVML returns that one, which has no CPUs."""
     node = pci.numa_node(sys_root, bus_id)
     if node is None:
         node = device.memory_affinity()

@@ -1,7 +1,7 @@
 """How each pair of GPUs is joined, as NVML says: the PCIe level of every pair and the NVLinks between them.
 
 In: the devices of one discovery. Out: a `Topology`. Not here: its text forms (`simulate.topology_matrix`). Asking is
-O(n^2), so it is done once at a discovery. Invariant: a GPU that fails a question loses its own links and nobody else's.
+O(n^2), so it is done once at a discovery. Invariant: a GPU that fails a question loses only its own links.
 """
 
 from collections import Counter

@@ -1,8 +1,8 @@
 """NVML itself: the only importer of pynvml.
 
 In: names of NVML functions and their arguments. Out: their answers, or an `NvmlCallError` whose sentence names the
-function, the GPU, what NVML said and what to do. A function that the driver is too old for, and a question that this
-GPU does not answer, are "unknown" (None), not errors. Not here: what the answers mean (`device`, `events`), and threads
+function, the GPU, what NVML said and what to do. A function that the driver lacks, and a question that this GPU does
+not answer, are "unknown" (None), not errors. Not here: what the answers mean (`device`, `events`), and threads
 (`nvml_executor`): every method runs on the NVML thread. Invariant: NVML is initialised once and kept, because an
 init/shutdown pair costs more than everything else that is ever asked.
 """
@@ -137,7 +137,7 @@ class Nvml:
     def optional(self, function: str, *arguments: object, about: str = "", form: str = "") -> Answer:
         """The answer, or None where this driver or this GPU does not say; a GPU in trouble still raises.
 
-        `form` tells apart the questions that pynvml asks through one function, by an argument.
+        `form` distinguishes calls for which pynvml has one function with an argument.
         """
         if function + form in self._absent:
             return None

@@ -68,7 +68,7 @@ class NvmlLibrary:
 
 
 def _answers_to_name(library: ctypes.CDLL) -> bool:
-    """Whether whoever opens NVML by name gets this very library."""
+    """Whether opening NVML by name gives this library."""
     try:
         named = ctypes.CDLL(SONAME, mode=os.RTLD_NOLOAD)
     except OSError:

@@ -33,7 +33,7 @@ def gpus_on_bus(sys_root: Path) -> frozenset[str]:
 
 
 def gpus_of_driver(sys_root: Path) -> frozenset[str]:
-    """The kernel's names of the devices that the nvidia driver serves now: one look, cheap enough for every rescan."""
+    """The kernel's names of the devices that the nvidia driver serves now; one directory listing."""
     try:
         names = [entry.name for entry in (sys_root / "bus/pci/drivers/nvidia").iterdir()]
     except OSError:

@@ -183,7 +183,7 @@ def test_more_memory_than_the_limit_is_seen_through_the_driver(scene: Scene) -> 
     [
         pytest.param(lambda path: os.truncate(path, 50), "the container changed it", id="cut"),
         pytest.param(lambda path: put(path, 0, b"NONSENSE"), "the container changed it", id="overwritten"),
-        pytest.param(lambda path: os.truncate(path, 1 << 40), "longer than it may be", id="grown"),
+        pytest.param(lambda path: os.truncate(path, 1 << 40), "longer than allowed", id="grown"),
         pytest.param(lambda path: put_slot(path, 4, pid=9, used=2**63), "numbers are impossible", id="absurd"),
         pytest.param(lambda path: path.unlink(), "cannot be read", id="removed"),
     ],

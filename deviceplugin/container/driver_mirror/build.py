@@ -89,10 +89,10 @@ def _directories(tree: Path) -> list[Path]:
 def _put(path: Path, entry: FileEntry, earlier: Path | None) -> None:
     if earlier is not None and _hard_link(earlier, path, also=(errno.ENOENT,)):
         return
-    linked = not entry.ours and _hard_link(entry.source, path)
+    linked = not entry.is_interposer and _hard_link(entry.source, path)
     if not linked:
         _copy(entry.source, path)
-    found = sha256_of(path) if entry.ours else identity_of(path if linked else entry.source)
+    found = sha256_of(path) if entry.is_interposer else identity_of(path if linked else entry.source)
     if found != entry.identity:
         raise ContainerError(
             f"{entry.source} changed while it was put into the driver mirror; the agent tries again soon"

@@ -6,7 +6,7 @@ for shares, with a digest of their content, or one phrase that says why there ar
 library whose name begins with it, so `libcuda.so` means libcuda.so.1 and not libcudart.so. A listed file may be
 missing on the node, unless containers cannot do without it (`plan`).
 
-Invariant: only an object that was built as ours is taken. The real driver under the same name would let every share use
+Invariant: only an object of vcuda is taken. The real driver under the same name would let every share use
 the whole GPU, so each object must be for this machine, have its name as SONAME, and need the alias of the real one.
 """
 

@@ -86,7 +86,7 @@ class _Seen:
 
 
 class DriverMirror:
-    """One mirror; `loaded` tells the version of the driver in the kernel, empty where nobody knows it."""
+    """One mirror; `loaded` returns the version of the kernel's driver, empty where it is unknown."""
 
     def __init__(self, base: Path, options: MirrorOptions, *, loaded: Callable[[], str]) -> None:
         self._options = options
@@ -177,7 +177,7 @@ def loaded_version(file: Path) -> str:
 
 
 def _driver_files(plan: MirrorPlan) -> Mapping[Path, str]:
-    entries = (each for each in plan.entries.values() if isinstance(each, FileEntry) and not each.ours)
+    entries = (each for each in plan.entries.values() if isinstance(each, FileEntry) and not each.is_interposer)
     return {each.source: each.identity for each in entries}
 
 

@@ -39,11 +39,11 @@ _DRIVERS_OWN = ("libnvidia-", "libcuda.so")
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """A file of the tree; `ours`: copied, never hard-linked, so that no build can reach a mapped one."""
+    """A file of the tree; `is_interposer`: copied, never hard-linked, so that no build can reach a mapped one."""
 
     source: Path
     identity: str
-    ours: bool = False
+    is_interposer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ EMPTY = MirrorPlan(refusal="shares of a GPU do not start yet, because the driver
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What goes in: the driver's files, and ours. `root` is named where something is missing."""
+    """What goes in: the driver's files and vcuda's. `root` is named where something is missing."""
 
     libraries: Sequence[DriverLibrary]
     programs: Mapping[str, DriverFile]
@@ -131,7 +131,7 @@ def _links(library: DriverLibrary) -> Iterable[str]:
 
 
 def _behind(libraries: Iterable[DriverLibrary]) -> list[DriverLibrary]:
-    """For shares: the two that ours stand in front of keep their alias only, or go where we have none."""
+    """For shares: libcuda and NVML keep their alias only; those that vcuda has no object for (32 bits) are left out."""
     placed = []
     for each in libraries:
         alias = _alias(each)
@@ -147,14 +147,14 @@ def _alias(library: DriverLibrary) -> str | None:
 
 
 def _in_front(interposers: Interposers, libraries: Sequence[DriverLibrary]) -> dict[PurePosixPath, Entry]:
-    """Ours under the names that programs open, and under all that lead to the real one elsewhere."""
+    """vcuda's objects under the names that programs open, and under all names of the real libraries."""
     names = {each.path.name: set(each.names) for each in interposers.objects}
     for each in libraries:
         for beginning, (front, _) in _FRONTS.items():
             if each.bits == 64 and each.name.startswith(beginning) and front in names:
                 names[front].update(each.names)
     return {
-        PurePosixPath(SHARED_FLAVOUR, LIBRARIES[64], name): FileEntry(each.path, each.digest, ours=True)
+        PurePosixPath(SHARED_FLAVOUR, LIBRARIES[64], name): FileEntry(each.path, each.digest, is_interposer=True)
         for each in interposers.objects
         for name in sorted(names[each.path.name])
     }

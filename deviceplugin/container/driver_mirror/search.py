@@ -96,7 +96,7 @@ def find_libraries(
 ) -> Finding:
     """Every library whose name begins with one of `prefixes` and that this machine can load.
 
-    The loader's cache knows one file of each SONAME; `loaded` is the version of which all files are looked for.
+    The loader's cache knows one file of each SONAME; of the version `loaded` all files are found.
     """
     wanted = tuple(prefixes)
     trouble: list[str] = []
@@ -194,21 +194,21 @@ _NATIVE_TLS = (2, 3, 99)
 
 
 def choose(libraries: Sequence[DriverLibrary], *, loaded: str) -> tuple[DriverLibrary, ...]:
-    """`loaded` may be empty where nobody knows it."""
+    """`loaded` is empty where it is unknown."""
     version = driver_version(libraries, loaded=loaded)
-    ours = [each for each in libraries if _is_nvidias(each) and driver_suffix(each) in ("", version)]
-    ours = [each for each in ours if not _is_old_tls(each, ours)]
-    return _first_of_each(sorted(ours, key=lambda each: driver_suffix(each) != version))
+    found = [each for each in libraries if _is_nvidias(each) and driver_suffix(each) in ("", version)]
+    found = [each for each in found if not _is_old_tls(each, found)]
+    return _first_of_each(sorted(found, key=lambda each: driver_suffix(each) != version))
 
 
 def driver_version(libraries: Iterable[DriverLibrary], *, loaded: str) -> str:
-    """The loaded one where there are files of it, else that of the first libcuda; empty where no file tells."""
+    """The loaded one where there are files of it, else that of the first libcuda; empty where no file has one."""
     found = [driver_suffix(each) for each in libraries if each.name.startswith(CUDA)]
     return loaded if loaded in found else next(filter(None, found), loaded)
 
 
 def driver_suffix(library: DriverLibrary) -> str:
-    """The driver's version in the file's name; empty where it has none or a version of its own."""
+    """The driver's version in the file's name; empty where it has none or a version that is not the driver's."""
     return library.version if _DRIVER_VERSION.fullmatch(library.version) else ""
 
 

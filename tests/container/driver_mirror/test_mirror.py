@@ -316,7 +316,7 @@ def test_a_process_keeps_what_it_has_mapped_over_upgrade_and_collection(node: No
 
 def test_an_agent_that_ends_does_not_finish_a_look(node: Node) -> None:
     node.mirror.stop()
-    with pytest.raises(ContainerError, match="not finished, because the agent ends"):
+    with pytest.raises(ContainerError, match="not finished, because the agent stops"):
         node.mirror.refresh()
     assert node.restarted().refresh().changed
 

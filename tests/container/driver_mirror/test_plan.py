@@ -105,8 +105,8 @@ def test_shares_have_no_32_bit_libcuda_because_none_of_ours_would_stand_in_front
 
 def test_our_objects_are_copied_and_the_drivers_may_be_linked() -> None:
     files = [entry for entry in planned().entries.values() if isinstance(entry, FileEntry)]
-    assert {entry.ours for entry in files if str(entry.source).startswith("/o/")} == {True}
-    assert {entry.ours for entry in files if not str(entry.source).startswith("/o/")} == {False}
+    assert {entry.is_interposer for entry in files if str(entry.source).startswith("/o/")} == {True}
+    assert {entry.is_interposer for entry in files if not str(entry.source).startswith("/o/")} == {False}
 
 
 @pytest.mark.parametrize(

@@ -156,9 +156,9 @@ def test_ours_is_copied_and_has_one_inode_for_all_its_names(tmp_path: Path, base
     digest = "d4212f2ccb7ad449e3aeb4c3c4b6d9c3f7ed5a0ebe1e6cd4a6c80db3b26b9ffa"
     names = [PurePosixPath("nvidia/lib64", name) for name in ("libcuda.so", "libcuda.so.1")]
     with pytest.raises(ContainerError, match=r"libcuda\.so\.1 changed while it was put into the driver mirror"):
-        trees.adopt(MirrorPlan({names[0]: FileEntry(source, digest, ours=True)}), stopped=never)
+        trees.adopt(MirrorPlan({names[0]: FileEntry(source, digest, is_interposer=True)}), stopped=never)
     digest = hashlib.sha256(b"ours").hexdigest()
-    trees.adopt(MirrorPlan({name: FileEntry(source, digest, ours=True) for name in names}), stopped=never)
+    trees.adopt(MirrorPlan({name: FileEntry(source, digest, is_interposer=True) for name in names}), stopped=never)
     stats = [(base / name).lstat() for name in names]
     assert len({each.st_ino for each in stats} - {source.stat().st_ino}) == 1
     assert stats[0].st_nlink == 2
@@ -173,7 +173,7 @@ def test_a_driver_that_changes_while_it_is_mirrored_is_looked_at_again(
     fresh.write_text("newer")
     fresh.replace(tmp_path / "driver/two")
     with pytest.raises(
-        ContainerError, match=r"driver/two changed while it was put into the driver mirror; it is looked at"
+        ContainerError, match=r"driver/two changed while it was put into the driver mirror; the agent tries again"
     ):
         trees.adopt(wanted, stopped=never)
     assert content(base) == {"one"}
@@ -183,7 +183,7 @@ def test_a_driver_that_changes_while_it_is_mirrored_is_looked_at_again(
 
 def test_an_agent_that_ends_gives_up_a_build(tmp_path: Path, base: Path, trees: Trees) -> None:
     trees.adopt(plan(tmp_path, "one"), stopped=never)
-    with pytest.raises(ContainerError, match="not finished, because the agent ends"):
+    with pytest.raises(ContainerError, match="not finished, because the agent stops"):
         trees.adopt(plan(tmp_path, "two"), stopped=lambda: True)
     assert content(base) == {"one"}
     Trees(base).open()
