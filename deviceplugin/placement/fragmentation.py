@@ -1,16 +1,16 @@
-"""How much of a node's free GPUs is of no use to the tasks that come, and by how much a pod would make that more.
+"""How much of a node's free GPUs is of no use to the tasks that come, and by how much a pod makes that more.
 
-In: a workload, and nodes as GPUs with the CPU and memory beside them. Out: integers. For each kind of task the free
-cores of a node that cannot be used count, weighted by how often it comes:
+In: a workload, and nodes as GPU capacities with the CPU and memory beside them. Out: integers, so that the same node
+has the same value on every machine. For each kind of task the free cores that cannot be used count, weighted by how
+often it comes:
 
     fragmentation = sum over kinds of   weight * (2 * free cores - alone - together)
 
-`alone` are the free cores of the GPUs that one such task could go to; this is the measure of Weng et al., "Beware of
-Fragmentation" (USENIX ATC 2023). `together` are the cores that as many such tasks as fit side by side would really
-take, so a GPU is not called usable for which CPU, memory or a neighbour is missing. Everything is an integer, so equal
-nodes are equal on every machine.
+`alone`: the free cores of the GPUs that one such task could go to (Weng et al., "Beware of Fragmentation", USENIX ATC
+2023). `together`: the cores that as many such tasks as fit side by side would take, so a GPU is not called usable where
+CPU, memory or a second GPU is missing.
 
-Invariant: the growth by a pod is the fragmentation after it less that before it; what is kept changes no answer.
+Invariant: the growth by a pod is the fragmentation after it less that before it; what is cached changes no answer.
 """
 
 import math
@@ -30,7 +30,7 @@ _MOST_KEPT = 20_000
 _MOST_USABLE = 20_000
 _MOST_PARTS = 8_000
 _AMPLE = Spare(1 << 62, 1 << 62)
-"""Beside a node of which somebody else counts CPU and memory."""
+"""Where another program counts CPU and memory, as kube-scheduler does before it asks the extender."""
 
 Weigh = Callable[[Request], int]
 
@@ -71,7 +71,7 @@ class _GroupRoom(NamedTuple):
 
 
 class _Groups:
-    """All groups of the tasks that GPUs of some kinds are open to; what one GPU is for each of them is kept."""
+    """All groups of the tasks that may use some models; what one GPU is worth to each group is cached."""
 
     __slots__ = ("_groups", "_needs", "_parts")
 
@@ -81,9 +81,10 @@ class _Groups:
         self._needs: dict[GpuModel, tuple[GpuAmount, ...]] = {}
 
     def rooms(self, gpus: Capacities, *, single: bool, several: bool) -> tuple[_GroupRoom, ...]:
-        """Written for speed: a pod of a new shape makes new GPUs of every node."""
+        """Written for speed: for a pod of a new shape, every node has capacities that were never seen."""
         if not gpus:
             return ()
+        # One pass over columns of numbers is much faster than a loop over groups and GPUs.
         parts = [self._parts.get(gpu) or self._part(gpu) for gpu in gpus]
         fits, cores = zip(*[part[0] for part in parts], strict=True), zip(*[part[1] for part in parts], strict=True)
         rooms: list[_GroupRoom] = []
@@ -99,6 +100,7 @@ class _Groups:
         if len(self._parts) >= _MOST_PARTS:
             self._parts.clear()
         model, cores, free = gpu
+        # A share fits as often as the scarcer of cores and memory allows, a whole GPU once, as it needs all of both.
         needs = self._needs.get(model)
         if needs is None:
             needs = self._needs[model] = tuple(group.needs(model) for group in self._groups)
@@ -116,6 +118,7 @@ class UsableCapacity:
         self.free = free_cores(gpus)
         self._rooms = rooms
         self._whole = 2 * weight * self.free
+        # Beside this much CPU and memory nothing but GPUs limits any group, and its value is a constant.
         cpu = memory = alone = together = 0
         for group, sets, cores in rooms:
             most = group.most
@@ -139,6 +142,7 @@ class UsableCapacity:
 
 def _sets(fits: Sequence[int], size: int) -> int:
     """How many sets of so many different GPUs there are, where each GPU may be in as many sets as it fits."""
+    # One GPU gives a set at most one of its GPUs, however often it fits: too few different GPUs mean fewer sets.
     sets = sum(fits) // size
     while sets and size > 1 and sum(min(count, sets) for count in fits) < sets * size:
         sets -= 1
@@ -180,7 +184,7 @@ class Fragmentation:
         return found
 
     def usable_capacity(self, gpus: Capacities) -> UsableCapacity:
-        """CPU and memory change more often than GPUs, so what GPUs alone say is kept apart."""
+        """CPU and memory change more often than GPUs, so what GPUs alone say is cached apart."""
         found = self._usable_of.get(gpus)
         if found is None:
             if len(self._usable_of) >= _MOST_USABLE:
@@ -190,6 +194,8 @@ class Fragmentation:
 
     def _of_cards(self, gpus: Capacities) -> Usable:
         """Beside ample CPU and memory: what each GPU is for tasks of one GPU, and what all are for the others."""
+        # Tasks of one GPU add up GPU by GPU, so nodes share what one GPU is worth; those of several need all GPUs, but
+        # only the ones with enough free cores, which many nodes have in common.
         alone = together = 0
         for gpu in gpus:
             part = self._alone.get(gpu)
@@ -243,11 +249,12 @@ def _group(request: Request, open_to: frozenset[GpuModel], members: tuple[tuple[
 
 
 def _counted(rooms: tuple[_GroupRoom, ...], cpu_free: int, memory_free: int) -> Usable:
-    """Where even the largest needs of a group leave room for all sets, its members need not be looked at."""
+    """Cores that tasks could use beside that much CPU and memory."""
     alone = together = 0
     cpu_free, memory_free = max(0, cpu_free), max(0, memory_free)
     for group, sets, cores in rooms:
         size = group.size
+        # Where the largest needs of the group leave room for all sets, so do those of each member.
         if group.most[0] * sets <= cpu_free and group.most[1] * sets <= memory_free:
             alone += group.weight * cores
             together += group.weight * sets * size
@@ -273,8 +280,8 @@ def _admits(task: TaskKind, model: GpuModel) -> bool:
 def by_rate(request: Request) -> int:
     """Small tasks weigh more, because they can fill what large ones leave.
 
-    A share weighs inversely to the cores that it asks for, a task of several GPUs inversely to the root of how many;
-    benchmarks/results says which other weights were tried, and on what.
+    A share weighs inversely to the cores that it asks for, a task of several GPUs inversely to the root of how many.
+    Other weights that were tried, and on which traces: benchmarks/results/simulate.
     """
     share = _SCALE * CORES_PER_GPU // request.cores_per_gpu
     return share * _SCALE // math.isqrt(request.gpus * _SCALE * _SCALE)

@@ -1,9 +1,8 @@
 """One node as the choice among nodes sees it: its GPUs with what is free, and what else tasks need of it.
 
 In: an inventory and what every pod holds (`occupancy`), or rows of a trace. Out: a value that never changes; what a pod
-takes makes a new one. A node that has not changed is the same object, so whoever calculates something of a node may
-keep the result beside it, as the prefilter does with `open_gpus`. Not here: which pods there are, and when the node was
-last heard of.
+takes makes a new one. A node that has not changed is the same object, so what is calculated of it can be kept with it, as
+`open_gpus` is for the prefilter. Not here: which pods there are, and when the node's agent last reported.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -33,7 +32,7 @@ class Spare:
 
 @dataclass(frozen=True, slots=True)
 class OpenGpus:
-    """Those GPUs of a node that work may land on, with what the prefilter asks of them again and again."""
+    """Those GPUs of a node that work may land on, with what the prefilter asks of them for every pod."""
 
     views: tuple[GpuView, ...]
     uuids: frozenset[GpuUuid]
@@ -45,7 +44,7 @@ class OpenGpus:
 class NodeState:
     """`spare` is None where nothing is known of CPU and memory.
 
-    `cordoned` GPUs take no new work by their operator's wish. Without `share_mode` the node gives whole GPUs only.
+    `cordoned` GPUs take no new work: their operator said so. Without `share_mode` the node gives whole GPUs only.
     """
 
     name: str
@@ -58,7 +57,7 @@ class NodeState:
 
     @property
     def open_gpus(self) -> OpenGpus:
-        """Neither ill nor cordoned; calculated when it is first asked for."""
+        """Neither unhealthy nor cordoned; calculated when it is first asked for."""
         if self._open is None:
             views = tuple(view for view in self.snapshot.gpus if self._is_open(view))
             uuids = frozenset(view.gpu.uuid for view in views)

@@ -1,17 +1,18 @@
 """Chooses the node of a pod, and on it the GPUs.
 
-In: what a pod asks, the nodes that are open to it, and which of them are preferred. Out: a `NodeChoice` with a verdict
-for each node. Every node passes the prefilter; those that may carry the pod are put in the order of the policy, and
-`place_pod` is asked from the top until one does: the expensive step runs once, as a rule.
+In: what a pod asks, the nodes that are open to it, and the policies. Out: a `NodeChoice`, with a rejection for each
+node that was not taken. The prefilter asks every node; those that may carry the pod are ordered by the policy, and
+`place_pod` runs from the top until one node carries it: this expensive step runs once, as a rule.
 
     binpack        the node that is fullest with the pod on it
     spread         the node that is emptiest with the pod on it
     fragmentation  the node where least becomes useless to the tasks that come
 
 Ties go to the node with the least GPU left (spread: the most), then to the first by name; the order in which nodes are
-given never counts. What was found out for a pod's shape is kept beside all nodes that are alike, so a node that has not
-changed is not looked at again; a pod that names cards by UUID is calculated each time. What depends on the CPU and
-memory beside the GPUs as well is kept for as long as some node has just that much.
+given never counts.
+
+Invariant: what is cached changes no answer. Scores are cached by shape of the pod and equivalence class of the node, so
+a node that has not changed is not calculated again. A pod that names GPUs by UUID is calculated each time.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -35,15 +36,15 @@ from deviceplugin.placement.workload import ASSUMED, NO_NEEDS, Workload
 
 _MOST_KEPT = 300_000
 _MOST_SHAPES = 10_000
-_NAMES_CARDS = -1
-"""For every pod that does: nothing found out for it is kept, because nodes that are alike differ for it."""
+_NAMES_GPUS = -1
+"""The shape of every pod that names GPUs by UUID: nothing is cached for it, as nodes of one class differ for it."""
 _Outcome = NodeRejection | Score
 _Reached = NodeRejection | Capacities | None
-"""What speaks against a pod on a node's GPUs, or the cards after it; None where one after the other does not fit."""
+"""Why a node's GPUs do not carry a pod, or what it leaves of them; None where only all containers at once may fit."""
 
 
 @dataclass(slots=True)
-class _Task:
+class _ScoringContext:
     """Everything that the score of a node depends on, besides the node.
 
     `share`: cores and blocks, where they alone say what is left of a node's totals, whichever its GPUs are.
@@ -57,9 +58,9 @@ class _Task:
     share: GpuAmount | None
     _after: CapacityAfter | None = None
 
-    def against(self, state: NodeState, alike: "_Alike") -> NodeRejection | None:
-        """What the prefilter needs of a node has been calculated for the first of those that are alike."""
-        return self.prefilter(state if self.names_cards else alike.first)
+    def against(self, state: NodeState, eq_class: "_EquivalenceClass") -> NodeRejection | None:
+        # The first node of a class has its summary already; a filter by UUID sees the node itself.
+        return self.prefilter(state if self.names_gpus else eq_class.first)
 
     def after(self, gpus: Capacities) -> Capacities | None:
         """What is left of a node's GPUs; made when first needed, because for most shares totals are enough."""
@@ -69,11 +70,11 @@ class _Task:
 
     @property
     def plans(self) -> bool:
-        """Only then CPU and memory say which node is better."""
+        """Only the fragmentation policy makes a node better or worse by its CPU and memory."""
         return self.node_policy is NodePolicy.FRAGMENTATION
 
     @property
-    def names_cards(self) -> bool:
+    def names_gpus(self) -> bool:
         wanted = self.pod.preferences.gpus
         return bool(wanted.uuids or wanted.not_uuids)
 
@@ -83,10 +84,10 @@ class _Task:
         return (self.pod.shape, needs, self.node_policy, self.gpu_policy)
 
 
-class _Beside:
-    """What was found out for nodes that are alike and have as much CPU and memory, by shape.
+class _SpareScores:
+    """Outcomes by shape for the nodes of one class that have equal CPU and memory.
 
-    `value` is the fragmentation of such a node, by the measure of which `renewal` it is.
+    `value` is the fragmentation of such a node by the workload number `renewal`.
     """
 
     __slots__ = ("__weakref__", "outcomes", "renewal", "value")
@@ -98,50 +99,50 @@ class _Beside:
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
-class _Alike:
+class _EquivalenceClass:
     """Nodes between whose GPUs neither prefilter nor score sees a difference.
 
-    `reached` was found out by what a pod asks of GPUs alone, and `left` of that by the measure of this `renewal`;
-    `any_spare` by shape. `beside` is more for the nodes of which CPU and memory are known, and goes when the last of
-    them does.
+    `reached`: what a pod leaves of the GPUs, whatever CPU and memory are; `left`: the same as the workload number
+    `renewal` measures it. `any_spare`: outcomes for which CPU and memory do not count; `by_spare`: the others, dropped
+    with the last node that has just that much.
     """
 
     first: NodeState
-    cards: Capacities
+    gpus: Capacities
     totals: Totals
     reached: dict[int, _Reached] = field(default_factory=dict)
     left: dict[int, UsableCapacity] = field(default_factory=dict)
     renewal: int = -1
-    any_spare: _Beside = field(default_factory=_Beside)
-    beside: WeakValueDictionary[Spare, _Beside] = field(default_factory=WeakValueDictionary)
+    any_spare: _SpareScores = field(default_factory=_SpareScores)
+    by_spare: WeakValueDictionary[Spare, _SpareScores] = field(default_factory=WeakValueDictionary)
 
     @property
     def kept(self) -> int:
         """How many outcomes."""
-        return len(self.reached) + sum(len(each.outcomes) for each in (self.any_spare, *self.beside.values()))
+        return len(self.reached) + sum(len(each.outcomes) for each in (self.any_spare, *self.by_spare.values()))
 
-    def with_spare(self, spare: Spare | None) -> _Beside:
+    def with_spare(self, spare: Spare | None) -> _SpareScores:
         if spare is None:
             return self.any_spare
-        found = self.beside.get(spare)
+        found = self.by_spare.get(spare)
         if found is None:
-            found = self.beside[spare] = _Beside()
+            found = self.by_spare[spare] = _SpareScores()
         return found
 
 
-class _Known(NamedTuple):
+class _CachedNode(NamedTuple):
     """A node as it was last seen."""
 
     state: NodeState
-    alike: _Alike
-    beside: _Beside
+    eq_class: _EquivalenceClass
+    by_spare: _SpareScores
 
 
 class NodeScorer:
-    """Keeps what it found out; belongs to one thread. `typical` is what the fragmentation policy plans for.
+    """Caches scores; belongs to one thread. `typical` is the workload that the fragmentation policy plans for.
 
-    `leaves_out`: a node with too little CPU or memory is refused; else whoever asks has left such nodes out.
-    `renewals` is how often the workload has changed.
+    `leaves_out`: reject nodes with too little CPU or memory; without it the caller has left them out. `renewals` counts
+    changes of the workload.
     """
 
     def __init__(self, typical: Workload = ASSUMED, *, leaves_out: bool = True) -> None:
@@ -149,46 +150,46 @@ class NodeScorer:
         self._leaves_out = leaves_out
         self.renewals = 0
         self._next: Fragmentation | None = None
-        self._unprepared: list[_Known] = []
-        self._nodes: dict[str, _Known] = {}
-        # Of nodes as they are: what is held of eight GPUs is hardly ever twice the same, and would be kept for nobody.
-        self._alike: WeakValueDictionary[tuple[object, ...], _Alike] = WeakValueDictionary()
+        self._unprepared: list[_CachedNode] = []
+        self._nodes: dict[str, _CachedNode] = {}
+        # Weak: eight GPUs are hardly ever used in the same way twice, so the class of a past state serves nobody.
+        self._classes: WeakValueDictionary[tuple[object, ...], _EquivalenceClass] = WeakValueDictionary()
         self._shapes: dict[tuple[object, ...], int] = {}
         self._kept = 0
 
     def expect(self, typical: Workload) -> None:
-        """From now on this is what comes."""
+        """Plan for this workload from now on."""
         self._measure, self._next = Fragmentation(typical), None
         self.renewals += 1
 
     def expect_soon(self, typical: Workload) -> None:
-        """The same from when `prepare` has looked at every node; until then answers are as before."""
+        """Plan for this workload once `prepare` has measured every node; until then answers are as before."""
         self._next, self._unprepared = Fragmentation(typical), list(self._nodes.values())
 
     def prepare(self, most: int) -> bool:
-        """Looks at so many nodes more, for a choice that had to look at all would keep somebody waiting.
+        """Measures at most so many further nodes; False where nothing is left to do.
 
-        False where nothing is left to do.
+        A `choose` that had to measure all of them at once would keep kube-scheduler waiting.
         """
         if self._next is None:
             return False
         for _ in range(min(most, len(self._unprepared))):
-            known = self._unprepared.pop()
-            self._next.usable(known.alike.cards, known.state.spare)
+            cached = self._unprepared.pop()
+            self._next.usable(cached.eq_class.gpus, cached.state.spare)
         if not self._unprepared:
             self._measure, self._next = self._next, None
             self.renewals += 1
         return self._next is not None
 
     def see(self, states: Iterable[NodeState]) -> None:
-        """Prepares for nodes that are new or have changed, so that the next `choose` need not."""
+        """Classifies nodes that are new or have changed, so that the next `choose` need not."""
         for state in states:
-            known = self._nodes.get(state.name)
-            if known is None or known.state is not state:
+            cached = self._nodes.get(state.name)
+            if cached is None or cached.state is not state:
                 self._remember(state)
 
     def forget(self, node: str) -> None:
-        """It has left the cluster."""
+        """The node has left the cluster."""
         self._nodes.pop(node, None)
 
     def choose(
@@ -205,34 +206,37 @@ class NodeScorer:
         own = pod.preferences
         gpus = own.gpu or gpu_policy
         nodes = own.node or node_policy
-        task = _Task(pod, Prefilter(pod), needs, nodes, gpus, _share(pod, nodes))
-        ranked, refused = self._look(task, states)
+        context = _ScoringContext(pod, Prefilter(pod), needs, nodes, gpus, _share(pod, nodes))
+        ranked, refused = self._score_all(context, states)
         for name in _best_first(ranked):
-            placed = _placed(task, self._nodes[name][0], prefer)
+            placed = _placed(context, self._nodes[name][0], prefer)
             if not isinstance(placed, NodeRejection):
                 return NodeChoice(name, placed, ranked, refused)
             refused[name] = placed
         return NodeChoice(None, None, ranked, refused)
 
-    def _look(self, task: _Task, states: Iterable[NodeState]) -> tuple[dict[str, Score], dict[str, NodeRejection]]:
-        """At every node; written for speed, because there are thousands and nearly all have not changed."""
-        shape, nodes, plans = self._shape(task), self._nodes, task.plans
-        leaves_out, needs = self._leaves_out, task.needs
-        on_gpus = _NAMES_CARDS if shape == _NAMES_CARDS else self._number((task.pod.shape, task.gpu_policy))
+    def _score_all(
+        self, context: _ScoringContext, states: Iterable[NodeState]
+    ) -> tuple[dict[str, Score], dict[str, NodeRejection]]:
+        """Of every node; written for speed, because there are thousands and nearly all are unchanged."""
+        shape, nodes, plans = self._shape(context), self._nodes, context.plans
+        leaves_out, needs = self._leaves_out, context.needs
+        on_gpus = _NAMES_GPUS if shape == _NAMES_GPUS else self._number((context.pod.shape, context.gpu_policy))
         ranked: dict[str, Score] = {}
         refused: dict[str, NodeRejection] = {}
         for state in states:
-            known = nodes.get(state.name)
-            if known is None or known[0] is not state:
-                known = self._remember(state)
+            cached = nodes.get(state.name)
+            if cached is None or cached[0] is not state:
+                cached = self._remember(state)
             if leaves_out and state.spare is not None and not state.spare.covers(needs):
                 refused[state.name] = NodeRejection.SPARE
                 continue
-            outcomes = (known[2] if plans else known[1].any_spare).outcomes
+            # By position, which is faster than by name: this line runs for every node.
+            outcomes = (cached[2] if plans else cached[1].any_spare).outcomes
             outcome = outcomes.get(shape)
             if outcome is None:
-                outcome = self._judge(task, known, on_gpus)
-                if shape != _NAMES_CARDS:
+                outcome = self._score_one(context, cached, on_gpus)
+                if shape != _NAMES_GPUS:
                     outcomes[shape] = outcome
                     self._kept += 1
             if isinstance(outcome, tuple):
@@ -241,83 +245,86 @@ class NodeScorer:
                 refused[state.name] = outcome
         return ranked, refused
 
-    def _shape(self, task: _Task) -> int:
-        """A number for the shape, which is quicker to look up by."""
-        if task.names_cards:
-            return _NAMES_CARDS
+    def _shape(self, context: _ScoringContext) -> int:
+        """A number for the shape, which is hashed faster than the shape."""
+        if context.names_gpus:
+            return _NAMES_GPUS
         if self._kept >= _MOST_KEPT or len(self._shapes) >= _MOST_SHAPES:
-            self._make_room()
-        return self._number(self._key(task))
+            self._trim()
+        return self._number(self._key(context))
 
     def _number(self, key: tuple[object, ...]) -> int:
         return self._shapes.setdefault(key, len(self._shapes))
 
-    def _key(self, task: _Task) -> tuple[object, ...]:
-        """What was found out by another measure is not looked up again."""
-        return (*task.shape, self.renewals if task.plans else 0)
+    def _key(self, context: _ScoringContext) -> tuple[object, ...]:
+        """Scores by an earlier workload are not looked up again."""
+        return (*context.shape, self.renewals if context.plans else 0)
 
-    def _remember(self, state: NodeState) -> _Known:
-        likeness = _likeness(state)
-        alike = self._alike.get(likeness)
-        if alike is None:
-            cards = capacities_of(state)
-            alike = self._alike[likeness] = _Alike(state, cards, totals_of(cards))
-        known = self._nodes[state.name] = _Known(state, alike, alike.with_spare(state.spare))
-        return known
+    def _remember(self, state: NodeState) -> _CachedNode:
+        key = _class_key(state)
+        eq_class = self._classes.get(key)
+        if eq_class is None:
+            gpus = capacities_of(state)
+            eq_class = self._classes[key] = _EquivalenceClass(state, gpus, totals_of(gpus))
+        cached = self._nodes[state.name] = _CachedNode(state, eq_class, eq_class.with_spare(state.spare))
+        return cached
 
-    def _make_room(self) -> None:
-        """Most of what was counted has gone with the states that nodes had; only what is left counts."""
-        self._kept = sum(alike.kept for alike in self._alike.values())
+    def _trim(self) -> None:
+        """Counts again what is cached: most of it has gone with past states of nodes. Drops all if it is still much."""
+        self._kept = sum(eq_class.kept for eq_class in self._classes.values())
         if self._kept >= _MOST_KEPT // 2 or len(self._shapes) >= _MOST_SHAPES:
-            self._start_over()
+            self._clear()
 
-    def _start_over(self) -> None:
+    def _clear(self) -> None:
         self._nodes.clear()
-        self._alike.clear()
+        self._classes.clear()
         self._shapes.clear()
         self._kept = 0
 
-    def _judge(self, task: _Task, known: _Known, on_gpus: int) -> _Outcome:
-        state, alike, _ = known
-        if task.plans and state.spare is not None and on_gpus != _NAMES_CARDS:
-            return self._planned(task, known, on_gpus)
-        if (against := task.against(state, alike)) is not None:
+    def _score_one(self, context: _ScoringContext, cached: _CachedNode, on_gpus: int) -> _Outcome:
+        state, eq_class, _ = cached
+        if context.plans and state.spare is not None and on_gpus != _NAMES_GPUS:
+            return self._score_by_fragmentation(context, cached, on_gpus)
+        if (against := context.against(state, eq_class)) is not None:
             return against
-        if (share := task.share) is not None:  # the prefilter is exact for it
-            free = alike.totals
+        if (share := context.share) is not None:  # the prefilter is exact for it, so nothing needs to be placed
+            free = eq_class.totals
             left = Totals(free.gpus, free.cores - share.cores, free.blocks - share.blocks, free.size)
-            return score_of_totals(task.node_policy, left)
-        after = task.after(alike.cards)
+            return score_of_totals(context.node_policy, left)
+        after = context.after(eq_class.gpus)
         if after is None:
             return LAST
-        return score(task.node_policy, Change(alike.cards, after, state.spare, task.needs), self._measure)
+        return score(context.node_policy, Change(eq_class.gpus, after, state.spare, context.needs), self._measure)
 
-    def _planned(self, task: _Task, known: _Known, on_gpus: int) -> _Outcome:
-        """The same by the fragmentation policy beside CPU and memory, which make many nodes of few that are alike."""
-        state, alike, beside = known
-        spare, needs = state.spare, task.needs
+    def _score_by_fragmentation(self, context: _ScoringContext, cached: _CachedNode, on_gpus: int) -> _Outcome:
+        """By the fragmentation policy, for a node whose CPU and memory are known.
+
+        Nodes of one class differ in CPU and memory, so what GPUs alone say is cached apart and asked again for each.
+        """
+        state, eq_class, by_spare = cached
+        spare, needs = state.spare, context.needs
         assert spare is not None
-        if alike.renewal != self.renewals:
-            alike.left.clear()
-            alike.renewal = self.renewals
-        left = alike.left.get(on_gpus)
+        if eq_class.renewal != self.renewals:
+            eq_class.left.clear()
+            eq_class.renewal = self.renewals
+        left = eq_class.left.get(on_gpus)
         if left is None:
-            reached = self._reached(task, alike, on_gpus)
+            reached = self._reached(context, eq_class, on_gpus)
             if not isinstance(reached, tuple):
                 return LAST if reached is None else reached
-            left = alike.left[on_gpus] = self._measure.usable_capacity(reached)
-        if beside.renewal != self.renewals:
-            beside.value = self._measure.usable_capacity(alike.cards).value(spare.cpu_milli, spare.memory_mib)
-            beside.renewal = self.renewals
+            left = eq_class.left[on_gpus] = self._measure.usable_capacity(reached)
+        if by_spare.renewal != self.renewals:
+            by_spare.value = self._measure.usable_capacity(eq_class.gpus).value(spare.cpu_milli, spare.memory_mib)
+            by_spare.renewal = self.renewals
         value = left.value(spare.cpu_milli - needs.cpu_milli, spare.memory_mib - needs.memory_mib)
-        return (value - beside.value, left.free)
+        return (value - by_spare.value, left.free)
 
-    def _reached(self, task: _Task, alike: _Alike, on_gpus: int) -> _Reached:
-        if on_gpus not in alike.reached:
-            against = task.prefilter(alike.first)
-            alike.reached[on_gpus] = task.after(alike.cards) if against is None else against
+    def _reached(self, context: _ScoringContext, eq_class: _EquivalenceClass, on_gpus: int) -> _Reached:
+        if on_gpus not in eq_class.reached:
+            against = context.prefilter(eq_class.first)
+            eq_class.reached[on_gpus] = context.after(eq_class.gpus) if against is None else against
             self._kept += 1
-        return alike.reached[on_gpus]
+        return eq_class.reached[on_gpus]
 
 
 def _share(pod: PodRequest, policy: NodePolicy) -> GpuAmount | None:
@@ -328,7 +335,7 @@ def _share(pod: PodRequest, policy: NodePolicy) -> GpuAmount | None:
 
 
 def _best_first(ranked: Mapping[str, Score]) -> Iterable[str]:
-    """Sorted only where the best does not carry the pod."""
+    """All are sorted only where the best does not carry the pod, which is rare."""
     if not ranked:
         return
     best = min(zip(ranked.values(), ranked, strict=True))[1]
@@ -337,17 +344,17 @@ def _best_first(ranked: Mapping[str, Score]) -> Iterable[str]:
     yield from (name for _, name in rest)
 
 
-def _placed(task: _Task, state: NodeState, prefer: Collection[GpuUuid]) -> PodChoice | NodeRejection:
+def _placed(context: _ScoringContext, state: NodeState, prefer: Collection[GpuUuid]) -> PodChoice | NodeRejection:
     try:
-        return place_pod(task.pod, state, policy=task.gpu_policy, prefer=prefer)
+        return place_pod(context.pod, state, policy=context.gpu_policy, prefer=prefer)
     except SearchLimitError:
         return NodeRejection.SEARCH_EXHAUSTED
     except CapacityError:
         return NodeRejection.TOGETHER
 
 
-def _likeness(state: NodeState) -> tuple[object, ...]:
-    """What the prefilter looks at, and the score of cards; neither knows names, links or processes."""
+def _class_key(state: NodeState) -> tuple[object, ...]:
+    """All that prefilter and score look at; neither knows names, links or processes."""
     gpus = sorted(
         (
             view.gpu.model,

@@ -1,9 +1,9 @@
 """Whether a pod can fit on a node at all, in a few microseconds.
 
 In: what the pod asks, and a node. Out: None, or the reason why not: a constant text, because kube-scheduler groups
-equal ones in the event that the user reads. Exact for pods of one container; of several it says no only where the pod
-cannot fit, and `pod.place_pod` decides. For one pod and many nodes, make one `Prefilter` and
-call it for each. Not here: CPU and memory of the node (`NodeState.spare`).
+equal ones in the event that the user reads. Exact for pods of one container; for several it rejects only where the pod
+cannot fit, and `pod.place_pod` decides. For one pod and many nodes, make one `Prefilter` and call it for each. Not
+here: CPU and memory of the node (`NodeState.spare`).
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class _PhaseLoad:
 
 
 class Prefilter:
-    """One pod; what it has found out of a model is kept for the next node."""
+    """For one pod; whether it admits a model is looked up once for all nodes."""
 
     def __init__(self, pod: PodRequest) -> None:
         self._filter = wanted = pod.preferences.gpus

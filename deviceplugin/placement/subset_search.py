@@ -4,12 +4,6 @@ In: what each pair costs together (its distance), what each member costs alone (
 packed below the distances). Out: the set with the least sum, or None where no set costs less than the limit. Not
 here: GPUs; members are numbers from 0.
 
-A partial set is dropped when its cost plus the least that the missing members can add is no better than the best
-known. A missing member adds at least its links to those chosen, its own cost, and half of its nearest other links
-(half, because both ends of a link count it). Members that have the same links to all others are interchangeable: the
-cheaper is tried first, and where it is refused the others are refused with it. Members are tried in order of what
-they would add, so the first dive is greedy.
-
 `effort` bounds the work, counted in links looked at and so the same on every machine. Where it runs out, the best
 set so far is returned and `exhausted` is true.
 """
@@ -47,13 +41,14 @@ class Search:
     """One search; `exhausted` says afterwards whether it was cut short, `spent` how much of the effort it took."""
 
     def __init__(self, pairs: Costs, alone: Sequence[int], size: int, *, below: int, effort: int | None) -> None:
-        # Doubled, so that half a link is a whole number.
+        # Doubled, so that half a link is a whole number (see `_half_links`).
         self._pairs = [[2 * cost for cost in row] for row in pairs]
         self._alone = [2 * cost for cost in alone]
         self._size = size
         self._limit = 2 * below
         self._effort = sys.maxsize if effort is None else effort
         self._best: tuple[int, ...] | None = None
+        # To choose most of the members is to leave out few, and that tree is smaller.
         self._inverted = len(pairs) < 2 * size < 2 * len(pairs)
         self.spent = 0
         self.exhausted = False
@@ -89,26 +84,30 @@ class Search:
         self.spent += len(links)
         if self.spent > self._effort:
             self.exhausted = True
-            self._limit = 0  # nothing costs less, so every level gives up
+            self._limit = 0  # nothing costs less, so every level returns
         missing = self._size - len(chosen)
         if missing == 1:
             last = min(left, key=links.__getitem__)
             if cost + links[last] < self._limit:
                 self._limit, self._best = cost + links[last], (*chosen, last)
             return
+        # Each member adds at least its links to the chosen ones, its own cost, and half of its nearest other links.
         adds = list(map(add, links, self._halves[missing - 1]))
+        # The least first: the first dive is greedy, and its set makes the limit low early.
         left = sorted(left, key=adds.__getitem__)
         classes, pairs = self._classes, self._pairs
         while len(left) >= missing:
+            # The cheapest members add at least this; where that is too much, no set from here on costs less.
             if cost + sum(map(adds.__getitem__, left[:missing])) >= self._limit:
                 return
             first, *left = left
             self._extend(cost + links[first], (*chosen, first), left, list(map(add, links, pairs[first])))
+            # Interchangeable members make the same sets: what failed with the first fails with the others.
             left = [member for member in left if classes[member] != classes[first]]
 
 
 def _interchangeable(pairs: list[list[int]]) -> list[int]:
-    """For each member the first that has the same links to all others."""
+    """For each member the first that has the same links to all others: either can stand for the other."""
     everyone = range(len(pairs))
     classes = list(everyone)
     for member in everyone:
@@ -126,7 +125,10 @@ def _alike(one: list[int], other: list[int], a: int, b: int) -> bool:
 
 
 def _half_links(pairs: Costs, size: int) -> list[list[int]]:
-    """Row k: for each member half the sum of its k nearest links, the least that k fellow members can cost it."""
+    """Row k: for each member half the sum of its k nearest links, the least that k fellow members can cost it.
+
+    Half, because both ends of a link count it.
+    """
     rows = [sorted(cost for at, cost in enumerate(row) if at != member) for member, row in enumerate(pairs)]
     sums = [list(accumulate(row[: size - 1], initial=0)) for row in rows]
     return [[total[k] // 2 for total in sums] for k in range(size)]
