@@ -29,7 +29,7 @@ class Load:
         return not self.has.covers(self.held)
 
     def is_worse_than(self, before: "Load") -> bool:
-        """More is held of something of which too much is held now."""
+        """More is held of what is over-committed now."""
         return not (before.held | self.has).covers(self.held)
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ def loads(allocations: Iterable[Allocation], inventory: Inventory) -> dict[GpuUu
 
 
 def over_commitments(allocations: Iterable[Allocation], inventory: Inventory) -> tuple[Load, ...]:
-    """Every GPU of which more is held than it has."""
+    """Every GPU that holds more than it has."""
     return tuple(load for load in loads(allocations, inventory).values() if load.is_over)
 
 

@@ -41,7 +41,7 @@ def asked_for(
     """What the container asked that kubelet's checkpoint names: it has the counts, the pod says over how many GPUs.
 
     Where the pod is not known, counts as the grant's mean that it is the grant's request. RequestError or ParseError
-    for what no container of ours can have asked.
+    for a request that vcuda would not have admitted.
     """
     if pod is not None:
         parts = parse_parts(pod.annotations, annotation_names(names.domain)).of(container)

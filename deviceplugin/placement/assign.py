@@ -190,7 +190,7 @@ class _Search:
 
 
 def _unlike(gpus: list[_PhasedGpu], count: int) -> Iterator[tuple[_PhasedGpu, ...]]:
-    """Sets of that size, of which no two are alike; the first gpus first."""
+    """Sets of that size, no two alike; the first GPUs first."""
     if count == 0:
         yield ()
         return

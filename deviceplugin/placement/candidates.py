@@ -1,10 +1,9 @@
 """Which GPUs could serve a request, and what speaks against each of the others.
 
 In: a request, a snapshot, and the rules of the moment: the pod's filter, the operator's cordon. Out: the candidates
-that an evaluator chooses from, and one obstacle for every other GPU, the lasting ones first; `Selection` is the answer
-of an evaluator. Not here: any order among
-candidates. An unhealthy GPU, one in MIG mode and one whose compute mode is prohibited are never candidates; one in
-exclusive-process mode only as a whole. That a container's GPUs be on one NUMA node is about sets and `place`'s.
+that an evaluator chooses from, and one rejection for every other GPU; `Selection` is the answer of an evaluator. An
+unhealthy GPU, one in MIG mode and one whose compute mode is prohibited are never candidates. Not here: any order among
+candidates, and whether a set of them is on one NUMA node (`place`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -50,40 +49,40 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Every GPU of the snapshot once: as a candidate or with its obstacle."""
+    """Every GPU of the snapshot once: as a candidate or with its rejection."""
 
     candidates: Candidates
-    obstacles: tuple[tuple[GpuView, GpuRejection], ...]
+    rejected: tuple[tuple[GpuView, GpuRejection], ...]
 
 
 def survey(request: Request, snapshot: Snapshot, rules: Rules = NO_RULES) -> Survey:
     views = sorted(snapshot.gpus, key=_order)
     demand = demand_of(request)
-    judged = [(view, _obstacle(view, rules, demand)) for view in views]
+    judged = [(view, _rejection(view, rules, demand)) for view in views]
     candidates = Candidates(
         request=request,
-        views=tuple(view for view, obstacle in judged if obstacle is None),
-        free=frozenset(view.gpu.minor for view in views if view.is_whole and broken(view) is None),
+        views=tuple(view for view, rejection in judged if rejection is None),
+        free=frozenset(view.gpu.minor for view in views if view.is_whole and state_rejection(view) is None),
         topology=_covering(snapshot),
     )
-    return Survey(candidates, tuple((view, obstacle) for view, obstacle in judged if obstacle is not None))
+    return Survey(candidates, tuple((view, rejection) for view, rejection in judged if rejection is not None))
 
 
 def _order(view: GpuView) -> tuple[int, GpuUuid]:
     return (view.gpu.minor, view.gpu.uuid)
 
 
-def _obstacle(view: GpuView, rules: Rules, demand: Demand) -> GpuRejection | None:
-    """What the pod and the GPU refuse whatever is asked comes first, then the rule of fit."""
-    return _against(view, rules) or broken(view) or demand.rejection(view.capacity)
+def _rejection(view: GpuView, rules: Rules, demand: Demand) -> GpuRejection | None:
+    """Reasons that hold whatever is asked come first, then the rule of fit."""
+    return _filter_rejection(view, rules) or state_rejection(view) or demand.rejection(view.capacity)
 
 
 def is_open(view: GpuView, rules: Rules) -> bool:
     """Whether any work of the pod may land there, were it empty."""
-    return _against(view, rules) is None and broken(view) is None
+    return _filter_rejection(view, rules) is None and state_rejection(view) is None
 
 
-def _against(view: GpuView, rules: Rules) -> GpuRejection | None:
+def _filter_rejection(view: GpuView, rules: Rules) -> GpuRejection | None:
     uuid = view.gpu.uuid
     if rules.only is not None and uuid not in rules.only:
         return GpuRejection.EXCLUDED
@@ -94,7 +93,7 @@ def _against(view: GpuView, rules: Rules) -> GpuRejection | None:
     return GpuRejection.CORDONED if uuid in rules.cordoned else None
 
 
-def broken(view: GpuView) -> GpuRejection | None:
+def state_rejection(view: GpuView) -> GpuRejection | None:
     """What keeps all work off a GPU."""
     if not view.health.healthy:
         return GpuRejection.UNHEALTHY

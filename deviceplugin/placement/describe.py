@@ -59,9 +59,9 @@ def request_text(request: Request) -> str:
     return f"{gpus} with {format_blocks(request.blocks_per_gpu)}{'' if request.gpus == 1 else ' each'}"
 
 
-def obstacle_text(obstacle: GpuRejection, view: GpuView) -> str:
+def rejection_text(rejection: GpuRejection, view: GpuView) -> str:
     """What speaks against this one GPU."""
-    match obstacle:
+    match rejection:
         case GpuRejection.UNHEALTHY:
             return f"unhealthy: {view.health.reason}" if view.health.reason else "unhealthy"
         case GpuRejection.SMALL:
@@ -74,7 +74,7 @@ def obstacle_text(obstacle: GpuRejection, view: GpuView) -> str:
         case GpuRejection.MEMORY:
             return f"only {format_blocks(view.free_blocks)} free"
         case _:
-            return str(obstacle.value)
+            return str(rejection.value)
 
 
 def no_room(request: Request, survey: Survey, *, one_numa: bool = False, hopeless: bool = False) -> str:
@@ -85,7 +85,7 @@ def no_room(request: Request, survey: Survey, *, one_numa: bool = False, hopeles
     """
     apart = one_numa and request.gpus > _most_on_one_numa(survey)
     fitting = [view.gpu.minor for view in survey.candidates.views]
-    if not fitting and not survey.obstacles:
+    if not fitting and not survey.rejected:
         return f"{request_text(request)} asked, but this node has no GPU; ask on a node that has one"
     if len(fitting) >= request.gpus:
         return (
@@ -94,39 +94,39 @@ def no_room(request: Request, survey: Survey, *, one_numa: bool = False, hopeles
             "several NUMA nodes"
         )
     found = [f"only {gpus_text(fitting)} {_is(len(fitting))} free"] if fitting else []
-    found += [_counted(obstacle, survey) for obstacle in GpuRejection if _blocked_by(obstacle, survey)]
+    found += [_counted(rejection, survey) for rejection in GpuRejection if _blocked_by(rejection, survey)]
     advice = "let the GPUs be on several NUMA nodes" if apart else _advice(request, survey, hopeless)
     return f"{request_text(request)} asked, but {listed(found)}; {advice}"
 
 
 def _most_on_one_numa(survey: Survey) -> int:
-    """Of the GPUs that fit or will when pods end; those of which nobody says where they are count as one node."""
-    views = [*survey.candidates.views, *(view for view, obstacle in survey.obstacles if obstacle.resolvable)]
+    """Of the GPUs that fit, or will when pods end. GPUs whose NUMA node is not known count as one node."""
+    views = [*survey.candidates.views, *(view for view, rejection in survey.rejected if rejection.resolvable)]
     return max(Counter(view.gpu.numa for view in views).values(), default=0)
 
 
-def _blocked_by(obstacle: GpuRejection, survey: Survey) -> list[GpuView]:
-    return [view for view, found in survey.obstacles if found is obstacle]
+def _blocked_by(rejection: GpuRejection, survey: Survey) -> list[GpuView]:
+    return [view for view, found in survey.rejected if found is rejection]
 
 
-def _counted(obstacle: GpuRejection, survey: Survey) -> str:
-    views = _blocked_by(obstacle, survey)
-    text = f"{gpus_text(view.gpu.minor for view in views)} {_is(len(views))} {obstacle.value}"
-    if obstacle is GpuRejection.CORES:
+def _counted(rejection: GpuRejection, survey: Survey) -> str:
+    views = _blocked_by(rejection, survey)
+    text = f"{gpus_text(view.gpu.minor for view in views)} {_is(len(views))} {rejection.value}"
+    if rejection is GpuRejection.CORES:
         best = max(views, key=lambda view: view.free_cores)
         return f"{text} (at most {best.free_cores} free, on GPU {best.gpu.minor})"
-    if obstacle is GpuRejection.MEMORY:
+    if rejection is GpuRejection.MEMORY:
         best = max(views, key=lambda view: view.free_blocks)
         return f"{text} (at most {format_blocks(best.free_blocks)} free, on GPU {best.gpu.minor})"
-    if obstacle is GpuRejection.SMALL:
+    if rejection is GpuRejection.SMALL:
         return f"{text} (at most {format_blocks(max(view.gpu.blocks for view in views))})"
     return text
 
 
 def _advice(request: Request, survey: Survey, hopeless: bool) -> str:
-    waiting = sum(obstacle.resolvable for _, obstacle in survey.obstacles)
+    waiting = sum(rejection.resolvable for _, rejection in survey.rejected)
     fitting = len(survey.candidates.views)
-    if any(obstacle is GpuRejection.EXCLUDED for _, obstacle in survey.obstacles):
+    if any(rejection is GpuRejection.EXCLUDED for _, rejection in survey.rejected):
         return "delete the pod so that it is placed again"
     if fitting + waiting >= request.gpus:
         if hopeless:
@@ -138,7 +138,7 @@ def _advice(request: Request, survey: Survey, hopeless: bool) -> str:
         return "ask for less, let the pod use other GPUs too, or ask on another node"
     if fitting + waiting:
         return f"waiting does not help here, so ask for at most {fitting + waiting} GPU{_s(fitting + waiting)}"
-    if any(obstacle is GpuRejection.SMALL for _, obstacle in survey.obstacles):
+    if any(rejection is GpuRejection.SMALL for _, rejection in survey.rejected):
         return "waiting does not help here, so ask for less memory or another node"
     return "ask on another node, or see why with nvidia-smi on this one"
 

@@ -21,11 +21,11 @@ _PPM = 1_000_000
 
 Score = tuple[int, int]
 LAST: Score = (1 << 200, 0)
-"""Behind every node of which a policy can say something."""
+"""Behind every node that a policy can score."""
 
 
 class Change(NamedTuple):
-    """A node before and after a pod; `spare` is what was beside the cards before, `needs` what the pod takes of it."""
+    """A node before and after a pod; `spare` was free beside the GPUs before, and the pod takes `needs` of it."""
 
     before: Capacities
     after: Capacities
@@ -34,7 +34,7 @@ class Change(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """All cards of a node together: what is free, and the blocks that they have when nobody is there."""
+    """All GPUs of a node together: what is free, and the blocks that they have."""
 
     gpus: int
     cores: int
@@ -42,13 +42,13 @@ class Totals(NamedTuple):
     size: int
 
 
-def totals_of(cards: Capacities) -> Totals:
+def totals_of(gpus: Capacities) -> Totals:
     cores = blocks = size = 0
-    for kind, cores_left, blocks_left in cards:
+    for model, cores_left, blocks_left in gpus:
         cores += cores_left
         blocks += blocks_left
-        size += kind.blocks
-    return Totals(len(cards), cores, blocks, size)
+        size += model.blocks
+    return Totals(len(gpus), cores, blocks, size)
 
 
 def score(policy: NodePolicy, change: Change, measure: Fragmentation) -> Score:
@@ -78,7 +78,7 @@ def _fragmentation(change: Change, measure: Fragmentation) -> Score:
 
 
 def _parts(left: Totals) -> tuple[int, int]:
-    """Of cores and of memory, in millionths of what the node has; memory of which nothing is known is all there."""
+    """Of cores and of memory, in millionths of what the node has; memory whose size is not known counts as free."""
     return (
         left.cores * _PPM // (CORES_PER_GPU * left.gpus) if left.gpus else _PPM,
         left.blocks * _PPM // left.size if left.size else _PPM,

@@ -1,8 +1,8 @@
 """One node as the choice among nodes sees it: its GPUs with what is free, and what else tasks need of it.
 
 In: an inventory and what every pod holds (`occupancy`), or rows of a trace. Out: a value that never changes; what a pod
-takes makes a new one. A node that has not changed is the same object, so what is calculated of it can be kept with it, as
-`open_gpus` is for the prefilter. Not here: which pods there are, and when the node's agent last reported.
+takes makes a new one. A node that has not changed is the same object, so what is calculated of it is kept with it
+(`open_gpus`). Not here: which pods there are, and when the node's agent last reported.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.gpu import GpuUuid, Inventory
-from deviceplugin.placement.candidates import Rules, broken, is_open
+from deviceplugin.placement.candidates import Rules, is_open, state_rejection
 from deviceplugin.placement.fit import NOTHING, GpuAmount
 from deviceplugin.placement.occupancy import empty_views, occupied, snapshot_for
 from deviceplugin.placement.snapshot import GpuView, Snapshot, Summary, summaries_by_numa, summarize
@@ -98,7 +98,7 @@ class NodeState:
         )
 
     def _is_open(self, view: GpuView) -> bool:
-        return view.gpu.uuid not in self.cordoned and broken(view) is None
+        return view.gpu.uuid not in self.cordoned and state_rejection(view) is None
 
 
 def node_state(

@@ -15,7 +15,7 @@ from deviceplugin.model.gpu import Gpu, GpuUuid
 from deviceplugin.model.preferences import ANY_GPU, GpuFilter, GpuPolicy
 from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.placement.candidates import Candidates, Rules, Selection, Survey, survey
-from deviceplugin.placement.describe import no_room, obstacle_text
+from deviceplugin.placement.describe import no_room, rejection_text
 from deviceplugin.placement.fit import demand_of
 from deviceplugin.placement.fragment import fragment
 from deviceplugin.placement.link import link
@@ -112,7 +112,7 @@ def _by_kind(candidates: Candidates, policy: GpuPolicy) -> Selection | None:
 def _on_one_numa(candidates: Candidates, policy: GpuPolicy) -> Selection | None:
     """The NUMA node whose best set is closest; then the one with the fewest GPUs that fit, or the most to spread.
 
-    GPUs of which the platform does not say where they are count as one node: then it has one.
+    GPUs whose NUMA node is not known count as one node.
     """
     nodes: dict[int, list[GpuView]] = {}
     for view in candidates.views:
@@ -143,7 +143,7 @@ def _passed_over(found: Survey, selection: Selection) -> tuple[PassedOver, ...]:
         for view in found.candidates.views
         if view.gpu.uuid not in chosen
     }
-    reasons |= {view.gpu.uuid: obstacle_text(obstacle, view) for view, obstacle in found.obstacles}
-    views = [*found.candidates.views, *(view for view, _ in found.obstacles)]
+    reasons |= {view.gpu.uuid: rejection_text(rejection, view) for view, rejection in found.rejected}
+    views = [*found.candidates.views, *(view for view, _ in found.rejected)]
     left = (view.gpu for view in views if view.gpu.uuid in reasons)
     return tuple(PassedOver(gpu, reasons[gpu.uuid]) for gpu in sorted(left, key=lambda gpu: (gpu.minor, gpu.uuid)))

@@ -120,7 +120,7 @@ def summarize(views: Iterable[GpuView]) -> Summary:
 
 
 def summaries_by_numa(views: Iterable[GpuView]) -> tuple[Summary, ...]:
-    """One for each NUMA node; GPUs of which the platform does not say where they are count as one."""
+    """One for each NUMA node; GPUs whose NUMA node is not known count as one."""
     nodes: dict[int | None, list[GpuView]] = {}
     for view in views:
         nodes.setdefault(view.gpu.numa, []).append(view)

@@ -19,7 +19,7 @@ NO_NEEDS = Spare(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class TaskKind:
-    """`wanted` without UUIDs: which single card a task insists on says nothing of the tasks to come."""
+    """`wanted` without UUIDs: a task that names one GPU says nothing about the tasks to come."""
 
     request: Request
     needs: Spare = NO_NEEDS
@@ -99,6 +99,6 @@ class ObservedWorkload:
         return Workload(tuple(self._counts.most_common(self._most_kinds))) if self._counts else None
 
     def _halve(self) -> None:
-        """A kind of which one was left is forgotten."""
+        """A kind that was seen once is dropped."""
         self._counts = Counter({kind: count // 2 for kind, count in self._counts.items() if count > 1})
         self._total = self._counts.total()

@@ -30,7 +30,7 @@ from deviceplugin.model.pod import ClusterPod, Pod
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.request import Request
 from deviceplugin.placement.candidates import Rules, Survey, survey
-from deviceplugin.placement.describe import obstacle_text
+from deviceplugin.placement.describe import rejection_text
 from deviceplugin.placement.fit import GpuAmount, demand_of
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.occupancy import peak_use
@@ -88,7 +88,7 @@ class Shortfall:
         if self.survey is None:
             return ()
         free = [(view.gpu, "") for view in self.survey.candidates.views]
-        closed = [(view.gpu, obstacle_text(obstacle, view)) for view, obstacle in self.survey.obstacles]
+        closed = [(view.gpu, rejection_text(rejection, view)) for view, rejection in self.survey.rejected]
         return tuple(sorted((*free, *closed), key=lambda one: (one[0].minor, one[0].uuid)))
 
 
@@ -225,7 +225,7 @@ def _scheduler_check(node_info: NodeInfo, short: str) -> tuple[Rejection, str] |
 
 
 def _nearest_gpus(request: Request, found: Survey) -> tuple[tuple[Gpu, int, int], ...] | None:
-    passing = [(view.gpu, *_lacks(request, view)) for view, obstacle in found.obstacles if obstacle.resolvable]
+    passing = [(view.gpu, *_lacks(request, view)) for view, rejection in found.rejected if rejection.resolvable]
     needed = request.gpus - len(found.candidates.views)
     if len(passing) < needed:
         return None
