@@ -85,7 +85,6 @@ def _container(
     limits = (container.resources.limits if container.resources else None) or {}
     cores, blocks = _count(limits, names.core), _count(limits, names.memory)
     status = _status(container.name, statuses)
-    state, reason, message = _state(status.state)
     return PodContainer(
         ref=ContainerRef(pod=ref, name=container.name),
         role=role,
@@ -93,10 +92,7 @@ def _container(
         cores=cores,
         blocks=blocks,
         env={var.name: var.value or "" for var in container.env or () if var.name in KEPT_ENV},
-        state=state,
-        waiting_reason=reason,
-        waiting_message=message,
-        restarts=status.restart_count,
+        state=_state(status.state),
         runtime_id=(status.container_id or "").partition("://")[2],
     )
 
@@ -119,16 +115,14 @@ def _status(name: str, statuses: Sequence[ContainerStatus]) -> ContainerStatus:
     return ContainerStatus(name)
 
 
-def _state(state: State | None) -> tuple[ContainerState, str, str]:
+def _state(state: State | None) -> ContainerState:
     if state is None:
-        return ContainerState.UNKNOWN, "", ""
+        return ContainerState.UNKNOWN
     if state.running is not None:
-        return ContainerState.RUNNING, "", ""
+        return ContainerState.RUNNING
     if state.terminated is not None:
-        return ContainerState.TERMINATED, "", ""
-    if state.waiting is None:
-        return ContainerState.UNKNOWN, "", ""
-    return ContainerState.WAITING, state.waiting.reason or "", state.waiting.message or ""
+        return ContainerState.TERMINATED
+    return ContainerState.UNKNOWN if state.waiting is None else ContainerState.WAITING
 
 
 def _kept_annotations(annotations: Mapping[str, str], domain: str) -> dict[str, str]:

@@ -91,13 +91,6 @@ class ContainerSpec(Json):
     restart_policy: str | None = None
 
 
-class Waiting(Json):
-    """Why a container waits."""
-
-    reason: str | None = None
-    message: str | None = None
-
-
 class Empty(Json):
     """An object that is present or not."""
 
@@ -105,7 +98,7 @@ class Empty(Json):
 class State(Json):
     """One of the three is set."""
 
-    waiting: Waiting | None = None
+    waiting: Empty | None = None
     running: Empty | None = None
     terminated: Empty | None = None
 
@@ -115,7 +108,6 @@ class ContainerStatus(Json):
 
     name: str
     state: State | None = None
-    restart_count: int = 0
     container_id: str | None = msgspec.field(default=None, name="containerID")
 
 

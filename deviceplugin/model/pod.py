@@ -81,9 +81,6 @@ class PodContainer:
     blocks: int = 0
     env: Mapping[str, str] = field(default_factory=dict)
     state: ContainerState = ContainerState.UNKNOWN
-    waiting_reason: str = ""
-    waiting_message: str = ""
-    restarts: int = 0
     runtime_id: str = ""
 
     def wants(self, resource: Resource) -> int:

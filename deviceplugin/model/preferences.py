@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from deviceplugin.errors import ParseError
 from deviceplugin.model.annotation_names import AnnotationNames
-from deviceplugin.model.gpu import Gpu, GpuUuid
+from deviceplugin.model.gpu import GpuUuid
 
 _HAMI_NODE_POLICY = "hami.io/node-scheduler-policy"
 _HAMI_GPU_POLICY = "hami.io/gpu-scheduler-policy"
@@ -58,10 +58,6 @@ class GpuFilter:
     uuids: frozenset[GpuUuid] = frozenset()
     not_uuids: frozenset[GpuUuid] = frozenset()
     one_numa: bool = False
-
-    def admits(self, gpu: Gpu) -> bool:
-        """Whether model and UUID of a GPU match; NUMA concerns several GPUs and is not checked."""
-        return self.admits_uuid(gpu.uuid) and self.admits_model(gpu.model)
 
     def admits_uuid(self, uuid: GpuUuid) -> bool:
         return (not self.uuids or uuid in self.uuids) and uuid not in self.not_uuids

@@ -51,7 +51,8 @@ def is_allowed(asked: PodRequest, container: ContainerRequest, views: tuple[GpuV
     closed = {ComputeMode.PROHIBITED} | ({ComputeMode.EXCLUSIVE_PROCESS} if share else set())
     wanted = asked.preferences.gpus
     each_is_open = all(
-        wanted.admits(view.gpu)
+        wanted.admits_uuid(view.gpu.uuid)
+        and wanted.admits_model(view.gpu.model)
         and view.health.healthy
         and not view.gpu.mig_enabled
         and view.gpu.uuid not in state.cordoned
