@@ -1,1 +1,1 @@
-"""The checks T1 to T9 and facts about the driver: each a function that takes a Bench and returns a Judgement."""
+"""The checks T1 to T9 and facts about the driver; each is a function from a Bench to a Judgement."""

@@ -1,4 +1,4 @@
-"""T1: no allocator gets more than the limit, and each of them goes on after it was refused."""
+"""T1: no allocator gets more than the limit, and each one still works after a refusal."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ def limits(bench: Bench) -> list[int]:
 
 
 def driver_api(bench: Bench, way: str) -> Judgement:
-    """One way of CUDA's driver API."""
+    """One allocation function of the CUDA driver API."""
     judgement = Judgement()
     for limit in limits(bench):
         container = bench.container(memory=limit)
@@ -36,13 +36,16 @@ def driver_api(bench: Bench, way: str) -> Judgement:
 
 
 def seen_by_host(bench: Bench, container: Container, way: str) -> Figures:
-    """What the driver's own NVML says while everything is held: of the process, or of the GPU where pids are hidden."""
+    """Memory by the driver's own NVML while everything is allocated.
+
+    Of the process, or of the GPU if PIDs are hidden.
+    """
     nvml = host_nvml(bench)
     before = nvml.memory().used
     with killed_at_end(container.start(bench.program("allocate"), way, "--hold", 1)) as process:
         printed = json.loads(line(process))
         of_process = nvml.processes().get(printed["pid"], 0)
-        is_told = 0 < of_process <= bench.device.memory  # all ones where the driver does not say
+        is_told = 0 < of_process <= bench.device.memory  # all bits are set if the driver does not know
         held = of_process if is_told else nvml.memory().used - before
     return {"host_sees": held, "host_sees_by": "pid" if is_told else "GPU, before and after"}
 

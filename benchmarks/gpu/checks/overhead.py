@@ -1,4 +1,4 @@
-"""T6: what a call, a step and a start cost more than natively, by turns."""
+"""T6: the extra cost of a call, a step and a process start, compared with native runs, alternating."""
 
 import time
 
@@ -14,7 +14,10 @@ START_MS = 20.0
 
 
 def call(bench: Bench, what: str) -> Judgement:
-    """Direct and through ours in one process, by turns: no base directory, cores 100, and 99 that are not used up."""
+    """Direct and through the interposer in one process, alternating.
+
+    No base directory, 100 cores, and 99 unused cores.
+    """
     judgement = Judgement()
     words = [what, "--pairs", 60 if bench.quick else 300, "--rounds", 0]
     limited = bench.container(cores=99, memory=bench.device.memory * 3 // 4)
@@ -38,7 +41,7 @@ def c_step(bench: Bench) -> Judgement:
 
 
 def torch_step(bench: Bench, kind: str) -> Judgement:
-    """Fresh processes by turns: what differs between two processes must not pass for ours."""
+    """New processes, alternating, so that differences between processes are not attributed to the interposer."""
     python = needs_torch(bench)
     words = ["-m", f"{PYTHON_INSIDE}.torch_work", kind, str(bench.window_s)]
     everywhere = {"native": bench.native(), "ours": bench.container()}
@@ -46,7 +49,7 @@ def torch_step(bench: Bench, kind: str) -> Judgement:
 
 
 def start(bench: Bench) -> Judgement:
-    """A process from its start to the end of its first kernel."""
+    """The time of a process from its start to the end of its first kernel."""
     words = [bench.program("pace"), "--seconds", 0, "--kernel-us", 10, "--round-ps", bench.round_ps]
     return _start(bench, words)
 

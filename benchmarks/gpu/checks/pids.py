@@ -1,4 +1,4 @@
-"""T8: processes are told apart in a pid namespace of their own and in the host's."""
+"""T8: processes are distinguished in their own PID namespace and in that of the host."""
 
 import json
 import os

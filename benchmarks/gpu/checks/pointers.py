@@ -1,4 +1,4 @@
-"""T9: routing goes by pointer, so the driver's exported symbol and what cuGetProcAddress gives must be one pointer."""
+"""T9: hooks compare pointers, so the driver's exported symbol and the result of cuGetProcAddress must be equal."""
 
 import re
 import subprocess
@@ -15,7 +15,7 @@ _ROW = re.compile(r"^CUDA\((\w+),\s*(\w+),\s*(\d+),\s*([LT])", re.MULTILINE)
 
 
 def hooked(library: Path = LIBRARY) -> list[tuple[str, str, int, str]]:
-    """Symbol, base name, version and stream kind of every hooked function."""
+    """Symbol, base name, version and stream kind of each hooked function."""
     names = {
         name for table in (library / "interposer/cuda").glob("hooks_*.def") for name in _HOOK.findall(table.read_text())
     }
@@ -35,7 +35,7 @@ def identity(bench: Bench) -> Judgement:
 
 
 def exports(bench: Bench) -> Judgement:
-    """Ours exports the hooked functions and nothing else."""
+    """The interposer exports the hooked functions and nothing else."""
     nm = needs_program("nm")
     listed = subprocess.run(
         [nm, "-D", "--defined-only", str(bench.scratch / "ours/libcuda.so.1")],
@@ -52,7 +52,7 @@ def exports(bench: Bench) -> Judgement:
 
 
 def bound_to_itself(bench: Bench) -> Judgement:
-    """Does the driver bind its own exports to itself? If not, its own calls end in our hooks."""
+    """Does the driver bind its own exports to itself? If not, its internal calls reach the hooks."""
     readelf = needs_program("readelf")
     printed = subprocess.run([readelf, "-dW", bench.driver.cuda], capture_output=True, text=True, check=True).stdout
     flags = " ".join(line for line in printed.splitlines() if "SYMBOLIC" in line or "FLAGS" in line)

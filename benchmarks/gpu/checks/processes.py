@@ -1,4 +1,4 @@
-"""T3: processes of one container share its limit, and what a killed one held can be had again."""
+"""T3: processes of one container share its limit, and memory of a killed process becomes available again."""
 
 import json
 import time
@@ -42,7 +42,7 @@ def together(bench: Bench) -> Judgement:
 
 
 def regained(process: Process, wanted: int, since: float) -> float | None:
-    """Seconds until another process has that much more; None where it never has."""
+    """Seconds until another process can allocate that much more; None if it never can."""
     say(process, "")
     first = json.loads(line(process))["got"]
     base = first if first < wanted else 0

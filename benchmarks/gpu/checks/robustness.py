@@ -1,4 +1,4 @@
-"""T7: programs do the same with ours in front as without: forks, captures, refusals in them, environments."""
+"""T7: programs behave the same with and without the interposer: forks, captures, refusals in captures, environments."""
 
 import shutil
 import sys
@@ -13,7 +13,7 @@ TOOLS = ("compute-sanitizer", "nsys", "ncu")
 
 
 def same(bench: Bench, name: str) -> Judgement:
-    """A function of inside/conduct.py hears the same natively and in a container of 25 % and 4 GiB."""
+    """A function of inside/conduct.py gets the same results natively and in a container with 25 % and 4 GiB."""
     words = [sys.executable, "-m", f"{PYTHON_INSIDE}.conduct", name]
     native = bench.native().run(*words)
     ours = bench.container(memory=LIMIT, cores=25).run(*words)
@@ -24,7 +24,7 @@ def same(bench: Bench, name: str) -> Judgement:
 
 
 def refused_in_capture(bench: Bench) -> Judgement:
-    """An allocation beyond the limit while a stream is captured: refused at once or by the graph, and all goes on."""
+    """An allocation beyond the limit during a capture is refused, at once or by the graph; afterwards all works."""
     printed = bench.container(memory=LIMIT).run(sys.executable, "-m", f"{PYTHON_INSIDE}.conduct", "refused_in_capture")
     judgement = Judgement(printed)
     refused = [code for code in printed["codes"].values() if code != 0]
@@ -34,7 +34,7 @@ def refused_in_capture(bench: Bench) -> Judgement:
 
 
 def empty_environment(bench: Bench) -> Judgement:
-    """`env -i`: nothing but what finds the driver; then nothing at all, ours by its path."""
+    """`env -i`: only the variables that find the driver; then none at all, with the interposer by its path."""
     judgement = Judgement()
     container = bench.container(memory=LIMIT, cores=50)
     needed = ("LD_LIBRARY_PATH", "VCUDA_DIR", *bench.driver.environment)
@@ -53,7 +53,7 @@ def empty_environment(bench: Bench) -> Judgement:
 
 
 def visible_devices(bench: Bench) -> Judgement:
-    """The limit goes with the GPU, wherever CUDA_VISIBLE_DEVICES puts it."""
+    """The limit belongs to the GPU, whatever its position in CUDA_VISIBLE_DEVICES."""
     judgement = Judgement()
     uuids = [device.uuid for device in bench.driver.devices]
     lists = ["0", "-1", "", "99", uuids[0], *(["1,0", "0,1", f"{uuids[1]},{uuids[0]}"] if len(uuids) > 1 else [])]

@@ -1,7 +1,7 @@
-"""T4: throughput under a limit over throughput without, for work of several shapes.
+"""T4: throughput with a limit over throughput without one, for several kinds of work.
 
-By turns: the native run and the one of each limit, as often as the bench says. The figure of a limit is the limited
-run's work per second over the native one's of the same turn, in percent.
+Native and limited runs alternate, as often as the bench says. The figure of a limit is the limited work per second
+over the native work per second of the same turn, in percent.
 """
 
 import json
@@ -34,7 +34,7 @@ def c_program(bench: Bench, kind: str) -> Judgement:
 
 
 def torch(bench: Bench, kind: str) -> Judgement:
-    """One process for each limit, all loaded once; those that have no turn are idle."""
+    """One process for each limit, all loaded once; only one works at a time."""
     python, everywhere = needs_torch(bench), environments(bench)
     rates: dict[str, list[float]] = {name: [] for name in everywhere}
     with ExitStack() as stack:
@@ -64,7 +64,7 @@ def judge(rates: dict[str, list[float]]) -> Judgement:
 
 
 def stalls(bench: Bench) -> Judgement:
-    """The longest step and launch call under the smallest share."""
+    """The longest step and the longest launch call with the smallest share."""
     container, judgement = bench.container(cores=25), Judgement()
     words = ["--seconds", bench.window_s * 2, "--kernel-us", 1000, "--round-ps", bench.round_ps]
     printed = [container.run(bench.program("pace"), *words) for _ in range(bench.repeats)]

@@ -1,7 +1,7 @@
-"""T5: two containers on one GPU, each held to its own; borrowing, and giving back.
+"""T5: two containers on one GPU, each within its limit; borrowing idle time and returning it.
 
-Two base directories share one gpus/<uuid> directory, as the agent mounts it. Shares are work per second over the native
-work per second of the same program alone.
+Two base directories share one gpus/<uuid> directory, as the agent mounts it. Shares are work per second over the
+native work per second of the same program alone.
 """
 
 import json
@@ -54,7 +54,7 @@ def _both(environments: Sequence[Environment], bench: Bench, kinds: tuple[str, s
 
 
 def soft(bench: Bench) -> Judgement:
-    """A, 25 % that may borrow all, is alone; then B comes with its 75 %."""
+    """A (25 %, may borrow all) runs alone; then B starts with 75 %."""
     kernel_us, alone_s, both_s = 5000, 3.0, 4.0
     native = bench.native().run(*_pace(bench, 2.0, kernel_us))
     per_tenth = native["steps"] / native["seconds"] / 10
@@ -78,7 +78,7 @@ def soft(bench: Bench) -> Judgement:
 
 
 def latency(bench: Bench) -> Judgement:
-    """Steps of A, 50 %, alone and while B, 50 %, comes and goes."""
+    """Steps of A (50 %), alone and while B (50 %) starts and ends."""
     root, judgement = bench.scratch / "latency", Judgement()
     a, b = bench.container(cores=50, among=root), bench.container(cores=50, among=root)
     seconds = max(4.0, 2 * bench.window_s)

@@ -1,4 +1,4 @@
-"""T2: what programs hear about memory: total is the limit, the views agree, used follows allocations."""
+"""T2: what programs see of memory: the total is the limit, all views agree, used memory follows allocations."""
 
 import sys
 from typing import Any
@@ -61,7 +61,7 @@ def torch(bench: Bench) -> Judgement:
 
 
 def nvidia_smi(bench: Bench) -> Judgement:
-    """Also the answer to whether it reads memory through NVML's public functions: if not, it shows the whole GPU."""
+    """Also shows whether it reads memory through NVML's public functions: if not, it shows the whole GPU."""
     program = needs_program("nvidia-smi")
     words = ["--query-gpu=memory.total,memory.used", "--format=csv,noheader,nounits", f"--id={bench.device.uuid}"]
     process = bench.container(memory=LIMIT).start(program, *words)
