@@ -1,28 +1,36 @@
-"""The agent's side of the API server: follows it when it can, and serves the rest of the agent from memory meanwhile.
+"""The agent's connection to the API server: it follows the cluster and answers the rest of the agent from memory.
 
 In: a kubeconfig or the pod's service account. Out: the pods of this node, one pod by name, the cordon, events, the
-node's labels and inventory. Nothing here is waited for by registration: importing the client and reading credentials
+node's labels and inventory. Registration with kubelet waits for nothing here: to import the client and read credentials
 takes half a second, and the API server may be away for hours. Only credentials that can never work end the agent, with
-their sentence.
+an error that says why.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from deviceplugin.agent.cordon import Cordon
-from deviceplugin.errors import KubeNotFoundError
+import structlog
+
+from deviceplugin.errors import KubeNotFoundError, VcudaError
 from deviceplugin.kube.client import KubeClient
+from deviceplugin.kube.cluster_nodes import one_node
 from deviceplugin.kube.credentials import Access, Credentials
 from deviceplugin.kube.events import EventRecorder
 from deviceplugin.kube.node_publisher import NodePublisher
 from deviceplugin.kube.pods import pods_of_node
-from deviceplugin.kube.reflector import Reflector
+from deviceplugin.kube.reflector import Reflector, StoreChange
 from deviceplugin.kube.transport import Transport
+from deviceplugin.kubelet.pods_client import KubeletPods
 from deviceplugin.model.allocation import PodRef, PodUid
-from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.cluster_node import ClusterNode
+from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import ResourceNames
+
+log = structlog.get_logger("vcuda.agent")
+_CORDON_WAIT_S = 0.5
+_KUBELET_BUDGET_S = 1.0
 
 
 class Cluster:
@@ -62,7 +70,7 @@ class Cluster:
             group.create_task(self.publisher.run(), name="node")
 
     async def close(self) -> None:
-        """When nobody asks any more."""
+        """After every task that uses the client has ended."""
         await self.client.close()
 
     def pods(self) -> tuple[Pod, ...]:
@@ -73,8 +81,68 @@ class Cluster:
         return self.reflector.items.get(uid)
 
     async def fetch(self, namespace: str, name: str) -> Pod | None:
-        """One pod by name, None where there is none; raises KubeError."""
+        """One pod by name, None if there is none; raises KubeError."""
         try:
             return await self.client.get_pod(PodRef(PodUid(""), namespace, name))
         except KubeNotFoundError:
             return None
+
+
+class NodePods:
+    """Pods for kubelet's flows (`kubelet.allocate_context.Pods`): the watch first, then kubelet itself."""
+
+    def __init__(self, cluster: Cluster, kubelet: KubeletPods) -> None:
+        self._cluster = cluster
+        self._kubelet = kubelet
+
+    def watched(self) -> Sequence[Pod]:
+        return self._cluster.pods()
+
+    async def find(self, uid: PodUid) -> Pod | None:
+        if (pod := self._cluster.pod(uid)) is not None:
+            return pod
+        try:
+            async with asyncio.timeout(_KUBELET_BUDGET_S):
+                shown = await self._kubelet.fetch()
+        except (TimeoutError, VcudaError):
+            return None
+        return next((pod for pod in shown if pod.ref.uid == uid), None)
+
+
+class Cordon:
+    """The GPUs of this node that the annotation `vcuda-cordon` names. `run` until it is cancelled.
+
+    If the API server is away, or does not let the agent watch its node, the last known cordon counts. Only a fresh
+    agent knows none; its first Allocate waits a moment for it (`wait_known`).
+    """
+
+    def __init__(self, client: KubeClient, *, node: str, inventory: Callable[[], Inventory | None]) -> None:
+        self._reflector = Reflector(client, one_node(node, client.names))
+        self._reflector.subscribe(self._changed)
+        self._inventory = inventory
+        self._has_waited = False
+        self._names: frozenset[str] = frozenset()
+
+    async def run(self) -> None:
+        await self._reflector.run()
+
+    async def wait_known(self) -> None:
+        """Waits for the first answer of the API server, once and at most 0.5 s: kubelet waits too."""
+        if self._reflector.synced.is_set() or self._has_waited:
+            return
+        try:
+            async with asyncio.timeout(_CORDON_WAIT_S):
+                await self._reflector.synced.wait()
+        except TimeoutError:
+            log.warning("cordon_unknown", effect="GPUs are granted as if none were cordoned")
+            self._has_waited = True
+
+    def gpus(self) -> frozenset[GpuUuid]:
+        inventory = self._inventory()
+        node = next(iter(self._reflector.items.values()), None)
+        return node.cordoned(inventory) if node is not None and inventory is not None else frozenset()
+
+    def _changed(self, change: StoreChange[ClusterNode]) -> None:
+        if change.item.cordon != self._names:
+            self._names = change.item.cordon
+            log.info("cordon_changed", gpus=sorted(self._names))

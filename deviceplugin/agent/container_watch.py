@@ -1,9 +1,9 @@
-"""What containers really use, read at each sample period, and told where one takes more than it was given.
+"""What containers really use, read in each sample period; reports containers that take more than their grant.
 
 In: the ledger, the driver's samples, the containers' regions and processes. Out: `uses` for the views; events and log
-lines about breaches that last; fresh PIDs for clients of the lineage. A share whose GPU nobody uses is looked at now
-and then only, so an idle node costs nothing; nothing waits for the container runtime, which may hang.
-Not here: what the numbers mean (`container.tracker`, `container.limit_monitor`).
+lines about violations that last; current PIDs for gpu-manager's clients. A share on an idle GPU is checked seldom, so
+an idle node costs nothing; nothing waits for the container runtime, which may hang. Not here: what the numbers mean
+(`container.tracker`, `container.limit_monitor`).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from deviceplugin.agent.files import AgentFiles
-from deviceplugin.agent.reporter import AgentReport
+from deviceplugin.agent.reporter import AgentReport, owner_fields
 from deviceplugin.container.cgroup import ContainerGroup
 from deviceplugin.container.containers import ContainerFinder, Place
 from deviceplugin.container.limits_file import soft_limit
@@ -39,7 +39,7 @@ OnGpu = Mapping[GpuUuid, Sequence[GpuProcess]]
 
 @dataclass(slots=True)
 class _Watched:
-    """One share. `asked_at`: when its container was looked for last."""
+    """One share. `asked_at`: when its container was searched for last."""
 
     tracker: Tracker
     place: Place | None = None
@@ -74,11 +74,11 @@ class ContainerWatch:
                 try:
                     await self.look()
                 except Exception:  # what a container may write must not end the agent
-                    log.exception("watching the containers failed; please report this line")
+                    log.exception("container_watch_failed", action="please report this line")
                 await asyncio.sleep(self.period_s)
 
     def uses(self) -> dict[GrantId, ContainerUse]:
-        """Of every share that was looked at, and of whole GPUs as the driver shows them."""
+        """Of every share that was read, and of whole GPUs as the driver shows them."""
         found = {grant: each.look.use for grant, each in self._watched.items() if each.look is not None}
         samples = self.samples()
         for grant in self.ledger.grants():
@@ -87,7 +87,7 @@ class ContainerWatch:
         return found
 
     async def look(self) -> None:
-        """One turn."""
+        """Reads every share that is due."""
         shares = [grant for grant in self.ledger.grants() if grant.proved and _is_share(grant)]
         self._keep(shares)
         samples, now = self.samples(), time.monotonic()
@@ -144,7 +144,7 @@ class ContainerWatch:
     def _took(self, grant: Grant, watched: _Watched, look: ShareReport, *, now: float) -> None:
         if self._watched.get(grant.id) is not watched:
             return  # the grant ended meanwhile
-        self.report.conduct(grant, look.use.overruns, now=now)
+        self.report.violations(grant, look.use.overruns, now=now)
         watched.look = look
         if look.wants_place:
             self._look_for(grant, watched, every_s=_FIND_AGAIN_S)
@@ -170,9 +170,9 @@ class ContainerWatch:
         try:
             found = await self.finder.find(grant.allocation.owner.key)
         except Exception:  # what a runtime may answer must not end the agent
-            log.exception("looking for a container failed; please report this line")
+            log.exception("container_search_failed", action="please report this line")
             return
-        # A place that was left is kept until there is another: what was in it is gone for sure.
+        # The old place is kept until there is another: its processes have ended for certain.
         watched.place = found or watched.place
 
     def _show(self, grant: Grant, watched: _Watched, members: Members | None, *, always: bool = False) -> None:
@@ -184,17 +184,17 @@ class ContainerWatch:
         except VcudaError as error:
             if always:
                 raise
-            log.warning("pids.config not written", container=str(grant.allocation.owner), cause=error.message)
+            log.warning("pids_config_failed", **owner_fields(grant.allocation.owner), error=error.message)
             return
         watched.shown = pids
 
     def _by_grant(
         self, shares: Sequence[Grant], samples: Mapping[GpuUuid, GpuSample]
     ) -> dict[GrantId, dict[GpuUuid, list[GpuProcess]]]:
-        """The driver's processes by whose container they are in; those in none of ours are left out."""
+        """The driver's processes by the grant of their container; others are left out."""
         pids = {process.pid for sample in samples.values() for process in sample.processes}
         self._groups = {pid: self._groups.get(pid) or self.table.container_of(pid) for pid in pids}
-        self._look_for_strangers(shares)
+        self._look_for_unknown(shares)
         found: dict[GrantId, dict[GpuUuid, list[GpuProcess]]] = {}
         for grant in shares:
             for uuid in grant.allocation.uuids & samples.keys():
@@ -203,8 +203,8 @@ class ContainerWatch:
                     found.setdefault(grant.id, {})[uuid] = own
         return found
 
-    def _look_for_strangers(self, shares: Sequence[Grant]) -> None:
-        """A container of ours is on a GPU and none of its pod's is known by that id: one of them was started anew."""
+    def _look_for_unknown(self, shares: Sequence[Grant]) -> None:
+        """A GPU process has an unknown container id in a pod with grants: a container of that pod was restarted."""
         known = {each.place.container_id for each in self._watched.values() if each.place is not None}
         pods = {group.pod for group in self._groups.values() if group is not None and group.container_id not in known}
         for grant in shares:
@@ -212,7 +212,7 @@ class ContainerWatch:
                 self._look_for(grant, self._watched[grant.id], every_s=_OTHERS_AGAIN_S)
 
     def _is_in(self, grant: Grant, group: ContainerGroup | None) -> bool:
-        """By the container's id where that is known, else by its pod if no other container of it holds a GPU."""
+        """By the container's id if it is known, otherwise by its pod if only one of its containers holds a GPU."""
         if group is None or group.pod != grant.allocation.owner.pod.uid:
             return False
         place = self._watched[grant.id].place
@@ -221,7 +221,7 @@ class ContainerWatch:
         return len(self.ledger.of_pod(group.pod)) == 1
 
     def _keep(self, shares: Sequence[Grant], *, forget: bool = True) -> None:
-        """A record for each share, and none for others."""
+        """A record for each share; with `forget`, none for other grants."""
         for grant in shares:
             if grant.id not in self._watched:
                 tracker = Tracker(grant.id, str(grant.allocation.owner), self.shared, self.table, self.finder)
@@ -245,7 +245,7 @@ def _held(grant: Grant, inventory: Inventory) -> list[HeldGpu]:
 
 
 def _whole(grant: Grant, samples: Mapping[GpuUuid, GpuSample]) -> ContainerUse:
-    """All that happens on a GPU that is held alone is its holder's."""
+    """Everything on a GPU that has one holder belongs to that holder."""
     known = [(share.uuid, samples[share.uuid]) for share in grant.allocation.shares if share.uuid in samples]
     uses = tuple(
         GpuUse(

@@ -1,8 +1,8 @@
-"""The grant files of this node: joins what kubelet decided with what `container` writes.
+"""The files and sockets of each grant: connects the decisions of `kubelet` with what `container` writes.
 
-In: grants and answers. Out: the grant's directory before Allocate answers, its limits at PreStartContainer, nothing
-left of grants that are no more. The mounts' sources are there from `open` on: the runtime refuses a container whose
-mount has no source. No share starts while the driver mirror has nothing that would hold it to its size.
+In: grants and answers. Out: the grant's directory before Allocate answers, its limits at PreStartContainer,
+`vcuda.sock` from that proof to the grant's end, and nothing after it. The mounts' sources exist from `open` on: the
+runtime refuses a container whose mount has no source. No share starts while the driver mirror lacks the interposer.
 """
 
 import asyncio
@@ -10,22 +10,26 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
+from deviceplugin.agent.reporter import owner_fields
 from deviceplugin.container import limits_file
 from deviceplugin.container.cdi import CdiSpecs, ContainerEdits
 from deviceplugin.container.directories import GrantDirectories
 from deviceplugin.container.driver_mirror.mirror import DriverMirror
 from deviceplugin.container.gpu_manager.client_files import LIMITS_FILE, ClientFiles, ContainerLimits, encode_limits
+from deviceplugin.container.gpu_manager.registration import LONGEST_PATH, RegistrationServers
 from deviceplugin.container.limits_file import DeviceLimits, GrantLimits, soft_limit, successor
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.errors import ContainerError
 from deviceplugin.kubelet.answer import Answer
 from deviceplugin.ledger.grant import Grant, GrantId
+from deviceplugin.ledger.ledger import Ledger, Transition
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.units import BLOCK_BYTES
 
 log = structlog.get_logger("vcuda.agent")
-_AFTER_FIRST_S = 0.02  # the other resource is asked for at once, and kubelet stands still until both are answered
-_AFTER_LAST_S = 0.002  # kubelet has the answer by then, and writes its checkpoint before it starts anything
+_AFTER_FIRST_S = 0.02  # kubelet asks for the other resource at once, and waits until both are answered
+_SOCKETS_AFTER_S = 0.02  # kubelet has its answer first; no container starts that fast
+_AFTER_LAST_S = 0.002  # kubelet has the answer then, and writes its checkpoint before it starts a container
 
 
 class AgentFiles:
@@ -49,14 +53,14 @@ class AgentFiles:
         self._inventory = inventory
 
     def open(self, boot_id: str = "") -> None:
-        """Once at start: the mirror can be mounted, and what a reboot spoils or takes is put right."""
+        """Once at start: the mirror can be mounted, and files that a reboot removed or made invalid are repaired."""
         self._mirror.open()
         if self._cdi is not None:
             self._cdi.restore()
         self._shared.booted(boot_id)
 
     def prepare(self, grant: Grant, answer: Answer) -> None:
-        """Before Allocate answers. What processes will share comes a little later: kubelet stands still meanwhile."""
+        """Before Allocate answers. The shared state comes a little later, because kubelet waits."""
         self._directories.prepare(grant.id)
         if _is_share(grant):
             self._prepare_later(grant, _AFTER_FIRST_S)
@@ -64,12 +68,12 @@ class AgentFiles:
             self._cdi.write(grant.id, ContainerEdits(answer.devices, answer.mounts, answer.env))
 
     def answered(self, grant: Grant) -> None:
-        """Kubelet has both answers: PreStartContainer comes next, and should find what processes share."""
+        """Kubelet has both answers: PreStartContainer comes next and should find the shared state."""
         if _is_share(grant):
             self._prepare_later(grant, _AFTER_LAST_S)
 
     def fill(self, grant: Grant) -> bool:
-        """At PreStartContainer; nothing of the container runs, so what its processes share begins anew."""
+        """At PreStartContainer; no process of the container runs, so its shared state starts empty."""
         if _is_share(grant):
             if self._mirror.state.refusal:
                 raise ContainerError(self._mirror.state.refusal)
@@ -79,7 +83,7 @@ class AgentFiles:
         return self.limit(grant)
 
     def limit(self, grant: Grant) -> bool:
-        """Puts the limits in place, also under a running container; False when they were there already."""
+        """Writes the limits, also for a running container; False if they were there already."""
         legacy = self._legacy(grant)
         written = self._directories.write(grant.id, LIMITS_FILE, legacy)
         self._clients.limit(grant.id, legacy)
@@ -93,7 +97,7 @@ class AgentFiles:
         return written
 
     def register(self, grant: Grant, name: str) -> None:
-        """A client of the lineage looks for its files under this name."""
+        """gpu-manager's client looks for its files under this name."""
         self._clients.register(grant.id, name, self._legacy(grant))
 
     def has_registered(self, grant: Grant) -> bool:
@@ -111,8 +115,8 @@ class AgentFiles:
         self._pending.pop(grant.id, None)
         try:
             self._shared.prepare(grant.id, grant.allocation.uuids)
-        except ContainerError as error:  # PreStartContainer does it again and says so to kubelet
-            log.warning("shared state not prepared", container=str(grant.allocation.owner), cause=error.message)
+        except ContainerError as error:  # PreStartContainer tries again and reports it to kubelet
+            log.warning("shared_state_failed", **owner_fields(grant.allocation.owner), error=error.message)
 
     def _cancel(self, grant: Grant) -> None:
         handle = self._pending.pop(grant.id, None)
@@ -130,7 +134,7 @@ class AgentFiles:
         return GrantLimits(grant.id, tuple(devices))
 
     def _legacy(self, grant: Grant) -> bytes:
-        """The lineage's client holds every GPU that it sees to the same numbers: those of one part."""
+        """gpu-manager's client applies the same numbers to every GPU that it sees: those of one part."""
         owner, request = grant.allocation.owner, grant.allocation.request
         limits = ContainerLimits(
             pod_uid=owner.pod.uid,
@@ -143,7 +147,7 @@ class AgentFiles:
         return encode_limits(limits)
 
     def drop(self, grant: Grant) -> None:
-        """Removes what belongs to a grant that is no more."""
+        """Removes what belongs to a grant that has ended."""
         self._cancel(grant)
         self._shared.remove(grant.id)
         self._directories.remove(grant.id)
@@ -151,12 +155,58 @@ class AgentFiles:
             self._cdi.remove(grant.id)
 
     def sweep(self, grants: Iterable[Grant]) -> None:
-        """Removes what belongs to none of these grants: a crash may have left it."""
+        """Removes everything else: a crash may have left it."""
         keep = {grant.id for grant in grants} | self._pending.keys()
         self._directories.remove_all_but(keep)
         self._shared.remove_all_but(keep)
         if self._cdi is not None:
             self._cdi.remove_all_but(keep)
+
+
+class GrantSockets:
+    """`vcuda.sock` of each share, kept equal to the ledger. `run` until it is cancelled.
+
+    A socket is open from the proof at PreStartContainer to the grant's end; after a restart of the agent all are back
+    at once. `container_watch` carries out what a container registers. A base path too long for sockets is logged once.
+    """
+
+    def __init__(self, ledger: Ledger, servers: RegistrationServers) -> None:
+        self._ledger = ledger
+        self._servers = servers
+        self._due = asyncio.Event()
+        self._due.set()
+        self._has_warned = False
+        ledger.subscribe(self._changed)
+
+    async def run(self) -> None:
+        try:
+            while True:
+                await self._due.wait()
+                await asyncio.sleep(_SOCKETS_AFTER_S)
+                self._due.clear()
+                await self._sync()
+        finally:
+            await self._servers.close_all()
+
+    async def _sync(self) -> None:
+        wanted = self._wanted()
+        for grant in self._servers.open_grants - wanted:
+            await self._servers.close(grant)
+        for grant in wanted - self._servers.open_grants:
+            if not await self._servers.open(grant) and not self._has_warned:
+                self._has_warned = True
+                log.warning(
+                    "registration_unavailable",
+                    path=str(self._servers.path(grant)),
+                    error="containers with vcuda-controller's client cannot register: a socket's path has "
+                    f"{LONGEST_PATH} bytes at most and its directory must exist; check --virtual-manager-path",
+                )
+
+    def _wanted(self) -> frozenset[GrantId]:
+        return frozenset(grant.id for grant in self._ledger.grants() if grant.proved and _is_share(grant))
+
+    def _changed(self, transition: Transition) -> None:
+        self._due.set()
 
 
 def _is_share(grant: Grant) -> bool:

@@ -1,8 +1,9 @@
-"""Keeps the driver mirror up to date and tells people what it found.
+"""Keeps the driver mirror up to date and reports what it found.
 
-In: the mirror, and which grants live. Out: log lines and metrics for every change; nothing is raised, for an agent
-whose disk is full still serves what it has. Looking happens in a thread, because files may have to be copied. Old trees
-are collected right after a look with the grants of that moment: who is granted later mounts what is current by then.
+In: the mirror, and the grants that exist. Out: log lines and metrics for every change. Nothing is raised, because an
+agent with a full disk still serves what it has. The check runs in a thread, because files may have to be copied. Old
+trees are removed right after a check with the grants of that moment: a later grant mounts the tree that is current
+then.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ _AFTER_TROUBLE = 6  # periods
 
 
 class Mirroring:
-    """`look` once before kubelet may ask, then `run`; `living` is None until every grant is known."""
+    """`look` once before kubelet may ask, then `run`; `living` returns None until every grant is known."""
 
     def __init__(
         self,
@@ -40,23 +41,23 @@ class Mirroring:
         self._metrics = metrics
         self._living = living
         self._period_s = period_s
-        self._complaint = ""
+        self._last_error = ""
         self._due = asyncio.Event()
 
     def soon(self) -> None:
-        """The driver may be another one."""
+        """The driver may have changed."""
         self._due.set()
 
     async def run(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._period_s * (_AFTER_TROUBLE if self._complaint else 1)):
+                async with asyncio.timeout(self._period_s * (_AFTER_TROUBLE if self._last_error else 1)):
                     await self._due.wait()
             self._due.clear()
             await self.look()
 
     async def look(self) -> None:
-        """Makes the mirror what it should be, as far as that can be done."""
+        """Builds the mirror of the current driver, as far as possible."""
         try:
             found = await asyncio.to_thread(self._mirror.refresh)
             living = self._living()
@@ -65,38 +66,38 @@ class Mirroring:
             self._mirror.stop()
             raise
         except ContainerError as error:
-            self._complain(error.message)
+            self._log_once(error.message)
             return
-        except Exception as error:  # what foreign hands put among the driver's files must not end the agent
-            log.exception("looking at the driver failed; please report this line")
-            self._complaint = repr(error)
+        except Exception as error:  # a strange file in the driver's directories must not end the agent
+            log.exception("driver_check_failed", action="please report this line")
+            self._last_error = repr(error)
             return
-        self._complaint = ""
+        self._last_error = ""
         if found is not None:
-            self._tell(found)
+            self._report(found)
         if gone:
-            log.info("old driver mirrors removed", trees=list(gone))
+            log.info("old_mirrors_removed", trees=list(gone))
 
-    def _tell(self, found: MirrorUpdate) -> None:
+    def _report(self, found: MirrorUpdate) -> None:
         state = found.state
         self._metrics.mirrored(driver=state.driver, missing=state.missing, enforceable=not state.refusal)
         if found.changed:
-            log.info("driver mirror built", driver=state.driver)
+            log.info("mirror_built", driver=state.driver)
         for sentence in found.trouble:
-            log.warning("driver mirror", cause=sentence)
+            log.warning("mirror_incomplete", error=sentence)
         if state.missing:
-            log.warning("the driver lacks libraries that containers need", libraries=list(state.missing))
+            log.warning("driver_libraries_missing", libraries=list(state.missing))
         if state.refusal:
-            log.error("shares do not start", cause=state.refusal)
+            log.error("shares_refused", error=state.refusal)
 
-    def _complain(self, message: str) -> None:
-        if message != self._complaint:
-            log.warning("the driver mirror stays as it is", cause=message)
-        self._complaint = message
+    def _log_once(self, message: str) -> None:
+        if message != self._last_error:
+            log.warning("mirror_update_failed", error=message)
+        self._last_error = message
 
 
 def driver_mirror(settings: DriverSettings, *, driver_version: Callable[[], str]) -> DriverMirror:
-    """From settings; `driver_version` is asked where the kernel does not tell."""
+    """From settings; `driver_version` is used if the kernel does not show the version."""
     volumes = settings.volume_config
     options = MirrorOptions(
         root=settings.root,
@@ -106,14 +107,14 @@ def driver_mirror(settings: DriverSettings, *, driver_version: Callable[[], str]
         whole=_components(volumes, WHOLE_FLAVOUR, WHOLE),
     )
     for sentence in _not_followed(volumes, settings.mirror_path):
-        log.warning("--volume-config", cause=sentence)
+        log.warning("volume_config_ignored", error=sentence)
     return DriverMirror(
         settings.mirror_path, options, loaded=lambda: loaded_version(settings.version_file) or driver_version()
     )
 
 
 def _components(volumes: VolumeConfig, flavour: str, default: Components) -> Components:
-    """A volume that the file does not have is made as without the file."""
+    """A volume that the file does not have gets the default content."""
     found = next((each for each in volumes.volumes if each.name == flavour), None)
     return Components(found.components.binaries, found.components.libraries) if found is not None else default
 
@@ -121,6 +122,6 @@ def _components(volumes: VolumeConfig, flavour: str, default: Components) -> Com
 def _not_followed(volumes: VolumeConfig, mirror: Path) -> Iterable[str]:
     for volume in volumes.volumes:
         if volume.name not in (SHARED_FLAVOUR, WHOLE_FLAVOUR):
-            yield f"volume {volume.name!r} is mounted by nobody; only {SHARED_FLAVOUR} and {WHOLE_FLAVOUR} are"
+            yield f"volume {volume.name!r} is not mounted; only {SHARED_FLAVOUR} and {WHOLE_FLAVOUR} are"
         elif Path(volume.base) != mirror:
             yield f"base {volume.base!r} of volume {volume.name} is not used; --driver-mirror-path is {mirror}"

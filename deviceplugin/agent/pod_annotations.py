@@ -1,9 +1,9 @@
-"""What the ledger knows, written back to the pods, by the contract in `model.annotations`.
+"""Writes what the ledger knows back to the pods, by the contract in `model.annotations`.
 
-In: the ledger and the pods as the API server shows them. Out: patches for pods whose annotations disagree. The ledger
-is right and the annotation is corrected, for schedulers read them as this node's books. Only what kubelet proved is
-written, and then all of it: a `predicate-node` that was copied along would keep the rest from being believed. Not here:
-when (`upkeep`).
+In: the ledger and the pods as the API server shows them. Out: patches for pods whose annotations differ. The ledger is
+right and the annotation is corrected, because schedulers read the annotations to know what this node holds. Only proved
+grants are written, and then the whole contract: a `predicate-node` copied from another pod would make schedulers
+distrust the rest. Not here: when (`reconciler`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,8 +23,8 @@ from deviceplugin.model.pod import Pod
 log = structlog.get_logger("vcuda.agent")
 
 
-def wanted(pod: Pod, grants: Sequence[Grant], inventory: Inventory, names: AnnotationNames) -> dict[str, str]:
-    """The annotations that a pod should carry; none before every GPU container of it has a proved grant."""
+def expected(pod: Pod, grants: Sequence[Grant], inventory: Inventory, names: AnnotationNames) -> dict[str, str]:
+    """The annotations that a pod should have; none before every GPU container of it has a proved grant."""
     held = {grant.allocation.owner.name: grant for grant in grants if grant.proved}
     apps = [each for each in pod.containers if each.is_gpu and each.role is ContainerRole.APP]
     if not held or any(each.ref.name not in held for each in apps):
@@ -47,9 +47,10 @@ def corrections(
     pod: Pod, grants: Sequence[Grant], inventory: Inventory, names: AnnotationNames
 ) -> dict[str, str | None]:
     """What to write; None removes."""
-    want = wanted(pod, grants, inventory, names)
-    if not want:
+    wanted = expected(pod, grants, inventory, names)
+    if not wanted:
         return {}
+<<<<<<< HEAD
     wrong = {name: value for name, value in want.items() if pod.annotations.get(name) != value}
     return {**wrong, **dict.fromkeys(stale_indices(pod, want, names))}
 
@@ -57,16 +58,25 @@ def corrections(
 def says(pod: Pod, grant: Grant, names: AnnotationNames) -> bool:
     """Whether the pod is believed to hold what this grant's container holds."""
     return trusted_allocation(pod, names).shares(grant.allocation.owner.name) == grant.allocation.shares
+=======
+    wrong = {name: value for name, value in wanted.items() if pod.annotations.get(name) != value}
+    return {**wrong, **dict.fromkeys(stale(pod, wanted, names))}
 
 
-async def correct(
+def is_annotated(pod: Pod, grant: Grant, names: AnnotationNames) -> bool:
+    """Whether the pod's trusted annotations name what this grant's container holds."""
+    return believed(pod, names).shares(grant.allocation.owner.name) == grant.allocation.shares
+>>>>>>> 76511d3 (Merge the rooms of kubelet and agent, and name them by their terms)
+
+
+async def sync(
     client: KubeClient,
     pods: Iterable[Pod],
     grants: Mapping[PodUid, Sequence[Grant]],
     inventory: Inventory,
     names: AnnotationNames,
 ) -> int:
-    """Patches what disagrees; one pod's failure does not keep the others back. Returns how many were patched."""
+    """Patches every pod that differs; a failure does not stop the others. Returns how many were patched."""
     patched = 0
     for pod in pods:
         wrong = corrections(pod, grants.get(pod.ref.uid, ()), inventory, names)
@@ -75,7 +85,7 @@ async def correct(
         try:
             await client.patch_pod_annotations(pod.api_ref, wrong)
         except VcudaError as error:
-            log.warning("annotations not corrected", pod=str(pod.ref), cause=error.message)
+            log.warning("annotation_sync_failed", pod=str(pod.ref), error=error.message)
             continue
         patched += 1
     return patched

@@ -1,7 +1,7 @@
-"""What a pod's annotations wish for: the GPUs that the scheduler chose, and a soft core limit.
+"""What the annotations of a pod ask of its node: the GPUs that a scheduler chose, and a soft limit.
 
-In: a pod and the inventory. Out: UUIDs to prefer, a percentage. A wish is followed where it fits; one that cannot be
-read, or that is not to be believed (`model.annotations`), is as good as none and said so in the log.
+In: a pod and the inventory. Out: UUIDs to prefer, a percentage. A hint is followed if it fits. An annotation that
+cannot be read or trusted (`model.annotations`) counts as missing and is logged.
 """
 
 from collections.abc import Callable
@@ -19,35 +19,35 @@ from deviceplugin.model.pod import Pod, PodContainer
 log = structlog.get_logger("vcuda.agent")
 
 
-class Wishes:
-    """Reads the annotations of one domain against the inventory of the moment."""
+class PodHints:
+    """Reads the annotations of one domain; `inventory` is read at each call."""
 
     def __init__(self, names: AnnotationNames, inventory: Callable[[], Inventory]) -> None:
         self._names = names
         self._inventory = inventory
 
-    def gpus(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
-        """Empty where nobody chose, or where a chosen GPU is not here."""
+    def scheduled_gpus(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
+        """Empty if no scheduler chose, or if a chosen GPU is not on this node."""
         try:
-            wished = self._by_uuid(pod, container) or self._by_minor(pod, container)
+            chosen = self._by_uuid(pod, container) or self._by_minor(pod, container)
         except ParseError as error:
-            log.warning("annotation ignored", pod=str(pod.ref), cause=error.message)
+            log.warning("annotation_ignored", pod=str(pod.ref), error=error.message)
             return frozenset()
-        return wished if wished <= {gpu.uuid for gpu in self._inventory().gpus} else frozenset()
+        return chosen if chosen <= {gpu.uuid for gpu in self._inventory().gpus} else frozenset()
 
     def core_limit(self, pod: Pod) -> str | None:
         """The annotation as it is written."""
         return pod.annotations.get(self._names.core_limit)
 
     def soft_cores(self, pod: Pod) -> int:
-        """0 where the pod's limit is hard."""
+        """0 if the pod's limit is hard."""
         written = self.core_limit(pod)
         if written is None:
             return 0
         try:
             return text.parse_core_limit(written)
         except ParseError as error:
-            log.warning("annotation ignored", pod=str(pod.ref), cause=error.message)
+            log.warning("annotation_ignored", pod=str(pod.ref), error=error.message)
             return 0
 
     def predicate_time(self, pod: Pod) -> int | None:
@@ -56,10 +56,17 @@ class Wishes:
         return None if written is None else text.parse_predicate_time(written)
 
     def _by_uuid(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
+<<<<<<< HEAD
         said = trusted_allocation(pod, self._names)
         if said.doubt:
             log.info("annotation ignored", pod=str(pod.ref), cause=said.doubt)
         return frozenset(share.uuid for share in said.shares(container.ref.name))
+=======
+        trusted = believed(pod, self._names)
+        if trusted.doubt:
+            log.info("annotation_ignored", pod=str(pod.ref), error=trusted.doubt)
+        return frozenset(share.uuid for share in trusted.shares(container.ref.name))
+>>>>>>> 76511d3 (Merge the rooms of kubelet and agent, and name them by their terms)
 
     def _by_minor(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
         if container.role is not ContainerRole.APP:

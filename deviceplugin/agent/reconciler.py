@@ -1,35 +1,36 @@
-"""Gives slots back and puts right what disagrees: the loop beside kubelet's calls.
+"""The loop that compares ledger, kubelet and API server, and corrects what differs.
 
 In: the ledger, kubelet's checkpoint and pods, the API server's pods. Out: changes of the ledger as `ledger.reconcile`
-decides them, swept directories, corrected annotations, deleted refused pods. A round runs at each period and soon after
-a pod ended, because there is no message that a container ended (research 1.8) and slots must not wait for the next
-Allocate. It runs soon, too, after a pod was placed on GPUs that its annotations do not name: no scheduler chose them
-(nodeName was set, a DaemonSet, Volcano), and the extender must not give them away meanwhile. Grants are read before the
-views: a view that is younger than the grant cannot miss its pod.
+decides them, removed directories, corrected annotations, deleted refused pods. It runs once in each period and soon
+after a pod ended: no message says that a container ended, and free slots must not wait for the next Allocate. It also
+runs soon after a pod got GPUs that its annotations do not name: no scheduler chose them (nodeName was set, a DaemonSet,
+Volcano), and the extender must not give them to another pod. Grants are read before the views: a view that is younger
+than the grant cannot lack its pod.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import structlog
 
 from deviceplugin.agent import pod_annotations
+from deviceplugin.agent.cluster import Cluster
 from deviceplugin.agent.files import AgentFiles
-from deviceplugin.agent.hurry import Hurry
 from deviceplugin.agent.live_limits import LiveLimits
-from deviceplugin.agent.refused_pods import delete_refused
-from deviceplugin.agent.reporter import AgentReport
-from deviceplugin.agent.unallocated import GhostHunt
+from deviceplugin.agent.reporter import AgentReport, owner_fields
+from deviceplugin.agent.unallocated import Key, delete_refused, warn_unallocated
+from deviceplugin.backoff import Backoff
 from deviceplugin.errors import VcudaError
-from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.reflector import ChangeKind, Reflector, StoreChange
+from deviceplugin.kube.reflector import ChangeKind, StoreChange
+from deviceplugin.kubelet.checkpoint import CheckpointReader
 from deviceplugin.kubelet.podresources import PodResources
+from deviceplugin.kubelet.pods_client import KubeletPods
 from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger
-from deviceplugin.ledger.reconcile import Decisions, Disproved, Evidence, PodsView, reconcile
+from deviceplugin.ledger.reconcile import Disproved, Evidence, PodsView, ReconcileActions, decide
 from deviceplugin.ledger.repair import Claimant, asked_for
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
@@ -38,220 +39,244 @@ from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import ResourceNames
 
 log = structlog.get_logger("vcuda.agent")
-_SOON_S = 0.3
+SOON_S = 2.0
+_AFTER_EVENT_S = 0.3
 _APART_S = 1.5
-_PODS_BUDGET_S = 0.7  # a round may run inside an Allocate, which has 2 s
+_PODS_BUDGET_S = 0.7  # the loop may run inside an Allocate, which has 2 s
 
 
-class Upkeep:
-    """`run` until it is cancelled; `round` once, for the start and for tests."""
+class RoundTimer:
+    """When the next round is due: after each period, and sooner while something waits for it.
+
+    A grant that seems to have ended is checked again after 2 s, because other pods wait for its slots. A pod without
+    its annotations is too, with a growing delay: if the API server refuses the annotation, hundreds of nodes must not
+    ask it every other second.
+    """
+
+    def __init__(self, period_s: float) -> None:
+        self._period_s = period_s
+        self._backoff = Backoff(first=SOON_S, most=max(period_s, SOON_S))
+
+    def next_round_in(self, *, suspects: bool, unannotated: bool) -> float:
+        """Seconds."""
+        retry = self._backoff.next() if unannotated else self._period_s
+        if not unannotated:
+            self._backoff.reset()
+        return min(self._period_s, SOON_S if suspects else self._period_s, retry)
+
+    def reset(self) -> None:
+        """Another pod waits for its annotations."""
+        self._backoff.reset()
+
+
+class Reconciler:
+    """`run` until it is cancelled; `reconcile` once, for the start. Serves `kubelet.allocate_context.Reclaim`."""
 
     def __init__(
         self,
         ledger: Ledger,
-        client: KubeClient,
-        reflector: Reflector[PodUid, Pod],
+        cluster: Cluster,
         *,
         inventory: Callable[[], Inventory],
-        checkpoint: Callable[[], Checkpoint],
-        kubelet_pods: Callable[[], Awaitable[Sequence[Pod]]],
+        checkpoint: CheckpointReader,
+        kubelet_pods: KubeletPods,
         resources: PodResources,
         files: AgentFiles,
         report: AgentReport,
-        hunt: GhostHunt,
         limits: LiveLimits,
         names: AnnotationNames,
         period_s: float,
     ) -> None:
         self._ledger = ledger
+        self._cluster = cluster
         self._inventory = inventory
         self._checkpoint = checkpoint
         self._kubelet_pods = kubelet_pods
         self._resources = resources
         self._files = files
         self._report = report
-        self._hunt = hunt
         self._limits = limits
         self._names = names
-        self._hurry = Hurry(period_s)
+        self._timer = RoundTimer(period_s)
         self._suspects: Mapping[GrantId, int] = {}
         self._counted = 0.0
-        self._is_suspicious = False
+        self._has_suspects = False
         self._ending: set[PodUid] = set()
-        self._untold: set[PodUid] = set()
-        self._complaint = ""
-        self._lacks_something = False
-        self._is_complete = False
+        self._unannotated: set[PodUid] = set()
+        self._warned: frozenset[Key] = frozenset()
+        self._last_error = ""
+        self._is_incomplete = False
+        self._was_complete = False
         self._due = asyncio.Event()
-        self._client = client
-        self._reflector = reflector
-        reflector.subscribe(self._pod_changed)
+        cluster.reflector.subscribe(self._pod_changed)
 
     def soon(self) -> None:
-        """Something happened that a round should look at."""
+        """Something happened that needs a round."""
         self._due.set()
 
     async def run(self) -> None:
         while True:
+            wait_s = self._timer.next_round_in(suspects=self._has_suspects, unannotated=bool(self._unannotated))
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._hurry.wait(suspicious=self._is_suspicious, untold=bool(self._untold))):
+                async with asyncio.timeout(wait_s):
                     await self._due.wait()
-                    await asyncio.sleep(_SOON_S)
+                    await asyncio.sleep(_AFTER_EVENT_S)
             self._due.clear()
-            await self.round()
+            await self.reconcile()
 
-    def placed(self, grant: Grant) -> None:
-        """A container was given GPUs; where its pod does not say so, it is going to be written there soon."""
-        pod = self._reflector.items.get(grant.allocation.owner.pod.uid)
-        if pod is None or not pod_annotations.says(pod, grant, self._names):
-            self._untold.add(grant.allocation.owner.pod.uid)
-            self._hurry.anew()
-            self.soon()
-
-    async def round(self) -> bool:
-        """One look and what follows from it; trouble is logged, never raised. Whether kubelet showed all its pods."""
+    async def reconcile(self) -> bool:
+        """One round; errors are logged, never raised. Returns whether kubelet showed all its pods."""
         try:
-            saw_pods = await self.make_room()
-            await self._correct()
+            saw_pods = await self.reclaim()
+            await self._sync_pods()
         except VcudaError as error:
-            log.warning("upkeep could not finish this round", cause=error.message)
+            log.warning("reconcile_failed", error=error.message)
             return False
         return saw_pods
 
     @property
     def knows_all_grants(self) -> bool:
-        """Whether every grant that a container may hold was in the ledger once; what comes later always is."""
-        return self._is_complete
+        """Whether every grant that a container may hold was in the ledger once; later grants always are."""
+        return self._was_complete
 
-    def doubt(self) -> None:
-        """The ledger may lack grants and kubelet's checkpoint does not name them; kubelet will write it anew."""
-        self._lacks_something = True
+    def mark_incomplete(self) -> None:
+        """The ledger may lack grants that kubelet's checkpoint does not name; kubelet will write it again."""
+        self._is_incomplete = True
 
-    async def complete(self) -> None:
-        """A round if there is doubt; raises LedgerError."""
-        if self._lacks_something:
-            await self.make_room()
+    async def ensure_complete(self) -> None:
+        """Waits for the cordon of a fresh agent, and reclaims if the ledger is incomplete; raises LedgerError."""
+        # Both at the same time, because kubelet waits.
+        await asyncio.gather(self._cluster.cordon.wait_known(), self._complete())
 
-    async def make_room(self) -> bool:
-        """The part of a round that gives slots back; raises LedgerError."""
-        # Two rounds that agree are worth more than one only when time has passed between them.
+    async def _complete(self) -> None:
+        if self._is_incomplete:
+            await self.reclaim()
+
+    def placed(self, grant: Grant) -> None:
+        """A container got GPUs; if its pod's annotations do not name them, they are written soon."""
+        uid = grant.allocation.owner.pod.uid
+        pod = self._cluster.pod(uid)
+        if pod is None or not pod_annotations.is_annotated(pod, grant, self._names):
+            self._unannotated.add(uid)
+            self._timer.reset()
+            self.soon()
+
+    async def reclaim(self) -> bool:
+        """The part of a round that releases grants; raises LedgerError. Returns whether kubelet showed all its pods."""
+        # Two rounds that agree mean more than one only if time has passed between them.
         counts = time.monotonic() - self._counted >= _APART_S
-        evidence = await self._look(self._suspects if counts else {})
-        decisions = reconcile(evidence, self._inventory(), now=time.time())
+        evidence = await self._collect(self._suspects if counts else {})
+        actions = decide(evidence, self._inventory(), now=time.time())
         if counts:
-            self._suspects, self._counted = decisions.suspects, time.monotonic()
-        self._carry_out(decisions, evidence)
+            self._suspects, self._counted = actions.suspects, time.monotonic()
+        self._apply(actions, evidence)
         self._ending &= {grant.allocation.owner.pod.uid for grant in self._ledger.grants()}
-        self._is_suspicious = bool(decisions.suspects or self._ending)
+        self._has_suspects = bool(actions.suspects or self._ending)
         if evidence.kubelet is not None and evidence.checkpoint is not None:
-            self._hunt.look(evidence.kubelet.pods.values(), self._ledger, evidence.checkpoint)
+            pods = evidence.kubelet.pods.values()
+            self._warned = warn_unallocated(
+                pods, self._ledger, evidence.checkpoint, self._cluster.events, warned=self._warned
+            )
         if _shows_all(evidence) and evidence.checkpoint is not None and evidence.checkpoint.exists:
             # Only now is every grant that a container mounts in the ledger, whatever the journal had lost.
-            self._lacks_something, self._is_complete = False, True
+            self._is_incomplete, self._was_complete = False, True
             self._files.sweep(self._ledger.grants())
         return _shows_all(evidence)
 
-    async def _look(self, suspects: Mapping[GrantId, int]) -> Evidence:
+    async def _collect(self, suspects: Mapping[GrantId, int]) -> Evidence:
         grants = self._ledger.grants()
-        api = self._api_view()
+        api = PodsView.of(self._cluster.pods()) if self._cluster.is_synced else None
         kubelet = await self._kubelet_view(api, grants)
         return Evidence(grants, self._checkpoint_or_none(), kubelet, api, suspects)
 
-    def _api_view(self) -> PodsView | None:
-        if not self._reflector.synced.is_set():
-            return None
-        return PodsView.of(self._reflector.items.values())
-
     async def _kubelet_view(self, api: PodsView | None, grants: tuple[Grant, ...]) -> PodsView | None:
-        """Kubelet's own list, else its PodResources; None where it shows neither."""
+        """Kubelet's own list, otherwise its PodResources; None if it shows neither."""
         try:
             async with asyncio.timeout(_PODS_BUDGET_S):
-                return PodsView.of_kubelet(await self._kubelet_pods())
+                return PodsView.of_kubelet(await self._kubelet_pods.fetch())
         except (TimeoutError, VcudaError) as error:
-            log.debug("kubelet does not show its pods", cause=str(error))
+            log.debug("kubelet_pods_unavailable", error=str(error))
         try:
             async with asyncio.timeout(_PODS_BUDGET_S):
                 names = {(each.namespace, each.name) for each in await self._resources.list()}
         except (TimeoutError, VcudaError) as error:
-            log.debug("kubelet does not show its devices", cause=str(error))
+            log.debug("pod_resources_unavailable", error=str(error))
             return None
         return PodsView.of_names(names, api, grants)
 
     def _checkpoint_or_none(self) -> Checkpoint | None:
         try:
-            found = self._checkpoint()
+            found = self._checkpoint.read()
         except VcudaError as error:
-            if error.message != self._complaint:
-                log.warning("kubelet's checkpoint cannot be read", cause=error.message)
-            self._complaint = error.message
+            if error.message != self._last_error:
+                log.warning("checkpoint_unreadable", error=error.message)
+            self._last_error = error.message
             return None
-        self._complaint = ""
+        self._last_error = ""
         return found
 
-    def _carry_out(self, decisions: Decisions, evidence: Evidence) -> None:
+    def _apply(self, actions: ReconcileActions, evidence: Evidence) -> None:
         inventory = self._inventory()
-        for grant in self._ledger.release_ended(decisions.ended, why="its pod ended"):
+        for grant in self._ledger.release_ended(actions.ended, why="its pod ended"):
             self._files.drop(grant)
             self._report.released(grant)
-        for wrong in decisions.disproved:
-            self._settle(wrong, evidence, inventory)
-        for grant_id in decisions.proved:
+        for wrong in actions.disproved:
+            self._reassign(wrong, evidence, inventory)
+        for grant_id in actions.proved:
             if self._ledger.get(grant_id) is not None:
                 self._ledger.prove(grant_id)
-        for known in decisions.described:
+        for known in actions.described:
             self._ledger.describe(known.grant.id, known.owner, known.role, inventory, index=known.index)
-        self.adopt(decisions.adopt)
-        for sentence in decisions.failures:
-            log.warning("kubelet's checkpoint and the ledger disagree", cause=sentence)
+        self.adopt(actions.adopt)
+        for sentence in actions.failures:
+            log.warning("checkpoint_mismatch", error=sentence)
 
     def adopt(self, grants: Iterable[Grant]) -> None:
-        """Takes up what kubelet's checkpoint proves to be held, and says where that is more than a GPU has."""
-        taken = self._ledger.adopt(grants)
-        for grant in taken:
-            log.warning("a grant was rebuilt from kubelet's checkpoint", container=str(grant.allocation.owner))
-        for load in self._ledger.over_commitments(self._inventory()) if taken else ():
-            log.error("a GPU is over-committed; delete one of its pods", load=str(load))
+        """Adds what kubelet's checkpoint proves to be held, and logs GPUs that hold more than they have."""
+        adopted = self._ledger.adopt(grants)
+        for grant in adopted:
+            log.warning("grant_rebuilt", **owner_fields(grant.allocation.owner), grant=grant.id)
+        for load in self._ledger.over_commitments(self._inventory()) if adopted else ():
+            log.error("gpu_overcommitted", gpu=load.uuid, load=str(load), action="delete one of its pods")
 
-    def _settle(self, wrong: Disproved, evidence: Evidence, inventory: Inventory) -> None:
+    def _reassign(self, wrong: Disproved, evidence: Evidence, inventory: Inventory) -> None:
         before = wrong.grant.allocation.owner
         try:
-            fixed = self._ledger.settle(wrong.grant.id, _claimant(wrong, evidence, self._names), inventory)
+            to = _claimant(wrong, evidence, self._names)
+            fixed = self._ledger.reassign_to_owner(wrong.grant.id, to, inventory)
         except VcudaError as error:
-            log.warning(
-                "a wrong grant could not be put right yet",
-                container=wrong.container,
-                uid=wrong.pod,
-                cause=error.message,
-            )
+            log.warning("grant_repair_failed", uid=wrong.pod, container=wrong.container, error=error.message)
             return
         self._report.repaired(before, fixed)
 
-    async def _correct(self) -> None:
-        if not self._reflector.synced.is_set():
+    async def _sync_pods(self) -> None:
+        if not self._cluster.is_synced:
             return
-        self._limits.look()
+        self._limits.sync()
         by_pod: dict[PodUid, list[Grant]] = {}
         for grant in self._ledger.grants():
             by_pod.setdefault(grant.allocation.owner.pod.uid, []).append(grant)
-        pods = tuple(self._reflector.items.values())
+        pods = self._cluster.pods()
         holders = [pod for pod in pods if pod.ref.uid in by_pod]
-        await pod_annotations.correct(self._client, holders, by_pod, self._inventory(), self._names)
-        self._untold = {uid for uid in self._untold & by_pod.keys() if not self._is_told(uid, by_pod[uid])}
-        await delete_refused(self._client, pods)
+        await pod_annotations.sync(self._cluster.client, holders, by_pod, self._inventory(), self._names)
+        self._unannotated = {
+            uid for uid in self._unannotated & by_pod.keys() if not self._is_annotated(uid, by_pod[uid])
+        }
+        await delete_refused(self._cluster.client, pods)
 
-    def _is_told(self, uid: PodUid, grants: Sequence[Grant]) -> bool:
-        """By what the watch shows: what was written just now is looked at once more."""
-        pod = self._reflector.items.get(uid)
+    def _is_annotated(self, uid: PodUid, grants: Sequence[Grant]) -> bool:
+        """By what the watch shows: what was written just now is checked once more."""
+        pod = self._cluster.pod(uid)
         if pod is None:
             return False
-        return (
-            pod.is_terminal or not pod.api_uid or all(pod_annotations.says(pod, each, self._names) for each in grants)
-        )
+        if pod.is_terminal or not pod.api_uid:
+            return True
+        return all(pod_annotations.is_annotated(pod, each, self._names) for each in grants)
 
     def _pod_changed(self, change: StoreChange[Pod]) -> None:
         ended = change.kind is ChangeKind.DELETED or change.item.is_terminal
         if change.item.is_gpu and ended:
-            self._ending.add(change.item.ref.uid)  # kubelet may hear of it later than we do
+            self._ending.add(change.item.ref.uid)  # kubelet may learn it later than the agent
             self.soon()
 
 
@@ -261,7 +286,7 @@ def _shows_all(evidence: Evidence) -> bool:
 
 
 def _claimant(wrong: Disproved, evidence: Evidence, names: AnnotationNames) -> Claimant:
-    """The container that kubelet's checkpoint names, with what the checkpoint and the pod's spec say of it."""
+    """The container that kubelet's checkpoint names, with what the checkpoint and the pod's spec say about it."""
     assert evidence.checkpoint is not None
     counts = evidence.checkpoint.counts_of(wrong.pod, wrong.container)
     views = (view for view in (evidence.kubelet, evidence.api) if view is not None)

@@ -1,8 +1,9 @@
 """`vcuda agent` from start to stop, on one event loop.
 
-In: settings. Out: an exit; VcudaError where it cannot run. Order at start: the lock (one agent per node), the journal,
-the views (so that probes can say what is waited for), the GPUs, one round of upkeep, and only then kubelet. The API
-server comes beside all that. SIGTERM and SIGINT end it in order; SIGKILL at any instruction costs nothing but time.
+In: settings. Out: an exit; VcudaError if it cannot run. Order at start: the lock (one agent per node), the journal, the
+HTTP endpoints (so that probes can say what the agent waits for), the GPUs, one round of the reconciler, and only then
+kubelet. The API server is connected in parallel. SIGTERM and SIGINT end the agent in order; SIGKILL at any instruction
+loses nothing.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from pathlib import Path
 import structlog
 
 from deviceplugin import __version__
-from deviceplugin.agent.wiring import Assembly, NodeAgent
+from deviceplugin.agent.wiring import AgentBase, NodeAgent, build_agent, build_base
 from deviceplugin.config.agent import AgentSettings
 from deviceplugin.errors import ConfigError, VcudaError
 from deviceplugin.hardware.health import RecoveryRules
@@ -38,19 +39,19 @@ from deviceplugin.observe.http import QueryServer
 log = structlog.get_logger("vcuda.agent")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FIRST_ROUND_S = 1.0
-_WHO_LIVES_S = 2.0
+_SYNC_WAIT_S = 2.0
 _WATCH_AGE_S = 10.0
 
 
-class _Stop(Exception):  # noqa: N818 - it is no error
-    """A signal asked for the end."""
+class _Stop(Exception):  # noqa: N818 - not an error
+    """The agent got a signal to stop."""
 
 
 def run(settings: AgentSettings) -> None:
-    """Until a signal; raises the VcudaError that made it impossible to go on."""
+    """Until a signal; raises the VcudaError that ended the agent."""
     with AgentLock.acquire(settings.allocation.checkpoint_path):
         asyncio.run(_serve(settings))
-    log.info("stopped")
+    log.info("agent_stopped")
 
 
 async def _serve(settings: AgentSettings) -> None:
@@ -69,7 +70,7 @@ async def _until_signal() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, asked.set)
     await asked.wait()
-    log.info("stopping")
+    log.info("agent_stopping")
     raise _Stop
 
 
@@ -77,28 +78,28 @@ async def _work(settings: AgentSettings) -> None:
     began = time.monotonic()
     ledger = _open_ledger(settings)
     hardware = Hardware(_hardware_options(settings))
-    assembly = Assembly(settings, ledger, hardware)
+    base = build_base(settings, ledger, hardware)
     try:
-        # What the tasks use is closed after they have ended, so the stack stands around the group.
-        async with _views(settings, assembly), contextlib.AsyncExitStack() as closing, asyncio.TaskGroup() as group:
-            closing.push_async_callback(assembly.cluster.close)
+        # The stack is outside the group: what the tasks use is closed after they have ended.
+        async with _views(base), contextlib.AsyncExitStack() as closing, asyncio.TaskGroup() as group:
+            closing.push_async_callback(base.cluster.close)
             found = asyncio.Event()
             if settings.driver.wait_for_driver:
                 found.set()
-            group.create_task(_cluster(assembly, found), name="cluster")
+            group.create_task(_cluster(base, found), name="cluster")
             await hardware.start()
             found.set()
-            agent = assembly.node_agent()
+            agent = build_agent(base)
             closing.push_async_callback(agent.close)
-            await _prepare(agent)
-            group.create_task(_follow_hardware(agent), name="hardware changes")
+            await _prepare(base, agent)
+            group.create_task(_follow_hardware(base, agent), name="hardware changes")
             group.create_task(agent.link.run(), name="kubelet")
-            group.create_task(_keep_up(agent), name="upkeep")
+            group.create_task(_reconcile(base, agent), name="reconciler")
             group.create_task(agent.mirroring.run(), name="driver mirror")
             group.create_task(agent.sockets.run(), name="registration of containers")
             group.create_task(agent.watch.run(), name="use of containers")
             gpus = len(agent.feed.catalog.inventory.gpus)
-            log.info("running", seconds=round(time.monotonic() - began, 3), gpus=gpus)
+            log.info("agent_running", seconds=round(time.monotonic() - began, 3), gpus=gpus)
             _favour_latency()
             await asyncio.Event().wait()
     finally:
@@ -106,17 +107,17 @@ async def _work(settings: AgentSettings) -> None:
         ledger.close()
 
 
-async def _cluster(assembly: Assembly, found: asyncio.Event) -> None:
-    """Where both are missing, the driver is named before the kubeconfig: it is what makes a node a GPU node."""
+async def _cluster(base: AgentBase, found: asyncio.Event) -> None:
+    """If driver and kubeconfig are missing, the error names the driver: without it the node is no GPU node."""
     try:
-        await assembly.cluster.run()
+        await base.cluster.run()
     except ConfigError:
         await found.wait()
         raise
 
 
 def _favour_latency() -> None:
-    """Kubelet stands still while it waits for us: no full garbage collection and no 5 ms turn of another thread."""
+    """Kubelet waits for each answer: no full garbage collection, and no thread keeps the interpreter for 5 ms."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     sys.setswitchinterval(0.001)
@@ -125,7 +126,7 @@ def _favour_latency() -> None:
 def _open_ledger(settings: AgentSettings) -> Ledger:
     ledger = Ledger(Journal.open(settings.allocation.checkpoint_path / "ledger.journal", boot_id=_boot_id()))
     for sentence in ledger.warnings:
-        log.warning("the journal was damaged", cause=sentence)
+        log.warning("journal_damaged", error=sentence)
     return ledger
 
 
@@ -151,75 +152,76 @@ def _hardware_options(settings: AgentSettings) -> HardwareOptions:
 
 
 @contextlib.asynccontextmanager
-async def _views(settings: AgentSettings, assembly: Assembly) -> AsyncIterator[None]:
-    query = QueryServer(assembly.view, assembly.metrics, version=__version__)
-    display = DisplayServer(assembly.view, version=__version__)
-    await query.start(settings.query.address, settings.query.port)
+async def _views(base: AgentBase) -> AsyncIterator[None]:
+    settings = base.settings.query
+    query = QueryServer(base.view, base.metrics, version=__version__)
+    display = DisplayServer(base.view, version=__version__)
+    await query.start(settings.address, settings.port)
     try:
-        if settings.query.display_socket is not None:
-            await display.start(settings.query.display_socket)
-        log.info("views are served", address=settings.query.address, port=query.port)
+        if settings.display_socket is not None:
+            await display.start(settings.display_socket)
+        log.info("http_listening", address=settings.address, port=query.port)
         yield
     finally:
         await display.stop()
         await query.stop()
 
 
-async def _prepare(agent: NodeAgent) -> None:
-    """What must be true before kubelet may ask: files in place, and the ledger complete."""
+async def _prepare(base: AgentBase, agent: NodeAgent) -> None:
+    """What must be true before kubelet may ask: the files exist, and the ledger is complete."""
     agent.files.open(_boot_id())
     await agent.mirroring.look()
-    is_incomplete = not agent.ledger.grants() or bool(agent.ledger.warnings)
+    is_incomplete = not base.ledger.grants() or bool(base.ledger.warnings)
     recorded = _recorded(agent) if is_incomplete else None
     if is_incomplete and (recorded is None or not recorded.exists):
-        agent.upkeep.doubt()
+        agent.reconciler.mark_incomplete()
     if recorded is not None and recorded.entries:
-        # The ledger lacks something. Who still lives is worth a moment: kubelet's checkpoint keeps ended pods too.
+        # Kubelet's checkpoint keeps ended pods too; the API server says which of them still exist.
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_WHO_LIVES_S):
-                await agent.cluster.reflector.synced.wait()
+            async with asyncio.timeout(_SYNC_WAIT_S):
+                await base.cluster.reflector.synced.wait()
     try:
         async with asyncio.timeout(_FIRST_ROUND_S):
-            saw_pods = await agent.upkeep.round()
+            saw_pods = await agent.reconciler.reconcile()
     except TimeoutError:
         saw_pods = False
     if recorded is not None and not saw_pods:
-        agent.upkeep.adopt(rebuild(recorded, agent.feed.catalog.inventory, created=time.time()).grants)
+        agent.reconciler.adopt(rebuild(recorded, agent.feed.catalog.inventory, created=time.time()).grants)
 
 
 def _recorded(agent: NodeAgent) -> Checkpoint | None:
     try:
-        return agent.checkpoint()
+        return agent.checkpoint.read()
     except VcudaError as error:
-        log.warning("kubelet's checkpoint cannot be read", cause=error.message)
+        log.warning("checkpoint_unreadable", error=error.message)
         return None
 
 
-async def _follow_hardware(agent: NodeAgent) -> None:
-    numa = agent.settings.allocation.numa
-    with agent.hardware.subscribe() as changes:
-        current = agent.hardware.inventory
+async def _follow_hardware(base: AgentBase, agent: NodeAgent) -> None:
+    numa, publisher = base.settings.allocation.numa, base.cluster.publisher
+    with base.hardware.subscribe() as changes:
+        current = base.hardware.inventory
         if current is not None:
             agent.feed.publish(catalog(current, numa=numa))
-            agent.cluster.publisher.show(current)
+            publisher.show(current)
         async for change in changes:
             agent.feed.publish(catalog(change.inventory, numa=numa))
-            agent.cluster.publisher.show(change.inventory)
+            publisher.show(change.inventory)
             agent.mirroring.soon()
             for one in change.health:
                 agent.report.health_changed(one, change.inventory)
 
 
-async def _keep_up(agent: NodeAgent) -> None:
+async def _reconcile(base: AgentBase, agent: NodeAgent) -> None:
     async with asyncio.TaskGroup() as group:
-        group.create_task(agent.upkeep.run())
-        reflector = agent.cluster.reflector
+        group.create_task(agent.reconciler.run())
+        reflector = base.cluster.reflector
         await reflector.synced.wait()
-        agent.upkeep.soon()
+        agent.reconciler.soon()
         while True:
             age = reflector.last_event_age
             if age is not None:
-                agent.metrics.event_seen(time.time() - age)
+                base.metrics.event_seen(time.time() - age)
             await asyncio.sleep(_WATCH_AGE_S)
 
 

@@ -1,14 +1,17 @@
-"""Containers that run without the GPU they asked for, found and named.
+"""Pods that did not get their GPUs: those that kubelet refused, and those that run without.
 
-In: kubelet's pods and the ledger. Out: a warning and an event for each, once. Kubelet admits a pod without any Allocate
-while the node does not know the resource yet (research 1.11): the container runs without devices, and every later start
-of it fails inside kubelet. Nothing but a new pod helps, and nobody else tells.
+In: the pods of this node, kubelet's checkpoint and the ledger. Out: deletions of refused pods; one warning and one
+event for each container that runs without its GPU. Kubelet admits a pod without any Allocate if the node does not know
+the resource yet: the container runs without devices, and every later start of it fails inside kubelet. Only a new pod
+helps.
 """
 
 from collections.abc import Iterable
 
 import structlog
 
+from deviceplugin.errors import KubeNotFoundError, VcudaError
+from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.events import EventReason, EventRecorder
 from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.ledger import Ledger
@@ -16,12 +19,43 @@ from deviceplugin.model.allocation import ContainerRef, PodUid
 from deviceplugin.model.pod import ContainerState, Pod
 
 log = structlog.get_logger("vcuda.agent")
+_MAX_DELETIONS = 20
+_REFUSED = "UnexpectedAdmissionError"
+Key = tuple[PodUid, str]
 
 
-def ghosts(
-    pods: Iterable[Pod], ledger: Ledger, checkpoint: Checkpoint
-) -> dict[tuple[PodUid, str], tuple[Pod, ContainerRef]]:
-    """Running GPU containers that neither we nor kubelet's checkpoint know devices of."""
+def is_refused(pod: Pod) -> bool:
+    """Kubelet's reason, and a message that names the resource or the agent's answer."""
+    return pod.is_gpu and pod.phase == "Failed" and pod.reason == _REFUSED and not pod.deleting
+
+
+def has_controller(pod: Pod) -> bool:
+    """Whether a controller will create it again."""
+    return bool(pod.owner_kind) and pod.owner_kind not in {"Pod", "Node"}
+
+
+async def delete_refused(client: KubeClient, pods: Iterable[Pod]) -> int:
+    """Deletes up to 20 refused pods that have a controller; returns how many.
+
+    Kubelet never tries a refused pod again. A ReplicaSet creates another one beside it, and thousands of refused pods
+    can pile up (NVIDIA k8s-device-plugin #231). A pod without a controller stays, so that its owner can read why.
+    """
+    deleted = 0
+    for pod in [pod for pod in pods if is_refused(pod) and has_controller(pod)][:_MAX_DELETIONS]:
+        try:
+            await client.delete_pod(pod.api_ref)
+        except KubeNotFoundError:
+            continue
+        except VcudaError as error:
+            log.warning("pod_deletion_failed", pod=str(pod.ref), error=error.message)
+            continue
+        deleted += 1
+        log.info("refused_pod_deleted", pod=str(pod.ref), refusal=pod.message)
+    return deleted
+
+
+def unallocated(pods: Iterable[Pod], ledger: Ledger, checkpoint: Checkpoint) -> dict[Key, tuple[Pod, ContainerRef]]:
+    """Running GPU containers without devices in the ledger and in kubelet's checkpoint."""
     return {
         each.ref.key: (pod, each.ref)
         for pod in pods
@@ -33,21 +67,17 @@ def ghosts(
     }
 
 
-class GhostHunt:
-    """Remembers whom it has told of."""
-
-    def __init__(self, events: EventRecorder) -> None:
-        self._events = events
-        self._told: frozenset[tuple[PodUid, str]] = frozenset()
-
-    def look(self, pods: Iterable[Pod], ledger: Ledger, checkpoint: Checkpoint) -> None:
-        found = ghosts(pods, ledger, checkpoint)
-        for key, (pod, container) in found.items():
-            if key not in self._told:
-                text = (
-                    f"container {container.name} runs without the GPU it asked for, because it started before the "
-                    "vcuda agent had registered; delete the pod so that it is admitted again"
-                )
-                log.warning("a container runs without its GPU", container=str(container))
-                self._events.about_pod(pod.api_ref, EventReason.ALLOCATION_FAILED, text)
-        self._told = frozenset(found)
+def warn_unallocated(
+    pods: Iterable[Pod], ledger: Ledger, checkpoint: Checkpoint, events: EventRecorder, *, warned: frozenset[Key]
+) -> frozenset[Key]:
+    """Reports each such container that is not in `warned`; returns all of them, for the next call."""
+    found = unallocated(pods, ledger, checkpoint)
+    for key, (pod, container) in found.items():
+        if key not in warned:
+            log.warning("container_without_gpu", pod=str(pod.ref), container=container.name)
+            text = (
+                f"container {container.name} runs without the GPU it asked for, because it started before the vcuda "
+                "agent was registered; delete the pod so that it is admitted again"
+            )
+            events.about_pod(pod.api_ref, EventReason.ALLOCATION_FAILED, text)
+    return frozenset(found)

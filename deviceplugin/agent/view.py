@@ -1,48 +1,54 @@
-"""The agent as its views see it: `observe.view.NodeView` over the live parts.
+"""What the agent knows at this moment, without waiting: for its views and for placement.
 
-In: the parts. Out: a picture at one moment, without waiting for anything.
+In: the live parts. Out: `observe.view.NodeView` for the HTTP endpoints and `kubelet.allocate_context.Gpus` for
+placement. It works before the GPUs are known; `link` and `watch` are set when the node agent is built.
 """
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
-from deviceplugin.ledger.grant import GrantId
+from deviceplugin.agent.cluster import Cluster
+from deviceplugin.agent.container_watch import ContainerWatch
+from deviceplugin.hardware.node import Hardware
+from deviceplugin.kubelet.registration import KubeletLink
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.gpu import GpuSample, GpuUuid, Inventory
-from deviceplugin.model.usage import ContainerUse
 from deviceplugin.observe.view import AgentState, NodePicture
 
 
 class AgentView:
-    """Everything is asked anew at each call."""
+    """Every call reads the parts again."""
 
-    def __init__(
-        self,
-        node: str,
-        *,
-        inventory: Callable[[], Inventory | None],
-        samples: Callable[[], Mapping[GpuUuid, GpuSample]],
-        ledger: Ledger,
-        uses: Callable[[], Mapping[GrantId, ContainerUse]],
-        cordoned: Callable[[], frozenset[GpuUuid]],
-        is_registered: Callable[[], bool],
-        is_synced: Callable[[], bool],
-        sockets: Callable[[], tuple[Path, ...]],
-    ) -> None:
+    def __init__(self, node: str, hardware: Hardware, ledger: Ledger, cluster: Cluster) -> None:
         self._node = node
-        self._inventory = inventory
-        self._samples = samples
+        self._hardware = hardware
         self._ledger = ledger
-        self._uses = uses
-        self._cordoned = cordoned
-        self._is_registered = is_registered
-        self._is_synced = is_synced
-        self._sockets = sockets
+        self._cluster = cluster
+        self.link: KubeletLink | None = None
+        self.watch: ContainerWatch | None = None
 
     def picture(self) -> NodePicture:
-        grants = self._ledger.grants()
-        return NodePicture(self._node, self._inventory(), grants, self._samples(), self._uses(), self._cordoned())
+        uses = self.watch.uses() if self.watch is not None else {}
+        return NodePicture(
+            self._node, self._hardware.inventory, self._ledger.grants(), self.samples(), uses, self.cordoned()
+        )
 
     def state(self) -> AgentState:
-        waiting = "" if self._inventory() is not None else "waiting for the NVIDIA driver"
-        return AgentState(self._is_registered(), self._is_synced(), waiting, self._sockets())
+        waiting = "" if self._hardware.inventory is not None else "waiting for the NVIDIA driver"
+        link = self.link
+        return AgentState(
+            link is not None and link.is_registered, self._cluster.is_synced, waiting, link.sockets if link else ()
+        )
+
+    def inventory(self) -> Inventory:
+        """Only for what is built after the GPUs are known."""
+        assert self._hardware.inventory is not None, "the node agent is built after the hardware has started"
+        return self._hardware.inventory
+
+    def samples(self) -> Mapping[GpuUuid, GpuSample]:
+        return self._hardware.samples
+
+    def cordoned(self) -> frozenset[GpuUuid]:
+        return self._cluster.cordon.gpus()
+
+    def processes(self) -> Mapping[GpuUuid, int]:
+        return {uuid: len(sample.processes) for uuid, sample in self._hardware.samples.items()}

@@ -1,19 +1,18 @@
-"""What the two flows (`allocate`, `start`) share: the node's state and the few things they may ask of the outside.
+"""What `allocator` and `pre_start` share: the state of the node and the few things that they ask of the agent.
 
-In: filled once by the agent. Out: read by the flows. The protocols are the seams towards `container` (files that
-containers see) and towards events and metrics; kubelet knows neither.
+In: filled once by `agent.wiring`. Out: read by both flows. The protocols are the interfaces to the agent: what the
+cluster shows, what annotations say, what the reconciler does, the files that containers see, and events and metrics.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from deviceplugin.errors import VcudaError
 from deviceplugin.kubelet.answer import Answer, HostLayout
-from deviceplugin.kubelet.claims import Claim
+from deviceplugin.kubelet.checkpoint import CheckpointReader
 from deviceplugin.kubelet.devices import DeviceFeed
-from deviceplugin.kubelet.identity import Identity
-from deviceplugin.ledger.evidence import Checkpoint
+from deviceplugin.kubelet.identity import IdentifiedContainer, Identity
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import ContainerRef, PodUid
@@ -22,8 +21,63 @@ from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.placement.place import Choice
 
 
-class GrantFiles(Protocol):
-    """What a container sees of its grant. Every call may be repeated; the first and the last raise ContainerError."""
+class Pods(Protocol):
+    """The pods of this node (`agent.cluster.NodePods`)."""
+
+    def watched(self) -> Sequence[Pod]:
+        """As the API server's watch shows them; it may be late."""
+        ...
+
+    async def find(self, uid: PodUid) -> Pod | None:
+        """One pod from the watch, otherwise from kubelet; None if neither shows it in time."""
+        ...
+
+
+class Hints(Protocol):
+    """What a pod's annotations ask of the node (`agent.pod_hints.PodHints`)."""
+
+    def scheduled_gpus(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
+        """The GPUs that a scheduler chose for the container."""
+        ...
+
+    def soft_cores(self, pod: Pod) -> int:
+        """The pod's soft limit in percent, 0 if its limit is hard."""
+        ...
+
+
+class Gpus(Protocol):
+    """What changes about the GPUs while the inventory stays (`agent.view.AgentView`)."""
+
+    def cordoned(self) -> frozenset[GpuUuid]:
+        """GPUs that the operator keeps new pods from."""
+        ...
+
+    def processes(self) -> Mapping[GpuUuid, int]:
+        """How many processes NVML sees on each GPU; placement decides ties by it."""
+        ...
+
+
+class Reclaim(Protocol):
+    """The part of the reconciler that the flows call (`agent.reconciler.Reconciler`)."""
+
+    async def reclaim(self) -> object:
+        """Releases the grants of pods that have ended."""
+        ...
+
+    async def ensure_complete(self) -> None:
+        """Completes the ledger after journal and checkpoint were lost, and waits a moment for a fresh agent's cordon.
+
+        Nothing is granted before.
+        """
+        ...
+
+    def placed(self, grant: Grant) -> None:
+        """A grant was made or moved: the annotations of its pod follow soon."""
+        ...
+
+
+class Files(Protocol):
+    """What a container sees of its grant (`agent.files.AgentFiles`). Every call can be repeated; raises ContainerError."""
 
     def prepare(self, grant: Grant, answer: Answer) -> None:
         """Before Allocate answers: everything that the answer names exists."""
@@ -34,16 +88,21 @@ class GrantFiles(Protocol):
         ...
 
     def fill(self, grant: Grant) -> bool:
-        """At PreStartContainer: the limits of the proved owner; False when they were there already."""
+        """At PreStartContainer: the limits of the proved owner; False if they were there already."""
         ...
 
 
 class Report(Protocol):
-    """Tells people what happened: one log line, one event, one count. Never blocks, never raises."""
+    """One log line, one event and one count for each decision (`agent.reporter.AgentReport`).
 
-    def granted(self, claim: Claim, grant: Grant, choice: Choice) -> None: ...
+    Never blocks or raises.
+    """
 
-    def refused(self, claim: Claim | None, resource_name: str, count: int, error: VcudaError) -> None: ...
+    def granted(self, asking: IdentifiedContainer, grant: Grant, choice: Choice) -> None: ...
+
+    def refused(
+        self, asking: IdentifiedContainer | None, resource_name: str, count: int, error: VcudaError
+    ) -> None: ...
 
     def started(self, grant: Grant, *, written: bool) -> None: ...
 
@@ -53,33 +112,18 @@ class Report(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """The parts of one node agent that decide.
-
-    `watched_pods`: this node's as the API server's watch shows them, which may be late. `cordoned`: GPUs that the
-    operator keeps new work from. `processes`: how many NVML sees
-    on each GPU, for ties in placement. `make_room` gives back what ended meanwhile. `complete` makes good what the
-    ledger may lack where its journal and kubelet's checkpoint were both lost, and waits a moment for the cordon of a
-    fresh agent; nothing is granted before. `placed` hears
-    of every grant that is made or moved, so that schedulers can be told of what they did not choose.
-    """
+class AllocateContext:
+    """One node. Without `share_mode` it gives whole GPUs only."""
 
     feed: DeviceFeed
     ledger: Ledger
     identity: Identity
     layout: HostLayout
-    files: GrantFiles
+    checkpoint: CheckpointReader
+    pods: Pods
+    hints: Hints
+    gpus: Gpus
+    reclaim: Reclaim
+    files: Files
     report: Report
-    checkpoint: Callable[[], Checkpoint]
-    find_pod: Callable[[PodUid], Awaitable[Pod | None]]
-    watched_pods: Callable[[], Sequence[Pod]]
-    hinted: Callable[[Pod, PodContainer], frozenset[GpuUuid]]
-    cordoned: Callable[[], frozenset[GpuUuid]]
-    soft_cores: Callable[[Pod], int]
-    processes: Callable[[], Mapping[GpuUuid, int]]
-    exists: Callable[[str], bool]
-    clock: Callable[[], float]
-    make_room: Callable[[], Awaitable[object]]
-    complete: Callable[[], Awaitable[object]]
-    placed: Callable[[Grant], None]
     share_mode: bool = False

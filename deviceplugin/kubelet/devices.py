@@ -1,15 +1,19 @@
-"""What ListAndWatch tells kubelet: the IDs of both resources with their health, and the feed of changes.
+"""The device IDs of both resources: their list and health, their changes, and which of them kubelet should take.
 
 In: an inventory. Out: protobuf messages, built once for each change and sent to every stream (14,000 IDs take 50 ms to
-build). A message is always the full list. A GPU that cannot be given away now (broken, in MIG mode, compute prohibited)
-keeps its IDs as unhealthy, so that capacity stays and allocatable shrinks.
+build). A message is always the full list. A GPU that takes no new container now (unhealthy, in MIG mode, compute
+prohibited) keeps its IDs as unhealthy, so that capacity stays and allocatable shrinks.
+
+An ID only hints at a GPU: the ledger decides. `choose_ids` makes kubelet's own records show where a container is.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from deviceplugin.errors import RequestError
+from deviceplugin.model.allocation import Allocation
 from deviceplugin.model.gpu import ComputeMode, Gpu, GpuUuid, Inventory
 from deviceplugin.model.ids import DeviceId, GpuKey, device_ids, gpu_keys, key_of
 from deviceplugin.model.units import Resource
@@ -29,7 +33,7 @@ class Catalog:
     numa: bool = False
 
     def aligned(self, ids: Iterable[str]) -> frozenset[GpuUuid]:
-        """The GPUs of the NUMA nodes that kubelet chose with these IDs; empty where it was told of none."""
+        """The GPUs of the NUMA nodes that kubelet chose with these IDs; empty without `numa`."""
         if not self.numa:
             return frozenset()
         keys = {key_of(text) for text in ids}
@@ -37,7 +41,7 @@ class Catalog:
         return frozenset(gpu.uuid for gpu in self.inventory.gpus if gpu.numa in nodes)
 
     def check(self, resource: Resource, ids: Sequence[str]) -> tuple[DeviceId, ...]:
-        """The IDs of one call as ours; RequestError for none, twice the same, or one that was never issued."""
+        """The checked IDs of one call; RequestError for no ID, a duplicate, or an ID that was never issued."""
         if not ids:
             raise RequestError(f"kubelet asked for {resource.value} with no device ID; ask for at least one")
         if len(set(ids)) != len(ids):
@@ -45,7 +49,7 @@ class Catalog:
         unknown = next((text for text in ids if text not in self.issued[resource]), None)
         if unknown is not None:
             raise RequestError(
-                f"device ID {unknown[:40]!r} is none of this node's {resource.value} IDs; "
+                f"device ID {unknown[:40]!r} is not one of this node's {resource.value} IDs; "
                 "the GPU was removed, or another plugin serves the resource"
             )
         return tuple(DeviceId(text) for text in ids)
@@ -73,7 +77,7 @@ def catalog(inventory: Inventory, *, numa: bool = False) -> Catalog:
 
 
 def is_usable(inventory: Inventory, gpu: Gpu) -> bool:
-    """Whether any container could be placed on the GPU now."""
+    """Whether a container could be placed on the GPU now."""
     open_to_work = not gpu.mig_enabled and gpu.compute_mode is not ComputeMode.PROHIBITED
     return open_to_work and inventory.health_of(gpu.uuid).healthy
 
@@ -87,7 +91,7 @@ def _devices(gpu: Gpu, ids: Sequence[DeviceId], *, healthy: bool, numa: bool) ->
 
 
 class DeviceFeed:
-    """The current catalog and whoever waits for the next one. Belongs to one event loop."""
+    """The current catalog, and the streams that wait for the next one. Belongs to one event loop."""
 
     def __init__(self, first: Catalog) -> None:
         self._catalog = first
@@ -115,3 +119,43 @@ class DeviceFeed:
                 yield self._catalog.messages[resource]
             else:
                 await changed.wait()
+
+
+def quotas(allocation: Allocation, resource: Resource, keys: Mapping[GpuUuid, GpuKey]) -> dict[GpuKey, int]:
+    """How many IDs of each GPU: its share of the cores, or an even part of the blocks that were asked for."""
+    if resource is Resource.CORE:
+        return {keys[share.uuid]: share.cores for share in allocation.shares if share.uuid in keys}
+    left = allocation.request.blocks
+    out: dict[GpuKey, int] = {}
+    for share in allocation.shares:
+        part = min(left, allocation.request.blocks_per_gpu)
+        left -= part
+        if share.uuid in keys:
+            out[keys[share.uuid]] = part
+    return out
+
+
+def choose_ids(
+    available: Sequence[str], must_include: Sequence[str], size: int, wanted: Mapping[GpuKey, int]
+) -> tuple[str, ...]:
+    """`must_include` first, then each GPU's quota in slot order, then whatever is left, fullest offer first."""
+    chosen = list(dict.fromkeys(must_include))[:size]
+    held = Counter(key_of(text) for text in chosen)
+    by_key = _by_gpu(set(available).difference(chosen))
+    for key, quota in wanted.items():
+        part = max(0, min(quota - held[key], size - len(chosen)))
+        offer = sorted(by_key.pop(key, ()))
+        chosen += offer[:part]
+        by_key[key] = offer[part:]
+    for key in sorted(by_key, key=lambda each: (-len(by_key[each]), each)):
+        if len(chosen) == size:
+            break
+        chosen += sorted(by_key[key])[: size - len(chosen)]
+    return tuple(chosen)
+
+
+def _by_gpu(ids: Iterable[str]) -> dict[GpuKey, list[str]]:
+    out: dict[GpuKey, list[str]] = {}
+    for text in ids:
+        out.setdefault(key_of(text), []).append(text)
+    return out

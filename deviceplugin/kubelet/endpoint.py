@@ -2,7 +2,9 @@
 
 In: the service and a path. Out: a server that can be started again on the same path. grpc's `stop` unlinks the path
 even when a newer server has bound it (grpc#17122), so `stop` is awaited to its end before anything is bound again.
-Kubelet dials the path back, so the socket must serve before it is registered.
+Kubelet dials the path back, so the socket must serve before it is registered. `RegistryService` (pluginregistration v1)
+serves beside the plugin if kubelet's plugin watcher finds the socket: kubelet >= 1.12 watches `<root>/plugins_registry`
+and dials every socket there, also after its own restart, which saves the second in which crash-looping pods are lost.
 """
 
 import contextlib
@@ -11,12 +13,14 @@ import stat
 from pathlib import Path
 
 import grpc
+import structlog
 
 from deviceplugin.errors import ConfigError, KubeletError
 from deviceplugin.kubelet.plugin import ResourcePlugin
-from deviceplugin.kubelet.registry_service import RegistryService
 from deviceplugin.wire import deviceplugin_pb2_grpc, pluginregistration_pb2_grpc
+from deviceplugin.wire import pluginregistration_pb2 as pb
 
+log = structlog.get_logger("vcuda.kubelet")
 SocketIdentity = tuple[int, int, int]
 _LONGEST_PATH = 107  # sizeof(sockaddr_un.sun_path) - 1 on Linux
 
@@ -28,6 +32,31 @@ def check_socket_path(path: Path) -> None:
             f"socket path {path} has {len(os.fsencode(path))} bytes and Linux allows {_LONGEST_PATH}; "
             "choose a shorter directory"
         )
+
+
+class RegistryService(pluginregistration_pb2_grpc.RegistrationServicer):
+    """One for each socket. `asked` is True once kubelet has dialled, `refused` is its last error."""
+
+    def __init__(self, resource_name: str) -> None:
+        self._resource_name = resource_name
+        self.asked = False
+        self.refused = ""
+
+    async def GetInfo(
+        self, request: pb.InfoRequest, context: "grpc.aio.ServicerContext[pb.InfoRequest, pb.PluginInfo]"
+    ) -> pb.PluginInfo:
+        self.asked = True
+        return pb.PluginInfo(type="DevicePlugin", name=self._resource_name, supported_versions=["v1beta1"])
+
+    async def NotifyRegistrationStatus(
+        self,
+        request: pb.RegistrationStatus,
+        context: "grpc.aio.ServicerContext[pb.RegistrationStatus, pb.RegistrationStatusResponse]",
+    ) -> pb.RegistrationStatusResponse:
+        self.refused = "" if request.plugin_registered else (request.error or "no reason given")
+        if self.refused:
+            log.warning("plugin_refused", resource=self._resource_name, error=self.refused)
+        return pb.RegistrationStatusResponse()
 
 
 class Endpoint:
@@ -42,7 +71,7 @@ class Endpoint:
         self._identity: SocketIdentity | None = None
 
     async def start(self) -> None:
-        """Binds and serves; an old socket of ours at the path is removed, anything else there is left alone."""
+        """Binds and serves; an old socket at the path is removed, any other file there is an error."""
         await self.stop()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,13 +98,13 @@ class Endpoint:
             await server.wait_for_termination()
 
     def is_in_place(self) -> bool:
-        """Whether the path is still the socket that we bound."""
+        """Whether the path is still the socket that was bound."""
         return self._identity is not None and identity_of(self.path) == self._identity
 
     def _remove_stale(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISSOCK(self.path.lstat().st_mode):
-                raise KubeletError(f"{self.path} exists and is no socket; move it away")
+                raise KubeletError(f"{self.path} exists and is not a socket; move it away")
             self.path.unlink()
 
 

@@ -1,55 +1,78 @@
-"""Who is asking? From a resource and a count to the one container that kubelet asks for.
+"""Which container does kubelet ask for? From a resource and a count to one container of one pod.
 
-In: a question and the sources in their order (`--identity`). Out: a `Claim`, certain or a marked guess, or an
-IdentityError that lists what each source said. While Allocate runs, exactly one pod in kubelet's own view wants the
-resource and lacks it (design 3.2); a source that shows several is asked to be narrowed down by the next one. Each
-source has its own small budget, because kubelet waits for us without any deadline and the node stands still meanwhile.
-A source that ran into its budget is left out for a while, so that a dead API server costs one slow call and not all;
-where no other knows the container it is asked all the same, for a refused pod is worse than another wait.
+In: a `Question` and the sources in their order (`--identity`, see `identity_sources`). Out: an `IdentifiedContainer`,
+certain or marked as a guess, or an IdentityError that lists what each source answered. While Allocate runs, exactly one
+pod in kubelet's own view wants the resource and lacks it; if a source shows several, the next exact source narrows them
+down. Each source has a small time budget, because kubelet waits without a deadline and the node stands still meanwhile.
+A source that exceeded its budget is skipped for 10 s, so that a dead API server costs one slow call and not all; if no
+other source knows the container, it is asked anyway: a refused pod is worse than another wait.
+
+The rule inside a pod: kubelet walks the init containers and then the app containers, and asks for each resource of one
+container before it goes on to the next (kubelet 1.36, `HandlePodAdditions` -> `Allocate`). So the call is for the first
+container that wants the resource and has no answer; if that container wants another count, the call is for another pod.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import structlog
 
 from deviceplugin.errors import IdentityError, VcudaError
-from deviceplugin.kubelet.claims import Answered, Claim
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.allocation import Allocation, PodUid
-from deviceplugin.model.pod import Pod, PodContainer
+from deviceplugin.model.pod import ContainerState, Pod, PodContainer
 from deviceplugin.model.units import Resource
 
-log = structlog.get_logger(__name__)
-_REST_S = 10.0
+log = structlog.get_logger("vcuda.kubelet")
+_SKIP_S = 10.0
 Key = tuple[PodUid, str]
+Pairs = list[tuple[Pod, PodContainer]]
+Answered = Callable[[Key, Resource], bool]
+"""Whether the ledger holds an answered call of this container for this resource."""
+Recorded = Callable[[Key], bool]
+"""Whether kubelet's checkpoint has the container; kubelet writes it before it asks for the next container."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdentifiedContainer:
+    """The container that a call is for; `certain` is False if it was a guess among several, `others` are the rest."""
+
+    pod: Pod
+    container: PodContainer
+    source: Source
+    certain: bool = True
+    others: tuple[PodContainer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """One call from kubelet.
 
-    `recorded`: kubelet's checkpoint has the container. `proved`: PreStartContainer has proved its grant. `guess`: what
-    the call before was taken for, if that was a guess: kubelet asks for both resources of a container in a row.
+    `recorded`: kubelet's checkpoint has the container. `proved`: PreStartContainer has proved its grant. `guess`: the
+    allocation of the previous call if its owner was a guess; kubelet asks for both resources of a container in a row.
     """
 
     resource: Resource
     count: int
     answered: Answered
-    recorded: Callable[[Key], bool]
+    recorded: Recorded
     proved: Callable[[Key], bool]
     guess: Allocation | None = None
 
     def completes(self, container: PodContainer) -> bool:
-        """Whether the container may be the one of the call before: it wanted that count and has no answer for it."""
+        """Whether the previous call may have been for this container: same count, and no answer for it yet."""
         if self.guess is None:
             return False
         other, request = self.resource.other, self.guess.request
         asked = request.cores if other is Resource.CORE else request.blocks
         return container.wants(other) == asked and not self.answered(container.ref.key, other)
+
+    def ignoring_records(self) -> "Question":
+        """For pods that kubelet may not have seen yet: there a missing record proves nothing."""
+        return replace(self, recorded=lambda _key: True)
 
 
 class IdentitySource(Protocol):
@@ -59,42 +82,40 @@ class IdentitySource(Protocol):
     exact: bool
     budget_s: float
 
-    async def candidates(self, question: Question) -> list[tuple[Pod, PodContainer]]: ...
+    async def candidates(self, question: Question) -> Pairs: ...
 
-    async def narrow(
-        self, question: Question, pairs: Sequence[tuple[Pod, PodContainer]]
-    ) -> list[tuple[Pod, PodContainer]]:
+    async def narrow(self, question: Question, pairs: Sequence[tuple[Pod, PodContainer]]) -> Pairs:
         """Those of the pairs that this source cannot rule out."""
         ...
 
 
 @dataclass(slots=True)
 class _Attempt:
-    pairs: list[tuple[Pod, PodContainer]] = field(default_factory=list)
-    said: str = ""
+    pairs: Pairs = field(default_factory=list)
+    error: str = ""
 
 
 class Identity:
-    """Asks the sources in order; keeps no state but which of them is resting."""
+    """Asks the sources in order; the only state is which of them are skipped for now."""
 
     def __init__(self, sources: Sequence[IdentitySource], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._sources = tuple(sources)
         self._clock = clock
-        self._resting: dict[Source, float] = {}
+        self._skipped_until: dict[Source, float] = {}
 
-    async def identify(self, question: Question) -> Claim:
-        said: list[str] = []
-        awake = [source for source in self._sources if not self._is_resting(source)]
-        resting = [source for source in self._sources if source not in awake]
-        for source in (*awake, *resting):
+    async def identify(self, question: Question) -> IdentifiedContainer:
+        errors: list[str] = []
+        prompt = [source for source in self._sources if not self._is_skipped(source)]
+        skipped = [source for source in self._sources if source not in prompt]
+        for source in (*prompt, *skipped):
             attempt = await self._ask(source, question)
             if attempt.pairs:
                 others = self._sources[self._sources.index(source) + 1 :]
                 return await self._choose(source, others, question, attempt.pairs)
-            said.append(f"{source.source.value}: {attempt.said or 'shows no such container'}")
+            errors.append(f"{source.source.value}: {attempt.error or 'shows no such container'}")
         raise IdentityError(
             f"kubelet asked for {question.count} x {question.resource.value} and no pod of this node wants that many "
-            f"({'; '.join(said) or 'no identity source is configured'}); create the pod again"
+            f"({'; '.join(errors) or 'no identity source is configured'}); create the pod again"
         )
 
     async def _ask(self, source: IdentitySource, question: Question) -> _Attempt:
@@ -102,38 +123,87 @@ class Identity:
             async with asyncio.timeout(source.budget_s):
                 return _Attempt(pairs=await source.candidates(question))
         except TimeoutError:
-            self._resting[source.source] = self._clock() + _REST_S
-            said = f"no answer within {source.budget_s:g} s"
+            self._skipped_until[source.source] = self._clock() + _SKIP_S
+            message = f"no answer within {source.budget_s:g} s"
         except VcudaError as error:
-            said = error.message
-        log.warning("identity source failed", source=source.source.value, cause=said)
-        return _Attempt(said=said)
+            message = error.message
+        log.warning("identity_source_failed", source=source.source.value, error=message)
+        return _Attempt(error=message)
 
-    def _is_resting(self, source: IdentitySource) -> bool:
-        return len(self._sources) > 1 and self._resting.get(source.source, 0.0) > self._clock()
+    def _is_skipped(self, source: IdentitySource) -> bool:
+        return len(self._sources) > 1 and self._skipped_until.get(source.source, 0.0) > self._clock()
 
     async def _choose(
-        self,
-        source: IdentitySource,
-        others: Sequence[IdentitySource],
-        question: Question,
-        pairs: list[tuple[Pod, PodContainer]],
-    ) -> Claim:
+        self, source: IdentitySource, others: Sequence[IdentitySource], question: Question, pairs: Pairs
+    ) -> IdentifiedContainer:
         for other in others:
             if len(pairs) < 2 or not other.exact:
                 break
             pairs = await self._narrow(other, question, pairs) or pairs
         if len(pairs) > 1:
-            log.warning("identity is ambiguous", source=source.source.value, pods=[str(pod.ref) for pod, _ in pairs])
+            log.warning("identity_ambiguous", source=source.source.value, pods=[str(pod.ref) for pod, _ in pairs])
         pod, container = pairs[0] if not source.exact else max(pairs, key=lambda pair: pair[0].seen_by_kubelet)
         rest = tuple(each for _, each in pairs if each is not container)
-        return Claim(pod, container, source.source, certain=source.exact and not rest, others=rest)
+        return IdentifiedContainer(pod, container, source.source, certain=source.exact and not rest, others=rest)
 
-    async def _narrow(
-        self, source: IdentitySource, question: Question, pairs: list[tuple[Pod, PodContainer]]
-    ) -> list[tuple[Pod, PodContainer]]:
+    async def _narrow(self, source: IdentitySource, question: Question, pairs: Pairs) -> Pairs:
         try:
             async with asyncio.timeout(source.budget_s):
                 return await source.narrow(question, pairs)
         except (TimeoutError, VcudaError):
             return []
+
+
+def next_container(pod: Pod, question: Question) -> PodContainer | None:
+    """The container of this pod that kubelet would ask for next, or None if the call cannot be for this pod.
+
+    If a container was answered and kubelet's checkpoint does not have it, kubelet was killed before it wrote and asks
+    for that container again. Then no later container of the pod can be meant (see `readmitted`).
+    """
+    for container in pod.containers:
+        if not container.wants(question.resource):
+            continue
+        if not question.answered(container.ref.key, question.resource):
+            return container if container.wants(question.resource) == question.count else None
+        if not _is_running(container) and not question.recorded(container.ref.key):
+            return None
+    return None
+
+
+def candidates(pods: Iterable[Pod], question: Question) -> Pairs:
+    """Every pod that the call may be for.
+
+    A container that runs or has run without an answer started before the agent registered (kubelet admits such pods
+    without any Allocate); it is returned only if nothing else fits.
+    """
+    found = [
+        (pod, container)
+        for pod in pods
+        if not pod.is_terminal and (container := next_container(pod, question)) is not None
+    ]
+    waiting = [pair for pair in found if not _has_started(pair[1])]
+    return waiting or found
+
+
+def readmitted(pods: Iterable[Pod], question: Question) -> Pairs:
+    """Containers with an answer that kubelet has no record of.
+
+    Kubelet was killed before it wrote its checkpoint, or the checkpoint was lost. Of each pod it is the first such
+    container, because kubelet goes in order. Running containers are skipped: kubelet does not ask for them when it
+    restarts.
+    """
+    found: Pairs = []
+    for pod in pods:
+        wanting = (each for each in pod.containers if each.wants(question.resource) and not _is_running(each))
+        first = next((each for each in wanting if not question.recorded(each.ref.key)), None)
+        if not pod.is_terminal and first is not None and first.wants(question.resource) == question.count:
+            found.append((pod, first))
+    return found
+
+
+def _is_running(container: PodContainer) -> bool:
+    return container.state is ContainerState.RUNNING
+
+
+def _has_started(container: PodContainer) -> bool:
+    return container.state in {ContainerState.RUNNING, ContainerState.TERMINATED}

@@ -1,52 +1,57 @@
-"""The gRPC face towards kubelet: one DevicePlugin service for each of the two resources.
+"""The gRPC interface to kubelet: one DevicePlugin service for each of the two resources.
 
-In: kubelet's calls. Out: typed calls to a `Decisions` object and protobuf answers. Not here: any decision, any socket.
-Every call is answered within `BUDGET_S`, because kubelet sets no deadline and its only sync loop stands still while it
-waits (kubelet 1.36; kubernetes#117435). An error of ours becomes its status and its sentence; anything else is logged
-whole and answered with a generic sentence, for kubelet pastes the text into the pod's status.
+In: kubelet's calls. Out: typed calls to `Allocator` and `PreStart`, and protobuf answers. Not here: any decision, any
+socket. Every call is answered within `BUDGET_S`, because kubelet sets no deadline and its only sync loop stands still
+while it waits (kubelet 1.36; kubernetes#117435). A VcudaError becomes its status and its sentence. Any other exception
+is logged with its traceback and answered with a general sentence, because kubelet copies the text into the pod's
+status.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeVar
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
 
 import grpc
 import structlog
 
 from deviceplugin.errors import VcudaError
+from deviceplugin.kubelet.allocator import Allocator
 from deviceplugin.kubelet.answer import Answer
 from deviceplugin.kubelet.devices import DeviceFeed
+from deviceplugin.kubelet.pre_start import PreStart
 from deviceplugin.model.units import Resource
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("vcuda.kubelet")
 BUDGET_S = 2.0
 PRESTART_BUDGET_S = 10.0  # kubelet gives PreStartContainer 30 s and tries again
 Context = grpc.aio.ServicerContext[Any, Any]
 _T = TypeVar("_T")
 
 
-class Decisions(Protocol):
-    """What stands behind both services."""
-
-    async def prefer(
-        self, resource: Resource, available: Sequence[str], must_include: Sequence[str], size: int
-    ) -> Sequence[str]: ...
-
-    async def allocate(self, resource: Resource, ids: Sequence[str]) -> Answer: ...
-
-    async def start(self, resource: Resource, ids: Sequence[str]) -> None: ...
-
-
 class ResourcePlugin(rpc.DevicePluginServicer):
-    """The service of one resource; `streams` counts the ListAndWatch streams that are open."""
+    """The service of one resource; `streams` counts the open ListAndWatch streams.
 
-    def __init__(self, resource: Resource, feed: DeviceFeed, decisions: Decisions) -> None:
+    `on_allocate` gets the seconds of each Allocate, answered or refused.
+    """
+
+    def __init__(
+        self,
+        resource: Resource,
+        feed: DeviceFeed,
+        allocator: Allocator,
+        pre_start: PreStart,
+        *,
+        on_allocate: Callable[[float], None] = lambda _: None,
+    ) -> None:
         self.resource = resource
         self.streams = 0
         self._feed = feed
-        self._decisions = decisions
+        self._allocator = allocator
+        self._pre_start = pre_start
+        self._on_allocate = on_allocate
 
     async def GetDevicePluginOptions(self, request: pb.Empty, context: Context) -> pb.DevicePluginOptions:
         return pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
@@ -64,7 +69,7 @@ class ResourcePlugin(rpc.DevicePluginServicer):
     ) -> pb.PreferredAllocationResponse:
         async def answer() -> pb.PreferredAllocationResponse:
             chosen = [
-                await self._decisions.prefer(
+                await self._allocator.prefer(
                     self.resource, each.available_deviceIDs, each.must_include_deviceIDs, each.allocation_size
                 )
                 for each in request.container_requests
@@ -78,17 +83,21 @@ class ResourcePlugin(rpc.DevicePluginServicer):
     async def Allocate(self, request: pb.AllocateRequest, context: Context) -> pb.AllocateResponse:
         async def answer() -> pb.AllocateResponse:
             answers = [
-                await self._decisions.allocate(self.resource, each.devices_ids) for each in request.container_requests
+                await self._allocator.allocate(self.resource, each.devices_ids) for each in request.container_requests
             ]
             return pb.AllocateResponse(container_responses=[to_wire(each) for each in answers])
 
-        return await self._answered(context, answer, BUDGET_S)
+        began = time.perf_counter()
+        try:
+            return await self._answered(context, answer, BUDGET_S)
+        finally:
+            self._on_allocate(time.perf_counter() - began)
 
     async def PreStartContainer(
         self, request: pb.PreStartContainerRequest, context: Context
     ) -> pb.PreStartContainerResponse:
         async def answer() -> pb.PreStartContainerResponse:
-            await self._decisions.start(self.resource, request.devices_ids)
+            await self._pre_start.start(self.resource, request.devices_ids)
             return pb.PreStartContainerResponse()
 
         return await self._answered(context, answer, PRESTART_BUDGET_S)
@@ -100,10 +109,10 @@ class ResourcePlugin(rpc.DevicePluginServicer):
         except VcudaError as error:
             status, text = grpc.StatusCode[error.status], error.message
         except TimeoutError:
-            status, text = grpc.StatusCode.DEADLINE_EXCEEDED, f"vcuda found no answer within {budget_s:g} s; try again"
+            status, text = grpc.StatusCode.DEADLINE_EXCEEDED, f"vcuda had no answer within {budget_s:g} s; try again"
         except Exception:
-            log.exception("call from kubelet failed", resource=self.resource.value)
-            status, text = grpc.StatusCode.INTERNAL, "vcuda failed inside; the agent's log on this node says more"
+            log.exception("kubelet_call_failed", resource=self.resource.value)
+            status, text = grpc.StatusCode.INTERNAL, "vcuda internal error; see the agent log on this node"
         await context.abort(status, text)
         raise AssertionError("abort always raises")
 

@@ -1,35 +1,89 @@
 """Which GPUs a container gets, with its whole pod in view.
 
-In: what the pod asks, the node without it, what its containers hold already, and the GPUs that a scheduler chose for
-each. Out: one placement of all containers, or the CapacityError of the first one that has no room: a pod is let in
-whole or not at all, at its first Allocate. Pure, and nothing is remembered between the containers of a pod: what the
-ledger holds of it is fixed, and the rest is placed anew around that. So a crash in between changes nothing; where a GPU
-failed or was cordoned in between, another one is taken, and where there is none, the pod is refused with that sentence.
+In: the asking container and the node. Out: its allocation and the reason, or the CapacityError of the first container
+of the pod that has no room: kubelet admits a pod completely or not at all, at its first Allocate. Nothing is recorded
+here and nothing is kept between the containers of a pod: what the ledger holds of the pod is fixed, the rest is placed
+again around it. So a crash between two containers changes nothing, and the same call twice gives the same GPUs. If a
+GPU failed or was cordoned between two containers, another one is used; if there is none, the pod is refused.
 
-What a scheduler chose is carried out where it still can be had, on cordoned GPUs too, and so is what the pod holds
-already: a cordon is for new decisions. Where one of the chosen GPUs is taken, the pod goes elsewhere on this node.
+The GPUs that a scheduler chose are used if they are still free, cordoned or not, and so is what the pod holds already:
+a cordon is for new decisions. If one of the chosen GPUs is taken, the container gets other GPUs of this node.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from deviceplugin.errors import CapacityError
-from deviceplugin.model.allocation import Allocation, ContainerRef
+from deviceplugin.kubelet.allocate_context import AllocateContext
+from deviceplugin.kubelet.identity import IdentifiedContainer
+from deviceplugin.model.allocation import Allocation, ContainerRef, PodUid
 from deviceplugin.model.gpu import GpuUuid
-from deviceplugin.model.pod_request import ContainerRequest, PodRequest
-from deviceplugin.model.preferences import GpuPolicy
+from deviceplugin.model.pod_request import ContainerRequest, PodRequest, container_request, pod_request
+from deviceplugin.model.preferences import GpuFilter, GpuPolicy
+from deviceplugin.model.request import Request
+from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.describe import gpus_text
-from deviceplugin.placement.node_state import NodeState
+from deviceplugin.placement.node_state import NodeState, node_state
 from deviceplugin.placement.occupancy import free_for_next_container
 from deviceplugin.placement.place import Choice, place
 from deviceplugin.placement.pod import PodChoice, place_pod
+from deviceplugin.placement.snapshot import Snapshot
 
-Wishes = Mapping[str, frozenset[GpuUuid]]
+ScheduledGpus = Mapping[str, frozenset[GpuUuid]]
+
+
+def place_container(
+    context: AllocateContext, asking: IdentifiedContainer, near: frozenset[GpuUuid], *, whole: bool
+) -> tuple[Allocation, Choice]:
+    """With `whole`, a plan for the whole pod. Without, only the container: a guess must refuse no other container.
+
+    `near`: GPUs beside the processors that kubelet has chosen; a preference like the others, and the last of them.
+    """
+    container, uid = asking.container, asking.pod.ref.uid
+    pod = asking.pod if whole else replace(asking.pod, containers=(container,))
+    asked = pod_request(pod, context.layout.names)
+    if not context.share_mode:  # raises for a share; its sentence names the flag --share-mode
+        container_request(pod, container, share_mode=False, names=context.layout.names)
+    request = next(each.request for each in asked.containers if each.name == container.ref.name)
+    gpu_containers = [each for each in pod.containers if each.is_gpu]
+    scheduled = {each.ref.name: gpus for each in gpu_containers if (gpus := context.hints.scheduled_gpus(pod, each))}
+    granted = [grant.allocation for grant in context.ledger.of_pod(uid)]
+    state = _without_pod(context, uid)
+    view = free_for_next_container(state.snapshot, granted, role=container.role, index=container.index)
+    prefer = _roomy(asking, request, view, asked.preferences.gpus) or near
+    planned = plan(asked, state, granted=granted, scheduled=scheduled, prefer=prefer)
+    return planned.of(container.ref.name), choice_for(container.ref.name, planned, asked, state)
+
+
+def _without_pod(context: AllocateContext, uid: PodUid) -> NodeState:
+    inventory, gpus = context.feed.catalog.inventory, context.gpus
+    others = (each for each in context.ledger.allocations() if each.owner.pod.uid != uid)
+    return node_state(
+        "",
+        inventory,
+        others,
+        share_mode=context.share_mode,
+        cordoned=gpus.cordoned(),
+        processes=gpus.processes(),
+    )
+
+
+def _roomy(asking: IdentifiedContainer, request: Request, view: Snapshot, wanted: GpuFilter) -> frozenset[GpuUuid]:
+    """For a guess, a GPU that fits every container that may be meant: the GPU cannot be changed afterwards."""
+    shares = [each for each in asking.others if 0 < each.cores < CORES_PER_GPU and each.blocks]
+    if not shares or not request.is_share or request.parts > 1:
+        return frozenset()
+    cores = max(request.cores, *(each.cores for each in shares))
+    blocks = max(request.blocks, *(each.blocks for each in shares))
+    try:
+        return frozenset(share.uuid for share in place(Request(cores, blocks), view, wanted=wanted).shares)
+    except CapacityError:
+        return frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What every container of the pod has or gets; `reasons` are of those that are placed anew."""
+    """What every container of the pod has or gets; `reasons` only of those that are placed now."""
 
     allocations: tuple[Allocation, ...]
     reasons: Mapping[str, str]
@@ -43,25 +97,25 @@ def plan(
     state: NodeState,
     *,
     granted: Sequence[Allocation] = (),
-    wishes: Wishes = {},  # noqa: B006 - read only
+    scheduled: ScheduledGpus = {},  # noqa: B006 - read only
     prefer: Collection[GpuUuid] = (),
 ) -> Plan:
-    """`state` is without the pod; `wishes` by container; `prefer` counts where nobody wishes anything."""
+    """`state` is without the pod; `scheduled` by container name; `prefer` counts only without `scheduled`."""
     held = frozenset(uuid for each in granted for uuid in each.uuids)
     state = replace(state, cordoned=state.cordoned - held)
-    wished = frozenset[GpuUuid]().union(*wishes.values())
-    kept = _as_wished(asked, state, granted, wishes)
+    chosen = frozenset[GpuUuid]().union(*scheduled.values())
+    kept = _as_scheduled(asked, state, granted, scheduled)
     attempts = [kept] if len(kept) == len(granted) else [kept, granted]
     for fixed in attempts:
         try:
-            return _planned(asked, place_pod(asked, state, prefer=wished or prefer, fixed=fixed), fixed)
+            return _planned(asked, place_pod(asked, state, prefer=chosen or prefer, fixed=fixed), fixed)
         except CapacityError as error:
             refusal = error
-    raise _said_of_wishes(refusal, wished, state) from None
+    raise _name_scheduled(refusal, chosen, state) from None
 
 
 def _planned(asked: PodRequest, found: PodChoice, fixed: Sequence[Allocation]) -> Plan:
-    """What is held but not asked for now (where one container of the pod is looked at alone) counts all the same."""
+    """What the pod holds counts too if it is not asked for now (when one container is placed alone)."""
     known = {each.name for each in asked.containers}
     have = {each.owner.name for each in fixed}
     named = zip(asked.containers, found.reasons, strict=True)
@@ -70,7 +124,7 @@ def _planned(asked: PodRequest, found: PodChoice, fixed: Sequence[Allocation]) -
 
 
 def choice_for(name: str, planned: Plan, asked: PodRequest, state: NodeState) -> Choice:
-    """The plan's part for one container, with what speaks against each other GPU."""
+    """The part of one container, with the reason against each other GPU."""
     at = next(number for number, each in enumerate(asked.containers) if each.name == name)
     container, mine = asked.containers[at], planned.of(name)
     others = [each for each in planned.allocations if each is not mine]
@@ -86,36 +140,38 @@ def choice_for(name: str, planned: Plan, asked: PodRequest, state: NodeState) ->
     return replace(found, reason=planned.reasons.get(name, found.reason))
 
 
-def _as_wished(asked: PodRequest, state: NodeState, granted: Sequence[Allocation], wishes: Wishes) -> list[Allocation]:
-    """What is held, and beside it what a scheduler chose and can still be had, in kubelet's order."""
+def _as_scheduled(
+    asked: PodRequest, state: NodeState, granted: Sequence[Allocation], scheduled: ScheduledGpus
+) -> list[Allocation]:
+    """What the pod holds, and what a scheduler chose and is still free, in kubelet's order."""
     kept = list(granted)
     have = {each.owner.name for each in granted}
     for container in asked.containers:
-        wish = wishes.get(container.name)
-        if wish and container.name not in have and (found := _had(asked, state, container, kept, wish)) is not None:
+        gpus = scheduled.get(container.name)
+        if gpus and container.name not in have and (found := _only_on(gpus, asked, state, container, kept)) is not None:
             kept.append(found)
     return kept
 
 
-def _had(
+def _only_on(
+    gpus: frozenset[GpuUuid],
     asked: PodRequest,
     state: NodeState,
     container: ContainerRequest,
     kept: Sequence[Allocation],
-    wish: frozenset[GpuUuid],
 ) -> Allocation | None:
     view = free_for_next_container(state.snapshot, kept, role=container.role, index=container.index)
     policy, wanted = asked.preferences.gpu or GpuPolicy.BINPACK, asked.preferences.gpus
     try:
-        found = place(container.request, view, only=wish, policy=policy, wanted=wanted)
+        found = place(container.request, view, only=gpus, policy=policy, wanted=wanted)
     except CapacityError:
         return None
     owner = ContainerRef(asked.pod, container.name)
     return Allocation(owner, container.role, container.request, found.shares, container.index)
 
 
-def _said_of_wishes(error: CapacityError, wished: frozenset[GpuUuid], state: NodeState) -> CapacityError:
-    minors = sorted(view.gpu.minor for view in state.snapshot.gpus if view.gpu.uuid in wished)
+def _name_scheduled(error: CapacityError, chosen: frozenset[GpuUuid], state: NodeState) -> CapacityError:
+    minors = sorted(view.gpu.minor for view in state.snapshot.gpus if view.gpu.uuid in chosen)
     if not minors:
         return error
     return CapacityError(f"{error.message} ({gpus_text(minors)} had been chosen by its scheduler)")

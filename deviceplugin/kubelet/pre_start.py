@@ -1,46 +1,47 @@
-"""PreStartContainer: prove who owns the IDs, repair what was guessed wrong, write the limits.
+"""PreStartContainer: prove who owns the IDs, repair a wrong guess, write the limits.
 
-In: a resource and the IDs of one container that is about to start. Out: nothing, or an error that kubelet shows and
-tries again. Kubelet's checkpoint was written and synced before this call (kubelet 1.36 writes it after each container's
-admission), so it proves pod UID, container and, through the mount in the cached answer, the grant that the container
-will see. The API server is not needed. A grant of the wrong owner changes hands; one of the wrong size is resized on
-its GPUs, for the device nodes in the answer cannot be changed any more; only if that does not fit does the start fail.
+In: a resource and the IDs of one container that is about to start. Out: nothing, or an error that kubelet shows before
+it tries again. Kubelet's checkpoint was written and synced before this call (kubelet 1.36 writes it after each
+container's admission). It proves the pod's UID, the container and, by the mount in the recorded answer, the grant that
+the container will see. The API server is not needed. A grant with a wrong owner is given to the true one; a grant of
+the wrong size is resized on its GPUs, because the device nodes of the answer cannot change. The start fails only if
+that does not fit.
 """
 
+import time
 from collections.abc import Sequence
 
 from deviceplugin.errors import CapacityError, OwnershipError, VcudaError
-from deviceplugin.kubelet.allocate_context import Node
+from deviceplugin.kubelet.allocate_context import AllocateContext
+from deviceplugin.kubelet.identity import Key
 from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, Source
 from deviceplugin.ledger.rebuild import rebuild_one
 from deviceplugin.ledger.repair import Claimant, asked_for
-from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
+from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef
 from deviceplugin.model.units import Resource
 
-Owner = tuple[PodUid, str]
 
+class PreStart:
+    """The call of both resources. Containers start in parallel: each change of the ledger is one step of the loop."""
 
-class Starting:
-    """The call of both resources. Containers start side by side: each change of the ledger is one step of the loop."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, context: AllocateContext) -> None:
+        self._context = context
 
     async def start(self, resource: Resource, ids: Sequence[str]) -> None:
         owner: ContainerRef | None = None
         try:
-            self._node.feed.catalog.check(resource, ids)
-            checkpoint = self._node.checkpoint()
+            self._context.feed.catalog.check(resource, ids)
+            checkpoint = self._context.checkpoint.read()
             for key in self._owners(checkpoint, resource, ids):
                 grant = self._grant_of(key, checkpoint)
                 owner = grant.allocation.owner if grant else None
-                await self._settle(key, grant, checkpoint)
+                await self._start(key, grant, checkpoint)
         except VcudaError as error:
-            self._node.report.start_failed(owner, error)
+            self._context.report.start_failed(owner, error)
             raise
 
-    def _owners(self, checkpoint: Checkpoint, resource: Resource, ids: Sequence[str]) -> Sequence[Owner]:
+    def _owners(self, checkpoint: Checkpoint, resource: Resource, ids: Sequence[str]) -> Sequence[Key]:
         """One container, or several of one pod: an app container may hold exactly its init container's IDs."""
         owners = checkpoint.owners_of(resource, ids)
         if not owners:
@@ -51,12 +52,12 @@ class Starting:
         known = [key for key in owners if self._grant_of(key, checkpoint) is not None]
         return known or owners
 
-    def _grant_of(self, key: Owner, checkpoint: Checkpoint) -> Grant | None:
-        """The grant whose directory the container will see; by the owner's name only where kubelet kept no answer."""
+    def _grant_of(self, key: Key, checkpoint: Checkpoint) -> Grant | None:
+        """The grant whose directory the container will see; by the owner only if kubelet recorded no answer."""
         seen = checkpoint.grant_of(*key)
-        return self._node.ledger.get(seen) if seen is not None else self._node.ledger.of_owner(key)
+        return self._context.ledger.get(seen) if seen is not None else self._context.ledger.of_owner(key)
 
-    async def _settle(self, key: Owner, grant: Grant | None, checkpoint: Checkpoint) -> None:
+    async def _start(self, key: Key, grant: Grant | None, checkpoint: Checkpoint) -> None:
         _check_one_grant(key, checkpoint)
         if grant is None:
             grant = await self._rebuild(key, checkpoint)
@@ -66,54 +67,54 @@ class Starting:
             _check_nobody_else_mounts(grant, key, checkpoint)
             grant = await self._repair(grant, key, counts)
         elif not grant.proved:
-            grant = self._node.ledger.prove(grant.id)
+            grant = self._context.ledger.prove(grant.id)
         if grant.source is Source.CHECKPOINT:
-            grant = await self._soften(grant)
-        written = self._node.files.fill(grant)
-        self._node.report.started(grant, written=written)
+            grant = await self._read_soft_limit(grant)
+        written = self._context.files.fill(grant)
+        self._context.report.started(grant, written=written)
 
-    async def _soften(self, grant: Grant) -> Grant:
-        """A soft limit stands in the pod's annotations and not in kubelet's checkpoint, from which this grant comes."""
-        pod = await self._node.find_pod(grant.allocation.owner.pod.uid)
-        soft_cores = self._node.soft_cores(pod) if pod is not None else grant.soft_cores
-        return self._node.ledger.soften(grant.id, soft_cores)
+    async def _read_soft_limit(self, grant: Grant) -> Grant:
+        """The soft limit is in the pod's annotations, not in kubelet's checkpoint, the source of this grant."""
+        pod = await self._context.pods.find(grant.allocation.owner.pod.uid)
+        soft_cores = self._context.hints.soft_cores(pod) if pod is not None else grant.soft_cores
+        return self._context.ledger.set_soft_limit(grant.id, soft_cores)
 
-    async def _rebuild(self, key: Owner, checkpoint: Checkpoint) -> Grant:
-        """The journal does not know the grant, but kubelet's checkpoint holds all of it in the answer that we gave."""
-        pod = await self._node.find_pod(key[0])
-        inventory = self._node.feed.catalog.inventory
-        rebuilt = rebuild_one(checkpoint, *key, inventory, created=self._node.clock(), pod=pod)
+    async def _rebuild(self, key: Key, checkpoint: Checkpoint) -> Grant:
+        """The journal does not have the grant, but kubelet's checkpoint has all of it in the recorded answer."""
+        pod = await self._context.pods.find(key[0])
+        inventory = self._context.feed.catalog.inventory
+        rebuilt = rebuild_one(checkpoint, *key, inventory, created=time.time(), pod=pod)
         if rebuilt is None:
             raise OwnershipError(
                 f"container {key[1]} of pod {key[0]} has GPU devices that this agent never granted; "
                 "delete the pod, so that it is admitted again"
             )
-        self._node.ledger.adopt([rebuilt])
+        self._context.ledger.adopt([rebuilt])
         return rebuilt
 
-    async def _repair(self, grant: Grant, key: Owner, counts: tuple[int, int]) -> Grant:
-        pod = await self._node.find_pod(key[0])
-        asked = asked_for(grant, counts, pod, key[1], self._node.layout.names)
+    async def _repair(self, grant: Grant, key: Key, counts: tuple[int, int]) -> Grant:
+        pod = await self._context.pods.find(key[0])
+        asked = asked_for(grant, counts, pod, key[1], self._context.layout.names)
         found = pod.container(key[1]) if pod else None
         owner = ContainerRef(pod.ref if pod else PodRef(key[0], "", ""), key[1])
-        soft_cores = self._node.soft_cores(pod) if pod else grant.soft_cores
+        soft_cores = self._context.hints.soft_cores(pod) if pod else grant.soft_cores
         role, index = (found.role, found.index) if found else (ContainerRole.UNKNOWN, 0)
         to = Claimant(owner, role, asked, soft_cores, index)
-        inventory = self._node.feed.catalog.inventory
+        inventory = self._context.feed.catalog.inventory
         try:
-            fixed = self._node.ledger.settle(grant.id, to, inventory)
+            fixed = self._context.ledger.reassign_to_owner(grant.id, to, inventory)
         except CapacityError as error:
             raise OwnershipError(
                 f"{owner} was given the GPU of another container and does not fit there: {error.message}"
             ) from None
         if grant.allocation.owner.key != key:
-            self._node.report.repaired(grant.allocation.owner, fixed)
-        self._node.placed(fixed)
+            self._context.report.repaired(grant.allocation.owner, fixed)
+        self._context.reclaim.placed(fixed)
         return fixed
 
 
-def _check_one_grant(key: Owner, checkpoint: Checkpoint) -> None:
-    """Two full answers for one container are merged by kubelet in random order: nobody can say which it will see."""
+def _check_one_grant(key: Key, checkpoint: Checkpoint) -> None:
+    """Kubelet merges two full answers for one container in random order: which one the container sees is unknown."""
     entries = (checkpoint.entry(*key, resource) for resource in Resource)
     seen = {entry.answer.grant for entry in entries if entry is not None and entry.answer is not None}
     if len(seen) > 1:
@@ -123,7 +124,7 @@ def _check_one_grant(key: Owner, checkpoint: Checkpoint) -> None:
         )
 
 
-def _check_nobody_else_mounts(grant: Grant, key: Owner, checkpoint: Checkpoint) -> None:
+def _check_nobody_else_mounts(grant: Grant, key: Key, checkpoint: Checkpoint) -> None:
     """A grant that another container mounts stays with it."""
     owner = grant.allocation.owner
     if owner.key != key and grant.proved and checkpoint.grant_of(*owner.key) == grant.id:

@@ -1,12 +1,13 @@
-"""Keeps both resources registered with kubelet, whatever kubelet or anybody else does to the sockets.
+"""Keeps both resources registered with kubelet, also when kubelet restarts or a socket is deleted.
 
-In: the two services. Out: open ListAndWatch streams. Two ways (research 1.9): through `plugins_registry`, where kubelet
-finds our sockets itself, or through `kubelet.sock`, where we register and kubelet deletes our sockets when it restarts.
-Rules kept here: nothing is registered while old streams live (kubernetes#121994: the end of an old stream would
-disconnect the new one); no stream for two seconds means register again; one that vanished is bound again.
+In: the two services. Out: open ListAndWatch streams. There are two ways. In `plugins_registry` kubelet finds the
+sockets itself. Through `kubelet.sock` the agent registers, and kubelet deletes the plugins' sockets when it restarts.
+Invariants: nothing is registered while old streams live (kubernetes#121994: the end of an old stream would disconnect
+the new one); without a stream for two seconds the agent registers again; a deleted socket is bound again.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,19 +18,20 @@ import grpc
 import structlog
 
 from deviceplugin.errors import KubeletError
-from deviceplugin.kubelet.endpoint import Endpoint, SocketIdentity, identity_of
+from deviceplugin.kubelet.endpoint import Endpoint, RegistryService, SocketIdentity, identity_of
 from deviceplugin.kubelet.plugin import ResourcePlugin
-from deviceplugin.kubelet.registration_timer import Pace
-from deviceplugin.kubelet.registry_service import RegistryService
 from deviceplugin.kubelet.socket_watch import SocketWatch
 from deviceplugin.model.units import Resource, ResourceNames
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("vcuda.kubelet")
 Mode = Literal["auto", "registry", "socket"]
 SOCKETS = {Resource.CORE: "vcore.sock", Resource.MEMORY: "vmemory.sock"}
 _REGISTRY_UNWATCHED_S = 10.0
+_FIRST_RETRY_S, _LAST_RETRY_S = 0.02, 1.0
+_SILENCE_S, _LONGEST_SILENCE_S = 2.0, 32.0
+_LOG_EVERY_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,59 @@ class KubeletPaths:
     @cached_property
     def kubelet_socket(self) -> Path:
         return self.device_plugins / "kubelet.sock"
+
+
+class RegistrationTimer:
+    """When to try kubelet again, without any I/O; `clock` is monotonic seconds.
+
+    Retries double from 20 ms to a second, so that the agent meets a restarted kubelet at once. Silence (no open stream)
+    is accepted for two seconds, then twice as long each time up to 32 s: two sides that cannot agree must not
+    disconnect each other in a loop.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._made = self._heard = clock()
+        self._retry_s = _FIRST_RETRY_S
+        self._next_try = clock()
+        self._next_log = clock()
+        self._silence_s = _SILENCE_S
+        self._streams = False
+
+    def age(self) -> float:
+        return self._clock() - self._made
+
+    def may_try(self) -> bool:
+        return self._clock() >= self._next_try
+
+    def failed(self) -> bool:
+        """Backs off; True when this failure is worth a log line."""
+        now = self._clock()
+        self._next_try = now + self._retry_s
+        self._retry_s = min(self._retry_s * 2, _LAST_RETRY_S)
+        if now < self._next_log:
+            return False
+        self._next_log = now + _LOG_EVERY_S
+        return True
+
+    def succeeded(self) -> None:
+        """Registered or bound: the streams should come now."""
+        self._heard = self._next_log = self._clock()
+        self._retry_s = _FIRST_RETRY_S
+
+    def streaming(self) -> bool:
+        """Streams are open; True when they were not before."""
+        fresh, self._streams = not self._streams, True
+        self._heard, self._silence_s = self._clock(), _SILENCE_S
+        return fresh
+
+    def is_silent(self) -> bool:
+        """No stream for too long."""
+        self._streams = False
+        if self._clock() - self._heard <= self._silence_s:
+            return False
+        self._silence_s = min(self._silence_s * 2, _LONGEST_SILENCE_S)
+        return True
 
 
 class KubeletLink:
@@ -96,68 +151,68 @@ class KubeletLink:
             for plugin in self._plugins
         ]
         watch = SocketWatch(self._paths.registry, {endpoint.path.name for endpoint in self._endpoints})
-        pace = Pace()
+        timer = RegistrationTimer()
         try:
-            while not (self._mode == "auto" and self._is_unwatched(pace)):
-                if self._needs_binding(pace):
+            while not (self._mode == "auto" and self._is_unwatched(timer)):
+                if self._needs_binding(timer):
                     await self._bind_all()
-                    pace.succeeded()
-                if self.is_registered and pace.streaming():
+                    timer.succeeded()
+                if self.is_registered and timer.streaming():
                     self._on_registered()
                 await watch.wait()
         finally:
             watch.stop()
-        log.warning(
-            "kubelet does not watch its plugin registry, using kubelet.sock", registry=str(self._paths.registry)
-        )
+        log.warning("plugin_registry_unwatched", path=str(self._paths.registry), instead="kubelet.sock")
         for endpoint in self._endpoints:
             await endpoint.stop()
 
-    def _needs_binding(self, pace: Pace) -> bool:
+    def _needs_binding(self, timer: RegistrationTimer) -> bool:
         if not all(endpoint.is_in_place() for endpoint in self._endpoints):
             return True
-        return self._paths.kubelet_socket.exists() and not self.is_registered and pace.is_silent()
+        return self._paths.kubelet_socket.exists() and not self.is_registered and timer.is_silent()
 
-    def _is_unwatched(self, pace: Pace) -> bool:
+    def _is_unwatched(self, timer: RegistrationTimer) -> bool:
         asked = any(endpoint.registry is not None and endpoint.registry.asked for endpoint in self._endpoints)
-        return not asked and self._paths.kubelet_socket.exists() and pace.age() > _REGISTRY_UNWATCHED_S
+        return not asked and self._paths.kubelet_socket.exists() and timer.age() > _REGISTRY_UNWATCHED_S
 
     async def _run_socket(self) -> None:
         self._endpoints = [
             Endpoint(plugin, self._paths.device_plugins / SOCKETS[plugin.resource]) for plugin in self._plugins
         ]
         watch = SocketWatch(self._paths.device_plugins, {"kubelet.sock", *SOCKETS.values()})
-        pace = Pace()
+        timer = RegistrationTimer()
         registered_with: SocketIdentity | None = None
         try:
             while True:
                 kubelet = identity_of(self._paths.kubelet_socket)
-                if kubelet is not None and self._needs_registering(kubelet, registered_with, pace):
-                    registered_with = kubelet if await self._try_to_register(pace) else None
+                if kubelet is not None and self._needs_registering(kubelet, registered_with, timer):
+                    registered_with = kubelet if await self._try_to_register(timer) else None
                 if self.is_registered:
-                    pace.streaming()
+                    timer.streaming()
                 await watch.wait()
         finally:
             watch.stop()
 
-    def _needs_registering(self, kubelet: SocketIdentity, registered_with: SocketIdentity | None, pace: Pace) -> bool:
+    def _needs_registering(
+        self, kubelet: SocketIdentity, registered_with: SocketIdentity | None, timer: RegistrationTimer
+    ) -> bool:
         if registered_with is None:
-            return pace.may_try()
+            return timer.may_try()
         if kubelet != registered_with or not all(endpoint.is_in_place() for endpoint in self._endpoints):
             return True
-        return not self.is_registered and pace.is_silent()
+        return not self.is_registered and timer.is_silent()
 
-    async def _try_to_register(self, pace: Pace) -> bool:
+    async def _try_to_register(self, timer: RegistrationTimer) -> bool:
         try:
             await self._bind_all()
             await asyncio.gather(*(self._register(endpoint) for endpoint in self._endpoints))
         except KubeletError as error:
-            if pace.failed():
-                log.warning("not registered with kubelet yet", cause=error.message)
+            if timer.failed():
+                log.warning("registration_failed", error=error.message)
             return False
-        pace.succeeded()
+        timer.succeeded()
         self._on_registered()
-        log.info("registered with kubelet", socket=str(self._paths.kubelet_socket))
+        log.info("registered", path=str(self._paths.kubelet_socket))
         return True
 
     async def _bind_all(self) -> None:

@@ -2,8 +2,8 @@
 
 In: grants and named transitions on them. Out: queries, and a `Transition` to every subscriber. Each transition is one
 entry of the journal, on the disk before memory changes: a crash leaves all of it or nothing. This is the last door:
-`grant`, `settle` and `reassign` raise CapacityError where a GPU would hold more than it has, whatever the caller
-believed; only `adopt` accepts what is true already. A container holds one grant at most.
+`grant`, `reassign_to_owner` and `reassign` raise CapacityError where a GPU would hold more than it has, whatever the
+caller believed; only `adopt` accepts what is true already. A container holds one grant at most.
 
 Single-threaded by contract: every call is made on the agent's one asyncio loop, and none awaits, so no caller sees a
 transition half done. Not here: where to place (`placement`), who asks (`kubelet`), when to release (`reconcile`).
@@ -76,10 +76,6 @@ class Ledger:
         grant = self.of_owner(key)
         return grant is not None and resource in grant.answered
 
-    def half_answered(self) -> tuple[Grant, ...]:
-        """Grants of which kubelet has asked for one resource and has yet to ask for the other."""
-        return tuple(grant for grant in self._journal.grants.values() if _is_half_answered(grant))
-
     def over_commitments(self, inventory: Inventory) -> tuple[Load, ...]:
         """GPUs that hold more than they have; only `adopt` and a GPU that went away can bring this about."""
         return over_commitments(self.allocations(), inventory)
@@ -108,12 +104,12 @@ class Ledger:
         grant = self._require(grant_id)
         return self._update("prove", grant, replace(grant, proved=True))
 
-    def soften(self, grant_id: GrantId, soft_cores: int) -> Grant:
-        """The pod wishes for another soft limit; it takes nothing from anybody."""
+    def set_soft_limit(self, grant_id: GrantId, soft_cores: int) -> Grant:
+        """The pod asks for another soft limit; it takes nothing from other grants."""
         grant = self._require(grant_id)
-        return self._update("soften", grant, replace(grant, soft_cores=soft_cores))
+        return self._update("set_soft_limit", grant, replace(grant, soft_cores=soft_cores))
 
-    def settle(self, grant_id: GrantId, to: Claimant, inventory: Inventory) -> Grant:
+    def reassign_to_owner(self, grant_id: GrantId, to: Claimant, inventory: Inventory) -> Grant:
         """Kubelet's checkpoint says who owns the grant: it goes there, on its GPUs, sized by that container's request.
 
         Where that container was recorded with another grant, the two change hands in one entry. Raises OwnershipError
@@ -123,7 +119,7 @@ class Ledger:
         fixed = replace(moved(grant, to, inventory), proved=True)
         displaced = self.of_owner(to.owner.key)
         if displaced is None or displaced.id == grant_id:
-            self.reassign(fixed, inventory=inventory, kind="settle")
+            self.reassign(fixed, inventory=inventory, kind="reassign_to_owner")
         else:
             self._exchange(grant, fixed, displaced, inventory)
         return fixed
@@ -245,8 +241,3 @@ class Ledger:
 
     def _reindex(self) -> None:
         self._owners = {grant.allocation.owner.key: grant.id for grant in self._journal.grants.values()}
-
-
-def _is_half_answered(grant: Grant) -> bool:
-    wanted = {Resource.CORE, Resource.MEMORY} if grant.allocation.request.blocks else {Resource.CORE}
-    return not wanted <= grant.answered

@@ -1,8 +1,8 @@
 """What the ledger should change, judged by what kubelet and the API server show. Decisions only; no I/O, no clock.
 
 In: the grants, kubelet's checkpoint, kubelet's pods and the API server's pods, each of them None where it could not be
-had. Out: `Decisions` for the agent to carry out. There is no message that a container ended, so this is how slots come
-back. The rules, from certain to careful:
+had. Out: `ReconcileActions` for the agent to carry out. There is no message that a container ended, so this is how
+slots come back. The rules, from certain to careful:
 
  * A grant is judged by the pod that kubelet's checkpoint shows it in, and by its recorded owner only where it shows it
    in none. An owner that nothing has proved yet may be a wrong guess and is judged more slowly.
@@ -80,7 +80,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Disproved:
-    """Kubelet's checkpoint shows the grant in another container; `Ledger.settle` puts it there."""
+    """Kubelet's checkpoint shows the grant in another container; `Ledger.reassign_to_owner` puts it there."""
 
     grant: Grant
     pod: PodUid
@@ -98,8 +98,8 @@ class Described:
 
 
 @dataclass(frozen=True, slots=True)
-class Decisions:
-    """What to do, in this order: release, settle, prove, describe, adopt. `suspects` goes into the next round."""
+class ReconcileActions:
+    """What to do, in this order: release, reassign, prove, describe, adopt. `suspects` goes into the next round."""
 
     ended: tuple[Grant, ...]
     disproved: tuple[Disproved, ...]
@@ -118,7 +118,7 @@ class Verdict(enum.Enum):
     ENDED = "ended"
 
 
-def reconcile(evidence: Evidence, inventory: Inventory, *, now: float) -> Decisions:
+def decide(evidence: Evidence, inventory: Inventory, *, now: float) -> ReconcileActions:
     verdicts = {grant.id: verdict(grant, evidence) for grant in evidence.grants}
     suspects = {
         grant_id: evidence.suspects.get(grant_id, 0) + 1
@@ -130,7 +130,7 @@ def reconcile(evidence: Evidence, inventory: Inventory, *, now: float) -> Decisi
     ended = tuple(grant for grant in evidence.grants if grant.id in over)
     staying = [grant for grant in evidence.grants if grant.id not in over]
     adopt, failures = _missing(evidence, inventory, now)
-    return Decisions(
+    return ReconcileActions(
         ended=ended,
         disproved=tuple(wrong for grant in staying if (wrong := _disproved(grant, evidence.checkpoint))),
         proved=tuple(grant.id for grant in staying if not grant.proved and _is_proved(grant, evidence.checkpoint)),

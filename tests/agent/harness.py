@@ -14,9 +14,9 @@ from deviceplugin.observe.usage import Usage
 from sandbox.agent import AgentFailureError
 from sandbox.apiserver import ApiError
 from sandbox.gpunode import Flags, GpuNode, gpu_node
+from sandbox.station import Json, pod_json
 from scripts.demonstration import node_checks, node_inspect
 from tests.container.gpu_manager.client_reader import read_limits
-from tests.kubelet.station import Json, pod_json
 
 NAMESPACE = "default"
 NODE = "node-1"

@@ -17,8 +17,8 @@ from deviceplugin.model.annotations import format_allocation, parse_allocation, 
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod, Pod
 from sandbox.gpunode import GpuNode
+from sandbox.station import Json, pod_json
 from tests.agent.harness import annotations, check_books, create, node_with_agent, run, share, stored
-from tests.kubelet.station import Json, pod_json
 
 NAMES = AnnotationNames()
 SELDOM = {"allocation-check-period": "10m"}

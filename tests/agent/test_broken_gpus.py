@@ -5,6 +5,7 @@ from pathlib import Path
 
 from deviceplugin.observe.usage import GpuUsage
 from sandbox.gpunode import GpuNode
+from sandbox.station import pod_json
 from tests.agent.harness import (
     PATIENCE_S,
     check_books,
@@ -18,7 +19,6 @@ from tests.agent.harness import (
     until_event,
     until_usage,
 )
-from tests.kubelet.station import pod_json
 
 FLAGS = {"health-recovery": "1s", "sample-period": "200ms"}
 GPUS = 8

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.agent.pod_annotations import correct, wanted
-from deviceplugin.agent.refused_pods import delete_refused
+from deviceplugin.agent.pod_annotations import expected, sync
+from deviceplugin.agent.unallocated import delete_refused
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.pods import pods_of_node
 from deviceplugin.kube.transport import Transport
@@ -15,8 +15,8 @@ from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import parse_allocation
 from deviceplugin.model.pod import Pod
 from sandbox.apiserver import ApiServer
+from sandbox.station import Json, pod_json
 from tests.kubelet.makers import grant, inventory
-from tests.kubelet.station import Json, pod_json
 
 NAMES = AnnotationNames()
 NODE = inventory(4)
@@ -51,7 +51,7 @@ async def test_the_ledger_is_written_back_where_the_annotations_disagree(client:
     (pod,) = await stored(client, server, pod_json("p", ("a", 20, 4), ("cpu", 0, 0), ("b", 200, 0), annotations=wrong))
     a, _, b = pod.containers
     grants = [grant(a, (1, 20, 4), proved=True), grant(b, (3, 100, 64), (2, 100, 64), grant_id="g-2", proved=True)]
-    assert await correct(client, [pod], {pod.ref.uid: grants}, NODE, NAMES) == 1
+    assert await sync(client, [pod], {pod.ref.uid: grants}, NODE, NAMES) == 1
     written = annotations(server, "p")
     assert written["tencent.com/predicate-gpu-idx-0"] == "1"
     assert written["tencent.com/predicate-gpu-idx-2"] == "2,3"
@@ -65,16 +65,16 @@ async def test_the_ledger_is_written_back_where_the_annotations_disagree(client:
         "b": [100, 100],
     }
     (again,) = (await client.list(pods_of_node("node-1"))).items.values()
-    assert await correct(client, [again], {pod.ref.uid: grants}, NODE, NAMES) == 0
+    assert await sync(client, [again], {pod.ref.uid: grants}, NODE, NAMES) == 0
 
 
 async def test_nothing_is_written_before_kubelet_has_proved_all_of_it(client: KubeClient, server: ApiServer) -> None:
     (pod,) = await stored(client, server, pod_json("p", ("a", 20, 4), ("b", 20, 4)))
     a, b = pod.containers
     one, two = grant(a, (1, 20, 4), proved=True), grant(b, (1, 20, 4), grant_id="g-2")
-    assert wanted(pod, [one], NODE, NAMES) == {}
-    assert wanted(pod, [one, two], NODE, NAMES) == {}
-    assert wanted(pod, [one, replace(two, proved=True)], NODE, NAMES)
+    assert expected(pod, [one], NODE, NAMES) == {}
+    assert expected(pod, [one, two], NODE, NAMES) == {}
+    assert expected(pod, [one, replace(two, proved=True)], NODE, NAMES)
 
 
 async def test_one_pod_that_cannot_be_patched_does_not_keep_the_others_back(
@@ -83,7 +83,7 @@ async def test_one_pod_that_cannot_be_patched_does_not_keep_the_others_back(
     first, second = await stored(client, server, pod_json("a", ("c", 20, 4)), pod_json("b", ("c", 20, 4)))
     server.store.delete("pods", "a", namespace="default", grace=0)
     grants = {pod.ref.uid: [grant(pod.containers[0], (0, 20, 4), proved=True)] for pod in (first, second)}
-    assert await correct(client, [first, second], grants, NODE, NAMES) == 1
+    assert await sync(client, [first, second], grants, NODE, NAMES) == 1
     assert annotations(server, "b")["tencent.com/gpu-assigned"] == "true"
 
 

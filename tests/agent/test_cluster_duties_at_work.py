@@ -5,6 +5,7 @@ from pathlib import Path
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import parse_allocation
 from sandbox.gpunode import GpuNode
+from sandbox.station import Json, pod_json
 from tests.agent.harness import (
     PATIENCE_S,
     annotations,
@@ -24,7 +25,6 @@ from tests.agent.harness import (
     until_event,
     until_held_by,
 )
-from tests.kubelet.station import Json, pod_json
 
 NAMES = AnnotationNames()
 QUICK = {"allocation-check-period": "300ms"}
@@ -50,7 +50,7 @@ async def test_refused_pods_go_where_a_controller_makes_them_again(short_tmp: Pa
         )
         await run(node, share("fits"))
         assert phase(node, "bare") == "Failed", "its owner has yet to read why"
-        assert len(node.agent.entries("refused pod deleted, its controller makes it again")) == 2
+        assert len(node.agent.entries("refused_pod_deleted")) == 2
         (said,) = {event["message"] for event in await until_event(node, "GPUAllocationFailed")}
         assert "write 100 or 200" in said
         await check_books(node)
@@ -104,4 +104,4 @@ async def test_a_container_that_runs_without_the_gpu_it_asked_for_is_named_once(
         usage = await until_held_by(node, [uid])
         assert grant_directories(node) == {usage.containers[0].grant}
         assert [event["count"] for event in events(node, "GPUAllocationFailed")] == [1]
-        assert len(node.agent.entries("a container runs without its GPU")) == 1
+        assert len(node.agent.entries("container_without_gpu")) == 1

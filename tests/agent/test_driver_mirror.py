@@ -5,6 +5,7 @@ from pathlib import Path
 
 from sandbox.driver_root import DriverRoot, make_interposers
 from sandbox.gpunode import GpuNode
+from sandbox.station import pod_json
 from tests.agent.harness import (
     PATIENCE_S,
     create,
@@ -16,7 +17,6 @@ from tests.agent.harness import (
     until_held_by,
     until_said,
 )
-from tests.kubelet.station import pod_json
 
 FLAGS = {"driver-check-period": "200ms", "allocation-check-period": "300ms"}
 NEWER = "590.10"
@@ -62,7 +62,7 @@ async def test_a_container_keeps_the_driver_of_its_start_and_gets_the_new_one_at
         for number, version in enumerate((NEWER, "595.1", "600.1")):
             driver.install(version)
             driver.load(version)
-            await until_said(node, "driver mirror built", times=number + 2)
+            await until_said(node, "mirror_built", times=number + 2)
         assert mounted(node, before) == ("nvidia", node.gpus.driver, True)
         (after,) = await run(node, share("comes"))
         assert mounted(node, after) == ("nvidia", "600.1", True)
@@ -75,7 +75,7 @@ async def test_a_container_keeps_the_driver_of_its_start_and_gets_the_new_one_at
         assert len(held) >= 4
         await delete(node, pod)
         await until_held_by(node, [after])
-        await until_said(node, "old driver mirrors removed")
+        await until_said(node, "old_mirrors_removed")
         assert mounted(node, after)[1] == "600.1"
 
 
@@ -92,7 +92,7 @@ async def test_without_our_library_a_share_waits_with_the_reason_and_a_whole_gpu
         )
         assert sentence in reason
         assert sentence in (await until_event(node, "GPUStartFailed"))[0]["message"]
-        assert (await until_said(node, "shares do not start"))[0]["cause"] == sentence
+        assert (await until_said(node, "shares_refused"))[0]["error"] == sentence
         assert await metric(node, ENFORCEABLE) == {"": 0}
 
         make_interposers(empty)
@@ -108,7 +108,7 @@ async def test_libraries_that_the_driver_lacks_are_named_once_and_counted(short_
         driver_of(node).make_cache()
         await node.start_agent(deadline_s=PATIENCE_S)
         await run(node, share("share"))
-        (entry,) = node.agent.entries("the driver lacks libraries that containers need")
+        (entry,) = node.agent.entries("driver_libraries_missing")
         assert entry["libraries"] == ["libnvidia-ptxjitcompiler.so.1"]
         missing = await metric(node, "vcuda_driver_mirror_missing{")
         assert missing == {'library="libnvidia-ptxjitcompiler.so.1"}': 1}
@@ -123,7 +123,7 @@ async def test_a_list_of_components_of_ones_own_decides_what_containers_see(shor
     listed.write_text(json.dumps({"volume": volumes}))
     async with node_with_agent(short_tmp, flags={"volume-config": listed}) as node:
         one, two = await run(node, share("share"), pod_json("whole", ("c", 100, 0)))
-        (sentence,) = (entry["cause"] for entry in node.agent.entries("--volume-config"))
+        (sentence,) = (entry["error"] for entry in node.agent.entries("volume_config_ignored"))
         assert sentence == "volume 'extra' is mounted by nobody; only nvidia and origin are"
         view = node.kubelet.container_view(one, "c")
         assert [path.name for path in view.host_path("/usr/local/nvidia/bin").iterdir()] == ["nvidia-smi"]
@@ -139,6 +139,6 @@ async def test_an_agent_that_starts_again_serves_the_tree_that_is_there(short_tm
         await node.agent.kill()
         await node.start_agent(deadline_s=PATIENCE_S)
         assert (node.home / "vdriver/nvidia").resolve() == current
-        assert len(node.agent.entries("driver mirror built")) == 1
+        assert len(node.agent.entries("mirror_built")) == 1
         (uid,) = await run(node, share("share"))
         assert mounted(node, uid) == ("nvidia", node.gpus.driver, True)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from deviceplugin.container.limits_file import GrantLimits, decode
 from sandbox.gpunode import GpuNode
+from sandbox.station import Json, pod_json
 from tests.agent.harness import (
     NAMESPACE,
     events,
@@ -14,7 +15,6 @@ from tests.agent.harness import (
     share,
     until_said,
 )
-from tests.kubelet.station import Json, pod_json
 
 LIMIT = "tencent.com/vcuda-core-limit"
 
@@ -62,7 +62,7 @@ async def test_a_changed_annotation_changes_the_limits_of_the_running_container(
 
         annotate(node, pod, "much")
         assert await until_soft(node, uid, 0) < 1.0
-        assert len(await until_said(node, "annotation ignored")) == 1, "once, not at every change of the pod"
+        assert len(await until_said(node, "annotation_ignored")) == 1, "once, not at every change of the pod"
 
 
 async def test_a_change_that_came_while_the_agent_was_away_is_made_good(short_tmp: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.gpunode import GpuNode
+from sandbox.station import Json, pod_json
 from tests.agent.harness import (
     PATIENCE_S,
     Grants,
@@ -24,7 +25,6 @@ from tests.agent.harness import (
     until_said,
     until_usage,
 )
-from tests.kubelet.station import Json, pod_json
 
 Harm = Callable[[Path], None]
 SOFT = {"tencent.com/vcuda-core-limit": "60"}
@@ -70,9 +70,9 @@ async def check_all_is_back(node: GpuNode, uids: list[str], before: Grants, harm
     for uid in uids:
         assert limits_now(node, uid).pod_uid == uid
     if harm is not remove:
-        (said,) = await until_said(node, "the journal was damaged")
-        assert "what is missing is rebuilt from kubelet's checkpoint" in said["cause"]
-    said_of = await until_said(node, "a grant was rebuilt from kubelet's checkpoint")
+        (said,) = await until_said(node, "journal_damaged")
+        assert "what is missing is rebuilt from kubelet's checkpoint" in said["error"]
+    said_of = await until_said(node, "grant_rebuilt")
     assert len(said_of) == len(before) or harm is spoil_the_middle
 
 
@@ -142,7 +142,7 @@ async def test_a_checkpoint_that_was_lost_releases_nothing_and_stops_nothing(sho
                 await upkeep_goes_on(node, pods[0])
             assert grants(await node.agent.usage()) == before
             assert grant_directories(node) == {held[0] for held in before.values()}
-            said = node.agent.entries("kubelet's checkpoint cannot be read")
+            said = node.agent.entries("checkpoint_unreadable")
             assert len(said) == number, "one line for each time that it is unreadable"
             await run(node, share(f"new-{number}"))  # kubelet writes the file anew
         await check_books(node)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from sandbox.emulated_gpus import PROFILES
+from sandbox.station import pod_json
 from tests.agent.harness import check_books, grants, minors, node_with_agent, refused, run, share
-from tests.kubelet.station import pod_json
 
 
 @pytest.mark.parametrize("profile", ["gpus-16", "many-40"])

@@ -62,7 +62,7 @@ async def test_a_look_builds_the_mirror_and_says_so_once(tmp_path: Path) -> None
         await made.mirroring.look()
         await made.mirroring.look()
     assert made.version() == VERSION
-    assert [(entry["event"], entry["driver"]) for entry in said] == [("driver mirror built", VERSION)]
+    assert [(entry["event"], entry["driver"]) for entry in said] == [("mirror_built", VERSION)]
     assert enforceable(made.metrics)
 
 
@@ -93,15 +93,15 @@ async def test_where_the_mirror_cannot_be_changed_that_is_said_once_and_tried_ag
         await made.mirroring.look()
         await made.mirroring.look()
     (entry,) = said
-    assert entry["event"] == "the driver mirror stays as it is"
-    assert entry["cause"].startswith(f"driver mirror {made.base} could not be changed: ")
+    assert entry["event"] == "mirror_update_failed"
+    assert entry["error"].startswith(f"driver mirror {made.base} could not be changed: ")
     assert not enforceable(made.metrics)
 
     trees.unlink()
     (tmp_path / "away").rename(trees)
     with capture_logs() as said:
         await made.mirroring.look()
-    assert [entry["event"] for entry in said] == ["driver mirror built"]
+    assert [entry["event"] for entry in said] == ["mirror_built"]
     assert enforceable(made.metrics)
 
 
@@ -141,7 +141,7 @@ async def test_old_trees_stay_while_it_is_not_known_who_lives_and_while_those_li
     living[0] = {"g-2"}
     with capture_logs() as said:
         await made.mirroring.look()
-    assert [entry["event"] for entry in said] == ["old driver mirrors removed"]
+    assert [entry["event"] for entry in said] == ["old_mirrors_removed"]
     assert made.trees() == 2
     assert made.version() == "595.1"
 

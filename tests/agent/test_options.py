@@ -9,6 +9,7 @@ import pytest
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import parse_allocation
 from sandbox.gpunode import GpuNode
+from sandbox.station import Json, pod_json
 from tests.agent.harness import (
     PATIENCE_S,
     annotations,
@@ -21,7 +22,6 @@ from tests.agent.harness import (
     share,
     until_held_by,
 )
-from tests.kubelet.station import Json, pod_json
 
 DOMAIN = "example.org"
 
@@ -77,7 +77,7 @@ async def test_what_a_container_is_given_besides_its_gpu(short_tmp: Path) -> Non
         assert (limits(node, second).cores, limits(node, second).soft_cores) == (30, 0), "no wish"
         assert library_path(node, first) == "/usr/local/nvidia/lib64:/opt/lib"
         assert library_path(node, second) == "/usr/local/nvidia/lib"
-        (complaint,) = {entry["cause"] for entry in node.agent.entries("annotation ignored")}
+        (complaint,) = {entry["error"] for entry in node.agent.entries("annotation_ignored")}
         assert "much" in complaint
         await check_books(node)
 

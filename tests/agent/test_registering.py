@@ -9,9 +9,9 @@ from deviceplugin.wire import registration_pb2 as pb
 from deviceplugin.wire import registration_pb2_grpc as rpc
 from sandbox.gpunode import GpuNode
 from sandbox.runtime import FakeRuntime, RuntimeContainer
+from sandbox.station import pod_json
 from tests.agent.harness import PATIENCE_S, delete, node_with_agent, run, share, until_held_by
 from tests.container.gpu_manager.client_reader import read_limits, read_pids
-from tests.kubelet.station import pod_json
 
 ID = "a1" * 32
 
@@ -77,9 +77,9 @@ async def test_a_path_too_long_for_sockets_is_said_once_and_costs_nothing_else(s
     deep = short_tmp / ("d" * 80)
     async with node_with_agent(short_tmp, flags={"virtual-manager-path": deep}) as node:
         await run(node, share("p"), share("q"))
-        said = node.agent.entries("containers with vcuda-controller's client cannot register")
+        said = node.agent.entries("registration_unavailable")
         assert len(said) == 1
-        assert "--virtual-manager-path" in said[0]["cause"]
+        assert "--virtual-manager-path" in said[0]["error"]
 
 
 @pytest.mark.parametrize("name", ["../other", "x" * 200])

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from sandbox.gpunode import GpuNode
+from sandbox.station import Json, pod_json
 from tests.agent.harness import (
     NAMESPACE,
     PATIENCE_S,
@@ -18,7 +19,6 @@ from tests.agent.harness import (
     phase,
     settled,
 )
-from tests.kubelet.station import Json, pod_json
 
 ROUNDS_S = 8.0
 LEAST_ROUNDS = 4

@@ -7,6 +7,7 @@ from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import parse_allocation
 from deviceplugin.model.inventory_annotation import parse_inventory
 from sandbox.gpunode import GpuNode
+from sandbox.station import Json, pod_json
 from tests.agent.harness import (
     PATIENCE_S,
     annotations,
@@ -19,7 +20,6 @@ from tests.agent.harness import (
     start_unsynced,
     until_held_by,
 )
-from tests.kubelet.station import Json, pod_json
 
 NAMES = AnnotationNames()
 
@@ -60,7 +60,7 @@ async def test_kubelet_is_served_exactly_and_the_cluster_is_told_later(short_tmp
             usage = await until_held_by(node, uids)
             assert {entry.source for entry in usage.containers} == {"pods"}
             assert all(entry.proved for entry in usage.containers)
-            assert not node.agent.entries("a grant changed hands"), "exact from the first"
+            assert not node.agent.entries("grant_repaired"), "exact from the first"
 
             await node.kubelet.remove(uids[0], deadline_s=PATIENCE_S)
             held = grants(await until_held_by(node, uids[1:]))

@@ -6,7 +6,7 @@ import pytest
 
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.pods import PodListReader
-from tests.kubelet.station import pod_json
+from sandbox.station import pod_json
 
 
 def body(*names: str, phase: str = "Pending") -> bytes:

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.agent.pod_annotations import corrections, says
+from deviceplugin.agent.pod_annotations import corrections, is_annotated
 from deviceplugin.cluster.extender.cache.pod_hold import bound_hold
 from deviceplugin.kube.pods import PodListReader
 from deviceplugin.model.annotations import parse_gpu_indices
 from deviceplugin.model.pod import ClusterPod, Pod
+from sandbox.station import Json, pod_json, station
 from tests.annotation_cases import IDS, NAMES, SIZES, Case, cases
 from tests.kubelet.makers import inventory
-from tests.kubelet.station import Json, pod_json, station
 
 
 def stale_or_not(number: int) -> tuple[Json, Case]:
@@ -46,8 +46,8 @@ async def test_the_agent_follows_what_is_believed_and_writes_what_is_true(short_
             else:
                 annotations[name] = value
         assert corrections(shown(pod), grants, inventory(4), NAMES) == {}, "written once"
-        assert all(says(shown(pod), grant, NAMES) for grant in grants)
-        book = bound_hold(ClusterPod(shown(pod)), node.node.layout.names)
+        assert all(is_annotated(shown(pod), grant, NAMES) for grant in grants)
+        book = bound_hold(ClusterPod(shown(pod)), node.context.layout.names)
         assert book.unlocated == ()
         assert book.problem == ""
         assert {each.owner.name: each.shares for each in book.allocations} == {

@@ -12,9 +12,9 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.ids import parse_device_id
 from deviceplugin.model.units import Resource
 from deviceplugin.placement.occupancy import occupied
+from sandbox.station import NAMES, Station, pod_json, station
 from tests.container.gpu_manager.client_reader import read_limits
 from tests.kubelet.makers import inventory
-from tests.kubelet.station import NAMES, Station, pod_json, station
 
 SOURCES = [
     pytest.param((Source.PODS,), id="kubelet-pods"),
@@ -70,9 +70,9 @@ async def test_every_container_of_a_burst_gets_its_own(short_tmp: Path, sources:
                 limits = container["resources"]["limits"]
                 check_container(node, uid, container["name"], int(limits[NAMES.core]), int(limits[NAMES.memory]))
         check_books(node)
-        assert node.told.refused_ == []
+        assert node.reports.refused_ == []
         if sources != (Source.APISERVER,):
-            assert node.told.repaired_ == []
+            assert node.reports.repaired_ == []
 
 
 async def test_kubelet_is_steered_to_the_ids_of_the_gpu(short_tmp: Path) -> None:
@@ -217,7 +217,7 @@ async def test_a_wrong_guess_is_repaired_before_the_container_starts(short_tmp: 
         for uid in uids:
             await node.kubelet.wait_running(uid)
             check_container(node, uid, "c", 20, 4)
-        assert node.told.repaired_
+        assert node.reports.repaired_
         assert len({node.grant_of(uid, "c").id for uid in uids}) == 3
         check_books(node)
 
@@ -252,7 +252,7 @@ async def test_a_burst_known_by_guesses_alone_ends_right(short_tmp: Path, seed: 
         for uid, (cores, blocks) in zip(uids, sizes, strict=True):
             await node.kubelet.wait_running(uid)
             check_container(node, uid, "c", cores, blocks)
-        assert node.told.refused_ == []
+        assert node.reports.refused_ == []
         assert len(node.ledger.grants()) == len(pods)
         check_books(node)
 
@@ -341,13 +341,12 @@ async def test_a_lost_journal_is_made_good_at_the_next_start(short_tmp: Path) ->
 
 async def test_ids_that_were_never_issued_are_refused(short_tmp: Path) -> None:
     async with station(short_tmp, inventory(1)) as node:
-        decisions = node.plugins[0]._decisions
         known = sorted(node.feed.catalog.issued[Resource.CORE])
         for ids in ([], ["nonsense"], [known[0], known[0]], ["c0000000zz"]):
-            with pytest.raises(Exception, match=r"no device ID|none of this node's|twice"):
-                await decisions.allocate(Resource.CORE, ids)
-            with pytest.raises(Exception, match=r"no device ID|none of this node's|twice"):
-                await decisions.start(Resource.CORE, ids)
+            with pytest.raises(Exception, match=r"no device ID|not one of this node's|twice"):
+                await node.allocator.allocate(Resource.CORE, ids)
+            with pytest.raises(Exception, match=r"no device ID|not one of this node's|twice"):
+                await node.pre_start.start(Resource.CORE, ids)
         assert node.ledger.grants() == ()
 
 
@@ -355,7 +354,7 @@ async def test_a_start_that_kubelet_has_not_recorded_is_tried_again(short_tmp: P
     async with station(short_tmp, inventory(1)) as node:
         (one, *_) = sorted(node.feed.catalog.issued[Resource.CORE])
         with pytest.raises(Exception, match="its checkpoint does not list"):
-            await node.plugins[0]._decisions.start(Resource.CORE, [one])
+            await node.pre_start.start(Resource.CORE, [one])
 
 
 async def test_an_unhealthy_gpu_gets_nothing_new_and_comes_back(short_tmp: Path) -> None:
@@ -378,8 +377,8 @@ async def test_a_slow_source_costs_its_budget_and_not_the_node(short_tmp: Path) 
             await asyncio.sleep(30)
             return ()
 
-        node.node.identity._sources[0]._fetch = hang  # type: ignore[attr-defined]
-        node.node.identity._sources[0].budget_s = 0.1
+        node.context.identity._sources[0]._fetch = hang  # type: ignore[attr-defined]
+        node.context.identity._sources[0].budget_s = 0.1
         pod = pod_json("p", ("c", 20, 4))
         node.know(pod)
         verdict = await node.kubelet.admit(pod, deadline_s=5)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from deviceplugin.errors import IdentityError, KubeletError
-from deviceplugin.kubelet.claims import candidates
-from deviceplugin.kubelet.identity import Identity, Question
-from deviceplugin.kubelet.pending_source import PendingSource
+from deviceplugin.kubelet.identity import Identity, Question, candidates
+from deviceplugin.kubelet.identity_sources import PendingSource
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.units import Resource
@@ -47,7 +46,7 @@ class Scripted:
             await asyncio.sleep(10)
         if self._error:
             raise KubeletError(self._error)
-        return candidates(self._pods, asked.resource, asked.count, asked.answered)
+        return candidates(self._pods, asked.ignoring_records())
 
     async def narrow(self, asked: Question, pairs: Sequence[tuple[Pod, PodContainer]]) -> Pairs:
         self.asked += 1
@@ -61,8 +60,8 @@ A, B = (pod(name, ("c", 20, 4), seen_by_kubelet=seen) for name, seen in (("a", 1
 
 async def test_the_first_source_that_shows_one_decides() -> None:
     first, second = Scripted(Source.PODS, A), Scripted(Source.PODRESOURCES, B)
-    claim = await Identity([first, second]).identify(question())
-    assert (claim.pod.ref.name, claim.source, claim.certain) == ("a", Source.PODS, True)
+    found = await Identity([first, second]).identify(question())
+    assert (found.pod.ref.name, found.source, found.certain) == ("a", Source.PODS, True)
     assert second.asked == 0
 
 
@@ -75,14 +74,14 @@ async def test_the_first_source_that_shows_one_decides() -> None:
     ],
 )
 async def test_a_source_that_fails_gives_way_to_the_next(first: Scripted) -> None:
-    claim = await Identity([first, Scripted(Source.PODRESOURCES, B)]).identify(question())
-    assert (claim.pod.ref.name, claim.source) == ("b", Source.PODRESOURCES)
+    found = await Identity([first, Scripted(Source.PODRESOURCES, B)]).identify(question())
+    assert (found.pod.ref.name, found.source) == ("b", Source.PODRESOURCES)
 
 
 async def test_several_candidates_are_narrowed_down_by_the_next_exact_source() -> None:
     identity = Identity([Scripted(Source.PODS, A, B), Scripted(Source.PODRESOURCES, sees="a")])
-    claim = await identity.identify(question())
-    assert (claim.pod.ref.name, claim.certain) == ("a", True)
+    found = await identity.identify(question())
+    assert (found.pod.ref.name, found.certain) == ("a", True)
 
 
 @pytest.mark.parametrize("other", [{"sees": "a b"}, {"sees": ""}, {"error": "rate limit"}])
@@ -90,13 +89,13 @@ async def test_what_stays_ambiguous_is_the_pod_that_kubelet_saw_last_and_marked_
     other: dict[str, str],
 ) -> None:
     identity = Identity([Scripted(Source.PODS, A, B), Scripted(Source.PODRESOURCES, **other)])  # type: ignore[arg-type]
-    claim = await identity.identify(question())
-    assert (claim.pod.ref.name, claim.certain) == ("b", False)
+    found = await identity.identify(question())
+    assert (found.pod.ref.name, found.certain) == ("b", False)
 
 
 async def test_what_kubelet_does_not_show_itself_is_never_certain() -> None:
-    claim = await Identity([Scripted(Source.APISERVER, A, exact=False)]).identify(question())
-    assert not claim.certain
+    found = await Identity([Scripted(Source.APISERVER, A, exact=False)]).identify(question())
+    assert not found.certain
 
 
 async def test_when_nobody_knows_the_error_says_what_each_source_said() -> None:
@@ -126,8 +125,8 @@ async def test_a_source_that_rests_is_asked_where_no_other_knows_the_container()
     with pytest.raises(IdentityError, match=r"pods: no answer within 0\.05 s; podresources: shows no such container"):
         await identity.identify(question())
     slow.hangs = False
-    claim = await identity.identify(question())
-    assert (claim.pod.ref.name, claim.source, claim.certain) == ("a", Source.PODS, True)
+    found = await identity.identify(question())
+    assert (found.pod.ref.name, found.source, found.certain) == ("a", Source.PODS, True)
 
 
 async def test_the_only_source_never_rests() -> None:

@@ -14,9 +14,9 @@ from deviceplugin.model.ids import count_by_gpu, gpu_keys
 from deviceplugin.model.units import Resource
 from deviceplugin.placement.fit import GpuAmount
 from deviceplugin.placement.occupancy import occupied
+from sandbox.station import ALL, NAMES, Json, Station, pod_json, station
 from tests.container.gpu_manager.client_reader import read_limits
 from tests.kubelet.makers import inventory
-from tests.kubelet.station import ALL, NAMES, Json, Station, pod_json, station
 
 GPUS = "tencent.com/vcuda-gpus"
 GIB = 1 << 30
@@ -55,7 +55,7 @@ async def test_each_gpu_of_a_share_gives_an_even_part_and_holds_it_to_its_own_li
         await node.kubelet.wait_running(verdict.uid)
         grant = check_parts(node, verdict.uid, "c", 75, 8, 2)
         assert occupied(node.ledger.allocations()) == dict.fromkeys(grant.allocation.uuids, GpuAmount(75, 8))
-        assert node.told.refused_ == node.told.start_failures == []
+        assert node.reports.refused_ == node.reports.start_failures == []
 
 
 async def test_two_containers_of_a_pod_each_have_their_own_number_of_gpus(short_tmp: Path) -> None:

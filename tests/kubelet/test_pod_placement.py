@@ -63,7 +63,7 @@ def test_a_pod_that_fits_in_part_only_is_refused_for_the_container_that_has_no_r
 def test_what_a_scheduler_chose_is_carried_out_on_a_cordoned_gpu_and_new_work_stays_away() -> None:
     pod, state = asked(("main", 20, 2), ("side", 20, 2)), node(cordoned=uuids(0))
     chosen = {"main": uuids(0), "side": uuids(1)}
-    assert minors(plan(pod, state, wishes=chosen).allocations) == {"main": [0], "side": [1]}
+    assert minors(plan(pod, state, scheduled=chosen).allocations) == {"main": [0], "side": [1]}
     assert minors(plan(pod, state).allocations) == {"main": [1], "side": [1]}
 
 
@@ -92,7 +92,7 @@ def test_where_nothing_is_left_for_the_second_container_the_sentence_says_why() 
 def test_a_choice_of_which_one_gpu_is_taken_is_kept_for_the_others() -> None:
     """The scheduler chose 1 and 2; somebody else came first to 2."""
     pod, state = asked(("main", 20, 2), ("side", 50, 4)), node(other(1, 2, 60, 4), gpus=4)
-    found = plan(pod, state, wishes={"main": uuids(1), "side": uuids(2)})
+    found = plan(pod, state, scheduled={"main": uuids(1), "side": uuids(2)})
     assert minors(found.allocations)["main"] == [1]
     assert minors(found.allocations)["side"] != [2]
 
@@ -100,18 +100,18 @@ def test_a_choice_of_which_one_gpu_is_taken_is_kept_for_the_others() -> None:
 def test_a_choice_that_stands_in_the_way_of_the_rest_is_given_up_before_the_pod_is() -> None:
     """`side` was to have GPU 1, which has no room any more; GPU 0 has, if `main` goes to GPU 1 instead."""
     pod, state = asked(("main", 30, 2), ("side", 100, 0)), node(other(1, 1, 50, 4))
-    found = plan(pod, state, wishes={"main": uuids(0), "side": uuids(1)})
+    found = plan(pod, state, scheduled={"main": uuids(0), "side": uuids(1)})
     assert minors(found.allocations) == {"main": [1], "side": [0]}
 
 
 def test_where_a_taken_gpu_leaves_no_room_the_sentence_names_it() -> None:
     with pytest.raises(CapacityError, match=r"at most 40 free, on GPU 0.*\(GPU 0 had been chosen by its scheduler\)"):
-        plan(asked(("c", 50, 4)), node(other(1, 0, 60, 4), gpus=1), wishes={"c": uuids(0)})
+        plan(asked(("c", 50, 4)), node(other(1, 0, 60, 4), gpus=1), scheduled={"c": uuids(0)})
 
 
 def test_a_choice_against_the_pods_own_filter_is_none() -> None:
     pod = asked(("c", 20, 2), annotations={"tencent.com/vcuda-avoid-gpus": "GPU-1"})
-    assert minors(plan(pod, node(), wishes={"c": uuids(1)}).allocations) == {"c": [0]}
+    assert minors(plan(pod, node(), scheduled={"c": uuids(1)}).allocations) == {"c": [0]}
 
 
 def test_the_choice_for_one_container_tells_of_each_other_gpu() -> None:
@@ -132,7 +132,7 @@ roles = st.sampled_from(["init", "sidecar", "app"])
     containers=st.lists(st.tuples(roles, sizes), min_size=1, max_size=4),
     others=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 60), st.integers(1, 40)), max_size=4),
     cordoned=st.frozensets(st.integers(0, 2), max_size=1),
-    wishes=st.dictionaries(st.integers(0, 3), st.integers(0, 2), max_size=4),
+    scheduled=st.dictionaries(st.integers(0, 3), st.integers(0, 2), max_size=4),
     policy=st.sampled_from(["binpack", "spread", "link"]),
 )
 def test_a_pod_that_was_let_in_finds_room_for_each_of_its_containers(
@@ -157,12 +157,12 @@ def test_a_pod_that_was_let_in_finds_room_for_each_of_its_containers(
     wished = {f"c{at}": uuids(minor) for at, minor in wishes.items()}
     state = node_state("n", here, there, cordoned=uuids(*cordoned))
     try:
-        plan(made, state, wishes=wished)
+        plan(made, state, scheduled=wished)
     except CapacityError:
         return
     granted: list[Allocation] = []
     for container in made.containers:
-        planned = plan(made, state, granted=granted, wishes=wished)
+        planned = plan(made, state, granted=granted, scheduled=wished)
         choice_for(container.name, planned, made, state)
         granted.append(planned.of(container.name))
         for uuid, use in occupied([*there, *granted]).items():

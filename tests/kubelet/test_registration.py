@@ -10,11 +10,10 @@ import pytest
 
 from deviceplugin.errors import ConfigError, KubeletError
 from deviceplugin.kubelet.endpoint import Endpoint, check_socket_path
-from deviceplugin.kubelet.registration import SOCKETS, Mode
-from deviceplugin.kubelet.registration_timer import Pace
+from deviceplugin.kubelet.registration import SOCKETS, Mode, RegistrationTimer
 from sandbox.kubelet import Kubelet, KubeletOptions
+from sandbox.station import ALL, NAMES, Station, pod_json, station
 from tests.kubelet.makers import inventory
-from tests.kubelet.station import ALL, NAMES, Station, pod_json, station
 from tests.waiting import until
 
 MODES = [pytest.param("socket", id="kubelet-sock"), pytest.param("registry", id="plugins-registry")]
@@ -118,7 +117,7 @@ async def test_a_file_in_the_way_is_left_alone(short_tmp: Path) -> None:
     async with station(short_tmp, inventory(1)) as node:
         path = short_tmp / "vcore.sock"
         path.write_text("somebody's notes")
-        with pytest.raises(KubeletError, match="exists and is no socket"):
+        with pytest.raises(KubeletError, match="exists and is not a socket"):
             await Endpoint(node.plugins[0], path).start()
         assert path.read_text() == "somebody's notes"
 
@@ -133,36 +132,36 @@ class FakeClock:
 
 def test_retries_slow_down_to_one_a_second_and_complain_rarely() -> None:
     clock = FakeClock()
-    pace = Pace(clock)
+    timer = RegistrationTimer(clock)
     waits, complaints = [], 0
     for _ in range(40):
-        assert pace.may_try()
-        complaints += pace.failed()
+        assert timer.may_try()
+        complaints += timer.failed()
         start = clock.now
-        while not pace.may_try():
+        while not timer.may_try():
             clock.now += 0.005
         waits.append(clock.now - start)
     assert waits[0] < 0.03
     assert max(waits) < 1.01
     assert complaints <= 3
-    pace.succeeded()
-    pace.failed()
+    timer.succeeded()
+    timer.failed()
     clock.now += 0.021
-    assert pace.may_try()
+    assert timer.may_try()
 
 
 def test_silence_is_borne_longer_each_time() -> None:
     clock = FakeClock()
-    pace = Pace(clock)
+    timer = RegistrationTimer(clock)
     clock.now += 1.9
-    assert not pace.is_silent()
+    assert not timer.is_silent()
     clock.now += 0.2
-    assert pace.is_silent()
-    pace.succeeded()
+    assert timer.is_silent()
+    timer.succeeded()
     clock.now += 2.1
-    assert not pace.is_silent()
+    assert not timer.is_silent()
     clock.now += 2.0
-    assert pace.is_silent()
-    assert pace.streaming()
+    assert timer.is_silent()
+    assert timer.streaming()
     clock.now += 2.1
-    assert pace.is_silent()
+    assert timer.is_silent()

@@ -32,9 +32,9 @@ from deviceplugin.model.pod_request import pod_request
 from deviceplugin.placement.node_state import node_state
 from deviceplugin.placement.pod import place_pod
 from sandbox.kubelet import Kubelet, KubeletOptions
+from sandbox.station import ENDED, NAMES, Json, Station, pod_json
 from tests.examples import examples
 from tests.kubelet.makers import inventory
-from tests.kubelet.station import ENDED, NAMES, Json, Station, pod_json
 
 NODE = inventory(3)
 ANNOTATIONS = AnnotationNames()

@@ -7,8 +7,8 @@ from deviceplugin.model.annotations import PodAllocation, format_allocation
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.ids import parse_device_id
 from deviceplugin.model.units import Resource
+from sandbox.station import NAMES, Json, Station, pod_json, station
 from tests.kubelet.makers import inventory
-from tests.kubelet.station import NAMES, Json, Station, pod_json, station
 
 
 def chosen(pod: Json, **minors: int) -> Json:
@@ -76,7 +76,7 @@ async def test_kubelet_is_steered_by_the_plan(short_tmp: Path) -> None:
 
 async def test_a_cordoned_gpu_gets_no_new_work_but_what_was_chosen_before(short_tmp: Path) -> None:
     async with station(short_tmp, inventory(2)) as node:
-        node.cordoned = frozenset({GpuUuid("GPU-0")})
+        node.cordon = frozenset({GpuUuid("GPU-0")})
         adopted = await node.kubelet.admit(pod_json("adopted", ("c", 20, 2)))
         assert node.minors(adopted.uid, "c") == [1]
         bound = await node.kubelet.admit(chosen(pod_json("bound", ("c", 20, 2)), c=0))

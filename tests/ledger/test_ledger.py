@@ -79,19 +79,12 @@ def test_a_container_cannot_hold_two_grants(ledger: Ledger) -> None:
 def test_answers_are_kept_for_each_resource(ledger: Ledger) -> None:
     ledger.grant(grant("a"), NODE)
     key = (PodUid("uid-a"), "main")
-    assert [each.id for each in ledger.half_answered()] == [A]
     assert (ledger.answered(key, Resource.CORE), ledger.answered(key, Resource.MEMORY)) == (True, False)
     ledger.answer(A, Resource.MEMORY)
-    assert ledger.half_answered() == ()
     assert ledger.answered(key, Resource.MEMORY)
     ledger.repeat(A, Resource.MEMORY)
     assert not ledger.answered(key, Resource.CORE)
     assert not ledger.answered((PodUid("uid-b"), "main"), Resource.CORE)
-
-
-def test_a_whole_gpu_without_a_memory_count_is_answered_with_its_cores(ledger: Ledger) -> None:
-    ledger.grant(grant("a", cores=100, blocks=0), NODE)
-    assert ledger.half_answered() == ()
 
 
 def test_a_transition_of_an_unknown_grant_is_refused(ledger: Ledger) -> None:
@@ -99,7 +92,7 @@ def test_a_transition_of_an_unknown_grant_is_refused(ledger: Ledger) -> None:
         lambda: ledger.answer(A, Resource.CORE),
         lambda: ledger.repeat(A, Resource.CORE),
         lambda: ledger.prove(A),
-        lambda: ledger.settle(A, claimant("b"), NODE),
+        lambda: ledger.reassign_to_owner(A, claimant("b"), NODE),
         lambda: ledger.reassign(grant("a"), inventory=NODE),
     ):
         with pytest.raises(LedgerError, match="g-a-main is not in the ledger"):
@@ -108,7 +101,7 @@ def test_a_transition_of_an_unknown_grant_is_refused(ledger: Ledger) -> None:
 
 def test_a_grant_settles_with_the_container_that_kubelet_proves(ledger: Ledger) -> None:
     ledger.grant(grant("a", cores=50, blocks=8), NODE)
-    fixed = ledger.settle(A, replace(claimant("b", cores=20, blocks=4), soft_cores=60), NODE)
+    fixed = ledger.reassign_to_owner(A, replace(claimant("b", cores=20, blocks=4), soft_cores=60), NODE)
     assert fixed.proved
     assert fixed.soft_cores == 60
     assert fixed.allocation.owner == owner("b")
@@ -120,7 +113,7 @@ def test_a_grant_settles_with_the_container_that_kubelet_proves(ledger: Ledger) 
 def test_two_containers_that_were_taken_for_each_other_change_over(ledger: Ledger) -> None:
     ledger.grant(grant("a", cores=70), NODE)
     ledger.grant(grant("b", cores=30), NODE)
-    ledger.settle(A, claimant("b", cores=30), NODE)
+    ledger.reassign_to_owner(A, claimant("b", cores=30), NODE)
     one, other = taken(ledger, A), taken(ledger, B)
     assert (one.allocation.owner, one.allocation.request.cores, one.proved) == (owner("b"), 30, True)
     assert (other.allocation.owner, other.allocation.request.cores, other.proved) == (owner("a"), 70, False)
@@ -129,7 +122,7 @@ def test_two_containers_that_were_taken_for_each_other_change_over(ledger: Ledge
 def test_a_change_over_to_other_gpus_sizes_both_on_the_gpus_they_have(ledger: Ledger) -> None:
     ledger.grant(grant("a", cores=100, blocks=0, on=(0,)), NODE)
     ledger.grant(grant("b", cores=30, on=(1,)), NODE)
-    ledger.settle(A, claimant("b", cores=30), NODE)
+    ledger.reassign_to_owner(A, claimant("b", cores=30), NODE)
     assert [(share.uuid, share.cores, share.blocks) for share in taken(ledger, A).allocation.shares] == [
         (uuid(0), 30, 8)
     ]
@@ -143,7 +136,7 @@ def test_a_displaced_grant_that_cannot_take_the_other_request_keeps_its_size(led
     ledger.grant(grant("a", cores=30, on=(0,)), node)
     ledger.grant(grant("b", cores=20, on=(1,)), node)
     ledger.grant(grant("c", cores=75, on=(1,)), node)
-    ledger.settle(A, claimant("b", cores=20), node)
+    ledger.reassign_to_owner(A, claimant("b", cores=20), node)
     displaced = taken(ledger, B)
     assert displaced.allocation.owner == owner("a")
     assert (displaced.allocation.request.cores, displaced.proved) == (20, False)
@@ -164,13 +157,13 @@ def test_a_true_owner_that_does_not_fit_is_refused_and_nothing_changes(
     ledger.grant(grant("c", cores=50), NODE)
     before = ledger.grants()
     with pytest.raises(error, match=sentence):
-        ledger.settle(A, to, NODE)  # type: ignore[arg-type]
+        ledger.reassign_to_owner(A, to, NODE)  # type: ignore[arg-type]
     assert ledger.grants() == before
 
 
 def test_settling_with_the_same_owner_corrects_the_size(ledger: Ledger) -> None:
     ledger.grant(grant("a", cores=10), NODE)
-    ledger.settle(A, claimant("a", cores=20, blocks=9), NODE)
+    ledger.reassign_to_owner(A, claimant("a", cores=20, blocks=9), NODE)
     (share,) = taken(ledger, A).allocation.shares
     assert (share.cores, share.blocks, taken(ledger, A).proved) == (20, 9, True)
 
@@ -207,7 +200,7 @@ def test_release_gives_back_what_is_held_and_ignores_the_rest(ledger: Ledger) ->
 def test_a_grant_that_changed_hands_is_not_released_for_its_former_owner(ledger: Ledger) -> None:
     ledger.grant(grant("a"), NODE)
     judged = ledger.grants()
-    ledger.settle(A, claimant("b"), NODE)
+    ledger.reassign_to_owner(A, claimant("b"), NODE)
     assert ledger.release_ended(judged, why="pod a ended") == ()
     assert [each.id for each in ledger.release_ended(ledger.grants(), why="pod b ended")] == [A]
 
@@ -224,9 +217,9 @@ def test_an_over_committed_gpu_can_be_relieved_but_not_loaded_further(ledger: Le
     ledger.adopt([grant("a", cores=80), grant("b", cores=80)])
     with pytest.raises(CapacityError, match="has 0 cores"):
         ledger.grant(grant("c", cores=1, blocks=1), NODE)
-    ledger.settle(A, claimant("a", cores=70), NODE)
+    ledger.reassign_to_owner(A, claimant("a", cores=70), NODE)
     with pytest.raises(CapacityError):
-        ledger.settle(A, claimant("a", cores=71), NODE)
+        ledger.reassign_to_owner(A, claimant("a", cores=71), NODE)
     ledger.grant(grant("d", cores=10, on=(1,)), NODE)
     ledger.release([B], why="test")
     assert ledger.over_commitments(NODE) == ()
@@ -237,7 +230,7 @@ def test_a_gpu_that_went_away_is_still_held_and_given_to_nobody(ledger: Ledger) 
     smaller = inventory(1)
     assert [load.uuid for load in ledger.over_commitments(smaller)] == [uuid(1)]
     ledger.prove(A)
-    ledger.settle(A, claimant("b"), smaller)
+    ledger.reassign_to_owner(A, claimant("b"), smaller)
     with pytest.raises(CapacityError, match="not on this node"):
         ledger.grant(grant("c", on=(1,)), smaller)
 
@@ -263,11 +256,11 @@ def test_role_and_place_go_with_the_owner(ledger: Ledger) -> None:
     ledger.grant(first, NODE)
     ledger.grant(second, NODE)
     proxy = Claimant(second.allocation.owner, ContainerRole.SIDECAR, second.allocation.request, index=1)
-    ledger.settle(first.id, proxy, NODE)
+    ledger.reassign_to_owner(first.id, proxy, NODE)
     places = {each.id: (each.allocation.role, each.allocation.index) for each in ledger.grants()}
     assert places == {first.id: (ContainerRole.SIDECAR, 1), second.id: (ContainerRole.INIT, 0)}
     with pytest.raises(CapacityError):
-        ledger.settle(second.id, replace(claimant_of(taken(ledger, second.id)), index=2), NODE)
+        ledger.reassign_to_owner(second.id, replace(claimant_of(taken(ledger, second.id)), index=2), NODE)
 
 
 def test_a_role_is_a_fact_even_where_it_shows_too_much_to_be_held(ledger: Ledger) -> None:

@@ -18,7 +18,7 @@ from deviceplugin.errors import CapacityError
 from deviceplugin.ledger.evidence import Checkpoint, CheckpointEntry
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.ledger.rebuild import rebuild
-from deviceplugin.ledger.reconcile import Evidence, PodsView, reconcile
+from deviceplugin.ledger.reconcile import Evidence, PodsView, decide
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import ContainerState, Pod
 from deviceplugin.model.request import Request
@@ -126,11 +126,13 @@ class NodeMachine(RuleBasedStateMachine):
         """PreStartContainer: kubelet's checkpoint proves the owner, or the start fails and is tried again."""
         found = data.draw(st.sampled_from(self.in_phase("running")), label="pod")
         assert found.granted is not None
-        self.settle(found.granted, found)
+        self.reassign_to_owner(found.granted, found)
 
-    def settle(self, grant_id: GrantId, found: SimulatedPod) -> None:
+    def reassign_to_owner(self, grant_id: GrantId, found: SimulatedPod) -> None:
         with suppress(CapacityError):  # the true owner does not fit where it was put: its start fails
-            self.ledger.settle(grant_id, claimant(found.name, cores=found.size[0], blocks=found.size[1]), NODE)
+            self.ledger.reassign_to_owner(
+                grant_id, claimant(found.name, cores=found.size[0], blocks=found.size[1]), NODE
+            )
 
     @precondition(lambda self: self.in_phase("running"))
     @rule(data=st.data())
@@ -190,11 +192,11 @@ class NodeMachine(RuleBasedStateMachine):
         self.carry_out(evidence)
 
     def carry_out(self, evidence: Evidence) -> None:
-        found = reconcile(evidence, NODE, now=1000.0)
+        found = decide(evidence, NODE, now=1000.0)
         self.suspects = dict(found.suspects)
         self.ledger.release_ended(found.ended, why="its pod ended")
         for wrong in found.disproved:
-            self.settle(wrong.grant.id, next(each for each in self.pods if each.uid == wrong.pod))
+            self.reassign_to_owner(wrong.grant.id, next(each for each in self.pods if each.uid == wrong.pod))
         for grant_id in found.proved:
             self.ledger.prove(grant_id)
         for known in found.described:

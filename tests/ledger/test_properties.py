@@ -127,7 +127,7 @@ class LedgerMachine(RuleBasedStateMachine):
         before = self.one(data)
         to = claimant(pod, container=container, cores=size[0], blocks=size[1])
         try:
-            fixed = self.ledger.settle(before.id, to, NODE)
+            fixed = self.ledger.reassign_to_owner(before.id, to, NODE)
         except OwnershipError:
             assert to.request.gpus != len(before.allocation.shares)
             self.same()

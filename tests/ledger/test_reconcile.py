@@ -6,7 +6,7 @@ import pytest
 
 from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, GrantId
-from deviceplugin.ledger.reconcile import Decisions, Described, Disproved, Evidence, PodsView, reconcile
+from deviceplugin.ledger.reconcile import Described, Disproved, Evidence, PodsView, ReconcileActions, decide
 from deviceplugin.model.allocation import ContainerRole, PodUid
 from deviceplugin.model.pod import ContainerState, Pod
 from tests.ledger.makers import grant, inventory, owner, pod
@@ -39,7 +39,7 @@ def rounds_to_end(checkpoint: Checkpoint | None, kubelet: PodsView | None, api: 
     grants = of or (HELD,)
     suspects: dict[GrantId, int] = {}
     for number in range(1, 6):
-        found = reconcile(Evidence(grants, checkpoint, kubelet, api, suspects), NODE, now=9.0)
+        found = decide(Evidence(grants, checkpoint, kubelet, api, suspects), NODE, now=9.0)
         if found.ended:
             assert found.ended == grants
             assert found.suspects == {}
@@ -96,9 +96,9 @@ def test_a_grant_ends_when_its_pod_surely_has(
 
 
 def test_one_round_that_shows_the_pod_again_clears_the_suspicion() -> None:
-    first = reconcile(Evidence((HELD,), WRITTEN, kubelet(OTHER), None), NODE, now=9.0)
+    first = decide(Evidence((HELD,), WRITTEN, kubelet(OTHER), None), NODE, now=9.0)
     assert first.suspects == {HELD.id: 1}
-    second = reconcile(Evidence((HELD,), WRITTEN, kubelet(RUNS), None, first.suspects), NODE, now=9.0)
+    second = decide(Evidence((HELD,), WRITTEN, kubelet(RUNS), None, first.suspects), NODE, now=9.0)
     assert (second.ended, second.suspects) == ((), {})
 
 
@@ -123,20 +123,20 @@ def test_a_grant_whose_container_kubelet_recorded_with_another_one_is_an_orphan(
     assert rounds_to_end(WRITTEN, kubelet(RUNS), api(RUNS), orphan) == 2
 
 
-def decide(*grants: Grant, checkpoint: Checkpoint | None = WRITTEN, seen: PodsView | None = None) -> Decisions:
-    return reconcile(Evidence(grants, checkpoint, seen, None), NODE, now=9.0)
+def decided(*grants: Grant, checkpoint: Checkpoint | None = WRITTEN, seen: PodsView | None = None) -> ReconcileActions:
+    return decide(Evidence(grants, checkpoint, seen, None), NODE, now=9.0)
 
 
 def test_the_checkpoint_proves_an_owner_or_disproves_it() -> None:
     unproved = replace(HELD, proved=False)
-    assert decide(unproved).proved == (HELD.id,)
-    assert decide(HELD).proved == ()
+    assert decided(unproved).proved == (HELD.id,)
+    assert decided(HELD).proved == ()
     wrong = grant("b", grant_id=HELD.id)
-    found = decide(wrong, seen=kubelet(RUNS, pod("b")))
+    found = decided(wrong, seen=kubelet(RUNS, pod("b")))
     assert found.disproved == (Disproved(wrong, PodUid("uid-a"), "main"),)
     assert (found.proved, found.described, found.adopt) == ((), (), ())
-    assert decide(wrong, checkpoint=None).disproved == ()
-    assert decide(wrong, checkpoint=EMPTY).disproved == ()
+    assert decided(wrong, checkpoint=None).disproved == ()
+    assert decided(wrong, checkpoint=EMPTY).disproved == ()
 
 
 def test_a_rebuilt_grant_learns_its_name_role_and_place_from_whoever_shows_the_pod() -> None:
@@ -149,29 +149,29 @@ def test_a_rebuilt_grant_learns_its_name_role_and_place_from_whoever_shows_the_p
         Evidence((rebuilt,), WRITTEN, None, api(initial)),
         Evidence((rebuilt,), None, kubelet(initial), api(RUNS)),
     ):
-        found = reconcile(evidence, NODE, now=9.0)
+        found = decide(evidence, NODE, now=9.0)
         assert found.described == (Described(rebuilt, owner("a"), ContainerRole.INIT, 3),)
-    assert decide(HELD, seen=kubelet(RUNS)).described == ()
+    assert decided(HELD, seen=kubelet(RUNS)).described == ()
     later = pod("a", index=1)
-    assert decide(HELD, seen=kubelet(later)).described == (Described(HELD, owner("a"), ContainerRole.APP, 1),)
+    assert decided(HELD, seen=kubelet(later)).described == (Described(HELD, owner("a"), ContainerRole.APP, 1),)
 
 
 def test_a_container_that_the_ledger_lost_comes_back_while_its_pod_lives() -> None:
-    (adopted,) = decide(seen=kubelet(RUNS)).adopt
+    (adopted,) = decided(seen=kubelet(RUNS)).adopt
     assert adopted.id == HELD.id
     assert adopted.allocation == HELD.allocation
     assert adopted.created == 9.0
-    assert decide(seen=kubelet(FINISHED)).adopt == ()
-    assert decide(seen=kubelet(OTHER)).adopt == ()
-    assert decide(seen=None).adopt == ()
-    assert decide(checkpoint=None, seen=kubelet(RUNS)).adopt == ()
-    assert decide(grant("b", grant_id=HELD.id), seen=kubelet(RUNS, pod("b"))).adopt == ()
+    assert decided(seen=kubelet(FINISHED)).adopt == ()
+    assert decided(seen=kubelet(OTHER)).adopt == ()
+    assert decided(seen=None).adopt == ()
+    assert decided(checkpoint=None, seen=kubelet(RUNS)).adopt == ()
+    assert decided(grant("b", grant_id=HELD.id), seen=kubelet(RUNS, pod("b"))).adopt == ()
 
 
 def test_a_kubelet_that_just_started_does_not_hide_the_pods_of_the_api_server() -> None:
-    found = reconcile(Evidence((), WRITTEN, kubelet(STATIC), api(RUNS)), NODE, now=9.0)
+    found = decide(Evidence((), WRITTEN, kubelet(STATIC), api(RUNS)), NODE, now=9.0)
     assert [each.id for each in found.adopt] == [HELD.id]
-    stale = reconcile(Evidence((), WRITTEN, kubelet(OTHER), api(RUNS)), NODE, now=9.0)
+    stale = decide(Evidence((), WRITTEN, kubelet(OTHER), api(RUNS)), NODE, now=9.0)
     assert stale.adopt == ()
 
 
@@ -205,6 +205,6 @@ def test_what_cannot_be_rebuilt_is_said() -> None:
     (core, memory) = recorded(HELD)
     assert core.answer is not None
     blank = replace(core, answer=replace(core.answer, gpus=()))
-    found = decide(checkpoint=Checkpoint((blank, memory)), seen=kubelet(RUNS))
+    found = decided(checkpoint=Checkpoint((blank, memory)), seen=kubelet(RUNS))
     assert found.adopt == ()
     assert len(found.failures) == 1

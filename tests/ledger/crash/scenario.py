@@ -21,7 +21,7 @@ STEPS: tuple[Step, ...] = (
     lambda ledger, _: ledger.grant(grant("a", cores=50), _NODE),
     lambda ledger, _: ledger.grant(grant("b", cores=20, on=(1,)), _NODE),
     lambda ledger, _: ledger.answer(GrantId("g-a-main"), Resource.MEMORY),
-    lambda ledger, _: ledger.settle(GrantId("g-a-main"), claimant("b", cores=20), _NODE),
+    lambda ledger, _: ledger.reassign_to_owner(GrantId("g-a-main"), claimant("b", cores=20), _NODE),
     lambda ledger, _: ledger.prove(GrantId("g-b-main")),
     lambda ledger, _: ledger.adopt([grant("c", cores=200, blocks=0, on=(0, 2)), grant("d", on=(1,))]),
     lambda ledger, journal: journal.rewrite(),

@@ -1,12 +1,13 @@
-"""The kubelet edge as the agent puts it together, against the stand-in kubelet: everything real but GPUs and cluster.
+"""The agent's kubelet plugin in this process, connected to the stand-in kubelet: all is real but GPUs and cluster.
 
-`known` is what the watch of the API server would show; a test fills it as early, late or wrongly as it likes.
+In: an inventory and identity sources. Out: a `Station` that kubelet calls. `known` is what the watch of the API server
+would show; a caller fills it early, late or wrongly.
 """
 
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -15,29 +16,24 @@ from typing import Any
 import aiohttp
 
 from deviceplugin.agent.files import AgentFiles
-from deviceplugin.agent.pod_hints import Wishes
+from deviceplugin.agent.pod_hints import PodHints
 from deviceplugin.container.directories import GrantDirectories
 from deviceplugin.container.driver_mirror.elf import Machine
 from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOptions
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.errors import KubeletError, VcudaError
 from deviceplugin.kube.pods import PodListReader
-from deviceplugin.kubelet.allocate_context import Node
-from deviceplugin.kubelet.allocator import Allocating
+from deviceplugin.kubelet.allocate_context import AllocateContext
+from deviceplugin.kubelet.allocator import Allocator
 from deviceplugin.kubelet.answer import HostLayout
-from deviceplugin.kubelet.checkpoint import read_checkpoint
-from deviceplugin.kubelet.claims import Claim
-from deviceplugin.kubelet.decisions import KubeletDecisions
+from deviceplugin.kubelet.checkpoint import CheckpointReader
 from deviceplugin.kubelet.devices import DeviceFeed, catalog
-from deviceplugin.kubelet.identity import Identity, IdentitySource
-from deviceplugin.kubelet.pending_source import PendingSource
+from deviceplugin.kubelet.identity import IdentifiedContainer, Identity, IdentitySource
+from deviceplugin.kubelet.identity_sources import PendingSource, PodResourcesSource, PodsSource
 from deviceplugin.kubelet.plugin import ResourcePlugin
 from deviceplugin.kubelet.podresources import PodResources
-from deviceplugin.kubelet.podresources_source import PodResourcesSource
-from deviceplugin.kubelet.pods_source import PodsSource
-from deviceplugin.kubelet.pre_start import Starting
+from deviceplugin.kubelet.pre_start import PreStart
 from deviceplugin.kubelet.registration import KubeletLink, KubeletPaths, Mode
-from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, Source
 from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.ledger import Ledger
@@ -57,19 +53,19 @@ Json = dict[str, Any]
 
 
 @dataclass
-class Told:
-    """Everything that the flows reported."""
+class Reports:
+    """Everything that the flows reported (`allocate_context.Report`)."""
 
-    granted_: list[tuple[Claim, Grant]] = field(default_factory=list)
+    granted_: list[tuple[IdentifiedContainer, Grant]] = field(default_factory=list)
     refused_: list[str] = field(default_factory=list)
     repaired_: list[tuple[str, str]] = field(default_factory=list)
     started_: list[str] = field(default_factory=list)
     start_failures: list[str] = field(default_factory=list)
 
-    def granted(self, claim: Claim, grant: Grant, choice: Choice) -> None:
-        self.granted_.append((claim, grant))
+    def granted(self, asking: IdentifiedContainer, grant: Grant, choice: Choice) -> None:
+        self.granted_.append((asking, grant))
 
-    def refused(self, claim: Claim | None, resource_name: str, count: int, error: VcudaError) -> None:
+    def refused(self, asking: IdentifiedContainer | None, resource_name: str, count: int, error: VcudaError) -> None:
         self.refused_.append(error.message)
 
     def started(self, grant: Grant, *, written: bool) -> None:
@@ -83,14 +79,14 @@ class Told:
 
 
 class Station:
-    """One plugin at one stand-in kubelet."""
+    """One plugin at one stand-in kubelet. Serves the flows as `Pods`, `Gpus` and `Reclaim` of `allocate_context`."""
 
     def __init__(self, kubelet: Kubelet, inventory: Inventory, base: Path, *, sources: Sequence[Source]) -> None:
         self.kubelet = kubelet
         self.known: list[Pod] = []
-        self.told = Told()
-        self.placed: list[Grant] = []
-        self.cordoned: frozenset[GpuUuid] = frozenset()
+        self.reports = Reports()
+        self.placements: list[Grant] = []
+        self.cordon: frozenset[GpuUuid] = frozenset()
         self.base = base
         self.pods_refused = False
         self.feed = DeviceFeed(catalog(inventory))
@@ -98,9 +94,9 @@ class Station:
         self.resources = PodResources(kubelet.options.podresources_socket)
         self._sources = sources
         self._session: aiohttp.ClientSession | None = None
-        self.node = self._node()
-        decisions = KubeletDecisions(Allocating(self.node), Starting(self.node), on_answer=lambda _: None)
-        self.plugins = [ResourcePlugin(resource, self.feed, decisions) for resource in Resource]
+        self.context = self._context()
+        self.allocator, self.pre_start = Allocator(self.context), PreStart(self.context)
+        self.plugins = [ResourcePlugin(resource, self.feed, self.allocator, self.pre_start) for resource in Resource]
 
     def link(self, mode: Mode = "auto", **options: Callable[[], None]) -> KubeletLink:
         paths = KubeletPaths(self.kubelet.options.plugin_dir, self.kubelet.options.registry_dir)
@@ -138,21 +134,30 @@ class Station:
         shown = PodListReader().read(json.dumps({"items": self.kubelet.pod_list()}).encode())
         return next((pod for pod in shown if (pod.ref.namespace, pod.ref.name) == (namespace, name)), None)
 
-    async def _find(self, uid: PodUid) -> Pod | None:
+    def watched(self) -> Sequence[Pod]:
+        return self.known
+
+    async def find(self, uid: PodUid) -> Pod | None:
         shown = PodListReader().read(json.dumps({"items": self.kubelet.pod_list()}).encode())
         return next((pod for pod in (*self.known, *shown) if pod.ref.uid == uid), None)
 
-    async def _make_room(self) -> None:
-        """As upkeep does: what kubelet no longer shows has ended."""
+    def cordoned(self) -> frozenset[GpuUuid]:
+        return self.cordon
+
+    def processes(self) -> Mapping[GpuUuid, int]:
+        return {}
+
+    async def reclaim(self) -> None:
+        """As the reconciler does: a pod that kubelet no longer shows has ended."""
         shown = {pod["metadata"]["uid"] for pod in self.kubelet.pod_list() if pod["status"]["phase"] not in ENDED}
         gone = [each.id for each in self.ledger.grants() if each.proved and each.allocation.owner.pod.uid not in shown]
         self.ledger.release(gone, why="its pod ended")
 
-    async def _nothing_to_do(self) -> None:
+    async def ensure_complete(self) -> None:
         """The ledger lacks nothing."""
 
-    def _checkpoint(self) -> Checkpoint:
-        return read_checkpoint(self.kubelet.checkpoint_path)
+    def placed(self, grant: Grant) -> None:
+        self.placements.append(grant)
 
     def _mirror(self) -> DriverMirror:
         driver = make_driver_root(self.base / "root")
@@ -176,41 +181,33 @@ class Station:
         mirror.refresh()
         return files
 
-    def _source(self, source: Source, wishes: Wishes) -> IdentitySource:
+    def _source(self, source: Source, hints: PodHints) -> IdentitySource:
         if source is Source.PODS:
             return PodsSource(self.fetch_pods, budget_s=1.0)
         if source is Source.PODRESOURCES:
             return PodResourcesSource(
                 self.resources, known=lambda: self.known, fetch=self._fetch_one, names=NAMES, budget_s=1.0
             )
-        return PendingSource(lambda: self.known, predicate_time=wishes.predicate_time, budget_s=1.0)
+        return PendingSource(lambda: self.known, predicate_time=hints.predicate_time, budget_s=1.0)
 
-    def _node(self) -> Node:
-        wishes = Wishes(AnnotationNames(), lambda: self.feed.catalog.inventory)
-        files = self._files()
-        return Node(
+    def _context(self) -> AllocateContext:
+        hints = PodHints(AnnotationNames(), lambda: self.feed.catalog.inventory)
+        return AllocateContext(
             feed=self.feed,
             ledger=self.ledger,
-            identity=Identity([self._source(source, wishes) for source in self._sources]),
+            identity=Identity([self._source(source, hints) for source in self._sources]),
             layout=HostLayout(
                 PurePosixPath(self.base / "vm"),
                 PurePosixPath(self.base / "mirror"),
                 device_root=PurePosixPath(self.base / "root"),
             ),
-            files=files,
-            report=self.told,
-            checkpoint=self._checkpoint,
-            find_pod=self._find,
-            watched_pods=lambda: self.known,
-            hinted=wishes.gpus,
-            cordoned=lambda: self.cordoned,
-            soft_cores=wishes.soft_cores,
-            processes=dict,
-            exists=lambda path: Path(path).exists(),
-            clock=lambda: 1.0,
-            make_room=self._make_room,
-            complete=self._nothing_to_do,
-            placed=self.placed.append,
+            checkpoint=CheckpointReader(self.kubelet.checkpoint_path),
+            pods=self,
+            hints=hints,
+            gpus=self,
+            reclaim=self,
+            files=self._files(),
+            report=self.reports,
             share_mode=True,
         )
 
