@@ -1,0 +1,142 @@
+"""Counts the files and functions of `deviceplugin` that the simplest Allocate or the simplest filter enters.
+
+In: `allocate` or `filter`, and --list for the names. Out: the counts on stdout. Allocate: the first call for one
+container of 20 cores on a node with four GPUs, with kubelet's `/pods` as the only identity source. Filter: one pod of 50
+cores, three nodes with two GPUs, binpack. Decoding of requests is not counted. Run as scripts/trace_calls.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import deviceplugin
+from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.extender.wire import Question
+from deviceplugin.kubelet.plugin import ResourcePlugin
+from deviceplugin.ledger.grant import Source
+from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
+from deviceplugin.model.cluster_node import ClusterNode
+from deviceplugin.model.inventory_annotation import format_inventory
+from deviceplugin.model.pod import ClusterPod, Pod, PodContainer
+from sandbox.inventories import made_up_inventory
+from sandbox.station import pod_json, station
+
+_PRODUCT = Path(deviceplugin.__file__).parent
+
+
+@dataclass
+class Trace:
+    """What was entered: `<file>` and `<file>:<function>` below `deviceplugin`, and the number of calls."""
+
+    files: set[str] = field(default_factory=set)
+    functions: set[str] = field(default_factory=set)
+    calls: int = 0
+
+    @contextmanager
+    def running(self, task: "asyncio.Task[Any] | None" = None) -> Iterator[None]:
+        """Counts calls in this thread; with `task` only those of the task, because others run while it waits."""
+
+        def profile(frame: FrameType, event: str, _arg: object) -> None:
+            if event == "call" and (task is None or asyncio.current_task() is task):
+                self._enter(frame.f_code)
+
+        sys.setprofile(profile)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+    def _enter(self, code: CodeType) -> None:
+        """A lambda, a generator expression and an inner function count as the function that contains them."""
+        path, name = Path(code.co_filename), code.co_qualname.partition(".<locals>")[0]
+        if path.is_relative_to(_PRODUCT) and "<" not in name:
+            self.files.add(str(path.relative_to(_PRODUCT)))
+            self.functions.add(f"{path.relative_to(_PRODUCT)}:{name}")
+            self.calls += 1
+
+
+def trace_allocate() -> Trace:
+    """From `ResourcePlugin.Allocate` to its answer, called by the stand-in kubelet."""
+    found = Trace()
+    allocate = ResourcePlugin.Allocate
+
+    async def traced(plugin: ResourcePlugin, request: Any, context: Any) -> Any:  # noqa: ANN401 - gRPC's types
+        if found.calls:
+            return await allocate(plugin, request, context)
+        with found.running(asyncio.current_task()):
+            return await allocate(plugin, request, context)
+
+    async def run(base: Path) -> None:
+        async with station(base, made_up_inventory("node-1", gpus=4), sources=(Source.PODS,)) as node:
+            await node.kubelet.admit(pod_json("pod", ("main", 20, 4)))
+
+    ResourcePlugin.Allocate = traced  # type: ignore[method-assign]
+    try:
+        with tempfile.TemporaryDirectory(prefix="vc-") as base:
+            asyncio.run(run(Path(base)))
+    finally:
+        ResourcePlugin.Allocate = allocate  # type: ignore[method-assign]
+    return found
+
+
+class _NoApi:
+    """Filter asks the API server for nothing."""
+
+    async def bind(self, pod: PodRef, node: str, annotations: Mapping[str, str]) -> None:
+        raise NotImplementedError
+
+    async def get_pod(self, pod: PodRef) -> Pod:
+        raise NotImplementedError
+
+    async def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> None:
+        raise NotImplementedError
+
+
+def trace_filter() -> Trace:
+    """From `Extender.filter` to its answer, after the extender has started."""
+    found, extender = Trace(), Extender(_NoApi())
+    for name in ("node-1", "node-2", "node-3"):
+        extender.put_node(_node(name))
+    extender.settle()
+    question = Question(_pod(), ("node-1", "node-2", "node-3"))
+    with found.running():
+        extender.filter(question)
+    return found
+
+
+def _node(name: str) -> ClusterNode:
+    inventory = made_up_inventory(name, gpus=2)
+    blocks = sum(gpu.blocks for gpu in inventory.gpus)
+    text = format_inventory(inventory, share_mode=True)
+    return ClusterNode(name=name, uid=f"uid-{name}", inventory=text, ready=True, cores=200, blocks=blocks)
+
+
+def _pod() -> ClusterPod:
+    ref = PodRef(PodUid("uid-pod"), "default", "pod")
+    container = PodContainer(ContainerRef(ref, "main"), ContainerRole.APP, 0, 50, 8)
+    return ClusterPod(Pod(ref=ref, containers=(container,), api_uid=ref.uid, resource_version="1"))
+
+
+TRACES = {"allocate": trace_allocate, "filter": trace_filter}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="trace_calls", description=__doc__)
+    parser.add_argument("call", choices=sorted(TRACES))
+    parser.add_argument("--list", action="store_true", help="print every function that was entered")
+    asked = parser.parse_args()
+    found = TRACES[asked.call]()
+    print(f"{asked.call}: {len(found.files)} files, {len(found.functions)} functions, {found.calls} calls")
+    for name in sorted(found.functions) if asked.list else ():
+        print(f"  {name}")
+
+
+if __name__ == "__main__":
+    main()
