@@ -23,7 +23,8 @@ from deviceplugin.kubelet.devices import choose_ids, is_usable, quotas
 from deviceplugin.kubelet.identity import IdentifiedContainer, Key, Question, candidates
 from deviceplugin.kubelet.pod_placement import place_container
 from deviceplugin.ledger.evidence import Checkpoint
-from deviceplugin.ledger.grant import Grant, GrantId, Source, new_grant_id
+from deviceplugin.ledger.grant import Grant, GrantId, Source
+from deviceplugin.ledger.ledger import new_grant_id
 from deviceplugin.ledger.repair import Claimant, moved
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import container_request

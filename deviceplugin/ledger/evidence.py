@@ -1,8 +1,8 @@
 """What kubelet has recorded: the content of its checkpoint as values.
 
-`kubelet.checkpoint` reads the file; `rebuild` and `reconcile` judge by it, and PreStartContainer proves owners with it.
-Kubelet writes the file after all resources of a container were answered and before the container starts; entries of
-pods that ended stay until the next write. Only our own two resources are kept.
+In: `kubelet.checkpoint` reads the file. Out: `rebuild` and `reconcile` decide by it, and PreStartContainer proves
+owners with it. Kubelet writes the file after all resources of a container were answered and before the container
+starts; entries of ended pods stay until the next write. Only the two vcuda resources are kept.
 """
 
 from collections.abc import Container, Iterable
@@ -17,10 +17,10 @@ from deviceplugin.model.units import Resource
 
 @dataclass(frozen=True, slots=True)
 class RecordedAnswer:
-    """Our answer to Allocate as kubelet replays it at every start of the container.
+    """The answer to Allocate as kubelet replays it at every start of the container.
 
-    `grant` is the last component of what is mounted at /etc/vcuda; None in an answer of the lineage. `cores` and
-    `memory_bytes` come from the annotations, None where there are none.
+    `grant` is the last component of the path mounted at /etc/vcuda; None in an answer of gpu-manager. `cores` and
+    `memory_bytes` come from the annotations, None if there are none.
     """
 
     grant: GrantId | None
@@ -47,7 +47,7 @@ class CheckpointEntry:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """All entries of ours; `exists` is False where kubelet has no file (a fresh node, or it was deleted)."""
+    """All vcuda entries; `exists` is False if kubelet has no file (a fresh node, or it was deleted)."""
 
     entries: tuple[CheckpointEntry, ...] = ()
     exists: bool = True
@@ -66,7 +66,7 @@ class Checkpoint:
         return self._by_container.get((uid, container, resource))
 
     def has(self, uid: PodUid, container: str) -> bool:
-        """Whether kubelet has recorded anything of ours for this container."""
+        """Whether kubelet has recorded a vcuda resource for this container."""
         return any((uid, container, resource) in self._by_container for resource in Resource)
 
     def ids_of(self, uid: PodUid, container: str, resource: Resource) -> frozenset[DeviceId]:
@@ -92,12 +92,12 @@ class Checkpoint:
         return self._by_grant.get(grant_id)
 
     def owners_of(self, resource: Resource, ids: Iterable[str]) -> tuple[tuple[PodUid, str], ...]:
-        """Containers that hold exactly these IDs; several where kubelet reuses an init container's for the app."""
+        """Containers that hold exactly these IDs; several if kubelet reuses an init container's IDs for the app."""
         wanted = frozenset(ids)
         return tuple(each.key for each in self.entries if each.resource is resource and each.devices == wanted)
 
     def without(self, keys: Container[tuple[PodUid, str]]) -> "Checkpoint":
-        """The same file with some containers left out."""
+        """The same content without some containers."""
         return Checkpoint(tuple(each for each in self.entries if each.key not in keys), self.exists)
 
     @property

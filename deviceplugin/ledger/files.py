@@ -1,7 +1,7 @@
-"""The few things that the journal does to the disk, each durable when it returns.
+"""Disk operations of the journal and the driver mirror, each durable when it returns.
 
-Everything here raises OSError; the journal turns that into a sentence. A write is durable when its file was synced, a
-new name when its directory was.
+In: paths and bytes. Out: OSError for every failure; the journal turns it into a LedgerError. A write is durable when
+its file is synced, a new name when its directory is synced.
 """
 
 import os
@@ -12,7 +12,7 @@ _PRIVATE = 0o600
 
 
 def read(path: Path) -> bytes | None:
-    """The whole file; None where there is none."""
+    """The whole file; None if there is none."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -38,7 +38,7 @@ def open_for_append(path: Path) -> int:
 
 
 def append(fd: int, data: bytes) -> None:
-    """Writes all of it and waits for the disk; a failure may leave a part, which `cut` takes away."""
+    """Writes all of it and waits for the disk; a failure may leave a part, which `cut` removes."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]
@@ -51,7 +51,7 @@ def cut(fd: int, size: int) -> None:
 
 
 def replace(path: Path, temporary: Path, data: bytes) -> int:
-    """Puts `data` at `path` in one step and answers the open file; the caller syncs the directory."""
+    """Replaces the file at `path` in one step and returns it open; the caller syncs the directory."""
     fd = os.open(temporary, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _PRIVATE)
     try:
         append(fd, data)
@@ -65,7 +65,7 @@ def replace(path: Path, temporary: Path, data: bytes) -> int:
 
 
 def remove_leftover(path: Path) -> None:
-    """What a crash before the rename left; it was never the journal."""
+    """A crash before the rename may leave the temporary file; it was never the journal."""
     path.unlink(missing_ok=True)
 
 
@@ -88,5 +88,5 @@ def keep_copy(path: Path, data: bytes) -> Path:
 
 
 def cause(error: OSError) -> str:
-    """The system's own words, lower case, as part of a sentence."""
+    """The system's text in lower case, as part of a sentence."""
     return (error.strerror or str(error)).lower()

@@ -1,11 +1,10 @@
-"""One entry of the ledger: a grant is made at Allocate and named before its owner is certain.
+"""One entry of the ledger: a grant is created at Allocate and gets its id before its owner is certain.
 
-The grant's id names the directory that the container mounts, never a pod: at Allocate identity may still be a guess,
-and what kubelet has recorded cannot be changed afterwards. The owner can: PreStartContainer proves it (design 3.2).
+The id names the directory that the container mounts, never a pod: at Allocate the owner may still be a guess, and what
+kubelet has recorded cannot change afterwards. The owner can change: PreStartContainer proves it.
 """
 
 import enum
-import secrets
 from dataclasses import dataclass
 from typing import NewType
 
@@ -16,7 +15,7 @@ GrantId = NewType("GrantId", str)
 
 
 class Source(enum.Enum):
-    """What said for whom the Allocate was."""
+    """What identified the container of the Allocate."""
 
     PODS = "pods"  # kubelet's GET /pods
     PODRESOURCES = "podresources"  # kubelet's PodResources socket
@@ -28,7 +27,7 @@ class Source(enum.Enum):
 class Grant:
     """Slots that are held. `answered`: resources whose Allocate was answered. `created`: Unix time in seconds.
 
-    `soft_cores` above 0 is the pod's `vcuda-core-limit`: it may borrow idle time up to that percentage. Kept here,
+    `soft_cores` above 0 is the pod's `vcuda-core-limit`: it may use idle time up to that percentage. It is stored here
     because PreStartContainer must not need the API server.
     """
 
@@ -39,8 +38,3 @@ class Grant:
     proved: bool
     created: float
     soft_cores: int = 0
-
-
-def new_grant_id() -> GrantId:
-    """Names the directory that the container mounts: short, unguessable, and never used twice."""
-    return GrantId(f"g-{secrets.token_hex(8)}")

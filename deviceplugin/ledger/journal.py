@@ -1,12 +1,12 @@
 """The file of grants: every change is on the disk before the call that makes it returns.
 
 In: `Change`s. Out: the same state after any crash. `Journal.open` replays the file; `append` writes one line and waits
-for the disk, then changes `grants`; an append that fails leaves neither a line that counts nor a changed state. What
-does not verify costs only itself: a torn last line is cut, a damaged file is copied beside (`.damaged-<n>`) and what
-verifies is kept, with one sentence in `warnings`. The boot id is kept for the record only: grants name GPUs by UUID,
-and minor numbers, which a reboot may change, are in no entry.
+for the disk, then changes `grants`; an append that fails leaves neither a valid line nor a changed state. An entry that
+does not verify costs only itself: a torn last line is cut, a damaged file is copied (`.damaged-<n>`) and the entries
+that verify are kept, with one sentence in `warnings`. The boot id is for the record only: grants name GPUs by UUID, and
+minor numbers, which a reboot may change, are in no entry.
 
-Not here: what a change means and whether it is allowed (`ledger`), who else runs (`lock`). Not safe for threads.
+Not here: what a change means and whether it is allowed (`ledger`), other agents (`lock`). Not safe for threads.
 """
 
 import os
@@ -19,15 +19,15 @@ from types import MappingProxyType
 from deviceplugin.errors import LedgerError
 from deviceplugin.ledger import files
 from deviceplugin.ledger.grant import Grant, GrantId
-from deviceplugin.ledger.records import FORMAT_VERSION, Change, Entry, encode_line, header
-from deviceplugin.ledger.scan import Scan, apply, scan
+from deviceplugin.ledger.records import FORMAT_VERSION, Change, Entry, apply, encode_line, header
+from deviceplugin.ledger.scan import Scan, scan
 
 _MIN_ENTRIES = 256  # below this a journal is not worth rewriting
 _GARBAGE_FACTOR = 4
 
 
 class Journal:
-    """Open journal; make one with `Journal.open`."""
+    """An open journal; create one with `Journal.open`."""
 
     def __init__(self, path: Path, *, boot_id: str, clock: Callable[[], float]) -> None:
         self.path = path
@@ -44,7 +44,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path, *, boot_id: str = "", clock: Callable[[], float] = time.time) -> "Journal":
-        """Reads or makes the file at `path`; raises LedgerError where it cannot be read, written or understood."""
+        """Reads or creates the file at `path`; raises LedgerError if it cannot be read, written or decoded."""
         journal = cls(path, boot_id=boot_id, clock=clock)
         try:
             files.make_directory(path.parent)
@@ -67,12 +67,12 @@ class Journal:
         return MappingProxyType(self._grants)
 
     def append(self, change: Change) -> None:
-        """Durable when this returns; raises LedgerError and changes nothing where the disk refuses."""
+        """Durable when this returns; raises LedgerError and changes nothing if the disk refuses."""
         self._append(change)
         apply(self._grants, change)
 
     def rewrite(self) -> None:
-        """Writes the state anew: a temporary file, then one rename. A crash leaves the old journal or the new one."""
+        """Writes the state to a temporary file, then renames it. A crash leaves the old journal or the new one."""
         lines = [header()]
         for number, grant in enumerate(self._grants.values(), start=1):
             lines.append(encode_line(Entry(number, self._clock(), Change("keep", put=(grant,)))))
@@ -83,13 +83,13 @@ class Journal:
             self._replace(data)
         except OSError as error:
             raise LedgerError(
-                f"the ledger's journal {self.path} could not be written anew: {files.cause(error)}; nothing was "
+                f"the ledger's journal {self.path} could not be rewritten: {files.cause(error)}; nothing was "
                 "changed, so free space or repair the disk and try again"
             ) from error
         self._size, self._entries, self._number = len(data), len(lines) - 1, len(lines) - 1
 
     def compact_if_due(self) -> bool:
-        """Rewrites a journal that is mostly garbage; where that fails the old one stays good. Not for the fast path."""
+        """Rewrites a journal that is mostly garbage; if that fails, the old one stays valid. Not for the fast path."""
         if self._entries < max(_MIN_ENTRIES, _GARBAGE_FACTOR * len(self._grants)):
             return False
         try:
@@ -126,7 +126,7 @@ class Journal:
             self._set_aside(data, found)
         if self.boot_id and self.boot_id != found.boot:
             self.rebooted = bool(found.boot)
-            with suppress(LedgerError):  # a full disk must not keep the agent from what it already granted
+            with suppress(LedgerError):  # a full disk must not stop the agent from serving what it already granted
                 self._append(Change("boot"), boot=self.boot_id)
 
     def _adopt(self, found: Scan) -> None:
@@ -136,11 +136,11 @@ class Journal:
     def _set_aside(self, data: bytes, found: Scan) -> None:
         what = "its first line" if found.lost == 0 else f"{found.lost} of {found.lost + found.entries} entries"
         try:
-            kept = f"the file as it was is at {files.keep_copy(self.path, data)}"
+            kept = f"the original file is at {files.keep_copy(self.path, data)}"
             self.rewrite()
         except (OSError, LedgerError) as error:
             reason = files.cause(error) if isinstance(error, OSError) else error.message
-            kept = f"the damage was left in the file because it could not be copied or written anew ({reason})"
+            kept = f"the damage was left in the file because it could not be copied or rewritten ({reason})"
         warning = (
             f"the ledger's journal {self.path} is damaged from byte {found.first_damage}: {what} could not be read, "
             f"{len(found.grants)} grants were kept, and {kept}; what is missing is rebuilt from kubelet's checkpoint"
@@ -168,7 +168,7 @@ class Journal:
         self._number = entry.number
 
     def _take_back(self) -> None:
-        """Cuts what a failed write left; where even that fails the next append starts with a new file."""
+        """Cuts off what a failed write left; if that fails too, the next append starts a new file."""
         self._broken = True
         try:
             files.cut(self._fd, self._size)

@@ -1,14 +1,16 @@
-"""Who holds which part of which GPU: the truth of this node, and the only way to change it.
+"""Which container holds which part of which GPU of this node, and the only way to change it.
 
 In: grants and named transitions on them. Out: queries, and a `Transition` to every subscriber. Each transition is one
-entry of the journal, on the disk before memory changes: a crash leaves all of it or nothing. This is the last door:
-`grant`, `reassign_to_owner` and `reassign` raise CapacityError where a GPU would hold more than it has, whatever the
-caller believed; only `adopt` accepts what is true already. A container holds one grant at most.
+entry of the journal, on the disk before memory changes: a crash leaves all of it or nothing. This is the last check:
+`grant`, `reassign_to_owner` and `reassign` raise CapacityError if a GPU would hold more than it has, whatever the
+caller computed; only `adopt` accepts what is true already. A container holds one grant at most.
 
-Single-threaded by contract: every call is made on the agent's one asyncio loop, and none awaits, so no caller sees a
-transition half done. Not here: where to place (`placement`), who asks (`kubelet`), when to release (`reconcile`).
+Single-threaded by contract: every call is made on the agent's only asyncio loop, and none awaits, so no caller sees
+half a transition. Not here: where to place (`placement`), which container asks (`kubelet`), when to release
+(`reconcile`).
 """
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -25,12 +27,12 @@ from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.units import Resource
 
 OwnerKey = tuple[PodUid, str]
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("vcuda.ledger")
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What subscribers are told: the name of the transition, and the grants it touched before and after it."""
+    """The name of a transition, and the grants that it changed before and after it."""
 
     kind: str
     before: tuple[Grant, ...]
@@ -38,6 +40,11 @@ class Transition:
 
 
 Subscriber = Callable[[Transition], None]
+
+
+def new_grant_id() -> GrantId:
+    """Names the directory that the container mounts: short, unguessable, and never used twice."""
+    return GrantId(f"g-{secrets.token_hex(8)}")
 
 
 class Ledger:
@@ -51,7 +58,7 @@ class Ledger:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What was found wrong with the journal when it was opened, one sentence each."""
+        """Damage found when the journal was opened, one sentence each."""
         return self._journal.warnings
 
     def grants(self) -> tuple[Grant, ...]:
@@ -64,7 +71,7 @@ class Ledger:
         return self._journal.grants.get(grant_id)
 
     def of_owner(self, key: OwnerKey) -> Grant | None:
-        """The grant of one container; where a damaged journal left two, the later one."""
+        """The grant of one container; if a damaged journal left two, the later one."""
         grant_id = self._owners.get(key)
         return None if grant_id is None else self._journal.grants[grant_id]
 
@@ -77,16 +84,16 @@ class Ledger:
         return grant is not None and resource in grant.answered
 
     def over_commitments(self, inventory: Inventory) -> tuple[Load, ...]:
-        """GPUs that hold more than they have; only `adopt` and a GPU that went away can bring this about."""
+        """GPUs that hold more than they have; only `adopt` and the loss of a GPU can cause this."""
         return over_commitments(self.allocations(), inventory)
 
     def grant(self, grant: Grant, inventory: Inventory) -> None:
-        """Takes up the grant of a first Allocate; durable when this returns.
+        """Adds the grant of a first Allocate; durable when this returns.
 
-        Raises CapacityError where it does not fit, LedgerError where its owner holds another or the disk refuses.
+        Raises CapacityError if it does not fit, LedgerError if its owner holds another grant or the disk refuses.
         """
         if grant.id in self._journal.grants:
-            raise LedgerError(f"grant {grant.id} exists already; this is a mistake of the agent, please report it")
+            raise LedgerError(f"grant {grant.id} exists already; this is a bug of the agent, please report it")
         self._put("grant", (grant,), inventory)
 
     def answer(self, grant_id: GrantId, resource: Resource) -> Grant:
@@ -95,12 +102,12 @@ class Ledger:
         return self._update("answer", grant, replace(grant, answered=grant.answered | {resource}))
 
     def repeat(self, grant_id: GrantId, resource: Resource) -> Grant:
-        """Kubelet forgot the container and asks from the start: of the two resources only this one is answered now."""
+        """Kubelet forgot the container and asks again from the start: only this resource is answered now."""
         grant = self._require(grant_id)
         return self._update("repeat", grant, replace(grant, answered=frozenset({resource})))
 
     def prove(self, grant_id: GrantId) -> Grant:
-        """Kubelet's checkpoint says that the owner is the true one."""
+        """Kubelet's checkpoint confirms the owner."""
         grant = self._require(grant_id)
         return self._update("prove", grant, replace(grant, proved=True))
 
@@ -110,10 +117,10 @@ class Ledger:
         return self._update("set_soft_limit", grant, replace(grant, soft_cores=soft_cores))
 
     def reassign_to_owner(self, grant_id: GrantId, to: Claimant, inventory: Inventory) -> Grant:
-        """Kubelet's checkpoint says who owns the grant: it goes there, on its GPUs, sized by that container's request.
+        """Gives the grant to the owner in kubelet's checkpoint: on the same GPUs, sized by that container's request.
 
-        Where that container was recorded with another grant, the two change hands in one entry. Raises OwnershipError
-        where the request needs another number of GPUs, CapacityError where it does not fit beside the others.
+        If that container was recorded with another grant, the two are exchanged in one entry. Raises OwnershipError if
+        the request needs another number of GPUs, CapacityError if it does not fit beside the other grants.
         """
         grant = self._require(grant_id)
         fixed = replace(moved(grant, to, inventory), proved=True)
@@ -125,7 +132,7 @@ class Ledger:
         return fixed
 
     def reassign(self, *grants: Grant, inventory: Inventory, kind: str = "reassign") -> None:
-        """Owners, requests or shares of known grants change, all in one entry; checked as they are together."""
+        """Changes owners, requests or shares of known grants in one entry; all of them are checked together."""
         for grant in grants:
             self._require(grant.id)
         self._put(kind, grants, inventory)
@@ -133,10 +140,10 @@ class Ledger:
     def describe(
         self, grant_id: GrantId, owner: ContainerRef, role: ContainerRole, inventory: Inventory, *, index: int
     ) -> None:
-        """What a rebuilt grant could not know: the pod's names, the container's role and its place in its list.
+        """Adds what a rebuilt grant could not know: the pod's names, the container's role and its index.
 
-        These are facts, so they are taken up even where they show a GPU to be over-committed. A grant that is another
-        container's by now is left as it is.
+        These are facts, so they are accepted even if they show that a GPU is over-committed. A grant that belongs to
+        another container by now does not change.
         """
         grant = self.get(grant_id)
         if grant is None or grant.allocation.owner.key != owner.key:
@@ -146,10 +153,10 @@ class Ledger:
         self._update("describe", grant, replace(grant, allocation=allocation))
         for load in self.over_commitments(inventory):
             if load not in before:
-                log.warning("a rebuilt grant shows a GPU to be over-committed", grant=grant_id, load=str(load))
+                log.warning("gpu_overcommitted", gpu=load.uuid, grant=grant_id, load=str(load))
 
     def release(self, ids: Iterable[GrantId], *, why: str) -> tuple[Grant, ...]:
-        """Gives slots back, several in one entry; answers what was released. Unknown ids are released already."""
+        """Removes grants in one entry and returns them. Unknown ids count as released already."""
         ending = tuple(grant for grant_id in dict.fromkeys(ids) if (grant := self.get(grant_id)) is not None)
         if ending:
             self._commit(Change("release", removed=tuple(grant.id for grant in ending), why=why), before=ending)
@@ -157,13 +164,13 @@ class Ledger:
         return ending
 
     def release_ended(self, grants: Iterable[Grant], *, why: str) -> tuple[Grant, ...]:
-        """Releases those whose owner is still the one that the caller judged: a settled grant is another pod's now."""
+        """Releases those that still have the given owner: a reassigned grant belongs to another pod now."""
         return self.release((then.id for then in grants if self._is_still_owned(then)), why=why)
 
     def adopt(self, grants: Iterable[Grant]) -> tuple[Grant, ...]:
-        """Takes up what kubelet's checkpoint proves to be held, even beyond capacity: it is true already.
+        """Adds what kubelet's checkpoint proves to be held, even beyond capacity: it is true already.
 
-        What the ledger knows, by grant or by owner, is left as it is. Answers what was taken up; ask
+        What the ledger has, by grant or by owner, does not change. Returns what was added; call
         `over_commitments` afterwards.
         """
         fresh: dict[OwnerKey, Grant] = {}
@@ -184,7 +191,7 @@ class Ledger:
         self._journal.close()
 
     def _exchange(self, grant: Grant, fixed: Grant, displaced: Grant, inventory: Inventory) -> None:
-        """The displaced grant goes to the former owner: sized for it where that works, else as it is."""
+        """The displaced grant goes to the former owner: sized for it if that works, otherwise unchanged."""
         former = claimant_of(grant)
         try:
             other = replace(moved(displaced, former, inventory), proved=False)
@@ -237,7 +244,7 @@ class Ledger:
             try:
                 subscriber(transition)
             except Exception as error:
-                log.error("a view of the ledger failed", transition=change.kind, error=repr(error))  # noqa: TRY400
+                log.error("ledger_subscriber_failed", transition=change.kind, error=repr(error))  # noqa: TRY400
 
     def _reindex(self) -> None:
         self._owners = {grant.allocation.owner.key: grant.id for grant in self._journal.grants.values()}

@@ -1,7 +1,7 @@
-"""One agent per node: a lock that the kernel gives back when its holder dies, however it dies.
+"""One agent per node: a lock that the kernel releases when its holder ends, for whatever reason.
 
-In: the directory of the ledger. Out: a held `AgentLock`, or a LedgerError that names who holds it. Two agents would
-register the same resources and grant the same slots twice (research 1.8). The file stays; only the lock on it counts.
+In: the directory of the ledger. Out: a held `AgentLock`, or a LedgerError that names the holder. Two agents would
+register the same resources and grant the same slots twice. The file stays; only the lock on it counts.
 """
 
 import fcntl

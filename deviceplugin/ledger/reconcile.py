@@ -1,20 +1,20 @@
-"""What the ledger should change, judged by what kubelet and the API server show. Decisions only; no I/O, no clock.
+"""Decides what the ledger should change, by what kubelet and the API server show. No I/O, no clock.
 
-In: the grants, kubelet's checkpoint, kubelet's pods and the API server's pods, each of them None where it could not be
-had. Out: `ReconcileActions` for the agent to carry out. There is no message that a container ended, so this is how
-slots come back. The rules, from certain to careful:
+In: the grants, kubelet's checkpoint, kubelet's pods and the API server's pods, each of them None if it was not
+available. Out: `ReconcileActions` for the agent. No message says that a container ended, so this is how slots become
+free. The rules, from certain to careful:
 
- * A grant is judged by the pod that kubelet's checkpoint shows it in, and by its recorded owner only where it shows it
-   in none. An owner that nothing has proved yet may be a wrong guess and is judged more slowly.
- * A pod that kubelet shows holds its slots until kubelet shows it terminal and none of its containers running.
- * A pod that kubelet no longer shows has ended when the API server says so too; where that does not answer, when
-   kubelet says so twice in a row.
- * Where kubelet says nothing, the API server's word counts twice in a row: terminal with no container running, or gone
-   and gone from kubelet's checkpoint as well, or gone and kubelet has no other pod to show either.
+ * A grant is judged by the pod that kubelet's checkpoint names for it, and by its recorded owner only if the checkpoint
+   names none. An owner that is not proved yet may be a wrong guess and is judged more slowly.
+ * A pod that kubelet shows holds its slots until kubelet shows it terminal with no container running.
+ * A pod that kubelet no longer shows has ended if the API server says so too; if the API server does not answer, after
+   two rounds in a row.
+ * If kubelet does not answer, the API server decides in two rounds in a row: the pod is terminal with no container
+   running, or gone and not in kubelet's checkpoint, or gone and kubelet has no other pod to show.
  * Nothing is released because something could not be read.
 
-`grants` must be read before the views are fetched: a pod is in kubelet's view before its Allocate, so a view that is
-younger than the grant cannot miss its pod.
+`grants` must be read before the views: a pod is in kubelet's view before its Allocate, so a view that is younger than
+the grant cannot lack its pod.
 """
 
 import enum
@@ -37,7 +37,7 @@ _ROUNDS = 2
 class PodsView:
     """All pods of this node as one source shows them, by the UID that kubelet uses (static pods: not the mirror's).
 
-    `complete` is False where absence says nothing: kubelet just started and shows no pod of the API server yet.
+    `complete` is False if absence proves nothing: kubelet just started and shows no pod of the API server yet.
     """
 
     pods: Mapping[PodUid, Pod]
@@ -49,16 +49,16 @@ class PodsView:
 
     @classmethod
     def of_kubelet(cls, pods: Iterable[Pod]) -> "PodsView":
-        """A kubelet that shows a pod of the API server has read all of them; static pods it knows by itself."""
+        """A kubelet that shows a pod of the API server has read all of them; static pods come from its own files."""
         shown = tuple(pods)
         return cls.of(shown, complete=any(not pod.is_static for pod in shown))
 
     @classmethod
     def of_names(cls, names: Set[PodName], api: "PodsView | None", grants: Iterable[Grant]) -> "PodsView":
-        """Kubelet's PodResources as its view, where `GET /pods` is refused: it lists pods by namespace and name only.
+        """Kubelet's PodResources as its view if `GET /pods` is refused: it lists pods by namespace and name only.
 
-        The API server tells their UIDs. A listed name that it does not know is the pod of the grant that bears it,
-        unless the API server has a new pod of that name.
+        The API server adds their UIDs. A name that it does not know is the pod of the grant with that name, unless the
+        API server has a new pod of that name.
         """
         known = {_name(pod.ref): pod for pod in api.pods.values()} if api is not None else {}
         listed = [known[name] for name in names if name in known]
@@ -69,7 +69,7 @@ class PodsView:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One round of looking. `suspects`: the result of the round before."""
+    """What one round reads. `suspects`: the result of the previous round."""
 
     grants: tuple[Grant, ...]
     checkpoint: Checkpoint | None
@@ -80,7 +80,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Disproved:
-    """Kubelet's checkpoint shows the grant in another container; `Ledger.reassign_to_owner` puts it there."""
+    """Kubelet's checkpoint names another container for the grant; `Ledger.reassign_to_owner` moves it."""
 
     grant: Grant
     pod: PodUid
@@ -89,7 +89,7 @@ class Disproved:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """Names, a role or a place that a rebuilt grant lacks; for `Ledger.describe`."""
+    """Names, role or index that a rebuilt grant lacks; for `Ledger.describe`."""
 
     grant: Grant
     owner: ContainerRef
@@ -99,7 +99,7 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileActions:
-    """What to do, in this order: release, reassign, prove, describe, adopt. `suspects` goes into the next round."""
+    """What to do, in this order: release, reassign, prove, describe, adopt. `suspects` is for the next round."""
 
     ended: tuple[Grant, ...]
     disproved: tuple[Disproved, ...]
@@ -111,7 +111,7 @@ class ReconcileActions:
 
 
 class Verdict(enum.Enum):
-    """What one round says of a grant. LIKELY ends it when the next round says the same."""
+    """The result of one round for a grant. LIKELY_ENDED ends it if the next round has the same result."""
 
     HELD = "held"
     LIKELY_ENDED = "likely ended"
@@ -146,7 +146,7 @@ def decide(evidence: Evidence, inventory: Inventory, *, now: float) -> Reconcile
 
 
 def verdict(grant: Grant, evidence: Evidence) -> Verdict:
-    """Whether one grant is still held, as far as this round shows."""
+    """Whether one grant is still held, by what this round read."""
     checkpoint = evidence.checkpoint
     seen = checkpoint.owner_of_grant(grant.id) if checkpoint is not None else None
     if seen is not None:
@@ -155,7 +155,7 @@ def verdict(grant: Grant, evidence: Evidence) -> Verdict:
     if grant.proved:
         return Verdict.LIKELY_ENDED if found is Verdict.HELD and _is_orphan(grant, checkpoint) else found
     if checkpoint is None or not checkpoint.exists:
-        return Verdict.HELD  # the container that really has it may be another one
+        return Verdict.HELD  # another container may really have it
     return Verdict.HELD if found is Verdict.HELD and not _is_orphan(grant, checkpoint) else Verdict.LIKELY_ENDED
 
 
@@ -176,7 +176,7 @@ def _absent_in_kubelet(uid: PodUid, api: PodsView | None) -> Verdict:
 
 
 def _without_kubelet(uid: PodUid, evidence: Evidence) -> Verdict:
-    """Kubelet does not answer, or shows nothing yet that it has from the API server."""
+    """Kubelet does not answer, or shows no pod of the API server yet."""
     api = evidence.api
     if api is None:
         return Verdict.HELD
@@ -229,7 +229,7 @@ def _described(grant: Grant, evidence: Evidence) -> Described | None:
 
 
 def _missing(evidence: Evidence, inventory: Inventory, now: float) -> tuple[tuple[Grant, ...], tuple[str, ...]]:
-    """Containers of live pods that kubelet recorded with an answer of ours and that the ledger does not know."""
+    """Containers of live pods that kubelet recorded with a vcuda answer and that the ledger lacks."""
     views = (evidence.api, evidence.kubelet)
     if evidence.kubelet is not None and evidence.kubelet.complete:
         views = (None, evidence.kubelet)

@@ -1,8 +1,8 @@
-"""How one change of the ledger is written as one line, and read back.
+"""Encodes one change of the ledger as one line, and decodes it.
 
 In: a `Change` of frozen grants. Out: `<crc32 in hex> <length> <JSON>\\n`, readable by an operator with `less`; the
-length and the checksum are of the JSON. `decode_line` answers None for anything that does not verify, never an error:
-what a damaged line means is the journal's to decide. JSON keys that a later version adds are ignored.
+length and the checksum are of the JSON. `decode_line` returns None for a line that does not verify, never an error: the
+journal decides what a damaged line means. JSON keys that a later version adds are ignored.
 """
 
 import zlib
@@ -23,7 +23,7 @@ _MAGIC = b"vcuda-ledger"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one transition does, all or nothing: grants as they are afterwards, and grants that are no more.
+    """What one transition does, all or nothing: the grants after it, and the grants that it removes.
 
     `why` is a phrase for the operator who reads the journal.
     """
@@ -36,12 +36,20 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A change in its place in the file; `boot` is set only where the agent started after a reboot."""
+    """A change with its number in the file; `boot` is set only if the agent started after a reboot."""
 
     number: int
     written: float
     change: Change
     boot: str = ""
+
+
+def apply(grants: dict[GrantId, Grant], change: Change) -> None:
+    """Applies a change to a state; the same for replay and for the running ledger."""
+    for grant_id in change.removed:
+        grants.pop(grant_id, None)
+    for grant in change.put:
+        grants[grant.id] = grant
 
 
 class _Pod(msgspec.Struct):
@@ -84,13 +92,13 @@ class _Line(msgspec.Struct, omit_defaults=True):
 
 
 def header() -> bytes:
-    """The first line of every journal; its form is fixed for all versions."""
+    """The first line of every journal; its format is the same in all versions."""
     text = _MAGIC + b" %d" % FORMAT_VERSION
     return text + b" %08x\n" % zlib.crc32(text)
 
 
 def header_version(line: bytes) -> int | None:
-    """The version that a header line names; None where the line does not verify."""
+    """The version that a header line names; None if the line does not verify."""
     text, _, checksum = line.rpartition(b" ")
     if checksum != b"%08x" % zlib.crc32(text) or not text.startswith(_MAGIC + b" "):
         return None
@@ -113,7 +121,7 @@ def encode_line(entry: Entry) -> bytes:
 
 
 def decode_line(line: bytes) -> Entry | None:
-    """One line without its newline; None where it does not verify."""
+    """One line without its newline; None if it does not verify."""
     parts = line.split(b" ", 2)
     if len(parts) != 3 or parts[0] != b"%08x" % zlib.crc32(parts[2]) or parts[1] != b"%d" % len(parts[2]):
         return None

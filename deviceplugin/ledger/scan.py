@@ -1,23 +1,23 @@
-"""Reading a journal's bytes: which entries verify, what is torn, what is damaged.
+"""Reads a journal's bytes: which entries verify, what is torn, what is damaged.
 
 In: the bytes of the file. Out: a `Scan`. Pure. Each line stands alone, so that damage costs only the lines it hits. A
-last line without its newline is torn: its write never ended and was never answered for. Everything else that does not
-verify is damage, and so is a jump in the numbers of the entries.
+last line without its newline is torn: its write did not end, and nothing was answered for it. Everything else that does
+not verify is damage, and so is a gap in the numbers of the entries.
 """
 
 from dataclasses import dataclass, field
 
 from deviceplugin.ledger.grant import Grant, GrantId
-from deviceplugin.ledger.records import Change, Entry, decode_line, header_version
+from deviceplugin.ledger.records import Entry, apply, decode_line, header_version
 
 
 @dataclass(slots=True)
 class Scan:
-    """What the bytes say.
+    """What the bytes contain.
 
     `grants` is the state after all entries that verify, `end` where the next entry goes, `lost` how many entries are
-    missing, `first_damage` the byte where damage starts (None: there is none), `version` what the header names (None:
-    the header does not verify).
+    missing, `first_damage` the byte where damage starts (None: no damage), `version` what the header names (None: the
+    header does not verify).
     """
 
     version: int | None = None
@@ -53,17 +53,9 @@ def scan(data: bytes) -> Scan:
     return found
 
 
-def apply(grants: dict[GrantId, Grant], change: Change) -> None:
-    """Carries a change out on a state; the same for replay and for the running ledger."""
-    for grant_id in change.removed:
-        grants.pop(grant_id, None)
-    for grant in change.put:
-        grants[grant.id] = grant
-
-
 def _take(found: Scan, entry: Entry, offset: int) -> None:
     if entry.number <= found.last_number:
-        _mark(found, offset)  # a line that is not in its place says nothing about now
+        _mark(found, offset)  # a line in the wrong place says nothing about the present state
         return
     if entry.number != found.last_number + 1:
         _mark(found, offset)

@@ -139,7 +139,7 @@ def test_a_pod_that_was_let_in_finds_room_for_each_of_its_containers(
     containers: list[tuple[str, tuple[int, int]]],
     others: list[tuple[int, int, int]],
     cordoned: frozenset[int],
-    wishes: dict[int, int],
+    scheduled: dict[int, int],
     policy: str,
 ) -> None:
     """Kubelet asks container by container; each time the plan is made anew around what is held, as after a crash."""
@@ -154,18 +154,18 @@ def test_a_pod_that_was_let_in_finds_room_for_each_of_its_containers(
     apps = tuple((name, cores, blocks) for name, role, cores, blocks in named if role == "app")
     sidecars = tuple(name for name, role, *_ in named if role == "sidecar")
     made = pod_request(pod("p", *apps, init=inits, sidecars=sidecars, annotations={POLICY: policy}))
-    wished = {f"c{at}": uuids(minor) for at, minor in wishes.items()}
+    chosen = {f"c{at}": uuids(minor) for at, minor in scheduled.items()}
     state = node_state("n", here, there, cordoned=uuids(*cordoned))
     try:
-        plan(made, state, scheduled=wished)
+        plan(made, state, scheduled=chosen)
     except CapacityError:
         return
     granted: list[Allocation] = []
     for container in made.containers:
-        planned = plan(made, state, granted=granted, scheduled=wished)
+        planned = plan(made, state, granted=granted, scheduled=chosen)
         choice_for(container.name, planned, made, state)
         granted.append(planned.of(container.name))
         for uuid, use in occupied([*there, *granted]).items():
             assert use.cores <= 100, uuid
             assert use.blocks <= 64, uuid
-    assert not {uuid for each in granted for uuid in each.uuids} & uuids(*cordoned) or wished
+    assert not {uuid for each in granted for uuid in each.uuids} & uuids(*cordoned) or chosen

@@ -236,7 +236,7 @@ def test_without_room_to_rewrite_the_old_journal_goes_on(short_tmp: Path) -> Non
     journal = open_journal(short_tmp)
     for number in range(4):
         journal.append(put(grant(f"p{number}")))
-    with files_up_to(200), pytest.raises(LedgerError, match="could not be written anew"):
+    with files_up_to(200), pytest.raises(LedgerError, match="could not be rewritten"):
         journal.rewrite()
     journal.append(put(grant("p4")))
     journal.close()
