@@ -1,8 +1,8 @@
 """Counts the files and functions of `deviceplugin` that the simplest Allocate or the simplest filter enters.
 
 In: `allocate` or `filter`, and --list for the names. Out: the counts on stdout. Allocate: the first call for one
-container of 20 cores on a node with four GPUs, with kubelet's `/pods` as the only identity source. Filter: one pod of 50
-cores, three nodes with two GPUs, binpack. Decoding of requests is not counted. Run as scripts/trace_calls.
+container of 20 cores on a node with four GPUs, with kubelet's `/pods` as the only identity source. Filter: one pod of
+50 cores, three nodes with two GPUs, binpack. Decoding of requests is not counted. Run as scripts/trace_calls.
 """
 
 import argparse
@@ -19,12 +19,13 @@ from typing import Any
 import deviceplugin
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.wire import Question
-from deviceplugin.kubelet.plugin import ResourcePlugin
+from deviceplugin.kubelet.plugin import Context, ResourcePlugin
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
 from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.inventory_annotation import format_inventory
 from deviceplugin.model.pod import ClusterPod, Pod, PodContainer
+from deviceplugin.wire import deviceplugin_pb2 as pb
 from sandbox.inventories import made_up_inventory
 from sandbox.station import pod_json, station
 
@@ -67,7 +68,7 @@ def trace_allocate() -> Trace:
     found = Trace()
     allocate = ResourcePlugin.Allocate
 
-    async def traced(plugin: ResourcePlugin, request: Any, context: Any) -> Any:  # noqa: ANN401 - gRPC's types
+    async def traced(plugin: ResourcePlugin, request: pb.AllocateRequest, context: Context) -> pb.AllocateResponse:
         if found.calls:
             return await allocate(plugin, request, context)
         with found.running(asyncio.current_task()):
@@ -77,7 +78,7 @@ def trace_allocate() -> Trace:
         async with station(base, made_up_inventory("node-1", gpus=4), sources=(Source.PODS,)) as node:
             await node.kubelet.admit(pod_json("pod", ("main", 20, 4)))
 
-    ResourcePlugin.Allocate = traced  # type: ignore[method-assign]
+    ResourcePlugin.Allocate = traced  # type: ignore[assignment, method-assign]
     try:
         with tempfile.TemporaryDirectory(prefix="vc-") as base:
             asyncio.run(run(Path(base)))

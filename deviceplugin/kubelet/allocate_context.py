@@ -77,7 +77,7 @@ class Reclaim(Protocol):
 
 
 class Files(Protocol):
-    """What a container sees of its grant (`agent.files.AgentFiles`). Every call can be repeated; raises ContainerError."""
+    """What a container sees of its grant (`agent.files.AgentFiles`). Calls may be repeated and raise ContainerError."""
 
     def prepare(self, grant: Grant, answer: Answer) -> None:
         """Before Allocate answers: everything that the answer names exists."""
