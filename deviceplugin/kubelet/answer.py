@@ -1,8 +1,8 @@
 """What Allocate gives to a container: device nodes, mounts, environment, annotations, CDI names.
 
-In: a grant, its GPUs, and the little of the pod's spec that matters. Out: one frozen `Answer`. Pure: what exists on the
-host is asked through `exists`. The answer is identity-neutral (design 3.3): it names the grant, never a pod, because
-kubelet replays it for every restart and nothing in it can be changed when the owner is proved.
+In: a grant, its GPUs, and two variables of the container's environment. Out: one frozen `Answer`. Pure: `exists` says
+what is on the host. The answer names the grant, never a pod: kubelet replays it for every restart, so nothing in it can
+change when the owner is proved.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +38,7 @@ EMPTY = Answer()
 
 @dataclass(frozen=True, slots=True)
 class HostLayout:
-    """Where things are on the host. `device_root` is `/` except in tests; `extra_devices` come from --extra-config."""
+    """Paths on the host. `device_root` is `/` except in tests; `extra_devices` come from --extra-config."""
 
     grants: PurePosixPath
     driver_mirror: PurePosixPath
@@ -54,7 +54,7 @@ class HostLayout:
 def answer_for(
     grant: Grant, gpus: Sequence[Gpu], container: PodContainer, layout: HostLayout, *, exists: Callable[[str], bool]
 ) -> Answer:
-    """The full answer; raises HardwareError when a node that the container cannot do without is missing."""
+    """The full answer; raises HardwareError if a device node that the container needs is missing."""
     devices = _devices(gpus, layout, exists)
     whole = not grant.allocation.request.is_share
     mirror = layout.driver_mirror / ("origin" if whole else "nvidia")
@@ -75,10 +75,10 @@ def answer_for(
 
 
 def library_path(container: PodContainer) -> str:
-    """Ours first, then the pod's own; `compat32=true` selects the 32-bit directory, as in the lineage."""
-    ours = library_directory(compat32=container.env.get("compat32") == "true")
+    """vcuda's directory first, then the pod's own; `compat32=true` selects the 32-bit one, as in gpu-manager."""
+    directory = library_directory(compat32=container.env.get("compat32") == "true")
     own = container.env.get("LD_LIBRARY_PATH", "")
-    return f"{ours}:{own}" if own else ours
+    return f"{directory}:{own}" if own else directory
 
 
 def _devices(gpus: Sequence[Gpu], layout: HostLayout, exists: Callable[[str], bool]) -> tuple[tuple[str, str], ...]:
@@ -94,9 +94,9 @@ def _devices(gpus: Sequence[Gpu], layout: HostLayout, exists: Callable[[str], bo
 
 
 def _shared_state(grant: Grant, gpus: Sequence[Gpu], layout: HostLayout) -> Iterator[Mount]:
-    """The container's own files, writable one by one, and its GPUs' read-only tables; from container.SharedState.
+    """The container's own files, each writable, and its GPUs' read-only tables, as `container.shared_state` makes them.
 
-    The grant's directory is mounted first and read-only, so each of these needs its place in that directory.
+    The grant's directory is mounted first and read-only, so each of these needs a path in that directory.
     """
     own = layout.grants / grant.id / "state"
     yield Mount(str(own / "region"), f"{GRANT_MOUNT}/state/region", read_only=False)

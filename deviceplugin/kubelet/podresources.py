@@ -1,9 +1,9 @@
-"""Kubelet's PodResources socket: which device IDs kubelet has given to which container, by name.
+"""Client of kubelet's PodResources socket: which device IDs kubelet has given to which container, by name.
 
-In: `<root>/pod-resources/kubelet.sock`. Out: frozen views. It knows no UID and leaves plain init containers out. All
-clients of the node share 100 calls a second with a burst of 10; past that it answers RESOURCE_EXHAUSTED, which is tried
-once more after 20 ms. `Get` (on by default since kubelet 1.34) is preferred: `List` makes kubelet free devices of ended
-pods meanwhile, which may drop the reservation of the very call that we are in (kubernetes#119560).
+In: `<root>/pod-resources/kubelet.sock`. Out: frozen views. The API has no UIDs and no plain init containers. All
+clients of the node share 100 calls a second with a burst of 10; above that it answers RESOURCE_EXHAUSTED, and the call
+is tried once more after 20 ms. `Get` (on by default since kubelet 1.34) is preferred: `List` makes kubelet free devices
+of ended pods, which may drop the reservation of the Allocate call in progress (kubernetes#119560).
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from deviceplugin.errors import KubeletError
 from deviceplugin.wire import podresources_pb2 as pb
 from deviceplugin.wire import podresources_pb2_grpc as rpc
 
-_MAX_MESSAGE = 64 << 20  # one entry for each device ID: far over gRPC's default of 4 MiB on a full node
+_MAX_MESSAGE = 64 << 20  # one entry for each device ID: far above gRPC's default of 4 MiB on a full node
 _RETRY_AFTER_S = 0.02
 _Answer = TypeVar("_Answer")
 
@@ -45,7 +45,7 @@ class PodResources:
         self._get_is_missing = False
 
     async def get(self, namespace: str, name: str) -> PodDevices | None:
-        """The pod, or None when kubelet does not know it; KubeletError where this kubelet has no `Get`."""
+        """The pod, or None if kubelet does not know it; KubeletError if this kubelet has no `Get`."""
         if self._get_is_missing:
             raise KubeletError("this kubelet's PodResources API has no Get (it is older than 1.34)")
         request = pb.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace)

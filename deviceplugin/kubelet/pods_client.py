@@ -1,10 +1,10 @@
 """Fetches kubelet's own list of pods over HTTPS: `GET https://<node>:10250/pods`.
 
-In: the endpoint and how to prove who we are (the API server's credentials serve here too). Out: pods, or a KubeletError
-in one sentence. Kubelet asks the API server whether we may (`nodes/pods`, before 1.33 `nodes/proxy`) and remembers the
+In: the endpoint and credentials (those of the API server are valid here too). Out: pods, or a KubeletError in one
+sentence. Kubelet asks the API server whether the agent may (`nodes/pods`, before 1.33 `nodes/proxy`) and keeps the
 answer, so a call takes about 3 ms. Kubelet's certificate is checked, for the node's name, against `--kubelet-ca-file`,
-its own self-signed one in `<root>/pki/kubelet.crt`, or the cluster's authority: whoever else listened there would get
-our token. The connection is kept open; a kubelet that restarted costs one more try.
+its own self-signed certificate in `<root>/pki/kubelet.crt`, or the cluster's CA: another server on that port would get
+the agent's token. The connection is kept open; a kubelet that restarted costs one more try.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from deviceplugin.model.units import ResourceNames
 
 
 class KubeletPods:
-    """One kept connection; `fetch` may be called at any time, also side by side."""
+    """One kept connection; `fetch` may be called at any time, also in parallel."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class KubeletPods:
     async def _get(self, access: Access) -> bytes:
         try:
             return await self._request(access)
-        except aiohttp.ServerDisconnectedError:  # kubelet restarted and our kept connection did not
+        except aiohttp.ServerDisconnectedError:  # kubelet restarted and closed the kept connection
             pass
         except (aiohttp.ClientError, OSError) as error:
             raise self._unreachable(error) from None

@@ -1,8 +1,8 @@
-"""Wakes the kubelet link when something happens to a socket that matters.
+"""Wakes the registration loop when a socket is created, deleted or replaced.
 
-In: a directory and the names in it that matter. Out: `wait`, which returns after an event or a short poll. inotify
-(watchdog) makes it immediate; the poll stands behind it, because inotify instances can be exhausted
-(fs.inotify.max_user_instances) and because a directory that is made later has no watch yet.
+In: a directory and the socket names in it. Out: `wait`, which returns after an event or a short poll. inotify
+(watchdog) makes it immediate. The poll is the fallback, because inotify instances can be exhausted
+(fs.inotify.max_user_instances) and because a directory that is created later has no watch yet.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("vcuda.kubelet")
 POLL_S = 0.1
 POLL_BEHIND_INOTIFY_S = 0.5  # inotify can lose events too, but hardly ever
 
@@ -29,10 +29,10 @@ class SocketWatch(FileSystemEventHandler):
         self._happened = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._observer: BaseObserver | None = None
-        self._complained = False
+        self._has_warned = False
 
     def start(self) -> None:
-        """Watches the directory if it can; a failure is logged once and leaves the poll."""
+        """Watches the directory if possible; a failure is logged once, and the poll remains."""
         self._loop = asyncio.get_running_loop()
         if self._observer is not None or not self._directory.is_dir():
             return
@@ -41,11 +41,9 @@ class SocketWatch(FileSystemEventHandler):
             observer.schedule(self, str(self._directory))
             observer.start()
         except OSError as error:
-            if not self._complained:
-                log.warning(
-                    "inotify is not available, polling instead", directory=str(self._directory), cause=str(error)
-                )
-            self._complained = True
+            if not self._has_warned:
+                log.warning("inotify_unavailable", path=str(self._directory), error=str(error))
+            self._has_warned = True
             return
         self._observer = observer
 
@@ -55,7 +53,7 @@ class SocketWatch(FileSystemEventHandler):
             self._observer = None
 
     async def wait(self) -> None:
-        """Until something happened or the poll is due."""
+        """Until an event or the next poll."""
         self.start()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(POLL_S if self._observer is None else POLL_BEHIND_INOTIFY_S):
