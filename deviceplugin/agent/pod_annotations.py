@@ -50,23 +50,13 @@ def corrections(
     wanted = expected(pod, grants, inventory, names)
     if not wanted:
         return {}
-<<<<<<< HEAD
-    wrong = {name: value for name, value in want.items() if pod.annotations.get(name) != value}
-    return {**wrong, **dict.fromkeys(stale_indices(pod, want, names))}
-
-
-def says(pod: Pod, grant: Grant, names: AnnotationNames) -> bool:
-    """Whether the pod is believed to hold what this grant's container holds."""
-    return trusted_allocation(pod, names).shares(grant.allocation.owner.name) == grant.allocation.shares
-=======
     wrong = {name: value for name, value in wanted.items() if pod.annotations.get(name) != value}
-    return {**wrong, **dict.fromkeys(stale(pod, wanted, names))}
+    return {**wrong, **dict.fromkeys(stale_indices(pod, wanted, names))}
 
 
 def is_annotated(pod: Pod, grant: Grant, names: AnnotationNames) -> bool:
     """Whether the pod's trusted annotations name what this grant's container holds."""
-    return believed(pod, names).shares(grant.allocation.owner.name) == grant.allocation.shares
->>>>>>> 76511d3 (Merge the rooms of kubelet and agent, and name them by their terms)
+    return trusted_allocation(pod, names).shares(grant.allocation.owner.name) == grant.allocation.shares
 
 
 async def sync(

@@ -56,17 +56,10 @@ class PodHints:
         return None if written is None else text.parse_predicate_time(written)
 
     def _by_uuid(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
-<<<<<<< HEAD
-        said = trusted_allocation(pod, self._names)
-        if said.doubt:
-            log.info("annotation ignored", pod=str(pod.ref), cause=said.doubt)
-        return frozenset(share.uuid for share in said.shares(container.ref.name))
-=======
-        trusted = believed(pod, self._names)
+        trusted = trusted_allocation(pod, self._names)
         if trusted.doubt:
             log.info("annotation_ignored", pod=str(pod.ref), error=trusted.doubt)
         return frozenset(share.uuid for share in trusted.shares(container.ref.name))
->>>>>>> 76511d3 (Merge the rooms of kubelet and agent, and name them by their terms)
 
     def _by_minor(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
         if container.role is not ContainerRole.APP:
