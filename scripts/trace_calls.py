@@ -18,7 +18,7 @@ from typing import Any
 
 import deviceplugin
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.wire import Question
+from deviceplugin.cluster.extender.wire import ExtenderArgs
 from deviceplugin.kubelet.plugin import Context, ResourcePlugin
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
@@ -105,10 +105,10 @@ def trace_filter() -> Trace:
     found, extender = Trace(), Extender(_NoApi())
     for name in ("node-1", "node-2", "node-3"):
         extender.put_node(_node(name))
-    extender.settle()
-    question = Question(_pod(), ("node-1", "node-2", "node-3"))
+    extender.warm_up()
+    args = ExtenderArgs(_pod(), ("node-1", "node-2", "node-3"))
     with found.running():
-        extender.filter(question)
+        extender.filter(args)
     return found
 
 
