@@ -1,8 +1,8 @@
 """Whether grants fit on the GPUs that are here: the last check before anything is written.
 
-In: the allocations before and after a change, and the inventory. Out: which GPUs hold more than they have. Pure; the
-arithmetic of init containers is `placement.occupancy`'s. A GPU that is over-committed already (found so at start)
-may be relieved or left as it is, never loaded further.
+In: the allocations before and after a change, and the inventory. Out: which GPUs hold more than they have. Pure;
+`placement.occupancy` counts init containers. A GPU that is over-committed already, as found at start, may be relieved
+or left as it is, never loaded further.
 """
 
 from collections.abc import Iterable, Set

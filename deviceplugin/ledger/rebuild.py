@@ -1,12 +1,12 @@
 """Grants from kubelet's checkpoint, for a journal that was lost.
 
 In: a checkpoint, the inventory, and the pods where they are known. Out: the grants that it proves, exactly: the number
-of IDs is what the container asked for, NVIDIA_VISIBLE_DEVICES in our recorded answer names its GPUs. IDs themselves
-only hint at a GPU and are used where the answer names none. Pure.
+of IDs is what the container asked for, NVIDIA_VISIBLE_DEVICES in the recorded answer names its GPUs. IDs only hint at a
+GPU and are used where the answer names none. Pure.
 
 Names and roles are not in the checkpoint. A container whose pod is not known has the role UNKNOWN and counts beside
-everything in its pod, which can only count too much; `Ledger.describe` puts it right later. A container that
-gpu-manager, the predecessor, allocated is taken up too, under an ID made from its owner: what it holds is really held.
+everything in its pod, which can only count too much; `Ledger.describe` corrects it later. A container that gpu-manager
+allocated gets a grant too, with an ID derived from its owner: it really holds its GPUs.
 """
 
 import hashlib

@@ -1,8 +1,9 @@
 """What becomes of a grant whose owner was guessed wrong: it keeps its GPUs and takes the true owner's request.
 
 In: grants and the owner that kubelet's checkpoint proves. Out: the grants as they should be, or an OwnershipError.
-Pure. The GPUs of a grant cannot change: kubelet has recorded its device nodes and environment (research 3.4). Limits
-can, because they are written at PreStartContainer. Whether the result fits is for the ledger to check.
+Pure. The GPUs of a grant cannot change: kubelet has recorded its device nodes and environment in its checkpoint, and
+starts the container with these. Limits can, because they are written at PreStartContainer. Whether the result fits is
+for the ledger to check (`capacity`).
 """
 
 from dataclasses import dataclass, replace

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from deviceplugin.model.allocation import Allocation
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
-from deviceplugin.placement.candidates import Rules, is_open
+from deviceplugin.placement.candidates import Restrictions, is_open
 from deviceplugin.placement.fit import Demand, GpuAmount, GpuModel, Sharing, demand_of
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.occupancy import phases
@@ -81,10 +81,10 @@ def assign(
     pod: PodRequest, state: NodeState, *, fixed: Collection[Allocation] = (), allowance: int = _ALLOWANCE
 ) -> dict[str, Chosen] | Unassigned:
     """By container; `fixed` have theirs and are left out."""
-    rules = Rules(pod.preferences.gpus, state.cordoned)
+    restrictions = Restrictions(pod.preferences.gpus, state.cordoned)
     running = phases(pod.containers)
     count = 1 + max((phase for each in running for phase in each), default=0)
-    gpus = [_phased(view, count) for view in sorted(state.snapshot.gpus, key=_fullness) if is_open(view, rules)]
+    gpus = [_phased(view, count) for view in sorted(state.snapshot.gpus, key=_fullness) if is_open(view, restrictions)]
     models = _number(gpus)
     held = {each.owner.name: each for each in fixed}
     for each, phase_of in zip(pod.containers, running, strict=True):

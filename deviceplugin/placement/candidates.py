@@ -1,6 +1,6 @@
 """Which GPUs could serve a request, and what speaks against each of the others.
 
-In: a request, a snapshot, and the rules of the moment: the pod's filter, the operator's cordon. Out: the candidates
+In: a request, a snapshot, and restrictions: the pod's filter, the operator's cordon. Out: the candidates
 that an evaluator chooses from, and one rejection for every other GPU; `Selection` is the answer of an evaluator. An
 unhealthy GPU, one in MIG mode and one whose compute mode is prohibited are never candidates. Not here: any order among
 candidates, and whether a set of them is on one NUMA node (`place`).
@@ -19,7 +19,7 @@ from deviceplugin.placement.snapshot import GpuView, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class Restrictions:
     """What narrows the GPUs beside their state. `only` (None: all) is hard as the others and says no reason."""
 
     wanted: GpuFilter = ANY_GPU
@@ -27,7 +27,7 @@ class Rules:
     only: Collection[GpuUuid] | None = None
 
 
-NO_RULES = Rules()
+NO_RESTRICTIONS = Restrictions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,10 @@ class Survey:
     rejected: tuple[tuple[GpuView, GpuRejection], ...]
 
 
-def survey(request: Request, snapshot: Snapshot, rules: Rules = NO_RULES) -> Survey:
+def survey(request: Request, snapshot: Snapshot, restrictions: Restrictions = NO_RESTRICTIONS) -> Survey:
     views = sorted(snapshot.gpus, key=_order)
     demand = demand_of(request)
-    judged = [(view, _rejection(view, rules, demand)) for view in views]
+    judged = [(view, _rejection(view, restrictions, demand)) for view in views]
     candidates = Candidates(
         request=request,
         views=tuple(view for view, rejection in judged if rejection is None),
@@ -72,25 +72,25 @@ def _order(view: GpuView) -> tuple[int, GpuUuid]:
     return (view.gpu.minor, view.gpu.uuid)
 
 
-def _rejection(view: GpuView, rules: Rules, demand: Demand) -> GpuRejection | None:
+def _rejection(view: GpuView, restrictions: Restrictions, demand: Demand) -> GpuRejection | None:
     """Reasons that hold whatever is asked come first, then the rule of fit."""
-    return _filter_rejection(view, rules) or state_rejection(view) or demand.rejection(view.capacity)
+    return _filter_rejection(view, restrictions) or state_rejection(view) or demand.rejection(view.capacity)
 
 
-def is_open(view: GpuView, rules: Rules) -> bool:
+def is_open(view: GpuView, restrictions: Restrictions) -> bool:
     """Whether any work of the pod may land there, were it empty."""
-    return _filter_rejection(view, rules) is None and state_rejection(view) is None
+    return _filter_rejection(view, restrictions) is None and state_rejection(view) is None
 
 
-def _filter_rejection(view: GpuView, rules: Rules) -> GpuRejection | None:
+def _filter_rejection(view: GpuView, restrictions: Restrictions) -> GpuRejection | None:
     uuid = view.gpu.uuid
-    if rules.only is not None and uuid not in rules.only:
+    if restrictions.only is not None and uuid not in restrictions.only:
         return GpuRejection.EXCLUDED
-    if rules.wanted is not ANY_GPU and not rules.wanted.admits_uuid(uuid):
+    if restrictions.wanted is not ANY_GPU and not restrictions.wanted.admits_uuid(uuid):
         return GpuRejection.UNWANTED
-    if rules.wanted is not ANY_GPU and not rules.wanted.admits_model(view.gpu.model):
+    if restrictions.wanted is not ANY_GPU and not restrictions.wanted.admits_model(view.gpu.model):
         return GpuRejection.MODEL
-    return GpuRejection.CORDONED if uuid in rules.cordoned else None
+    return GpuRejection.CORDONED if uuid in restrictions.cordoned else None
 
 
 def state_rejection(view: GpuView) -> GpuRejection | None:

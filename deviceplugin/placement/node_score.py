@@ -24,7 +24,7 @@ LAST: Score = (1 << 200, 0)
 """Behind every node that a policy can score."""
 
 
-class Change(NamedTuple):
+class CapacityChange(NamedTuple):
     """A node before and after a pod; `spare` was free beside the GPUs before, and the pod takes `needs` of it."""
 
     before: Capacities
@@ -51,7 +51,7 @@ def totals_of(gpus: Capacities) -> Totals:
     return Totals(len(gpus), cores, blocks, size)
 
 
-def score(policy: NodePolicy, change: Change, measure: Fragmentation) -> Score:
+def score(policy: NodePolicy, change: CapacityChange, measure: Fragmentation) -> Score:
     if policy is NodePolicy.FRAGMENTATION:
         return _fragmentation(change, measure)
     return score_of_totals(policy, totals_of(change.after))
@@ -72,7 +72,7 @@ def _spread(left: Totals) -> Score:
     return (_PPM - min(_parts(left)), -left.cores)
 
 
-def _fragmentation(change: Change, measure: Fragmentation) -> Score:
+def _fragmentation(change: CapacityChange, measure: Fragmentation) -> Score:
     grown = measure.growth(change.before, change.after, change.spare, change.needs)
     return (grown, free_cores(change.after))
 

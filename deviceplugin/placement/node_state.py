@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.gpu import GpuUuid, Inventory
-from deviceplugin.placement.candidates import Rules, is_open, state_rejection
+from deviceplugin.placement.candidates import Restrictions, is_open, state_rejection
 from deviceplugin.placement.fit import NOTHING, GpuAmount
 from deviceplugin.placement.occupancy import empty_views, occupied, snapshot_for
 from deviceplugin.placement.snapshot import GpuView, Snapshot, Summary, summaries_by_numa, summarize
@@ -138,7 +138,7 @@ class NodeUsage:
         self._share_mode = share_mode
         self._cordoned = cordoned
         self._empty = empty_views(inventory)
-        self._open = [is_open(view, Rules(cordoned=cordoned)) for view in self._empty]
+        self._open = [is_open(view, Restrictions(cordoned=cordoned)) for view in self._empty]
         self._places = {view.gpu.uuid: place for place, view in enumerate(self._empty)}
         self._views = list(self._empty)
         self._taken = [NOTHING] * len(self._empty)

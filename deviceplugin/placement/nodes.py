@@ -27,7 +27,16 @@ from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.placement.capacity_after import Capacities, CapacityAfter, capacities_of
 from deviceplugin.placement.fit import GpuAmount, Sharing, demand_of
 from deviceplugin.placement.fragmentation import Fragmentation, UsableCapacity
-from deviceplugin.placement.node_score import LAST, Change, NodeChoice, Score, Totals, score, score_of_totals, totals_of
+from deviceplugin.placement.node_score import (
+    LAST,
+    CapacityChange,
+    NodeChoice,
+    Score,
+    Totals,
+    score,
+    score_of_totals,
+    totals_of,
+)
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.pod import PodChoice, place_pod
 from deviceplugin.placement.prefilter import Prefilter
@@ -294,7 +303,9 @@ class NodeScorer:
         after = context.after(eq_class.gpus)
         if after is None:
             return LAST
-        return score(context.node_policy, Change(eq_class.gpus, after, state.spare, context.needs), self._measure)
+        return score(
+            context.node_policy, CapacityChange(eq_class.gpus, after, state.spare, context.needs), self._measure
+        )
 
     def _score_by_fragmentation(self, context: _ScoringContext, cached: _CachedNode, on_gpus: int) -> _Outcome:
         """By the fragmentation policy, for a node whose CPU and memory are known.

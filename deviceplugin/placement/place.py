@@ -14,7 +14,7 @@ from deviceplugin.model.allocation import GpuShare
 from deviceplugin.model.gpu import Gpu, GpuUuid
 from deviceplugin.model.preferences import ANY_GPU, GpuFilter, GpuPolicy
 from deviceplugin.model.request import Request, RequestKind
-from deviceplugin.placement.candidates import Candidates, Rules, Selection, Survey, survey
+from deviceplugin.placement.candidates import Candidates, Restrictions, Selection, Survey, survey
 from deviceplugin.placement.describe import no_room, rejection_text
 from deviceplugin.placement.fit import demand_of
 from deviceplugin.placement.fragment import fragment
@@ -55,7 +55,7 @@ def place(
     wanted: GpuFilter = ANY_GPU,
     cordoned: Collection[GpuUuid] = (),
 ) -> Choice:
-    found = survey(request, snapshot, Rules(wanted, cordoned, only))
+    found = survey(request, snapshot, Restrictions(wanted, cordoned, only))
     selection, preferred = select(found, policy, one_numa=wanted.one_numa, tiers=(prefer,))
     if selection is None:
         raise CapacityError(no_room(request, found, one_numa=wanted.one_numa))

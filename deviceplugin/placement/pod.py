@@ -21,7 +21,7 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
 from deviceplugin.model.preferences import GpuPolicy
 from deviceplugin.placement.assign import Unassigned, assign
-from deviceplugin.placement.candidates import Rules, Selection, Survey, survey
+from deviceplugin.placement.candidates import Restrictions, Selection, Survey, survey
 from deviceplugin.placement.describe import gpus_text, no_room, request_text
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.occupancy import free_for_next_container
@@ -101,7 +101,7 @@ def _one_by_one(
     fixed: Collection[Allocation],
 ) -> PodChoice | _Stuck:
     wanted = pod.preferences.gpus
-    rules = Rules(wanted, state.cordoned)
+    restrictions = Restrictions(wanted, state.cordoned)
     own = list(fixed)
     held = {each.owner.name for each in fixed}
     reasons: dict[str, str] = {}
@@ -110,7 +110,7 @@ def _one_by_one(
         if container.name in held:
             continue
         view = free_for_next_container(state.snapshot, own, role=container.role, index=container.index)
-        found = survey(container.request, view, rules)
+        found = survey(container.request, view, restrictions)
         tiers = _tiers(frozenset(prefer), held_before(own, policy))
         selection, _ = select(found, policy, one_numa=wanted.one_numa, tiers=tiers)
         if selection is None:
@@ -168,7 +168,7 @@ def _beside_the_others(
 ) -> Choice:
     others = [each for each in own if each.owner.name != container.name]
     view = free_for_next_container(state.snapshot, others, role=container.role, index=container.index)
-    found = survey(container.request, view, Rules(pod.preferences.gpus, state.cordoned))
+    found = survey(container.request, view, Restrictions(pod.preferences.gpus, state.cordoned))
     return choice_of(container.request, found, selection)
 
 

@@ -66,7 +66,7 @@ def snapshot(
 
 @st.composite
 def snapshots(draw: st.DrawFn, *, at_least: int = 1, at_most: int = 9) -> Snapshot:
-    """Any links, also such as no tree has; some GPUs used, ill, closed or of another size."""
+    """Any links, also such as no tree has; some GPUs used, unhealthy, closed or of another size."""
     count = draw(st.integers(at_least, at_most))
     palette = draw(st.lists(st.sampled_from(ALL_LINKS), min_size=1, max_size=4))
     links = {pair: draw(st.sampled_from(palette)) for pair in combinations(range(count), 2)}

@@ -1,4 +1,4 @@
-"""A node kept up to date pod by pod is the node calculated anew from all its pods."""
+"""A node kept up to date pod by pod is the node calculated again from all its pods."""
 
 from hypothesis import given
 from hypothesis import strategies as st

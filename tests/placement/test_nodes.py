@@ -13,7 +13,7 @@ from deviceplugin.model.preferences import GpuFilter, GpuPolicy, NodePolicy
 from deviceplugin.model.request import Request
 from deviceplugin.placement.capacity_after import capacities_after, capacities_of
 from deviceplugin.placement.fragmentation import Fragmentation
-from deviceplugin.placement.node_score import LAST, Change, NodeChoice, score
+from deviceplugin.placement.node_score import LAST, CapacityChange, NodeChoice, score
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.rejection import NodeRejection
@@ -130,7 +130,7 @@ def test_a_pod_that_fits_nowhere_has_no_node() -> None:
     assert choice.refused == {"a": NodeRejection.TOO_FEW, "b": NodeRejection.NO_GPU}
 
 
-def test_a_card_named_by_uuid_is_found_although_another_node_is_alike() -> None:
+def test_a_gpu_named_by_uuid_is_found_although_another_node_is_alike() -> None:
     nodes = (node("a"), node("b"))
     scorer = NodeScorer()
     for name in ("b", "a", "b"):
@@ -204,7 +204,7 @@ def test_what_was_kept_changes_no_choice_and_no_gpu_gives_more_than_it_has(
 
 
 @given(some_pods, some_nodes(), node_policies)
-def test_a_pod_of_one_container_never_fails_behind_the_gate(
+def test_a_pod_of_one_container_never_fails_behind_the_prefilter(
     asked: PodRequest, nodes: Sequence[NodeState], policy: NodePolicy
 ) -> None:
     choice = NodeScorer().choose(asked, nodes, node_policy=policy)
@@ -223,7 +223,7 @@ def test_a_whole_workload_is_counted_by_container_without_uuids() -> None:
 
 
 @given(some_pods, some_nodes(), st.sampled_from([NodePolicy.BINPACK, NodePolicy.SPREAD]), gpu_policies)
-def test_a_share_is_scored_by_totals_as_by_its_cards(
+def test_a_share_is_scored_by_totals_as_by_its_gpus(
     asked: PodRequest, nodes: Sequence[NodeState], policy: NodePolicy, gpu_policy: GpuPolicy
 ) -> None:
     found = NodeScorer().choose(asked, nodes, node_policy=policy, gpu_policy=gpu_policy).ranked
@@ -233,5 +233,5 @@ def test_a_share_is_scored_by_totals_as_by_its_cards(
         if state.name in found:
             before = capacities_of(state)
             left = capacities_after(asked, before, gpu_policy)
-            change = None if left is None else Change(before, left, state.spare, Spare(0, 0))
+            change = None if left is None else CapacityChange(before, left, state.spare, Spare(0, 0))
             assert found[state.name] == (LAST if change is None else score(policy, change, measure))

@@ -78,7 +78,7 @@ def test_the_sum_is_what_kubelet_would_run_at_worst_in_whatever_order_it_is_adde
 def test_a_snapshot_offers_exactly_what_kubelet_could_run_in_addition(
     a: list[Allocation], b: list[Allocation], data: st.DataObject
 ) -> None:
-    """One container of pod a is left out and placed anew: in cores and in blocks, no more than is offered fits."""
+    """One container of pod a is left out and placed again: in cores and in blocks, no more than is offered fits."""
     a = a or [share("a", APP, 0, (1, 1))]
     place_ = data.draw(st.integers(0, len(a) - 1))
     absent = a[place_]

@@ -1,4 +1,4 @@
-"""The gate says no only where the pod cannot fit, and for one container exactly there."""
+"""The prefilter says no only where the pod cannot fit, and for one container exactly there."""
 
 from dataclasses import replace
 
@@ -34,12 +34,12 @@ def emptied(state: NodeState) -> NodeState:
 
 
 @given(asked=pods(containers=1), state=states())
-def test_for_one_container_the_gate_is_exact(asked: PodRequest, state: NodeState) -> None:
+def test_for_one_container_the_prefilter_is_exact(asked: PodRequest, state: NodeState) -> None:
     assert (prefilter(asked, state) is None) == fits(asked, state)
 
 
 @given(asked=pods(), state=states())
-def test_the_gate_never_turns_away_what_fits(asked: PodRequest, state: NodeState) -> None:
+def test_the_prefilter_never_turns_away_what_fits(asked: PodRequest, state: NodeState) -> None:
     if fits(asked, state):
         assert prefilter(asked, state) is None
 
@@ -59,7 +59,9 @@ def test_what_is_unresolvable_does_not_fit_on_the_empty_node(asked: PodRequest, 
 
 
 @given(asked=pods(), one=states(), other=states())
-def test_a_gate_that_has_seen_other_nodes_says_the_same(asked: PodRequest, one: NodeState, other: NodeState) -> None:
+def test_a_prefilter_that_has_seen_other_nodes_says_the_same(
+    asked: PodRequest, one: NodeState, other: NodeState
+) -> None:
     used = Prefilter(asked)
     assert (used(one), used(other), used(one)) == (
         prefilter(asked, one),

@@ -69,8 +69,8 @@ def test_any_share_makes_its_gpu_unavailable_until_it_is_given_back(count: int, 
     assert available({0: (0, 0)}) == list(range(count))
 
 
-def test_the_allocator_sequence_fills_six_cards() -> None:
-    """1 GiB cards: 300 cores, 100, 100, 100; the second pod goes; then 50, 60, 50; the 60 goes; then 100."""
+def test_the_allocator_sequence_fills_six_gpus() -> None:
+    """1 GiB GPUs: 300 cores, 100, 100, 100; the second pod goes; then 50, 60, 50; the 60 goes; then 100."""
     cards = {minor: gpu(minor, blocks=4) for minor in range(6)}
     used: dict[int, tuple[int, int]] = {}
 

@@ -29,7 +29,7 @@ from deviceplugin.model.gpu import Gpu
 from deviceplugin.model.pod import ClusterPod, Pod
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.request import Request
-from deviceplugin.placement.candidates import Rules, Survey, survey
+from deviceplugin.placement.candidates import Restrictions, Survey, survey
 from deviceplugin.placement.describe import rejection_text
 from deviceplugin.placement.fit import GpuAmount, demand_of
 from deviceplugin.placement.node_state import NodeState
@@ -193,8 +193,8 @@ class Evaluator:
         state = self._snapshot.node(self._pod, name)
         if isinstance(state, Rejection):
             return Shortfall()
-        rules = Rules(self._asked.preferences.gpus, state.cordoned)
-        surveys = [(each, survey(each.request, state.snapshot, rules)) for each in self._asked.containers]
+        restrictions = Restrictions(self._asked.preferences.gpus, state.cordoned)
+        surveys = [(each, survey(each.request, state.snapshot, restrictions)) for each in self._asked.containers]
         short = [(each, found) for each, found in surveys if len(found.candidates.views) < each.request.gpus]
         if short:
             container, found = short[0]
