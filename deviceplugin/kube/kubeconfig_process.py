@@ -123,7 +123,7 @@ def _from_file(kubeconfig: Path) -> Any:  # noqa: ANN401 - the package's generat
 def _from_cluster() -> Any:  # noqa: ANN401
     if not os.environ.get("KUBERNETES_SERVICE_HOST"):
         raise ConfigError(
-            "no kubeconfig was given and this is no pod of a cluster (KUBERNETES_SERVICE_HOST is not set); "
+            "no kubeconfig was given and this process is not in a pod (KUBERNETES_SERVICE_HOST is not set); "
             "pass --kubeconfig FILE"
         )
     from kubernetes import client, config

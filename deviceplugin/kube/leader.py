@@ -36,7 +36,7 @@ class LeaseTiming:
         if not self.lease > self.renew > self.retry * _JITTER > 0:
             raise ConfigError(
                 f"a lease of {self.lease} s cannot be renewed within {self.renew} s, tried every {self.retry} s; the "
-                f"lease must be longer than the renewal, and that more than {_JITTER} times the pause between tries"
+                f"lease must be longer than the renewal, and the renewal longer than {_JITTER} times the pause"
             )
 
 

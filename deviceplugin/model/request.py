@@ -63,10 +63,10 @@ def parse_request(
 ) -> Request:
     """Applies the contract; raises RequestError with the sentence for the user."""
     if cores < 0 or blocks < 0:
-        raise RequestError(f"{names.core} and {names.memory} cannot be negative; asked {cores} and {blocks}")
+        raise RequestError(f"{names.core} and {names.memory} cannot be negative; requested {cores} and {blocks}")
     if cores == 0:
         raise RequestError(
-            f"{names.memory}: {blocks} was asked without {names.core}; "
+            f"{names.memory}: {blocks} was requested without {names.core}; "
             f"add {names.core} (1-99 for a share, 100 for a whole GPU)"
         )
     if cores == CORES_PER_GPU * parts:
@@ -75,7 +75,7 @@ def parse_request(
         _check_parts(cores, blocks, parts, names)
     elif cores > CORES_PER_GPU and cores % CORES_PER_GPU:
         raise RequestError(
-            f"{names.core}: {cores} is not possible; more than one GPU is asked in whole GPUs, so write "
+            f"{names.core}: {cores} is not possible; several GPUs must be requested as whole GPUs; write "
             f"{cores // CORES_PER_GPU * CORES_PER_GPU} or {-(-cores // CORES_PER_GPU) * CORES_PER_GPU}"
         )
     if cores < CORES_PER_GPU * parts:
@@ -86,7 +86,7 @@ def parse_request(
 def _check_parts(cores: int, blocks: int, parts: int, names: ResourceNames) -> None:
     if cores > CORES_PER_GPU * parts:
         raise RequestError(
-            f"{names.core}: {cores} over {parts} GPUs is more than {parts} GPUs have; ask for at most "
+            f"{names.core}: {cores} over {parts} GPUs is more than {parts} GPUs have; request at most "
             f"{CORES_PER_GPU * parts}, or whole GPUs without {annotation_names(names.domain).gpus}"
         )
     for name, count in ((names.core, cores), (names.memory, blocks)):
@@ -100,11 +100,11 @@ def _check_parts(cores: int, blocks: int, parts: int, names: ResourceNames) -> N
 def _check_share(cores: int, blocks: int, share_mode: bool, names: ResourceNames) -> None:
     if not share_mode:
         raise RequestError(
-            f"{names.core}: {cores} is a share of a GPU and this node gives whole GPUs only; ask a multiple of "
+            f"{names.core}: {cores} is a share of a GPU and this node offers whole GPUs only; request a multiple of "
             f"{CORES_PER_GPU} or start the agent with --share-mode"
         )
     if blocks == 0:
         raise RequestError(
-            f"{names.core}: {cores} was asked without {names.memory}; "
+            f"{names.core}: {cores} was requested without {names.memory}; "
             f"a share needs both, so add {names.memory} (1 = 256 MiB)"
         )

@@ -35,8 +35,8 @@ def test_what_can_be_asked(cores: int, blocks: int, kind: RequestKind, gpus: int
         (-1, 0, ["cannot be negative", "-1"]),
         (0, -5, ["cannot be negative", "-5"]),
         (0, 0, ["without tencent.com/vcuda-core"]),
-        (0, 8, ["8 was asked without tencent.com/vcuda-core", "add tencent.com/vcuda-core"]),
-        (50, 0, ["50 was asked without tencent.com/vcuda-memory", "1 = 256 MiB"]),
+        (0, 8, ["8 was requested without tencent.com/vcuda-core", "add tencent.com/vcuda-core"]),
+        (50, 0, ["50 was requested without tencent.com/vcuda-memory", "1 = 256 MiB"]),
         (101, 8, ["101 is not possible", "100 or 200"]),
         (250, 0, ["250 is not possible", "200 or 300"]),
     ],
@@ -104,7 +104,7 @@ def test_a_share_goes_over_several_gpus_in_equal_parts(
         (60, 31, 2, ["vcuda-memory: 31", "evenly over 2 GPUs", "30 or 32"]),
         (300, 32, 2, ["300 over 2 GPUs", "at most 200"]),
         (60, 0, 2, ["without tencent.com/vcuda-memory"]),
-        (150, 0, 2, ["150 was asked without tencent.com/vcuda-memory"]),
+        (150, 0, 2, ["150 was requested without tencent.com/vcuda-memory"]),
     ],
 )
 def test_parts_that_are_none_are_refused(cores: int, blocks: int, parts: int, words: list[str]) -> None:

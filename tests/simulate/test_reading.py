@@ -161,8 +161,8 @@ def test_a_task_asks_for_whole_cores(num_gpu: str, milli: str, expected: Request
             NODES,
             "kind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, resources: {limits: "
             "{tencent.com/vcuda-core: 150, tencent.com/vcuda-memory: 4}}}]}\n",
-            "pods, object 1 (Pod p): tencent.com/vcuda-core: 150 is not possible; more than one GPU is asked in "
-            "whole GPUs, so write 100 or 200", id="impossible pod",
+            "pods, object 1 (Pod p): tencent.com/vcuda-core: 150 is not possible; several GPUs must be requested as "
+            "whole GPUs; write 100 or 200", id="impossible pod",
         ),
         pytest.param(
             NODES,
