@@ -70,9 +70,9 @@ async def test_a_pod_that_no_extender_chose_gpus_for_says_soon_what_it_holds(
         (uid,) = await run(node, pod)
 
         written = await told(node, pod)
-        book = bound_hold(ClusterPod(shown(node, pod)), node.names)
-        assert (book.unlocated, book.problem) == ((), ""), "the extender's book is exact"
-        assert {each.owner.name: each.shares for each in book.allocations} == written.containers
+        hold = bound_hold(ClusterPod(shown(node, pod)), node.names)
+        assert (hold.unlocated, hold.problem) == ((), ""), "the extender's hold is exact"
+        assert {each.owner.name: each.shares for each in hold.allocations} == written.containers
         assert NAMES.gpu_indices(5) not in annotations(node, pod)
         held = {entry.container: {gpu.uuid for gpu in entry.gpus} for entry in (await check_books(node)).containers}
         assert written.pod == uid

@@ -47,10 +47,10 @@ async def test_the_agent_follows_what_is_believed_and_writes_what_is_true(short_
                 annotations[name] = value
         assert corrections(shown(pod), grants, inventory(4), NAMES) == {}, "written once"
         assert all(is_annotated(shown(pod), grant, NAMES) for grant in grants)
-        book = bound_hold(ClusterPod(shown(pod)), node.context.layout.names)
-        assert book.unlocated == ()
-        assert book.problem == ""
-        assert {each.owner.name: each.shares for each in book.allocations} == {
+        held = bound_hold(ClusterPod(shown(pod)), node.context.layout.names)
+        assert held.unlocated == ()
+        assert held.problem == ""
+        assert {each.owner.name: each.shares for each in held.allocations} == {
             grant.allocation.owner.name: grant.allocation.shares for grant in grants
         }
         indices = {

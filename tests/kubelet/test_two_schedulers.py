@@ -48,9 +48,9 @@ class Scene:
     def __init__(self, kubelet: Kubelet, base: Path) -> None:
         self.kubelet = kubelet
         self.base = base
-        self.books = SchedulerCache(lambda: 0.0, names=NAMES)
+        self.cache = SchedulerCache(lambda: 0.0, names=NAMES)
         text = format_inventory(NODE, share_mode=True)
-        self.books.put_node(ClusterNode("node-1", "uid", inventory=text, ready=True, cores=300, blocks=192))
+        self.cache.put_node(ClusterNode("node-1", "uid", inventory=text, ready=True, cores=300, blocks=192))
         self.bound: list[Json] = []
         self.arrived: dict[str, Json] = {}
         self.serial = 0
@@ -85,11 +85,11 @@ class Scene:
         pod = self.make(sizes)
         asked = pod_request(shown(pod), NAMES)
         try:
-            placed = place_pod(asked, self.books.nodes["node-1"].state)
+            placed = place_pod(asked, self.cache.nodes["node-1"].state)
         except CapacityError:
             return
         held = PodHold(asked.pod, "node-1", HoldState.ASSUMED, placed.allocations, request=asked)
-        self.books.put_hold(held)
+        self.cache.put_hold(held)
         pod["metadata"]["annotations"] = binding_annotations(held, NODE, now_ns=self.serial, names=NAMES)
         self.bound.append(pod)
 
@@ -140,11 +140,11 @@ class Scene:
         phases = self.phases()
         for uid, pod in list(self.arrived.items()):
             phase = phases.get(uid, "Succeeded")
-            self.books.put_pod(ClusterPod(replace(shown(pod), phase=phase, api_uid=uid)))
+            self.cache.put_pod(ClusterPod(replace(shown(pod), phase=phase, api_uid=uid)))
             if phase in ENDED:
                 del self.arrived[uid]
         for pod in self.bound:
-            self.books.put_pod(ClusterPod(shown(pod)))
+            self.cache.put_pod(ClusterPod(shown(pod)))
 
     def phases(self) -> dict[str, str]:
         return {each["metadata"]["uid"]: each["status"]["phase"] for each in self.kubelet.pod_list()}
@@ -171,10 +171,10 @@ class Scene:
             assert {each.allocation.owner.name for each in ledger.of_pod(uid)} == {  # type: ignore[arg-type]
                 each["name"] for each in pod["spec"]["containers"]
             }, "an admitted pod holds something for each container"
-        book = self.books.nodes["node-1"]
-        assert all(not each.unlocated for each in book.holds.values())
+        node_info = self.cache.nodes["node-1"]
+        assert all(not each.unlocated for each in node_info.holds.values())
         true = node_state("node-1", NODE, ledger.allocations())
-        assert [(view.free_cores, view.free_blocks) for view in book.state.snapshot.gpus] == [
+        assert [(view.free_cores, view.free_blocks) for view in node_info.state.snapshot.gpus] == [
             (view.free_cores, view.free_blocks) for view in true.snapshot.gpus
         ]
 

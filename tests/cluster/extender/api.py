@@ -1,7 +1,7 @@
-"""The API server's verbs that the extender uses, in memory, with every way in which they fail.
+"""The API server's verbs that the extender uses, in memory, with every kind of failure.
 
-The truth is `pods`. A failure happens before the write, after it, or leaves the write on its way (`late`), to be
-carried out whenever the test says so, as a request does that is stuck in the network.
+`pods` is the truth. A failure happens before the write, after it, or leaves the write in flight (`late`): the test
+applies it later, like a request that is stuck in the network.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from deviceplugin.model.pod import ClusterPod, Pod
 
 
 class Fate(enum.Enum):
-    """What becomes of one call."""
+    """The result of one call."""
 
     WORKS = "works"
     REFUSED = "refused"
@@ -75,7 +75,7 @@ class MemoryApi:
         )
 
     async def get_pod(self, pod: PodRef) -> Pod:
-        """What was true at one moment between question and answer."""
+        """The state at one moment between request and answer."""
         self.reads += 1
         fate = self.read_fates.pop(0) if self.read_fates else Fate.WORKS
         await asyncio.sleep(0)

@@ -1,9 +1,9 @@
-"""A cluster for the property tests: an API server, its watch, several lives of the extender, and everybody else.
+"""A cluster for the property tests: an API server, its watch, several processes of the extender, and all other writers.
 
-The watch tells late, in any order between pods, tells old news again, and begins anew with a list, of which a pod that
-came and went meanwhile is no part. A Binding that got no answer is carried out later or never, but not after the
-server's time for one request; it may outlive the process that sent it. Each Binding is judged when it is sent, by what
-its sender had been told until then.
+The watch is late, in any order between pods, repeats old events, and restarts with a list that misses pods which came
+and went meanwhile. A Binding without an answer takes effect later or never, but within the server's time for one
+request; it may outlive the process that sent it. Each Binding is judged when it is sent, by what the watch had shown
+its sender.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ News = ClusterPod | None
 
 
 class WatchedApi(MemoryApi):
-    """Keeps what the watch will tell of each pod, and what it has told."""
+    """Keeps the events that the watch will send for each pod, and those that it has sent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class WatchedApi(MemoryApi):
 
 @dataclass(frozen=True)
 class Sent:
-    """A Binding on its way."""
+    """A Binding in flight."""
 
     at: float
     life: int
@@ -103,7 +103,7 @@ class Life:
 
 
 class Cluster:
-    """`outsiders` are pods that somebody else than the present process has bound or placed.
+    """`outsiders` are pods that another scheduler or process has bound or placed.
 
     `heard` is what the watch said last of each bound pod, old news included; `read` what the present process was
     answered when it asked for one.
@@ -145,7 +145,7 @@ class Cluster:
         return extender
 
     def restart(self, *, outlives: bool) -> None:
-        """The process is killed; what it had sent is carried out all the same, or dies with it."""
+        """The process is killed; its requests take effect all the same, or die with it."""
         before = len(self.late)
         for task in self.tasks:
             task.cancel()
@@ -156,7 +156,7 @@ class Cluster:
         self.extender = self._started()
 
     def take_over(self) -> None:
-        """Another replica leads; the one before brings its requests to their end."""
+        """Another replica leads; the previous leader completes its requests."""
         self.extender = self._started()
 
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -177,12 +177,12 @@ class Cluster:
         self._annotate_one(uid, news)
 
     def tell_again(self, uid: PodUid, at: int) -> None:
-        """Old news, as a list from a cache that lags behind would bring."""
+        """Old versions, as a list from a lagging cache has them."""
         told = self.api.told[uid]
         self._annotate_one(uid, told[at % len(told)])
 
     def list_anew(self) -> None:
-        """410: what was not told until now is never told, but what is there is listed."""
+        """410: events not sent yet are lost, and existing objects are listed."""
         self.api.news.clear()
         for uid in tuple(self.api.told):
             live = self.api.pods.get(uid)
@@ -207,12 +207,12 @@ class Cluster:
         self.extender.put_pod(news)
 
     def seen(self, uid: PodUid) -> News:
-        """The last that the watch has told."""
+        """The last version from the watch."""
         told = self.api.told.get(uid)
         return told[-1] if told else None
 
     def known_bound(self) -> Iterator[ClusterPod]:
-        """By the watch; or by an answer that was faster, for as long as the extender goes by it."""
+        """By the watch; or by an earlier answer, as long as the extender relies on it."""
         by_watch = {uid for uid in self.api.told if (seen := self.seen(uid)) is not None and seen.pod.node}
         yield from (self.heard[uid] for uid in by_watch)
         for uid, found in self.read.items():
@@ -228,7 +228,7 @@ class Cluster:
         self.extender.drop_node(name)
 
     def pass_time(self, seconds: float) -> None:
-        """No request is worked on for longer than the API server does."""
+        """No request takes longer than the API server's timeout."""
         self.now += seconds
         self.late = [sent for sent in self.late if self.now - sent.at < REQUEST_SECONDS]
         self.extender.expire()
@@ -245,7 +245,7 @@ class Cluster:
             self.outsiders.add(sent.pod.uid)
 
     def agent_places(self, uid: PodUid) -> None:
-        """The node's agent finds room for a pod that somebody else bound, and writes it back; else the pod fails."""
+        """The agent places a pod that another scheduler bound and writes its allocation, or the pod fails."""
         found = self.api.pods[uid]
         is_new = self.nodes.get(found.pod.node) == described(found.pod.node, f"new-{found.pod.node}")
         main, uuid = found.pod.containers[0], GpuUuid(f"GPU-{'new-' if is_new else ''}{found.pod.node}-0")
@@ -258,16 +258,16 @@ class Cluster:
             self.api.put(replace(found, pod=replace(found.pod, phase="Failed")))
 
     def used(self, name: str) -> Mapping[GpuUuid, GpuAmount]:
-        """What pods hold of a node's GPUs by what the API server says."""
+        """What pods hold of a node's GPUs, by the API server."""
         return occupied(one for each in self._bound(name) for one in written(each))
 
     def given(self, name: str) -> Mapping[GpuUuid, GpuAmount]:
-        """What the present process has given away: bound, and to be bound."""
+        """What this process has given away: bound and assumed."""
         exact = [one for each in self._bound(name) if each.uid not in self.outsiders for one in written(each)]
         return occupied([*exact, *self._under_way(name)])
 
     def judge(self, sent: Sent) -> None:
-        """By what the watch has told: are these GPUs there, and free of whatever is or may be on them?"""
+        """By the watch: do these GPUs exist, and are they free of all that is or may be on them?"""
         if sent.life != self.life:
             return
         name, there = sent.node, self.nodes.get(sent.node)
@@ -296,11 +296,11 @@ class Cluster:
         return (each for each in self.api.pods.values() if each.pod.node == name and not each.pod.is_terminal)
 
     def _under_way(self, name: str, *, but: str = "") -> list[Allocation]:
-        """What the extender says of itself, and what it has sent, whatever it says."""
-        book = self.extender.cache.nodes.get(name)
+        """What the extender assumes, and what it has sent."""
+        node_info = self.extender.cache.nodes.get(name)
         found: dict[str, tuple[Allocation, ...]] = {
             uid: held.allocations
-            for uid, held in (book.holds.items() if book else ())
+            for uid, held in (node_info.holds.items() if node_info else ())
             if held.state in (HoldState.ASSUMED, HoldState.UNCONFIRMED)
         }
         for sent in self.late:

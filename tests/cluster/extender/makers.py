@@ -1,4 +1,4 @@
-"""Nodes, pods and questions for the tests of the extender."""
+"""Nodes, pods and requests for the tests of the extender."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Gangs for the tests, as kube-scheduler asks about them: one member after the other, round by round."""
+"""Gangs for the tests, as kube-scheduler filters them: one member after the other, round by round."""
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.model.pod import ClusterPod, Gang

@@ -1,4 +1,4 @@
-"""The extender chooses as the simulator says: over the arrivals of the shipped example, node by node and GPU by GPU."""
+"""The extender chooses like the simulator: for the arrivals of the shipped example, by node and GPU."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace

@@ -1,10 +1,10 @@
-"""Courses of events that `test_properties` once found, each step by step, so that they are tried in every run."""
+"""Sequences of events that `test_properties` once found, step by step, so that every run tries them."""
 
 from tests.cluster.extender.api import Fate
 from tests.cluster.extender.test_properties import Scheduling
 
 
-def test_a_promise_beside_a_binding_in_doubt_ends_with_the_next_refusal() -> None:
+def test_a_reservation_beside_an_unconfirmed_binding_ends_with_the_next_refusal() -> None:
     course = Scheduling()
     course.some_pods(sizes=[(30, 8), (30, 8)])
     course.what_was_reserved_is_not_wanted_any_more(which=0, how="deleting")
@@ -19,7 +19,7 @@ def test_a_promise_beside_a_binding_in_doubt_ends_with_the_next_refusal() -> Non
 
 
 def test_a_pod_that_was_found_by_reading_counts_where_too_much_is_bound() -> None:
-    """Of two Bindings of former processes that were both carried out, the watch has told one."""
+    """Two Bindings of earlier processes took effect; the watch has shown one."""
     course = Scheduling()
     course.some_pods(sizes=[(30, 8), (100, 64)])
     course.another_replica_leads()

@@ -198,7 +198,7 @@ async def test_a_nominated_pod_does_not_stand_in_its_own_way_and_is_counted_once
     assert extender.filter(ask(pod(cores=100, blocks=0), "a")).names == ("a",)
 
 
-async def test_nobody_gets_what_victims_leave_before_all_of_them_have_gone(extender: Extender) -> None:
+async def test_no_pod_gets_what_victims_leave_before_all_of_them_have_ended(extender: Extender) -> None:
     extender.put_node(node("a", 1))
     victim = pod(cores=50)
     extender.put_pod(bound(victim, "a", allocated(victim, {"main": on_gpu("a", 0, 50, 8)})))

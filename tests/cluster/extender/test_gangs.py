@@ -1,7 +1,7 @@
-"""What becomes of a gang's reservations: kept as long as it may still be bound, given back when it was given up.
+"""A gang's reservations are kept as long as it may still be bound, and released when it is abandoned.
 
-Kubernetes' own pod groups are placed in one cycle; others wait at Permit. Of a second failure kube-scheduler tells
-nobody, because it writes a pod's condition only where it changes.
+Kubernetes' own pod groups are placed in one cycle; others wait at Permit. kube-scheduler does not report a second
+failure, because it writes a pod's condition only when it changes.
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ from tests.cluster.extender.makers import ask, node, order, pod, refused
 from tests.cluster.extender.rounds import AT_PERMIT, ONE_CYCLE, cycle, free, members
 
 
-async def test_a_pod_group_that_was_given_up_without_a_word_is_given_up_here(busy: Extender, clock: Clock) -> None:
+async def test_an_abandoned_pod_group_releases_its_reservations(busy: Extender, clock: Clock) -> None:
     assert cycle(busy, members(ONE_CYCLE, 3)) == [True, True, False]
     clock.now += 4
     busy.expire()
@@ -26,18 +26,18 @@ async def test_a_pod_group_that_was_given_up_without_a_word_is_given_up_here(bus
     assert free(busy) == 200
 
 
-async def test_a_pod_group_whose_last_member_other_plugins_refused_is_given_up_too(
+async def test_a_pod_group_whose_last_member_other_plugins_refused_releases_its_reservations(
     busy: Extender, clock: Clock
 ) -> None:
-    """Of that member the extender hears nothing."""
+    """The extender is not called for that member."""
     assert cycle(busy, members(ONE_CYCLE, 2)) == [True, True]
     clock.now += 6
     busy.expire()
     assert free(busy) == 200
 
 
-async def test_whoever_comes_after_its_time_finds_what_a_group_had(busy: Extender, clock: Clock) -> None:
-    """Although nobody has looked at the time since."""
+async def test_a_pod_after_a_groups_deadline_gets_its_gpus(busy: Extender, clock: Clock) -> None:
+    """Although nothing has checked the time since."""
     assert cycle(busy, members(ONE_CYCLE, 2)) == [True, True]
     clock.now += 6
     assert busy.filter(ask(pod(cores=200, blocks=0), "a")).names == ("a",)
@@ -73,7 +73,7 @@ async def test_members_that_are_bound_or_being_bound_keep_theirs(busy: Extender,
     assert await busy.bind(order(second, "a")) == "", "late, but its GPU is still free"
 
 
-async def test_a_member_whose_binding_is_in_doubt_keeps_its_gpu(busy: Extender, clock: Clock, api: MemoryApi) -> None:
+async def test_a_member_with_an_unconfirmed_binding_keeps_its_gpu(busy: Extender, clock: Clock, api: MemoryApi) -> None:
     (one,) = members(ONE_CYCLE, 1)
     api.pods, api.fates = {one.uid: one}, [Fate.LATE]
     assert cycle(busy, [one]) == [True]
@@ -122,19 +122,15 @@ async def test_a_gang_at_permit_keeps_what_it_has_although_a_member_was_refused(
     assert free(busy) == 0
 
 
-async def test_what_a_given_up_gang_gives_back_does_not_wake_the_gang_itself(
-    busy: Extender, clock: Clock, api: MemoryApi
-) -> None:
-    """It would be tried, given up and woken without end."""
+async def test_an_abandoned_gang_does_not_wake_itself(busy: Extender, clock: Clock, api: MemoryApi) -> None:
+    """Otherwise kube-scheduler would retry it forever."""
     cycle(busy, members(ONE_CYCLE, 3))
     clock.now += 6
     busy.expire()
     assert not busy.wake_up.pending
 
 
-async def test_what_a_given_up_gang_gives_back_wakes_whoever_was_refused_meanwhile(
-    busy: Extender, clock: Clock
-) -> None:
+async def test_an_abandoned_gang_wakes_pods_that_were_refused_meanwhile(busy: Extender, clock: Clock) -> None:
     cycle(busy, members(ONE_CYCLE, 2))
     assert not busy.filter(ask(pod(), "a")).names
     clock.now += 6
@@ -142,7 +138,7 @@ async def test_what_a_given_up_gang_gives_back_wakes_whoever_was_refused_meanwhi
     assert busy.wake_up.pending
 
 
-async def test_whoever_was_refused_between_two_rounds_is_woken_too(busy: Extender, clock: Clock) -> None:
+async def test_a_pod_refused_between_two_rounds_is_woken_too(busy: Extender, clock: Clock) -> None:
     tried = members(ONE_CYCLE, 2)
     assert cycle(busy, tried) == [True, True]
     assert not busy.filter(ask(pod(), "a")).names
@@ -152,7 +148,7 @@ async def test_whoever_was_refused_between_two_rounds_is_woken_too(busy: Extende
     assert busy.wake_up.pending
 
 
-async def test_whoever_was_refused_before_the_gang_came_is_not_woken_by_it(busy: Extender, clock: Clock) -> None:
+async def test_a_pod_refused_before_the_gang_came_is_not_woken_by_it(busy: Extender, clock: Clock) -> None:
     assert not busy.filter(ask(pod(cores=300, blocks=0), "a")).names
     cycle(busy, members(ONE_CYCLE, 3))
     clock.now += 6
@@ -164,7 +160,7 @@ async def test_whoever_was_refused_before_the_gang_came_is_not_woken_by_it(busy:
 async def test_a_change_of_a_pod_that_was_refused_earlier_does_not_end_its_reservation(
     busy: Extender, nominated: str
 ) -> None:
-    """An annotation, or the nomination of a pod that waits at Permit: its condition is still that of the try before."""
+    """An annotation, or the nomination of a pod that waits at Permit: its condition is the earlier one."""
     one = refused(pod(cores=100, blocks=0, gang=AT_PERMIT), "5")
     assert cycle(busy, [one]) == [True]
     busy.put_pod(replace(one, nominated_node=nominated, pod=replace(one.pod, resource_version="6")))

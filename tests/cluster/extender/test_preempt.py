@@ -57,7 +57,7 @@ async def test_as_few_as_possible_and_the_least_important_first(extender: Extend
     assert set(extender.preempt(ask_room(vip, {"a": small[:1]}))["a"].pods) < {each.uid for each in (*small, large)}
 
 
-async def test_where_sets_are_too_many_nobody_is_evicted_who_could_stay(extender: Extender) -> None:
+async def test_with_too_many_sets_no_needless_victim_is_evicted(extender: Extender) -> None:
     extender.put_node(node("a", 8))
     pods = [runs(extender, "a", at, 10, priority=1) for at in range(8) for _ in range(6)]
     vip = pod(cores=600, blocks=0, priority=10)
@@ -80,7 +80,7 @@ async def test_a_pod_of_several_containers_is_placed_as_a_whole(extender: Extend
     assert set(extender.preempt(ask_room(vip, {"a": [one]}))["a"].pods) == {one.uid, two.uid}
 
 
-async def test_what_is_no_gpu_pod_is_nobody_of_ours(extender: Extender) -> None:
+async def test_a_pod_without_gpus_keeps_its_proposed_victims(extender: Extender) -> None:
     question = ask_room(pod(cores=0, blocks=0), {"a": []})
     assert extender.preempt(question) == question.victims
 

@@ -1,9 +1,9 @@
-"""Whatever happens in whatever order: no GPU is given twice, nobody is counted twice, nothing is kept for nothing.
+"""For any events in any order: no GPU is given twice, no pod is counted twice, and no hold stays without a reason.
 
-The API server fails in every way there is, requests are carried out late or twice, the watch is late, repeats itself
-and begins anew, the extender is killed or follows another, GPUs fail and nodes vanish, other schedulers bind pods
-beside it and owners write nonsense into their pods. What others have bound, and what a process sent that is no more,
-the extender cannot know before it is told, and says where it is too much; the node's agent refuses what does not fit.
+The API server fails in every way, requests take effect late or twice, the watch is late, repeats itself and restarts,
+the extender is killed or replaced, GPUs fail and nodes vanish, other schedulers bind pods, and owners write wrong
+annotations. The extender cannot know what another scheduler or an earlier process has bound before the watch shows it;
+it then reports overcommitted GPUs, and the node's agent rejects what does not fit.
 """
 
 import os
@@ -32,7 +32,7 @@ FATES = st.sampled_from([Fate.WORKS, *Fate])
 READS = st.sampled_from([Fate.WORKS, Fate.WORKS, Fate.LATE])
 WHICH = st.integers(0, 30)
 NODE = st.sampled_from(NODES)
-PATIENCE = ReservationTimeouts()
+TIMEOUTS = ReservationTimeouts()
 ANNOTATIONS = {
     "none": {},
     "broken": {NAMES.allocation: "{"},
@@ -140,7 +140,7 @@ class Scheduling(RuleBasedStateMachine):
 
     @rule(which=WHICH, again=st.booleans())
     def delete(self, which: int, again: bool) -> None:
-        """Made again from its own YAML, it has the name and the annotations of the old one, and another UID."""
+        """Created again from its own YAML: the same name and annotations, and another UID."""
         if (found := self._any(which)) is None:
             return
         self.cluster.api.remove(found.uid)
@@ -173,7 +173,7 @@ class Scheduling(RuleBasedStateMachine):
     def somebody_binds_what_says_nothing_of_itself(
         self, which: int, other: int, name: str, claimed: str, copied: bool
     ) -> None:
-        """Its annotations are those of another pod, or of itself on another node; then one of ours comes."""
+        """Its annotations are those of another pod, or of itself on another node; then a vcuda pod comes."""
         if (found := self._waiting(which)) is None:
             return
         main = found.pod.containers[0]
@@ -290,14 +290,14 @@ class Scheduling(RuleBasedStateMachine):
     def no_reservation_outlives_its_reason(self) -> None:
         cluster = self.cluster
         cluster.extender.expire()
-        for name, book in cluster.extender.cache.nodes.items():
-            for uid, held in book.holds.items():
+        for name, node_info in cluster.extender.cache.nodes.items():
+            for uid, held in node_info.holds.items():
                 if held.state is not HoldState.RESERVED:
                     continue
                 asked, then = cluster.asked_at[uid]
                 seen, known = cluster.seen(uid), cluster.api.pods.get(uid)
                 gang = (seen or known) is not None and (seen or known).gang is not None  # type: ignore[union-attr]
-                assert asked <= cluster.now < asked + (PATIENCE.gang if gang else PATIENCE.reservation), (name, uid)
+                assert asked <= cluster.now < asked + (TIMEOUTS.gang if gang else TIMEOUTS.reservation), (name, uid)
                 if seen is not None and int(seen.pod.resource_version) > int(then.pod.resource_version):
                     # An older refusal still stands while the pod is tried again: only another one is news.
                     assert not seen.is_refused or seen.condition == then.condition, (name, uid)
@@ -306,8 +306,8 @@ class Scheduling(RuleBasedStateMachine):
     @invariant()
     def what_only_we_say_is_somebodys_business(self) -> None:
         bind = self.cluster.extender._binder
-        for book in self.cluster.extender.cache.nodes.values():
-            for uid, held in book.holds.items():
+        for node_info in self.cluster.extender.cache.nodes.values():
+            for uid, held in node_info.holds.items():
                 if held.state in (HoldState.ASSUMED, HoldState.UNCONFIRMED):
                     assert uid in bind._in_flight or uid in bind.unconfirmed._pending
 
@@ -318,7 +318,7 @@ class Scheduling(RuleBasedStateMachine):
             self.cluster.close()
 
     def _everything_comes_to_rest(self) -> None:
-        """When everybody has been told and no one asks any more, what is held is what is bound."""
+        """When all events have arrived and no request comes, holds equal bound pods."""
         cluster = self.cluster
         cluster.api.fates.clear()
         cluster.api.read_fates.clear()
@@ -329,11 +329,15 @@ class Scheduling(RuleBasedStateMachine):
             cluster.list_anew()
         cluster.tell_all()
         for _ in range(3):
-            cluster.pass_time(2 * PATIENCE.gang)
+            cluster.pass_time(2 * TIMEOUTS.gang)
             cluster.start(cluster.extender.resolve())
             cluster.spin(20)
         assert cluster.wrong == []
-        found = {(uid, held.node) for book in cluster.extender.cache.nodes.values() for uid, held in book.holds.items()}
+        found = {
+            (uid, held.node)
+            for node_info in cluster.extender.cache.nodes.values()
+            for uid, held in node_info.holds.items()
+        }
         live = cluster.api.pods.values()
         assert found == {(each.uid, each.pod.node) for each in live if each.pod.node and not each.pod.is_terminal}
         assert len(cluster.extender.unconfirmed) == 0

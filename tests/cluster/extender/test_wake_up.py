@@ -1,4 +1,4 @@
-"""kube-scheduler is told of room that became free, and not more often than it helps."""
+"""kube-scheduler learns of freed room, and no more often than helps."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,14 +25,14 @@ async def wake_up(api: MemoryApi, waiting: dict[str, bool]) -> AsyncIterator[Wak
     running.cancel()
 
 
-async def test_one_write_tells_of_many(wake_up: WakeUp, api: MemoryApi) -> None:
+async def test_one_write_serves_many_freed_nodes(wake_up: WakeUp, api: MemoryApi) -> None:
     for name in ("a", "b", "c"):
         wake_up.freed(name)
     await until(lambda: wake_up.writes == 1)
     assert api.annotated == [("c", {NAMES.freed: "5.000"})]
 
 
-async def test_nobody_waits_and_nothing_is_written(wake_up: WakeUp, api: MemoryApi, waiting: dict[str, bool]) -> None:
+async def test_nothing_is_written_while_no_pod_waits(wake_up: WakeUp, api: MemoryApi, waiting: dict[str, bool]) -> None:
     waiting["anybody"] = False
     wake_up.freed("a")
     waiting["anybody"] = True
@@ -41,7 +41,7 @@ async def test_nobody_waits_and_nothing_is_written(wake_up: WakeUp, api: MemoryA
     assert [name for name, _ in api.annotated] == ["b"]
 
 
-async def test_a_node_that_is_gone_gives_way_to_another(wake_up: WakeUp, api: MemoryApi) -> None:
+async def test_a_deleted_node_is_replaced_by_another(wake_up: WakeUp, api: MemoryApi) -> None:
     api.node_fates = [Fate.REFUSED]
     wake_up.freed("a")
     wake_up.freed("b")
@@ -49,7 +49,7 @@ async def test_a_node_that_is_gone_gives_way_to_another(wake_up: WakeUp, api: Me
     assert [name for name, _ in api.annotated] == ["a"]
 
 
-async def test_what_could_not_be_told_is_told_with_the_next_attempt(wake_up: WakeUp, api: MemoryApi) -> None:
+async def test_a_failed_write_is_repeated(wake_up: WakeUp, api: MemoryApi) -> None:
     api.node_fates = [Fate.BROKEN_BEFORE, Fate.LATE]
     wake_up.freed("a")
     await until(lambda: wake_up.writes == 1)

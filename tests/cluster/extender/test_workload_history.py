@@ -1,4 +1,4 @@
-"""The fragmentation policy plans for the pods of this cluster, and no question waits while it learns of them."""
+"""The fragmentation policy plans for the pods of this cluster, and no request waits while it learns of them."""
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
@@ -53,7 +53,7 @@ def test_it_is_renewed_every_so_often_and_only_where_it_has_changed(clock: Clock
     assert scorer.renewals == 2, "nothing new was seen"
 
 
-async def test_a_pod_counts_once_however_often_it_is_told_of(clock: Clock) -> None:
+async def test_repeated_events_count_a_pod_once_in_the_history(clock: Clock) -> None:
     extender = Extender(MemoryApi(), Settings(node_policy=NodePolicy.FRAGMENTATION), clock=clock)
     for name in ("a", "b"):
         extender.put_node(node(name))

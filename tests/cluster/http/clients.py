@@ -1,4 +1,4 @@
-"""Certificates of clients, as kube-scheduler would show one."""
+"""Client certificates, like that of kube-scheduler."""
 
 import datetime as dt
 import ssl

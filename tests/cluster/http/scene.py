@@ -100,7 +100,7 @@ class Scene:
             return answer.status, await answer.text()
 
     async def raw(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection that has shaken hands and said nothing."""
+        """A connection after the TLS handshake, without a request."""
         return await asyncio.open_connection("127.0.0.1", self.server.port, ssl=trusting(self.authority.chain))
 
 

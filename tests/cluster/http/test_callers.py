@@ -1,4 +1,4 @@
-"""Whoever can reach the port may not place pods with our rights: real TLS, real certificates."""
+"""Who reaches the port may not place pods with the scheduler's rights: real TLS, real certificates."""
 
 import asyncio
 import contextlib
@@ -72,7 +72,7 @@ async def test_kube_schedulers_certificate_is_obeyed(tmp_path: Path) -> None:
         assert found.service.bound == 2
 
 
-async def test_who_shows_none_or_one_in_another_name_is_told_what_is_needed(tmp_path: Path) -> None:
+async def test_a_missing_or_foreign_certificate_is_refused_with_the_name_that_is_needed(tmp_path: Path) -> None:
     async with door(tmp_path) as found:
         for shown in (None, client_certificate(found.clients, "system:node:n1")):
             status, text = await found.ask("/bind", shown)
@@ -125,7 +125,7 @@ async def test_another_authority_counts_for_new_connections_and_open_ones_stay(t
 
 
 class Resuming:
-    """A client that takes its last session up again."""
+    """A client that resumes its last TLS session."""
 
     def __init__(self, port: int, context: ssl.SSLContext) -> None:
         self._port = port
@@ -133,7 +133,7 @@ class Resuming:
         self._session: ssl.SSLSession | None = None
 
     def ask(self) -> tuple[bytes, bool | None]:
-        """The beginning of the answer to a Bind, and whether a session was taken up for it."""
+        """The beginning of the answer to a Bind, and whether a session was resumed for it."""
         with (
             socket.create_connection(("127.0.0.1", self._port), timeout=10) as plain,
             self._context.wrap_socket(plain, server_hostname=NAMES[0], session=self._session) as tls,
@@ -175,5 +175,5 @@ def test_a_file_that_is_no_authority_is_one_sentence(tmp_path: Path, content: by
         client_ca(path, trust=tls.trust).load()
 
 
-def test_a_certificate_without_names_is_nobodys() -> None:
+def test_a_certificate_without_names_matches_no_client() -> None:
     assert certificate_names(None) == certificate_names({}) == frozenset()

@@ -1,4 +1,4 @@
-"""Clients that are slow, silent, half open or gone; the end in order; another certificate under load."""
+"""Clients that are slow, silent, half open or disconnected; orderly shutdown; a new certificate under load."""
 
 import asyncio
 import datetime as dt
@@ -46,7 +46,7 @@ async def test_a_connection_that_asks_nothing_is_closed_and_one_that_has_asked_i
         assert await used.readuntil(b"ok\n")
 
 
-async def test_a_connection_that_never_shakes_hands_holds_nobody_up() -> None:
+async def test_a_connection_without_handshake_delays_no_other() -> None:
     async with serving() as scene:
         with socket.create_connection(("127.0.0.1", scene.server.port)):
             assert (await scene.post("/filter", b"{}"))[0] == 200
@@ -76,7 +76,7 @@ async def test_a_client_that_goes_away_in_its_body_is_counted_and_forgotten() ->
 
 
 async def asked(scene: Scene, *parts: bytes) -> bytes:
-    """What a connection of its own answers; each part is sent when something was answered to the one before."""
+    """The answer on a new connection; each part is sent after the answer to the one before."""
     reader, writer = await scene.raw()
     answer = b""
     async with asyncio.timeout(60):
@@ -102,7 +102,7 @@ async def test_who_waits_for_our_word_before_a_body_gets_it() -> None:
         (b"100-continue", 9 << 20, 413, b"the body is larger than 8 MiB; send names instead of whole nodes\n"),
     ],
 )
-async def test_who_waits_for_our_word_in_vain_is_told_why(
+async def test_an_expect_header_that_cannot_be_met_gets_a_reason(
     expected: bytes, length: int, status: int, sentence: bytes
 ) -> None:
     async with serving() as scene:
@@ -267,7 +267,7 @@ async def test_a_certificate_that_cannot_be_used_leaves_the_old_one_shown() -> N
 
 
 class Rotating:
-    """A service whose certificates are renewed by a clock of its own; real clients meanwhile."""
+    """A service whose certificates are renewed by its own clock, with real clients meanwhile."""
 
     def __init__(self) -> None:
         self.api = ApiInMemory()

@@ -95,7 +95,7 @@ async def test_a_wrong_path_or_method_says_what_is_right(method: str, path: str,
 
 
 @pytest.mark.parametrize(("path", "method", "allowed"), [("/bind", "PUT", "POST"), ("/metrics", "POST", "GET,HEAD")])
-async def test_a_wrong_method_is_told_the_right_ones_as_http_has_it(path: str, method: str, allowed: str) -> None:
+async def test_a_wrong_method_gets_an_allow_header(path: str, method: str, allowed: str) -> None:
     async with serving() as scene, scene.session.request(method, f"{scene.url}{path}") as answer:
         assert (answer.status, answer.headers["Allow"]) == (405, allowed)
 
@@ -159,7 +159,7 @@ def test_other_addresses_are_not_loopback(peer: str | None) -> None:
 
 @pytest.mark.parametrize(("path", "status"), [("/filter", 403), ("/bind", 403), ("/webhook", 200)])
 async def test_who_does_not_call_from_loopback_may_not_place_pods(short_tmp: Path, path: str, status: int) -> None:
-    """A caller over a unix socket has no address at all, so it is as far as one of another pod."""
+    """A caller over a unix socket has no address, so it does not count as loopback."""
     service = StandIn()
     router = Router(service, SchedulerMetrics(service.gauges, version="1"))
     runner = web.ServerRunner(web.Server(router.answer))

@@ -32,7 +32,7 @@ def policy(charts: dict[str, Rendered]) -> Object:
 
 
 def _outcome(pod: Json, chosen: WebhookSettings) -> str:
-    """What becomes of a pod that the webhook is asked about."""
+    """The webhook's result for a pod."""
     try:
         mutation = mutate(pod, chosen, A100S)
         warnings = (*mutation.warnings, *validate(mutation.pod, chosen, A100S))
@@ -42,7 +42,7 @@ def _outcome(pod: Json, chosen: WebhookSettings) -> str:
 
 
 def _is_named(pod: Json, chosen: WebhookSettings) -> bool:
-    """Whether a container names one of our resources, or of HAMi's in a pod of HAMi's."""
+    """Whether a container names a vcuda resource, or HAMi's in a HAMi pod."""
     names = {chosen.names.core, chosen.names.memory}
     if chosen.hami.scope is not HamiScope.OFF and is_for_hami(pod, chosen.hami):
         names |= set(chosen.hami.resources)
@@ -91,7 +91,7 @@ def allowed(policy: Object) -> Compiled:
 
 @examples(400)
 @given(before=st.none() | annotation_maps, after=st.none() | annotation_maps, creates=st.booleans())
-def test_the_policy_names_exactly_the_annotations_of_ours_that_differ(
+def test_the_policy_names_exactly_the_protected_annotations_that_differ(
     variables_of: Compiled,
     allowed: Compiled,
     before: dict[str, str] | None,
@@ -118,7 +118,7 @@ def test_the_policy_names_exactly_the_annotations_of_ours_that_differ(
         ("admin", [], True),
     ],
 )
-def test_the_policy_looks_at_everybody_but_our_programs_and_kubelets(
+def test_the_policy_applies_to_all_users_but_vcudas_programs_and_kubelets(
     policy: Object, user: str, groups: list[str], looked_at: bool
 ) -> None:
     request = {"userInfo": {"username": user, "groups": groups}}

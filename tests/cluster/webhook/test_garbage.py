@@ -1,4 +1,4 @@
-"""Whatever comes in: one sentence or a patch that applies, the same twice, in time, and the next review is answered."""
+"""For any input: one sentence or a patch that applies, the same twice, in time, and the next review is answered."""
 
 import copy
 import json
@@ -50,7 +50,7 @@ def _places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @st.composite
 def spoiled_pods(draw: st.DrawFn) -> Any:
-    """Good pods in which something, somewhere, is something else."""
+    """Good pods in which one value is replaced by another."""
     found: Any = copy.deepcopy(draw(odd_pods | real_pods))
     for _ in range(draw(st.integers(1, 3))):
         *way, last = draw(st.sampled_from([place for place in _places(found) if place] or [("metadata",)]))

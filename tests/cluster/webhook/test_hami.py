@@ -1,4 +1,4 @@
-"""Pods as HAMi's users write them become pods in our words that ask for the same."""
+"""HAMi pods become vcuda pods that request the same."""
 
 from dataclasses import replace
 from typing import Any
@@ -103,7 +103,7 @@ def test_a_number_of_gpus_alone_is_of_nvidias_plugin_until_something_of_hamis_is
     assert GPU not in asked(mutated(given, HAMI))
 
 
-def test_a_pod_of_ours_that_names_hamis_scheduler_comes_to_ours_where_hamis_pods_do() -> None:
+def test_a_vcuda_pod_with_hamis_scheduler_gets_vcudas_where_hami_is_translated() -> None:
     given = _with(gpu_pod({CORE: "100"}), schedulerName="hami-scheduler")
     assert mutated(given, MARKED)["spec"]["schedulerName"] == "vcuda-scheduler"
     assert mutated(given, SETTINGS)["spec"]["schedulerName"] == "hami-scheduler"
@@ -192,9 +192,7 @@ def test_every_container_keeps_its_own_number_of_gpus() -> None:
         (None, {LIMIT: "40"}),
     ],
 )
-def test_cores_stay_a_hard_limit_where_somebody_set_one(
-    others: dict[str, str] | None, annotations: dict[str, str] | None
-) -> None:
+def test_a_written_core_limit_stays_hard(others: dict[str, str] | None, annotations: dict[str, str] | None) -> None:
     given = pod(container("a", {GPU: "1", GPUMEM: "256"}), container("b", others), annotations=annotations)
     assert mutated(given, HAMI)["metadata"].get("annotations") == annotations
 
@@ -221,6 +219,6 @@ def test_what_means_nothing_is_refused_in_one_sentence(limits: dict[str, str], w
     assert all(word in refused.value.message for word in words), refused.value.message
 
 
-def test_a_part_of_memory_that_nobody_can_reckon_is_refused() -> None:
+def test_a_percentage_of_memory_is_refused_while_no_gpu_is_known() -> None:
     with pytest.raises(RequestError, match=r"no GPU is known yet; write nvidia.com/gpumem"):
         mutated(gpu_pod({GPU: "1", PERCENTAGE: "50"}), HAMI, KnownGpus())

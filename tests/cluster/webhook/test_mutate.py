@@ -1,4 +1,4 @@
-"""What becomes of a new pod: completed, sent to our scheduler, free of annotations that only our programs write."""
+"""A new pod is completed, sent to vcuda's scheduler, and loses forged annotations."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""A patch, applied by somebody else's code, gives what was wanted, and names nothing that did not change."""
+"""A patch gives the wanted pod when another library applies it, and names only what changed."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""AdmissionReview v1 in and out: what is answered, what is refused, and what is not a review at all."""
+"""AdmissionReview v1 in and out: what is answered, what is denied, and what is no review."""
 
 import copy
 import json
@@ -39,7 +39,7 @@ def test_a_changed_pod_is_answered_with_a_patch_that_makes_it() -> None:
     assert WEBHOOK.answer(review(SHARE), A100S).outcome is Outcome.CHANGED
 
 
-def test_fields_that_nobody_knows_survive() -> None:
+def test_unknown_fields_survive() -> None:
     given = {**copy.deepcopy(SHARE), "future": {"a": [1, None]}}
     given["spec"]["containers"][0]["resources"]["claims"] = [{"name": "x"}]
     changed = jsonpatch.apply_patch(given, response(review(given))["patch"])
@@ -77,7 +77,7 @@ def test_what_is_no_new_gpu_pod_passes(request_: dict[str, object]) -> None:
     assert response(review(given, **request_)) == {"uid": "review-1", "allowed": True}
 
 
-def test_only_the_configured_namespaces_are_looked_at() -> None:
+def test_only_the_configured_namespaces_are_reviewed() -> None:
     only = replace(SETTINGS, namespaces=frozenset({"team-a", "team-b"}), ignored_namespaces=frozenset({"team-b"}))
     bad = gpu_pod({CORE: "150"})
     allowed = {name: response(review(bad, namespace=name), only)["allowed"] for name in ("team-a", "team-b", "other")}

@@ -1,4 +1,4 @@
-"""What can never run is refused with what to write instead; what cannot run today is a warning."""
+"""A pod that can never run is denied with what to write instead; one that cannot run today gets a warning."""
 
 import re
 from typing import Any

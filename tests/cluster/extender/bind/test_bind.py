@@ -15,7 +15,7 @@ from tests.cluster.extender.makers import NAMES, ask, bound, node, order, pod
 
 
 def chosen(extender: Extender, api: MemoryApi, one: ClusterPod, *names: str) -> ClusterPod:
-    """The pod waits at the API server, the watch has told of it, and filter has chosen."""
+    """The pod waits, the watch has shown it, and filter has chosen its node."""
     kept = api.put(one)
     extender.put_pod(kept)
     assert extender.filter(ask(kept, *names)).names
@@ -114,14 +114,14 @@ async def test_a_caller_that_goes_away_does_not_stop_the_binding(extender: Exten
     assert (api.bindings, api.pods[one.uid].pod.node) == (1, "a")
 
 
-async def test_whoever_ends_waits_for_bindings_whose_callers_have_gone(extender: Extender, api: MemoryApi) -> None:
+async def test_drain_waits_for_bindings_whose_callers_have_disconnected(extender: Extender, api: MemoryApi) -> None:
     one = await _bind_of_a_caller_that_goes_away(extender, api)
     await extender.drain()
     assert api.pods[one.uid].pod.node == "a"
     await extender.drain()
 
 
-async def test_without_a_reservation_the_node_is_looked_at_again(extender: Extender, api: MemoryApi) -> None:
+async def test_without_a_reservation_bind_places_the_pod_again(extender: Extender, api: MemoryApi) -> None:
     extender.put_node(node("a", 1))
     one = api.put(pod(cores=100, blocks=0))
     assert await extender.bind(order(one, "a")) == ""
@@ -130,7 +130,7 @@ async def test_without_a_reservation_the_node_is_looked_at_again(extender: Exten
     assert api.bindings == 1
 
 
-async def test_what_was_reserved_is_looked_at_again(extender: Extender, api: MemoryApi) -> None:
+async def test_bind_checks_a_reservation_again(extender: Extender, api: MemoryApi) -> None:
     extender.put_node(node("a", 2))
     one = chosen(extender, api, pod(cores=100, blocks=0), "a")
     extender.put_node(node("a", 2, ill=[0]))
@@ -147,7 +147,7 @@ async def test_what_was_reserved_is_looked_at_again(extender: Extender, api: Mem
         (Fate.LATE, "bind: no answer", HoldState.UNCONFIRMED),
     ],
 )
-async def test_after_a_failure_the_pod_is_read_before_anything_is_given_up(
+async def test_after_a_failure_the_pod_is_read_before_anything_is_released(
     extender: Extender, api: MemoryApi, fate: Fate, said: str, left: HoldState | None
 ) -> None:
     extender.put_node(node("a"))
@@ -170,7 +170,7 @@ async def test_a_binding_that_arrives_late_finds_its_gpus_still_there(extender: 
     assert (hold(extender, "a", one), hold(extender, "b", one)) == (HoldState.BOUND, None)
 
 
-async def test_a_pod_whose_binding_is_doubtful_is_offered_the_same_gpus_again(
+async def test_a_pod_with_an_unconfirmed_binding_is_offered_the_same_gpus_again(
     extender: Extender, api: MemoryApi
 ) -> None:
     extender.put_node(node("a", 4))
@@ -186,7 +186,9 @@ async def test_a_pod_whose_binding_is_doubtful_is_offered_the_same_gpus_again(
     assert first.allocations == second.allocations
 
 
-async def test_a_pod_that_somebody_else_bound_elsewhere_is_counted_there(extender: Extender, api: MemoryApi) -> None:
+async def test_a_pod_that_another_scheduler_bound_elsewhere_is_counted_there(
+    extender: Extender, api: MemoryApi
+) -> None:
     extender.put_node(node("a", 1))
     extender.put_node(node("b", 1))
     one = chosen(extender, api, pod(cores=100, blocks=0), "a")

@@ -1,4 +1,4 @@
-"""What only we say of a pod is looked up before it is believed for long, and before it is given up."""
+"""An assumed pod is read again before its hold is kept for long, and before it is released."""
 
 import asyncio
 
@@ -42,7 +42,7 @@ async def test_a_binding_that_took_effect_unseen_keeps_its_gpu_however_late_the_
     assert not free(extender)
 
 
-async def test_a_binding_that_took_no_effect_is_given_back_after_a_look_and_not_before_its_time(
+async def test_a_binding_without_effect_is_released_after_its_time_and_a_read(
     extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
 ) -> None:
     await mark_uncertain(extender, api, one, Fate.BROKEN_BEFORE)
@@ -56,7 +56,7 @@ async def test_a_binding_that_took_no_effect_is_given_back_after_a_look_and_not_
     assert (free(extender), len(extender.unconfirmed)) == (True, 0)
 
 
-async def test_while_nobody_answers_it_stays_held_and_is_asked_again_every_few_seconds(
+async def test_without_an_answer_gpus_stay_held_and_the_read_is_repeated(
     extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
 ) -> None:
     await mark_uncertain(extender, api, one, Fate.BROKEN_BEFORE)
@@ -88,7 +88,7 @@ async def test_a_pod_that_is_gone_or_has_come_again_with_another_uid_holds_nothi
 async def test_a_bound_pod_that_the_watch_never_knew_does_not_hold_its_gpu_for_ever(
     extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
 ) -> None:
-    """Bound, and deleted before a list that began anew: whoever did not have it in his store hears of no deletion."""
+    """Bound, and deleted before a new list: a watch that never listed the pod reports no deletion."""
     assert await extender.bind(order(one, "a")) == ""
     assert len(extender.unconfirmed) == 1
     clock.now += 80
@@ -141,7 +141,7 @@ async def test_a_refusal_of_the_second_binding_says_nothing_of_the_first(
     assert hold(extender, "a", one) is HoldState.BOUND
 
 
-async def test_what_filter_promised_anew_meanwhile_stays_promised_as_long_as_any_reservation(
+async def test_a_renewed_reservation_lasts_as_long_as_any_other(
     extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
 ) -> None:
     await mark_uncertain(extender, api, one, Fate.BROKEN_BEFORE)
@@ -155,10 +155,10 @@ async def test_what_filter_promised_anew_meanwhile_stays_promised_as_long_as_any
     assert hold(extender, "a", one) is None
 
 
-async def test_what_filter_promised_anew_is_not_ended_by_the_refusal_of_before(
+async def test_a_renewed_reservation_is_not_ended_by_an_earlier_refusal(
     extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
 ) -> None:
-    """The pod still says so while it is tried again, and changes for other reasons."""
+    """The pod keeps the refusal while it is retried, and changes for other reasons."""
     await mark_uncertain(extender, api, one, Fate.BROKEN_BEFORE)
     clock.now += 50
     known = refused(one, "500")
@@ -184,7 +184,7 @@ async def test_an_answer_that_is_older_than_the_next_binding_is_not_believed(
     assert hold(extender, "a", one) is HoldState.ASSUMED
 
 
-async def test_a_binding_in_doubt_is_not_sent_again_with_gpus_that_have_failed_since(
+async def test_an_unconfirmed_binding_is_not_repeated_with_gpus_that_have_failed_since(
     extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
 ) -> None:
     await mark_uncertain(extender, api, one, Fate.BROKEN_BEFORE)
@@ -197,9 +197,7 @@ async def test_a_binding_in_doubt_is_not_sent_again_with_gpus_that_have_failed_s
     assert "GPU-a-1" in str(api.pods[one.uid].pod.annotations)
 
 
-async def test_a_process_that_is_ended_in_the_middle_of_a_binding_leaves_it_in_doubt(
-    extender: Extender, api: MemoryApi, one: ClusterPod
-) -> None:
+async def test_a_cancelled_binding_is_unconfirmed(extender: Extender, api: MemoryApi, one: ClusterPod) -> None:
     api.turns = 50
     running = asyncio.create_task(extender.bind(order(one, "a")))
     await asyncio.sleep(0)

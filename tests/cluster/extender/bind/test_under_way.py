@@ -1,6 +1,6 @@
-"""A pod whose Binding is under way is filtered again: what is committed is neither lost nor doubled.
+"""A pod with a Binding in flight is filtered again: its assumed GPUs are neither lost nor doubled.
 
-kube-scheduler gives up on an extender earlier than the API server on a request, and then tries the pod again.
+kube-scheduler's timeout for an extender is shorter than the API server's for a request, and then it retries the pod.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ PAST_ANY_RESERVATION = 61.0
 
 @dataclass
 class Scene:
-    """A pod of one whole GPU, on its way to node a, which has two; b is free."""
+    """A pod of one whole GPU, with a Binding in flight to node a, which has two; b is free."""
 
     extender: Extender
     api: MemoryApi
@@ -50,15 +50,15 @@ async def under_way(extender: Extender, api: MemoryApi, *, turns: int, fate: Fat
     return scene
 
 
-@pytest.fixture(params=["being written", "written and not seen", "in doubt"])
+@pytest.fixture(params=["being written", "written and not seen", "unconfirmed"])
 async def scene(request: pytest.FixtureRequest, extender: Extender, api: MemoryApi) -> Scene:
     if request.param == "being written":
         made = await under_way(extender, api, turns=40)
         assert not made.binding.done()
     else:
-        made = await under_way(extender, api, turns=0, fate=Fate.LATE if request.param == "in doubt" else Fate.WORKS)
+        made = await under_way(extender, api, turns=0, fate=Fate.LATE if request.param == "unconfirmed" else Fate.WORKS)
         assert made.binding.done()
-    assert made.held.state is (HoldState.UNCONFIRMED if request.param == "in doubt" else HoldState.ASSUMED)
+    assert made.held.state is (HoldState.UNCONFIRMED if request.param == "unconfirmed" else HoldState.ASSUMED)
     return made
 
 
@@ -70,8 +70,8 @@ async def test_the_same_node_and_gpu_are_answered_and_stay_what_they_were(scene:
     assert (scene.free("a"), scene.free("b")) == (100, 200)
 
 
-async def test_its_gpu_is_given_to_nobody_however_late_the_answer_comes(scene: Scene, clock: Clock) -> None:
-    """A reservation would end by its time, and the Binding be carried out all the same."""
+async def test_its_gpu_stays_held_however_late_the_answer_comes(scene: Scene, clock: Clock) -> None:
+    """A reservation would expire, and the Binding could take effect all the same."""
     scene.extender.filter(ask(scene.pod, "a"))
     clock.now += PAST_ANY_RESERVATION
     scene.extender.expire()
@@ -80,7 +80,7 @@ async def test_its_gpu_is_given_to_nobody_however_late_the_answer_comes(scene: S
 
 
 async def test_a_refusal_that_follows_takes_nothing_of_it(scene: Scene) -> None:
-    """kube-scheduler writes one when it has given up on the first Binding; that one may be carried out yet."""
+    """kube-scheduler writes one after a timeout of the first Binding, which may still take effect."""
     scene.extender.filter(ask(scene.pod, "a"))
     scene.extender.put_pod(refused(scene.pod, "9999"))
     assert scene.free("a") == 100

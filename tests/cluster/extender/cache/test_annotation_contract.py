@@ -1,4 +1,4 @@
-"""The extender's side of the contract about a pod's annotations; the agent's is in tests/kubelet, by the same table."""
+"""The extender's side of the contract on a pod's annotations; tests/kubelet has the agent's side, by the same table."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""CPU and memory beside the GPUs: counted as pods of every kind come and go, and never a reason to refuse."""
+"""CPU and memory of a node: counted while pods of every kind come and go, and never a reason to reject a node."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -75,7 +75,7 @@ def test_what_has_ended_gives_back_and_a_deletion_counts_once(cache: SchedulerCa
     assert spare(cache) == Spare(8000, 1024)
 
 
-def test_a_resize_counts_anew_and_what_is_told_again_once(cache: SchedulerCache) -> None:
+def test_a_resize_is_counted_and_a_repeated_event_is_not(cache: SchedulerCache) -> None:
     gpu = placed("a", needs(1000))
     for cpu in (1000, 3000, 3000, 2000):
         cache.put_pod(replace(gpu, needs=needs(cpu)))
@@ -105,7 +105,7 @@ def test_who_asks_for_nothing_changes_nothing(cache: SchedulerCache) -> None:
 
 
 @pytest.mark.parametrize("offered", [None, OFFERED])
-def test_what_somebody_does_not_say_is_not_known(cache: SchedulerCache, offered: Compute | None) -> None:
+def test_a_missing_amount_makes_the_rest_unknown(cache: SchedulerCache, offered: Compute | None) -> None:
     cache.put_node(node("a", allocatable=offered))
     cache.put_plain(plain("p", "a", None if offered else needs(1)))
     assert spare(cache) is None
@@ -114,7 +114,7 @@ def test_what_somebody_does_not_say_is_not_known(cache: SchedulerCache, offered:
     assert spare(cache) == Spare(8000, 1024)
 
 
-def test_pods_are_told_of_before_their_node_and_outlive_its_entry() -> None:
+def test_pods_may_come_before_their_node_and_outlive_it() -> None:
     cache = SchedulerCache(lambda: 0.0)
     cache.put_plain(plain("p", "a", needs(1000)))
     for _ in range(2):
@@ -131,7 +131,7 @@ def test_a_plain_pod_that_turns_out_to_want_gpus_counts_once(cache: SchedulerCac
     assert spare(cache) == Spare(7000, 1024)
 
 
-async def test_a_reservation_counts_until_it_lapses_and_a_binding_for_good(clock: Clock) -> None:
+async def test_a_reservation_counts_until_it_expires_and_a_binding_does_not_expire(clock: Clock) -> None:
     api = MemoryApi()
     extender = Extender(api, clock=clock)
     extender.put_node(node("a", allocatable=OFFERED))
@@ -169,14 +169,14 @@ KINDS = Workload(((TaskKind(Request(50, 8), Spare(4000, 0)), 1), (TaskKind(Reque
 
 @pytest.mark.parametrize("policy", NodePolicy)
 def test_no_node_is_refused_for_cpu_whatever_is_known(clock: Clock, policy: NodePolicy) -> None:
-    """kube-scheduler has looked at it already, and knows better."""
+    """kube-scheduler has already checked it, and knows better."""
     extender = Extender(MemoryApi(), Settings(node_policy=policy), clock=clock)
     extender.put_node(node("a", allocatable=needs(100, 1)))
     assert extender.filter(ask(pod(needs=needs(2000, 8)), "a")).names == ("a",)
 
 
 def test_the_fragmentation_policy_keeps_cpu_beside_gpus(clock: Clock) -> None:
-    """Two nodes with equal GPUs: who needs no CPU goes where there is none for the others."""
+    """Two nodes with equal GPUs: a pod without CPU goes where no CPU is left for others."""
     extender = Extender(MemoryApi(), Settings(node_policy=NodePolicy.FRAGMENTATION), typical=KINDS, clock=clock)
     for name in ("a", "b"):
         extender.put_node(node(name, allocatable=needs(16_000, 1024)))
@@ -190,7 +190,7 @@ def test_the_fragmentation_policy_keeps_cpu_beside_gpus(clock: Clock) -> None:
 Step = tuple[str, str, int, Compute | None]
 ACTIONS = st.lists(
     st.tuples(
-        st.sampled_from(["node", "no node", "plain", "drop plain", "bound", "end", "drop", "reserve", "lapse"]),
+        st.sampled_from(["node", "no node", "plain", "drop plain", "bound", "end", "drop", "reserve", "expire"]),
         st.sampled_from("ab"),
         st.integers(0, 3),
         st.sampled_from([None, needs(0), needs(250, 3), needs(1000), Compute(0, 77)]),
@@ -236,7 +236,7 @@ def test_in_any_order_of_news_what_is_spare_equals_a_recount(
             case "reserve" if ours.uid not in live and ours.uid not in over:
                 expires = clock.now + 10
                 cache.put_hold(PodHold(ours.pod.api_ref, name, HoldState.RESERVED, expires=expires, needs=taken))
-            case "lapse":
+            case "expire":
                 clock.now += 6
                 cache.expire()
         for each, has in offered.items():

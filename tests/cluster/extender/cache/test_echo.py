@@ -1,4 +1,4 @@
-"""Our own Binding, as the watch tells of it: what is known of it already changes nothing of what is believed."""
+"""The watch shows the extender's own Binding: reuse of the sent allocation never changes what a pod holds."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -48,7 +48,7 @@ def annotations_of(held: PodHold) -> Mapping[str, str]:
 
 
 def changed(one: ClusterPod, how: str) -> ClusterPod:
-    """Somebody has written something else, or it is another pod."""
+    """Another allocation was written, or it is another pod."""
     main = one.pod.containers[0]
     match how:
         case "text":
@@ -75,7 +75,7 @@ def changed(one: ClusterPod, how: str) -> ClusterPod:
 
 
 @given(committed(), st.sampled_from(CHANGES), st.booleans())
-def test_a_bound_pod_holds_the_same_whether_we_know_what_we_wrote_or_not(
+def test_the_sent_allocation_never_changes_what_a_bound_pod_holds(
     made: tuple[ClusterPod, PodHold], how: str, deleting: bool
 ) -> None:
     one, held = made
@@ -85,7 +85,7 @@ def test_a_bound_pod_holds_the_same_whether_we_know_what_we_wrote_or_not(
 
 
 @given(committed())
-def test_what_we_wrote_is_not_made_again(made: tuple[ClusterPod, PodHold]) -> None:
+def test_the_sent_allocation_is_reused(made: tuple[ClusterPod, PodHold]) -> None:
     one, held = made
     found = bound_hold(bound(one, "a", annotations_of(held)), RESOURCES, sent=held)
     assert found.allocations is held.allocations
@@ -93,7 +93,7 @@ def test_what_we_wrote_is_not_made_again(made: tuple[ClusterPod, PodHold]) -> No
 
 
 @given(committed())
-def test_what_was_written_for_another_pod_is_nobodys(made: tuple[ClusterPod, PodHold]) -> None:
+def test_an_allocation_written_for_another_pod_does_not_count(made: tuple[ClusterPod, PodHold]) -> None:
     """As where a pod is made again from its own YAML."""
     one, held = made
     again = replace(one, pod=replace(one.pod, api_uid="uid-again", ref=replace(one.pod.ref, uid=PodUid("uid-again"))))

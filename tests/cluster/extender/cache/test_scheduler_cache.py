@@ -1,4 +1,4 @@
-"""The books: who holds what, whatever the order in which it is told."""
+"""The scheduler cache: who holds what, in whatever order the events arrive."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from deviceplugin.model.pod import ClusterPod
 from tests.cluster.extender.makers import NAMES, allocated, bound, deleting, ended, node, on_gpu, pod
 
 
-def books_with(*nodes: str) -> SchedulerCache:
+def cache_with(*nodes: str) -> SchedulerCache:
     cache = SchedulerCache(lambda: 0.0)
     for name in nodes:
         cache.put_node(node(name))
@@ -29,13 +29,13 @@ def placed(name: str = "a", at: int = 0, cores: int = 50, blocks: int = 8) -> Cl
 
 
 def test_a_bound_pod_holds_what_its_annotation_says() -> None:
-    cache = books_with("a")
+    cache = cache_with("a")
     cache.put_pod(placed())
     assert free(cache, "a") == [(50, 56), (100, 64)]
 
 
-def test_a_pod_is_counted_once_however_often_it_is_told_of() -> None:
-    cache = books_with("a")
+def test_repeated_events_count_a_pod_once() -> None:
+    cache = cache_with("a")
     one = placed()
     for _ in range(3):
         cache.put_pod(one)
@@ -44,7 +44,7 @@ def test_a_pod_is_counted_once_however_often_it_is_told_of() -> None:
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_a_pod_that_ended_holds_nothing_and_late_news_do_not_bring_it_back(phase: str) -> None:
-    cache = books_with("a")
+    cache = cache_with("a")
     one = placed()
     cache.put_pod(one)
     cache.put_pod(ended(one, phase))
@@ -56,28 +56,28 @@ def test_a_pod_that_ended_holds_nothing_and_late_news_do_not_bring_it_back(phase
 
 
 def test_a_pod_that_is_being_deleted_holds_on() -> None:
-    cache = books_with("a")
+    cache = cache_with("a")
     cache.put_pod(deleting(placed()))
     assert free(cache, "a") == [(50, 56), (100, 64)]
 
 
 def test_an_unbound_pod_holds_nothing_whatever_its_annotations_say() -> None:
-    cache = books_with("a")
+    cache = cache_with("a")
     found = placed()
     cache.put_pod(replace(found, pod=replace(found.pod, node="")))
     assert free(cache, "a") == [(100, 64), (100, 64)]
 
 
 def test_a_pod_that_was_seen_bound_is_not_unbound_by_older_news() -> None:
-    cache = books_with("a")
+    cache = cache_with("a")
     found = placed()
     cache.put_pod(found)
     cache.put_pod(replace(found, pod=replace(found.pod, node="", annotations={})))
     assert free(cache, "a") == [(50, 56), (100, 64)]
 
 
-def test_a_pod_of_nobody_counts_on_every_gpu_that_may_hold_it_until_its_place_is_written() -> None:
-    cache = books_with("a")
+def test_an_unlocated_pod_counts_on_every_gpu_that_may_hold_it() -> None:
+    cache = cache_with("a")
     cache.put_pod(placed(at=1, cores=70))
     stranger = pod(cores=40, blocks=8)
     cache.put_pod(bound(stranger, "a"))
@@ -101,7 +101,7 @@ def test_a_pod_of_nobody_counts_on_every_gpu_that_may_hold_it_until_its_place_is
     ],
 )
 def test_an_annotation_that_is_not_believed_leaves_the_pod_somewhere(annotations: dict[str, str]) -> None:
-    cache = books_with("a")
+    cache = cache_with("a")
     cache.put_pod(bound(pod(uid="u"), "a", annotations))
     assert all(cores <= 50 for cores, _ in free(cache, "a"))
     held = cache.nodes["a"].holds["u"]  # type: ignore[index]
@@ -109,7 +109,7 @@ def test_an_annotation_that_is_not_believed_leaves_the_pod_somewhere(annotations
 
 
 def test_a_pod_that_asks_for_nonsense_holds_nothing_and_breaks_nothing() -> None:
-    cache = books_with("a")
+    cache = cache_with("a")
     stranger = bound(pod(cores=150, blocks=1), "a")
     cache.put_pod(stranger)
     assert free(cache, "a") == [(100, 64), (100, 64)]
@@ -117,7 +117,7 @@ def test_a_pod_that_asks_for_nonsense_holds_nothing_and_breaks_nothing() -> None
 
 
 def test_init_containers_leave_their_room_to_the_others() -> None:
-    cache = books_with("a")
+    cache = cache_with("a")
     found = pod(cores=50, more=[("setup", ContainerRole.INIT, 30, 8)])
     shares = {"main": on_gpu("a", 0, 50, 8), "setup": on_gpu("a", 0, 30, 8)}
     cache.put_pod(bound(found, "a", allocated(found, shares)))
@@ -125,7 +125,7 @@ def test_init_containers_leave_their_room_to_the_others() -> None:
 
 
 def test_a_node_that_comes_back_has_its_pods_and_with_other_gpus_they_hold_nothing_of_those() -> None:
-    cache = books_with("a")
+    cache = cache_with("a")
     cache.put_pod(placed())
     cache.drop_node("a")
     assert cache.problem("a") == UNKNOWN_NODE
@@ -136,8 +136,8 @@ def test_a_node_that_comes_back_has_its_pods_and_with_other_gpus_they_hold_nothi
     assert free(cache, "a") == [(100, 64), (100, 64)]
 
 
-def test_a_node_of_which_nobody_speaks_is_forgotten() -> None:
-    cache = books_with("a")
+def test_an_unused_node_is_dropped() -> None:
+    cache = cache_with("a")
     one = placed()
     cache.put_pod(one)
     cache.drop_node("a")
@@ -147,7 +147,7 @@ def test_a_node_of_which_nobody_speaks_is_forgotten() -> None:
 
 @pytest.mark.parametrize("text", ["{", '{"version": 9}', "[]", "nonsense"])
 def test_an_inventory_that_cannot_be_read_makes_the_node_unusable_and_nothing_else(text: str) -> None:
-    cache = books_with("b")
+    cache = cache_with("b")
     cache.put_node(node("a", text=text))
     assert cache.problem("a") == UNREADABLE_INVENTORY
     assert "vcuda-inventory" in cache.nodes["a"].sentence
@@ -157,7 +157,7 @@ def test_an_inventory_that_cannot_be_read_makes_the_node_unusable_and_nothing_el
 
 
 def test_a_node_without_inventory_or_agent_is_unusable() -> None:
-    cache = books_with()
+    cache = cache_with()
     cache.put_node(node("a", text=""))
     cache.put_node(replace(node("b"), cores=0))
     assert (cache.problem("a"), cache.problem("b"), cache.problem("c")) == (NO_INVENTORY, AGENT_DOWN, UNKNOWN_NODE)
@@ -165,21 +165,21 @@ def test_a_node_without_inventory_or_agent_is_unusable() -> None:
 
 def test_a_node_whose_agent_goes_is_unusable_until_it_comes_back() -> None:
     """Its annotation stays; kubelet takes away what the agent offered."""
-    cache = books_with()
+    cache = cache_with()
     for cores, problem in ((200, None), (0, AGENT_DOWN), (200, None)):
         cache.put_node(replace(node("a"), cores=cores))
         assert cache.problem("a") is problem
 
 
 def test_ill_and_cordoned_gpus_take_no_new_work() -> None:
-    cache = books_with()
+    cache = cache_with()
     cache.put_node(node("a", 4, ill=[1], cordon=["2", "GPU-a-3"]))
     assert [view.gpu.minor for view in cache.nodes["a"].state.open_gpus.views] == [0]
     cache.put_node(node("a", 4, ill=[1]))
     assert [view.gpu.minor for view in cache.nodes["a"].state.open_gpus.views] == [0, 2, 3]
 
 
-def test_what_frees_room_is_told() -> None:
+def test_freed_room_is_reported() -> None:
     told: list[str] = []
     cache = SchedulerCache(lambda: 0.0, freed=told.append)
     cache.put_node(node("a"))
@@ -192,7 +192,7 @@ def test_what_frees_room_is_told() -> None:
 
 
 def test_a_node_that_has_not_changed_keeps_its_state() -> None:
-    cache = books_with("a")
+    cache = cache_with("a")
     one = placed()
     cache.put_pod(one)
     before = cache.nodes["a"].state

@@ -1,4 +1,4 @@
-"""Whether what a pod holds is still there: asked of the sums with the pod in them, it is as if counted without it."""
+"""`still_fits` by the sums with the pod in them equals a count without the pod."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ MEMORY = st.sampled_from([0, 1, 32, 40, BLOCKS])
 
 @st.composite
 def holds(draw: st.DrawFn, number: int) -> PodHold:
-    """Of whatever somebody may have written; now and then of a container of which nobody knows where it is."""
+    """A hold with any allocation; sometimes with an unlocated container."""
     pod = PodRef(PodUid(f"uid-{number}"), "d", f"pod-{number}")
     made = []
     for at in range(draw(st.integers(0, 3))):
@@ -35,19 +35,19 @@ def holds(draw: st.DrawFn, number: int) -> PodHold:
 
 @st.composite
 def cache(draw: st.DrawFn) -> NodeInfo:
-    book = NodeInfo("a")
+    node_info = NodeInfo("a")
     ill, cordon = draw(st.sets(st.integers(0, 2), max_size=1)), draw(st.sets(st.sampled_from(UUIDS[:3]), max_size=1))
-    book.describe(node("a", 3, blocks=BLOCKS, ill=ill, cordon=cordon))
+    node_info.describe(node("a", 3, blocks=BLOCKS, ill=ill, cordon=cordon))
     for number in draw(st.lists(st.integers(0, 3), max_size=8)):
         held = draw(holds(number))
-        book.put_hold(held)
+        node_info.put_hold(held)
         if draw(st.integers(0, 5)) == 0:
-            book.release(held.pod.uid)
-    return book
+            node_info.release(held.pod.uid)
+    return node_info
 
 
-def fits_without_itself(book: NodeInfo, held: PodHold) -> bool:
-    views = {view.gpu.uuid: view for view in book.state_without({held.pod.uid}).open_gpus.views}
+def fits_without_itself(node_info: NodeInfo, held: PodHold) -> bool:
+    views = {view.gpu.uuid: view for view in node_info.state_without({held.pod.uid}).open_gpus.views}
     return all(
         uuid in views and use.cores <= views[uuid].free_cores and use.blocks <= views[uuid].free_blocks
         for uuid, use in occupied(held.allocations).items()
@@ -55,25 +55,27 @@ def fits_without_itself(book: NodeInfo, held: PodHold) -> bool:
 
 
 @given(cache())
-def test_it_is_as_if_the_node_was_counted_without_the_pod(book: NodeInfo) -> None:
-    for uid, held in book.holds.items():
-        assert book.still_fits(uid) == fits_without_itself(book, held)
+def test_it_is_as_if_the_node_was_counted_without_the_pod(node_info: NodeInfo) -> None:
+    for uid, held in node_info.holds.items():
+        assert node_info.still_fits(uid) == fits_without_itself(node_info, held)
 
 
 @given(cache())
-def test_a_node_is_suspect_where_the_sum_of_all_is_too_much(book: NodeInfo) -> None:
-    use = occupied(one for held in book.holds.values() for one in held.allocations)
+def test_a_node_is_suspect_where_the_sum_of_all_is_too_much(node_info: NodeInfo) -> None:
+    use = occupied(one for held in node_info.holds.values() for one in held.allocations)
     too_much = [
         uuid for uuid in UUIDS[:3] if (held := use.get(uuid)) and (held.cores > CORES_PER_GPU or held.blocks > BLOCKS)
     ]
-    assert book.may_be_overcommitted == bool(too_much)
+    assert node_info.may_be_overcommitted == bool(too_much)
 
 
 @given(cache(), st.data())
-def test_what_is_only_known_better_leaves_the_node_as_it_is(book: NodeInfo, data: st.DataObject) -> None:
-    """The state says the same as one that is counted anew, whichever part of it was kept."""
-    for uid, held in tuple(book.holds.items()):
-        before = book.state
-        book.put_hold(PodHold(held.pod, "a", data.draw(st.sampled_from(HoldState)), held.allocations, held.unlocated))
-        if not any(each.unlocated for each in book.holds.values()):
-            assert book.state is before, uid
+def test_what_is_only_known_better_leaves_the_node_as_it_is(node_info: NodeInfo, data: st.DataObject) -> None:
+    """The state equals a recount, whichever part of it was kept."""
+    for uid, held in tuple(node_info.holds.items()):
+        before = node_info.state
+        node_info.put_hold(
+            PodHold(held.pod, "a", data.draw(st.sampled_from(HoldState)), held.allocations, held.unlocated)
+        )
+        if not any(each.unlocated for each in node_info.holds.values()):
+            assert node_info.state is before, uid

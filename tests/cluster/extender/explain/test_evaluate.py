@@ -1,4 +1,4 @@
-"""A pod about which kube-scheduler does not ask: what is known of it now, and what that explains."""
+"""Pods about which kube-scheduler does not ask: their nodes are evaluated now."""
 
 import asyncio
 from dataclasses import replace
@@ -135,7 +135,7 @@ async def test_a_node_that_was_deleted_and_still_has_pods_is_none(extender: Exte
     assert (found.sentence.endswith("no node is known"), found.reasons) == (True, {})
 
 
-async def test_where_the_sums_would_do_and_no_gpu_does_it_is_not_for_the_sums_that_nobody_asked(
+async def test_enough_by_sums_and_no_gpu_with_room_means_another_reason(
     extender: Extender,
 ) -> None:
     extender.put_node(node("a", 2))
@@ -148,7 +148,7 @@ async def test_where_the_sums_would_do_and_no_gpu_does_it_is_not_for_the_sums_th
     )
 
 
-async def test_who_must_ask_is_named_where_nobody_has(api: MemoryApi, clock: Clock) -> None:
+async def test_the_scheduler_that_should_ask_is_named(api: MemoryApi, clock: Clock) -> None:
     extender = Extender(api, Settings(scheduler="vcuda-scheduler"), clock=clock)
     extender.put_node(node("a", 1))
     for one, beginning in (
@@ -210,7 +210,7 @@ async def test_a_refusal_that_kube_scheduler_had_in_hand_when_it_asked_supersede
     assert not (await said_of(extender, one)).now
 
 
-async def test_a_pod_that_was_chosen_and_then_refused_is_judged_anew(extender: Extender) -> None:
+async def test_a_pod_refused_after_its_node_was_chosen_is_evaluated_again(extender: Extender) -> None:
     extender.put_node(node("a", 1))
     one = pod("p")
     extender.put_pod(one)

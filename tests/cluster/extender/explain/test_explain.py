@@ -49,7 +49,7 @@ async def test_every_node_and_gpu_has_its_reason_and_what_would_have_to_change(e
     assert "vcuda-inventory" in others["broken"]
 
 
-async def test_a_pod_that_fits_by_now_is_told_so(extender: Extender) -> None:
+async def test_a_pod_that_fits_now_is_reported_so(extender: Extender) -> None:
     extender.put_node(node("a", 1))
     other = runs(extender, "a", 0, 100, 64)
     waits = pod("p")
@@ -68,7 +68,7 @@ async def test_whole_gpus_that_are_missing_are_named(extender: Extender) -> None
     assert change == "20 more cores and 8 blocks (2 GiB) more must become free on GPU 0"
 
 
-async def test_containers_that_only_fit_alone_are_told_apart(extender: Extender) -> None:
+async def test_containers_that_only_fit_alone_have_their_own_reason(extender: Extender) -> None:
     extender.put_node(node("a", 1))
     runs(extender, "a", 0, 30, 8)
     waits = pod("p", cores=40, more=[("side", ContainerRole.APP, 40, 8)])
@@ -91,7 +91,7 @@ async def test_a_chosen_pod_says_where(extender: Extender, clock: Clock) -> None
     assert (await explained(extender, one)).sentence == "the pod is bound to node a"
 
 
-async def test_of_many_nodes_the_nearest_are_told_in_full(extender: Extender) -> None:
+async def test_only_the_nearest_of_many_nodes_are_shown_in_full(extender: Extender) -> None:
     names = [f"n{at:02}" for at in range(30)]
     for at, name in enumerate(names):
         extender.put_node(node(name, 1))

@@ -1,6 +1,6 @@
-"""Which gangs give their reservations to a pod that fits nowhere else, and which may still be bound and do not.
+"""Which gangs yield their reservations to a pod that fits nowhere else, and which may still be bound and do not.
 
-Kubernetes' own pod groups are placed in one cycle; others wait at Permit for the member that comes last.
+Kubernetes' own pod groups are placed in one cycle; others wait at Permit for their last member.
 """
 
 from dataclasses import replace
@@ -13,9 +13,7 @@ from tests.cluster.extender.makers import ask, node, order, pod
 from tests.cluster.extender.rounds import AT_PERMIT, ONE_CYCLE, cycle, free, members
 
 
-async def test_a_group_that_is_tried_without_end_gives_way_to_whoever_fits_nowhere_else(
-    busy: Extender, clock: Clock
-) -> None:
+async def test_an_endlessly_retried_group_yields_to_a_pod_that_fits_nowhere_else(busy: Extender, clock: Clock) -> None:
     """As kube-scheduler 1.36 does, many times a second."""
     tried = members(ONE_CYCLE, 3)
     for _ in range(20):
@@ -26,8 +24,8 @@ async def test_a_group_that_is_tried_without_end_gives_way_to_whoever_fits_nowhe
     assert cycle(busy, tried) == [True, False, False]
 
 
-async def test_all_that_a_group_has_gives_way_also_what_an_earlier_round_left(busy: Extender) -> None:
-    """The round is under way: one member was asked about again, the other is still to come."""
+async def test_a_group_yields_reservations_of_earlier_rounds_too(busy: Extender) -> None:
+    """The round is under way: one member was requested again, the other is still to come."""
     first, second = tried = members(ONE_CYCLE, 2)
     assert cycle(busy, tried) == [True, True]
     assert cycle(busy, [first]) == [True]
@@ -35,7 +33,7 @@ async def test_all_that_a_group_has_gives_way_also_what_an_earlier_round_left(bu
     assert not list(busy.cache.holds(second.uid))
 
 
-async def test_every_gang_that_was_given_up_gives_way_at_once(busy: Extender) -> None:
+async def test_every_abandoned_gang_yields_at_once(busy: Extender) -> None:
     for name in ("g", "other"):
         gang = members(Gang("d", name, waits=False), 1)
         for _ in range(2):
@@ -46,7 +44,7 @@ async def test_every_gang_that_was_given_up_gives_way_at_once(busy: Extender) ->
 async def test_a_group_that_is_tried_long_after_its_time_is_tried_for_the_first_time(
     busy: Extender, clock: Clock
 ) -> None:
-    """Its Bindings may be on their way when the next pod is asked about."""
+    """Its Bindings may be in flight when the next pod is filtered."""
     tried = members(ONE_CYCLE, 2)
     assert cycle(busy, tried) == [True, True]
     clock.now += 6
@@ -54,8 +52,8 @@ async def test_a_group_that_is_tried_long_after_its_time_is_tried_for_the_first_
     assert not busy.filter(ask(pod(cores=100, blocks=0), "a")).names
 
 
-async def test_a_group_that_others_refuse_again_and_again_gives_way_too(busy: Extender, clock: Clock) -> None:
-    """Its last member fits no node's CPUs, and the extender is not asked about it."""
+async def test_a_group_that_other_plugins_refuse_repeatedly_yields_too(busy: Extender, clock: Clock) -> None:
+    """Its last member fits no node's CPUs, and the extender is not called for it."""
     tried = members(ONE_CYCLE, 2)
     single = pod(cores=100, blocks=0)
     assert cycle(busy, tried) == [True, True]
@@ -64,7 +62,7 @@ async def test_a_group_that_others_refuse_again_and_again_gives_way_too(busy: Ex
     assert busy.filter(ask(single, "a")).names == ("a",)
 
 
-async def test_a_group_that_gave_way_is_tried_anew_whichever_member_comes_first(busy: Extender) -> None:
+async def test_a_group_that_yielded_may_restart_with_any_member(busy: Extender) -> None:
     """All of it is decided in one cycle, so no late member starts without the others."""
     first, second, third = tried = members(ONE_CYCLE, 3)
     for _ in range(2):
@@ -73,7 +71,7 @@ async def test_a_group_that_gave_way_is_tried_anew_whichever_member_comes_first(
     assert cycle(busy, [third, first, second]) == [True, False, False]
 
 
-async def test_a_gang_does_not_give_way_where_there_is_room_elsewhere(busy: Extender) -> None:
+async def test_a_gang_does_not_yield_while_there_is_room_elsewhere(busy: Extender) -> None:
     busy.put_node(node("b", 1))
     tried = members(ONE_CYCLE, 3)
     for _ in range(2):
@@ -82,15 +80,15 @@ async def test_a_gang_does_not_give_way_where_there_is_room_elsewhere(busy: Exte
     assert free(busy) == 0
 
 
-async def test_a_gang_that_waits_at_permit_gives_way_to_nobody_while_all_were_placed(busy: Extender) -> None:
+async def test_a_gang_at_permit_does_not_yield_while_all_members_are_placed(busy: Extender) -> None:
     tried = members(AT_PERMIT, 2)
     for _ in range(2):
         assert cycle(busy, tried) == [True, True]
         assert not busy.filter(ask(pod(cores=100, blocks=0), "a")).names
 
 
-async def test_a_gang_at_permit_of_which_a_member_was_refused_gives_way_as_a_whole(busy: Extender) -> None:
-    """Were the member that comes late placed, it would start the gang without those that gave way."""
+async def test_a_gang_at_permit_with_a_refused_member_yields_as_a_whole(busy: Extender) -> None:
+    """A late member with a node would start the gang without the members that yielded."""
     first, second, third = tried = members(AT_PERMIT, 3)
     assert cycle(busy, tried) == [True, True, False]
     single = pod(cores=100, blocks=0)
@@ -108,8 +106,8 @@ async def test_a_gang_at_permit_of_which_a_member_was_refused_gives_way_as_a_who
     )
 
 
-async def test_a_gang_at_permit_whose_refused_member_found_a_node_after_all_gives_way_to_nobody(busy: Extender) -> None:
-    """It was tried again without the others, and now all of them are placed."""
+async def test_a_gang_at_permit_whose_refused_member_found_a_node_does_not_yield(busy: Extender) -> None:
+    """It was retried without the others, and now all members are placed."""
     guest = pod(cores=100, blocks=0)
     assert busy.filter(ask(guest, "a")).names
     first, second = tried = members(AT_PERMIT, 2)
@@ -120,7 +118,7 @@ async def test_a_gang_at_permit_whose_refused_member_found_a_node_after_all_give
     assert list(busy.cache.holds(first.uid))
 
 
-async def test_a_gang_at_permit_gives_way_in_every_round(busy: Extender) -> None:
+async def test_a_gang_at_permit_yields_in_every_round(busy: Extender) -> None:
     """Also where the member that does not fit comes before others that do."""
     first, last = members(AT_PERMIT, 2)
     large = pod(cores=200, blocks=0, gang=AT_PERMIT)
@@ -138,7 +136,7 @@ async def test_a_refused_member_that_is_gone_speaks_for_its_gang_no_more(busy: E
     assert not busy.filter(ask(pod(cores=100, blocks=0), "a")).names
 
 
-async def test_a_gang_at_permit_that_is_tried_anew_gives_way_only_when_a_member_is_refused_again(
+async def test_a_retried_gang_at_permit_yields_only_after_another_refusal(
     busy: Extender,
 ) -> None:
     tried = members(AT_PERMIT, 3)
@@ -150,8 +148,8 @@ async def test_a_gang_at_permit_that_is_tried_anew_gives_way_only_when_a_member_
     assert busy.filter(ask(single, "a")).names == ("a",)
 
 
-async def test_a_gang_that_has_nothing_to_give_is_not_told_to_wait(busy: Extender) -> None:
-    """Else its members would be refused for ever: none that was placed can be asked about again."""
+async def test_a_gang_without_reservations_does_not_have_to_wait(busy: Extender) -> None:
+    """Otherwise its members would be rejected forever: no placed member can be requested again."""
     guests = [pod(cores=100, blocks=0) for _ in range(2)]
     assert all(busy.filter(ask(each, "a")).names for each in guests)
     tried = members(AT_PERMIT, 2)
@@ -162,7 +160,7 @@ async def test_a_gang_that_has_nothing_to_give_is_not_told_to_wait(busy: Extende
     assert cycle(busy, tried) == [True, True]
 
 
-async def test_a_gang_that_keeps_what_it_has_is_not_told_to_wait_either(busy: Extender) -> None:
+async def test_a_gang_that_keeps_its_reservations_does_not_have_to_wait(busy: Extender) -> None:
     """Its first member is about to be bound."""
     guest = pod(cores=100, blocks=0)
     assert busy.filter(ask(guest, "a")).names
@@ -181,10 +179,8 @@ async def test_of_two_refused_members_the_one_that_is_left_speaks_for_its_gang(b
     assert busy.filter(ask(pod(cores=100, blocks=0), "a")).names == ("a",)
 
 
-async def test_a_group_of_which_some_may_be_enough_gives_way_to_nobody_before_it_is_tried_again(
-    busy: Extender, api: MemoryApi
-) -> None:
-    """It may need two of its three; the Bindings of these are on their way when the next pod is asked about."""
+async def test_a_group_with_a_minimum_does_not_yield_before_it_is_retried(busy: Extender, api: MemoryApi) -> None:
+    """It may need two of its three; their Bindings are in flight when the next pod is filtered."""
     tried = members(ONE_CYCLE, 3)
     api.pods = {each.uid: each for each in tried}
     assert cycle(busy, tried) == [True, True, False]
@@ -193,7 +189,7 @@ async def test_a_group_of_which_some_may_be_enough_gives_way_to_nobody_before_it
         assert await busy.bind(order(each, "a")) == ""
 
 
-async def test_a_gang_does_not_give_way_to_its_own_members(busy: Extender) -> None:
+async def test_a_gang_does_not_yield_to_its_own_members(busy: Extender) -> None:
     tried = members(ONE_CYCLE, 4)
     for _ in range(3):
         assert cycle(busy, tried) == [True, True, False, False]
