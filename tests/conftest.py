@@ -1,6 +1,7 @@
 """Fixtures that every test may use."""
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +13,16 @@ import pytest
 from tests.examples import register_profiles
 
 register_profiles()
+
+_LONGEST_PART = 40
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """The id of a text or of bytes is its printable beginning. pytest numbers equal ids."""
+    if not isinstance(val, str | bytes):
+        return None
+    text = val if isinstance(val, str) else val[:_LONGEST_PART].decode("latin-1")
+    return re.sub(r"[^ -~]+", "?", text[:_LONGEST_PART])
 
 
 @pytest.fixture(autouse=True)
