@@ -2,13 +2,13 @@
 
     VcudaError
     ├── ConfigError        a flag, environment variable or file key is wrong
-    ├── ParseError         foreign text that does not say what it should (topology, profile, annotation, checkpoint)
-    ├── RequestError       a request that no GPU could ever serve
-    ├── CapacityError      a good request that does not fit now
-    │   └── GivenUpError   or that might, and not every way was tried
-    ├── IdentityError      kubelet asked, and it is not known for which container
-    ├── OwnershipError     what kubelet proves at PreStartContainer cannot be carried out
-    ├── HardwareError      the driver is missing, broken or does not answer
+    ├── ParseError         malformed text of another program (topology, profile, annotation, checkpoint, PEM)
+    ├── RequestError       a request that no GPU can ever serve
+    ├── CapacityError      a valid request that does not fit now
+    │   └── SearchLimitError   it may fit; the search stopped at its limit
+    ├── IdentityError      no source tells which container an Allocate is for
+    ├── OwnershipError     the grant cannot move to the owner that kubelet proves at PreStartContainer
+    ├── HardwareError      the driver is missing, fails or does not answer
     │   ├── DriverMissingError
     │   └── NvmlCallError
     ├── LedgerError        the journal cannot be read or written
@@ -18,11 +18,11 @@
     │   ├── KubeConflictError
     │   └── KubeGoneError
     ├── RuntimeApiError    the container runtime refuses or does not answer
-    └── ContainerError         what a container sees could not be written
+    └── ContainerError     a file or directory that a container mounts could not be written
 
-A message is user interface: kubelet pastes it into the pod's status. It is one sentence that says what was asked, what
-is free or found, and what to do; it never holds a traceback. `status` names the gRPC code that an edge answers with,
-`reason` the Kubernetes event reason. Anything else that is raised is a bug; edges answer it with a generic sentence.
+A message is user interface: kubelet copies it into the pod's status. It is one sentence that says what was requested,
+what is free or found, and what to do; it never holds a traceback. `status` is the gRPC code of the answer, `reason` the
+reason of the Kubernetes event. Any other exception is a bug; callers get a generic sentence for it.
 """
 
 from typing import ClassVar
@@ -48,7 +48,7 @@ class ConfigError(VcudaError):
 
 
 class ParseError(VcudaError):
-    """Foreign text or bytes that do not say what they should; the message names the place."""
+    """Malformed text or bytes of another program; the message names the place."""
 
     status = "INVALID_ARGUMENT"
 
@@ -60,23 +60,23 @@ class RequestError(VcudaError):
 
 
 class CapacityError(VcudaError):
-    """A good request that nothing free can serve now."""
+    """A valid request that does not fit into what is free now."""
 
     status = "RESOURCE_EXHAUSTED"
 
 
 class SearchLimitError(CapacityError):
-    """No room was found in the time there is for the search; there may be some."""
+    """The search for free GPUs stopped at its limit without a result; there may be one."""
 
 
 class IdentityError(VcudaError):
-    """Kubelet asked for devices and no source says for which container."""
+    """Kubelet called Allocate and no source tells for which container."""
 
     status = "FAILED_PRECONDITION"
 
 
 class OwnershipError(VcudaError):
-    """Kubelet's checkpoint proves an owner whom the grant cannot serve; kubelet tries the start again."""
+    """Kubelet's checkpoint proves an owner that the grant cannot serve; kubelet starts the container again."""
 
     status = "FAILED_PRECONDITION"
     reason = "GPUStartFailed"

@@ -1,8 +1,7 @@
-"""`vcuda explain POD`: why a pod waits, node by node and GPU by GPU, and what would have to change.
+"""`vcuda explain POD`: why a pod is pending, node by node and GPU by GPU, and what would have to change.
 
-In: a pod's name, and where the scheduler is: its URL, or a kubeconfig, by which it is asked through the API server's
-proxy. Out: text or JSON; one sentence and status 1 where nothing is known. The replica that leads knows; where another
-one answers, it names the leader, and that pod is asked instead.
+In: a pod's name, and where the scheduler is: its URL, or a kubeconfig to call it through the API server's proxy. Out:
+text or JSON; one sentence and status 1 where the scheduler does not know the pod.
 """
 
 import asyncio
@@ -14,8 +13,8 @@ from typing import Any
 import click
 
 from deviceplugin import log
+from deviceplugin.cli.scheduler_client import explain_by_proxy, explain_by_url
 from deviceplugin.errors import ConfigError, VcudaError
-from deviceplugin.scheduler.client import Scheduler, by_proxy, by_url
 
 _MOST_GPUS = 16
 
@@ -23,16 +22,21 @@ _MOST_GPUS = 16
 @click.command("explain")
 @click.argument("pod")
 @click.option("-n", "--namespace", default="default", show_default=True, help="The pod's namespace.")
-@click.option("--kubeconfig", type=click.Path(dir_okay=False), envvar="KUBECONFIG", help="How to reach the API server.")
-@click.option("--url", help="The scheduler itself, such as https://10.0.0.7:8443; the API server is not asked then.")
-@click.option("--ca-file", type=click.Path(dir_okay=False), help="With --url: the authority of its certificate.")
-@click.option("--insecure", is_flag=True, help="With --url: do not check its certificate.")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(dir_okay=False),
+    envvar="KUBECONFIG",
+    help="Kubeconfig file for the API server; default: ~/.kube/config, in a pod its service account.",
+)
+@click.option("--url", help="URL of the scheduler, such as https://10.0.0.7:8443; then the API server is not used.")
+@click.option("--ca-file", type=click.Path(dir_okay=False), help="With --url: PEM file with the CA of its certificate.")
+@click.option("--insecure", is_flag=True, help="With --url: do not verify its certificate.")
 @click.option(
     "--scheduler-namespace", default="kube-system", show_default=True, help="Namespace of the scheduler's service."
 )
 @click.option("--service", default="vcuda-scheduler", show_default=True, help="The scheduler's service.")
-@click.option("--port", type=int, default=8443, show_default=True, help="Port of the scheduler's pods.")
-@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print.")
+@click.option("--port", type=int, default=8443, show_default=True, help="HTTPS port of the scheduler's pods.")
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format.")
 def explain(
     pod: str,
     namespace: str,
@@ -47,35 +51,28 @@ def explain(
 ) -> None:
     """Explain why a pod is on its node, or why it is pending.
 
-    POD is a name, or NAMESPACE/NAME. Shows the last verdict about it for each node and GPU, or where kube-scheduler did
-    not ask for one what is known now, and what would have to change for it to fit.
+    POD is a name, or NAMESPACE/NAME. Prints the last decision about the pod for each node and GPU, and what would have
+    to change for it to fit. If kube-scheduler has not called the extender for the pod, the decision is made now.
     """
-    log.open_log(level="error", format_="console")  # warnings about credentials are not what was asked for
+    log.open_log(level="error", format_="console")  # warnings about credentials are not part of the answer
     if "/" in pod:
         namespace, _, pod = pod.partition("/")
     if url:
-        scheduler = by_url(url, ca_file=Path(ca_file) if ca_file else None, insecure=insecure)
+        asking = explain_by_url(url, namespace, pod, ca_file=ca_file, insecure=insecure)
     elif ca_file or insecure:
-        raise ConfigError(
-            "--ca-file and --insecure go with --url; through the API server its kubeconfig says whom to trust"
-        )
+        raise ConfigError("--ca-file and --insecure go with --url; for the API server the kubeconfig names the CA")
     else:
         path = Path(kubeconfig.split(":")[0]) if kubeconfig else _default_kubeconfig()
-        scheduler = by_proxy(path, namespace=scheduler_namespace, service=service, port=port)
-    found = asyncio.run(_ask(scheduler, namespace, pod))
+        asking = explain_by_proxy(
+            path, namespace, pod, scheduler_namespace=scheduler_namespace, service=service, port=port
+        )
+    found = asyncio.run(asking)
     click.echo(json.dumps(found, indent=2) if output == "json" else _as_text(found))
 
 
 def _default_kubeconfig() -> Path | None:
     path = Path.home() / ".kube" / "config"
     return path if path.exists() else None
-
-
-async def _ask(scheduler: Scheduler, namespace: str, pod: str) -> dict[str, Any]:
-    try:
-        return await scheduler.explain(namespace, pod)
-    finally:
-        await scheduler.close()
 
 
 def _as_text(found: dict[str, Any]) -> str:

@@ -1,15 +1,15 @@
-"""`vcuda place`: which GPUs a request would get on a node that is described by a file.
+"""`vcuda place`: which GPUs a request would get on a node that a file describes.
 
-In: a topology (what `nvidia-smi topo -m` prints, or a profile of the emulated driver, told apart by content), what is
-occupied and what is ill, and a request. Out: the chosen minors and the reason, or one sentence why there are none.
-Placement is the agent's own; nothing here knows how it chooses.
+In: a topology (the output of `nvidia-smi topo -m`, or a profile of the emulated driver; the content tells which), the
+occupied and the unhealthy GPUs, and a request. Out: the chosen minor numbers and the reason, or one sentence that says
+why there are none. The agent's own placement chooses.
 """
 
 import json
 
 import click
 
-from deviceplugin.cli.place_node import DEFAULT_GPU_MEMORY_MIB, allocations_of, named, read_node, with_ill
+from deviceplugin.cli.place_node import DEFAULT_GPU_MEMORY_MIB, allocations_of, named, read_node, with_unhealthy
 from deviceplugin.model.pod_request import MOST_PARTS
 from deviceplugin.model.preferences import GpuFilter, GpuPolicy
 from deviceplugin.model.request import parse_request
@@ -28,7 +28,7 @@ class _Occupied(click.ParamType[tuple[int, int, int | None]]):
     ) -> tuple[int, int, int | None]:
         parts = str(value).split(":")
         if not 2 <= len(parts) <= 3 or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
-            self.fail(f"{value!r} is not MINOR:CORES or MINOR:CORES:BLOCKS, whole numbers all", param, ctx)
+            self.fail(f"{value!r} is not MINOR:CORES or MINOR:CORES:BLOCKS in whole numbers", param, ctx)
         minor, cores, *blocks = (int(part) for part in parts)
         return minor, cores, blocks[0] if blocks else None
 
@@ -40,35 +40,38 @@ class _Occupied(click.ParamType[tuple[int, int, int | None]]):
     type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
     required=True,
     metavar="FILE",
-    help="What `nvidia-smi topo -m` prints, or a profile of the emulated driver; - is standard input.",
+    help="Output of `nvidia-smi topo -m`, or a profile of the emulated driver; -: standard input.",
 )
 @click.option(
     "--occupied",
     "held",
     type=_Occupied(),
     multiple=True,
-    help="What is taken of a GPU; several for one GPU add up. Without BLOCKS a whole GPU takes all its memory, less "
-    "than 100 cores take none.",
+    help="Cores and 256 MiB memory blocks of a GPU that are in use; may be repeated, also for one GPU. Without BLOCKS: "
+    "all memory for 100 cores, none for fewer.",
 )
 @click.option(
     "--unhealthy",
     type=click.IntRange(min=0),
     multiple=True,
     metavar="MINOR",
-    help="A GPU that is ill; may be repeated.",
+    help="Treat this GPU as unhealthy; may be repeated.",
 )
 @click.option(
-    "--cores", type=int, required=True, help="Cores asked for: 1-99 a share, 100 a GPU, then multiples of 100."
+    "--cores",
+    type=int,
+    required=True,
+    help="Requested cores (1/100 of a GPU): 1-99 for a share, 100 for a GPU, then multiples of 100.",
 )
 @click.option(
-    "--memory", "blocks", type=int, default=0, metavar="BLOCKS", help="Memory asked for, in blocks of 256 MiB."
+    "--memory", "blocks", type=int, default=0, metavar="BLOCKS", help="Requested memory, in blocks of 256 MiB."
 )
 @click.option(
     "--gpu-memory",
     "gpu_memory_mib",
     type=click.IntRange(min=1, max=1 << 24),
     metavar="MIB",
-    help=f"Memory of each GPU. Default: what the profile says; for a matrix {DEFAULT_GPU_MEMORY_MIB} (80 GiB).",
+    help=f"Memory of each GPU in MiB. Default: that of the profile; for a matrix {DEFAULT_GPU_MEMORY_MIB} (80 GiB).",
 )
 @click.option(
     "--gpus",
@@ -76,7 +79,7 @@ class _Occupied(click.ParamType[tuple[int, int, int | None]]):
     type=click.IntRange(1, MOST_PARTS),
     default=1,
     metavar="N",
-    help="A share over so many GPUs, an even part of each; whole GPUs need only --cores.",
+    help="Split a share evenly over this number of GPUs; whole GPUs need only --cores.",
 )
 @click.option(
     "--gpu-policy",
@@ -84,17 +87,35 @@ class _Occupied(click.ParamType[tuple[int, int, int | None]]):
     type=click.Choice([policy.value for policy in GpuPolicy]),
     default=GpuPolicy.BINPACK.value,
     show_default=True,
-    help="Of the GPUs that fit: the fullest, the emptiest, or those that are closest to each other.",
+    help="Which of the GPUs that fit to choose: the fullest, the emptiest, or those closest to each other.",
 )
-@click.option("--model", "models", multiple=True, help="Part of a model's name to use; may be repeated.")
-@click.option("--avoid-model", "not_models", multiple=True, help="Part of a model's name to avoid; may be repeated.")
-@click.option("--use-gpu", "use", multiple=True, metavar="GPU", help="A GPU to use, by minor or UUID; may be repeated.")
-@click.option("--avoid-gpu", "avoid", multiple=True, metavar="GPU", help="A GPU to avoid; may be repeated.")
-@click.option("--one-numa", is_flag=True, help="All GPUs on one NUMA node.")
-@click.option("--cordon", multiple=True, metavar="GPU", help="A GPU that takes nothing new; may be repeated.")
-@click.option("--share-mode/--no-share-mode", default=True, show_default=True, help="Whether GPUs may be shared.")
-@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print.")
-@click.option("--explain", is_flag=True, help="Also say why each other GPU was passed over.")
+@click.option("--model", "models", multiple=True, help="Use only models whose name contains this; may be repeated.")
+@click.option(
+    "--avoid-model", "not_models", multiple=True, help="Avoid models whose name contains this; may be repeated."
+)
+@click.option(
+    "--use-gpu",
+    "use",
+    multiple=True,
+    metavar="GPU",
+    help="Use only this GPU, by minor number or UUID; may be repeated.",
+)
+@click.option(
+    "--avoid-gpu",
+    "avoid",
+    multiple=True,
+    metavar="GPU",
+    help="Avoid this GPU, by minor number or UUID; may be repeated.",
+)
+@click.option("--one-numa", is_flag=True, help="Require all GPUs on one NUMA node.")
+@click.option(
+    "--cordon", multiple=True, metavar="GPU", help="Cordon this GPU: it gets no new requests; may be repeated."
+)
+@click.option(
+    "--share-mode/--no-share-mode", default=True, show_default=True, help="Whether the node grants shares of GPUs."
+)
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format.")
+@click.option("--explain", is_flag=True, help="Also print why each other GPU was not chosen.")
 def place(
     file: str,
     held: tuple[tuple[int, int, int | None], ...],
@@ -116,11 +137,11 @@ def place(
 ) -> None:
     """Show which GPUs a request would get, and why.
 
-    Prints the minor numbers of the chosen GPUs and the reason. Where none can be chosen, one sentence on standard error
-    says why, and the exit status is 1.
+    Prints the minor numbers of the chosen GPUs and the reason. If the request does not fit, one sentence on standard
+    error says why, and the exit status is 1.
     """
     node = read_node(file, gpu_memory_mib)
-    inventory = with_ill(node.inventory, unhealthy)
+    inventory = with_unhealthy(node.inventory, unhealthy)
     request = parse_request(cores, blocks, parts=parts, share_mode=share_mode)
     uuids, not_uuids = named(inventory, use, "--use-gpu"), named(inventory, avoid, "--avoid-gpu")
     choice = choose(

@@ -1,7 +1,7 @@
-"""The node that `vcuda place` places on, from a file and from what the command line says of it.
+"""The node on which `vcuda place` places, from a file and the command line.
 
-In: a topology (what `nvidia-smi topo -m` prints, or a profile of the emulated driver, told apart by content), and the
-GPUs that are ill, taken or named. Out: inventory and allocations of the agent's own types, or one sentence.
+In: a topology (the output of `nvidia-smi topo -m`, or a profile of the emulated driver; the content tells which), and
+the unhealthy, occupied or named GPUs. Out: inventory and allocations of the agent's own types, or one sentence.
 """
 
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ def read_node(file: str, gpu_memory_mib: int | None) -> Profile:
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        raise ParseError(f"{source}: byte {error.start} is no UTF-8 text, so it is no topology matrix") from None
+        raise ParseError(f"{source}: byte {error.start} is not UTF-8 text, so this is not a topology matrix") from None
     return _bare_node(text, source, gpu_memory_mib or DEFAULT_GPU_MEMORY_MIB)
 
 
@@ -45,7 +45,7 @@ def _resized(profile: Profile, mib: int) -> Profile:
 
 
 def _bare_node(text: str, source: str, mib: int) -> Profile:
-    """The node of a matrix, which says nothing of its GPUs but their links."""
+    """The node of a matrix, which describes only the links between GPUs."""
     topology = parse_matrix(text, source=source)
     gpus = tuple(
         Gpu(uuid=GpuUuid(f"GPU-{minor}"), index=at, minor=minor, model="unknown", memory_bytes=mib * MIB)
@@ -54,9 +54,9 @@ def _bare_node(text: str, source: str, mib: int) -> Profile:
     return Profile(inventory=Inventory(gpus=gpus, topology=topology, driver=Driver("", (0, 0))), processes={})
 
 
-def with_ill(inventory: Inventory, minors: Iterable[int]) -> Inventory:
-    ill = {gpu_at(inventory, minor, "--unhealthy").uuid: Health(healthy=False) for minor in minors}
-    return replace(inventory, health=ill)
+def with_unhealthy(inventory: Inventory, minors: Iterable[int]) -> Inventory:
+    unhealthy = {gpu_at(inventory, minor, "--unhealthy").uuid: Health(healthy=False) for minor in minors}
+    return replace(inventory, health=unhealthy)
 
 
 def gpu_at(inventory: Inventory, minor: int, flag: str) -> Gpu:
@@ -78,7 +78,7 @@ def named(inventory: Inventory, names: Iterable[str], flag: str) -> frozenset[Gp
             found.append(uuid)
         else:
             raise ConfigError(
-                f"{flag} names {name[:60]!r}, which is no GPU of the topology; give a minor number or a UUID"
+                f"{flag} names {name[:60]!r}, which is not a GPU of the topology; give a minor number or a UUID"
             )
     return frozenset(found)
 

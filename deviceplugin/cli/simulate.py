@@ -48,14 +48,14 @@ _FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
     multiple=True,
     default=[NodePolicy.FRAGMENTATION.value],
     show_default=True,
-    help="Which of the nodes that fit is taken; may be repeated, and all stand side by side in the report.",
+    help="Which of the nodes that fit to choose; may be repeated to compare policies in one report.",
 )
 @click.option(
     "--gpu-policy",
     type=click.Choice([policy.value for policy in GpuPolicy]),
     default=GpuPolicy.BINPACK.value,
     show_default=True,
-    help="Which of the node's GPUs are taken.",
+    help="Which of the node's GPUs that fit to choose.",
 )
 @click.option(
     "--inflate",
@@ -65,7 +65,7 @@ _FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
     type=click.FloatRange(min=0.01, max=100),
     default=1.3,
     show_default=True,
-    help="For how much of the cluster's GPUs tasks ask in the end; tasks come again until then.",
+    help="Requested GPUs at the end, as a multiple of the cluster's GPUs; tasks repeat until then.",
 )
 @click.option(
     "--seed",
@@ -74,15 +74,15 @@ _FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
     multiple=True,
     default=[1],
     show_default=True,
-    help="Order of arrival; may be repeated, and the means of all are reported.",
+    help="Seed of the order of arrival; may be repeated, then the report has the means.",
 )
 @click.option(
     "--as-scheduler",
     is_flag=True,
-    help="Choose with what the scheduler knows: of the pods to come only those that have come until then.",
+    help="Use only what the scheduler knows: the pods that have arrived so far, not those to come.",
 )
 @click.option(
-    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
+    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format."
 )
 @click.option("--plot", "picture", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture (SVG).")
 def simulate(

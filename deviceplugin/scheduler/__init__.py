@@ -1,1 +1,1 @@
-"""Composition root of `vcuda scheduler`."""
+"""`vcuda scheduler`: builds webhook, extender, certificates and leadership from the settings, and runs them."""

@@ -41,7 +41,7 @@ def run(settings: SchedulerSettings) -> None:
         asyncio.run(_serve(settings))
     except* VcudaError as errors:
         raise _first(errors) from None
-    log.info("stopped")
+    log.info("scheduler_stopped")
 
 
 async def _serve(settings: SchedulerSettings) -> None:
@@ -76,7 +76,7 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asynci
     await server.start(
         serving.address, serving.port, loopback_port=serving.loopback_port, end_within=serving.end_within
     )
-    log.info("listening", address=serving.address, port=server.port)
+    log.info("server_listening", address=serving.address, port=server.port)
     try:
         async with asyncio.TaskGroup() as group:
             parts = (
@@ -90,7 +90,7 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asynci
                 group.create_task(_log_ready(service, watch, certificates, began), name="ready"),
             )
             await stop.wait()
-            log.info("stopping", drain_s=serving.drain)
+            log.info("scheduler_stopping", drain_s=serving.drain)
             # All parts keep running meanwhile, so requests get the same answers as before.
             await server.stop(drain=serving.drain)
             with contextlib.suppress(TimeoutError):
@@ -134,7 +134,7 @@ async def _log_ready(service: SchedulerService, watch: ClusterWatch, certificate
     gc_tuning.freeze_survivors()
     await certificates.ready.wait()
     gauges = service.gauges()
-    log.info("ready", seconds=round(time.monotonic() - began, 3), nodes=gauges.nodes, gpus=gauges.gpus)
+    log.info("scheduler_ready", seconds=round(time.monotonic() - began, 3), nodes=gauges.nodes, gpus=gauges.gpus)
 
 
 def _first(errors: BaseExceptionGroup[VcudaError]) -> VcudaError:

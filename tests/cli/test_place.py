@@ -209,7 +209,7 @@ def test_a_wrong_command_line_ends_with_status_2(matrix: str, args: list[str], w
         (b"", "it is empty"),
         (b"hello\n", "line 1: 'hello' is not a header"),
         (b"GPU0 GPU1\nGPU0 X FOO\nGPU1 FOO X\n", "line 2, column GPU1: 'FOO'"),
-        (b"\x7fELF\xff\xfe", "byte 4 is no UTF-8 text"),
+        (b"\x7fELF\xff\xfe", "byte 4 is not UTF-8 text"),
         (b'{"format": 1}', "missing required field"),
         (b'{"format": ', "truncated"),
         (b" " * ((1 << 20) + 1), "larger than 1 MiB"),

@@ -113,7 +113,7 @@ async def test_a_signal_ends_it_in_order_and_gives_the_lease_up(tmp_path: Path) 
         assert await scene.until(replica, "/readyz", lambda status, _: status == 503) == "stopping\n"
         assert (await scene.filter(replica, scene.create_pod("p"), "n1"))[0] == 200
         assert await ended == 0
-        assert replica.said("stopped")
+        assert replica.said("scheduler_stopped")
         lease = scene.api.store.get("leases", "vcuda-scheduler", namespace="gpu")
         assert lease["spec"]["holderIdentity"] == ""
         assert "Traceback" not in replica.log.read_text()
@@ -124,7 +124,7 @@ async def test_without_the_api_server_it_lives_is_not_ready_and_says_why(tmp_pat
         scene.api.faults.add(harm=Harm.STATUS, code=500, times=1000)
         replica = await scene.replica()
         async with asyncio.timeout(120):
-            while not replica.said("listening"):
+            while not replica.said("server_listening"):
                 await asyncio.sleep(0.05)
         opened = await insecure(replica, "/readyz")
         assert opened[0] == 503

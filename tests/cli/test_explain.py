@@ -14,8 +14,8 @@ from aiohttp import web
 from click.testing import CliRunner
 
 from deviceplugin.cli import main
-from deviceplugin.errors import ConfigError
-from deviceplugin.scheduler.client import by_url, why_unknown
+from deviceplugin.cli.scheduler_client import explain_by_url, why_unknown
+from deviceplugin.errors import ConfigError, VcudaError
 from sandbox.apiserver.kubeconfig import write_kubeconfig
 from tests.cluster.http.scene import serving
 
@@ -79,7 +79,7 @@ async def test_the_leader_is_asked_where_another_replica_answers(tmp_path: Path)
         assert [bool(_SERVICE.fullmatch(paths[0])), bool(_POD.fullmatch(paths[1]))] == [True, True]
 
 
-async def test_of_a_pod_that_the_scheduler_does_not_know_whoever_may_read_it_is_told_why(tmp_path: Path) -> None:
+async def test_a_caller_who_may_read_an_unknown_pod_learns_why_it_is_unknown(tmp_path: Path) -> None:
     ended = gpu_pod({"tencent.com/vcuda-core": "50"}, phase="Succeeded")
     async with (
         serving() as scene,
@@ -152,12 +152,8 @@ def test_a_wrong_flag_is_one_sentence(args: list[str], message: str) -> None:
 
 async def test_an_untrusted_certificate_is_one_sentence() -> None:
     async with serving() as scene:
-        scheduler = by_url(scene.url, ca_file=None, insecure=False)
-        with pytest.raises(Exception, match=r"cannot be reached: .*certificate verify failed"):
-            await scheduler.explain("d", "p")
-        await scheduler.close()
-        trusted = by_url(scene.url, ca_file=None, insecure=True)
-        assert await trusted.explain("d", "p") == {"pod": "d/p"}
-        await trusted.close()
+        with pytest.raises(VcudaError, match=r"cannot be reached: .*certificate verify failed"):
+            await explain_by_url(scene.url, "d", "p", ca_file=None, insecure=False)
+        assert await explain_by_url(scene.url, "d", "p", ca_file=None, insecure=True) == {"pod": "d/p"}
         with pytest.raises(ConfigError):
-            by_url("https://", ca_file=None, insecure=True)
+            await explain_by_url("https://", "d", "p", ca_file=None, insecure=True)

@@ -1,0 +1,139 @@
+"""Calls a running scheduler, for `vcuda explain`.
+
+In: its URL, or a kubeconfig and the name of its service; a pod. Out: the scheduler's document, or a VcudaError with its
+sentence. Through the API server any replica may answer; a replica that does not lead names the leader, and that pod is
+called next. This needs only the right to use the API server's proxy. If the scheduler does not know the pod, and the
+caller may read it, the error says why.
+"""
+
+import asyncio
+import os
+import ssl
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+import msgspec
+
+from deviceplugin.errors import ConfigError, KubeError, VcudaError
+from deviceplugin.kube.credentials import Credentials
+
+_WITHIN_S = 15.0
+_NOT_THE_LEADER = 421
+
+
+class _HttpClient:
+    """GET requests over one session, for the length of the block."""
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def get(
+        self, url: str, *, tls: ssl.SSLContext | bool, name: str | None = None, authorization: str = ""
+    ) -> tuple[int, bytes]:
+        """Status and body; VcudaError with one sentence where there is no answer."""
+        headers = {"Authorization": authorization} if authorization else {}
+        try:
+            async with (
+                asyncio.timeout(_WITHIN_S),
+                self._session.get(url, ssl=tls, server_hostname=name, headers=headers, allow_redirects=False) as answer,
+            ):
+                return answer.status, await answer.read()
+        except TimeoutError:
+            raise VcudaError(f"{urlsplit(url).netloc} did not answer within {_WITHIN_S:g}s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise VcudaError(f"{urlsplit(url).netloc} cannot be reached: {_why(error)}") from None
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return " ".join(str(error.certificate_error).split())[:300]
+    if isinstance(error, aiohttp.ClientConnectorError):
+        number = error.os_error.errno
+        return os.strerror(number).lower() if number and number > 0 else str(error.os_error)
+    return " ".join(str(error).split())[:300]
+
+
+async def explain_by_url(url: str, namespace: str, pod: str, *, ca_file: str | None, insecure: bool) -> dict[str, Any]:
+    """ConfigError where the URL or the file cannot be used."""
+    parts = urlsplit(url)
+    if parts.scheme != "https" or not parts.hostname:
+        raise ConfigError(f"--url: {url[:80]!r} is not an address such as https://10.0.0.7:8443")
+    try:
+        tls = False if insecure else ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"--ca-file: {ca_file} cannot be used: {error}") from None
+    async with _HttpClient() as http:
+        return _document(*await http.get(f"{url.rstrip('/')}{_query(namespace, pod)}", tls=tls))
+
+
+async def explain_by_proxy(
+    kubeconfig: Path | None, namespace: str, pod: str, *, scheduler_namespace: str, service: str, port: int
+) -> dict[str, Any]:
+    """Through the API server that the kubeconfig names."""
+    credentials = Credentials(kubeconfig)
+    proxied = f"/api/v1/namespaces/{quote(scheduler_namespace)}/{{}}/proxy{_query(namespace, pod)}"
+    async with _HttpClient() as http:
+
+        async def get(path: str) -> tuple[int, bytes]:
+            access = await credentials.access()
+            tls = access.tls if access.tls is not None else True
+            url = access.server + path
+            return await http.get(url, tls=tls, name=access.tls_server_name, authorization=access.authorization)
+
+        status, body = await get(proxied.format(f"services/https:{quote(service, safe='')}:https"))
+        leader = _object(body).get("leader") if status == _NOT_THE_LEADER else None
+        if leader:
+            status, body = await get(proxied.format(f"pods/https:{quote(str(leader), safe='')}:{port}"))
+        if status == 404 and "error" in _object(body):  # from the scheduler; without "error" there is no scheduler
+            found = await get(f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(pod, safe='')}")
+            sentence = why_unknown(f"{namespace}/{pod}", found[0], _object(found[1]))
+            raise KubeError(sentence or _object(body)["error"], code=status)
+        return _document(status, body)
+
+
+def why_unknown(pod: str, status: int, document: dict[str, Any]) -> str:
+    """Why the scheduler does not know a pod, from the API server's answer about it; empty where that does not tell."""
+    if status == 404:
+        return f"pod {pod} does not exist; a suspended Job, or one without quota, has no pods"
+    if status != 200:
+        return ""
+    try:
+        phase = document["status"]["phase"]
+        containers = [*document["spec"].get("initContainers", ()), *document["spec"]["containers"]]
+        requested = {resource for each in containers for resource in each.get("resources", {}).get("limits", {})}
+    except (KeyError, TypeError, AttributeError):
+        return ""
+    if phase in ("Succeeded", "Failed"):
+        return f"pod {pod} has finished ({phase}) and holds nothing"
+    if not any("/vcuda-" in resource for resource in requested):
+        return f"pod {pod} requests no vcuda resources: no container has limits of vcuda-core or vcuda-memory"
+    return ""
+
+
+def _query(namespace: str, pod: str) -> str:
+    return f"/explain?pod={quote(namespace, safe='')}/{quote(pod, safe='')}"
+
+
+def _document(status: int, body: bytes) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(body, type=dict[str, Any])
+    except msgspec.DecodeError:
+        text = body[:300].decode(errors="replace").strip()
+        raise KubeError(f"the scheduler cannot be reached ({status}): {text}", code=status) from None
+    if status != 200:
+        raise KubeError(str(found.get("error") or found.get("message") or f"HTTP status {status}"), code=status)
+    return found
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """Empty where it is none."""
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return {}
