@@ -139,8 +139,8 @@ Besides these, `process_*` describes the process: memory, CPU time, open files.
   `histogram_quantile(0.99, rate(vcuda_scheduler_request_duration_seconds_bucket{{verb="filter"}}[5m])) > 0.01`
 - Binds that failed: `rate(vcuda_scheduler_requests_total{{verb="bind",outcome!="bound"}}[5m])`
 - Pods that were denied: `rate(vcuda_scheduler_requests_total{{verb="webhook",outcome="denied"}}[5m])`
-- A certificate that is not renewed: `vcuda_scheduler_certificate_days_left < 14`
-- A watch that fell silent: `vcuda_scheduler_watch_silence_seconds > 300`
+- A certificate that is not renewed: `vcuda_scheduler_certificate_expiration_timestamp_seconds - time() < 14 * 86400`
+- A watch that fell silent: `time() - vcuda_scheduler_watch_last_event_timestamp_seconds > 300`
 - No replica or two that answer kube-scheduler: `sum(vcuda_scheduler_leader) != 1`
 """
 

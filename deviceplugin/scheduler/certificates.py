@@ -67,12 +67,12 @@ class Certificates:
     def missing(self) -> tuple[str, ...]:
         return () if self.ready.is_set() else ("there is no certificate yet",)
 
-    def days_left(self) -> dict[str, float]:
-        now = dt.datetime.now(dt.UTC)
+    def expirations(self) -> dict[str, float]:
+        """Unix time at which each certificate expires."""
         ends = {"server": self.tls.shown.certificate.not_valid_after_utc}
         if self._rotation is not None and self._rotation.issued is not None:
             ends["ca"] = self._rotation.issued.ca.certificate.not_valid_after_utc
-        return {name: (end - now) / dt.timedelta(days=1) for name, end in ends.items()}
+        return {name: end.timestamp() for name, end in ends.items()}
 
 
 def _rules(chosen: CertificateSettings, names: tuple[str, ...]) -> Rules:

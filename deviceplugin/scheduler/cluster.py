@@ -5,6 +5,7 @@ set when both lists are in the cache and each node was calculated once.
 """
 
 import asyncio
+import time
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
@@ -53,10 +54,10 @@ class ClusterWatch:
         listed = tuple(f"the cluster's {what} are not listed yet" for what, each in waited if not each.synced.is_set())
         return listed or (() if self.synced.is_set() else ("the scheduler's cache is not complete yet",))
 
-    def silence(self) -> dict[str, float]:
-        """Seconds since the last event of each watch."""
+    def last_events(self) -> dict[str, float]:
+        """Unix time of the last event of each watch."""
         ages = {"nodes": self._nodes.last_event_age, "pods": self._pods.last_event_age}
-        return {what: age for what, age in ages.items() if age is not None}
+        return {what: time.time() - age for what, age in ages.items() if age is not None}
 
     def _node_changed(self, change: StoreChange[ClusterNode]) -> None:
         self._known = None

@@ -87,8 +87,8 @@ class SchedulerService:
             unconfirmed=len(self._extender.unconfirmed),
             overcommitted=self._extender.overcommit.gpus,
             leads=self._leadership.leads,
-            days_left=self._certificates.days_left(),
-            silence=self._cluster.silence(),
+            expirations=self._certificates.expirations(),
+            last_events=self._cluster.last_events(),
         )
 
     async def explain(self, namespace: str, name: str) -> ExplainResponse:

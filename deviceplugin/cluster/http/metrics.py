@@ -48,23 +48,23 @@ GPUS = Family("vcuda_scheduler_gpus", "gauge", "GPUs of the nodes with a readabl
 LEADER = Family(
     "vcuda_scheduler_leader", "gauge", "1 while this replica is the leader and answers kube-scheduler, else 0."
 )
-DAYS_LEFT = Family(
-    "vcuda_scheduler_certificate_days_left",
+EXPIRATION = Family(
+    "vcuda_scheduler_certificate_expiration_timestamp_seconds",
     "gauge",
-    "Days until a certificate expires; it is replaced when a third of its lifetime is left.",
+    "Unix time at which a certificate expires; it is replaced when a third of its lifetime is left.",
     ("certificate",),
 )
-SILENCE = Family(
-    "vcuda_scheduler_watch_silence_seconds",
+LAST_EVENT = Family(
+    "vcuda_scheduler_watch_last_event_timestamp_seconds",
     "gauge",
-    "Seconds since the last event of the watch, by kind of object.",
+    "Unix time of the last event of the watch, by kind of object.",
     ("kind",),
 )
 BUILD = Family("vcuda_scheduler_build_info", "gauge", "Always 1; the label has the version of vcuda.", ("version",))
 
 FAMILIES = (
     *(REQUESTS, SECONDS, REJECTIONS, RESERVATIONS, PODS, UNCONFIRMED, OVERCOMMITTED, NODES, GPUS, LEADER),
-    *(DAYS_LEFT, SILENCE, BUILD),
+    *(EXPIRATION, LAST_EVENT, BUILD),
 )
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -102,5 +102,5 @@ def _collect(now: GaugeValues) -> Iterator[Metric]:
         (LEADER, now.leads),
     ):
         yield metric_of(family, [((), float(value))])
-    for family, values in ((DAYS_LEFT, now.days_left), (SILENCE, now.silence)):
+    for family, values in ((EXPIRATION, now.expirations), (LAST_EVENT, now.last_events)):
         yield metric_of(family, [((label,), value) for label, value in values.items()])

@@ -43,7 +43,7 @@ class Verb:
 
 @dataclass(frozen=True, slots=True)
 class GaugeValues:
-    """Values of the gauges. `days_left` by certificate, `silence` in seconds by watched kind."""
+    """Values of the gauges. `expirations` by certificate and `last_events` by watched kind are Unix times."""
 
     nodes: int = 0
     gpus: int = 0
@@ -52,8 +52,8 @@ class GaugeValues:
     unconfirmed: int = 0
     overcommitted: int = 0
     leads: bool = False
-    days_left: Mapping[str, float] = field(default_factory=dict)
-    silence: Mapping[str, float] = field(default_factory=dict)
+    expirations: Mapping[str, float] = field(default_factory=dict)
+    last_events: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

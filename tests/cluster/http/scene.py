@@ -48,7 +48,7 @@ class StandIn:
 
     def gauges(self) -> GaugeValues:
         return GaugeValues(
-            nodes=2, gpus=16, reservations=3, leads=True, days_left={"server": 30.0}, silence={"pods": 1.5}
+            nodes=2, gpus=16, reservations=3, leads=True, expirations={"server": 1.8e9}, last_events={"pods": 1.7e9}
         )
 
     async def explain(self, namespace: str, name: str) -> ExplainResponse:

@@ -38,7 +38,7 @@ async def test_every_family_of_the_reference_is_served_and_no_other() -> None:
         names = {family.name for family in text_string_to_metric_families(text) if family.name.startswith("vcuda")}
         assert names == {family.name.removesuffix("_total") for family in FAMILIES}
         assert 'vcuda_scheduler_rejections_total{reason="insufficient vcuda-memory on any one GPU"} 2.0' in text
-        assert 'vcuda_scheduler_certificate_days_left{certificate="server"} 30.0' in text
+        assert 'vcuda_scheduler_certificate_expiration_timestamp_seconds{certificate="server"} 1.8e+09' in text
         assert "vcuda_scheduler_leader 1.0" in text
 
 
