@@ -83,9 +83,9 @@ class NodePatch:
 
 @dataclass(frozen=True, slots=True)
 class PublishTiming:
-    """Seconds: between checks (`look`), and the bounds of the back-off."""
+    """Seconds: between checks, and the bounds of the back-off."""
 
-    look: float = 300.0
+    check: float = 300.0
     first_wait: float = 1.0
     most_wait: float = 60.0
 
@@ -152,7 +152,7 @@ class NodePublisher:
                 log.warning("node_update_failed", node=self._node, error=error.message, retry_in_s=round(wait, 1))
             else:
                 backoff.reset()
-                wait = self._pace.look
+                wait = self._pace.check
             await self._pause(wait, until_wanted=backoff.failures == 0)
 
     async def _write(self) -> None:

@@ -26,7 +26,7 @@ from tests.waiting import in_background, until
 
 OWN = "tencent.com/vcuda-node-labels"
 VALID = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
-PACE = PublishTiming(look=0.02, first_wait=0.01, most_wait=0.02)
+PACE = PublishTiming(check=0.02, first_wait=0.01, most_wait=0.02)
 
 
 def inventory(*models: str, mib: int = 81559) -> Inventory:
