@@ -118,8 +118,7 @@ def node_state(
 def _taken(view: GpuView, held: GpuAmount | None) -> GpuView:
     if held is None:
         return view
-    fits = held.cores <= view.free_cores and held.blocks <= view.free_blocks
-    assert fits, f"more of {view.gpu.uuid} is taken than is free"
+    assert view.free.covers(held), f"more of {view.gpu.uuid} is taken than is free"
     return view.less(held)
 
 

@@ -41,6 +41,10 @@ class GpuView:
         """Nobody holds any part of it."""
         return self.capacity.is_whole
 
+    @property
+    def free(self) -> GpuAmount:
+        return GpuAmount(self.free_cores, self.free_blocks)
+
     def less(self, held: GpuAmount) -> "GpuView":
         """With so much taken; where more is taken than is free, nothing is left."""
         cores, blocks = max(0, self.free_cores - held.cores), max(0, self.free_blocks - held.blocks)

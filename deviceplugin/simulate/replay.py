@@ -22,6 +22,7 @@ from deviceplugin.placement.fragmentation import Fragmentation, by_count, strand
 from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer
+from deviceplugin.placement.occupancy import occupied
 from deviceplugin.placement.rejection import NodeRejection
 from deviceplugin.placement.workload import ENOUGH, ObservedWorkload, Workload, workload
 from deviceplugin.simulate.task import Scene, Task
@@ -242,7 +243,7 @@ class _Cluster:
         self._nodes[choice.node] = changed
         self._stranding.changed(changed)
         self._placed += 1
-        self._used += task.demand
+        self._used += sum(held.cores for held in occupied(choice.placed.allocations).values())
 
     @property
     def asked_percent(self) -> int:

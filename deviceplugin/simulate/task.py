@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.placement.fit import demand_of
 from deviceplugin.placement.node_state import NodeState, Spare
+from deviceplugin.placement.occupancy import peak_use
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +19,9 @@ class Task:
 
 
 def task(pod: PodRequest, needs: Spare) -> Task:
-    """The demand counts all containers, also those that do not run at the same time."""
-    return Task(pod, needs, sum(container.request.cores for container in pod.containers))
+    """The demand is that of the phase that demands most: init containers run before the app containers."""
+    asked = ((each.role, each.index, demand_of(each.request).total) for each in pod.containers)
+    return Task(pod, needs, peak_use(asked).cores)
 
 
 @dataclass(frozen=True, slots=True)

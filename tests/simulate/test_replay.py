@@ -8,10 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+from deviceplugin.model.request import Request
 from deviceplugin.placement.node_state import Spare
 from deviceplugin.simulate.replay import LEARNT_EVERY, Run, SchedulerView, SimulationPlan, arrivals, replay
 from deviceplugin.simulate.task import Scene, Task, task
 from tests.placement.clusters import node, pod
+from tests.placement.drawn_pods import APP, INIT
+from tests.placement.drawn_pods import pod as with_roles
 from tests.simulate.scenes import AMPLE, plan, shares, some_plans, some_scenes, two_nodes
 
 
@@ -35,6 +38,13 @@ def test_a_cluster_that_is_asked_for_what_it_has_gives_it() -> None:
     run = replay(two_nodes(*shares(50, 25)), plan(percent=100), seed=1)
     assert run.at(100).allocated >= 0.95
     assert run.samples[49].allocated == run.samples[49].asked
+
+
+def test_an_init_container_that_has_ended_is_neither_asked_for_nor_allocated_beside_the_app() -> None:
+    phased = task(with_roles((INIT, 0, Request(60, 1)), (APP, 0, Request(40, 1))), AMPLE)
+    assert phased.demand == 60
+    (run,) = [replay(Scene((node("a", 1, spare=AMPLE),), (phased,)), plan(percent=60), seed=1)]
+    assert (run.samples[-1].allocated, run.waiting) == (0.6, 0)
 
 
 def test_what_fits_nowhere_waits_and_says_what_most_nodes_said() -> None:

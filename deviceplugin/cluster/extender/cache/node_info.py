@@ -214,7 +214,7 @@ class NodeInfo:
 
 
 def _fits(allocations: Iterable[Allocation], state: NodeState) -> bool:
-    free = {view.gpu.uuid: GpuAmount(view.free_cores, view.free_blocks) for view in state.open_gpus.views}
+    free = {view.gpu.uuid: view.free for view in state.open_gpus.views}
     return all(uuid in free and free[uuid].covers(held) for uuid, held in occupied(allocations).items())
 
 

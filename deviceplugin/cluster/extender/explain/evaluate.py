@@ -234,4 +234,4 @@ def _nearest_gpus(request: Request, found: Survey) -> tuple[tuple[Gpu, int, int]
 
 def _lacks(request: Request, view: GpuView) -> GpuAmount:
     """What must become free on this GPU."""
-    return demand_of(request).takes(view.gpu.blocks) - GpuAmount(view.free_cores, view.free_blocks)
+    return demand_of(request).takes(view.gpu.blocks) - view.free
