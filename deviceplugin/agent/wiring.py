@@ -17,7 +17,7 @@ from deviceplugin.agent.pod_hints import PodHints
 from deviceplugin.agent.reconciler import Reconciler
 from deviceplugin.agent.reporter import AgentReport
 from deviceplugin.agent.view import AgentView
-from deviceplugin.config.agent import AgentSettings, CgroupDriver, IdentitySource
+from deviceplugin.config.agent import AgentSettings, CgroupDriver, IdentitySourceName
 from deviceplugin.container.cdi import CdiSpecs
 from deviceplugin.container.cgroup import Naming
 from deviceplugin.container.containers import ContainerFinder
@@ -254,11 +254,11 @@ def _sources(
 ) -> list[identity.IdentitySource]:
     cluster, allocation = base.cluster, base.settings.allocation
     budget = allocation.identity_budget
-    made: dict[IdentitySource, identity.IdentitySource] = {
-        IdentitySource.PODS: PodsSource(pods.fetch, budget_s=budget),
-        IdentitySource.PODRESOURCES: PodResourcesSource(
+    made: dict[IdentitySourceName, identity.IdentitySource] = {
+        IdentitySourceName.PODS: PodsSource(pods.fetch, budget_s=budget),
+        IdentitySourceName.PODRESOURCES: PodResourcesSource(
             resources, known=cluster.pods, fetch=cluster.fetch, names=base.settings.names, budget_s=budget
         ),
-        IdentitySource.APISERVER: PendingSource(cluster.pods, predicate_time=hints.predicate_time, budget_s=budget),
+        IdentitySourceName.APISERVER: PendingSource(cluster.pods, predicate_time=hints.predicate_time, budget_s=budget),
     }
     return [made[chosen] for chosen in allocation.identity]

@@ -11,7 +11,7 @@ import click
 import yaml
 
 from deviceplugin.config.agent import AGENT
-from deviceplugin.config.command import Effective, Entry, SettingsCommand
+from deviceplugin.config.command import Effective, EffectiveValue, SettingsCommand
 from deviceplugin.config.file import API_VERSION
 from deviceplugin.config.scheduler import SCHEDULER
 
@@ -66,12 +66,12 @@ def _as_yaml(effective: Effective[Any]) -> str:
     return "\n".join([head, *(f"  {pair:{width}}  # {origin}" for pair, origin in pairs)])
 
 
-def _pair(entry: Entry) -> str:
+def _pair(entry: EffectiveValue) -> str:
     flow = yaml.safe_dump({entry.setting.key: entry.plain}, default_flow_style=True, width=float("inf"))
     return flow.strip().removeprefix("{").removesuffix("}")
 
 
-def _origin(entry: Entry) -> str:
+def _origin(entry: EffectiveValue) -> str:
     if entry.where:
         return entry.where
     return f"default: {entry.setting.derived}" if entry.setting.derived else "default"

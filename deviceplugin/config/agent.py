@@ -31,7 +31,7 @@ class DriverKind(enum.Enum):
     NVIDIA = "nvidia"
 
 
-class IdentitySource(enum.Enum):
+class IdentitySourceName(enum.Enum):
     """The sources that can tell which container an Allocate is for."""
 
     PODS = "pods"
@@ -227,11 +227,11 @@ class AllocationSettings:
         "Directory with one directory for each grant; the same path on the node and here.",
         default=Path("/etc/gpu-manager/vm"),
     )
-    identity: tuple[IdentitySource, ...] = setting(
+    identity: tuple[IdentitySourceName, ...] = setting(
         "identity",
-        types.choices(IdentitySource),
+        types.choices(IdentitySourceName),
         "Sources that tell which container an Allocate is for, in the order in which the agent asks them.",
-        default=tuple(IdentitySource),
+        default=tuple(IdentitySourceName),
     )
     identity_budget: float = setting(
         "identity-budget",

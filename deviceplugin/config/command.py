@@ -84,7 +84,7 @@ class Program(Generic[Tree]):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class EffectiveValue:
     """One setting in force; `origin` is flag, env, file or default, `where` says where exactly."""
 
     setting: Setting
@@ -110,7 +110,7 @@ class Effective(Generic[Tree]):
 
     program: Program[Tree]
     settings: Tree
-    entries: tuple[Entry, ...]
+    entries: tuple[EffectiveValue, ...]
     file: Path | None
     retired: tuple[str, ...]
 
@@ -174,10 +174,10 @@ class SettingsCommand(click.Command, Generic[Tree]):
             tuple(f"{where} has no effect: {why}" for where, why in retired if where),
         )
 
-    def _entry(self, ctx: click.Context, each: Setting) -> Entry:
+    def _entry(self, ctx: click.Context, each: Setting) -> EffectiveValue:
         source = ctx.get_parameter_source(each.name)
         origin = _ORIGINS.get(source, "default") if source else "default"
-        return Entry(each, ctx.params[each.name], origin, each.where(ctx))
+        return EffectiveValue(each, ctx.params[each.name], origin, each.where(ctx))
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
         own = {"config", *(each.name for each in self._settings)}

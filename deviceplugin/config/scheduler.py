@@ -24,7 +24,7 @@ from deviceplugin.model.units import DEFAULT_DOMAIN, ResourceNames
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
-class NodeChoice(enum.Enum):
+class NodeChooser(enum.Enum):
     """Which program chooses one of the nodes that fit."""
 
     EXTENDER = "extender"
@@ -125,12 +125,12 @@ class PlacementSettings:
     gpu_policy: GpuPolicy = setting(
         "gpu-policy", types.choice(GpuPolicy), "Which of the node's GPUs that fit to choose.", default=GpuPolicy.BINPACK
     )
-    node_choice: NodeChoice = setting(
+    node_choice: NodeChooser = setting(
         "node-choice",
-        types.choice(NodeChoice),
+        types.choice(NodeChooser),
         "Who chooses one of the nodes that fit. extender: filter returns one node; scheduler: filter returns all, and "
         "kube-scheduler adds the extender's scores to its own.",
-        default=NodeChoice.EXTENDER,
+        default=NodeChooser.EXTENDER,
     )
     reservation_time: float = setting(
         "reservation-time",

@@ -18,7 +18,7 @@ from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import ReservationTimeouts, Settings
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
-from deviceplugin.config.scheduler import Election, NodeChoice, SchedulerSettings
+from deviceplugin.config.scheduler import Election, NodeChooser, SchedulerSettings
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.rate_limit import TokenBucket
@@ -110,7 +110,7 @@ def _extender_settings(settings: SchedulerSettings) -> Settings:
     return Settings(
         node_policy=placement.node_policy,
         gpu_policy=placement.gpu_policy,
-        one_node=placement.node_choice is NodeChoice.EXTENDER,
+        one_node=placement.node_choice is NodeChooser.EXTENDER,
         timeouts=ReservationTimeouts(reservation=placement.reservation_time, gang=placement.gang_reservation_time),
         names=settings.names,
         scheduler=settings.webhook.scheduler_name,

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.config.agent import AGENT, AgentSettings, IdentitySource, Registration
+from deviceplugin.config.agent import AGENT, AgentSettings, IdentitySourceName, Registration
 from deviceplugin.config.command import Effective
+from deviceplugin.config.scheduler import SCHEDULER
 from deviceplugin.errors import ConfigError
 from deviceplugin.model.units import ResourceNames
 from tests.config.resolving import resolve
@@ -127,8 +128,8 @@ def test_the_domain_makes_the_names_of_the_resources() -> None:
 
 def test_identity_keeps_the_order_given() -> None:
     allocation = resolve(AGENT, flags={"identity": "apiserver, pods"}, env={}).settings.allocation
-    assert allocation.identity == (IdentitySource.APISERVER, IdentitySource.PODS)
-    assert resolve(AGENT, flags={}, env={}).settings.allocation.identity == tuple(IdentitySource)
+    assert allocation.identity == (IdentitySourceName.APISERVER, IdentitySourceName.PODS)
+    assert resolve(AGENT, flags={}, env={}).settings.allocation.identity == tuple(IdentitySourceName)
     assert resolve(AGENT, flags={}, env={}).settings.kubelet.registration is Registration.AUTO
 
 
@@ -174,3 +175,23 @@ def test_a_wrong_value_is_one_sentence_that_names_where_it_stands(
         resolve(AGENT, flags=flags, env=env)
     assert caught.value.message.startswith(message)
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("layer", ["flag", "variable", "file"])
+def test_a_retired_setting_is_accepted_and_reported_wherever_it_stands(tmp_path: Path, layer: str) -> None:
+    path = tmp_path / "scheduler.yaml"
+    path.write_text("apiVersion: vcuda/v1\nkind: SchedulerConfig\nspec: {authoritySettle: 30}\n")
+    found = resolve(
+        SCHEDULER,
+        flags={"authority-settle": "30s"} if layer == "flag" else {},
+        env={"VCUDA_SCHEDULER_AUTHORITY_SETTLE": "30s"} if layer == "variable" else {},
+        file=path if layer == "file" else None,
+    )
+    where = {
+        "flag": "--authority-settle",
+        "variable": "VCUDA_SCHEDULER_AUTHORITY_SETTLE",
+        "file": f"{path}: $.spec.authoritySettle",
+    }[layer]
+    (sentence,) = found.retired
+    assert sentence.startswith(f"{where} has no effect: a new CA is in the caBundle")
+    assert "authoritySettle" not in found.changed()

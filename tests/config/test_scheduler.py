@@ -8,7 +8,7 @@ import yaml
 from click.testing import CliRunner
 
 from deviceplugin.cli import main
-from deviceplugin.config.scheduler import SCHEDULER, Election, NodeChoice
+from deviceplugin.config.scheduler import SCHEDULER, Election, NodeChooser
 from deviceplugin.errors import ConfigError
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from tests.config.resolving import resolve
@@ -48,7 +48,7 @@ def test_words_become_values() -> None:
     flags = {"leader-election": "kube-scheduler", "node-choice": "scheduler", "certificate-names": "a.example, ::1"}
     settings = resolve(SCHEDULER, flags=flags, env={}).settings
     assert settings.leader.election is Election.KUBE_SCHEDULER
-    assert settings.placement.node_choice is NodeChoice.SCHEDULER
+    assert settings.placement.node_choice is NodeChooser.SCHEDULER
     assert settings.certificates.names == ("a.example", "::1")
 
 
