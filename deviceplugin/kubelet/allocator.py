@@ -54,9 +54,11 @@ class Allocator:
                 )
             grant = self._ledger.of_owner(asking.container.ref.key)
             near = self._context.feed.catalog.aligned((*available, *must_include))
-            allocation = (
-                grant.allocation if grant is not None else place_container(self._context, asking, near, whole=True)[0]
-            )
+            if grant is not None:
+                allocation = grant.allocation
+            else:
+                planned = place_container(self._context, asking, near, whole=True)
+                allocation = planned.allocation(asking.container.ref.name)
             wanted = quotas(allocation, resource, self._context.feed.catalog.keys)
         except VcudaError as error:
             log.debug("no_preference", resource=resource.value, count=size, error=error.message)
@@ -142,10 +144,10 @@ class Allocator:
 
     def _grant(self, asking: IdentifiedContainer, resource: Resource, near: frozenset[GpuUuid]) -> Answer:
         context = self._context
-        allocation, choice = place_container(context, asking, near, whole=asking.certain)
+        planned, name = place_container(context, asking, near, whole=asking.certain), asking.container.ref.name
         grant = Grant(
             id=new_grant_id(),
-            allocation=allocation,
+            allocation=planned.allocation(name),
             answered=frozenset({resource}),
             source=asking.source,
             proved=False,
@@ -156,7 +158,7 @@ class Allocator:
         context.files.prepare(grant, answer)
         context.ledger.grant(grant, context.feed.catalog.inventory)
         self._previous = grant.id
-        context.report.granted(asking, grant, choice)
+        context.report.granted(asking, grant, planned.choice(name))
         context.reclaim.placed(grant)
         return answer
 

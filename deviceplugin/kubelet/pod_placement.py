@@ -32,9 +32,30 @@ from deviceplugin.placement.snapshot import Snapshot
 ScheduledGpus = Mapping[str, frozenset[GpuUuid]]
 
 
+@dataclass(frozen=True, slots=True)
+class PodPlan:
+    """What every container of the pod has or gets.
+
+    `scheduled`: the choices that follow a scheduler. `placed`: the choices for the other containers.
+    """
+
+    allocations: tuple[Allocation, ...]
+    scheduled: Mapping[str, Choice]
+    placed: PodChoice
+
+    def allocation(self, name: str) -> Allocation:
+        return next(each for each in self.allocations if each.owner.name == name)
+
+    def choice(self, name: str) -> Choice:
+        """Of a container that holds nothing yet."""
+        found = self.scheduled.get(name) or self.placed.choice(name)
+        assert found is not None, "what a container holds already was chosen in an earlier call"
+        return found
+
+
 def place_container(
     context: AllocateContext, asking: IdentifiedContainer, near: frozenset[GpuUuid], *, whole: bool
-) -> tuple[Allocation, Choice]:
+) -> PodPlan:
     """With `whole`, a plan for the whole pod. Without, only the container: a guess must refuse no other container.
 
     `near`: GPUs beside the processors that kubelet has chosen; a preference like the others, and the last of them.
@@ -51,8 +72,7 @@ def place_container(
     state = _without_pod(context, uid)
     view = free_for_next_container(state.snapshot, granted, role=container.role, index=container.index)
     prefer = _roomy(asking, request, view, asked.preferences.gpus) or near
-    planned = plan(asked, state, granted=granted, scheduled=scheduled, prefer=prefer)
-    return planned.of(container.ref.name), choice_for(container.ref.name, planned, asked, state)
+    return plan(asked, state, granted=granted, scheduled=scheduled, prefer=prefer)
 
 
 def _without_pod(context: AllocateContext, uid: PodUid) -> NodeState:
@@ -81,17 +101,6 @@ def _roomy(asking: IdentifiedContainer, request: Request, view: Snapshot, wanted
         return frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What every container of the pod has or gets; `reasons` only of those that are placed now."""
-
-    allocations: tuple[Allocation, ...]
-    reasons: Mapping[str, str]
-
-    def of(self, name: str) -> Allocation:
-        return next(each for each in self.allocations if each.owner.name == name)
-
-
 def plan(
     asked: PodRequest,
     state: NodeState,
@@ -99,58 +108,40 @@ def plan(
     granted: Sequence[Allocation] = (),
     scheduled: ScheduledGpus = {},  # noqa: B006 - read only
     prefer: Collection[GpuUuid] = (),
-) -> Plan:
+) -> PodPlan:
     """`state` is without the pod; `scheduled` by container name; `prefer` counts only without `scheduled`."""
     held = frozenset(uuid for each in granted for uuid in each.uuids)
     state = replace(state, cordoned=state.cordoned - held)
     chosen = frozenset[GpuUuid]().union(*scheduled.values())
-    kept = _as_scheduled(asked, state, granted, scheduled)
-    attempts = [kept] if len(kept) == len(granted) else [kept, granted]
-    for fixed in attempts:
+    choices = _as_scheduled(asked, state, granted, scheduled)
+    attempts = [choices, {}] if choices else [choices]
+    for attempt in attempts:
+        fixed = [*granted, *(_allocation(asked, name, choice) for name, choice in attempt.items())]
         try:
-            return _planned(asked, place_pod(asked, state, prefer=chosen or prefer, fixed=fixed), fixed)
+            found = place_pod(asked, state, prefer=chosen or prefer, fixed=fixed)
         except CapacityError as error:
             refusal = error
+        else:
+            # What the pod holds counts too if it is not asked for now (when one container is placed alone).
+            known = {each.name for each in asked.containers}
+            others = (each for each in fixed if each.owner.name not in known)
+            return PodPlan((*found.allocations, *others), attempt, found)
     raise _name_scheduled(refusal, chosen, state) from None
-
-
-def _planned(asked: PodRequest, found: PodChoice, fixed: Sequence[Allocation]) -> Plan:
-    """What the pod holds counts too if it is not asked for now (when one container is placed alone)."""
-    known = {each.name for each in asked.containers}
-    have = {each.owner.name for each in fixed}
-    named = zip(asked.containers, found.reasons, strict=True)
-    reasons = {container.name: reason for container, reason in named if container.name not in have}
-    return Plan((*found.allocations, *(each for each in fixed if each.owner.name not in known)), reasons)
-
-
-def choice_for(name: str, planned: Plan, asked: PodRequest, state: NodeState) -> Choice:
-    """The part of one container, with the reason against each other GPU."""
-    at = next(number for number, each in enumerate(asked.containers) if each.name == name)
-    container, mine = asked.containers[at], planned.of(name)
-    others = [each for each in planned.allocations if each is not mine]
-    found = place(
-        container.request,
-        free_for_next_container(state.snapshot, others, role=container.role, index=container.index),
-        prefer=mine.uuids,
-        policy=asked.preferences.gpu or GpuPolicy.BINPACK,
-        wanted=asked.preferences.gpus,
-        cordoned=state.cordoned - mine.uuids,
-    )
-    assert frozenset(gpu.uuid for gpu in found.gpus) == mine.uuids, "a plan names GPUs that fit"
-    return replace(found, reason=planned.reasons.get(name, found.reason))
 
 
 def _as_scheduled(
     asked: PodRequest, state: NodeState, granted: Sequence[Allocation], scheduled: ScheduledGpus
-) -> list[Allocation]:
-    """What the pod holds, and what a scheduler chose and is still free, in kubelet's order."""
+) -> dict[str, Choice]:
+    """By container name: what a scheduler chose and is still free, in kubelet's order."""
     kept = list(granted)
     have = {each.owner.name for each in granted}
+    found: dict[str, Choice] = {}
     for container in asked.containers:
         gpus = scheduled.get(container.name)
-        if gpus and container.name not in have and (found := _only_on(gpus, asked, state, container, kept)) is not None:
-            kept.append(found)
-    return kept
+        if gpus and container.name not in have and (choice := _only_on(gpus, asked, state, container, kept)):
+            found[container.name] = choice
+            kept.append(_allocation(asked, container.name, choice))
+    return found
 
 
 def _only_on(
@@ -159,15 +150,20 @@ def _only_on(
     state: NodeState,
     container: ContainerRequest,
     kept: Sequence[Allocation],
-) -> Allocation | None:
+) -> Choice | None:
     view = free_for_next_container(state.snapshot, kept, role=container.role, index=container.index)
     policy, wanted = asked.preferences.gpu or GpuPolicy.BINPACK, asked.preferences.gpus
+    cordoned = state.cordoned - gpus
     try:
-        found = place(container.request, view, only=gpus, policy=policy, wanted=wanted)
+        found = place(container.request, view, prefer=gpus, policy=policy, wanted=wanted, cordoned=cordoned)
     except CapacityError:
         return None
-    owner = ContainerRef(asked.pod, container.name)
-    return Allocation(owner, container.role, container.request, found.shares, container.index)
+    return found if gpus.issuperset(share.uuid for share in found.shares) else None
+
+
+def _allocation(asked: PodRequest, name: str, choice: Choice) -> Allocation:
+    container = next(each for each in asked.containers if each.name == name)
+    return Allocation(ContainerRef(asked.pod, name), container.role, container.request, choice.shares, container.index)
 
 
 def _name_scheduled(error: CapacityError, chosen: frozenset[GpuUuid], state: NodeState) -> CapacityError:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.errors import CapacityError
-from deviceplugin.kubelet.pod_placement import choice_for, plan
+from deviceplugin.kubelet.pod_placement import plan
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod_request import PodRequest, pod_request
@@ -117,7 +117,7 @@ def test_a_choice_against_the_pods_own_filter_is_none() -> None:
 def test_the_choice_for_one_container_tells_of_each_other_gpu() -> None:
     pod, state = asked(("main", 20, 2), ("side", 40, 8)), node(other(1, 0, 50, 60), other(2, 1, 60, 0))
     planned = plan(pod, state)
-    found = choice_for("main", planned, pod, state)
+    found = planned.choice("main")
     assert [gpu.minor for gpu in found.gpus] == [0]
     assert "so that each container finds room" in found.reason
     assert [each.gpu.minor for each in found.passed_over] == [1]
@@ -163,8 +163,8 @@ def test_a_pod_that_was_let_in_finds_room_for_each_of_its_containers(
     granted: list[Allocation] = []
     for container in made.containers:
         planned = plan(made, state, granted=granted, scheduled=chosen)
-        choice_for(container.name, planned, made, state)
-        granted.append(planned.of(container.name))
+        planned.choice(container.name)
+        granted.append(planned.allocation(container.name))
         for uuid, use in occupied([*there, *granted]).items():
             assert use.cores <= 100, uuid
             assert use.blocks <= 64, uuid
