@@ -28,8 +28,14 @@ from deviceplugin.kubelet.allocator import Allocator
 from deviceplugin.kubelet.answer import HostLayout
 from deviceplugin.kubelet.checkpoint import CheckpointReader
 from deviceplugin.kubelet.devices import DeviceFeed, catalog
-from deviceplugin.kubelet.identity import IdentifiedContainer, Identity, IdentitySource
-from deviceplugin.kubelet.identity_sources import PendingSource, PodResourcesSource, PodsSource
+from deviceplugin.kubelet.identity import (
+    IdentifiedContainer,
+    Identity,
+    IdentitySource,
+    PendingSource,
+    PodResourcesSource,
+    PodsSource,
+)
 from deviceplugin.kubelet.plugin import ResourcePlugin
 from deviceplugin.kubelet.podresources import PodResources
 from deviceplugin.kubelet.pre_start import PreStart

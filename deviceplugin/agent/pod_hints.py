@@ -28,6 +28,8 @@ class PodHints:
 
     def scheduled_gpus(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
         """Empty if no scheduler chose, or if a chosen GPU is not on this node."""
+        if not pod.annotations:
+            return frozenset()
         try:
             chosen = self._by_uuid(pod, container) or self._by_minor(pod, container)
         except ParseError as error:

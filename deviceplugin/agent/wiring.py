@@ -34,7 +34,7 @@ from deviceplugin.kubelet.allocator import Allocator
 from deviceplugin.kubelet.answer import HostLayout
 from deviceplugin.kubelet.checkpoint import CHECKPOINT_NAME, CheckpointReader
 from deviceplugin.kubelet.devices import DeviceFeed, catalog
-from deviceplugin.kubelet.identity_sources import PendingSource, PodResourcesSource, PodsSource
+from deviceplugin.kubelet.identity import PendingSource, PodResourcesSource, PodsSource
 from deviceplugin.kubelet.plugin import ResourcePlugin
 from deviceplugin.kubelet.podresources import PodResources
 from deviceplugin.kubelet.pods_client import KubeletPods

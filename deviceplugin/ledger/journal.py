@@ -24,6 +24,7 @@ from deviceplugin.ledger.scan import Scan, scan
 
 _MIN_ENTRIES = 256  # below this a journal is not worth rewriting
 _GARBAGE_FACTOR = 4
+_PRIVATE = 0o600
 
 
 class Journal:
@@ -48,7 +49,7 @@ class Journal:
         journal = cls(path, boot_id=boot_id, clock=clock)
         try:
             files.make_directory(path.parent)
-            files.remove_leftover(journal._temporary)
+            journal._temporary.unlink(missing_ok=True)  # a crash before the rename may leave it
             journal._load()
         except OSError as error:
             journal.close()
@@ -108,7 +109,7 @@ class Journal:
         return self.path.with_name(f".{self.path.name}.new")
 
     def _load(self) -> None:
-        data = files.read(self.path)
+        data = _read(self.path)
         if data is None:
             self.rewrite()
             return
@@ -119,9 +120,9 @@ class Journal:
                 f"{FORMAT_VERSION}; run the newer agent, or move the file away to rebuild from kubelet's checkpoint"
             )
         self._adopt(found)
-        self._fd = files.open_for_append(self.path)
+        self._fd = _open_for_append(self.path)
         if found.torn:
-            files.cut(self._fd, found.end)
+            _cut(self._fd, found.end)
         if found.first_damage is not None:
             self._set_aside(data, found)
         if self.boot_id and self.boot_id != found.boot:
@@ -136,7 +137,7 @@ class Journal:
     def _set_aside(self, data: bytes, found: Scan) -> None:
         what = "its first line" if found.lost == 0 else f"{found.lost} of {found.lost + found.entries} entries"
         try:
-            kept = f"the original file is at {files.keep_copy(self.path, data)}"
+            kept = f"the original file is at {_keep_copy(self.path, data)}"
             self.rewrite()
         except (OSError, LedgerError) as error:
             reason = files.cause(error) if isinstance(error, OSError) else error.message
@@ -162,7 +163,7 @@ class Journal:
 
     def _write(self, entry: Entry) -> None:
         line = encode_line(entry)
-        files.append(self._fd, line)
+        _append_durably(self._fd, line)
         self._size += len(line)
         self._entries += 1
         self._number = entry.number
@@ -171,15 +172,72 @@ class Journal:
         """Cuts off what a failed write left; if that fails too, the next append starts a new file."""
         self._broken = True
         try:
-            files.cut(self._fd, self._size)
+            _cut(self._fd, self._size)
         except OSError:
             return
         self._broken = False
 
     def _replace(self, data: bytes) -> None:
-        fd = files.replace(self.path, self._temporary, data)
+        fd = _replace_file(self.path, self._temporary, data)
         self._broken = True  # until the new name is durable a crash may bring the old file back
         self.close()
         self._fd = fd
         files.sync_directory(self.path.parent)
         self._broken = False
+
+
+def _read(path: Path) -> bytes | None:
+    """The whole file; None if there is none."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _open_for_append(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+
+
+def _append_durably(fd: int, data: bytes) -> None:
+    """Writes all of it and waits for the disk; a failure may leave a part, which `cut` removes."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+    os.fdatasync(fd)
+
+
+def _cut(fd: int, size: int) -> None:
+    os.ftruncate(fd, size)
+    os.fsync(fd)
+
+
+def _replace_file(path: Path, temporary: Path, data: bytes) -> int:
+    """Replaces the file at `path` in one step and returns it open; the caller syncs the directory."""
+    fd = os.open(temporary, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _PRIVATE)
+    try:
+        _append_durably(fd, data)
+        temporary.rename(path)
+    except OSError:
+        os.close(fd)
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    return fd
+
+
+def _keep_copy(path: Path, data: bytes) -> Path:
+    """Writes a damaged file's bytes to the first free `<path>.damaged-<n>`."""
+    number = 1
+    while True:
+        copy = path.with_name(f"{path.name}.damaged-{number}")
+        try:
+            fd = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
+        except FileExistsError:
+            number += 1
+            continue
+        try:
+            _append_durably(fd, data)
+        finally:
+            os.close(fd)
+        files.sync_directory(path.parent)
+        return copy

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 DRIVER_MOUNT = "/usr/local/nvidia"
 GRANT_MOUNT = "/etc/vcuda"
+LIBRARIES = f"{DRIVER_MOUNT}/lib64"
+LIBRARIES_32 = f"{DRIVER_MOUNT}/lib"  # for containers with gpu-manager's `compat32=true`
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +19,3 @@ class Mount:
     host: str
     inside: str
     read_only: bool = True
-
-
-def library_directory(*, compat32: bool) -> str:
-    """The path inside a container; gpu-manager's `compat32=true` selects the 32-bit libraries."""
-    return f"{DRIVER_MOUNT}/{'lib' if compat32 else 'lib64'}"

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from deviceplugin.errors import IdentityError, KubeletError
-from deviceplugin.kubelet.identity import Identity, Question, candidates
-from deviceplugin.kubelet.identity_sources import PendingSource
+from deviceplugin.kubelet.identity import Identity, PendingSource, Question, candidates
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.units import Resource
