@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.command import ends_in_one_sentence, options, show
-from sandbox.shared_gpu import Container, SharedGpu
+from sandbox.shared_gpu import SharedGpu, SharingContainer
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LIBRARY = REPOSITORY / "library"
@@ -57,7 +57,7 @@ def measure(runs: int, more: Sequence[object] = ()) -> dict[str, float]:
     return {key: value for name, runs_of in results.items() for key, value in summary(name, runs_of).items()}
 
 
-def overhead(program: Path, container: Container, what: str, *more: object) -> dict[str, float]:
+def overhead(program: Path, container: SharingContainer, what: str, *more: object) -> dict[str, float]:
     with container.start(program, what, *more) as running:
         result = running.result()
     return {key: float(value) for key, value in result.items() if key != "what"}

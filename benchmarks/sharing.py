@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.command import ends_in_one_sentence, options
 from deviceplugin.model.gpu import GpuUuid
-from sandbox.shared_gpu import UUID, Running, SharedGpu
+from sandbox.shared_gpu import UUID, RunningProgram, SharedGpu
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LIBRARY = REPOSITORY / "library"
@@ -50,14 +50,14 @@ class Bench:
     native: dict[str, float]
     """Iterations per second without the library; empty if costs are known."""
 
-    def start(self, stack: ExitStack, limit: int, kinds: Sequence[str]) -> list[Running]:
+    def start(self, stack: ExitStack, limit: int, kinds: Sequence[str]) -> list[RunningProgram]:
         container = self.gpu.container(limit)
         return [stack.enter_context(container.start(*self.command(kind))) for kind in kinds]
 
     def command(self, kind: str) -> list[object]:
         return [self.programs / "workload", kind, "--seconds", self.seconds, "--warmup", 1]
 
-    def achieved(self, kind: str, running: Running) -> float:
+    def achieved(self, kind: str, running: RunningProgram) -> float:
         printed = running.result(timeout=self.seconds + 60)
         if self.native:
             return 100 * float(printed["per_second"]) / self.native[kind]

@@ -20,7 +20,7 @@ SERVICE = "runtime.v1.RuntimeService"
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class Manner(enum.Enum):
+class RuntimeBehaviour(enum.Enum):
     """The runtime that it behaves like."""
 
     CONTAINERD = "containerd"
@@ -44,11 +44,11 @@ class RuntimeContainer:
 
 
 @dataclass(slots=True)
-class FakeRuntime:
+class StandInRuntime:
     """`async with` runs it; `calls` has the names of the calls so far."""
 
     socket: Path
-    manner: Manner = Manner.CONTAINERD
+    manner: RuntimeBehaviour = RuntimeBehaviour.CONTAINERD
     containers: list[RuntimeContainer] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
     _server: grpc.aio.Server | None = None
@@ -98,23 +98,23 @@ class FakeRuntime:
         raise AssertionError("abort always raises")
 
     def _spoken(self, message: pb.ListContainersResponse | pb.ContainerStatusResponse) -> bytes:
-        return b"\xff\xff" if self.manner is Manner.BABBLING else bytes(message.SerializeToString())
+        return b"\xff\xff" if self.manner is RuntimeBehaviour.BABBLING else bytes(message.SerializeToString())
 
     async def _behave(self, name: str, context: Context) -> None:
         self.calls.append(name)
-        if self.manner is Manner.HANGING:
+        if self.manner is RuntimeBehaviour.HANGING:
             await asyncio.Event().wait()
-        if self.manner is Manner.REFUSING:
+        if self.manner is RuntimeBehaviour.REFUSING:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "unknown service runtime.v1.RuntimeService")
 
     def _info(self, container: RuntimeContainer) -> dict[str, str]:
-        if self.manner is Manner.DOCKERD:
+        if self.manner is RuntimeBehaviour.DOCKERD:
             return {}
         more: dict[str, Any] = {
             "sandboxID": "s",
             "runtimeSpec": {"ociVersion": "1.1.0", "linux": {"cgroupsPath": "somewhere"}},
         }
-        if self.manner is Manner.CRIO:
+        if self.manner is RuntimeBehaviour.CRIO:
             more["privileged"] = False
         return {"info": json.dumps({"pid": container.pid, **more})}
 

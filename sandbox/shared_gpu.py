@@ -33,7 +33,7 @@ PROFILE = {
 
 
 @dataclass
-class Running:
+class RunningProgram:
     """A program in a container. `with` kills what still runs."""
 
     process: subprocess.Popen[str]
@@ -59,7 +59,7 @@ class Running:
 
 
 @dataclass
-class Container:
+class SharingContainer:
     """`environment`: all of what its programs get."""
 
     base: Path
@@ -81,8 +81,8 @@ class Container:
         """What neighbours hear of its limits."""
         SharedState(self.base.parent).show_limits(self.grant, self.uuid, cores=cores, soft_cores=soft_cores)
 
-    def start(self, *command: object, **environment: str) -> Running:
-        return Running(
+    def start(self, *command: object, **environment: str) -> RunningProgram:
+        return RunningProgram(
             subprocess.Popen(
                 list(map(str, command)),
                 env=self.environment | environment,
@@ -129,7 +129,7 @@ class SharedGpu:
         """The environment of a program without us."""
         return self.environment | {"LD_LIBRARY_PATH": str(self.driver.parent)}
 
-    def container(self, cores: int, soft_cores: int = 0) -> Container:
+    def container(self, cores: int, soft_cores: int = 0) -> SharingContainer:
         self.containers += 1
         grant = GrantId(f"g-{self.containers}")
         vm = self.root / "vm"
@@ -138,11 +138,11 @@ class SharedGpu:
         mount.rmdir()
         mount.symlink_to(vm / "gpus" / self.uuid)
         environment = self.environment | {"LD_LIBRARY_PATH": str(self.mirror), "VCUDA_DIR": str(vm / grant)}
-        container = Container(vm / grant, grant, self.uuid, environment)
+        container = SharingContainer(vm / grant, grant, self.uuid, environment)
         container.limit(cores, soft_cores)
         return container
 
 
-def shares(running: Sequence[Running]) -> list[float]:
+def shares(running: Sequence[RunningProgram]) -> list[float]:
     """What each of some workloads (library/programs/workload.c) got, in percent of the GPU."""
     return [float(one.result()["share_percent"]) for one in running]

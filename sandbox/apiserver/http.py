@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from sandbox.apiserver.faults import WATCH_HARMS, Fault, Faults, Harm, is_watch
-from sandbox.apiserver.kinds import KINDS, Kind
+from sandbox.apiserver.kinds import KINDS, ResourceKind
 from sandbox.apiserver.listing import Pages, Snapshot, selector
 from sandbox.apiserver.status import ApiError, JsonObject, status
 from sandbox.apiserver.store import Store
@@ -49,7 +49,7 @@ class Api:
             self._serve(app.router, resource, kind)
         return app
 
-    def _serve(self, router: web.UrlDispatcher, resource: str, kind: Kind) -> None:
+    def _serve(self, router: web.UrlDispatcher, resource: str, kind: ResourceKind) -> None:
         whole = f"{kind.root}/{{resource:{resource}}}"
         place = f"{kind.root}/namespaces/{{namespace}}/{{resource:{resource}}}" if kind.namespaced else whole
         one = place + "/{name}"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ResourceKind:
     """`blind_put`: whether a PUT without a version replaces whatever is there; the real server asks some for one."""
 
     word: str
@@ -23,13 +23,13 @@ class Kind:
 
 _ADMISSION = "admissionregistration.k8s.io"
 KINDS = {
-    "pods": Kind("Pod", namespaced=True),
-    "nodes": Kind("Node"),
-    "events": Kind("Event", namespaced=True),
-    "secrets": Kind("Secret", namespaced=True),
-    "leases": Kind("Lease", "coordination.k8s.io", namespaced=True, blind_put=False),
-    "mutatingwebhookconfigurations": Kind("MutatingWebhookConfiguration", _ADMISSION, blind_put=False),
-    "validatingwebhookconfigurations": Kind("ValidatingWebhookConfiguration", _ADMISSION, blind_put=False),
+    "pods": ResourceKind("Pod", namespaced=True),
+    "nodes": ResourceKind("Node"),
+    "events": ResourceKind("Event", namespaced=True),
+    "secrets": ResourceKind("Secret", namespaced=True),
+    "leases": ResourceKind("Lease", "coordination.k8s.io", namespaced=True, blind_put=False),
+    "mutatingwebhookconfigurations": ResourceKind("MutatingWebhookConfiguration", _ADMISSION, blind_put=False),
+    "validatingwebhookconfigurations": ResourceKind("ValidatingWebhookConfiguration", _ADMISSION, blind_put=False),
 }
 
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sandbox.apiserver.kinds import Kind
+from sandbox.apiserver.kinds import ResourceKind
 from sandbox.apiserver.status import ApiError, JsonObject
 
 Selector = Callable[[JsonObject], bool]
@@ -98,14 +98,14 @@ class Pages:
         self._snapshots: dict[int, Snapshot] = {}
         self._count = 0
 
-    def first(self, kind: Kind, snapshot: Snapshot, limit: int) -> JsonObject:
+    def first(self, kind: ResourceKind, snapshot: Snapshot, limit: int) -> JsonObject:
         if not limit or len(snapshot.items) <= limit:
             return _list(kind, snapshot.version, snapshot.items)
         self._count += 1
         self._snapshots[self._count] = snapshot
         return self._page(kind, self._count, 0, limit)
 
-    def following(self, kind: Kind, token: str, limit: int) -> JsonObject:
+    def following(self, kind: ResourceKind, token: str, limit: int) -> JsonObject:
         try:
             number, start = json.loads(base64.urlsafe_b64decode(token))
         except (binascii.Error, ValueError) as error:
@@ -118,7 +118,7 @@ class Pages:
         """A compaction: every open token is too old now."""
         self._snapshots.clear()
 
-    def _page(self, kind: Kind, number: int, start: int, limit: int) -> JsonObject:
+    def _page(self, kind: ResourceKind, number: int, start: int, limit: int) -> JsonObject:
         snapshot = self._snapshots[number]
         end = start + limit
         page = _list(kind, snapshot.version, snapshot.items[start:end])
@@ -128,6 +128,6 @@ class Pages:
         return page
 
 
-def _list(kind: Kind, version: int, items: list[JsonObject]) -> JsonObject:
+def _list(kind: ResourceKind, version: int, items: list[JsonObject]) -> JsonObject:
     meta = {"resourceVersion": str(version)}
     return {"kind": f"{kind.word}List", "apiVersion": kind.api_version, "metadata": meta, "items": items}

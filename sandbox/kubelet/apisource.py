@@ -21,7 +21,7 @@ import aiohttp
 import yaml
 
 from sandbox.kubelet.options import Json, KubeletOptions
-from sandbox.kubelet.source import Kind, Sink, Update
+from sandbox.kubelet.source import Sink, Update, UpdateKind
 
 RETRY_S = 0.2
 GONE = 410
@@ -208,11 +208,11 @@ class ApiSource:
     async def _list(self, client: ApiClient, sink: Sink, query: Mapping[str, str]) -> str:
         answer = await client.call("GET", "/api/v1/pods", None, **query)
         pods = tuple(pod for pod in answer["items"] if not _is_mirror(pod))
-        sink.put_nowait(Update(self.name, Kind.SET, pods))
+        sink.put_nowait(Update(self.name, UpdateKind.SET, pods))
         return str(answer["metadata"]["resourceVersion"])
 
     async def _watch(self, client: ApiClient, sink: Sink, query: Mapping[str, str]) -> None:
-        kinds = {"ADDED": Kind.ADD, "MODIFIED": Kind.CHANGE, "DELETED": Kind.GONE}
+        kinds = {"ADDED": UpdateKind.ADD, "MODIFIED": UpdateKind.CHANGE, "DELETED": UpdateKind.GONE}
         async for event in client.watch("/api/v1/pods", allowWatchBookmarks="true", **query):
             if event["type"] == "ERROR":
                 raise ApiRefusalError(int(event["object"].get("code", GONE)), str(event["object"]))

@@ -25,7 +25,7 @@ from sandbox.kubelet.podsapi import PodsApi
 from sandbox.kubelet.podspec import Pod, parse_pod
 from sandbox.kubelet.registration import PluginWatcher, RegistrationServer
 from sandbox.kubelet.runtime import Runtime
-from sandbox.kubelet.source import Kind, PodSource, Sink, Update
+from sandbox.kubelet.source import PodSource, Sink, Update, UpdateKind
 from sandbox.kubelet.status import StatusWriter, rejected
 from sandbox.kubelet.waiting import Changes, Clock, Pause
 from sandbox.kubelet.worker import PodWorker, WorkerParts
@@ -167,12 +167,12 @@ class Life:
     async def _handle(self, update: Update) -> None:
         source = next(source for source in self.world.sources if source.name == update.source)
         pods = [parse_pod(raw) for raw in update.pods]
-        if update.kind in (Kind.SET, Kind.GONE):
+        if update.kind in (UpdateKind.SET, UpdateKind.GONE):
             named = {pod.uid for pod in pods}
             mine = [uid for uid, known in self.table.items() if known.source is source]
-            for uid in [uid for uid in mine if (uid in named) == (update.kind is Kind.GONE)]:
+            for uid in [uid for uid in mine if (uid in named) == (update.kind is UpdateKind.GONE)]:
                 self._forget(uid)
-        if update.kind is not Kind.GONE:
+        if update.kind is not UpdateKind.GONE:
             for pod in sorted(pods, key=lambda pod: pod.created):
                 known = self.table.get(pod.uid)
                 if known is None:

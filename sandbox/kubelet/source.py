@@ -17,7 +17,7 @@ from sandbox.kubelet.options import Json, KubeletOptions
 from sandbox.kubelet.waiting import Clock
 
 
-class Kind(enum.Enum):
+class UpdateKind(enum.Enum):
     """SET: all pods of the source. ADD, CHANGE, GONE: one pod."""
 
     SET = "set"
@@ -31,7 +31,7 @@ class Update:
     """News from one source."""
 
     source: str
-    kind: Kind
+    kind: UpdateKind
     pods: tuple[Json, ...]
 
 
@@ -72,18 +72,18 @@ class DirectSource:
 
     def add(self, pod: Json) -> None:
         self._pods[pod["metadata"]["uid"]] = pod
-        self._push(Kind.ADD, pod)
+        self._push(UpdateKind.ADD, pod)
 
     def delete(self, uid: str, *, when: str) -> None:
         """A graceful deletion, or nothing if the pod is not there."""
         pod = self._pods.get(uid)
         if pod is not None:
             pod["metadata"]["deletionTimestamp"] = when
-            self._push(Kind.CHANGE, pod)
+            self._push(UpdateKind.CHANGE, pod)
 
     async def run(self, sink: Sink) -> None:
         self._sink = sink
-        sink.put_nowait(Update(self.name, Kind.SET, tuple(deepcopy(pod) for pod in self._pods.values())))
+        sink.put_nowait(Update(self.name, UpdateKind.SET, tuple(deepcopy(pod) for pod in self._pods.values())))
         try:
             await asyncio.Event().wait()
         finally:
@@ -94,12 +94,12 @@ class DirectSource:
         mine = self._pods.get(pod["metadata"]["uid"])
         if mine is not None:
             mine["status"] = merged(mine.get("status", {}), deepcopy(status))
-            self._push(Kind.CHANGE, mine)
+            self._push(UpdateKind.CHANGE, mine)
 
     async def finish(self, pod: Json) -> None:
         gone = self._pods.pop(pod["metadata"]["uid"], None)
         if gone is not None:
-            self._push(Kind.GONE, gone)
+            self._push(UpdateKind.GONE, gone)
 
     async def mirror(self, pod: Json) -> None:
         """There is no API server to show it at."""
@@ -107,7 +107,7 @@ class DirectSource:
     async def report_node(self, devices: Mapping[str, tuple[int, int]], *, kubelet_port: int) -> None:
         """There is no node object."""
 
-    def _push(self, kind: Kind, pod: Json) -> None:
+    def _push(self, kind: UpdateKind, pod: Json) -> None:
         if self._sink is not None:
             self._sink.put_nowait(Update(self.name, kind, (deepcopy(pod),)))
 
@@ -125,7 +125,7 @@ class StaticSource:
         return tuple(pod["metadata"]["uid"] for pod in self._pods)
 
     async def run(self, sink: Sink) -> None:
-        sink.put_nowait(Update(self.name, Kind.SET, self._pods))
+        sink.put_nowait(Update(self.name, UpdateKind.SET, self._pods))
         await asyncio.Event().wait()
 
     async def report(self, pod: Json, status: Json) -> None:

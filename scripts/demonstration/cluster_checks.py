@@ -6,7 +6,7 @@ In: the structs of `cluster_inspect`. Out: one `Check` each. Pure.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from scripts.demonstration.cluster_inspect import Gang, Placed, PolicyRun, Reviewed, Simulated, Survivor, Waited
+from scripts.demonstration.cluster_inspect import Gang, Placed, PolicyRun, Simulated, Survivor, Waited, WebhookReview
 from scripts.demonstration.output import Check, check
 from scripts.demonstration.pods import CORE, MEMORY
 
@@ -22,13 +22,13 @@ def ca_is_trusted(ca: str, bundle: str) -> Check:
     return check("the webhook's caBundle has the CA of vcuda scheduler", wrong, "as the Secret has it")
 
 
-def sent_to_vcuda_scheduler(reviewed: Iterable[Reviewed]) -> Check:
+def sent_to_vcuda_scheduler(reviewed: Iterable[WebhookReview]) -> Check:
     names = {each.pod: each.stored.get("spec", {}).get("schedulerName") for each in reviewed}
     wrong = [f"{pod} is for {name}" for pod, name in names.items() if name != SCHEDULER]
     return check(f"the webhook assigns GPU pods to {SCHEDULER}", wrong, " and ".join(names))
 
 
-def hami_is_translated(reviewed: Reviewed) -> Check:
+def hami_is_translated(reviewed: WebhookReview) -> Check:
     """Two GPUs with 30 cores and 4 GiB each, in vcuda's resources, and nothing left of HAMi's."""
     wanted = {CORE: "60", MEMORY: "32"}
     (container,) = reviewed.stored["spec"]["containers"]
@@ -43,7 +43,7 @@ def hami_is_translated(reviewed: Reviewed) -> Check:
     return check("a pod written for HAMi needs no change", wrong, "2 GPUs with 30 cores and 4 GiB each")
 
 
-def refused_in_words(reviewed: Reviewed, *, words: str) -> Check:
+def refused_in_words(reviewed: WebhookReview, *, words: str) -> Check:
     sentence = reviewed.refusal
     wrong = [] if words in sentence and "\n" not in sentence else [sentence or f"{reviewed.pod} was accepted"]
     return check("the webhook refuses a pod that can never run, and says what to write", wrong, reviewed.pod)

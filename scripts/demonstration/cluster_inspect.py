@@ -12,7 +12,7 @@ from deviceplugin.errors import ParseError
 from deviceplugin.model.annotations import parse_allocation
 from sandbox.gpunode import GpuNode
 from scripts.demonstration.pods import NAMESPACE, Json
-from scripts.demonstration.setup import Cluster
+from scripts.demonstration.setup import SmallCluster
 
 ALLOCATION = "tencent.com/vcuda-allocation"
 UNSCHEDULED = "kube-scheduler has not looked at it"
@@ -39,7 +39,7 @@ class Placed(msgspec.Struct, frozen=True):
     visible: tuple[str, ...]
 
 
-class Reviewed(msgspec.Struct, frozen=True):
+class WebhookReview(msgspec.Struct, frozen=True):
     """A pod at the webhook: as it is stored, or the `refusal`."""
 
     pod: str
@@ -99,34 +99,34 @@ class Simulated(msgspec.Struct, frozen=True):
     allocated_percent_at_130: float
 
 
-async def placed(cluster: Cluster, names: Iterable[str]) -> tuple[Placed, ...]:
+async def placed(cluster: SmallCluster, names: Iterable[str]) -> tuple[Placed, ...]:
     pods = [stored(cluster, name) for name in names]
     return tuple([await _container(cluster, pod, item["name"]) for pod in pods for item in pod["spec"]["containers"]])
 
 
-def stored(cluster: Cluster, name: str) -> Json:
+def stored(cluster: SmallCluster, name: str) -> Json:
     return cluster.server.store.get("pods", name, namespace=NAMESPACE)
 
 
-def names(cluster: Cluster) -> list[str]:
+def names(cluster: SmallCluster) -> list[str]:
     return [item["metadata"]["name"] for item in cluster.server.store.objects("pods", namespace=NAMESPACE)]
 
 
-def phase(cluster: Cluster, name: str) -> str:
+def phase(cluster: SmallCluster, name: str) -> str:
     return str(stored(cluster, name)["status"].get("phase", ""))
 
 
-def node_of(cluster: Cluster, name: str) -> str:
+def node_of(cluster: SmallCluster, name: str) -> str:
     return str(stored(cluster, name)["spec"].get("nodeName", ""))
 
 
-def condition(cluster: Cluster, name: str) -> str:
+def condition(cluster: SmallCluster, name: str) -> str:
     """What `kubectl describe pod` would print for a pod that has no node."""
     conditions = stored(cluster, name)["status"].get("conditions") or []
     return next((str(each.get("message", "")) for each in conditions if each["type"] == "PodScheduled"), UNSCHEDULED)
 
 
-def bindings(cluster: Cluster, name: str) -> int:
+def bindings(cluster: SmallCluster, name: str) -> int:
     """How many Bindings the API server got for this pod."""
     return cluster.server.requests.count(("POST", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/binding"))
 
@@ -146,7 +146,7 @@ def chosen(pod: Json) -> dict[str, tuple[Share, ...]]:
     }
 
 
-async def _container(cluster: Cluster, pod: Json, container: str) -> Placed:
+async def _container(cluster: SmallCluster, pod: Json, container: str) -> Placed:
     shares = chosen(pod).get(container, ())
     node = pod["spec"].get("nodeName", "")
     gpu_node, uid = cluster.nodes.get(node), pod["metadata"]["uid"]

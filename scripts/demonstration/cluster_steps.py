@@ -23,7 +23,7 @@ from sandbox.inventories import made_up_inventory
 from sandbox.program import clean_environment
 from sandbox.scheduler import PROGRAM, explain
 from scripts.demonstration import cluster_checks, cluster_inspect, cluster_tables
-from scripts.demonstration.cluster_inspect import Gang, Placed, PolicyRun, Reviewed, Simulated, Survivor, Waited
+from scripts.demonstration.cluster_inspect import Gang, Placed, PolicyRun, Simulated, Survivor, Waited, WebhookReview
 from scripts.demonstration.output import Output, Part, Step
 from scripts.demonstration.pods import (
     ARRIVALS,
@@ -42,7 +42,7 @@ from scripts.demonstration.pods import (
     member,
     name_of,
 )
-from scripts.demonstration.setup import CLUSTER_GPUS, CLUSTER_NODES, Cluster, DemoError, racks, small_cluster
+from scripts.demonstration.setup import CLUSTER_GPUS, CLUSTER_NODES, DemoError, SmallCluster, racks, small_cluster
 
 WAIT_S = 60.0
 WHOLE_NODE = 800
@@ -53,10 +53,10 @@ SIMULATE = ("simulate", "--nodes", f"{EXAMPLE}-nodes.csv", "--pods", f"{EXAMPLE}
 
 
 @dataclass(slots=True)
-class _Run:
+class _ClusterRun:
     """The steps and what they have in common; `moments` are all looks at pods, for the checks about GPUs."""
 
-    cluster: Cluster
+    cluster: SmallCluster
     output: Output
     moments: list[tuple[Placed, ...]] = field(default_factory=list)
 
@@ -77,9 +77,9 @@ class _Run:
         self.output.check(cluster_checks.ca_is_trusted(cluster.ca(), ca_bundle(cluster.server)))
 
     async def review(self) -> None:
-        plain = Reviewed("share", PLAIN, await self._submit(PLAIN))
-        hami = Reviewed("hami", HAMI, await self._submit(HAMI))
-        typo = Reviewed("typo", BAD, refusal=await self._refusal(BAD))
+        plain = WebhookReview("share", PLAIN, await self._submit(PLAIN))
+        hami = WebhookReview("hami", HAMI, await self._submit(HAMI))
+        typo = WebhookReview("typo", BAD, refusal=await self._refusal(BAD))
         self.output.print(cluster_tables.reviews((plain, hami)))
         self.output.print(Text.assemble(("typo asks for 150 cores and was refused: ", "red"), typo.refusal))
         self.output.check(
@@ -347,7 +347,7 @@ async def _simulated() -> dict[str, Any]:
 @asynccontextmanager
 async def _set_up(home: Path, output: Output) -> AsyncIterator[tuple[Step, ...]]:
     async with small_cluster(home) as cluster:
-        run = _Run(cluster, output)
+        run = _ClusterRun(cluster, output)
         yield (
             *(run.start, run.review, run.place, run.wait),
             *(run.compare_policies, run.kill_scheduler, run.run_gangs, run.simulate),

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from rich.table import Table
 from rich.text import Text
 
-from scripts.demonstration.cluster_inspect import Gang, Placed, PolicyRun, Reviewed, Share, Simulated, Survivor
+from scripts.demonstration.cluster_inspect import Gang, Placed, PolicyRun, Share, Simulated, Survivor, WebhookReview
 from scripts.demonstration.output import bars, good, table
 from scripts.demonstration.pods import BLOCKS_PER_GIB, RACKS, Json
 
@@ -17,7 +17,7 @@ PREFERS = {"binpack": "the fullest node", "spread": "the emptiest node", "fragme
 SHORT = 12
 
 
-def reviews(reviewed: Iterable[Reviewed]) -> Table:
+def reviews(reviewed: Iterable[WebhookReview]) -> Table:
     """What was removed on the left, what was added on the right."""
     shown = table("pod", "as the user wrote it", "what the webhook added")
     for each in reviewed:

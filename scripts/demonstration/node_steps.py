@@ -44,7 +44,7 @@ BUSY_S = 0.2
 
 
 @dataclass(slots=True)
-class _Run:
+class _NodeRun:
     """The steps and what they have in common: the node, and the pods that were submitted."""
 
     node: GpuNode
@@ -221,7 +221,7 @@ class _Run:
 @asynccontextmanager
 async def _set_up(home: Path, output: Output) -> AsyncIterator[tuple[Step, ...]]:
     async with one_node(home) as node:
-        run = _Run(node, output)
+        run = _NodeRun(node, output)
         yield run.start_agent, run.share, run.kill_agent, run.delete_pods, run.greedy_pods
         await node.agent.stop()
 

@@ -70,7 +70,7 @@ def one_node(home: Path) -> AbstractAsyncContextManager[GpuNode]:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class SmallCluster:
     """The programs of the cluster's part."""
 
     server: ApiServer
@@ -90,7 +90,7 @@ class Cluster:
 
 
 @asynccontextmanager
-async def small_cluster(home: Path) -> AsyncIterator[Cluster]:
+async def small_cluster(home: Path) -> AsyncIterator[SmallCluster]:
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(ApiServer(token=TOKEN))
         install_webhook(server)
@@ -101,7 +101,7 @@ async def small_cluster(home: Path) -> AsyncIterator[Cluster]:
         for name in CLUSTER_NODES:
             profile = _two_gpus(home / name, name)
             nodes[name] = await stack.enter_async_context(_node(home / name, name, cluster=server, profile=profile))
-        yield Cluster(server, scheduler, KubeScheduler(server, scheduler), nodes, home)
+        yield SmallCluster(server, scheduler, KubeScheduler(server, scheduler), nodes, home)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.gpu import GpuProcess, GpuSample, GpuUuid, Inventory
 from deviceplugin.observe.metrics import AgentMetrics
-from sandbox.runtime import FakeRuntime, Manner, RuntimeContainer
+from sandbox.runtime import RuntimeBehaviour, RuntimeContainer, StandInRuntime
 from tests.container.gpu_manager.client_reader import read_pids
 from tests.container.makers import GIB, put_counters, put_slot
 from tests.container.node_tree import NodeTree
@@ -47,7 +47,7 @@ class Bench:
     """One node with one watch; turns are made by the test."""
 
     base: Path
-    runtime: FakeRuntime
+    runtime: StandInRuntime
     node: NodeTree
     ledger: Ledger
     shared: SharedState
@@ -109,11 +109,11 @@ class Bench:
 
 
 @asynccontextmanager
-async def made(base: Path, manner: Manner) -> AsyncIterator[Bench]:
+async def made(base: Path, manner: RuntimeBehaviour) -> AsyncIterator[Bench]:
     node, gpus = NodeTree(base / "node"), inventory(2)
     shared, ledger = SharedState(base / "vm"), Ledger(Journal.open(base / "ledger.journal"))
     table, tree = ProcessTable(node.proc), CgroupTree(node.cgroup)
-    async with FakeRuntime(base / "cri.sock", manner) as fake:
+    async with StandInRuntime(base / "cri.sock", manner) as fake:
         runtime = ContainerRuntime(base / "cri.sock", timeout_s=30.0)
         mirror = DriverMirror(base / "mirror", MirrorOptions(base, base, Machine.here()), loaded=lambda: "1")
         files = AgentFiles(GrantDirectories(base / "vm"), shared, mirror=mirror, cdi=None, inventory=lambda: gpus)
@@ -143,7 +143,7 @@ async def made(base: Path, manner: Manner) -> AsyncIterator[Bench]:
 
 @pytest.fixture
 async def bench(short_tmp: Path) -> AsyncIterator[Bench]:
-    async with made(short_tmp, Manner.CONTAINERD) as ready:
+    async with made(short_tmp, RuntimeBehaviour.CONTAINERD) as ready:
         yield ready
 
 
@@ -204,7 +204,7 @@ async def test_an_idle_node_asks_nobody_and_reads_little(bench: Bench) -> None:
 
 
 async def test_a_runtime_that_hangs_holds_up_no_turn(short_tmp: Path) -> None:
-    async with made(short_tmp, Manner.HANGING) as bench:
+    async with made(short_tmp, RuntimeBehaviour.HANGING) as bench:
         share = bench.give("p", "one")
         bench.slot(share, 0, IDS["one"], 1)
         bench.show(GpuProcess(41, GIB))
@@ -216,14 +216,14 @@ async def test_a_runtime_that_hangs_holds_up_no_turn(short_tmp: Path) -> None:
 
 @pytest.mark.parametrize("container_id", ["x" * 300, "../../etc", "a\0b", ""])
 async def test_a_runtime_that_talks_nonsense_ends_nothing(short_tmp: Path, container_id: str) -> None:
-    async with made(short_tmp, Manner.BABBLING) as bench:
+    async with made(short_tmp, RuntimeBehaviour.BABBLING) as bench:
         share = bench.give("p", "one")
         bench.start(share, IDS["one"], 41)
         bench.slot(share, 0, IDS["one"], 1)
         bench.show(GpuProcess(41, GIB))
         owner = share.allocation.owner
         await bench.until(lambda: bool(bench.runtime.calls))
-        bench.runtime.manner = Manner.CONTAINERD
+        bench.runtime.manner = RuntimeBehaviour.CONTAINERD
         real = bench.runtime.containers
         bench.runtime.containers = [RuntimeContainer(container_id, owner.pod.uid, owner.name, pid=1 << 70)]
         for index in range(3):
@@ -252,7 +252,7 @@ async def test_gpu_managers_client_gets_its_processes_and_fresh_ones(bench: Benc
 
 
 async def test_a_registration_without_a_runtime_still_gets_its_limits(short_tmp: Path) -> None:
-    async with made(short_tmp, Manner.REFUSING) as bench:
+    async with made(short_tmp, RuntimeBehaviour.REFUSING) as bench:
         share = bench.give("p", "one")
         await bench.watch.register(share.id, IDS["one"])
         folder = bench.base / "vm" / share.id / IDS["one"]

@@ -8,7 +8,7 @@ import pytest
 from deviceplugin.wire import registration_pb2 as pb
 from deviceplugin.wire import registration_pb2_grpc as rpc
 from sandbox.gpunode import GpuNode
-from sandbox.runtime import FakeRuntime, RuntimeContainer
+from sandbox.runtime import RuntimeContainer, StandInRuntime
 from sandbox.station import pod_json
 from tests.agent.harness import PATIENCE_S, delete, node_with_agent, run, share, until_held_by
 from tests.container.gpu_manager.client_reader import read_limits, read_pids
@@ -29,7 +29,7 @@ def seen(node: GpuNode, uid: str, path: str) -> Path:
 
 
 async def test_a_container_registers_and_reads_its_files_also_at_the_next_agent(short_tmp: Path) -> None:
-    async with node_with_agent(short_tmp) as node, FakeRuntime(short_tmp / "cri.sock") as runtime:
+    async with node_with_agent(short_tmp) as node, StandInRuntime(short_tmp / "cri.sock") as runtime:
         uid, neighbour = await run(node, share("p", 30, 8), share("q", 20, 4))
         runtime.containers.append(RuntimeContainer(ID, uid, "c"))
         await register(node, uid)
@@ -45,7 +45,7 @@ async def test_a_container_registers_and_reads_its_files_also_at_the_next_agent(
 
 
 async def test_the_next_life_of_a_container_begins_without_what_the_last_one_registered(short_tmp: Path) -> None:
-    async with node_with_agent(short_tmp) as node, FakeRuntime(short_tmp / "cri.sock"):
+    async with node_with_agent(short_tmp) as node, StandInRuntime(short_tmp / "cri.sock"):
         (uid,) = await run(node, share("p"))
         await register(node, uid)
         assert seen(node, uid, ID).is_dir()
@@ -57,7 +57,7 @@ async def test_the_next_life_of_a_container_begins_without_what_the_last_one_reg
 
 
 async def test_nothing_is_left_when_the_grant_ends_and_whole_gpus_have_no_socket(short_tmp: Path) -> None:
-    async with node_with_agent(short_tmp) as node, FakeRuntime(short_tmp / "cri.sock"):
+    async with node_with_agent(short_tmp) as node, StandInRuntime(short_tmp / "cri.sock"):
         pods = [share("p"), pod_json("whole", ("c", 100, 0))]
         uid, whole = await run(node, *pods)
         await register(node, uid)

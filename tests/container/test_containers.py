@@ -8,7 +8,7 @@ from deviceplugin.container.containers import ContainerFinder, Place
 from deviceplugin.container.processes import CgroupTree, Members, ProcessTable
 from deviceplugin.container.runtime import ContainerRuntime
 from deviceplugin.model.allocation import PodUid
-from sandbox.runtime import FakeRuntime, Manner, RuntimeContainer
+from sandbox.runtime import RuntimeBehaviour, RuntimeContainer, StandInRuntime
 from tests.container.node_tree import NodeTree
 
 UID, ID = PodUid("3b0c3f0e-6b8a-4a53-9e0c-2f1d6f7a9b10"), "e3b0c44298fc1c14" * 4
@@ -23,9 +23,11 @@ def finder(node: NodeTree, *, runtime: ContainerRuntime | None = None, status: s
 
 
 @asynccontextmanager
-async def cri(home: Path, manner: Manner = Manner.CONTAINERD, pid: int = 0) -> AsyncIterator[ContainerRuntime]:
+async def cri(
+    home: Path, manner: RuntimeBehaviour = RuntimeBehaviour.CONTAINERD, pid: int = 0
+) -> AsyncIterator[ContainerRuntime]:
     running = [RuntimeContainer(ID, UID, "main", pid=pid), RuntimeContainer("other", UID, "side", pid=99)]
-    async with FakeRuntime(home / "cri.sock", manner, running):
+    async with StandInRuntime(home / "cri.sock", manner, running):
         runtime = ContainerRuntime(home / "cri.sock", timeout_s=0.5)
         yield runtime
         await runtime.close()
@@ -53,7 +55,7 @@ async def test_a_pid_that_is_another_processes_by_now_leads_nowhere(short_tmp: P
 async def test_a_runtime_without_pids_is_helped_by_kubelets_names(short_tmp: Path) -> None:
     node = NodeTree(short_tmp / "node", is_unified=False)
     node.start(41, USUAL)
-    async with cri(short_tmp, Manner.DOCKERD) as runtime:
+    async with cri(short_tmp, RuntimeBehaviour.DOCKERD) as runtime:
         place = await finder(node, runtime=runtime).find(OWNER)
         assert place == Place(UID, ID, node.cgroup / "memory" / USUAL.lstrip("/"))
 
@@ -87,7 +89,7 @@ async def test_a_group_that_cannot_be_found_is_made_good_by_every_process(short_
 async def test_a_runtime_that_hangs_is_left_alone_for_a_while(short_tmp: Path) -> None:
     node = NodeTree(short_tmp / "node")
     node.start(41, USUAL)
-    async with FakeRuntime(short_tmp / "cri.sock", Manner.HANGING) as fake:
+    async with StandInRuntime(short_tmp / "cri.sock", RuntimeBehaviour.HANGING) as fake:
         runtime = ContainerRuntime(short_tmp / "cri.sock", timeout_s=0.1)
         found = finder(node, runtime=runtime, status=ID)
         for _ in range(3):

@@ -8,7 +8,7 @@ import pytest
 from deviceplugin.container.runtime import ContainerRuntime, RunningContainer
 from deviceplugin.errors import RuntimeApiError
 from deviceplugin.model.allocation import PodUid
-from sandbox.runtime import FakeRuntime, Manner, RuntimeContainer
+from sandbox.runtime import RuntimeBehaviour, RuntimeContainer, StandInRuntime
 
 UID = PodUid("uid-1")
 CONTAINERS = [
@@ -20,7 +20,7 @@ CONTAINERS = [
 
 
 async def test_the_running_containers_of_one_pod_by_name(short_tmp: Path) -> None:
-    async with FakeRuntime(short_tmp / "cri.sock", containers=CONTAINERS):
+    async with StandInRuntime(short_tmp / "cri.sock", containers=CONTAINERS):
         runtime = ContainerRuntime(short_tmp / "cri.sock", timeout_s=5)
         assert set(await runtime.running(UID)) == {
             RunningContainer("main", "id-main"),
@@ -32,24 +32,28 @@ async def test_the_running_containers_of_one_pod_by_name(short_tmp: Path) -> Non
 
 async def test_of_two_with_one_name_the_younger_counts(short_tmp: Path) -> None:
     twice = [RuntimeContainer("new", "uid-1", "main", created_at=2), RuntimeContainer("old", "uid-1", "main")]
-    async with FakeRuntime(short_tmp / "cri.sock", containers=twice):
+    async with StandInRuntime(short_tmp / "cri.sock", containers=twice):
         runtime = ContainerRuntime(short_tmp / "cri.sock", timeout_s=5)
         assert await runtime.running(UID) == (RunningContainer("main", "new"),)
         await runtime.close()
 
 
 @pytest.mark.parametrize(
-    ("manner", "pid"), [(Manner.CONTAINERD, 41), (Manner.CRIO, 41), (Manner.DOCKERD, None)], ids=lambda each: str(each)
+    ("manner", "pid"),
+    [(RuntimeBehaviour.CONTAINERD, 41), (RuntimeBehaviour.CRIO, 41), (RuntimeBehaviour.DOCKERD, None)],
+    ids=lambda each: str(each),
 )
-async def test_the_first_process_where_the_runtime_tells_it(short_tmp: Path, manner: Manner, pid: int | None) -> None:
-    async with FakeRuntime(short_tmp / "cri.sock", manner, CONTAINERS):
+async def test_the_first_process_where_the_runtime_tells_it(
+    short_tmp: Path, manner: RuntimeBehaviour, pid: int | None
+) -> None:
+    async with StandInRuntime(short_tmp / "cri.sock", manner, CONTAINERS):
         runtime = ContainerRuntime(short_tmp / "cri.sock", timeout_s=5)
         assert await runtime.pid("id-main") == pid
         await runtime.close()
 
 
 async def test_a_runtime_that_hangs_costs_its_timeout_and_no_more(short_tmp: Path) -> None:
-    async with FakeRuntime(short_tmp / "cri.sock", Manner.HANGING):
+    async with StandInRuntime(short_tmp / "cri.sock", RuntimeBehaviour.HANGING):
         runtime = ContainerRuntime(short_tmp / "cri.sock", timeout_s=0.2)
         took = []
         for _ in range(3):
@@ -67,13 +71,13 @@ async def test_without_a_runtime_or_its_protocol_there_is_one_sentence(short_tmp
         await runtime.running(UID)
     await runtime.close()
     # At another address: gRPC waits before it tries one again that did not answer, whoever asks.
-    async with FakeRuntime(short_tmp / "there.sock") as fake:
+    async with StandInRuntime(short_tmp / "there.sock") as fake:
         runtime = ContainerRuntime(short_tmp / "there.sock", timeout_s=2)
         assert await runtime.pid("nobody") is None
-        fake.manner = Manner.REFUSING
+        fake.manner = RuntimeBehaviour.REFUSING
         with pytest.raises(RuntimeApiError, match="answered unimplemented: unknown service"):
             await runtime.running(UID)
-        fake.manner = Manner.BABBLING
+        fake.manner = RuntimeBehaviour.BABBLING
         with pytest.raises(RuntimeApiError, match="gave an answer that is not CRI v1"):
             await runtime.running(UID)
         await runtime.close()

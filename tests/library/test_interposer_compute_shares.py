@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.container import activity
-from sandbox.shared_gpu import Container, SharedGpu, shares
+from sandbox.shared_gpu import SharedGpu, SharingContainer, shares
 from tests.library.compiler import compiled, made, runtime
 from tests.library.interposed import Container as Interposed
 from tests.library.interposed import device
@@ -94,7 +94,7 @@ def test_eight_processes_share_one_budget(gpu: SharedGpu, workload: Path) -> Non
     assert min(got) >= 50 / 8 / 2
 
 
-def charged_percent(container: Container, seconds: float) -> float:
+def charged_percent(container: SharingContainer, seconds: float) -> float:
     """What a container is charged from now on, in percent of the GPU."""
     before, begin = container.counters.charged_ns, time.monotonic()
     time.sleep(seconds)

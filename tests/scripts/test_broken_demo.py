@@ -18,11 +18,11 @@ KubeScheduler.end_cycle = silent
 """
 NO_TRANSLATION = """
 from scripts.demonstration import cluster_steps, setup
-place = cluster_steps._Run.place
+place = cluster_steps._ClusterRun.place
 def hurried(run):
     cluster_steps.WAIT_S = 5.0
     return place(run)
-cluster_steps._Run.place = hurried
+cluster_steps._ClusterRun.place = hurried
 command = setup.scheduler_command
 setup.scheduler_command = lambda home, kubeconfig: command(home, kubeconfig, '--translate-hami=false')
 """

@@ -10,11 +10,11 @@ from scripts.demonstration.cluster_inspect import (
     Gang,
     Placed,
     PolicyRun,
-    Reviewed,
     Share,
     Simulated,
     Survivor,
     Waited,
+    WebhookReview,
 )
 from scripts.demonstration.pods import HAMI, PLAIN
 
@@ -71,11 +71,11 @@ def test_a_ca_that_nobody_trusts_is_noticed(ca: str, bundle: str, held: bool) ->
     assert cluster_checks.ca_is_trusted(ca, bundle).passed is held
 
 
-def reviewed(limits: dict[str, str], requests: dict[str, str], parts: str = "main=2") -> Reviewed:
+def reviewed(limits: dict[str, str], requests: dict[str, str], parts: str = "main=2") -> WebhookReview:
     container = {"name": "main", "resources": {"limits": limits, "requests": requests}}
     metadata = {"annotations": {"tencent.com/vcuda-gpus": parts}} if parts else {}
     stored = {"metadata": metadata, "spec": {"containers": [container], "schedulerName": "vcuda-scheduler"}}
-    return Reviewed("hami", HAMI, stored)
+    return WebhookReview("hami", HAMI, stored)
 
 
 @pytest.mark.parametrize(
@@ -88,16 +88,16 @@ def reviewed(limits: dict[str, str], requests: dict[str, str], parts: str = "mai
         (reviewed(LIMITS, LIMITS, parts=""), "is None"),
     ],
 )
-def test_a_pod_of_hami_that_became_something_else_is_noticed(one: Reviewed, said: str) -> None:
+def test_a_pod_of_hami_that_became_something_else_is_noticed(one: WebhookReview, said: str) -> None:
     check = cluster_checks.hami_is_translated(one)
     assert check.passed == (not said)
     assert said in check.found
 
 
 def test_a_pod_for_another_scheduler_is_noticed() -> None:
-    good = Reviewed("a", PLAIN, {"spec": {"schedulerName": "vcuda-scheduler"}})
+    good = WebhookReview("a", PLAIN, {"spec": {"schedulerName": "vcuda-scheduler"}})
     assert cluster_checks.sent_to_vcuda_scheduler([good]).passed
-    bad = Reviewed("b", PLAIN, {"spec": {"schedulerName": "default-scheduler"}})
+    bad = WebhookReview("b", PLAIN, {"spec": {"schedulerName": "default-scheduler"}})
     assert cluster_checks.sent_to_vcuda_scheduler([good, bad]).found == "b is for default-scheduler"
 
 
@@ -106,7 +106,10 @@ def test_a_pod_for_another_scheduler_is_noticed() -> None:
     [("write 100 or 200", True), ("", False), ("no", False), ("write 100 or 200\nTraceback", False)],
 )
 def test_a_refusal_without_its_sentence_is_noticed(refusal: str, held: bool) -> None:
-    assert cluster_checks.refused_in_words(Reviewed("typo", PLAIN, refusal=refusal), words="100 or 200").passed is held
+    assert (
+        cluster_checks.refused_in_words(WebhookReview("typo", PLAIN, refusal=refusal), words="100 or 200").passed
+        is held
+    )
 
 
 def by_policy(policy: str, *, large: str = "", waiting: tuple[str, ...] = ()) -> PolicyRun:

@@ -68,7 +68,7 @@ async def test_without_the_emulated_driver_it_says_what_to_do(short_tmp: Path) -
 
 async def test_keep_leaves_the_files_and_says_where(short_tmp: Path) -> None:
     changed = "from scripts.demonstration import node_steps\nasync def fail(self): raise node_steps.DemoError('no')\n"
-    changed += "node_steps._Run.start_agent = fail"
+    changed += "node_steps._NodeRun.start_agent = fail"
     run = await demo("--only", "node", "--keep", temporary=short_tmp, changed=changed)
     assert (run.status, run.told) == (1, "demo: no\n")
     (kept,) = short_tmp.iterdir()
