@@ -102,3 +102,11 @@ def test_the_hooks_are_valid_to_pre_commit_itself() -> None:
     command = [".venv/bin/pre-commit", "validate-config", ".pre-commit-config.yaml"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_the_sandbox_says_what_each_of_its_rooms_is() -> None:
+    text = (ROOT / "sandbox/README.md").read_text()
+    rooms = [
+        f"{path.name}{'/' * path.is_dir()}" for path in (ROOT / "sandbox").iterdir() if not path.name.startswith("_")
+    ]
+    assert [room for room in rooms if room != "README.md" and f"`{room}`" not in text] == []
