@@ -155,11 +155,11 @@ async def test_of_two_replicas_one_answers_kube_scheduler_both_serve_the_webhook
         status, text = await scene.filter(second, made, "n1")
         assert (status, text) == (
             503,
-            "this replica does not answer kube-scheduler; replica-a does, by the Lease\n",
+            "this replica is not the leader; the leader by the Lease is replica-a\n",
         )
         assert await scene.ask(second, "/explain?pod=default/p") == (
             421,
-            {"error": "this replica does not answer kube-scheduler; replica-a does, ask there", "leader": "replica-a"},
+            {"error": "this replica is not the leader; ask the leader: replica-a", "leader": "replica-a"},
         )
         await first.end(signal.SIGTERM)
         question = {"Pod": made, "NodeNames": ["n1"]}
