@@ -161,7 +161,7 @@ def test_with_the_container_all_of_it_is_gone(scene: Scene) -> None:
     assert held(scene.read()) == 0, "and stays so"
 
 
-def test_a_process_without_a_slot_is_a_stranger(scene: Scene) -> None:
+def test_a_process_without_a_slot_is_unmanaged(scene: Scene) -> None:
     report = scene.read(101, 103)
     (breach,) = report.use.overruns
     assert breach.breach is Breach.BYPASS
