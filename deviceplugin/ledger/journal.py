@@ -1,10 +1,10 @@
 """The file of grants: every change is on the disk before the call that makes it returns.
 
-In: `Change`s. Out: the same state after any crash. `Journal.open` replays the file; `append` writes one line and waits
-for the disk, then changes `grants`; an append that fails leaves neither a valid line nor a changed state. An entry that
-does not verify costs only itself: a torn last line is cut, a damaged file is copied (`.damaged-<n>`) and the entries
-that verify are kept, with one sentence in `warnings`. The boot id is for the record only: grants name GPUs by UUID, and
-minor numbers, which a reboot may change, are in no entry.
+In: `LedgerChange`s. Out: the same state after any crash. `Journal.open` replays the file; `append` writes one line and
+waits for the disk, then changes `grants`; an append that fails leaves neither a valid line nor a changed state. An
+entry that does not verify costs only itself: a torn last line is cut, a damaged file is copied (`.damaged-<n>`) and the
+entries that verify are kept, with one sentence in `warnings`. The boot id is for the record only: grants name GPUs by
+UUID, and minor numbers, which a reboot may change, are in no entry.
 
 Not here: what a change means and whether it is allowed (`ledger`), other agents (`lock`). Not safe for threads.
 """
@@ -19,7 +19,7 @@ from types import MappingProxyType
 from deviceplugin.errors import LedgerError
 from deviceplugin.ledger import files
 from deviceplugin.ledger.grant import Grant, GrantId
-from deviceplugin.ledger.records import FORMAT_VERSION, Change, Entry, apply, encode_line, header
+from deviceplugin.ledger.records import FORMAT_VERSION, JournalEntry, LedgerChange, apply, encode_line, header
 from deviceplugin.ledger.scan import Scan, scan
 
 _MIN_ENTRIES = 256  # below this a journal is not worth rewriting
@@ -67,7 +67,7 @@ class Journal:
         """The state that a replay would give now."""
         return MappingProxyType(self._grants)
 
-    def append(self, change: Change) -> None:
+    def append(self, change: LedgerChange) -> None:
         """Durable when this returns; raises LedgerError and changes nothing if the disk refuses."""
         self._append(change)
         apply(self._grants, change)
@@ -76,9 +76,9 @@ class Journal:
         """Writes the state to a temporary file, then renames it. A crash leaves the old journal or the new one."""
         lines = [header()]
         for number, grant in enumerate(self._grants.values(), start=1):
-            lines.append(encode_line(Entry(number, self._clock(), Change("keep", put=(grant,)))))
+            lines.append(encode_line(JournalEntry(number, self._clock(), LedgerChange("keep", put=(grant,)))))
         if self.boot_id:
-            lines.append(encode_line(Entry(len(lines), self._clock(), Change("boot"), self.boot_id)))
+            lines.append(encode_line(JournalEntry(len(lines), self._clock(), LedgerChange("boot"), self.boot_id)))
         data = b"".join(lines)
         try:
             self._replace(data)
@@ -128,7 +128,7 @@ class Journal:
         if self.boot_id and self.boot_id != found.boot:
             self.rebooted = bool(found.boot)
             with suppress(LedgerError):  # a full disk must not stop the agent from serving what it already granted
-                self._append(Change("boot"), boot=self.boot_id)
+                self._append(LedgerChange("boot"), boot=self.boot_id)
 
     def _adopt(self, found: Scan) -> None:
         self._grants = found.grants
@@ -148,10 +148,10 @@ class Journal:
         )
         self.warnings = (warning,)
 
-    def _append(self, change: Change, *, boot: str = "") -> None:
+    def _append(self, change: LedgerChange, *, boot: str = "") -> None:
         if self._broken:
             self.rewrite()
-        entry = Entry(self._number + 1, self._clock(), change, boot)
+        entry = JournalEntry(self._number + 1, self._clock(), change, boot)
         try:
             self._write(entry)
         except OSError as error:
@@ -161,7 +161,7 @@ class Journal:
                 f"{files.cause(error)}; nothing was changed, so free space or repair the disk and try again"
             ) from error
 
-    def _write(self, entry: Entry) -> None:
+    def _write(self, entry: JournalEntry) -> None:
         line = encode_line(entry)
         _append_durably(self._fd, line)
         self._size += len(line)

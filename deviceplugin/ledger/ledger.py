@@ -20,7 +20,7 @@ from deviceplugin.errors import CapacityError, LedgerError, OwnershipError
 from deviceplugin.ledger.capacity import Load, check, over_commitments
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.journal import Journal
-from deviceplugin.ledger.records import Change
+from deviceplugin.ledger.records import LedgerChange
 from deviceplugin.ledger.repair import Claimant, claimant_of, kept, moved
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, PodUid
 from deviceplugin.model.gpu import Inventory
@@ -159,7 +159,7 @@ class Ledger:
         """Removes grants in one entry and returns them. Unknown ids count as released already."""
         ending = tuple(grant for grant_id in dict.fromkeys(ids) if (grant := self.get(grant_id)) is not None)
         if ending:
-            self._commit(Change("release", removed=tuple(grant.id for grant in ending), why=why), before=ending)
+            self._commit(LedgerChange("release", removed=tuple(grant.id for grant in ending), why=why), before=ending)
             self._journal.compact_if_due()
         return ending
 
@@ -179,7 +179,7 @@ class Ledger:
             if key not in self._owners and grant.id not in self._journal.grants:
                 fresh.setdefault(key, grant)
         if fresh:
-            self._commit(Change("adopt", put=tuple(fresh.values())))
+            self._commit(LedgerChange("adopt", put=tuple(fresh.values())))
         return tuple(fresh.values())
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
@@ -211,7 +211,7 @@ class Ledger:
 
     def _update(self, kind: str, before: Grant, after: Grant) -> Grant:
         if after != before:
-            self._commit(Change(kind, put=(after,)), before=(before,))
+            self._commit(LedgerChange(kind, put=(after,)), before=(before,))
         return after
 
     def _put(self, kind: str, grants: tuple[Grant, ...], inventory: Inventory) -> None:
@@ -221,7 +221,7 @@ class Ledger:
         before = tuple(state[grant.id] for grant in grants if grant.id in state)
         touched = {share.uuid for grant in (*before, *grants) for share in grant.allocation.shares}
         check(self.allocations(), (grant.allocation for grant in after.values()), inventory, gpus=touched)
-        self._commit(Change(kind, put=grants), before=before)
+        self._commit(LedgerChange(kind, put=grants), before=before)
 
     def _check_owners(self, grants: tuple[Grant, ...]) -> None:
         owners = dict(self._owners)
@@ -236,7 +236,7 @@ class Ledger:
                     "delete the pod, so that it is admitted again"
                 )
 
-    def _commit(self, change: Change, *, before: tuple[Grant, ...] = ()) -> None:
+    def _commit(self, change: LedgerChange, *, before: tuple[Grant, ...] = ()) -> None:
         self._journal.append(change)
         self._reindex()
         transition = Transition(change.kind, before, change.put)

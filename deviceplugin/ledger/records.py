@@ -1,8 +1,8 @@
 """Encodes one change of the ledger as one line, and decodes it.
 
-In: a `Change` of frozen grants. Out: `<crc32 in hex> <length> <JSON>\\n`, readable by an operator with `less`; the
-length and the checksum are of the JSON. `decode_line` returns None for a line that does not verify, never an error: the
-journal decides what a damaged line means. JSON keys that a later version adds are ignored.
+In: a `LedgerChange` of frozen grants. Out: `<crc32 in hex> <length> <JSON>\\n`, readable by an operator with `less`;
+the length and the checksum are of the JSON. `decode_line` returns None for a line that does not verify, never an error:
+the journal decides what a damaged line means. JSON keys that a later version adds are ignored.
 """
 
 import zlib
@@ -22,7 +22,7 @@ _MAGIC = b"vcuda-ledger"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LedgerChange:
     """What one transition does, all or nothing: the grants after it, and the grants that it removes.
 
     `why` is a phrase for the operator who reads the journal.
@@ -35,16 +35,16 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """A change with its number in the file; `boot` is set only if the agent started after a reboot."""
 
     number: int
     written: float
-    change: Change
+    change: LedgerChange
     boot: str = ""
 
 
-def apply(grants: dict[GrantId, Grant], change: Change) -> None:
+def apply(grants: dict[GrantId, Grant], change: LedgerChange) -> None:
     """Applies a change to a state; the same for replay and for the running ledger."""
     for grant_id in change.removed:
         grants.pop(grant_id, None)
@@ -106,7 +106,7 @@ def header_version(line: bytes) -> int | None:
     return int(version) if version.isdigit() else None
 
 
-def encode_line(entry: Entry) -> bytes:
+def encode_line(entry: JournalEntry) -> bytes:
     line = _Line(
         n=entry.number,
         at=entry.written,
@@ -120,7 +120,7 @@ def encode_line(entry: Entry) -> bytes:
     return b"%08x %d %s\n" % (zlib.crc32(body), len(body), body)
 
 
-def decode_line(line: bytes) -> Entry | None:
+def decode_line(line: bytes) -> JournalEntry | None:
     """One line without its newline; None if it does not verify."""
     parts = line.split(b" ", 2)
     if len(parts) != 3 or parts[0] != b"%08x" % zlib.crc32(parts[2]) or parts[1] != b"%d" % len(parts[2]):
@@ -129,8 +129,10 @@ def decode_line(line: bytes) -> Entry | None:
         found = msgspec.json.decode(parts[2], type=_Line)
     except msgspec.MsgspecError:
         return None
-    change = Change(found.change, _to_grants(found.put), tuple(GrantId(text) for text in found.removed), found.why)
-    return Entry(found.n, found.at, change, found.boot)
+    change = LedgerChange(
+        found.change, _to_grants(found.put), tuple(GrantId(text) for text in found.removed), found.why
+    )
+    return JournalEntry(found.n, found.at, change, found.boot)
 
 
 def _to_struct(grant: Grant) -> _Grant:

@@ -8,7 +8,7 @@ not verify is damage, and so is a gap in the numbers of the entries.
 from dataclasses import dataclass, field
 
 from deviceplugin.ledger.grant import Grant, GrantId
-from deviceplugin.ledger.records import Entry, apply, decode_line, header_version
+from deviceplugin.ledger.records import JournalEntry, apply, decode_line, header_version
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ def scan(data: bytes) -> Scan:
     return found
 
 
-def _take(found: Scan, entry: Entry, offset: int) -> None:
+def _take(found: Scan, entry: JournalEntry, offset: int) -> None:
     if entry.number <= found.last_number:
         _mark(found, offset)  # a line in the wrong place says nothing about the present state
         return

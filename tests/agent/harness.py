@@ -203,7 +203,7 @@ async def until_event(node: GpuNode, reason: str) -> list[Json]:
     return events(node, reason)
 
 
-async def check_books(node: GpuNode) -> Usage:
+async def check_consistency(node: GpuNode) -> Usage:
     """Every running container has its own grant on every side, the ledger holds no others, no GPU is given twice."""
     names = [pod["metadata"]["name"] for pod in node.server.store.objects("pods", namespace=NAMESPACE)]
     pods = [node_inspect.pod(node, name, namespace=NAMESPACE) for name in names]

@@ -1,6 +1,6 @@
 """Pods that another scheduler bound, or nobody: the agent places them on arrival and tells the extender within seconds.
 
-The period of upkeep is ten minutes here, so whatever is written in time was written because of the pod.
+The period of the reconciler is ten minutes here, so whatever is written in time was written because of the pod.
 """
 
 import json
@@ -18,7 +18,7 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod, Pod
 from sandbox.gpunode import GpuNode
 from sandbox.station import Json, pod_json
-from tests.agent.harness import annotations, check_books, create, node_with_agent, run, share, stored
+from tests.agent.harness import annotations, check_consistency, create, node_with_agent, run, share, stored
 
 NAMES = AnnotationNames()
 SELDOM = {"allocation-check-period": "10m"}
@@ -74,7 +74,9 @@ async def test_a_pod_that_no_extender_chose_gpus_for_says_soon_what_it_holds(
         assert (hold.unlocated, hold.problem) == ((), ""), "the extender's hold is exact"
         assert {each.owner.name: each.shares for each in hold.allocations} == written.containers
         assert NAMES.gpu_indices(5) not in annotations(node, pod)
-        held = {entry.container: {gpu.uuid for gpu in entry.gpus} for entry in (await check_books(node)).containers}
+        held = {
+            entry.container: {gpu.uuid for gpu in entry.gpus} for entry in (await check_consistency(node)).containers
+        }
         assert written.pod == uid
         assert {name: {gpu.uuid for gpu in shares} for name, shares in written.containers.items()} == held
 

@@ -8,7 +8,7 @@ from sandbox.gpunode import GpuNode
 from sandbox.station import pod_json
 from tests.agent.harness import (
     PATIENCE_S,
-    check_books,
+    check_consistency,
     events,
     grants,
     minors,
@@ -58,7 +58,7 @@ async def test_a_gpu_that_falls_off_the_bus_gets_nothing_new_and_comes_back(shor
     async with node_with_agent(short_tmp, flags=FLAGS) as node:
         (uid,) = await run(node, share("on-it"))
         (lost,) = minors(node, uid)
-        before = grants(await check_books(node))
+        before = grants(await check_consistency(node))
 
         node.gpus.lose(lost)
         await offered(node, GPUS - 1)
@@ -75,7 +75,7 @@ async def test_a_gpu_that_falls_off_the_bus_gets_nothing_new_and_comes_back(shor
         ]
         said = await refused(node, share("too-much", 60, 8))
         assert "Traceback" not in said
-        after = grants(await check_books(node))
+        after = grants(await check_consistency(node))
         assert after[uid, "c"] == before[uid, "c"], "the pod on it keeps its grant"
 
         node.gpus.command("recover", lost)
@@ -84,7 +84,7 @@ async def test_a_gpu_that_falls_off_the_bus_gets_nothing_new_and_comes_back(shor
         assert f"GPU {lost} " in event["message"]
         (again,) = await run(node, share("again", 60, 8))
         assert minors(node, again) == [lost]
-        await check_books(node)
+        await check_consistency(node)
 
 
 async def test_only_the_errors_that_are_not_the_applications_take_a_gpu_out(short_tmp: Path) -> None:
@@ -110,14 +110,14 @@ async def test_only_the_errors_that_are_not_the_applications_take_a_gpu_out(shor
 async def test_a_gpu_in_mig_mode_or_closed_to_computing_is_not_offered(short_tmp: Path) -> None:
     async with node_with_agent(short_tmp, flags=FLAGS) as node:
         (uid,) = await run(node, share("before"))
-        before = grants(await check_books(node))
+        before = grants(await check_consistency(node))
         node.gpus.command("mig", 2, "on")
         node.gpus.command("compute-mode", 6, "prohibited")
         look_at_once(node)
         await offered(node, GPUS - 2)
         (many,) = await run(node, pod_json("many", ("c", 500, 0)))
         assert set(minors(node, many)) == set(range(GPUS)) - {2, 6} - set(minors(node, uid))
-        assert grants(await check_books(node)).items() >= before.items()
+        assert grants(await check_consistency(node)).items() >= before.items()
         node.gpus.command("mig", 2, "off")
         node.gpus.command("compute-mode", 6, "default")
         look_at_once(node)

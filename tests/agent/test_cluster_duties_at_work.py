@@ -1,4 +1,4 @@
-"""What the running agent owes the cluster: refused pods come back, annotations tell the truth, ghosts are named."""
+"""What the agent does for the cluster: deletes refused pods, corrects annotations, reports pods without their GPU."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from sandbox.station import Json, pod_json
 from tests.agent.harness import (
     PATIENCE_S,
     annotations,
-    check_books,
+    check_consistency,
     create,
     events,
     grant_directories,
@@ -53,7 +53,7 @@ async def test_refused_pods_go_where_a_controller_makes_them_again(short_tmp: Pa
         assert len(node.agent.entries("refused_pod_deleted")) == 2
         (said,) = {event["message"] for event in await until_event(node, "GPUAllocationFailed")}
         assert "write 100 or 200" in said
-        await check_books(node)
+        await check_consistency(node)
 
 
 async def test_annotations_that_were_tampered_with_are_put_right(short_tmp: Path) -> None:
@@ -70,7 +70,7 @@ async def test_annotations_that_were_tampered_with_are_put_right(short_tmp: Path
         }
         for uid, pod in zip((one, two), pods, strict=True):
             await until_true(node, pod, true[uid])
-        before = grants(await check_books(node))
+        before = grants(await check_consistency(node))
         written = annotations(node, pods[0])[NAMES.allocation]
         assert parse_allocation(written).pod == one
 
@@ -78,21 +78,23 @@ async def test_annotations_that_were_tampered_with_are_put_right(short_tmp: Path
         tamper(node, pods[1], gpu_assigned=None, predicate_gpu_idx_0=None, predicate_gpu_idx_1="0,1,2", mine="stays")
         await until_true(node, pods[0], {**true[one], NAMES.allocation: written})
         await until_true(node, pods[1], {**true[two], "tencent.com/mine": "stays"})
-        assert grants(await check_books(node)) == before, "annotations are read by schedulers, never believed by us"
+        assert grants(await check_consistency(node)) == before, (
+            "annotations are read by schedulers, never believed by us"
+        )
 
 
 async def test_a_container_that_runs_without_the_gpu_it_asked_for_is_named_once(short_tmp: Path) -> None:
     """Kubelet admits it without asking anybody, because no plugin has told it of the resource yet."""
     async with node_with_agent(short_tmp, flags=QUICK, started=False) as node:
-        ghost = pod_json("ghost", ("c", 20, 8), ("plain", 0, 0))
-        create(node, ghost)
-        await settled(node, "ghost")
-        assert phase(node, "ghost") == "Running"
+        unallocated = pod_json("unallocated", ("c", 20, 8), ("plain", 0, 0))
+        create(node, unallocated)
+        await settled(node, "unallocated")
+        assert phase(node, "unallocated") == "Running"
         assert not node.kubelet.calls.of("Allocate")
         await node.start_agent()
         (event,) = await until_event(node, "GPUAllocationFailed")
         assert event["type"] == "Warning"
-        assert event["involvedObject"]["name"] == "ghost"
+        assert event["involvedObject"]["name"] == "unallocated"
         assert "container c runs without the GPU it asked for" in event["message"]
         assert "delete the pod" in event["message"]
 

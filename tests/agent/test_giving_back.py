@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.agent.harness import (
     PATIENCE_S,
-    check_books,
+    check_consistency,
     create,
     delete,
     grant_directories,
@@ -29,7 +29,7 @@ async def test_a_pod_that_kubelet_refuses_after_our_answers_gives_back_what_it_g
         usage = await until_held_by(node, [stays])
         assert grant_directories(node) == {usage.containers[0].grant}
         assert len(node.kubelet.calls.of("Allocate")) == calls
-        await check_books(node)
+        await check_consistency(node)
 
 
 async def test_a_pod_that_is_deleted_between_allocate_and_start_gives_back_what_it_got(short_tmp: Path) -> None:
@@ -51,7 +51,7 @@ async def test_a_pod_that_is_deleted_by_force_gives_back_what_it_got(short_tmp: 
         _, kept = await run(node, forced, stays)
         await delete(node, forced, grace=0)
         await until_held_by(node, [kept])
-        await check_books(node)
+        await check_consistency(node)
 
 
 async def test_a_kubelet_that_hears_of_the_end_later_than_we_do_is_asked_again_soon(short_tmp: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from sandbox.emulated_gpus import PROFILES
 from sandbox.station import pod_json
-from tests.agent.harness import check_books, grants, minors, node_with_agent, refused, run, share
+from tests.agent.harness import check_consistency, grants, minors, node_with_agent, refused, run, share
 
 
 @pytest.mark.parametrize("profile", ["gpus-16", "many-40"])
@@ -27,9 +27,9 @@ async def test_every_gpu_of_a_large_node_is_offered_given_and_found_again(short_
         assert sorted(taken) == list(range(count))
         assert "30 cores" in await refused(node, share("too-large", 30, blocks[-1] - 8))
 
-        before = grants(await check_books(node))
+        before = grants(await check_consistency(node))
         assert (await node.agent.graph()).count("GPU") >= count
         await node.agent.kill()
         node.journal.unlink()
         await node.start_agent()
-        assert grants(await check_books(node)) == before
+        assert grants(await check_consistency(node)) == before

@@ -13,7 +13,7 @@ from sandbox.station import Json, pod_json
 from tests.agent.harness import (
     PATIENCE_S,
     annotations,
-    check_books,
+    check_consistency,
     delete,
     limits,
     minors,
@@ -35,7 +35,7 @@ async def test_cdi_specs_are_named_in_the_answer_and_outlive_a_reboot(short_tmp:
     async with node_with_agent(short_tmp, flags={"cdi": "true", "cdi-dir": directory}) as node:
         pods = [share("one", env={"LD_LIBRARY_PATH": "/opt/lib"}), pod_json("whole", ("c", 200, 0))]
         uids = await run(node, *pods)
-        usage = await check_books(node)
+        usage = await check_consistency(node)
         written = specs(directory)
         for entry in usage.containers:
             view = node.kubelet.container_view(entry.uid, entry.container)
@@ -79,7 +79,7 @@ async def test_what_a_container_is_given_besides_its_gpu(short_tmp: Path) -> Non
         assert library_path(node, second) == "/usr/local/nvidia/lib"
         (complaint,) = {entry["error"] for entry in node.agent.entries("annotation_ignored")}
         assert "much" in complaint
-        await check_books(node)
+        await check_consistency(node)
 
 
 def library_path(node: GpuNode, uid: str) -> str:
@@ -106,7 +106,7 @@ async def test_kubelet_is_told_numa_nodes_where_that_is_wanted_and_what_it_align
             assert places == ({numa_of[minor] for minor in minors(node, uid)} if told else {"-1"})
         fullest = minors(node, uids[0]) == [far]
         assert fullest is not told, "the fullest GPU is beside other processors than kubelet chose"
-        await check_books(node)
+        await check_consistency(node)
 
 
 def of_domain(pod: Json) -> Json:
@@ -159,5 +159,5 @@ async def test_identity_is_asked_for_in_the_order_given_and_always_ends_true(
         pods = [share(f"p{9 - number}", 20, 8) for number in range(5)]  # kubelet's order is not that of the names
         pods.append(pod_json("several", ("c", 20, 8), ("d", 10, 4)))
         await run(node, *pods)
-        usage = await check_books(node)
+        usage = await check_consistency(node)
         assert {entry.source for entry in usage.containers} == sources

@@ -15,7 +15,7 @@ from sandbox.apiserver import ApiServer
 from sandbox.emulated_gpus import EmulatedGpus
 from sandbox.gpunode import EIGHT_GPUS, agent_command
 from sandbox.kubelet import Kubelet, KubeletOptions
-from tests.agent.harness import check_books, node_with_agent, run, share
+from tests.agent.harness import check_consistency, node_with_agent, run, share
 
 Change = Callable[[AgentCommand, Path], AgentCommand]
 
@@ -124,4 +124,4 @@ async def test_a_second_agent_names_the_first_and_leaves_it_alone(short_tmp: Pat
         assert str(node.home / "journal") in sentence
         assert os.path.lexists(node.home / "display.sock")
         await run(node, share("after"))
-        await check_books(node)
+        await check_consistency(node)

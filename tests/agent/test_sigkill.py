@@ -12,7 +12,7 @@ from sandbox.station import Json, pod_json
 from tests.agent.harness import (
     NAMESPACE,
     PATIENCE_S,
-    check_books,
+    check_consistency,
     create,
     grants,
     node_with_agent,
@@ -66,7 +66,7 @@ async def test_whatever_the_moment_nothing_is_lost_and_nothing_is_given_twice(sh
         ends = time.monotonic() + ROUNDS_S
         alive: list[str] = []
         for number in itertools.count():
-            before = grants(await check_books(node))
+            before = grants(await check_consistency(node))
             leaving = [alive.pop(rng.randrange(len(alive))) for _ in range(len(alive) // 2)]
             pods = burst(number, rng)
             moment = (number * STEP + rng.randrange(STEP)) % CALLS
@@ -74,7 +74,7 @@ async def test_whatever_the_moment_nothing_is_lost_and_nothing_is_given_twice(sh
             await node.start_agent(deadline_s=PATIENCE_S)
             for pod in pods:
                 await settled(node, pod["metadata"]["name"])
-            after = grants(await check_books(node))
+            after = grants(await check_consistency(node))
             changed = [key for key, held in before.items() if after.get(key, held) != held]
             assert not changed, f"round {number}, killed after {moment} calls"
             running = [name for pod in pods if phase(node, name := pod["metadata"]["name"]) == "Running"]

@@ -9,7 +9,7 @@ from sandbox.agent import STOP_S, AgentFailureError
 from sandbox.gpunode import GpuNode
 from tests.agent.harness import (
     PATIENCE_S,
-    check_books,
+    check_consistency,
     create,
     grants,
     limits_now,
@@ -32,7 +32,7 @@ async def test_it_ends_in_order_in_the_middle_of_an_allocate(short_tmp: Path, re
     flags = {"registration": registration, "identity": "pods", "identity-budget": "1.8s"}
     async with node_with_agent(short_tmp, flags=flags) as node:
         uids = await run(node, share("one"), share("two", 40, 16))
-        before = grants(await check_books(node))
+        before = grants(await check_consistency(node))
         assert len(sockets(node)) == 3
         node.kubelet.pods_faults.hang = True  # identity waits for kubelet, kubelet for us
         (late,) = create(node, share("late"))
@@ -54,7 +54,7 @@ async def test_it_ends_in_order_in_the_middle_of_an_allocate(short_tmp: Path, re
         node.kubelet.pods_faults.hang = False
         await settled(node, "late")
         await node.start_agent()
-        assert grants(await check_books(node)) == before
+        assert grants(await check_consistency(node)) == before
 
 
 async def test_it_ends_in_order_while_nobody_answers(short_tmp: Path) -> None:

@@ -1,4 +1,4 @@
-"""Shares over several GPUs, and the wishes of a pod that no scheduler of ours has placed, as kubelet meets them."""
+"""Shares over several GPUs, and the preferences of a pod that no vcuda scheduler has placed, as kubelet meets them."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -127,7 +127,7 @@ class Scene:
             self.kubelet.delete(uid)
 
     def write_back(self) -> None:
-        """As upkeep does."""
+        """As the reconciler does."""
         for uid, pod in self.arrived.items():
             grants = [each for each in self.agent.ledger.grants() if each.allocation.owner.pod.uid == uid]
             for name, value in corrections(shown(pod), grants, NODE, ANNOTATIONS).items():

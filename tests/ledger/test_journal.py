@@ -15,15 +15,15 @@ import pytest
 from deviceplugin.errors import LedgerError
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.journal import Journal
-from deviceplugin.ledger.records import Change
+from deviceplugin.ledger.records import LedgerChange
 from deviceplugin.ledger.scan import scan
 from tests.ledger.makers import grant, open_journal
 
 NAME = "ledger.journal"
 
 
-def put(*grants: Grant) -> Change:
-    return Change("grant", put=grants)
+def put(*grants: Grant) -> LedgerChange:
+    return LedgerChange("grant", put=grants)
 
 
 def filled(directory: Path, count: int = 5) -> bytes:
@@ -54,7 +54,7 @@ def test_a_new_journal_makes_its_directory_and_is_private(short_tmp: Path) -> No
 def test_what_was_appended_is_there_after_a_restart(short_tmp: Path) -> None:
     first = open_journal(short_tmp)
     first.append(put(grant("a"), grant("b")))
-    first.append(Change("release", removed=(GrantId("g-a-main"),), why="its pod ended"))
+    first.append(LedgerChange("release", removed=(GrantId("g-a-main"),), why="its pod ended"))
     first.append(put(grant("b", proved=True)))
     before = dict(first.grants)
     first.close()
@@ -137,7 +137,7 @@ def test_a_lost_line_and_a_doubled_line_are_noticed(short_tmp: Path) -> None:
 def test_an_old_line_in_the_wrong_place_does_not_bring_a_released_grant_back(short_tmp: Path) -> None:
     journal = open_journal(short_tmp)
     journal.append(put(grant("p0")))
-    journal.append(Change("release", removed=(GrantId("g-p0-main"),)))
+    journal.append(LedgerChange("release", removed=(GrantId("g-p0-main"),)))
     journal.close()
     lines = (short_tmp / NAME).read_bytes().splitlines(keepends=True)
     assert scan(b"".join([*lines, lines[1]])).grants == {}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.ledger.grant import Grant, GrantId, Source
-from deviceplugin.ledger.records import Change, Entry, decode_line, encode_line, header, header_version
+from deviceplugin.ledger.records import JournalEntry, LedgerChange, decode_line, encode_line, header, header_version
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.request import Request
@@ -33,11 +33,11 @@ grants = st.builds(
     soft_cores=counts,
 )
 entries = st.builds(
-    Entry,
+    JournalEntry,
     number=counts,
     written=st.floats(allow_nan=False, allow_infinity=False),
     change=st.builds(
-        Change,
+        LedgerChange,
         kind=st.text(),
         put=st.lists(grants, max_size=3).map(tuple),
         removed=st.lists(st.text().map(GrantId), max_size=3).map(tuple),
@@ -48,7 +48,7 @@ entries = st.builds(
 
 
 @given(entries)
-def test_a_line_reads_back_as_the_entry_it_was_made_of(entry: Entry) -> None:
+def test_a_line_reads_back_as_the_entry_it_was_made_of(entry: JournalEntry) -> None:
     line = encode_line(entry)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
@@ -56,7 +56,7 @@ def test_a_line_reads_back_as_the_entry_it_was_made_of(entry: Entry) -> None:
 
 
 @given(entries, st.data())
-def test_a_line_with_one_byte_changed_does_not_verify(entry: Entry, data: st.DataObject) -> None:
+def test_a_line_with_one_byte_changed_does_not_verify(entry: JournalEntry, data: st.DataObject) -> None:
     line = encode_line(entry)[:-1]
     place = data.draw(st.integers(0, len(line) - 1))
     other = data.draw(st.integers(0, 255).filter(lambda byte: byte != line[place]))
@@ -78,7 +78,7 @@ def test_a_line_that_verifies_but_says_nothing_we_know_answers_none(body: bytes)
 
 
 def test_an_operator_can_read_a_line() -> None:
-    entry = Entry(7, 1000.0, Change("grant", put=(grant("train"),)))
+    entry = JournalEntry(7, 1000.0, LedgerChange("grant", put=(grant("train"),)))
     text = encode_line(entry).decode()
     assert '"change":"grant"' in text
     assert '"namespace":"default","name":"train"' in text
@@ -88,7 +88,7 @@ def test_an_operator_can_read_a_line() -> None:
 def test_a_line_of_a_later_agent_with_more_keys_is_still_read() -> None:
     import zlib
 
-    entry = Entry(1, 1000.0, Change("grant", put=(grant("train"),)))
+    entry = JournalEntry(1, 1000.0, LedgerChange("grant", put=(grant("train"),)))
     body = encode_line(entry).split(b" ", 2)[2][:-2] + b',"mood":"good"}'
     assert decode_line(b"%08x %d %s" % (zlib.crc32(body), len(body), body)) == entry
 
@@ -96,7 +96,7 @@ def test_a_line_of_a_later_agent_with_more_keys_is_still_read() -> None:
 def test_a_line_without_a_soft_limit_is_one_with_none() -> None:
     import zlib
 
-    entry = Entry(1, 1000.0, Change("grant", put=(dataclasses.replace(grant("train"), soft_cores=0),)))
+    entry = JournalEntry(1, 1000.0, LedgerChange("grant", put=(dataclasses.replace(grant("train"), soft_cores=0),)))
     body = encode_line(entry).split(b" ", 2)[2][:-1].replace(b',"soft_cores":0', b"")
     assert decode_line(b"%08x %d %s" % (zlib.crc32(body), len(body), body)) == entry
 
@@ -104,7 +104,7 @@ def test_a_line_without_a_soft_limit_is_one_with_none() -> None:
 def test_a_line_of_an_earlier_agent_names_no_place_and_reads_as_the_first() -> None:
     import zlib
 
-    entry = Entry(1, 1000.0, Change("grant", put=(grant("train", index=0),)))
+    entry = JournalEntry(1, 1000.0, LedgerChange("grant", put=(grant("train", index=0),)))
     body = encode_line(entry).split(b" ", 2)[2][:-1]
     assert b',"index":0' in body
     body = body.replace(b',"index":0', b"")
@@ -114,7 +114,7 @@ def test_a_line_of_an_earlier_agent_names_no_place_and_reads_as_the_first() -> N
 def test_a_line_of_an_agent_without_parts_is_of_one_gpu_or_of_whole_ones() -> None:
     import zlib
 
-    entry = Entry(1, 1000.0, Change("grant", put=(grant("train"),)))
+    entry = JournalEntry(1, 1000.0, LedgerChange("grant", put=(grant("train"),)))
     body = encode_line(entry).split(b" ", 2)[2][:-1]
     assert b',"parts":1' in body
     body = body.replace(b',"parts":1', b"")

@@ -12,7 +12,7 @@ from tests.agent.harness import (
     PATIENCE_S,
     Grants,
     annotations,
-    check_books,
+    check_consistency,
     delete,
     grant_directories,
     grants,
@@ -57,7 +57,7 @@ def spoil_everything(journal: Path) -> None:
 async def lose_the_journal(node: GpuNode, harm: Harm) -> tuple[list[str], Grants]:
     """Pods run, the agent dies, the journal is harmed; the pods' UIDs and what they held."""
     uids = await run(node, *company())
-    before = grants(await check_books(node))
+    before = grants(await check_consistency(node))
     await node.agent.kill()
     harm(node.journal)
     return uids, before
@@ -83,7 +83,7 @@ async def test_a_journal_that_was_lost_is_made_good_from_kubelets_checkpoint(sho
         await node.start_agent()
         await check_all_is_back(node, uids, before, harm)
         await until_usage(node, lambda usage: all(entry.pod for entry in usage.containers), what="all are named")
-        await check_books(node)
+        await check_consistency(node)
 
         node.kubelet.exit_container(uids[0], "c")
         await node.kubelet.wait_running(uids[0], starts=2, deadline_s=PATIENCE_S)
@@ -107,7 +107,7 @@ async def test_it_is_made_good_even_where_nobody_can_say_which_pods_live(short_t
             ("two", "d", "app"),
             ("whole", "c", "app"),
         }
-        await check_books(node)
+        await check_consistency(node)
         await delete(node, *company()[1:])
         await until_held_by(node, uids[:1])
 
@@ -119,7 +119,7 @@ async def test_where_both_books_were_lost_nothing_is_granted_before_kubelet_has_
         node.kubelet.checkpoint_path.unlink()
         await node.start_agent()
         await run(node, share("new", 60, 8))
-        after = grants(await check_books(node))
+        after = grants(await check_consistency(node))
         assert {key: held for key, held in after.items() if key in before} == before
 
 
@@ -136,19 +136,19 @@ async def test_a_checkpoint_that_was_lost_releases_nothing_and_stops_nothing(sho
         pods = company()
         await run(node, *pods)
         for number, harm in enumerate((remove, halve, garble)):
-            before = grants(await check_books(node))
+            before = grants(await check_consistency(node))
             harm(node.kubelet.checkpoint_path)
             for _ in range(3):
-                await upkeep_goes_on(node, pods[0])
+                await reconciler_goes_on(node, pods[0])
             assert grants(await node.agent.usage()) == before
             assert grant_directories(node) == {held[0] for held in before.values()}
             said = node.agent.entries("checkpoint_unreadable")
             assert len(said) == number, "one line for each time that it is unreadable"
             await run(node, share(f"new-{number}"))  # kubelet writes the file anew
-        await check_books(node)
+        await check_consistency(node)
 
 
-async def upkeep_goes_on(node: GpuNode, pod: Json) -> None:
+async def reconciler_goes_on(node: GpuNode, pod: Json) -> None:
     """A whole round has passed: what was tampered with is corrected."""
     wrong = {"metadata": {"annotations": {"tencent.com/gpu-assigned": "tampered"}}}
     node.server.store.patch("pods", pod["metadata"]["name"], wrong, namespace="default")
