@@ -45,6 +45,16 @@ class GpuPolicy(enum.Enum):
     SPREAD = "spread"
     LINK = "link"
 
+    @property
+    def takes_emptiest(self) -> bool:
+        """Prefers GPUs with the most free capacity; otherwise those with the least."""
+        return self is GpuPolicy.SPREAD
+
+    @property
+    def takes_closest(self) -> bool:
+        """For a share over several GPUs, distance counts before free capacity."""
+        return self is GpuPolicy.LINK
+
 
 @dataclass(frozen=True, slots=True)
 class GpuFilter:

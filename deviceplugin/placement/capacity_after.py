@@ -74,7 +74,7 @@ class CapacityAfter:
     """`capacities_after` for one pod and many nodes."""
 
     def __init__(self, pod: PodRequest, policy: GpuPolicy) -> None:
-        self._spreads = policy is GpuPolicy.SPREAD
+        self._spreads = policy.takes_emptiest
         self._steps = [_Step(each, pod.preferences.gpus, spreads=self._spreads) for each in pod.containers]
         self._phases = phases(pod.containers)
 

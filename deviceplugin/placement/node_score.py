@@ -5,7 +5,7 @@ ties. Only integers, so that the same cluster is put into the same order on ever
 the GPUs that were chosen, the scores, and why every other node was not taken.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -52,23 +52,27 @@ def totals_of(gpus: Capacities) -> Totals:
 
 
 def score(policy: NodePolicy, change: CapacityChange, measure: Fragmentation) -> Score:
-    if policy is NodePolicy.FRAGMENTATION:
-        return _fragmentation(change, measure)
-    return score_of_totals(policy, totals_of(change.after))
+    if goes_by_totals(policy):
+        return score_of_totals(policy, totals_of(change.after))
+    return _fragmentation(change, measure)
+
+
+def goes_by_totals(policy: NodePolicy) -> bool:
+    """Whether the free amounts of the whole node are enough, so that its single GPUs, CPU and memory do not matter."""
+    return policy in _BY_TOTALS
 
 
 def score_of_totals(policy: NodePolicy, left: Totals) -> Score:
-    """For policies that do not ask where on the node something is left."""
-    return _spread(left) if policy is NodePolicy.SPREAD else _binpack(left)
+    return _BY_TOTALS[policy](left)
 
 
 def _binpack(left: Totals) -> Score:
-    """The parts of cores and of memory that are left, added up."""
+    """The free fractions of cores and of memory, added."""
     return (sum(_parts(left)), left.cores)
 
 
 def _spread(left: Totals) -> Score:
-    """The scarcer of cores and memory counts."""
+    """The smaller of the free fractions of cores and of memory."""
     return (_PPM - min(_parts(left)), -left.cores)
 
 
@@ -83,6 +87,12 @@ def _parts(left: Totals) -> tuple[int, int]:
         left.cores * _PPM // (CORES_PER_GPU * left.gpus) if left.gpus else _PPM,
         left.blocks * _PPM // left.size if left.size else _PPM,
     )
+
+
+_BY_TOTALS: Mapping[NodePolicy, Callable[[Totals], Score]] = {
+    NodePolicy.BINPACK: _binpack,
+    NodePolicy.SPREAD: _spread,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from deviceplugin.placement.node_score import (
     NodeChoice,
     Score,
     Totals,
+    goes_by_totals,
     score,
     score_of_totals,
     totals_of,
@@ -79,8 +80,8 @@ class _ScoringContext:
 
     @property
     def plans(self) -> bool:
-        """Only the fragmentation policy makes a node better or worse by its CPU and memory."""
-        return self.node_policy is NodePolicy.FRAGMENTATION
+        """Whether a node's CPU and memory matter for its score."""
+        return not goes_by_totals(self.node_policy)
 
     @property
     def names_gpus(self) -> bool:
@@ -339,7 +340,7 @@ class NodeScorer:
 
 
 def _share(pod: PodRequest, policy: NodePolicy) -> GpuAmount | None:
-    if len(pod.containers) != 1 or policy is NodePolicy.FRAGMENTATION:
+    if len(pod.containers) != 1 or not goes_by_totals(policy):
         return None
     demand = demand_of(pod.containers[0].request)
     return demand.total if demand.sharing is Sharing.SHARE else None

@@ -101,7 +101,7 @@ def _by_kind(candidates: Candidates, policy: GpuPolicy) -> Selection | None:
     match candidates.request.kind:
         case RequestKind.SHARE:
             return share(candidates, policy)
-        case _ if policy is GpuPolicy.SPREAD:
+        case _ if policy.takes_emptiest:
             return spread(candidates)
         case RequestKind.WHOLE:
             return fragment(candidates)
@@ -117,7 +117,7 @@ def _on_one_numa(candidates: Candidates, policy: GpuPolicy) -> Selection | None:
     nodes: dict[int, list[GpuView]] = {}
     for view in candidates.views:
         nodes.setdefault(-1 if view.gpu.numa is None else view.gpu.numa, []).append(view)
-    sign = -1 if policy is GpuPolicy.SPREAD else 1
+    sign = -1 if policy.takes_emptiest else 1
     found: list[tuple[tuple[int, int, int], Selection]] = []
     for numa, views in nodes.items():
         here = replace(candidates, views=tuple(views))
@@ -129,7 +129,7 @@ def _on_one_numa(candidates: Candidates, policy: GpuPolicy) -> Selection | None:
 
 def _distance(candidates: Candidates, selection: Selection, policy: GpuPolicy) -> int:
     """0 where distance is no aim."""
-    if policy is GpuPolicy.SPREAD or (policy is GpuPolicy.BINPACK and candidates.request.is_share):
+    if policy.takes_emptiest or (candidates.request.is_share and not policy.takes_closest):
         return 0
     minors = [view.gpu.minor for view in selection.chosen]
     return sum(candidates.topology.distance(a, b) for a in minors for b in minors) // 2

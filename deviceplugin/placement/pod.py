@@ -136,7 +136,7 @@ def _choice(
 def held_before(own: Collection[Allocation], policy: GpuPolicy) -> frozenset[GpuUuid]:
     """GPUs of the pod that its next container prefers; to spread, only those of init containers, once."""
     held = frozenset(uuid for each in own for uuid in each.uuids)
-    if policy is not GpuPolicy.SPREAD:
+    if not policy.takes_emptiest:
         return held
     return held.difference(*(each.uuids for each in own if each.role is not ContainerRole.INIT))
 

@@ -25,10 +25,10 @@ def share(candidates: Candidates, policy: GpuPolicy = GpuPolicy.BINPACK) -> Sele
     count = candidates.request.gpus
     if len(candidates.views) < count:
         return None
-    spread = policy is GpuPolicy.SPREAD
+    spread = policy.takes_emptiest
     key = _emptiest if spread else _fullest
     ordered = sorted(candidates.views, key=key)
-    if policy is GpuPolicy.LINK and count > 1:
+    if policy.takes_closest and count > 1:
         return closest_share(candidates, ordered)
     chosen = tuple(sorted(ordered[:count], key=lambda view: view.gpu.minor))
     last = ordered[count - 1]
