@@ -48,16 +48,17 @@ def test_what_is_drawn_is_what_was_asked_for() -> None:
     asked = {"node-policies": 5, "gpu-policies": 6, "gpu-policies-share": 2, "gpu-policies-whole": 10,
              "gpu-policies-several": 20}  # fmt: skip
     for name, signs in asked.items():
-        assert PICTURES[name]().count("▓") == 3 * signs
+        policies = NodePolicy if name.startswith("node") else GpuPolicy
+        assert PICTURES[name]().count("▓") == len(policies) * signs
 
 
 def test_the_three_policies_of_the_first_picture_take_three_nodes() -> None:
     rows = PICTURES["node-policies"]().splitlines()[1:4]
     taken = [next(at for at, cell in enumerate(re.split(r" {3,}", row)[1:]) if "▓" in cell) for row in rows]
-    assert taken == [0, 2, 1]
+    assert taken[:3] == [0, 2, 1]
 
 
 def test_on_the_small_day_nobody_waits_with_fragmentation_alone() -> None:
     (waits,) = (row for row in drawn("node-policies-day") if row[0] == "waits")
-    assert waits == ["waits", "i", "h", "nobody"]
+    assert waits[1:4] == ["i", "h", "nobody"]
     assert sum(cores for _, cores in pictures.DAY) == 710

@@ -90,7 +90,7 @@ def test_names_at_the_ends_of_lines_never_lie_on_each_other() -> None:
     root = ET.fromstring(plot(alike, title="x"))
     ends = [text for text in root.iter(f"{SVG}text") if list(text)]
     heights = [float(text.attrib["y"]) for text in ends]
-    assert len(heights) == 6
+    assert len(heights) == 2 * len(NodePolicy)
     for panel in (sorted(heights[:3]), sorted(heights[3:])):
         assert all(lower - upper >= 15 for upper, lower in itertools.pairwise(panel))
 

@@ -1,0 +1,47 @@
+"""Every relative link in the documentation leads to a file, and to a heading of it where it names one."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+_LINK = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
+_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def pages() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [path for name in listed.split() if (path := ROOT / name).is_file()]
+
+
+def prose(page: Path) -> str:
+    return _FENCED.sub("", page.read_text())
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them: lower case, spaces become hyphens, other signs go."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken(page: Path) -> Iterator[str]:
+    for name, anchor in _LINK.findall(prose(page)):
+        target = (page.parent / name).resolve() if name else page
+        if not target.exists():
+            yield f"{name} does not exist"
+        elif anchor and anchor not in anchors(target):
+            yield f"{name} has no heading #{anchor}"
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_of_a_page_leads_somewhere(page: Path) -> None:
+    assert list(broken(page)) == []
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Here\n\n[a](gone.md) [b](#there) [c](#here)\n")
+    assert list(broken(page)) == ["gone.md does not exist", " has no heading #there"]
