@@ -11,11 +11,14 @@ from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from deviceplugin.errors import KubeError, KubeGoneError, ParseError
+from deviceplugin.kube.refusal import TOO_LARGE, refusal
 from deviceplugin.kube.structs import Head, ListMeta, Object, Page, StatusObject, WatchLine, decode
-from deviceplugin.kube.transport import TOO_LARGE, Transport, refusal
+
+if TYPE_CHECKING:  # it loads an HTTP client, which reading objects from a file does not need
+    from deviceplugin.kube.transport import Transport
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -74,7 +77,7 @@ class Listing(Generic[Key, Value]):
 
 
 async def list_all(
-    transport: Transport, collection: Collection[Key, Value], kept: Mapping[Key, Value]
+    transport: "Transport", collection: Collection[Key, Value], kept: Mapping[Key, Value]
 ) -> Listing[Key, Value]:
     """Starts again if the pages were compacted, and with smaller pages if a page is too large to read.
 
@@ -94,7 +97,7 @@ async def list_all(
 
 
 async def _list_once(
-    transport: Transport, collection: Collection[Key, Value], kept: Mapping[Key, Value], size: int
+    transport: "Transport", collection: Collection[Key, Value], kept: Mapping[Key, Value], size: int
 ) -> Listing[Key, Value]:
     found: dict[Key, Value] = {}
     query = {**collection.query, "limit": str(size)}

@@ -19,18 +19,12 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from deviceplugin.errors import KubeConflictError, KubeError, KubeGoneError, KubeNotFoundError, ParseError, one_line
+from deviceplugin.errors import KubeError, ParseError, one_line
 from deviceplugin.kube.credentials import Access, Credentials
-from deviceplugin.kube.structs import StatusObject, decode
+from deviceplugin.kube.refusal import TOO_LARGE, refusal
 
-_BY_CODE: dict[int, type[KubeError]] = {404: KubeNotFoundError, 409: KubeConflictError, 410: KubeGoneError}
-_HINTS = {
-    401: "; its credentials are missing or have expired",
-    403: "; grant it in the ClusterRole of its service account",
-}
 CONNECTIONS = 8
 JSON = "application/json"
-TOO_LARGE = 413
 _BUSY = 429
 _MOST_BODY = 64 << 20
 _MOST_LINE = 8 << 20  # etcd stores objects up to 1.5 MiB
@@ -232,17 +226,6 @@ class _RequestBase:
         base = URL(access.server)
         headers = {"Authorization": access.authorization} if access.authorization else {}
         return cls(access, base, base.raw_path.rstrip("/"), headers)
-
-
-def refusal(code: int, body: bytes, *, what: str) -> KubeError:
-    """An error answer, or the Status inside a watch, as one of our errors."""
-    try:
-        status = decode(StatusObject, body, what="the refusal")
-        said = status.message or status.reason or ""
-    except ParseError:
-        said = body[:2000].decode(errors="replace")
-    kind = _BY_CODE.get(code, KubeError)
-    return kind(f"the API server refused to {what} ({code}{_HINTS.get(code, '')}): {one_line(said)}", code=code)
 
 
 def silence(error: Exception, *, what: str) -> KubeError:
