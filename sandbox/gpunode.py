@@ -38,7 +38,7 @@ class GpuNode:
     names: ResourceNames
     home: Path
 
-    async def start_agent(self, *more: str, deadline_s: float = 30.0) -> None:
+    async def start_agent(self, *more: str, deadline_s: float = 120.0) -> None:
         """Until kubelet offers its devices; `more` are flags for this life of the agent only."""
         await self.agent.start(*more)
         await self.agent.wait_ready(deadline_s=deadline_s)

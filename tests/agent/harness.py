@@ -20,7 +20,7 @@ from tests.container.gpu_manager.client_reader import read_limits
 
 NAMESPACE = "default"
 NODE = "node-1"
-PATIENCE_S = 55.0
+PATIENCE_S = 120.0
 LIMITS = "/etc/vcuda/vcuda.config"
 Grants = dict[tuple[str, str], tuple[str, int, int, tuple[str, ...]]]
 """What must outlive everything: of each container (pod UID, name) its grant, its size and its GPUs."""

@@ -22,7 +22,7 @@ async def server() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 async def client(server: ApiServer, tmp_path: Path) -> AsyncIterator[KubeClient]:
-    timeouts = Timeouts(connect=1.0, request=1.0, silence=1.0)
+    timeouts = Timeouts(connect=30.0, request=30.0, silence=1.0)
     # Read in this process: on a busy machine a separate one takes longer than the limit of a request.
     credentials = Credentials(server.kubeconfig(tmp_path / "kubeconfig"), read=read)
     transport = await Transport.open(None, credentials=credentials, timeouts=timeouts)

@@ -17,7 +17,7 @@ from sandbox.apiserver.kubeconfig import write_kubeconfig
 from sandbox.cluster.certificates import Authority
 
 PODS = pods_of_node("n1")
-TIMEOUTS = Timeouts(connect=2.0, request=5.0, silence=5.0)
+TIMEOUTS = Timeouts(connect=30.0, request=30.0, silence=5.0)
 JWT = ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in (b"{}", b'{"sub":"agent"}', b"sig"))
 
 

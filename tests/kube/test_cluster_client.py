@@ -13,7 +13,7 @@ from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodRef, PodUid
 from sandbox.apiserver import ApiServer, Harm, container, node, pod
 
-TIMEOUTS = Timeouts(connect=1.0, request=1.0, silence=1.0)
+TIMEOUTS = Timeouts(connect=5.0, request=5.0, silence=1.0)
 PATIENT = Timeouts(connect=30.0, request=30.0, silence=30.0)
 
 

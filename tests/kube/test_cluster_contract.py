@@ -30,7 +30,7 @@ from sandbox.cluster.certificates import Authority
 from tests.waiting import in_background, until
 
 REAL = os.environ.get("VCUDA_CONTRACT_KUBECONFIG", "")
-TIMEOUTS = Timeouts(connect=2.0, request=5.0, silence=5.0)
+TIMEOUTS = Timeouts(connect=30.0, request=30.0, silence=5.0)
 PODS = "/api/v1/namespaces/default/pods"
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 MERGE = "application/merge-patch+json"

@@ -16,7 +16,7 @@ from deviceplugin.kube.secrets import NewSecret
 from deviceplugin.kube.transport import Timeouts, Transport
 from sandbox.apiserver import ApiServer, Harm, JsonObject
 
-TIMEOUTS = Timeouts(connect=1.0, request=1.0, silence=1.0)
+TIMEOUTS = Timeouts(connect=5.0, request=5.0, silence=1.0)
 OLD, NEW = (f"-----BEGIN CERTIFICATE-----\n{name}\n".encode() for name in ("old", "new"))
 
 
