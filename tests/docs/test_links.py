@@ -45,3 +45,16 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Here\n\n[a](gone.md) [b](#there) [c](#here)\n")
     assert list(broken(page)) == ["gone.md does not exist", " has no heading #there"]
+
+
+_PATH = re.compile(
+    r"`((?:benchmarks|daemonset|deviceplugin|docs|emulator|library|proto|sandbox|scripts|tests)/[\w./-]*)`"
+)
+_GUIDES = ["ARCHITECTURE.md", "CONTRIBUTING.md", "docs/design.md", "docs/development.md", "docs/extending.md"]
+
+
+@pytest.mark.parametrize("guide", _GUIDES)
+def test_every_path_that_a_guide_names_exists(guide: str) -> None:
+    named = _PATH.findall((ROOT / guide).read_text())
+    assert named
+    assert [path for path in named if not (ROOT / path).exists()] == []

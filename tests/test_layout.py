@@ -1,0 +1,55 @@
+"""What keeps the product readable, counted: sizes of modules, names of classes, docstrings, references."""
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PRODUCT = sorted(path for path in (ROOT / "deviceplugin").rglob("*.py") if "wire" not in path.parts)
+MOST_LINES = 400
+MOST_MODULES = 270
+MOST_NAMES_TWICE = 14
+_OUTSIDE = re.compile(r"\((?:design|research) \d|shared/(?:design|research)|findings-")
+
+
+def classes() -> dict[str, list[Path]]:
+    found: dict[str, list[Path]] = defaultdict(list)
+    for path in PRODUCT:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(path)
+    return found
+
+
+def test_there_are_few_modules_and_none_is_long() -> None:
+    assert len(PRODUCT) <= MOST_MODULES
+    assert [path.name for path in PRODUCT if len(path.read_text().splitlines()) > MOST_LINES] == []
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    assert [path for path in PRODUCT if ast.get_docstring(ast.parse(path.read_text())) is None] == []
+
+
+def test_a_class_name_stands_once_in_a_package_and_rarely_twice_in_the_product() -> None:
+    twice = {name: paths for name, paths in classes().items() if len(paths) > 1}
+    assert len(twice) <= MOST_NAMES_TWICE, sorted(twice)
+    packages = {
+        name: [path.relative_to(ROOT / "deviceplugin").parts[0] for path in paths] for name, paths in twice.items()
+    }
+    assert {name: found for name, found in packages.items() if len(set(found)) < len(found)} == {}
+
+
+@pytest.mark.parametrize(
+    "folder", ["deviceplugin", "sandbox", "library", "emulator", "scripts", "benchmarks", "daemonset", "docs"]
+)
+def test_nothing_refers_to_documents_outside_of_the_repository(folder: str) -> None:
+    kinds = {".py", ".c", ".h", ".md", ".yaml", ".toml", ""}
+    texts = [
+        path
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and path.suffix in kinds and "build" not in path.parts
+    ]
+    assert [path for path in texts if _OUTSIDE.search(path.read_text(errors="replace"))] == []
