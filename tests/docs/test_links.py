@@ -55,6 +55,7 @@ _GUIDES = ["ARCHITECTURE.md", "CONTRIBUTING.md", "docs/design.md", "docs/develop
 
 @pytest.mark.parametrize("guide", _GUIDES)
 def test_every_path_that_a_guide_names_exists(guide: str) -> None:
-    named = _PATH.findall((ROOT / guide).read_text())
+    found = _PATH.findall((ROOT / guide).read_text())
+    named = [path for path in found if "/build" not in path]
     assert named
     assert [path for path in named if not (ROOT / path).exists()] == []
