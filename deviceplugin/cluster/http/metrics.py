@@ -41,7 +41,7 @@ UNCONFIRMED = Family(
 OVERCOMMITTED = Family(
     "vcuda_scheduler_overcommitted_gpus",
     "gauge",
-    "GPUs of which bound pods hold more than the GPU has, as after a Binding by another scheduler.",
+    "GPUs that bound pods over-commit, for example after a Binding by another scheduler.",
 )
 NODES = Family("vcuda_scheduler_nodes", "gauge", "Nodes with a readable GPU inventory.")
 GPUS = Family("vcuda_scheduler_gpus", "gauge", "GPUs of the nodes with a readable GPU inventory.")
