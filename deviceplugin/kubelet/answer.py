@@ -12,7 +12,6 @@ from pathlib import PurePosixPath
 from deviceplugin.errors import HardwareError
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.annotation_names import annotation_names
-from deviceplugin.model.annotations import ContainerGrant, container_annotations
 from deviceplugin.model.gpu import Gpu
 from deviceplugin.model.mount import DRIVER_MOUNT, GRANT_MOUNT, LIBRARIES, LIBRARIES_32, Mount
 from deviceplugin.model.pod import PodContainer
@@ -107,6 +106,10 @@ def _shared_state(grant: Grant, gpus: Sequence[Gpu], layout: HostLayout) -> Iter
 
 
 def _annotations(grant: Grant, gpus: Sequence[Gpu], names: ResourceNames) -> tuple[tuple[str, str], ...]:
-    request = grant.allocation.request
-    held = ContainerGrant(request.cores, request.blocks * BLOCK_BYTES, tuple(gpu.minor for gpu in gpus))
-    return tuple(container_annotations(annotation_names(names.domain), held).items())
+    """In the forms of gpu-manager, on the container as the runtime sees it."""
+    own, request = annotation_names(names.domain), grant.allocation.request
+    return (
+        (own.container_core, str(request.cores)),
+        (own.container_memory, str(request.blocks * BLOCK_BYTES)),
+        (own.container_device, ",".join(f"/dev/nvidia{gpu.minor}" for gpu in gpus)),
+    )

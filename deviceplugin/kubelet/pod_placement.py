@@ -23,8 +23,8 @@ from deviceplugin.model.preferences import GpuFilter, GpuPolicy
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.describe import gpus_text
-from deviceplugin.placement.node_state import NodeState, node_state
-from deviceplugin.placement.occupancy import free_for_next_container
+from deviceplugin.placement.node_state import NodeState
+from deviceplugin.placement.occupancy import free_for_next_container, snapshot_for
 from deviceplugin.placement.place import Choice, place
 from deviceplugin.placement.pod import PodChoice, place_pod
 from deviceplugin.placement.snapshot import Snapshot
@@ -78,14 +78,8 @@ def place_container(
 def _without_pod(context: AllocateContext, uid: PodUid) -> NodeState:
     inventory, gpus = context.feed.catalog.inventory, context.gpus
     others = (each for each in context.ledger.allocations() if each.owner.pod.uid != uid)
-    return node_state(
-        "",
-        inventory,
-        others,
-        share_mode=context.share_mode,
-        cordoned=gpus.cordoned(),
-        processes=gpus.processes(),
-    )
+    snapshot = snapshot_for(inventory, others, processes=gpus.processes())
+    return NodeState("", snapshot, share_mode=context.share_mode, cordoned=gpus.cordoned())
 
 
 def _roomy(asking: IdentifiedContainer, request: Request, view: Snapshot, wanted: GpuFilter) -> frozenset[GpuUuid]:

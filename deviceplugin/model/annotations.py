@@ -56,15 +56,6 @@ class WrittenAllocation:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerGrant:
-    """The annotations of Allocate's answer, for readers of CRI: cores, bytes, device minors."""
-
-    cores: int
-    memory_bytes: int
-    minors: tuple[int, ...]
-
-
 def format_predicate_time(nanoseconds: int) -> str:
     return str(nanoseconds)
 
@@ -130,15 +121,6 @@ def parse_allocation(text: str) -> PodAllocation:
         raise ParseError(f"annotation vcuda-allocation has version {decoded.version}; this vcuda reads {VERSION}")
     containers = {name: _shares(name, container.gpus) for name, container in decoded.containers.items()}
     return PodAllocation(PodUid(decoded.pod), containers)
-
-
-def container_annotations(names: AnnotationNames, grant: ContainerGrant) -> dict[str, str]:
-    """The three annotations of Allocate's answer, in the forms of gpu-manager."""
-    return {
-        names.container_core: str(grant.cores),
-        names.container_memory: str(grant.memory_bytes),
-        names.container_device: ",".join(f"/dev/nvidia{minor}" for minor in grant.minors),
-    }
 
 
 class _ShareJson(msgspec.Struct):

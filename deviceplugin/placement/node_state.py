@@ -108,11 +108,9 @@ def node_state(
     *,
     share_mode: bool = True,
     cordoned: frozenset[GpuUuid] = frozenset(),
-    processes: Mapping[GpuUuid, int] | None = None,
 ) -> NodeState:
     """The node with everything that its pods hold taken away."""
-    snapshot = snapshot_for(inventory, allocations, processes=processes)
-    return NodeState(name, snapshot, share_mode=share_mode, cordoned=cordoned)
+    return NodeState(name, snapshot_for(inventory, allocations), share_mode=share_mode, cordoned=cordoned)
 
 
 def _taken(view: GpuView, held: GpuAmount | None) -> GpuView:

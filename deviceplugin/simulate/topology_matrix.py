@@ -31,7 +31,7 @@ _LEGEND = ("Legend:", "NIC Legend:")
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _MatrixRow:
     """The words of one line that is not blank; `number` counts all lines from 1."""
 
     number: int
@@ -69,16 +69,16 @@ def _parse(text: str) -> Topology:
     return _topology(cards, cells)
 
 
-def _lines(text: str) -> Iterator[_Row]:
+def _lines(text: str) -> Iterator[_MatrixRow]:
     """The lines before the legend."""
     for number, line in enumerate(_ESCAPE.sub("", text).splitlines(), start=1):
         if line.strip().startswith(_LEGEND):
             return
         if words := tuple(line.split()):
-            yield _Row(number, words)
+            yield _MatrixRow(number, words)
 
 
-def _header(line: _Row) -> tuple[str, ...]:
+def _header(line: _MatrixRow) -> tuple[str, ...]:
     cards = tuple(takewhile(lambda word: word not in _AFFINITY, line.words))
     gpus = _gpus(cards)
     if not gpus:
@@ -97,7 +97,7 @@ def _gpus(cards: tuple[str, ...]) -> dict[str, int]:
     return {card: int(found[1]) for card in cards if (found := _GPU.fullmatch(card))}
 
 
-def _row(line: _Row, cards: tuple[str, ...]) -> list[_Cell]:
+def _row(line: _MatrixRow, cards: tuple[str, ...]) -> list[_Cell]:
     name, *texts = line.words
     if name not in cards:
         raise ParseError(f"line {line.number}: {_shown(name)} is not a row of this matrix; it has {_some(cards)}")

@@ -13,9 +13,7 @@ from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import (
     MAX_TEXT,
-    ContainerGrant,
     PodAllocation,
-    container_annotations,
     format_allocation,
     format_assigned,
     format_gpu_indices,
@@ -187,12 +185,3 @@ def test_hostile_text_is_a_parse_error_and_no_other(text: str) -> None:
 def test_any_text_is_read_or_refused_with_a_parse_error(text: str) -> None:
     for parse in PARSERS:
         assert "\n" not in refusal(partial(parse, text))
-
-
-def test_the_annotations_of_allocates_answer_have_the_documented_form() -> None:
-    grant = ContainerGrant(200, 34_359_738_368, (0, 11))
-    assert container_annotations(AnnotationNames(), grant) == {
-        "tencent.com/vcuda-core": "200",
-        "tencent.com/vcuda-memory": "34359738368",
-        "tencent.com/vcuda-device": "/dev/nvidia0,/dev/nvidia11",
-    }

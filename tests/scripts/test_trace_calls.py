@@ -2,7 +2,7 @@
 
 from scripts.trace_calls import trace_allocate, trace_filter
 
-ALLOCATE_FILES = 32
+ALLOCATE_FILES = 30
 FILTER_FILES = 24
 
 
