@@ -100,7 +100,7 @@ def test_the_last_stage_is_the_agent_without_compiler_or_emulator() -> None:
     assert "library" not in text
 
 
-def test_the_image_runs_as_nobody_unless_told_otherwise() -> None:
+def test_the_image_runs_unprivileged_by_default() -> None:
     users = [rest for keyword, rest in instructions() if keyword == "USER"]
     assert users == ["65532:65532"]
     assert ("USER", users[0]) in stages()["agent-base"]

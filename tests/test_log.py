@@ -68,7 +68,7 @@ def test_lines_below_the_level_are_not_written_and_chatty_libraries_keep_quiet_e
     assert [line["msg"] for line in lines(out)] == ["loud"]
 
 
-def test_an_error_of_ours_is_its_sentence_and_a_bug_has_one_traceback_field() -> None:
+def test_an_error_is_its_sentence_and_a_bug_has_one_traceback_field() -> None:
     out = io.StringIO()
     open_log(level="info", stream=out)
     logger = structlog.get_logger("vcuda.x")
@@ -84,7 +84,7 @@ def test_an_error_of_ours_is_its_sentence_and_a_bug_has_one_traceback_field() ->
     assert len(out.getvalue().splitlines()) == 2
 
 
-def test_values_of_ours_are_written_as_words() -> None:
+def test_values_are_written_as_words() -> None:
     out = io.StringIO()
     open_log(level="info", stream=out)
     structlog.get_logger("x").info(

@@ -81,7 +81,7 @@ async def test_a_pod_that_no_extender_chose_gpus_for_says_soon_what_it_holds(
         assert {name: {gpu.uuid for gpu in shares} for name, shares in written.containers.items()} == held
 
 
-async def test_it_is_told_while_its_init_container_still_runs(short_tmp: Path) -> None:
+async def test_it_is_annotated_while_its_init_container_still_runs(short_tmp: Path) -> None:
     """Kubelet asks for all containers of a pod when it admits it; the last of them may start hours later."""
     async with node_with_agent(short_tmp, flags=SELDOM, init_run_s=600.0) as node:
         pod = pod_json("slow", ("c", 20, 8), init=(("first", 30, 4),))

@@ -163,7 +163,7 @@ async def test_a_share_and_a_whole_gpu(bench: Bench) -> None:
     assert uses[whole.id].processes == 2
 
 
-async def test_two_containers_of_one_pod_are_told_apart_by_the_runtime(bench: Bench) -> None:
+async def test_two_containers_of_one_pod_are_distinguished_by_the_runtime(bench: Bench) -> None:
     one, two = bench.give("p", "one"), bench.give("p", "two")
     for given, name, pid in ((one, "one", 41), (two, "two", 51)):
         bench.start(given, IDS[name], pid)
@@ -172,7 +172,7 @@ async def test_two_containers_of_one_pod_are_told_apart_by_the_runtime(bench: Be
     assert bench.watch.uses().keys() == {one.id, two.id}
 
 
-async def test_a_container_that_started_anew_is_found_again(bench: Bench) -> None:
+async def test_a_restarted_container_is_found_again(bench: Bench) -> None:
     share = bench.give("p", "one")
     bench.start(share, IDS["one"], 41)
     bench.slot(share, 0, IDS["one"], 1)
@@ -191,7 +191,7 @@ async def test_a_container_that_started_anew_is_found_again(bench: Bench) -> Non
     await bench.until(lambda: (bench.held(share), bench.pids(share)) == (2 * GIB, (61,)))
 
 
-async def test_an_idle_node_asks_nobody_and_reads_little(bench: Bench) -> None:
+async def test_an_idle_node_sends_no_requests_and_reads_little(bench: Bench) -> None:
     share = bench.give("p", "one")
     bench.start(share, IDS["one"], 41)
     await bench.turns(1)

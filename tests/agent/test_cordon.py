@@ -75,7 +75,7 @@ async def test_what_was_bound_to_a_gpu_before_its_cordon_is_carried_out(short_tm
         assert minors(node, uid) == [0]
 
 
-async def test_where_all_that_is_left_is_cordoned_the_pod_is_refused_and_told(short_tmp: Path) -> None:
+async def test_if_only_cordoned_gpus_are_left_the_pod_is_rejected_with_the_reason(short_tmp: Path) -> None:
     async with node_with_agent(short_tmp, started=False) as node:
         make_node(node, {NAMES.cordon: "0,1,2,3,4,5,6,7"})
         await node.start_agent()

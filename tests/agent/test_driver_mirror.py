@@ -43,7 +43,7 @@ async def metric(node: GpuNode, name: str) -> dict[str, float]:
     return {labels.removeprefix(name): float(value) for labels, _, value in found}
 
 
-async def test_shares_find_ours_in_front_of_the_driver_and_whole_gpus_the_driver_itself(short_tmp: Path) -> None:
+async def test_shares_find_the_interposer_and_whole_gpus_the_driver(short_tmp: Path) -> None:
     async with node_with_agent(short_tmp, flags=FLAGS) as node:
         one, two = await run(node, share("share"), pod_json("whole", ("c", 100, 0)))
         assert mounted(node, one) == ("nvidia", node.gpus.driver, True)

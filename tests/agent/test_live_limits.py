@@ -81,7 +81,7 @@ async def test_a_change_that_came_while_the_agent_was_away_is_made_good(short_tm
         await node.agent.until(back, what="the limits file is back", deadline_s=10.0)
 
 
-async def test_whole_gpus_have_no_limits_of_ours(short_tmp: Path) -> None:
+async def test_whole_gpus_have_no_limits(short_tmp: Path) -> None:
     async with node_with_agent(short_tmp) as node:
         (uid,) = await run(node, pod_json("whole", ("c", 200, 0)))
         view = node.kubelet.container_view(uid, "c")

@@ -90,7 +90,7 @@ async def test_a_journal_that_was_lost_is_made_good_from_kubelets_checkpoint(sho
         assert limits_now(node, uids[0]).soft_cores == 60, "a soft limit is in no checkpoint"
 
 
-async def test_it_is_made_good_even_where_nobody_can_say_which_pods_live(short_tmp: Path) -> None:
+async def test_it_is_repaired_even_if_the_live_pods_are_unknown(short_tmp: Path) -> None:
     async with node_with_agent(short_tmp, flags=QUICK) as node:
         uids, before = await lose_the_journal(node, remove)
         node.kubelet.pods_faults.status = 403
@@ -112,7 +112,7 @@ async def test_it_is_made_good_even_where_nobody_can_say_which_pods_live(short_t
         await until_held_by(node, uids[:1])
 
 
-async def test_where_both_books_were_lost_nothing_is_granted_before_kubelet_has_told(short_tmp: Path) -> None:
+async def test_after_losing_ledger_and_checkpoint_nothing_is_granted_before_kubelet_reports(short_tmp: Path) -> None:
     """Kubelet remembers, and writes its checkpoint anew when the agent registers."""
     async with node_with_agent(short_tmp) as node:
         _, before = await lose_the_journal(node, remove)

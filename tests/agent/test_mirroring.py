@@ -105,7 +105,7 @@ async def test_where_the_mirror_cannot_be_changed_that_is_said_once_and_tried_ag
     assert enforceable(made.metrics)
 
 
-async def test_a_look_that_fails_in_a_way_that_nobody_thought_of_is_logged_and_tried_again(tmp_path: Path) -> None:
+async def test_an_unexpected_failure_of_a_check_is_logged_and_retried(tmp_path: Path) -> None:
     made = scene(tmp_path)
     answers = iter([RuntimeError("what is this?")])
 

@@ -90,9 +90,7 @@ def library_path(node: GpuNode, uid: str) -> str:
 
 
 @pytest.mark.parametrize("told", [True, False])
-async def test_kubelet_is_told_numa_nodes_where_that_is_wanted_and_what_it_aligns_is_kept_together(
-    short_tmp: Path, told: bool
-) -> None:
+async def test_numa_nodes_are_advertised_if_enabled_and_aligned_ids_stay_together(short_tmp: Path, told: bool) -> None:
     async with node_with_agent(short_tmp, flags={"numa": told}, numa_alignment=True) as node:
         numa_of = {gpu["minor"]: str(gpu["numa"]) for gpu in json.loads(node.gpus.profile.read_text())["gpus"]}
         far = next(minor for minor, numa in numa_of.items() if numa == "1")

@@ -57,7 +57,7 @@ async def test_it_ends_in_order_in_the_middle_of_an_allocate(short_tmp: Path, re
         assert grants(await check_consistency(node)) == before
 
 
-async def test_it_ends_in_order_while_nobody_answers(short_tmp: Path) -> None:
+async def test_it_stops_in_order_while_no_peer_answers(short_tmp: Path) -> None:
     """The API server hangs and kubelet is gone."""
     async with node_with_agent(short_tmp) as node:
         await run(node, share("one"))

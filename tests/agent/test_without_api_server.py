@@ -44,7 +44,7 @@ async def feed(node: GpuNode, pods: list[Json]) -> list[str]:
     return uids
 
 
-async def test_kubelet_is_served_exactly_and_the_cluster_is_told_later(short_tmp: Path) -> None:
+async def test_kubelet_is_served_exactly_and_the_cluster_is_updated_later(short_tmp: Path) -> None:
     flags = {"allocation-check-period": "500ms", "node-labels": "pool=gpus"}
     async with node_with_agent(short_tmp, flags=flags, started=False, fed_by_server=False) as node:
         pods = company()

@@ -78,7 +78,7 @@ def test_an_unknown_flag_ends_with_status_2_and_names_a_near_one() -> None:
 
 
 @pytest.mark.parametrize("flag", ["--standalone", "--incluster-mode=true", "--docker-endpoint=unix:///x"])
-def test_flags_of_the_lineage_that_mean_nothing_now_are_accepted_and_said_so(flag: str) -> None:
+def test_obsolete_flags_of_gpu_manager_are_accepted_and_reported(flag: str) -> None:
     result = vcuda("config", "print", flag)
     assert result.exit_code == 0
     assert result.stderr.startswith(f"vcuda: {flag.partition('=')[0]} has no effect: ")

@@ -59,7 +59,7 @@ def test_who_keeps_to_his_share_is_left_alone() -> None:
         pytest.param(Breach.STATE, {"corrupted": "a file is longer than allowed"}, "a file is longer", id="state"),
     ],
 )
-def test_what_lasts_is_told_in_one_sentence(breach: Breach, seen: dict[str, Any], words: str) -> None:
+def test_a_lasting_violation_is_reported_in_one_sentence(breach: Breach, seen: dict[str, Any], words: str) -> None:
     monitor = LimitMonitor()
     assert watch(monitor, seconds=10, **seen) == ()
     (found,) = watch(monitor, seconds=40, start=10, **seen)

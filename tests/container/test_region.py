@@ -64,7 +64,7 @@ def test_a_mark_beyond_the_end_reads_no_further_than_the_slots(made: Path) -> No
 
 
 @pytest.mark.parametrize("size", [0, 47, 128, region.SLOTS_AT - 1])
-def test_a_region_that_was_cut_is_refused_and_harms_nobody(made: Path, size: int) -> None:
+def test_a_truncated_region_is_rejected_and_does_no_harm(made: Path, size: int) -> None:
     os.truncate(made, size)
     with pytest.raises(ParseError, match="the container changed it"):
         region.read(made, grant=GRANT, devices=1)

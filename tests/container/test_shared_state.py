@@ -37,7 +37,7 @@ def test_everything_that_is_mounted_exists_before_the_answer(shared: SharedState
     assert shared_file.is_whole(shared.row(ONE, GPU), activity.form(ONE))
 
 
-def test_any_user_of_a_container_may_write_the_files_and_nobody_their_directory(
+def test_every_user_of_a_container_can_write_the_files_but_not_their_directory(
     shared: SharedState, tmp_path: Path
 ) -> None:
     before = os.umask(0o077)
@@ -63,7 +63,7 @@ def test_a_repeated_allocate_leaves_what_is_in_use(shared: SharedState) -> None:
     assert region.read(shared.region(ONE), grant=ONE, devices=1).slots[0].pid == 7
 
 
-def test_a_start_begins_anew_and_neighbours_keep_their_mapping(shared: SharedState) -> None:
+def test_a_start_resets_the_files_and_neighbours_keep_their_mapping(shared: SharedState) -> None:
     shared.prepare(ONE, {GPU})
     put_slot(shared.region(ONE), 0, pid=7, used=1)
     put(shared.own_row(ONE, GPU), activity.HEAD.size, b"\x05")
@@ -158,7 +158,7 @@ def test_limits_are_shown_to_neighbours(shared: SharedState) -> None:
     assert shared.row(ONE, GPU).read_bytes()[52:60] == b"\x14\0\0\0\x3c\0\0\0"
 
 
-def test_neighbours_are_told_limits_by_a_file_that_no_container_writes(shared: SharedState) -> None:
+def test_neighbours_read_limits_from_a_file_that_no_container_writes(shared: SharedState) -> None:
     shared.prepare(ONE, {GPU})
     before = os.umask(0o077)
     try:
@@ -173,7 +173,7 @@ def test_neighbours_are_told_limits_by_a_file_that_no_container_writes(shared: S
     assert shown.stat().st_nlink == 1
 
 
-def test_limits_that_cannot_be_told_are_one_sentence(shared: SharedState) -> None:
+def test_limits_that_cannot_be_written_are_one_sentence(shared: SharedState) -> None:
     shared.prepare(ONE, {GPU})
     shared.shown_limits(ONE, GPU).mkdir()
     with pytest.raises(ContainerError, match=r"limits .*\.g-0001 could not be written: Is a directory"):

@@ -93,7 +93,7 @@ def test_a_dead_process_counts_no_more_and_its_slot_is_left_to_its_neighbours(sc
     assert scene.slots() == [1, 2], "a process of that namespace may be clearing it this very moment"
 
 
-def test_a_pid_that_began_anew_is_another_process(scene: Scene) -> None:
+def test_a_reused_pid_is_another_process(scene: Scene) -> None:
     scene.read()
     scene.node.end(102)
     scene.node.start(102, GROUP, inner=2, namespace="c", born=900)
@@ -188,7 +188,7 @@ def test_more_memory_than_the_limit_is_seen_through_the_driver(scene: Scene) -> 
         pytest.param(lambda path: path.unlink(), "cannot be read", id="removed"),
     ],
 )
-def test_a_region_that_was_changed_by_hand_is_told_and_harms_nobody(scene: Scene, harm: object, words: str) -> None:
+def test_a_modified_region_is_reported_and_does_no_harm(scene: Scene, harm: object, words: str) -> None:
     assert callable(harm)
     harm(scene.region)
     found = {each.breach: each.sentence for each in scene.read(101).use.overruns}

@@ -138,7 +138,7 @@ def _verbs_of_the_lease(rendered: Rendered) -> set[str]:
     return set(named["verbs"])
 
 
-def test_who_reaches_the_port_is_named_or_nobody_is_kept_away(helm: str, tmp_path: Path, defaults: Rendered) -> None:
+def test_the_network_policy_names_peers_or_restricts_nothing(helm: str, tmp_path: Path, defaults: Rendered) -> None:
     assert not defaults.names("NetworkPolicy")
     rendered = render(helm, VALUE_SETS["a kube-scheduler elsewhere"], folder=tmp_path)
     policy = rendered.get("NetworkPolicy", "vcuda-scheduler")["spec"]

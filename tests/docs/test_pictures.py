@@ -58,7 +58,7 @@ def test_the_three_policies_of_the_first_picture_take_three_nodes() -> None:
     assert taken[:3] == [0, 2, 1]
 
 
-def test_on_the_small_day_nobody_waits_with_fragmentation_alone() -> None:
+def test_on_the_small_day_no_pod_waits_only_with_fragmentation() -> None:
     (waits,) = (row for row in drawn("node-policies-day") if row[0] == "waits")
     assert waits[1:4] == ["i", "h", "nobody"]
     assert sum(cores for _, cores in pictures.DAY) == 710

@@ -325,7 +325,7 @@ class TestPolicy:
 
     @pytest.mark.parametrize("subresource", ["", "/status"])
     @pytest.mark.parametrize("text", ["2", None])
-    def test_nobody_else_changes_or_removes_them(
+    def test_no_other_account_changes_or_removes_them(
         self, admin: Client, path: str, subresource: str, text: str | None
     ) -> None:
         change = {"metadata": {"annotations": {INDEX: text}}}

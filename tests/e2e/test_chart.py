@@ -239,7 +239,7 @@ BINDING: Object = {
 }
 
 
-def test_nobody_else_writes_changes_or_removes_what_says_which_gpu_a_pod_has(admin: Client, pod: str) -> None:
+def test_no_other_account_writes_changes_or_removes_allocation_annotations(admin: Client, pod: str) -> None:
     user, agent = _as_user(admin), _as(admin, "vcuda-agent")
     with pytest.raises(ApiError, match="are written by vcuda alone"):
         user.merge(pod, OWN)
@@ -251,7 +251,7 @@ def test_nobody_else_writes_changes_or_removes_what_says_which_gpu_a_pod_has(adm
     user.merge(pod, {"metadata": {"labels": {"a": "b"}}})
 
 
-def test_nobody_else_writes_it_by_a_binding_either(admin: Client, pod: str) -> None:
+def test_no_other_account_writes_it_by_a_binding(admin: Client, pod: str) -> None:
     with pytest.raises(ApiError, match="are written by vcuda alone"):
         _as_user(admin).post(f"{pod}/binding", BINDING)
     assert "nodeName" not in admin.get(pod)["spec"]

@@ -65,7 +65,7 @@ def test_gpu_managers_client_gets_the_processes_of_its_container(
     assert not [path for path in agent.grants.rglob("*") if path.name != ".boot" and path.is_file()]
 
 
-def test_a_container_that_takes_more_than_its_slice_is_told_of(empty_cluster: Cluster, start_agent: StartAgent) -> None:
+def test_a_container_that_exceeds_its_share_is_reported(empty_cluster: Cluster, start_agent: StartAgent) -> None:
     agent = start_agent()
     ids = run_pair(empty_cluster)
     (share,) = entry(agent, "one").gpus

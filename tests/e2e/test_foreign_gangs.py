@@ -71,7 +71,7 @@ def world(both: Both) -> World:
     return both.world
 
 
-def test_the_webhook_completes_and_checks_pods_of_other_schedulers_and_leaves_them_theirs(world: World) -> None:
+def test_the_webhook_completes_and_checks_pods_of_other_schedulers_and_keeps_the_scheduler(world: World) -> None:
     manifest = pods.pod("volcanos", [pods.container("main", SHOW_AND_STAY, {CORE: 30})], schedulerName="volcano")
     created = world.admin.post(pods.PODS, manifest)
 
@@ -81,7 +81,7 @@ def test_the_webhook_completes_and_checks_pods_of_other_schedulers_and_leaves_th
         create(world, [share("never", 150, 4)], schedulerName="volcano")
 
 
-def test_a_gang_that_fits_is_adopted_and_what_is_left_is_ours(world: World) -> None:
+def test_a_gang_that_fits_is_adopted_and_the_rest_stays_available(world: World) -> None:
     gang = make_gang(world, "fits", 12, cores=HALF, scheduler=FOREIGN)
     wait_all(world, gang)
     wait_agents_agree(world, gang)

@@ -186,7 +186,7 @@ def operator(running: Release, tmp_path: Path) -> Iterator[Path]:
     admin.delete(f"{accounts}/ops")
 
 
-def test_an_operator_is_told_where_a_pod_is_and_why_another_one_waits(running: Release, operator: Path) -> None:
+def test_an_operator_learns_where_a_pod_is_and_why_another_one_waits(running: Release, operator: Path) -> None:
     wants = pods.pod("wants-another", [pods.container("c", "true", {CORE: 20, MEMORY: 4})])
     wants["metadata"]["annotations"] = {"tencent.com/vcuda-use-models": "B200"}
     pods.create(running.admin, wants)

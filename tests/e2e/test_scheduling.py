@@ -62,7 +62,7 @@ def test_what_can_never_run_is_refused_with_what_to_write_instead(world: World) 
         pods.create(world.admin, share("never", 150, 4).manifest())
 
 
-def test_pods_without_gpus_need_nobody_of_us(world: World) -> None:
+def test_pods_without_gpus_need_no_vcuda_program(world: World) -> None:
     world.ours.kill()
     try:
         created = world.admin.post(pods.PODS, pods.pod("cpu", [pods.container("main", "sleep 1000")]))

@@ -44,7 +44,7 @@ def test_what_nvml_tells_is_what_the_profile_says(emulated: Emulator, profile: P
     assert (found.failed, found.notes) == ({}, ())
 
 
-def test_mixed_models_and_sizes_are_told_apart(emulated: Emulator) -> None:
+def test_mixed_models_and_sizes_are_distinguished(emulated: Emulator) -> None:
     found = discovered(emulated, profiles.mixed())
     assert [(gpu.minor, gpu.model, gpu.blocks, gpu.numa) for gpu in found.gpus] == [
         (0, "Tesla T4", 60, 0),

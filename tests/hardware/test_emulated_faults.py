@@ -176,7 +176,7 @@ async def test_a_driver_that_is_reloaded_quickly_voids_the_handles_and_nothing_e
     await sampled(hardware)
 
 
-async def test_without_a_loaded_driver_the_agent_waits_when_told_to(emulated: Emulator, start: Start) -> None:
+async def test_without_a_loaded_driver_the_agent_waits_with_the_flag(emulated: Emulator, start: Start) -> None:
     emulated.command("driver", "unload")
     task = asyncio.create_task(start(wait_for_driver=True))
     await asyncio.sleep(0.1)

@@ -34,7 +34,7 @@ def test_an_event_names_its_gpu_and_only_faults_count(stub: Stub, order: str, ex
     assert events.drain() == ()
 
 
-def test_an_event_of_a_gpu_outside_the_set_is_told_by_its_uuid_where_it_still_answers(stub: Stub) -> None:
+def test_an_event_of_another_gpu_is_reported_by_its_uuid_if_it_answers(stub: Stub) -> None:
     events = event_set(stub, 0)
     stub.event(1, xid=79)
     assert events.drain() == (GpuEvent(GpuUuid(uuid(1)), 79),)

@@ -56,7 +56,7 @@ def test_the_gpu_with_fewer_links_into_the_switches_decides(stub: Stub) -> None:
     assert nvlinks(stub) == {(0, 1): 4}
 
 
-def test_a_fabric_that_carries_no_traffic_joins_nobody(stub: Stub) -> None:
+def test_a_fabric_without_traffic_connects_no_gpus(stub: Stub) -> None:
     for gpu in range(2):
         wire(stub, gpu, *((switch, SWITCH) for switch in SWITCHES))
     stub.order("p2p", 5)

@@ -57,7 +57,9 @@ async def test_without_a_driver_start_says_so_in_one_line(stub: Stub) -> None:
     await hardware.stop()
 
 
-async def test_told_to_wait_it_says_so_once_and_starts_when_the_driver_is_there(stub: Stub, start: Start) -> None:
+async def test_with_wait_for_driver_it_reports_once_and_starts_when_the_driver_is_there(
+    stub: Stub, start: Start
+) -> None:
     library = stub.orders / "late.so"
     with structlog.testing.capture_logs() as logs:
         task = asyncio.create_task(start(library=library, wait_for_driver=True))
@@ -142,7 +144,7 @@ async def test_a_critical_xid_makes_its_gpu_unhealthy_until_it_was_quiet_for_lon
         assert time.monotonic() - struck > 0.2
 
 
-async def test_an_applications_xid_and_one_without_a_gpu_harm_nobody(stub: Stub, start: Start) -> None:
+async def test_application_xids_and_xids_without_a_gpu_change_no_health(stub: Stub, start: Start) -> None:
     hardware = await start(recovery=RecoveryRules(quiet_s=1000))
     for gpu, xid in ((0, 31), (-1, 79), (1, 13)):
         stub.event(gpu, xid=xid)

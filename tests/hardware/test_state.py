@@ -126,7 +126,7 @@ def test_a_driver_that_is_gone_makes_every_gpu_unhealthy_and_none_disappear(stat
     assert state.samples == {}
 
 
-def test_a_driver_loaded_anew_ends_the_quiet_period(state: HardwareState) -> None:
+def test_a_reloaded_driver_ends_the_quiet_period(state: HardwareState) -> None:
     state.apply(well(events=(GpuEvent(uuid=TWO, xid=79),)), now=1.0)
     state.discovered(found(), driver_reloaded=True)
     for moment in (2.0, 3.0):

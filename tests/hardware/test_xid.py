@@ -55,7 +55,7 @@ def test_any_text_is_a_policy_or_our_error(text: str) -> None:
     assert policy.critical == frozenset()
 
 
-def test_an_xid_is_told_with_its_meaning_where_it_has_one() -> None:
+def test_an_xid_is_named_with_its_meaning_if_known() -> None:
     assert phrase(79) == "XID 79 (GPU has fallen off the bus)"
     assert phrase(998) == "XID 998"
     assert all(phrase(xid).startswith(f"XID {xid}") for xid in APPLICATION_XIDS)

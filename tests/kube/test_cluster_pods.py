@@ -109,7 +109,7 @@ def test_a_gang_is_known_by_kubernetes_own_fields(spec: JsonObject, gang: Gang |
     assert gpu_pod(spec=spec).gang == gang
 
 
-def test_pods_without_our_resources_are_plain_unless_they_were_ours() -> None:
+def test_pods_without_gpu_resources_are_plain_unless_they_had_some() -> None:
     ours = gpu_pod()
     for item in (
         pod("a"),
@@ -136,7 +136,7 @@ def test_what_is_equal_in_plain_pods_is_kept_once() -> None:
 
 
 @pytest.mark.parametrize("where", ["init", "sidecar"])
-def test_a_pod_whose_init_container_alone_asks_is_ours(where: str) -> None:
+def test_a_pod_with_only_a_gpu_init_container_is_handled(where: str) -> None:
     found = read(pod("a", init=(container("first", cores=20, blocks=4, sidecar=where == "sidecar"),)))
     assert isinstance(found, ClusterPod)
     assert found.pod.containers[0].role.value == where

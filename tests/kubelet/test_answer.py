@@ -20,7 +20,7 @@ def everything(path: str) -> bool:
     return True
 
 
-def test_a_share_sees_its_gpu_its_limits_and_the_library_of_ours() -> None:
+def test_a_share_sees_its_gpu_its_limits_and_the_interposer() -> None:
     answer = answer_for(grant(SHARE, (3, 20, 8)), [gpu(3)], SHARE, LAYOUT, exists=everything)
     assert answer.devices == (
         ("/dev/nvidia3", "/dev/nvidia3"),

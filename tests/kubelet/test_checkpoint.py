@@ -92,7 +92,7 @@ def test_every_historic_form_says_the_same(data: bytes) -> None:
         wrapped(entry(["x"], resource="nvidia.com/gpu", AllocResp="not base64!", DeviceIDs=7)),
     ],
 )
-def test_a_checkpoint_without_entries_of_ours_is_empty(data: bytes) -> None:
+def test_a_checkpoint_without_vcuda_entries_is_empty(data: bytes) -> None:
     assert parse_checkpoint(data) == Checkpoint()
 
 

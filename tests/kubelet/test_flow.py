@@ -87,7 +87,7 @@ async def test_kubelet_is_steered_to_the_ids_of_the_gpu(short_tmp: Path) -> None
                 assert keys == {node.feed.catalog.keys[share.uuid]}
 
 
-async def test_the_watch_is_enough_for_a_hint_and_a_late_one_misleads_nobody(short_tmp: Path) -> None:
+async def test_the_watch_is_enough_for_a_hint_and_a_late_watch_does_no_harm(short_tmp: Path) -> None:
     """The watch shows another pod of the same size only: the IDs are a hint, the grant is kubelet's pod's."""
     async with station(short_tmp, inventory(2), sources=(Source.PODS,)) as node:
         seen = pod_json("seen", ("c", 20, 4), annotations={"tencent.com/predicate-gpu-idx-0": "1"})

@@ -72,7 +72,7 @@ async def test_the_first_source_that_shows_one_decides() -> None:
         pytest.param(Scripted(Source.PODS), id="shows-nothing"),
     ],
 )
-async def test_a_source_that_fails_gives_way_to_the_next(first: Scripted) -> None:
+async def test_after_a_failed_source_the_next_one_is_asked(first: Scripted) -> None:
     found = await Identity([first, Scripted(Source.PODRESOURCES, B)]).identify(question())
     assert (found.pod.ref.name, found.source) == ("b", Source.PODRESOURCES)
 
@@ -97,7 +97,7 @@ async def test_what_kubelet_does_not_show_itself_is_never_certain() -> None:
     assert not found.certain
 
 
-async def test_when_nobody_knows_the_error_says_what_each_source_said() -> None:
+async def test_if_no_source_knows_the_error_lists_each_answer() -> None:
     identity = Identity([Scripted(Source.PODS, error="kubelet is away"), Scripted(Source.APISERVER, exact=False)])
     with pytest.raises(IdentityError) as caught:
         await identity.identify(question())
@@ -159,7 +159,7 @@ async def test_the_guess_of_the_call_before_stands_where_it_fits() -> None:
     assert [each.ref.name for each, _ in found] == ["two"]
 
 
-async def test_where_it_does_not_fit_whoever_wants_both_counts_was_meant() -> None:
+async def test_if_the_guess_does_not_fit_the_container_with_both_counts_was_meant() -> None:
     """The call before asked for 4 blocks and was taken for a pod of 30 cores; this one asks for 20 cores."""
     guessed = pod("guessed", ("c", 30, 4), created=1.0)
     first = pod("first", ("c", 20, 8), created=2.0)

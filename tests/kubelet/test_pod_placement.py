@@ -48,7 +48,7 @@ def test_a_pod_whose_first_container_would_take_the_only_room_of_the_second_is_p
     assert minors(found.allocations) == {"main": [0], "side": [1]}
 
 
-def test_the_second_container_finds_the_plan_again_although_nobody_kept_it() -> None:
+def test_the_second_container_gets_the_same_plan_without_stored_state() -> None:
     pod, state = asked(("main", 20, 2), ("side", 40, 8)), node(other(1, 0, 50, 60), other(2, 1, 60, 0))
     first = plan(pod, state)
     again = plan(pod, state, granted=first.allocations[:1])

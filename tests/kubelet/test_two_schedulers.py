@@ -259,5 +259,5 @@ CROSSING: list[Step] = [
 @example(CROSSING)
 @example([("bind", [1, 1]), ("bind elsewhere", ([1], False)), ("arrive", 1), ("arrive and crash", 2)])
 @given(st.lists(steps, min_size=3, max_size=12))
-def test_no_gpu_is_given_twice_and_the_books_end_as_the_ledger(script: list[Step]) -> None:
+def test_no_gpu_is_given_twice_and_the_cache_ends_as_the_ledger(script: list[Step]) -> None:
     asyncio.run(play(script))

@@ -225,7 +225,7 @@ def test_an_over_committed_gpu_can_be_relieved_but_not_loaded_further(ledger: Le
     assert ledger.over_commitments(NODE) == ()
 
 
-def test_a_gpu_that_went_away_is_still_held_and_given_to_nobody(ledger: Ledger) -> None:
+def test_a_lost_gpu_stays_held_and_is_not_allocated(ledger: Ledger) -> None:
     ledger.grant(grant("a", on=(1,)), NODE)
     smaller = inventory(1)
     assert [load.uuid for load in ledger.over_commitments(smaller)] == [uuid(1)]

@@ -34,7 +34,7 @@ def holder(directory: Path) -> "subprocess.Popen[str]":
     return process
 
 
-def test_a_second_process_is_told_who_holds_the_lock_and_gets_it_when_that_one_is_killed(short_tmp: Path) -> None:
+def test_a_second_process_learns_the_lock_holder_and_gets_the_lock_when_it_is_killed(short_tmp: Path) -> None:
     with holder(short_tmp) as process:
         with pytest.raises(LedgerError, match=rf"another vcuda agent \(process {process.pid}\) runs on this node"):
             AgentLock.acquire(short_tmp)

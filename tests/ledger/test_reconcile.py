@@ -139,7 +139,7 @@ def test_the_checkpoint_proves_an_owner_or_disproves_it() -> None:
     assert decided(wrong, checkpoint=EMPTY).disproved == ()
 
 
-def test_a_rebuilt_grant_learns_its_name_role_and_place_from_whoever_shows_the_pod() -> None:
+def test_a_rebuilt_grant_gets_name_role_and_index_when_the_pod_is_seen() -> None:
     allocation = HELD.allocation
     nameless = replace(allocation.owner, pod=replace(allocation.owner.pod, namespace="", name=""))
     rebuilt = replace(HELD, allocation=replace(allocation, owner=nameless))

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.thorough
         (["driver", "gone"], "must be one of load, unload, mismatch"),
     ],
 )
-def test_a_wrong_word_is_told_and_nothing_is_done(machine: Machine, words: list[str], cause: str) -> None:
+def test_an_invalid_argument_is_reported_and_nothing_is_done(machine: Machine, words: list[str], cause: str) -> None:
     machine.describe("hgx-a100")
     before = machine.show()
     done = machine.run(*words)
@@ -101,7 +101,7 @@ def test_the_matrix_leaves_out_what_was_removed(machine: Machine) -> None:
     assert len([line for line in lines if line.startswith("GPU")]) == 7
 
 
-def test_a_driver_that_is_loaded_anew_applies_what_was_pending(machine: Machine) -> None:
+def test_a_reloaded_driver_applies_pending_modes(machine: Machine) -> None:
     machine.describe("hgx-a100")
     nvml = machine.nvml()
     device = nvml.devices()[0]

@@ -56,7 +56,7 @@ def test_the_newest_function_that_is_not_newer_than_asked_for_at_dlsym_s_address
         assert _ask(process, base, version, flags) == wanted, base
 
 
-def test_a_name_that_nobody_knows_is_reported_in_the_status(machine: Machine) -> None:
+def test_an_unknown_name_is_reported_in_the_status(machine: Machine) -> None:
     process = _start(machine)
     assert _ask(process, "cuNothing", 12000) == (SUCCESS, 0, _UNKNOWN)
     assert _ask(process, "cuMemAlloc_v2", 12000) == (SUCCESS, 0, _UNKNOWN)  # it takes base names

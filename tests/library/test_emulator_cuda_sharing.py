@@ -115,7 +115,7 @@ def test_scripted_memory_and_processes_count(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("look", ["allocate", "info", "show"])
-def test_memory_of_a_killed_process_is_there_for_whoever_looks(machine: Machine, look: str) -> None:
+def test_memory_of_a_killed_process_is_free_at_the_next_query(machine: Machine, look: str) -> None:
     process, other = start(machine), start(machine)
     other.get("cuMemAlloc_v2", 50_000 * MIB)
     other.kill()

@@ -162,7 +162,7 @@ def test_the_legacy_stream_and_blocking_streams_wait_for_each_other(machine: Mac
     assert process.settled(legacy, last) == 5.0
 
 
-def test_a_non_blocking_stream_waits_for_nobody(machine: Machine) -> None:
+def test_a_non_blocking_stream_waits_for_no_other(machine: Machine) -> None:
     process = start(machine)
     free = process.stream(NON_BLOCKING)
     process.launch(0, 200 * _MS)

@@ -176,7 +176,7 @@ def test_a_dead_process_stops_taking_time(library: ctypes.CDLL) -> None:
     assert (timeline.got(0), timeline.got(1), timeline.reached(mine)) == (2 * _MS, 10 * _MS, 12 * _MS)
 
 
-def test_v_that_nobody_works_towards_is_never_reached(library: ctypes.CDLL) -> None:
+def test_a_point_without_work_is_never_reached(library: ctypes.CDLL) -> None:
     timeline = Timeline(library)
     timeline.advance(0)
     end = timeline.run(0, _MS)

@@ -152,7 +152,7 @@ def test_more_events_than_the_ring_holds_lose_the_oldest(machine: Machine) -> No
     assert nvml.error("nvmlEventSetWait_v2", events, 0) == TIMEOUT
 
 
-def test_a_reset_ends_the_waiting_and_init_begins_anew(machine: Machine) -> None:
+def test_a_reset_ends_the_wait_and_init_starts_over(machine: Machine) -> None:
     machine.describe("hgx-a100")
     nvml = machine.nvml()
     events = _listen(nvml, nvml.devices())

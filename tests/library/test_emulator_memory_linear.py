@@ -167,7 +167,7 @@ def test_the_cpu_and_copies_see_the_same_managed_bytes(machine: Machine) -> None
     cuda.free(pointer)
 
 
-def test_managed_memory_may_exceed_the_gpu_and_gives_way_to_plain_memory(machine: Machine) -> None:
+def test_managed_memory_may_exceed_the_gpu_and_is_evicted_for_plain_memory(machine: Machine) -> None:
     cuda = start(machine)
     larger_than_the_gpu = cuda.get("cuMemAllocManaged", 2 * CAPACITY, _GLOBAL)
     assert cuda.left() == CAPACITY

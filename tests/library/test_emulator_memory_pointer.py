@@ -42,7 +42,7 @@ def _pointers(cuda: Cuda) -> dict[str, int]:
     }
 
 
-def test_every_family_is_told_apart(machine: Machine) -> None:
+def test_every_family_is_distinguished(machine: Machine) -> None:
     cuda = start(machine)
     pointers = _pointers(cuda)
     told = {
@@ -101,7 +101,7 @@ def test_a_range_is_the_allocation_or_the_whole_reservation(machine: Machine) ->
 
 
 @pytest.mark.parametrize("which", [_CONTEXT, _TYPE, _DEVICE_POINTER, _ID, _MANAGED, _START, _MAPPED])
-def test_an_address_that_is_nobodys_is_invalid(machine: Machine, which: int) -> None:
+def test_an_unallocated_address_is_invalid(machine: Machine, which: int) -> None:
     cuda = start(machine)
     gone = cuda.alloc(4 * MIB)
     cuda.free(gone)

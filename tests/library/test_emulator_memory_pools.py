@@ -154,7 +154,7 @@ def test_a_chunk_that_is_larger_than_the_threshold_goes_back_whole(machine: Mach
     assert cuda.attribute(pool, RESERVED) == 0
 
 
-def test_trimming_keeps_at_least_what_it_is_told_to(machine: Machine) -> None:
+def test_trimming_keeps_at_least_the_given_size(machine: Machine) -> None:
     cuda = start(machine)
     pool = cuda.pool()
     cuda.set_attribute(pool, RELEASE_THRESHOLD, _KEEP_ALL)

@@ -123,7 +123,7 @@ def _joined(**fields: Json) -> Profile:
         (_profile(processes=[{"gpu": 0, "pid": 1, "memory_mib": 1}] * 2), "process 1 stands on GPU 0 twice"),
     ],
 )
-def test_each_mistake_is_told_in_one_line(machine: Machine, profile: Profile, words: str) -> None:
+def test_each_mistake_is_reported_in_one_line(machine: Machine, profile: Profile, words: str) -> None:
     machine.describe(profile)
     done = machine.run("check")
     assert done.returncode == 2
@@ -150,7 +150,7 @@ def _places(value: Json) -> list[tuple[Json, Json]]:
 
 @examples(60, suppress=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_spoilt_profile_is_right_or_refused_and_never_worse(sanitized_machine: Machine, data: st.DataObject) -> None:
+def test_a_corrupted_profile_is_read_or_rejected(sanitized_machine: Machine, data: st.DataObject) -> None:
     profile = shipped(data.draw(st.sampled_from(sorted(path.stem for path in PROFILES.glob("*.json")))))
     for _ in range(data.draw(st.integers(1, 3))):
         places = _places(profile)

@@ -65,7 +65,7 @@ def test_threads_of_one_process_exclude_each_other_too(empty: Machine, hammer: P
     assert _end(_hammer(empty, hammer, "threads", _MS)) == ""
 
 
-def test_a_writer_killed_in_the_middle_holds_up_nobody(empty: Machine, hammer: Path) -> None:
+def test_a_killed_writer_blocks_no_other(empty: Machine, hammer: Path) -> None:
     nvml = empty.nvml()
     device = nvml.devices()[0]
     empty.command("util", 0, 33, 0)

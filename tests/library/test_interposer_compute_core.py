@@ -54,7 +54,9 @@ def test_and_still_held_to_a_limit_below(simulation: Simulation, limit: int) -> 
 @pytest.mark.parametrize(
     "workloads", [("medium", "medium"), ("gemm", "gemm"), ("small", "gemm"), ("step", "graph"), ("medium", "streams")]
 )
-def test_two_containers_get_theirs(simulation: Simulation, workloads: tuple[str, str], limits: tuple[int, int]) -> None:
+def test_two_containers_get_their_shares(
+    simulation: Simulation, workloads: tuple[str, str], limits: tuple[int, int]
+) -> None:
     words = [
         word for limit, workload in zip(limits, workloads, strict=True) for word in (f"c:{limit}", f"p:{workload}")
     ]
@@ -140,7 +142,7 @@ WORKLOADS = st.sampled_from(
     bias=st.sampled_from(["1", "1", "10", "0.1"]),
     seed=st.integers(1, 10_000),
 )
-def test_whoever_runs_beside_whom(
+def test_no_container_exceeds_its_limit_or_starves_in_any_mix(
     simulation: Simulation, limits: list[int], workloads: list[list[str]], jitter: int, bias: str, seed: int
 ) -> None:
     """Nobody is above its limit by more than it may save up and have in flight, in any window; nobody stands still."""

@@ -62,7 +62,7 @@ def test_a_context_that_is_detached_ends(gpu: SharedGpu, lives: Path) -> None:
     assert case(gpu, lives, "detached") == {"share": _SHARE, "stale": 0}
 
 
-def test_nobody_but_the_program_holds_the_primary_context(gpu: SharedGpu, lives: Path) -> None:
+def test_only_the_program_holds_the_primary_context(gpu: SharedGpu, lives: Path) -> None:
     assert case(gpu, lives, "references") == {"retained": 0}
 
 

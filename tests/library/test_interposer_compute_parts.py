@@ -308,7 +308,7 @@ def rates(parts: ctypes.CDLL, containers: list[tuple[int, int, bool]]) -> list[i
         ([(60, 100, True), (60, 100, True)], [60, 60]),
     ],
 )
-def test_what_nobody_wants_is_lent(
+def test_idle_shares_are_lent(
     parts: ctypes.CDLL, containers: list[tuple[int, int, bool]], expected: list[float]
 ) -> None:
     assert rates(parts, containers) == [pytest.approx(1000 * rate, abs=2) for rate in expected]

@@ -192,7 +192,7 @@ def test_what_the_agent_tells_counts_and_not_what_the_row_says(table: Table, say
 @pytest.mark.parametrize(
     ("says", "counts"), [((20, 60), [20, 60]), ((2**32 - 1, 2**32 - 1), [70, 100]), ((0, 0), [0, 0])]
 )
-def test_untold_a_row_is_believed_as_far_as_there_is_room(
+def test_without_published_limits_an_activity_file_is_trusted_up_to_the_free_share(
     table: Table, says: tuple[int, int], counts: list[int]
 ) -> None:
     table.write(cores=says[0], soft=says[1], wanted=NOW)
@@ -200,7 +200,7 @@ def test_untold_a_row_is_believed_as_far_as_there_is_room(
 
 
 @pytest.mark.parametrize(("wanted", "counts"), [(NOW + 1, 0), (2**63, 0), (2**64 - 1, 0), (NOW, NOW), (5, 5), (0, 0)])
-def test_nobody_wants_the_gpu_in_the_future(table: Table, wanted: int, counts: int) -> None:
+def test_wants_in_the_future_do_not_count(table: Table, wanted: int, counts: int) -> None:
     table.state.show_limits(OTHER, GPU, cores=20, soft_cores=0)
     table.write(cores=20, soft=0, wanted=wanted)
     assert table.told(NOW)[2] == counts
@@ -224,7 +224,9 @@ def rows_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("workloads", [("medium", "gemm"), ("gemm", "medium"), ("step", "graph")])
-def test_two_containers_get_theirs_beside_a_liar(simulation: Simulation, workloads: tuple[str, str], lie: str) -> None:
+def test_two_containers_get_their_shares_beside_a_false_activity_file(
+    simulation: Simulation, workloads: tuple[str, str], lie: str
+) -> None:
     """The GPU is theirs, whatever a third row says."""
     first, second, _ = simulation.run("seconds=4", "c:30", f"p:{workloads[0]}", "c:70", f"p:{workloads[1]}", f"h:{lie}")
     assert first.share == pytest.approx(30, abs=3)
@@ -232,7 +234,7 @@ def test_two_containers_get_theirs_beside_a_liar(simulation: Simulation, workloa
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_liar_with_a_share_claims_that_and_no_more(simulation: Simulation, lie: str) -> None:
+def test_a_false_activity_file_claims_at_most_its_share(simulation: Simulation, lie: str) -> None:
     """Once what one long kernel may take is claimed."""
     words = ["c:30", "p:medium", "c:69", "p:gemm", f"h:{lie}:1"]
     first, second, _ = simulation.run("seconds=16", "warmup=10", *words)
@@ -242,13 +244,13 @@ def test_a_liar_with_a_share_claims_that_and_no_more(simulation: Simulation, lie
 
 @pytest.mark.parametrize("agent", ["told", "untold"])
 @pytest.mark.parametrize("lie", LIES)
-def test_nobody_gets_less_for_what_a_liar_says(simulation: Simulation, lie: str, agent: str) -> None:
+def test_a_false_activity_file_reduces_no_other_share(simulation: Simulation, lie: str, agent: str) -> None:
     words = ["c:40", "p:medium", f"h:{lie}:40", *(["untold"] if agent == "untold" else [])]
     own, _ = simulation.run("seconds=6", "warmup=1", *words)
     assert own.share >= 39
 
 
 @pytest.mark.parametrize("lie", ["forever", "overflowing"])
-def test_wishes_for_all_the_future_hold_back_nothing(simulation: Simulation, lie: str) -> None:
+def test_wants_far_in_the_future_hold_back_nothing(simulation: Simulation, lie: str) -> None:
     borrower, _ = simulation.run("seconds=3", "c:30:90", "p:medium", f"h:{lie}:50")
     assert borrower.share == pytest.approx(90, abs=2)

@@ -128,7 +128,7 @@ def test_idle_time_is_borrowed_and_given_back(gpu: SharedGpu, workload: Path) ->
         assert borrower.counters.effective_cores == 90_000
 
 
-def test_a_killed_process_holds_nobody_up(gpu: SharedGpu, workload: Path) -> None:
+def test_a_killed_process_blocks_no_other(gpu: SharedGpu, workload: Path) -> None:
     container = gpu.container(50)
     with container.start(workload, "medium", "--seconds", 3) as running:
         for _ in range(4):
@@ -209,7 +209,7 @@ def test_a_row_that_lies_takes_nothing_from_those_whose_gpu_it_is(gpu: SharedGpu
 
 
 @pytest.mark.parametrize(("put", "says"), [("link", "is a symbolic link"), ("rubbish", "is no activity row")])
-def test_an_own_row_that_cannot_be_used_is_told_of(gpu: SharedGpu, workload: Path, put: str, says: str) -> None:
+def test_an_unusable_activity_file_of_its_own_is_reported(gpu: SharedGpu, workload: Path, put: str, says: str) -> None:
     """Once, with the file's name; the limit holds all the same."""
     container = gpu.container(40)
     row = container.base / f"state/{gpu.uuid}.activity"
@@ -234,7 +234,7 @@ def test_threads_that_come_and_go(gpu: SharedGpu, launching: Path) -> None:
     assert case(gpu, launching, "threads") == {"share": pytest.approx(25, abs=3)}
 
 
-def test_nothing_of_ours_in_a_capture(gpu: SharedGpu, launching: Path) -> None:
+def test_a_capture_contains_no_calls_of_the_library(gpu: SharedGpu, launching: Path) -> None:
     assert case(gpu, launching, "captures") == {"nodes": 3 * 8 * 30, "violations": 0}
 
 

@@ -70,7 +70,7 @@ def test_contexts_are_made_and_ended_as_without_us(emulated: Container, *, limit
     assert outcome.errors == ""
 
 
-def test_what_nobody_else_has_is_free_to_the_limit_only(emulated: Container) -> None:
+def test_unused_memory_is_free_up_to_the_limit_only(emulated: Container) -> None:
     """A neighbour without limits has most of the GPU: the limit promises more than there is."""
     emulated.grant(device(0, memory=70 * GIB))
     hungry = emulated.start("in_context", 0, "hold_memory", 40 * GIB, VCUDA_DIR="/nowhere")

@@ -102,7 +102,7 @@ def test_each_is_found_as_the_driver_is_and_needs_the_driver_by_its_alias(direct
         assert flags & (_NODELETE | _NOW) == _NODELETE | _NOW
 
 
-def test_nothing_of_ours_runs_when_it_is_loaded(directory: Path, interposers: Path) -> None:
+def test_no_code_of_the_library_runs_when_it_is_loaded(directory: Path, interposers: Path) -> None:
     """gcc's own start file brings one entry; zig's brings none."""
     for name in OBJECTS:
         elf = read(directory / name)
@@ -134,7 +134,7 @@ def test_every_hook_is_a_function_of_the_table_and_is_hooked_once() -> None:
     assert set(names) <= {row.symbol for row in rows()}
 
 
-def test_what_is_not_hooked_is_the_drivers_through_a_handle_of_ours(emulated: Container) -> None:
+def test_functions_without_a_hook_are_the_drivers_through_the_interposer(emulated: Container) -> None:
     ours = hooks("cuda/hooks_*.def")
     found = emulated.run("resolved", CUDA, *(row.symbol for row in rows())).value
     assert {symbol for symbol, (file, _) in found.items() if not file} == set()

@@ -63,7 +63,7 @@ def on(interposers: Path, build: Path, drivers: Callable[[Driver], Path], short_
     ],
     ids=["v2", "v1", "v2 with other addresses", "v1 with other addresses", "11.4"],
 )
-def test_every_function_of_every_version_and_flag_is_ours_where_hooked_and_the_drivers_elsewhere(
+def test_every_function_of_every_version_and_flag_is_the_hook_or_the_driver(
     on: MakeContainer, driver: Driver, function: str
 ) -> None:
     variants, hooks = by_base(), hooked()
@@ -123,7 +123,7 @@ def test_questions_with_null_are_answered_by_the_driver(on: MakeContainer) -> No
     assert [ours for ours, _ in answers] == [1, 1, 1, 1, 0, 0]
 
 
-def test_what_is_asked_for_inside_the_start_of_the_driver_is_ours_too(on: MakeContainer) -> None:
+def test_lookups_during_the_driver_start_get_the_hooks_too(on: MakeContainer) -> None:
     """An injected library has its pointers from there and keeps them."""
     assert on(FULL).run("got_by_the_driver").value == [OURS, "cuMemGetInfo_v2"]
 

@@ -97,7 +97,7 @@ def test_a_base_directory_without_limits_closes_memory(container: Container) -> 
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["directory", "pipe"])
-def test_something_else_of_that_name_closes_memory_and_hangs_nobody(
+def test_another_file_of_that_name_refuses_memory_and_blocks_nothing(
     container: Container, make: Callable[[Path], None]
 ) -> None:
     container.base.mkdir(parents=True)
@@ -107,7 +107,7 @@ def test_something_else_of_that_name_closes_memory_and_hangs_nobody(
     assert outcome.value["free"] == 0
 
 
-def test_the_old_file_counts_where_ours_is_missing(container: Container) -> None:
+def test_vcuda_config_is_used_if_the_limits_file_is_missing(container: Container) -> None:
     container.base.mkdir(parents=True)
     (container.base / "vcuda.config").write_bytes(encode_limits(LEGACY))
     outcome = container.run("in_order", "shown", "shown_by_nvml")
@@ -122,7 +122,7 @@ def test_the_old_file_of_a_whole_gpu_limits_nothing(container: Container) -> Non
     assert (outcome.value["total"], outcome.errors) == (REAL, "")
 
 
-def test_the_old_file_counts_where_ours_cannot_be_used_and_is_named(container: Container) -> None:
+def test_vcuda_config_is_used_and_named_if_the_limits_file_is_unusable(container: Container) -> None:
     container.write_limits(GOOD[:50])
     (container.base / "vcuda.config").write_bytes(encode_limits(LEGACY))
     outcome = container.run("shown")
@@ -143,7 +143,7 @@ def test_an_old_file_that_cannot_be_used_closes_memory(container: Container, dat
     assert outcome.value["free"] == 0
 
 
-def test_a_gpu_that_the_limits_do_not_name_is_free_and_told(container: Container) -> None:
+def test_a_gpu_missing_in_the_limits_is_unlimited_and_reported(container: Container) -> None:
     container.grant(device(0))
     outcome = container.run("shown", 1)
     assert (outcome.value["total"], outcome.value["total of device"]) == (2 * GIB, REAL)
@@ -160,9 +160,7 @@ def test_another_base_counts_by_its_absolute_path_only(container: Container) -> 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 @pytest.mark.parametrize(("there", "total", "words"), [("limits", 2 * GIB, ""), ("nothing", REAL, CLOSED)])
-def test_the_environment_talks_nobody_out_of_the_limits_of_a_container(
-    container: Container, there: str, total: int, words: str
-) -> None:
+def test_environment_variables_never_remove_limits(container: Container, there: str, total: int, words: str) -> None:
     """With /etc/vcuda in place VCUDA_DIR is not even looked at, whatever /etc/vcuda lacks."""
     container.grant(device(0))
     copy = f"cp -r {container.base}/. /etc/vcuda" if there == "limits" else "true"

@@ -42,7 +42,7 @@ def test_by_every_name_that_the_mirror_gives_it(container: Container, name: str,
     assert {file for file, _ in found} <= {CUDA, name}
 
 
-def test_after_the_real_file_was_opened_ours_is_found_under_the_name_that_only_we_have(container: Container) -> None:
+def test_the_interposer_is_found_by_its_own_name_after_the_driver_was_opened(container: Container) -> None:
     """glibc answers libcuda.so.1 with whatever has that SONAME already: who opens the real file first is past us."""
     link_name(container, "libcuda.so", copy=False)
     real = str((container.driver / "libcuda-real.so.1").resolve())

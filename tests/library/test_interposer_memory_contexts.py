@@ -61,7 +61,7 @@ def test_the_only_process_gets_its_context_whatever_the_limit(gpu_slice: GpuSlic
     second.get("cuDevicePrimaryCtxRetain", 0)
 
 
-def test_the_dead_are_in_nobodys_way(gpu_slice: GpuSlice) -> None:
+def test_ended_processes_block_no_other(gpu_slice: GpuSlice) -> None:
     holder, late = gpu_slice.start(), newcomer(gpu_slice)
     holder.alloc(gpu_slice.room)
     assert late.code("cuDevicePrimaryCtxRetain", room(8), 0) == OUT_OF_MEMORY

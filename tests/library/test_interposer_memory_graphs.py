@@ -129,7 +129,7 @@ def test_graphs_of_several_streams_run_at_once_where_they_fit(gpu_slice: GpuSlic
     assert gpu_slice.used() == reserved(cuda) == 12 * STEP
 
 
-def test_nobody_waits_for_ever(gpu_slice: GpuSlice) -> None:
+def test_no_launch_waits_forever(gpu_slice: GpuSlice) -> None:
     cuda = gpu_slice.start()
     cuda("cuGraphLaunch", executable(cuda, 8 * STEP, milliseconds=50_000), cuda.stream())
     begin = time.monotonic()

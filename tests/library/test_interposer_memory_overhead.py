@@ -57,7 +57,7 @@ def test_a_module_counts_while_it_is_loaded(gpu_slice: GpuSlice) -> None:
     assert eventually(lambda: overhead(gpu_slice, cuda) == CONTEXT)
 
 
-def test_a_module_counts_for_whoever_asks_next(gpu_slice: GpuSlice) -> None:
+def test_a_module_is_charged_at_the_next_query(gpu_slice: GpuSlice) -> None:
     cuda, size = gpu_slice.start(), 5 * MIB
     before = cuda.left()
     cuda("cuModuleLoadData", room(8), pointer_to(module(size)))
@@ -129,7 +129,7 @@ print(json.dumps([list(memory), [total.value, free.value]]))
 """
 
 
-def test_nvml_that_is_opened_later_is_ours(gpu_slice: GpuSlice) -> None:
+def test_nvml_that_is_opened_later_is_the_interposer(gpu_slice: GpuSlice) -> None:
     with gpu_slice.container.start_program(sys.executable, "-c", _OPENS_NVML_LATER) as process:
         out, errors = process.communicate(timeout=20)
     assert (process.returncode, errors) == (0, "")

@@ -67,7 +67,7 @@ def test_a_driver_that_translates_is_believed(
 
 
 @needs_root
-def test_a_stranger_of_the_host_with_the_same_number_is_not_charged(
+def test_a_host_process_with_the_same_pid_is_not_charged(
     gpu_slice: GpuSlice, becoming: Path, running: list[subprocess.Popen[str]], build: Path
 ) -> None:
     environment = gpu_slice.container.environment

@@ -88,7 +88,7 @@ def test_eight_processes_race_for_one_limit(
     assert 8 * CONTEXT < counters.peak <= gpu_slice.limit
 
 
-def test_nobody_is_refused_while_all_fit(
+def test_no_pod_is_rejected_while_all_fit(
     gpu_slice: GpuSlice, storm: Path, running: list[subprocess.Popen[str]]
 ) -> None:
     gpu_slice.change_limit(8 * (CONTEXT + 16 * MIB), 2)

@@ -116,7 +116,7 @@ def test_a_neighbour_is_on_no_list(busy: Container, kind: str, generation: str) 
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
-def test_a_list_that_is_too_short_hears_how_long_ours_is(busy: Container, generation: str) -> None:
+def test_a_list_that_is_too_short_gets_the_required_length(busy: Container, generation: str) -> None:
     assert busy.run("running", 0, "MPSCompute", generation, 0).value == [INSUFFICIENT_SIZE, 2, []]
     assert busy.run("running", 0, "MPSCompute", generation, 1).value == [INSUFFICIENT_SIZE, 2, []]
     assert busy.run("running", 0, "MPSCompute", generation, 2).value[:2] == [SUCCESS, 2]

@@ -201,7 +201,9 @@ def test_a_child_has_a_helper_of_its_own(limited: Container) -> None:
     assert parent == child == ["python", "vcuda-helper", "vcuda-poller"]
 
 
-def test_where_no_thread_can_be_made_the_process_lives_and_is_told_once(limited: Container, short_tmp: Path) -> None:
+def test_if_no_thread_can_be_created_the_process_lives_and_it_is_reported_once(
+    limited: Container, short_tmp: Path
+) -> None:
     refusal = program(short_tmp, "no_threads.c", "-shared", "-fPIC")
     outcome = limited.run("in_order", "threads", "shown", LD_PRELOAD=str(refusal))
     assert outcome.value[0] == ["python"]
@@ -222,7 +224,7 @@ def test_where_no_thread_can_be_made_the_programs_own_calls_follow_the_limits(
     watched.communicate(timeout=20)
 
 
-def test_a_stderr_that_nobody_reads_neither_ends_nor_holds_the_program(limited: Container, short_tmp: Path) -> None:
+def test_an_unread_stderr_neither_ends_nor_blocks_the_program(limited: Container, short_tmp: Path) -> None:
     limited.write_limits(b"rubbish")
     total = program(short_tmp, "total.c", f"-L{limited.driver}", "-l:libcuda.so.1")
     reader, writer = os.pipe()

@@ -49,7 +49,7 @@ def test_every_card_has_a_key_of_its_own_whatever_the_order(uuids: set[GpuUuid])
     assert all(len(key) == 6 for key in keys.values())
 
 
-def test_cards_that_hash_alike_get_two_keys_and_the_first_keeps_its_own() -> None:
+def test_gpus_with_equal_hashes_get_two_keys_and_the_first_keeps_its_own() -> None:
     first, second = sorted(colliding_uuids())
     (own,) = gpu_keys([first]).values()
     assert gpu_keys([second])[second] == own, "alone, the second has the same key"
@@ -95,7 +95,7 @@ def test_any_text_is_an_id_or_a_parse_error(text: str) -> None:
     assert device_id(slot.resource, slot.key, slot.number) == text
 
 
-def test_ids_are_counted_for_the_cards_that_are_still_here() -> None:
+def test_ids_are_counted_for_the_gpus_that_remain() -> None:
     here, gone = GpuUuid("GPU-here"), GpuUuid("GPU-gone")
     keys = gpu_keys([here, gone])
     ids = [device_id(CORE, keys[here], 0), device_id(CORE, keys[here], 1), device_id(MEMORY, keys[gone], 5)]

@@ -59,7 +59,7 @@ def test_what_annotations_say(annotations: dict[str, str], expected: Preferences
         (NAMES.numa, "1", "true or false"),
     ],
 )
-def test_a_wrong_word_of_ours_is_refused_with_the_right_ones(name: str, text: str, words: str) -> None:
+def test_an_invalid_annotation_is_rejected_with_the_valid_values(name: str, text: str, words: str) -> None:
     with pytest.raises(ParseError) as caught:
         parse_preferences({name: text}, NAMES)
     assert name in caught.value.message

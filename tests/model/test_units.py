@@ -14,7 +14,7 @@ def test_a_card_has_only_whole_blocks(mib: int, blocks: int) -> None:
     assert blocks_in(mib * MIB) == blocks
 
 
-def test_the_remainders_of_two_cards_do_not_make_a_block() -> None:
+def test_the_remainders_of_two_gpus_do_not_make_a_block() -> None:
     card = BLOCK_BYTES + BLOCK_BYTES // 2
     assert blocks_in(card) + blocks_in(card) == 2
     assert blocks_in(2 * card) == 3

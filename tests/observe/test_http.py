@@ -159,7 +159,7 @@ async def test_before_the_driver_has_answered_every_page_answers(agent: Agent) -
     assert (await agent.get("/metrics"))[0] == 200
 
 
-async def test_the_version_is_told(agent: Agent) -> None:
+async def test_the_version_is_served(agent: Agent) -> None:
     assert json.loads((await agent.get("/version"))[2]) == {"version": "1.2.3"}
 
 

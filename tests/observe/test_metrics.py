@@ -58,7 +58,7 @@ def values(metrics: AgentMetrics) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_gpus_and_containers_are_told_in_base_units(metrics: AgentMetrics) -> None:
+def test_gpus_and_containers_are_reported_in_base_units(metrics: AgentMetrics) -> None:
     found = values(metrics)
     on = ("gpu=GPU-00000000", "node=gpu-7")
     assert found["vcuda_gpu_memory_capacity_bytes", *on] == 80 * GIB
@@ -76,7 +76,7 @@ def test_gpus_and_containers_are_told_in_base_units(metrics: AgentMetrics) -> No
     assert found["vcuda_gpu_info", *info, "product=NVIDIA A100-SXM4-80GB"] == 1
 
 
-def test_what_containers_use_is_told_where_it_is_measured(metrics: AgentMetrics) -> None:
+def test_container_use_is_reported_if_it_is_measured(metrics: AgentMetrics) -> None:
     found = values(metrics)
     pod = ("namespace=ml", "node=gpu-7", "pod=train")
     on = ("container=main", "gpu=GPU-00000000", *pod)
@@ -95,7 +95,7 @@ def test_what_containers_use_is_told_where_it_is_measured(metrics: AgentMetrics)
     assert not [key for key in found if "pod=nb" in key and key[0].startswith("vcuda_container_memory_used")]
 
 
-def test_what_nvml_did_not_read_is_not_told(metrics: AgentMetrics) -> None:
+def test_values_that_nvml_did_not_read_are_not_reported(metrics: AgentMetrics) -> None:
     assert not any("GPU-00000001" in str(key) and key[0].startswith("vcuda_gpu_memory_used") for key in values(metrics))
 
 
@@ -115,7 +115,7 @@ def test_events_are_counted(metrics: AgentMetrics) -> None:
     assert found["process_resident_memory_bytes",] > 0
 
 
-def test_the_driver_mirror_is_told_as_it_is_now(metrics: AgentMetrics) -> None:
+def test_the_driver_mirror_metrics_show_the_present_state(metrics: AgentMetrics) -> None:
     found = values(metrics)
     assert found["vcuda_driver_mirror_info", "driver=580.65.06"] == 1
     assert found["vcuda_driver_mirror_missing", "library=libnvidia-nvvm.so.4"] == 1
@@ -174,7 +174,7 @@ def test_names_follow_the_rules_of_prometheus(family: Family) -> None:
     )
 
 
-def test_no_series_is_told_twice(metrics: AgentMetrics) -> None:
+def test_no_series_is_exposed_twice(metrics: AgentMetrics) -> None:
     lines = [line.rpartition(" ")[0] for line in metrics.render()[0].decode().splitlines() if not line.startswith("#")]
     assert len(set(lines)) == len(lines)
 

@@ -47,7 +47,7 @@ def test_parts_are_joined_as_people_do(parts: list[str], text: str) -> None:
         (Request(400, 157), "4 whole GPUs with 40 blocks (10 GiB) each"),
     ],
 )
-def test_a_request_is_told_in_words(request_: Request, text: str) -> None:
+def test_a_request_is_described_in_words(request_: Request, text: str) -> None:
     assert request_text(request_) == text
 
 

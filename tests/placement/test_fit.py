@@ -24,9 +24,7 @@ def capacities(draw: st.DrawFn) -> GpuCapacity:
 
 
 @given(REQUESTS, capacities())
-def test_a_gpu_serves_what_it_has_free_and_a_whole_one_only_if_nobody_holds_any_of_it(
-    request: Request, one: GpuCapacity
-) -> None:
+def test_a_gpu_serves_what_is_free_and_is_whole_only_if_unused(request: Request, one: GpuCapacity) -> None:
     _, size, whole_only = one.model
     if request.cores < 100 * request.parts:
         cores, blocks = request.cores // request.parts, request.blocks // request.parts

@@ -40,7 +40,7 @@ def test_fragment_takes_two_from_the_smallest_branch() -> None:
         pytest.param(6, {0: (50, 0)}, 60, 4, [1], id="share: the fullest is too full"),
     ],
 )
-def test_the_evaluators_agree_with_the_lineage(
+def test_the_evaluators_agree_with_gpu_manager(
     count: int, used: dict[int, tuple[int, int]], cores: int, blocks: int, expected: list[int]
 ) -> None:
     assert placed(cores, snapshot(count, t6, used=used), blocks=blocks) == expected

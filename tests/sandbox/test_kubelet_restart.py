@@ -56,7 +56,7 @@ async def test_a_pod_with_a_finished_init_container_loses_its_app_unless_the_plu
         assert not node.kubelet.runs(verdict.uid, "app")
 
 
-async def test_sockets_of_a_killed_kubelet_stay_and_are_made_anew(short_tmp: Path) -> None:
+async def test_sockets_of_a_killed_kubelet_stay_and_are_replaced(short_tmp: Path) -> None:
     async with bare_node(fast(short_tmp)) as node:
         path = node.kubelet.options.kubelet_socket
         await node.kubelet.kill()

@@ -73,7 +73,7 @@ async def test_only_nodes_that_pass_its_own_filters_are_named_in_the_wires_own_w
     ]
 
 
-async def test_a_pod_without_a_node_is_told_why_by_reason(server: ApiServer) -> None:
+async def test_a_pod_without_a_node_gets_the_reasons(server: ApiServer) -> None:
     extender = Extender(server)
     extender.refuses = {"a", "b"}
     found = await KubeScheduler(server, extender).schedule(create(server, "p", cores=150))

@@ -94,7 +94,7 @@ async def test_what_a_gang_at_permit_reserved_ends_by_the_time_that_was_set(tmp_
         await scene.until(replica, "/filter", lambda _, found: found["NodeNames"] == ["n1"], question)
 
 
-async def test_its_certificate_outlives_it_so_that_nobody_notices_a_restart(tmp_path: Path) -> None:
+async def test_its_certificate_survives_a_restart(tmp_path: Path) -> None:
     async with cluster(tmp_path) as scene:
         replica = await scene.replica()
         await scene.until_ready(replica)
@@ -311,7 +311,7 @@ async def test_a_waiting_pod_is_explained_by_node_and_gpu(tmp_path: Path) -> Non
         assert text.startswith("vcuda: pod default/nobody not found: it does not exist")
 
 
-async def test_a_pod_about_which_nobody_asks_is_judged_by_what_is_known_now(tmp_path: Path) -> None:
+async def test_a_pod_without_a_request_is_evaluated_now(tmp_path: Path) -> None:
     async with cluster(tmp_path) as scene:
         replica = await scene.replica()
         await scene.until_ready(replica)

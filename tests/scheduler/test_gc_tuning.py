@@ -46,7 +46,7 @@ def test_what_stays_is_looked_at_in_small_parts_however_much_it_is() -> None:
     assert len(listed) == len(came)
 
 
-def test_cycles_that_nobody_uses_go_while_the_process_works() -> None:
+def test_unused_cycles_are_collected_while_the_process_works() -> None:
     gc_tuning.freeze_survivors()
     ring = _Ring()
     gone = weakref.ref(ring)

@@ -91,7 +91,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield World(server, tmp_path, stack)
 
 
-async def test_alone_it_leads_and_asks_nobody(world: World) -> None:
+async def test_a_single_replica_leads_without_a_lease(world: World) -> None:
     found = leadership_of(settings(Election.NONE, "a"), await world.client())
     await found.run()
     assert (found.leads, found.leader, await found.confirm()) == (True, "a", True)
@@ -108,7 +108,7 @@ async def test_of_two_one_leads_and_the_other_knows_who(world: World) -> None:
             assert (leads(second), await second.confirm()) == (False, False)
 
 
-async def test_whoever_is_killed_is_followed_when_its_lease_is_over_and_never_before(world: World) -> None:
+async def test_a_killed_leader_is_replaced_when_its_lease_expires_and_never_before(world: World) -> None:
     first, second = await world.own("a"), await world.own("b")
     killed = asyncio.create_task(first.run())
     await until(lambda: leads(first))
@@ -125,7 +125,7 @@ async def test_whoever_is_killed_is_followed_when_its_lease_is_over_and_never_be
         await killed
 
 
-async def test_whoever_resigns_is_followed_at_once(world: World) -> None:
+async def test_a_leader_that_resigns_is_replaced_at_once(world: World) -> None:
     first, second = await world.own("a", seconds=40), await world.own("b", seconds=40)
     await_first = asyncio.create_task(first.run())
     await until(lambda: leads(first))
@@ -150,7 +150,7 @@ async def test_a_leader_that_cannot_renew_stops_by_itself_even_while_a_request_h
         await until(lambda: leads(found))
 
 
-async def test_a_lease_that_somebody_took_away_is_not_ours_any_more(world: World) -> None:
+async def test_a_lease_taken_by_another_is_lost(world: World) -> None:
     found = await world.own("a")
     async with in_background(found.run()):
         await until(lambda: leads(found))
@@ -192,7 +192,7 @@ async def test_the_clock_of_the_holder_says_nothing(world: World, renewed: str) 
     assert not leads(found)
 
 
-async def test_a_kube_scheduler_that_is_silent_for_its_lease_is_followed_by_nobody(world: World) -> None:
+async def test_no_replica_leads_beside_a_kube_scheduler_whose_lease_expired(world: World) -> None:
     found = await world.following("host-1")
     world.kube_scheduler("host-1_x")
     assert await found.confirm()
@@ -202,7 +202,7 @@ async def test_a_kube_scheduler_that_is_silent_for_its_lease_is_followed_by_nobo
     assert await found.confirm()
 
 
-async def test_a_lease_that_was_given_up_makes_nobody_lead(world: World) -> None:
+async def test_a_released_lease_makes_no_replica_lead(world: World) -> None:
     found = await world.following("host-1")
     world.kube_scheduler("host-1_x")
     assert await found.confirm()

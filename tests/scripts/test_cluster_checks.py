@@ -67,7 +67,7 @@ def test_a_gpu_that_is_chosen_twice_at_one_moment_is_noticed(moments: list[list[
 @pytest.mark.parametrize(
     ("ca", "bundle", "held"), [("A", "B\nA\n", True), ("A", "B", False), ("A", "", False), ("", "B", False)]
 )
-def test_a_ca_that_nobody_trusts_is_noticed(ca: str, bundle: str, held: bool) -> None:
+def test_an_untrusted_ca_is_noticed(ca: str, bundle: str, held: bool) -> None:
     assert cluster_checks.ca_is_trusted(ca, bundle).passed is held
 
 

@@ -92,7 +92,7 @@ def test_what_changed_is_installed_into_the_environment_that_is_there(checkout: 
     assert checkout.calls() == EVERYTHING[1:]
 
 
-def test_an_environment_that_was_not_finished_is_made_anew(checkout: Checkout) -> None:
+def test_an_unfinished_environment_is_created_again(checkout: Checkout) -> None:
     (checkout.root / "no-network").touch()
     failed = checkout.run()
     assert (failed.returncode, failed.stderr.count("\n")) == (1, 1)
@@ -103,7 +103,7 @@ def test_an_environment_that_was_not_finished_is_made_anew(checkout: Checkout) -
     assert checkout.calls() == EVERYTHING
 
 
-def test_an_environment_without_pip_is_made_anew(checkout: Checkout) -> None:
+def test_an_environment_without_pip_is_created_again(checkout: Checkout) -> None:
     checkout.run()
     checkout.calls()
     (checkout.root / "pyproject.toml").write_text("changed\n")

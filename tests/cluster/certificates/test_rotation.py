@@ -137,7 +137,7 @@ async def test_a_configuration_that_comes_later_gets_its_bundle() -> None:
 
 
 @pytest.mark.parametrize("harm", ["deleted", "malformed"])
-async def test_a_secret_that_is_lost_is_written_again_and_nobody_sees_a_difference(harm: str) -> None:
+async def test_a_lost_secret_is_written_again_unchanged(harm: str) -> None:
     scene = Scene()
     leader, shown = scene.replica()
     await leader.check(leads=True)

@@ -62,7 +62,7 @@ async def test_each_gang_ends_by_its_own_time(busy: Extender, clock: Clock) -> N
         assert free(busy) == left
 
 
-async def test_members_that_are_bound_or_being_bound_keep_theirs(busy: Extender, clock: Clock, api: MemoryApi) -> None:
+async def test_bound_and_binding_members_keep_their_gpus(busy: Extender, clock: Clock, api: MemoryApi) -> None:
     first, second = members(ONE_CYCLE, 2)
     api.pods = {each.uid: each for each in (first, second)}
     assert cycle(busy, [first, second]) == [True, True]

@@ -59,7 +59,7 @@ def overwrite(name: str, data: bytes) -> Callable[[Path], None]:
     ],
     ids=["no state", "no NVML", "damaged", "no ELF", "the real driver", "another name", "another machine"],
 )
-def test_what_is_not_ours_is_refused_with_the_reason(
+def test_a_file_that_is_not_the_interposer_is_rejected_with_the_reason(
     tmp_path: Path, spoil: Callable[[Path], object], complaint: str
 ) -> None:
     make_interposers(tmp_path)
@@ -70,7 +70,7 @@ def test_what_is_not_ours_is_refused_with_the_reason(
     assert "\n" not in found.trouble
 
 
-def test_the_drivers_own_directory_is_never_taken_for_ours(tmp_path: Path) -> None:
+def test_the_driver_directory_is_never_taken_for_the_interposers(tmp_path: Path) -> None:
     root = make_driver_root(tmp_path)
     put(root.directory() / "libvcuda.so.1", elf_object("libvcuda.so.1", machine=platform.machine()))
     assert "libcuda.so.1 is not vcuda's" in find_interposers(root.directory(), HERE).trouble

@@ -74,17 +74,17 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return Built(home / "vdriver", program)
 
 
-def test_a_program_gets_ours_and_through_it_the_driver(built: Built) -> None:
+def test_a_program_gets_the_interposer_and_through_it_the_driver(built: Built) -> None:
     """Its version is a function that ours does not have, so the loader finds the driver's."""
     assert built.run("nvidia") == "101 13000"
 
 
-def test_whoever_opens_the_library_by_another_name_gets_the_same_one(built: Built) -> None:
+def test_another_name_opens_the_same_library(built: Built) -> None:
     assert built.run("nvidia", "libcuda.so.1", "libcuda.so") == "101 13000 libcuda.so.1=101 libcuda.so=101"
 
 
 @pytest.mark.parametrize(("flavour", "answer"), [("nvidia", 101), ("origin", 1)])
-def test_whoever_opens_the_versioned_file_first_gets_no_other_library(built: Built, flavour: str, answer: int) -> None:
+def test_opening_the_versioned_file_first_gives_the_same_library(built: Built, flavour: str, answer: int) -> None:
     """Glibc answers the second name with what the first has brought, because both files have one SONAME."""
     script = "import ctypes, sys; print(*(ctypes.CDLL(name).cuInit(0) for name in sys.argv[1:]))"
     command = [sys.executable, "-c", script, f"libcuda.so.{VERSION}", "libcuda.so.1", "libcuda.so"]
@@ -99,7 +99,7 @@ def test_whole_gpus_get_the_driver_alone(built: Built) -> None:
     assert said == "1 13000 libcuda.so.1=1 libcuda.so=1 libcuda-real.so.1=-1 libvcuda.so.1=-1"
 
 
-def test_ldconfig_in_an_image_leaves_ours_in_front(built: Built, tmp_path: Path) -> None:
+def test_ldconfig_in_an_image_leaves_the_interposer_in_front(built: Built, tmp_path: Path) -> None:
     """It moves links to the newest file of a SONAME, and the driver's has ours; a file it leaves alone."""
     copy = tmp_path / "lib64"
     shutil.copytree(built.base / "nvidia/lib64", copy, symlinks=True)

@@ -55,7 +55,7 @@ def version_of(lib64: Path, soname: str = "libcuda.so.1") -> str:
     return (lib64 / soname).read_bytes().rpartition(b"libcuda.so.")[2].decode()
 
 
-def test_before_the_first_look_shares_are_told_to_wait(node: Node) -> None:
+def test_before_the_first_check_shares_must_wait(node: Node) -> None:
     assert "did not look" not in node.mirror.state.refusal
     assert node.mirror.state.refusal.startswith("shares of a GPU do not start yet")
     assert (node.base / "nvidia").is_dir()
@@ -73,7 +73,7 @@ def test_the_first_look_mirrors_everything_and_the_next_one_has_nothing_to_do(no
     assert version_of(node.lib64("origin")) == VERSION
 
 
-def test_for_shares_ours_are_files_and_the_real_ones_stand_behind_them(node: Node) -> None:
+def test_for_shares_the_interposers_are_files_and_the_driver_is_behind_them(node: Node) -> None:
     node.refresh()
     lib64 = node.lib64("nvidia")
     for name in ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so", "libnvidia-ml.so.1", "libvcuda.so.1"):
@@ -103,7 +103,7 @@ def test_nodes_of_both_machines_are_served(tmp_path: Path, machine: Machine) -> 
     assert (tmp_path / "vdriver/origin/lib/libcuda.so.1").exists()
 
 
-def test_nothing_of_ours_is_in_front_of_whole_gpus(node: Node) -> None:
+def test_no_interposer_is_in_front_of_whole_gpus(node: Node) -> None:
     node.refresh()
     for path in (node.base / "origin").rglob("*"):
         if path.is_file():
@@ -168,7 +168,7 @@ def test_a_driver_that_is_not_the_loaded_one_is_mirrored_with_a_warning(node: No
     assert f"libraries are of version {VERSION} and the loaded kernel module is of {OLDER}" in sentence
 
 
-def test_a_new_library_of_ours_is_mirrored_and_the_old_one_is_not_touched(node: Node) -> None:
+def test_a_new_interposer_is_mirrored_and_the_old_one_is_not_changed(node: Node) -> None:
     node.refresh()
     front = (node.lib64("nvidia") / "libcuda.so.1").resolve()
     before, inode = front.read_bytes(), front.stat().st_ino

@@ -70,7 +70,7 @@ def test_whole_gpus_get_the_driver_as_it_is() -> None:
     assert shown(plan, "origin/bin") == {"nvidia-smi": "=/usr/bin/nvidia-smi"}
 
 
-def test_shares_get_ours_under_every_name_of_the_real_ones_which_have_only_an_alias() -> None:
+def test_shares_get_the_interposer_under_every_name_and_the_driver_under_an_alias() -> None:
     found = shown(planned(), "nvidia/lib64")
     assert {name: found[name] for name in found if "cuda" in name or "ml" in name} == {
         "libvcuda.so.1": "=/o/libvcuda.so.1",
@@ -96,7 +96,7 @@ def test_a_driver_without_versions_in_its_names_stands_under_the_aliases() -> No
     assert shown(plan, "origin/lib64")["libcuda.so.1"] == "=/usr/lib64/libcuda.so.1"
 
 
-def test_shares_have_no_32_bit_libcuda_because_none_of_ours_would_stand_in_front() -> None:
+def test_shares_have_no_32_bit_libcuda() -> None:
     assert shown(planned(), "nvidia/lib").keys() == {
         "libnvidia-ptxjitcompiler.so.580.1",
         "libnvidia-ptxjitcompiler.so.1",
@@ -132,7 +132,7 @@ def test_where_nothing_would_enforce_a_share_none_may_start(
     assert planned().refusal == ""
 
 
-def test_without_ours_the_real_libcuda_is_under_no_name_that_programs_open() -> None:
+def test_without_the_interposer_no_name_opens_the_driver() -> None:
     found = shown(planned(ours=Interposers(trouble="none")), "nvidia/lib64")
     assert [name for name in found if name.startswith(("libcuda", "libnvidia-ml"))] == [
         "libcuda-real.so.1",

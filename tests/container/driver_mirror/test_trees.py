@@ -286,7 +286,7 @@ def test_what_cannot_be_written_is_one_sentence(tmp_path: Path, base: Path) -> N
         Trees(base).open()
 
 
-def test_whoever_is_in_an_old_tree_keeps_all_of_it(tmp_path: Path, base: Path, trees: Trees) -> None:
+def test_a_container_in_an_old_tree_keeps_all_of_it(tmp_path: Path, base: Path, trees: Trees) -> None:
     """A mount holds the directory itself, as a working directory does."""
     trees.adopt(plan(tmp_path, "one"), stopped=never)
     inside = os.open((base / "nvidia").resolve(), os.O_RDONLY)

@@ -55,7 +55,7 @@ def test_no_bytes_upset_the_parser(target: str, short_tmp: Path) -> None:
     assert "DONE" in done.stdout
 
 
-def test_a_fault_behind_four_branches_is_found_and_told_with_its_input(short_tmp: Path) -> None:
+def test_a_fault_behind_four_branches_is_found_and_reported_with_its_input(short_tmp: Path) -> None:
     done = fuzz("planted", short_tmp, runs=2_000_000, seconds=60, seed=1)
     assert done.returncode != 0
     assert "KeyError: 'planted'" in done.stdout
