@@ -151,7 +151,7 @@ def test_while_the_webhook_is_away_every_other_pod_is_created(installed: str, ad
 def test_the_notes_say_what_to_do_next(installed: str) -> None:
     assert "kubectl label node NODE no-such-node=true" in installed
     assert f"kubectl -n {NAMESPACE} rollout status deployment/vcuda-scheduler" in installed
-    assert "Where it does not run: --set hami.translate=all" in installed
+    assert "If that plugin does not run: --set hami.translate=all" in installed
     assert "WARNING" not in installed
 
 

@@ -21,7 +21,7 @@ NODE_TABLES = (
 CLUSTER_TABLES = (
     r"share +tencent.com/vcuda-core: 20 +\+ schedulerName: vcuda-scheduler$",
     r"hami +- nvidia.com/gpu: 2 +\+ tencent.com/vcuda-gpus: main=2$",
-    r"possible; .* so write 100 or 200$",
+    r"possible; .* write 100 or 200$",
     r"hami +node-a +0 +(GPU-\w{8}) +30 cores, 4 GiB +=  \1$",
     r"show: 0/2 nodes are available: 2 insufficient",
     r"to change: 5 more cores must become free on GPU 1$",
