@@ -124,7 +124,7 @@ async def test_a_list_of_components_of_ones_own_decides_what_containers_see(shor
     async with node_with_agent(short_tmp, flags={"volume-config": listed}) as node:
         one, two = await run(node, share("share"), pod_json("whole", ("c", 100, 0)))
         (sentence,) = (entry["error"] for entry in node.agent.entries("volume_config_ignored"))
-        assert sentence == "volume 'extra' is mounted by nobody; only nvidia and origin are"
+        assert sentence == "volume 'extra' is not mounted; only nvidia and origin are"
         view = node.kubelet.container_view(one, "c")
         assert [path.name for path in view.host_path("/usr/local/nvidia/bin").iterdir()] == ["nvidia-smi"]
         names = {path.name.partition(".so")[0] for path in view.host_path("/usr/local/nvidia/lib64").iterdir()}

@@ -44,7 +44,7 @@ async def test_it_ends_in_order_in_the_middle_of_an_allocate(short_tmp: Path, re
         await node.agent.stop()
         assert time.monotonic() - began < STOP_S
         assert sockets(node) == set()
-        assert node.agent.entries()[-1]["msg"] == "stopped"
+        assert node.agent.entries()[-1]["msg"] == "agent_stopped"
         assert [entry for entry in node.agent.entries() if entry["level"] == "error"] == []
         for uid in uids:
             assert node.kubelet.runs(uid, "c")

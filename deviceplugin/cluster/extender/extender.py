@@ -69,7 +69,6 @@ class Extender:
 
     def put_node(self, node: ClusterNode) -> None:
         self.cache.put_node(node)
-        self.overcommit.suspect(node.name)
 
     def drop_node(self, name: str) -> None:
         self.cache.drop_node(name)
@@ -81,7 +80,6 @@ class Extender:
         self.cache.put_pod(pod)
         if pod.pod.node or pod.pod.is_terminal:
             self.unconfirmed.confirmed(pod.uid)
-            self.overcommit.suspect(pod.pod.node)
             self.verdicts.forget(pod.uid)
 
     def drop_pod(self, uid: PodUid) -> None:

@@ -36,3 +36,22 @@ def test_a_pod_that_was_found_by_reading_counts_where_too_much_is_bound() -> Non
     course.what_others_bound_too_much_is_said()
     assert course.cluster.extender.overcommit.gpus == 1
     course.teardown()
+
+
+def test_a_pod_that_a_failed_binding_showed_to_be_bound_elsewhere_counts_as_well() -> None:
+    """Nothing but that answer says that the GPU holds too much; the watch is late."""
+    course = Scheduling()
+    course.some_pods(sizes=[(30, 8), (30, 8)])
+    course.a_binding_gets_no_answer_and_is_sent_again(
+        which=0, then=Fate.REFUSED, read=Fate.WORKS, look=True, seconds=5.0, slow=1
+    )
+    course.create(size=(30, 8), gang=False, nonsense="broken")
+    course.what_is_in_doubt_is_looked_up(again=False, read=Fate.LATE, slow=1, turns=1)
+    course.somebody_binds_what_says_nothing_of_itself(which=0, name="a", claimed="a", copied=False, other=0)
+    course.time_passes(seconds=80.0)
+    course.somebody_else_binds(which=0, name="a", claims=True, nonsense="broken")
+    course.what_others_bound_too_much_is_said()
+    course.what_is_in_doubt_is_looked_up(again=False, read=Fate.WORKS, slow=1, turns=1)
+    course.what_others_bound_too_much_is_said()
+    assert course.cluster.extender.overcommit.gpus == 1
+    course.teardown()

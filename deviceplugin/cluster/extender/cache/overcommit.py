@@ -19,23 +19,19 @@ _AT_ONCE = 200
 
 
 class OvercommitMonitor:
-    """`suspect` is cheap and may be called often; `check` does the work."""
+    """`check` looks at the nodes that the cache suspects, and at those that were over-committed."""
 
     def __init__(self, cache: SchedulerCache) -> None:
         self._cache = cache
-        self._suspects: dict[str, None] = {}
         self._found: dict[str, frozenset[GpuUuid]] = {}
 
     @property
     def gpus(self) -> int:
         return sum(len(each) for each in self._found.values())
 
-    def suspect(self, node: str) -> None:
-        self._suspects[node] = None
-
     def check(self) -> None:
-        for node in tuple(self._suspects)[:_AT_ONCE]:
-            del self._suspects[node]
+        for node in tuple(self._cache.suspects)[:_AT_ONCE]:
+            del self._cache.suspects[node]
             self._check_node(node)
         for node in tuple(self._found):
             self._check_node(node)

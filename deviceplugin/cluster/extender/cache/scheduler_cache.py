@@ -28,7 +28,10 @@ FreedCallback = Callable[[str], None]
 
 
 class SchedulerCache:
-    """`freed` is called with a node's name when a pod there holds less than before."""
+    """`freed` is called with a node's name when a pod there holds less than before.
+
+    `suspects` are nodes that changed or got a bound pod, by any report; `OvercommitMonitor` takes them from there.
+    """
 
     def __init__(
         self,
@@ -49,6 +52,7 @@ class SchedulerCache:
         self._ended: set[PodUid] = set()
         self._deleted: OrderedDict[PodUid, None] = OrderedDict()
         self._deadlines = _ExpiryQueue()
+        self.suspects: dict[str, None] = {}
 
     @property
     def nodes(self) -> Mapping[str, NodeInfo]:
@@ -70,6 +74,7 @@ class SchedulerCache:
         return self._last_seen.get(uid) or self._waiting.get(uid)
 
     def put_node(self, node: ClusterNode) -> None:
+        self.suspects[node.name] = None
         if self._node(node.name).describe(node):
             self._freed(node.name)
 
@@ -87,6 +92,7 @@ class SchedulerCache:
             self._ended.add(uid)
             self._end(uid)
         elif pod.pod.node:
+            self.suspects[pod.pod.node] = None
             self._put_bound(pod)
         elif self.bound_to(uid) is None:
             self._put_waiting(pod)
