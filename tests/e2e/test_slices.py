@@ -161,5 +161,5 @@ def test_a_whole_gpu_comes_with_the_untouched_driver(empty_cluster: Cluster, sta
     assert got.nvml is not None
     assert got.nvml.total_bytes == blocks * BLOCK_BYTES
     assert got.got_bytes > got.total_bytes - 1024 * MIB  # but for the context
-    assert got.share_percent > 100 - POINTS
+    assert got.share_percent > 50  # nothing limits it; a busy machine alone may take a part of the one second
     leave_nothing(empty_cluster, agent)
