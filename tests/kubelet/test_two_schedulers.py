@@ -149,6 +149,15 @@ class Scene:
     def phases(self) -> dict[str, str]:
         return {each["metadata"]["uid"]: each["status"]["phase"] for each in self.kubelet.pod_list()}
 
+    def living(self) -> set[str]:
+        return {uid for uid, phase in self.phases().items() if phase not in ENDED}
+
+    def is_settled(self) -> bool:
+        """A pod runs as soon as its first container does; the others may still be before PreStartContainer."""
+        living, grants = self.living(), self.agent.ledger.grants()
+        unproved = [each for each in grants if each.allocation.owner.pod.uid in living and not each.proved]
+        return "Pending" not in self.phases().values() and not unproved
+
     def check_books(self) -> None:
         """No GPU is given twice, whatever anybody believed."""
         assert self.agent.ledger.over_commitments(NODE) == ()
@@ -158,9 +167,8 @@ class Scene:
         while self.bound:
             await self.arrive(0)
             self.check_books()
-        what = "every pod runs or has failed"
-        await self.kubelet.changes.until(lambda: "Pending" not in self.phases().values(), what=what, deadline_s=20)
-        living = {uid for uid, phase in self.phases().items() if phase not in ENDED}
+        await self.kubelet.changes.until(self.is_settled, what="every pod runs or has failed", deadline_s=20)
+        living = self.living()
         ledger = self.agent.ledger
         over = [each.id for each in ledger.grants() if each.allocation.owner.pod.uid not in living]
         ledger.release(over, why="its pod was refused or has ended")
