@@ -31,9 +31,9 @@ from deviceplugin.kubelet.devices import DeviceFeed, catalog
 from deviceplugin.kubelet.identity import (
     IdentifiedContainer,
     Identity,
+    IdentitySource,
     PendingSource,
     PodResourcesSource,
-    PodSource,
     PodsSource,
 )
 from deviceplugin.kubelet.plugin import ResourcePlugin
@@ -187,7 +187,7 @@ class Station:
         mirror.refresh()
         return files
 
-    def _source(self, source: Source, hints: PodHints) -> PodSource:
+    def _source(self, source: Source, hints: PodHints) -> IdentitySource:
         if source is Source.PODS:
             return PodsSource(self.fetch_pods, budget_s=1.0)
         if source is Source.PODRESOURCES:

@@ -87,17 +87,20 @@ def trace_allocate() -> Trace:
     return found
 
 
+_NO_REQUEST = "filter sends no request to the API server"
+
+
 class _NoApi:
-    """Filter asks the API server for nothing."""
+    """Every request is a failure of the trace."""
 
     async def bind(self, pod: PodRef, node: str, annotations: Mapping[str, str]) -> None:
-        raise NotImplementedError
+        raise AssertionError(_NO_REQUEST)
 
     async def get_pod(self, pod: PodRef) -> Pod:
-        raise NotImplementedError
+        raise AssertionError(_NO_REQUEST)
 
     async def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> None:
-        raise NotImplementedError
+        raise AssertionError(_NO_REQUEST)
 
 
 def trace_filter() -> Trace:

@@ -249,10 +249,12 @@ def _kubelet_pods(settings: AgentSettings, cluster: Cluster) -> KubeletPods:
     )
 
 
-def _sources(base: AgentBase, pods: KubeletPods, resources: PodResources, hints: PodHints) -> list[identity.PodSource]:
+def _sources(
+    base: AgentBase, pods: KubeletPods, resources: PodResources, hints: PodHints
+) -> list[identity.IdentitySource]:
     cluster, allocation = base.cluster, base.settings.allocation
     budget = allocation.identity_budget
-    made: dict[IdentitySourceName, identity.PodSource] = {
+    made: dict[IdentitySourceName, identity.IdentitySource] = {
         IdentitySourceName.PODS: PodsSource(pods.fetch, budget_s=budget),
         IdentitySourceName.PODRESOURCES: PodResourcesSource(
             resources, known=cluster.pods, fetch=cluster.fetch, names=base.settings.names, budget_s=budget

@@ -82,7 +82,7 @@ class _Record:
 
 
 @dataclass(slots=True)
-class HealthBook:
+class HealthHistory:
     """The record of every GPU; what it says changes only through the methods."""
 
     rules: RecoveryRules = field(default_factory=RecoveryRules)

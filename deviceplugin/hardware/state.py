@@ -17,7 +17,7 @@ import structlog
 from deviceplugin.hardware.cache import Remembered
 from deviceplugin.hardware.discovery import Discovery
 from deviceplugin.hardware.events import GpuEvent
-from deviceplugin.hardware.health import HealthBook, HealthChange, RecoveryRules, changes
+from deviceplugin.hardware.health import HealthChange, HealthHistory, RecoveryRules, changes
 from deviceplugin.hardware.session import GpuReport
 from deviceplugin.hardware.xid import XidPolicy, phrase
 from deviceplugin.model.gpu import Gpu, GpuSample, GpuUuid, Inventory
@@ -42,7 +42,7 @@ class HardwareState:
         self.samples: Mapping[GpuUuid, GpuSample] = {}
         self.xid_counts: Counter[tuple[GpuUuid, int]] = Counter()
         self._next: Inventory | None = None
-        self._book = HealthBook(rules)
+        self._history = HealthHistory(rules)
         self._policy = xids
 
     @property
@@ -58,47 +58,47 @@ class HardwareState:
         inventory = remembered.inventory
         for uuid in {*inventory.health, *remembered.quiet}:
             reason = inventory.health_of(uuid).reason
-            self._book.restore(uuid, reason=reason, event=remembered.quiet.get(uuid))
+            self._history.restore(uuid, reason=reason, event=remembered.quiet.get(uuid))
         self._next = inventory
 
     def remembered(self) -> Remembered | None:
         """What a restart must not forget."""
         if self.inventory is None:
             return None
-        return Remembered(self.inventory, self._book.quiet_periods(gpu.uuid for gpu in self.inventory.gpus))
+        return Remembered(self.inventory, self._history.quiet_periods(gpu.uuid for gpu in self.inventory.gpus))
 
     def discovered(self, found: Discovery, *, driver_reloaded: bool) -> None:
-        self._book.hung = False
+        self._history.hung = False
         if driver_reloaded:
-            self._book.driver_reloaded()
+            self._history.driver_reloaded()
         for uuid, reason in found.failed.items():
-            self._book.failed(uuid, reason, for_certain=True)
+            self._history.failed(uuid, reason, for_certain=True)
         self._next = Inventory(gpus=found.gpus, topology=found.topology, driver=found.driver)
 
     def apply(self, report: GpuReport, *, now: float) -> None:
-        self._book.hung = False
+        self._history.hung = False
         for event in report.events:
             self._heard(event, now=now)
         for uuid in report.readings.samples:
-            self._book.passed(uuid, now=now)
+            self._history.passed(uuid, now=now)
         for uuid, fault in report.readings.faults.items():
-            self._book.failed(uuid, fault.reason, for_certain=fault.for_certain)
+            self._history.failed(uuid, fault.reason, for_certain=fault.for_certain)
         if report.readings.samples or report.readings.faults:
             self.samples = report.readings.samples
         if report.survey is not None and self._next is not None:
             for uuid, action in report.survey.actions.items():
-                self._book.advised(uuid, action)
+                self._history.advised(uuid, action)
             gpus = tuple(report.survey.gpus.get(gpu.uuid, gpu) for gpu in self._next.gpus)
             self._next = replace(self._next, gpus=gpus)
 
     def driver_gone(self, reason: str) -> None:
         """No GPU can be asked at all."""
         for gpu in self.gpus:
-            self._book.failed(gpu.uuid, reason, for_certain=True)
+            self._history.failed(gpu.uuid, reason, for_certain=True)
         self.samples = {}
 
     def driver_hangs(self) -> None:
-        self._book.hung = True
+        self._history.hung = True
         self.samples = {}
 
     def publish(self) -> InventoryChange | None:
@@ -106,7 +106,7 @@ class HardwareState:
         if self._next is None:
             return None
         old = self.inventory
-        new = replace(self._next, health=self._book.unhealthy(gpu.uuid for gpu in self._next.gpus))
+        new = replace(self._next, health=self._history.unhealthy(gpu.uuid for gpu in self._next.gpus))
         if new == old:
             return None
         self.inventory = self._next = new
@@ -121,7 +121,7 @@ class HardwareState:
         if event.xid is not None:
             self.xid_counts[event.uuid, event.xid] += 1
         if event.xid is None or self._policy.is_critical(event.xid):
-            self._book.struck(event.uuid, what, now=now)
+            self._history.struck(event.uuid, what, now=now)
         else:
             _log.info("gpu_error_ignored", gpu=event.uuid, error=what)
 

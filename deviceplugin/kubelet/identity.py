@@ -83,7 +83,7 @@ class Question:
         return replace(self, recorded=lambda _key: True)
 
 
-class PodSource(Protocol):
+class IdentitySource(Protocol):
     """Something that shows pods. `exact` sources see what kubelet sees; the others only what may come next."""
 
     source: Source
@@ -106,7 +106,7 @@ class _Attempt:
 class Identity:
     """Asks the sources in order; the only state is which of them are skipped for now."""
 
-    def __init__(self, sources: Sequence[PodSource], *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, sources: Sequence[IdentitySource], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._sources = tuple(sources)
         self._clock = clock
         self._skipped_until: dict[Source, float] = {}
@@ -126,7 +126,7 @@ class Identity:
             f"({'; '.join(errors) or 'no identity source is configured'}); create the pod again"
         )
 
-    async def _ask(self, source: PodSource, question: Question) -> _Attempt:
+    async def _ask(self, source: IdentitySource, question: Question) -> _Attempt:
         try:
             async with asyncio.timeout(source.budget_s):
                 return _Attempt(pairs=await source.candidates(question))
@@ -138,11 +138,11 @@ class Identity:
         log.warning("identity_source_failed", source=source.source.value, error=message)
         return _Attempt(error=message)
 
-    def _is_skipped(self, source: PodSource) -> bool:
+    def _is_skipped(self, source: IdentitySource) -> bool:
         return len(self._sources) > 1 and self._skipped_until.get(source.source, 0.0) > self._clock()
 
     async def _choose(
-        self, source: PodSource, others: Sequence[PodSource], question: Question, pairs: Pairs
+        self, source: IdentitySource, others: Sequence[IdentitySource], question: Question, pairs: Pairs
     ) -> IdentifiedContainer:
         for other in others:
             if len(pairs) < 2 or not other.exact:
@@ -154,7 +154,7 @@ class Identity:
         rest = tuple(each for _, each in pairs if each is not container)
         return IdentifiedContainer(pod, container, source.source, certain=source.exact and not rest, others=rest)
 
-    async def _narrow(self, source: PodSource, question: Question, pairs: Pairs) -> Pairs:
+    async def _narrow(self, source: IdentitySource, question: Question, pairs: Pairs) -> Pairs:
         try:
             async with asyncio.timeout(source.budget_s):
                 return await source.narrow(question, pairs)

@@ -3,7 +3,7 @@
  *
  * A process has one place for its whole life, and holds a record lock on the byte of that number in "<state>.pids". So anybody can ask the kernel
  * whether it lives and what it is called in the asker's pid namespace, which is also what the driver's kernel module reports.
- * A word here is written by its own process, or under the GPU's lock by whoever finds it dead. Zero: nobody was ever there.
+ * A word here is written by its own process, or under the GPU's lock by the process that finds it dead. Zero: never used.
  */
 #ifndef VCUDA_EMULATOR_CUDA_SECTION_H
 #define VCUDA_EMULATOR_CUDA_SECTION_H

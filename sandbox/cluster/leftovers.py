@@ -1,7 +1,7 @@
 """Removing a cluster, whether its test process ended well or was killed.
 
 In: a layout. Out: nothing of it is left: processes, cgroups, bridge, settings, folders.
-Not here: a polite end; whoever wants one stops the programs first.
+Not here: a graceful stop; for that, stop the programs first.
 Invariant: only what carries the cluster's identifier is touched, and never a cluster whose owner lives: it holds the
 lock.
 """

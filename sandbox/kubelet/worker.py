@@ -1,7 +1,7 @@
 """A pod's worker: starts its containers in order, restarts them, stops them.
 
-In: an admitted pod, container exits, the wish to terminate. Out: PreStartContainer calls, container starts, the pod's
-status. Workers of different pods run at the same time. Facts kept: PreStartContainer for each resource
+In: an admitted pod, container exits, the request to terminate. Out: PreStartContainer calls, container starts, the
+pod's status. Workers of different pods run at the same time. Facts kept: PreStartContainer for each resource
 in random order before every start, 30 s deadline; its error leaves the container waiting with
 CreateContainerConfigError and is tried again with back-off; init containers run to their end one after another,
 sidecars stay.

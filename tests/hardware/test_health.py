@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.hardware.health import HUNG, HealthBook, HealthChange, QuietPeriod, RecoveryRules, changes
+from deviceplugin.hardware.health import HUNG, HealthChange, HealthHistory, QuietPeriod, RecoveryRules, changes
 from deviceplugin.model.gpu import GpuUuid, Health
 
 A, B = GpuUuid("GPU-a"), GpuUuid("GPU-b")
@@ -12,17 +12,17 @@ RULES = RecoveryRules(quiet_s=100, passes=3, failures=3)
 DAY = 86_400.0
 
 
-def _pass(book: HealthBook, times: int, *, now: float = 0.0) -> None:
+def _pass(book: HealthHistory, times: int, *, now: float = 0.0) -> None:
     for _ in range(times):
         book.passed(A, now=now)
 
 
 def test_a_gpu_that_nothing_is_known_of_is_healthy() -> None:
-    assert HealthBook(RULES).health(A) == Health()
+    assert HealthHistory(RULES).health(A) == Health()
 
 
 def test_a_lost_gpu_is_unhealthy_at_once_and_back_after_three_good_probes() -> None:
-    book = HealthBook(RULES)
+    book = HealthHistory(RULES)
     book.failed(A, "GPU is lost", for_certain=True)
     assert book.health(A) == Health(healthy=False, reason="GPU is lost")
     _pass(book, 2)
@@ -32,7 +32,7 @@ def test_a_lost_gpu_is_unhealthy_at_once_and_back_after_three_good_probes() -> N
 
 
 def test_a_failure_that_may_pass_counts_only_when_it_repeats() -> None:
-    book = HealthBook(RULES)
+    book = HealthHistory(RULES)
     for _ in range(2):
         book.failed(A, "Unknown Error", for_certain=False)
     book.passed(A, now=0.0)
@@ -44,7 +44,7 @@ def test_a_failure_that_may_pass_counts_only_when_it_repeats() -> None:
 
 
 def test_good_probes_must_follow_each_other() -> None:
-    book = HealthBook(RULES)
+    book = HealthHistory(RULES)
     book.failed(A, "GPU is lost", for_certain=True)
     for _ in range(3):
         _pass(book, 2)
@@ -53,7 +53,7 @@ def test_good_probes_must_follow_each_other() -> None:
 
 
 def test_a_critical_event_is_forgotten_after_the_quiet_period_and_good_probes() -> None:
-    book = HealthBook(RULES)
+    book = HealthHistory(RULES)
     book.struck(A, "XID 79", now=0.0)
     _pass(book, 50, now=99.9)
     assert book.health(A).reason == "XID 79"
@@ -62,7 +62,7 @@ def test_a_critical_event_is_forgotten_after_the_quiet_period_and_good_probes() 
 
 
 def test_the_quiet_period_alone_is_not_enough() -> None:
-    book = HealthBook(RULES)
+    book = HealthHistory(RULES)
     book.struck(A, "XID 79", now=0.0)
     _pass(book, 2, now=1000.0)
     assert not book.health(A).healthy
@@ -78,7 +78,7 @@ def test_a_quiet_period_longer_than_a_day_is_kept() -> None:
 
 
 def test_after_a_day_without_events_counting_starts_again() -> None:
-    book = HealthBook(RULES)
+    book = HealthHistory(RULES)
     book.struck(A, "XID 79", now=0.0)
     book.struck(A, "XID 79", now=DAY + 1)
     _pass(book, 3, now=DAY + 101)
@@ -87,12 +87,12 @@ def test_after_a_day_without_events_counting_starts_again() -> None:
 
 def test_without_a_quiet_period_a_critical_event_counts_until_a_restart() -> None:
     rules = RecoveryRules(quiet_s=0, passes=3)
-    book = HealthBook(rules)
+    book = HealthHistory(rules)
     book.struck(A, "XID 79", now=0.0)
     _pass(book, 10, now=365 * DAY)
     assert not book.health(A).healthy
     assert book.quiet_periods([A]) == {}
-    after = HealthBook(rules)
+    after = HealthHistory(rules)
     after.restore(A, reason=book.health(A).reason, event=None)
     assert not after.health(A).healthy
     _pass(after, 3)
@@ -100,7 +100,7 @@ def test_without_a_quiet_period_a_critical_event_counts_until_a_restart() -> Non
 
 
 def test_a_reload_of_the_driver_ends_the_quiet_period_but_not_the_probes() -> None:
-    book = HealthBook(RULES)
+    book = HealthHistory(RULES)
     book.struck(A, "XID 79", now=50.0)
     _pass(book, 10, now=51.0)
     book.driver_reloaded()
@@ -110,7 +110,7 @@ def test_a_reload_of_the_driver_ends_the_quiet_period_but_not_the_probes() -> No
 
 
 def test_what_the_driver_asks_for_keeps_new_work_away_until_it_is_done() -> None:
-    book = HealthBook(RULES)
+    book = HealthHistory(RULES)
     book.struck(A, "XID 95", now=0.0)
     book.advised(A, 1)
     _pass(book, 10, now=1000.0)
@@ -122,19 +122,19 @@ def test_what_the_driver_asks_for_keeps_new_work_away_until_it_is_done() -> None
 
 @pytest.mark.parametrize(("action", "healthy"), [(0, True), (1, False), (2, False), (3, False), (4, False), (5, True)])
 def test_an_action_alone_is_reason_enough(action: int, healthy: bool) -> None:
-    book = HealthBook(RULES)
+    book = HealthHistory(RULES)
     book.advised(A, action)
     assert book.health(A).healthy is healthy
 
 
 def test_one_gpu_never_condemns_another() -> None:
-    book = HealthBook(RULES)
+    book = HealthHistory(RULES)
     book.struck(A, "XID 79", now=0.0)
     assert book.unhealthy([A, B]) == {A: Health(healthy=False, reason="XID 79")}
 
 
 def test_a_hung_driver_makes_all_unhealthy_and_its_return_none() -> None:
-    book = HealthBook(RULES)
+    book = HealthHistory(RULES)
     book.hung = True
     assert {health.reason for health in book.unhealthy([A, B]).values()} == {HUNG}
     book.hung = False
@@ -142,11 +142,11 @@ def test_a_hung_driver_makes_all_unhealthy_and_its_return_none() -> None:
 
 
 def test_a_restart_of_the_agent_forgets_no_quiet_period() -> None:
-    before = HealthBook(RULES)
+    before = HealthHistory(RULES)
     before.struck(A, "XID 79", now=10.0)
     kept = before.quiet_periods([A, B])
     assert kept == {A: QuietPeriod(reason="XID 79", until=110.0)}
-    after = HealthBook(RULES)
+    after = HealthHistory(RULES)
     after.restore(A, reason="XID 79", event=kept[A])
     _pass(after, 10, now=109.0)
     assert not after.health(A).healthy
@@ -155,7 +155,7 @@ def test_a_restart_of_the_agent_forgets_no_quiet_period() -> None:
 
 
 def test_events_before_and_after_a_restart_count_together() -> None:
-    book = HealthBook(RULES)
+    book = HealthHistory(RULES)
     book.restore(A, reason="XID 79", event=QuietPeriod(reason="XID 79", until=5 * DAY))
     book.struck(A, "XID 79", now=5 * DAY + 10)
     _pass(book, 10, now=5 * DAY + 209)
@@ -165,7 +165,7 @@ def test_events_before_and_after_a_restart_count_together() -> None:
 
 
 def test_a_gpu_lost_before_a_restart_needs_its_probes_after_it() -> None:
-    book = HealthBook(RULES)
+    book = HealthHistory(RULES)
     book.restore(A, reason="GPU is lost", event=None)
     assert book.health(A).reason == "GPU is lost"
     _pass(book, 3)
@@ -189,7 +189,7 @@ _STEP = st.one_of(
 
 @given(st.lists(st.tuples(_STEP, st.floats(0, 500)), max_size=60))
 def test_whatever_happened_a_gpu_that_stays_well_comes_back(steps: list[tuple[tuple[object, ...], float]]) -> None:
-    book, now = HealthBook(RULES), 0.0
+    book, now = HealthHistory(RULES), 0.0
     for step, elapsed in steps:
         now += elapsed
         match step:

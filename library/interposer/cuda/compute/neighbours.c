@@ -204,7 +204,7 @@ static uint32_t at_most(uint32_t value, uint32_t most)
     return value < most ? value : most;
 }
 
-/* A wish of the future is none: it would hold back what others may borrow until then. */
+/* A want in the future does not count: it would hold back what others may borrow until then. */
 static void see_share(struct neighbour *neighbour, struct share own, uint64_t now)
 {
     uint32_t whole = LIMITS_NO_CORES, room = own.cores < whole ? whole - own.cores : 0;
