@@ -53,3 +53,14 @@ def test_nothing_refers_to_documents_outside_of_the_repository(folder: str) -> N
         if path.is_file() and path.suffix in kinds and "build" not in path.parts
     ]
     assert [path for path in texts if _OUTSIDE.search(path.read_text(errors="replace"))] == []
+
+
+_REPLACED = re.compile(r"\b(ghosts?|wish(es)?|hurry|told of|whoever|anew|the lineage)\b", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("folder", ["deviceplugin", "library", "proto", "sandbox", "scripts", "daemonset", "docs"])
+def test_no_word_is_used_that_the_glossary_replaced(folder: str) -> None:
+    kinds = {".py", ".c", ".h", ".md", ".yaml", ".proto", ".def", ""}
+    texts = [path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix in kinds]
+    own = [path for path in texts if not {"build", "__pycache__", "node_modules"} & set(path.parts)]
+    assert [path for path in own if _REPLACED.search(path.read_text(errors="replace"))] == []
