@@ -122,6 +122,7 @@ async def test_another_client_ca_is_used_and_a_malformed_one_leaves_the_old_one(
         (b"", b"", r"tls.crt and .*tls.key cannot be used: it holds no certificate in PEM"),
         (CA.chain, b"x", r"tls.crt and .*tls.key cannot be used: it holds no private key in PEM"),
     ],
+    ids=["no-certificate", "no-key"],  # the CA's own bytes differ between the processes of pytest-xdist
 )
 def test_files_that_cannot_be_used_end_the_start_with_one_sentence(
     tmp_path: Path, chain: bytes, key: bytes, message: str
