@@ -146,7 +146,7 @@ def leadership_of(settings: SchedulerSettings, client: ClusterClient) -> Leaders
         return KubeSchedulerLeadership(
             client, namespace=cluster.namespace, name=leader.lease, identity=cluster.identity, retry=leader.retry
         )
-    timing = LeaseTiming(lease=leader.duration, renew=leader.duration * _RENEW_WITHIN, retry=leader.retry)
+    timing = LeaseTiming(lease=int(leader.duration), renew=leader.duration * _RENEW_WITHIN, retry=leader.retry)
     elector = LeaderElector(
         client, namespace=cluster.namespace, name=leader.lease, identity=cluster.identity, timing=timing
     )
