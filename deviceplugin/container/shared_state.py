@@ -20,6 +20,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from deviceplugin.container import activity, region, shared_file
+from deviceplugin.container.directories import make_directory
 from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
@@ -115,24 +116,10 @@ class SharedState:
                 directory.rmdir()
 
     def _make_directories(self, grant: GrantId, uuids: Collection[GpuUuid]) -> None:
-        own, common = self._base / grant, self._base / GPUS
-        wanted = [
-            own / STATE,
-            own / GPUS,
-            *(own / GPUS / uuid for uuid in uuids),
-            common,
-            *(common / uuid for uuid in uuids),
-        ]
+        tables = [self._base / grant / GPUS, self._base / GPUS]
+        wanted = [self._base / grant / STATE, *tables, *(table / uuid for table in tables for uuid in uuids)]
         for directory in wanted:
-            try:
-                directory.mkdir(parents=True)
-                directory.chmod(0o755)  # whatever the agent's umask: containers run as any user
-            except FileExistsError:
-                pass
-            except OSError as error:
-                raise ContainerError(
-                    f"state directory {directory} could not be made: {error.strerror}; check the disk"
-                ) from error
+            make_directory(directory, what="state directory")
 
     def _publish(self, grant: GrantId, uuid: GpuUuid) -> None:
         own, public = self.own_row(grant, uuid), self.row(grant, uuid)

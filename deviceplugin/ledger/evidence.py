@@ -25,7 +25,6 @@ class RecordedAnswer:
 
     grant: GrantId | None
     gpus: tuple[GpuUuid, ...]
-    device_paths: tuple[str, ...]
     cores: int | None
     memory_bytes: int | None
 
