@@ -128,7 +128,7 @@ def _favour_latency() -> None:
 
 
 def _open_ledger(settings: AgentSettings) -> Ledger:
-    ledger = Ledger(Journal.open(settings.allocation.checkpoint_path / "ledger.journal", boot_id=_boot_id()))
+    ledger = Ledger(Journal.open(settings.allocation.checkpoint_path / "ledger.journal"))
     for sentence in ledger.warnings:
         log.warning("journal_damaged", error=sentence)
     return ledger

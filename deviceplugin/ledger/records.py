@@ -34,12 +34,11 @@ class LedgerChange:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """A change with its number in the file; `boot` is set only if the agent started after a reboot."""
+    """A change with its number in the file, and the Unix time at which it was written."""
 
     number: int
     written: float
     change: LedgerChange
-    boot: str = ""
 
 
 def apply(grants: dict[GrantId, Grant], change: LedgerChange) -> None:
@@ -74,7 +73,6 @@ class _Line(msgspec.Struct, omit_defaults=True):
     put: list[_Grant] = []
     removed: tuple[GrantId, ...] = ()
     why: str = ""
-    boot: str = ""
 
 
 def header() -> bytes:
@@ -100,7 +98,6 @@ def encode_line(entry: JournalEntry) -> bytes:
         put=[_to_struct(grant) for grant in entry.change.put],
         removed=entry.change.removed,
         why=entry.change.why,
-        boot=entry.boot,
     )
     body = msgspec.json.encode(line)
     return b"%08x %d %s\n" % (zlib.crc32(body), len(body), body)
@@ -116,7 +113,7 @@ def decode_line(line: bytes) -> JournalEntry | None:
     except msgspec.MsgspecError:
         return None
     change = LedgerChange(found.change, tuple(map(_to_grant, found.put)), found.removed, found.why)
-    return JournalEntry(found.n, found.at, change, found.boot)
+    return JournalEntry(found.n, found.at, change)
 
 
 def _to_struct(grant: Grant) -> _Grant:
