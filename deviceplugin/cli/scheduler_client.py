@@ -69,9 +69,9 @@ async def explain_by_proxy(
 
         async def get(path: str) -> tuple[int, bytes]:
             access = await credentials.access()
-            tls = access.tls if access.tls is not None else True
-            headers = {"Authorization": access.authorization} if access.authorization else {}
-            url, name = access.server + path, access.tls_server_name
+            facts, tls = access.facts, access.tls if access.tls is not None else True
+            headers = {"Authorization": facts.authorization} if facts.authorization else {}
+            url, name = facts.server + path, facts.tls_server_name
             return await _get(session, url, ssl=tls, server_hostname=name, headers=headers)
 
         status, body = await get(proxied.format(f"services/https:{quote(service, safe='')}:https"))

@@ -46,7 +46,6 @@ class GrantLimits:
 
 
 def encode(limits: GrantLimits) -> bytes:
-    """The whole file."""
     if len(limits.devices) > MAX_DEVICES:
         raise ValueError(f"{len(limits.devices)} GPUs in one limits file; {MAX_DEVICES} at most")
     size = HEADER.size + DEVICE.size * len(limits.devices)

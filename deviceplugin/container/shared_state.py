@@ -60,17 +60,13 @@ class SharedState:
 
     def renew(self, grant: GrantId, uuids: Collection[GpuUuid]) -> None:
         """Before a start of the container, when nothing of it runs: as new. Raises ContainerError."""
-        own, rows = self.region(grant), [self.own_row(grant, uuid) for uuid in uuids]
-        if not all(shared_file.is_unused(path, activity.form(grant)) for path in rows):
-            self.prepare(grant, uuids)
-            for path in rows:
-                shared_file.wipe(path, activity.form(grant))
-        if not shared_file.is_unused(own, region.form(grant)):
-            # Another inode: a process of the previous run that is still ending writes into the old one.
-            self.prepare(grant, uuids)
-            shared_file.make(own, region.form(grant))
+        self.prepare(grant, uuids)
         for uuid in uuids:
-            self._publish(grant, uuid)
+            if not shared_file.is_unused(self.own_row(grant, uuid), activity.form(grant)):
+                shared_file.wipe(self.own_row(grant, uuid), activity.form(grant))
+        if not shared_file.is_unused(self.region(grant), region.form(grant)):
+            # Another inode: a process of the previous run that is still ending writes into the old one.
+            shared_file.make(self.region(grant), region.form(grant))
 
     def show_limits(self, grant: GrantId, uuid: GpuUuid, *, cores: int, soft_cores: int) -> None:
         """A container from before this version has no such file, and nothing reads it."""

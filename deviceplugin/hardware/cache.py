@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from deviceplugin.hardware.health import QuietPeriod
+from deviceplugin.hardware.pci import read_text
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Health, Inventory
 from deviceplugin.model.topology import Level, Link, Topology
 
@@ -86,11 +87,11 @@ class InventoryCache:
         return ""
 
     def _boot_id(self) -> str:
-        return _text(self._proc / "sys/kernel/random/boot_id")
+        return read_text(self._proc / "sys/kernel/random/boot_id")
 
     def _loaded_driver(self) -> str | None:
         """The kernel module's version, known before NVML is; its line is `NVRM version: ... Module  550.54.15  ...`."""
-        words = _text(self._proc / "driver/nvidia/version").split()
+        words = read_text(self._proc / "driver/nvidia/version").split()
         return next((word for word in words if word.replace(".", "").isdigit() and word.count(".") >= 1), None)
 
 
@@ -125,10 +126,3 @@ def _replace(path: Path, data: bytes) -> None:
     except OSError:
         fresh.unlink(missing_ok=True)
         raise
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except (OSError, UnicodeDecodeError):
-        return ""

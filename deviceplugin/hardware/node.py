@@ -65,11 +65,6 @@ class Hardware:
         """How often each XID was seen on each GPU since the start, the application's own included."""
         return self._state.xid_counts
 
-    @property
-    def answers(self) -> bool:
-        """The driver itself has answered, and not only the cache, and it does not hang."""
-        return self._session is not None and self._executor.stuck_for == 0.0
-
     def subscribe(self, subscriber: Callable[[InventoryChange], None]) -> None:
         """Calls back on the loop after each change."""
         self._subscribers.append(subscriber)
@@ -86,7 +81,6 @@ class Hardware:
         self._task = asyncio.create_task(self._watch(), name="hardware")
 
     async def stop(self) -> None:
-        """Ends the watching and NVML."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -77,6 +77,11 @@ async def _unstuck(hardware: Hardware) -> None:
     await until(lambda: hardware._executor.stuck_for == 0.0)
 
 
+def answers(hardware: Hardware) -> bool:
+    """The driver itself has answered, and not only the cache, and it does not hang."""
+    return hardware._session is not None and hardware._executor.stuck_for == 0.0
+
+
 def reasons(hardware: Hardware) -> dict[GpuUuid, str]:
     """Why each GPU that is not healthy is not."""
     assert hardware.inventory is not None

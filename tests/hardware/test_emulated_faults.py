@@ -12,7 +12,7 @@ from deviceplugin.hardware.node import Hardware
 from deviceplugin.model.gpu import ComputeMode, GpuProcess, GpuUuid
 from tests.hardware import profiles
 from tests.hardware.emulator import Emulator
-from tests.hardware.starting import Start, gpus, heard, reasons, starting
+from tests.hardware.starting import Start, answers, gpus, heard, reasons, starting
 from tests.waiting import until
 
 PATIENT = RecoveryRules(quiet_s=1000, passes=3)
@@ -155,7 +155,7 @@ async def test_a_driver_that_goes_away_is_waited_for(emulated: Emulator, start: 
     await until(lambda: list(reasons(hardware)) == [uuids[0]])
     emulated.command("driver", how)
     await until(lambda: [reason.startswith(said) for reason in reasons(hardware).values()] == [True] * 4)
-    assert not hardware.answers
+    assert not answers(hardware)
     assert hardware.samples == {}
     assert gpus(hardware) == uuids
     emulated.command("driver", "load")
@@ -171,8 +171,8 @@ async def test_a_driver_that_is_reloaded_quickly_voids_the_handles_and_nothing_e
     for _ in range(3):
         emulated.command("driver", "unload")
         emulated.command("driver", "load")
-        await until(lambda: not hardware.answers or reasons(hardware) == {})
-    await until(lambda: hardware.answers and reasons(hardware) == {})
+        await until(lambda: not answers(hardware) or reasons(hardware) == {})
+    await until(lambda: answers(hardware) and reasons(hardware) == {})
     await sampled(hardware)
 
 

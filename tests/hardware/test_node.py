@@ -18,7 +18,7 @@ from deviceplugin.model.gpu import GpuUuid, Health
 from deviceplugin.model.topology import Level
 from tests.hardware import nvml_library
 from tests.hardware.conftest import Stub, uuid
-from tests.hardware.starting import Start, gpus, heard, options, reasons, starting
+from tests.hardware.starting import Start, answers, gpus, heard, options, reasons, starting
 from tests.hardware.test_pci import device
 from tests.waiting import until
 
@@ -43,7 +43,7 @@ async def test_start_comes_back_with_the_gpus_and_samples_follow(start: Start) -
     assert (inventory.driver.version, inventory.driver.cuda) == ("390.157", (9, 1))
     await until(lambda: len(hardware.samples) == 2)
     assert hardware.samples[GpuUuid(uuid(1))].utilization_percent == 7
-    assert hardware.answers
+    assert answers(hardware)
     assert reasons(hardware) == {}
 
 
@@ -99,9 +99,9 @@ async def test_a_restarted_agent_knows_its_gpus_while_the_driver_still_hangs(stu
     async with asyncio.timeout(10):  # the driver is waited for longer
         hardware = await start(cache_path=cache)
     assert gpus(hardware) == [uuid(0), uuid(1)]
-    assert not hardware.answers
+    assert not answers(hardware)
     stub.withdraw("hang")
-    await until(lambda: hardware.answers)
+    await until(lambda: answers(hardware))
     assert reasons(hardware) == {}
 
 
@@ -305,9 +305,9 @@ async def test_void_handles_are_renewed_without_a_verdict(stub: Stub, start: Sta
     await until(lambda: hardware.samples)
     changes = heard(hardware)
     stub.order("nvmlDeviceGetMemoryInfo.0", 1)
-    await until(lambda: not hardware.answers)
+    await until(lambda: not answers(hardware))
     stub.withdraw("nvmlDeviceGetMemoryInfo.0")
-    await until(lambda: hardware.answers)
+    await until(lambda: answers(hardware))
     await until(lambda: len(hardware.samples) == 2)
     seen = [changes.get_nowait() for _ in range(changes.qsize())]
     assert [one.new.reason for change in seen for one in change.health if not one.new.healthy] in (
@@ -335,7 +335,7 @@ async def test_after_an_upgrade_of_the_driver_the_new_library_is_taken(stub: Stu
     shutil.copy(stub.library, stub.orders / "fresh.so")
     (stub.orders / "fresh.so").rename(library)
     stub.order("nvmlDeviceGetMemoryInfo", 18)
-    await until(lambda: not hardware.answers)
+    await until(lambda: not answers(hardware))
     stub.withdraw("nvmlDeviceGetMemoryInfo")
     await until(lambda: hardware.inventory is not None and hardware.inventory.topology.link(0, 1).level is Level.PIX)
     await until(lambda: reasons(hardware) == {})
