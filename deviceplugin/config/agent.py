@@ -56,7 +56,7 @@ class CgroupDriver(enum.Enum):
 
 
 def _show_file(config: ExtraConfig | VolumeConfig) -> str:
-    return types.as_text(config.path)
+    return types.show_path(config.path)
 
 
 def _host_name(params: Mapping[str, Any]) -> str:
@@ -79,21 +79,30 @@ class NodeSettings:
 
     name: str = setting(
         "hostname-override",
-        "",
-        "Name of this node in the cluster.",
         types.NODE_NAME,
+        "Name of this node in the cluster.",
+        default="",
         derive=_host_name,
         derived="this machine's host name",
         more_env=("NODE_NAME",),
     )
     labels: Mapping[str, str] = setting(
-        "node-labels", {}, "Labels to put on the node, in addition to those that describe its GPUs.", types.LABELS
+        "node-labels",
+        types.LABELS,
+        "Labels to put on the node, in addition to those that describe its GPUs.",
+        default={},
     )
     kubeconfig: Path | None = setting(
-        "kubeconfig", None, "Kubeconfig file for the API server; empty: the service account of this pod."
+        "kubeconfig",
+        types.OPTIONAL_PATH,
+        "Kubeconfig file for the API server; empty: the service account of this pod.",
+        default=None,
     )
     resource_domain: str = setting(
-        "resource-domain", DEFAULT_DOMAIN, "Domain of the resources, annotations and labels.", types.DOMAIN
+        "resource-domain",
+        types.DOMAIN,
+        "Domain of the resources, annotations and labels.",
+        default=DEFAULT_DOMAIN,
     )
 
 
@@ -101,79 +110,95 @@ class NodeSettings:
 class DriverSettings:
     """The GPUs, and how the agent watches them."""
 
-    kind: DriverKind = setting("driver", DriverKind.NVIDIA, "Maker of the GPUs.")
+    kind: DriverKind = setting("driver", types.choice(DriverKind), "Maker of the GPUs.", default=DriverKind.NVIDIA)
     root: Path = setting(
         "driver-root",
-        Path("/"),
+        types.PATH,
         "Directory at which this process sees the node's root; the driver is in DIRECTORY/usr/lib64 and the like.",
+        default=Path("/"),
     )
     nvml_library: str = setting(
-        "nvml-library", "", "Path of the NVML library; empty: the one of the driver.", types.ABSOLUTE
+        "nvml-library", types.ABSOLUTE, "Path of the NVML library; empty: the one of the driver.", default=""
     )
     wait_for_driver: bool = setting(
-        "wait-for-driver", False, "If the node has no driver, wait for one; otherwise report that and exit."
+        "wait-for-driver",
+        types.BOOLEAN,
+        "If the node has no driver, wait for one; otherwise report that and exit.",
+        default=False,
     )
     wait_timeout: float = setting(
         "wait-timeout",
-        60.0,
-        "Longest wait for the driver at start; without persistence mode the driver wakes every GPU first.",
         types.DURATION,
+        "Longest wait for the driver at start; without persistence mode the driver wakes every GPU first.",
+        default=60.0,
     )
     sample_period: float = setting(
-        "sample-period", 1.0, "Interval between readings of utilisation and memory of every GPU.", types.PERIOD
+        "sample-period", types.PERIOD, "Interval between readings of utilisation and memory of every GPU.", default=1.0
     )
     health_recovery: float = setting(
         "health-recovery",
-        300.0,
+        types.DURATION,
         "How long a GPU stays unhealthy after a critical error; each further error within a day doubles it. 0: until "
         "the agent restarts.",
-        types.DURATION,
+        default=300.0,
     )
     ignored_xids: str = setting(
         "ignored-xids",
-        "",
-        "XIDs that leave a GPU healthy, in addition to those that an application causes; all: every XID.",
         types.XIDS,
+        "XIDs that leave a GPU healthy, in addition to those that an application causes; all: every XID.",
+        default="",
     )
     critical_xids: str = setting(
-        "critical-xids", "", "XIDs that make a GPU unhealthy, even if --ignored-xids names them.", types.XIDS
+        "critical-xids", types.XIDS, "XIDs that make a GPU unhealthy, even if --ignored-xids names them.", default=""
     )
     extra_config: ExtraConfig = setting(
         "extra-config",
-        ExtraConfig(),
+        types.SettingType(
+            "the path of a JSON file",
+            "PATH",
+            read_extra_config,
+            _show_file,
+        ),
         'JSON file with device nodes that every container gets if they exist: {"default": {"devices": [...]}}.',
-        types.SettingType("the path of a JSON file", "PATH", read_extra_config, _show_file),
+        default=ExtraConfig(),
     )
     volume_config: VolumeConfig = setting(
         "volume-config",
-        VolumeConfig(),
-        "JSON file that lists the driver files for containers, in gpu-manager's format; empty: a built-in list.",
         types.SettingType("the path of a JSON file", "PATH", read_volume_config, _show_file),
+        "JSON file that lists the driver files for containers, in gpu-manager's format; empty: a built-in list.",
+        default=VolumeConfig(),
     )
     mirror_path: Path = setting(
         "driver-mirror-path",
-        Path("/etc/gpu-manager/vdriver"),
+        types.PATH,
         "Directory on the node for the driver mirror, which containers mount.",
+        default=Path("/etc/gpu-manager/vdriver"),
     )
     check_period: float = setting(
         "driver-check-period",
-        10.0,
-        "Interval between checks of the driver files and of --library-path for the driver mirror.",
         types.PERIOD,
+        "Interval between checks of the driver files and of --library-path for the driver mirror.",
+        default=10.0,
     )
     library_path: Path = setting(
         "library-path",
-        Path("/usr/local/lib/vcuda"),
+        types.PATH,
         "Directory of vcuda's libcuda.so.1, libnvidia-ml.so.1 and libvcuda.so.1; without them no share may start.",
+        default=Path("/usr/local/lib/vcuda"),
     )
     version_file: Path = setting(
         "driver-version-file",
-        Path("/proc/driver/nvidia/version"),
+        types.PATH,
         "File in which the kernel reports the version of the loaded driver; for tests.",
+        default=Path("/proc/driver/nvidia/version"),
         hidden=True,
     )
     device_root: Path = setting(
-        "device-root", Path("/"), "Directory before /dev/nvidiaN, here and on the node; for tests.", hidden=True
+        "device-root",
+        types.PATH,
+        "Directory before /dev/nvidiaN, here and on the node; for tests.",
+        default=Path("/"),
+        hidden=True,
     )
 
 
@@ -181,39 +206,51 @@ class DriverSettings:
 class AllocationSettings:
     """How the agent grants GPUs and records the grants."""
 
-    share_mode: bool = setting("share-mode", False, "Grant shares of a GPU; otherwise whole GPUs only.")
+    share_mode: bool = setting(
+        "share-mode", types.BOOLEAN, "Grant shares of a GPU; otherwise whole GPUs only.", default=False
+    )
     check_period: float = setting(
         "allocation-check-period",
-        30.0,
-        "Interval between comparisons of pods and ledger; the agent corrects differences.",
         types.PERIOD,
+        "Interval between comparisons of pods and ledger; the agent corrects differences.",
+        default=30.0,
     )
     checkpoint_path: Path = setting(
-        "checkpoint-path", Path("/etc/gpu-manager/checkpoint"), "Directory of the agent's journal."
+        "checkpoint-path",
+        types.PATH,
+        "Directory of the agent's journal.",
+        default=Path("/etc/gpu-manager/checkpoint"),
     )
     virtual_manager_path: Path = setting(
         "virtual-manager-path",
-        Path("/etc/gpu-manager/vm"),
+        types.PATH,
         "Directory with one directory for each grant; the same path on the node and here.",
+        default=Path("/etc/gpu-manager/vm"),
     )
     identity: tuple[IdentitySourceName, ...] = setting(
         "identity",
-        tuple(IdentitySourceName),
-        "Sources that tell which container an Allocate is for, in the order in which the agent asks them.",
         types.choices(IdentitySourceName),
+        "Sources that tell which container an Allocate is for, in the order in which the agent asks them.",
+        default=tuple(IdentitySourceName),
     )
     identity_budget: float = setting(
         "identity-budget",
-        0.5,
-        "Longest wait for each source of --identity; the sum over all sources must stay below 2s.",
         types.PERIOD,
+        "Longest wait for each source of --identity; the sum over all sources must stay below 2s.",
+        default=0.5,
     )
     numa: bool = setting(
-        "numa", False, "Report the NUMA node of each GPU to kubelet; keep it off if vcuda's scheduler chooses the GPU."
+        "numa",
+        types.BOOLEAN,
+        "Report the NUMA node of each GPU to kubelet; keep it off if vcuda's scheduler chooses the GPU.",
+        default=False,
     )
-    cdi: bool = setting("cdi", False, "Describe the devices of each grant through CDI as well.")
+    cdi: bool = setting("cdi", types.BOOLEAN, "Describe the devices of each grant through CDI as well.", default=False)
     cdi_dir: Path = setting(
-        "cdi-dir", Path("/var/run/cdi"), "Directory from which the container runtime reads CDI files."
+        "cdi-dir",
+        types.PATH,
+        "Directory from which the container runtime reads CDI files.",
+        default=Path("/var/run/cdi"),
     )
 
 
@@ -222,37 +259,44 @@ class KubeletSettings:
     """How the agent reaches kubelet."""
 
     device_plugin_path: Path = setting(
-        "device-plugin-path", Path("/var/lib/kubelet/device-plugins"), "Kubelet's directory for device plugins."
+        "device-plugin-path",
+        types.PATH,
+        "Kubelet's directory for device plugins.",
+        default=Path("/var/lib/kubelet/device-plugins"),
     )
     root: Path = setting(
         "kubelet-root",
-        Path(),
+        types.PATH,
         "Kubelet's --root-dir, which contains plugins_registry and pod-resources.",
+        default=Path(),
         derive=_kubelet_root,
         derived="the parent of --device-plugin-path",
     )
     registration: Registration = setting(
         "registration",
-        Registration.AUTO,
+        types.choice(Registration),
         "Register through plugins_registry or kubelet.sock; auto: plugins_registry if kubelet has it.",
+        default=Registration.AUTO,
     )
     pods_endpoint: str = setting(
         "kubelet-pods-endpoint",
-        "",
-        "URL at which kubelet lists its pods.",
         types.URL,
+        "URL at which kubelet lists its pods.",
+        default="",
         derive=_pods_endpoint,
         derived="https://$NODE_IP:10250/pods; without NODE_IP 127.0.0.1",
     )
     ca_file: Path | None = setting(
         "kubelet-ca-file",
-        None,
+        types.OPTIONAL_PATH,
         "CA of kubelet's certificate, in addition to the cluster's CA; empty: KUBELET-ROOT/pki/kubelet.crt.",
+        default=None,
     )
     insecure_tls: bool = setting(
         "kubelet-insecure-tls",
-        False,
+        types.BOOLEAN,
         "Do not verify kubelet's certificate; then any process on that port receives this agent's token.",
+        default=False,
     )
 
 
@@ -262,17 +306,18 @@ class RuntimeSettings:
 
     endpoint: Path | None = setting(
         "container-runtime-endpoint",
-        Path("/run/containerd/containerd.sock"),
-        "CRI socket of the container runtime (gpu-manager's default was dockershim's socket); empty: not asked.",
         types.OPTIONAL_SOCKET,
+        "CRI socket of the container runtime (gpu-manager's default was dockershim's socket); empty: not asked.",
+        default=Path("/run/containerd/containerd.sock"),
     )
     cgroup_driver: CgroupDriver = setting(
         "cgroup-driver",
-        CgroupDriver.AUTO,
+        types.choice(CgroupDriver),
         "How kubelet names the cgroups of containers; auto: recognise both ways (gpu-manager's default was cgroupfs).",
+        default=CgroupDriver.AUTO,
     )
     request_timeout: float = setting(
-        "runtime-request-timeout", 5.0, "Longest wait for an answer of the container runtime.", types.PERIOD
+        "runtime-request-timeout", types.PERIOD, "Longest wait for an answer of the container runtime.", default=5.0
     )
 
 
@@ -280,13 +325,15 @@ class RuntimeSettings:
 class QuerySettings:
     """Where metrics, views and probes are served."""
 
-    address: str = setting("query-addr", "localhost", "Listen address of metrics, views and probes.", types.HOST)
-    port: int = setting("query-port", 5678, "Port of metrics, views and probes; 0: any free port.", types.PORT)
+    address: str = setting(
+        "query-addr", types.HOST, "Listen address of metrics, views and probes.", default="localhost"
+    )
+    port: int = setting("query-port", types.PORT, "Port of metrics, views and probes; 0: any free port.", default=5678)
     display_socket: Path | None = setting(
         "display-socket",
-        Path("/var/run/gpu-manager.sock"),
-        "Unix socket of gpu-manager's gRPC service display.GPUDisplay; empty: not served.",
         types.OPTIONAL_SOCKET,
+        "Unix socket of gpu-manager's gRPC service display.GPUDisplay; empty: not served.",
+        default=Path("/var/run/gpu-manager.sock"),
     )
 
 

@@ -103,6 +103,7 @@ class DeviceFeed:
         return self._catalog
 
     def publish(self, fresh: Catalog) -> None:
+        """Wakes every stream."""
         self._catalog = fresh
         self._version += 1
         self._changed.set()

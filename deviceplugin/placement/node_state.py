@@ -7,7 +7,6 @@ takes makes a new one. A node that has not changed is the same object, so what i
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.gpu import GpuUuid, Inventory
@@ -17,7 +16,8 @@ from deviceplugin.placement.occupancy import empty_views, occupied, snapshot_for
 from deviceplugin.placement.snapshot import GpuView, Snapshot, Summary, summaries_by_numa, summarize
 
 
-class Spare(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Spare:
     """Free CPU (thousandths of one) and memory (MiB)."""
 
     cpu_milli: int

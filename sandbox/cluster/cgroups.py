@@ -55,8 +55,8 @@ class ClusterCgroup:
         return found - {os.getpid()}
 
     def destroy(self) -> None:
-        wait_until(self._killed, f"the processes in cgroup {self.name} die", seconds=30)
-        wait_until(self._removed, f"cgroup {self.name} goes", seconds=30)
+        wait_until(self._killed, f"the processes in cgroup {self.name} die")
+        wait_until(self._removed, f"cgroup {self.name} goes")
 
     def _present(self) -> list[Path]:
         return [path for path in (hierarchy / self.name for hierarchy in hierarchies()) if path.exists()]

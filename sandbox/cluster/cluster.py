@@ -75,9 +75,8 @@ def running_control_plane(programs: Path) -> Iterator[ControlPlane]:
             undo.callback(component.client.close)
         undo.callback(control_plane.admin.close)
         etcd.start()
-        for component in control_plane.components:
-            component.start()
-        wait_until(lambda: _has_default_account(control_plane.admin), "namespace default has its account", seconds=60)
+        _start_control_plane(control_plane)
+        wait_until(lambda: _has_default_account(control_plane.admin), "namespace default has its account")
         yield control_plane
 
 
@@ -120,14 +119,24 @@ def _undo_with(cluster: Cluster, undo: ExitStack) -> None:
 
 
 def _start(cluster: Cluster) -> None:
+    cluster.containerd.process.start()
     cluster.etcd.start()
-    cluster.containerd.start()
+    _start_control_plane(cluster.control_plane)
+    cluster.containerd.wait_ready()
+    kubelet_began = cluster.kubelet.begin()
     import_images(cluster.containerd)
-    cluster.control_plane.api_server.start()
-    cluster.control_plane.controller_manager.start()
-    cluster.control_plane.scheduler.start()
-    cluster.kubelet.start()
-    wait_until(lambda: _has_default_account(cluster.admin), "namespace default has its service account", seconds=60)
+    cluster.kubelet.wait_ready(since=kubelet_began)
+    wait_until(lambda: _has_default_account(cluster.admin), "namespace default has its service account")
+
+
+def _start_control_plane(control_plane: ControlPlane) -> None:
+    """The controller manager gives up if the API server does not answer within ten seconds, so that comes first."""
+    control_plane.api_server.start()
+    others = (control_plane.controller_manager, control_plane.scheduler)
+    for component in others:
+        component.process.start()
+    for component in others:
+        component.wait_ready()
 
 
 def import_images(containerd: Containerd) -> None:

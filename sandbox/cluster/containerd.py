@@ -47,7 +47,10 @@ class Containerd:
 
     def start(self) -> None:
         self.process.start()
-        wait_until(self._answers, "containerd answers", seconds=60, every=0.3, evidence=self.process.log_tail)
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        wait_until(self._answers, "containerd answers", evidence=self.process.log_tail)
 
     def ctr(self, *arguments: str, stdin: bytes | None = None, doing: str) -> str:
         command = ["ctr", "--address", str(self.layout.containerd_socket), "--namespace", "k8s.io", *arguments]

@@ -33,9 +33,12 @@ class Component:
     client: Client
     ready_path: str
 
-    def start(self, *, seconds: float = 90) -> None:
+    def start(self) -> None:
         self.process.start()
-        wait_until(self._ready, f"{self.process.name} is ready", seconds=seconds, evidence=self.process.log_tail)
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        wait_until(self._ready, f"{self.process.name} is ready", evidence=self.process.log_tail)
 
     def stop(self) -> None:
         self.process.stop()

@@ -24,7 +24,7 @@ class Etcd:
 
     def start(self) -> None:
         self.process.start()
-        wait_until(self._healthy, "etcd is healthy", seconds=30, evidence=self.process.log_tail)
+        wait_until(self._healthy, "etcd is healthy", evidence=self.process.log_tail)
 
     def _healthy(self) -> bool:
         self.process.require_running()

@@ -53,6 +53,7 @@ def _bring_up(cluster: Cluster, programs: Path, layout: Layout, name: str, undo:
     undo.callback(containerd.process.kill)
     undo.callback(kubelet.process.kill)
     containerd.start()
+    kubelet_began = kubelet.begin()
     import_images(containerd)
-    kubelet.start()
+    kubelet.wait_ready(since=kubelet_began)
     return replace(cluster, layout=layout, containerd=containerd, kubelet=kubelet)

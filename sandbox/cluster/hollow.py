@@ -38,13 +38,14 @@ class HollowNodes:
     runs_pods: bool = True
     over: threading.Event = field(default_factory=threading.Event)
     failures: list[str] = field(default_factory=list)
+    watch: urllib3.BaseHTTPResponse | None = None
 
     def register(self) -> None:
         for name, inventory in self.inventories.items():
             self.admin.post("/api/v1/nodes", _node(name, inventory))
             self.admin.merge(f"/api/v1/nodes/{name}/status", {"status": _status(inventory)})
             self.admin.post(LEASES, _lease(name))
-        wait_until(self._all_schedulable, f"{len(self.inventories)} hollow nodes are Ready", seconds=60, every=0.3)
+        wait_until(self._all_schedulable, f"{len(self.inventories)} hollow nodes are Ready")
 
     def remove(self) -> None:
         for name in self.inventories:
@@ -66,10 +67,18 @@ class HollowNodes:
                     found = self.admin.get("/api/v1/pods")
                     for item in found["items"]:
                         hands.submit(self._look, item)
-                    for item in _changes(self.admin, found["metadata"]["resourceVersion"]):
+                    self.watch = _watch(self.admin, found["metadata"]["resourceVersion"])
+                    for item in _changes(self.watch):
                         hands.submit(self._look, item)
                 except (ApiError, urllib3.exceptions.HTTPError):
                     self.over.wait(0.2)  # the API server is restarted by some tests
+
+    def end(self) -> None:
+        """Ends both threads soon; a watch that began at this very moment ends by itself."""
+        self.over.set()
+        if self.watch is not None:
+            with contextlib.suppress(OSError, ValueError, RuntimeError):  # it has ended meanwhile
+                self.watch.shutdown()
 
     def _look(self, item: JsonObject) -> None:
         """What a kubelet would do about the pod as it is now."""
@@ -105,16 +114,16 @@ def hollow_nodes(
         yield nodes
         assert not nodes.failures, nodes.failures[:3]
     finally:
-        nodes.over.set()
+        nodes.end()
         nodes.remove()
         for thread in threads:
             thread.join(15)
 
 
-def _changes(client: Client, version: str) -> Iterator[JsonObject]:
-    """Pods as they change, for at most some seconds, so that the thread ends soon after it should."""
+def _watch(client: Client, version: str) -> urllib3.BaseHTTPResponse:
+    """Pods as they change, for at most some seconds."""
     query = f"watch=true&resourceVersion={version}&timeoutSeconds=5"
-    reply = client.pool.request(
+    return client.pool.request(
         "GET",
         f"{client.server}/api/v1/pods?{query}",
         headers=client.headers,
@@ -122,6 +131,9 @@ def _changes(client: Client, version: str) -> Iterator[JsonObject]:
         timeout=urllib3.Timeout(connect=5, read=30),
         retries=False,
     )
+
+
+def _changes(reply: urllib3.BaseHTTPResponse) -> Iterator[JsonObject]:
     try:
         rest = b""
         for chunk in reply.stream(65536):

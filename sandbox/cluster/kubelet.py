@@ -37,15 +37,20 @@ class Kubelet:
     admin: Client
     node: str = NODE
 
-    def start(self, *, seconds: float = 90) -> None:
+    def start(self) -> None:
         """Returns when kubelet has said Ready since this start, not merely before it."""
+        self.wait_ready(since=self.begin())
+
+    def begin(self) -> dt.datetime:
+        """Returns at once; what it returns is for `wait_ready`."""
         began = dt.datetime.now(dt.UTC).replace(microsecond=0)  # heartbeats have whole seconds
         self.process.start()
+        return began
+
+    def wait_ready(self, *, since: dt.datetime) -> None:
         wait_until(
-            lambda: self._ready_since(began),
+            lambda: self._ready_since(since),
             f"node {self.node} is Ready",
-            seconds=seconds,
-            every=0.3,
             evidence=self.process.log_tail,
         )
 
@@ -138,7 +143,7 @@ def _configuration(
         "localStorageCapacityIsolation": False,
         "makeIPTablesUtilChains": False,
         "maxPods": MOST_PODS,
-        "nodeStatusUpdateFrequency": "2s",  # capacity is awaited by many tests
+        "nodeStatusUpdateFrequency": "1s",  # capacity is awaited by many tests
         "oomScoreAdj": 0,
         "podLogsDir": str(layout.root / "pod-logs"),
         "volumePluginDir": str(layout.root / "volume-plugins"),

@@ -52,7 +52,7 @@ class MountNamespace:
             source.mkdir(parents=True, exist_ok=True)
             _make_recorded(target, self.layout.made)
         self.holder.start()
-        wait_until(self._held, "the mount namespace is ready", seconds=20, evidence=self.holder.log_tail)
+        wait_until(self._held, "the mount namespace is ready", evidence=self.holder.log_tail)
 
     def entering(self, command: list[str]) -> list[str]:
         return ["nsenter", f"--mount=/proc/{self.holder.pid}/ns/mnt", "--", *command]

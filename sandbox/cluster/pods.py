@@ -96,7 +96,6 @@ def wait_for(
     condition: Callable[[PodState], bool],
     *,
     what: str,
-    seconds: float,
 ) -> dict[str, PodState]:
     """Waits until the condition holds for every named pod; a failure shows the pods for which it does not, and why."""
     wanted = set(names)
@@ -106,10 +105,10 @@ def wait_for(
         return found if found.keys() == wanted and all(map(condition, found.values())) else None
 
     evidence = partial(_what_is_wrong, client, wanted, condition)
-    return wait_until(all_hold, f"{len(wanted)} pods: {what}", seconds=seconds, every=0.5, evidence=evidence)
+    return wait_until(all_hold, f"{len(wanted)} pods: {what}", evidence=evidence)
 
 
-def wait_running(client: Client, names: Iterable[str], *, seconds: float) -> dict[str, PodState]:
+def wait_running(client: Client, names: Iterable[str]) -> dict[str, PodState]:
     """A pod that has failed is never going to run: that ends the wait at once."""
     wanted = set(names)
 
@@ -121,36 +120,35 @@ def wait_running(client: Client, names: Iterable[str], *, seconds: float) -> dic
         return found if found.keys() == wanted and all(state.is_running for state in found.values()) else None
 
     evidence = partial(_what_is_wrong, client, wanted, lambda state: state.is_running)
-    return wait_until(all_run, f"{len(wanted)} pods: all Running", seconds=seconds, every=0.5, evidence=evidence)
+    return wait_until(all_run, f"{len(wanted)} pods: all Running", evidence=evidence)
 
 
 def log(client: Client, name: str, container_name: str) -> str:
     return client.text("GET", f"{PODS}/{name}/log?container={container_name}")
 
 
-def delete(client: Client, names: Iterable[str]) -> None:
+def delete(client: Client, names: Iterable[str], *, grace_s: int = 1) -> None:
+    """`grace_s`: between SIGTERM and SIGKILL, whatever the pods ask for."""
     for name in names:
         try:
-            client.delete(f"{PODS}/{name}")
+            client.delete(f"{PODS}/{name}?gracePeriodSeconds={grace_s}")
         except ApiError as error:
             if error.status != 404:
                 raise
 
 
-def wait_gone(client: Client, names: Iterable[str], *, seconds: float) -> None:
+def wait_gone(client: Client, names: Iterable[str]) -> None:
     wanted = set(names)
     wait_until(
         lambda: not wanted & states(client).keys(),
         f"{len(wanted)} pods are gone",
-        seconds=seconds,
-        every=0.5,
         evidence=lambda: "\n".join(str(state) for state in states(client).values() if state.name in wanted),
     )
 
 
-def delete_all(client: Client, *, seconds: float = 120) -> None:
-    client.delete(PODS)
-    wait_until(lambda: not states(client), "all pods are gone", seconds=seconds, every=0.5)
+def delete_all(client: Client) -> None:
+    client.delete(f"{PODS}?gracePeriodSeconds=1")
+    wait_until(lambda: not states(client), "all pods are gone")
 
 
 def events(client: Client, name: str) -> list[str]:

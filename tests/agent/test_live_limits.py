@@ -3,9 +3,8 @@
 import time
 from pathlib import Path
 
-from deviceplugin.container.limits_file import GrantLimits
+from deviceplugin.container.limits_file import GrantLimits, decode
 from sandbox.gpunode import GpuNode
-from sandbox.limits_file import decode
 from sandbox.station import Json, pod_json
 from tests.agent.harness import (
     NAMESPACE,

@@ -1,26 +1,25 @@
-"""The cluster that all e2e tests share, the agent that each test starts on it, and when all of it may be skipped.
+"""The cluster that all e2e tests share, the agents that tests start on it, and when all of it may be skipped.
 
 In: this machine. Out: fixtures. Invariant: in CI (`CI=true`) a cluster that cannot be had is a failure;
 elsewhere it is a skip that says why. A cluster that does not come up is a failure everywhere.
 """
 
 import os
-import secrets
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from sandbox.cluster import pods
 from sandbox.cluster.cluster import Cluster, running_cluster
-from sandbox.cluster.identities import Identity
 from sandbox.cluster.prerequisites import UnavailableError, coscheduling_programs, kubernetes_programs
-from sandbox.emulated_gpus import PROFILES, EmulatedGpus
-from tests.e2e.node.agent import Agent, make_agent, shipped_rules
-from tests.e2e.node.scene import everything, wait_ledger_empty, wait_offered
+from tests.e2e.installed.images import building_in_the_background
+from tests.e2e.node.agent import Agent
+from tests.e2e.node.agents import Agents
 
 StartAgent = Callable[..., Agent]
+FAILED = pytest.StashKey[bool]()
 
 
 @pytest.fixture(scope="session")
@@ -46,9 +45,11 @@ def coscheduling(request: pytest.FixtureRequest, programs: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def cluster(programs: Path) -> Iterator[Cluster]:
-    with running_cluster(programs) as up:
-        yield up
+def cluster(programs: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    with ExitStack() as undo:
+        if any("release" in getattr(item, "fixturenames", ()) for item in request.session.items):
+            undo.enter_context(building_in_the_background())
+        yield undo.enter_context(running_cluster(programs))
 
 
 @pytest.fixture
@@ -58,30 +59,33 @@ def empty_cluster(cluster: Cluster) -> Iterator[Cluster]:
     pods.delete_all(cluster.admin)
 
 
+@pytest.fixture(scope="module")
+def agents(cluster: Cluster) -> Iterator[Agents]:
+    found = Agents(cluster)
+    yield found
+    found.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
+
+
 @pytest.fixture
-def start_agent(empty_cluster: Cluster) -> Iterator[StartAgent]:
-    """Starts an agent on eight emulated A100s and waits until the node offers them; ends it after the test.
+def start_agent(empty_cluster: Cluster, agents: Agents, request: pytest.FixtureRequest) -> Iterator[StartAgent]:
+    """Finds or starts the agent that the module's tests share; with flags, without rights, or `own`, another one.
 
-    Each test's agent has a new journal, so it first believes kubelet's checkpoint, in which the pods of earlier tests
-    still stand; the test begins when it has found out that they are gone.
+    It ends with the module, or with the test if nobody else can use it.
     """
-    started: list[Agent] = []
-    folder = Path("/tmp") / f"vce-{secrets.token_hex(4)}"  # short for its sockets, and a name that Kubernetes takes
-    (folder / "gpus").mkdir(parents=True)  # of its own, so that containers can be given it
-    gpus = EmulatedGpus(PROFILES / "hgx-a100.json", folder / "gpus" / "state")
 
-    def start(*flags: str, without: tuple[str, ...] = ()) -> Agent:
-        identity = Identity.create(empty_cluster.admin, f"agent-{folder.name}", shipped_rules(without=without))
-        agent = make_agent(empty_cluster, folder, gpus, identity, *flags)
-        started.append(agent)
-        agent.start()
-        wait_offered(empty_cluster.admin, everything(gpus.blocks_of_each()))
-        wait_ledger_empty(agent)
-        return agent
+    def start(*flags: str, without: tuple[str, ...] = (), own: bool = False) -> Agent:
+        return agents.own(*flags, without=without) if flags or without or own else agents.shared()
 
     yield start
     pods.delete_all(empty_cluster.admin)  # while the agent lives: its end must not hold up theirs
-    for agent in started:
-        agent.process.stop()
-        agent.identity.remove()
-    shutil.rmtree(folder)
+    if request.node.stash.get(FAILED, False):
+        agents.stop()  # who knows in what state it is
+    else:
+        agents.tidy()

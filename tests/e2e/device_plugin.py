@@ -75,7 +75,7 @@ def registered(plugin: DevicePlugin, folder: Path) -> Iterator[DevicePlugin]:
             request = messages.RegisterRequest(
                 version="v1beta1", endpoint=endpoint, resource_name=plugin.resource, options=_options()
             )
-            services.RegistrationStub(channel).Register(request, timeout=10)
+            services.RegistrationStub(channel).Register(request, timeout=60)
         yield plugin
     finally:
         plugin.ended.set()

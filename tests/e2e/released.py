@@ -51,12 +51,12 @@ def namespaces(admin: Client) -> Iterator[None]:
             _wait_absent(admin, name)
             admin.post("/api/v1/namespaces", {"metadata": {"name": name, "labels": {"chart-test": "yes"}}})
             undo.callback(admin.delete, f"/api/v1/namespaces/{name}")
-        wait_until(lambda: _accounts(admin) == {NAMESPACE, TRIED}, "the namespaces have their accounts", seconds=60)
+        wait_until(lambda: _accounts(admin) == {NAMESPACE, TRIED}, "the namespaces have their accounts")
         yield
 
 
 def _wait_absent(admin: Client, name: str) -> None:
-    wait_until(lambda: not _exists(admin, name), f"no {name} of before is left", seconds=60)
+    wait_until(lambda: not _exists(admin, name), f"no {name} of before is left")
 
 
 def _exists(admin: Client, name: str) -> bool:

@@ -79,8 +79,6 @@ def server(cluster: Cluster) -> Iterator[WebhookServer]:
         wait_until(
             lambda: cluster.admin.post(DRY, probe)["spec"]["schedulerName"] == "vcuda-scheduler",
             "the API server asks the webhook",
-            seconds=30,
-            every=0.2,
         )
         yield running
 
@@ -181,7 +179,7 @@ def away(cluster: Cluster, admin: Client) -> Iterator[Client]:
         {"name": "of-this-test", "expression": 'has(object.metadata.name) && object.metadata.name.startsWith("away-")'}
     ]
     with applied(admin, made):
-        wait_until(lambda: _is_held(admin, DRY, gpu_pod("away-gpu", {CORE: 100})), "GPU pods are held", seconds=30)
+        wait_until(lambda: _is_held(admin, DRY, gpu_pod("away-gpu", {CORE: 100})), "GPU pods are held")
         yield admin
 
 
@@ -242,7 +240,7 @@ def test_while_the_webhook_is_away_the_system_and_namespaces_that_opted_out_go_o
     name = f"away-{label.partition('.')[0]}"
     away.post("/api/v1/namespaces", {"metadata": {"name": name, "labels": {label: "ignore"}}})
     try:
-        wait_until(lambda: _has_account(away, name), "the namespace has its service account", seconds=30)
+        wait_until(lambda: _has_account(away, name), "the namespace has its service account")
         assert not _is_held(away, *_in(name, gpu_pod("away-ignored", {CORE: 100})))
     finally:
         away.delete(f"/api/v1/namespaces/{name}")
@@ -288,9 +286,7 @@ def policy(cluster: Cluster, server: WebhookServer) -> Iterator[None]:
         cluster.admin.post(pods.PODS, gpu_pod("probe", {CORE: 100}))
         change = {"metadata": {"annotations": {ALLOCATION: "{}"}}}
         path = f"{pods.PODS}/probe"
-        wait_until(
-            lambda: _message(cluster.admin, f"{path}?dryRun=All", change), "the policy holds", seconds=60, every=0.5
-        )
+        wait_until(lambda: _message(cluster.admin, f"{path}?dryRun=All", change), "the policy holds")
         pods.delete(cluster.admin, ["probe"])
         yield
 

@@ -81,7 +81,7 @@ def test_the_api_server_takes_every_object_and_knows_every_field(
 def installed(admin: Client, cluster: Cluster, helm: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The release, and what Helm said about it."""
     with release(cluster, helm, folder=tmp_path_factory.mktemp("chart")) as said:
-        wait_until(lambda: _is_denied(admin), "webhook and policy are in force", seconds=60)
+        wait_until(lambda: _is_denied(admin), "webhook and policy are in force")
         yield said
 
 

@@ -19,37 +19,37 @@ def test_a_plain_pod_runs_and_its_log_is_read(empty_cluster: Cluster) -> None:
     admin = empty_cluster.admin
     pods.create(admin, pods.pod("plain", [pods.container("main", f"echo hello from $HOSTNAME; {SLEEP}")]))
 
-    state = pods.wait_running(admin, ["plain"], seconds=60)["plain"]
+    state = pods.wait_running(admin, ["plain"])["plain"]
 
     assert state.node == NODE
-    wait_until(lambda: pods.log(admin, "plain", "main") == "hello from plain\n", "the pod's log is there", seconds=10)
+    wait_until(lambda: pods.log(admin, "plain", "main") == "hello from plain\n", "the pod's log is there")
 
 
 def test_a_pod_gets_the_devices_of_a_device_plugin(empty_cluster: Cluster) -> None:
     admin, resource = empty_cluster.admin, "example.com/widget"
     plugin = device_plugin.DevicePlugin(resource, count=4)
     with device_plugin.registered(plugin, empty_cluster.layout.device_plugins):
-        wait_until(lambda: _allocatable(admin, resource) == 4, "the node offers 4 widgets", seconds=30)
+        wait_until(lambda: _allocatable(admin, resource) == 4, "the node offers 4 widgets")
         script = f"echo given ${device_plugin.GIVEN}; {SLEEP}"
         pods.create(admin, pods.pod("widgets", [pods.container("main", script, {resource: 3})]))
-        pods.wait_running(admin, ["widgets"], seconds=60)
+        pods.wait_running(admin, ["widgets"])
 
         (given,) = plugin.allocated
         assert len(given) == 3
         assert plugin.prestarted == [given]
         expected = f"given {','.join(given)}\n"
-        wait_until(lambda: pods.log(admin, "widgets", "main") == expected, "the pod names its devices", seconds=10)
+        wait_until(lambda: pods.log(admin, "widgets", "main") == expected, "the pod names its devices")
 
 
 def test_running_pods_survive_a_killed_kubelet(empty_cluster: Cluster) -> None:
     admin, kubelet = empty_cluster.admin, empty_cluster.kubelet
     pods.create(admin, pods.pod("survivor", [pods.container("main", SLEEP)]))
-    before = pods.wait_running(admin, ["survivor"], seconds=60)["survivor"]
+    before = pods.wait_running(admin, ["survivor"])["survivor"]
 
     kubelet.kill()
     kubelet.start()
 
-    after = pods.wait_running(admin, ["survivor"], seconds=30)["survivor"]
+    after = pods.wait_running(admin, ["survivor"])["survivor"]
     assert after.containers == before.containers  # the same container, restarted not once
 
 
@@ -61,7 +61,7 @@ def test_kubelet_shows_its_pods_to_whom_it_is_permitted(cluster: Cluster, resour
     try:
         assert _may_read_pods(kubelet) is allowed
         identity.permit([])
-        wait_until(lambda: not _may_read_pods(kubelet), "a permission taken away is gone", seconds=10, every=0.3)
+        wait_until(lambda: not _may_read_pods(kubelet), "a permission taken away is gone")
     finally:
         kubelet.close()
         identity.remove()

@@ -55,7 +55,6 @@ def test_gpu_managers_client_gets_the_processes_of_its_container(
     wait_until(
         lambda: shown(own) == processes_of(ids["one"]),
         "the processes are fresh",
-        seconds=10,
         evidence=lambda: f"{shown(own)} is shown of {processes_of(ids['one'])}",
     )
     assert first in shown(own)
@@ -75,12 +74,12 @@ def test_a_container_that_exceeds_its_share_is_reported(empty_cluster: Cluster, 
     def breach(container: str, kind: str) -> float | None:
         return agent.metric("vcuda_container_over_limit", container=container, breach=kind)
 
-    def wait_breach(kind: str, value: float, *, seconds: float) -> None:
-        wait_until(lambda: breach("one", kind) == value, f"the breach of {kind} becomes {value}", seconds=seconds)
+    def wait_breach(kind: str, value: float) -> None:
+        wait_until(lambda: breach("one", kind) == value, f"the breach of {kind} becomes {value}")
 
-    wait_until(lambda: entry(agent, "one").processes == 1, "its process is seen", seconds=15)
+    wait_until(lambda: entry(agent, "one").processes == 1, "its process is seen")
     for kind in ("memory", "bypass"):
-        wait_breach(kind, 1, seconds=30)
+        wait_breach(kind, 1)
     assert entry(agent, "two").processes == 0
     assert {breach("two", kind) for kind in ("memory", "bypass", "cores", "state")} == {0}
     said = " ".join(entry(agent, "one").over_limit)
@@ -90,9 +89,9 @@ def test_a_container_that_exceeds_its_share_is_reported(empty_cluster: Cluster, 
     def told() -> list[str]:
         return [each for each in pods.events(empty_cluster.admin, PAIR.name) if each.startswith("GPUOverLimit")]
 
-    wait_until(lambda: len(told()) == 2, "the pod has an event for each", seconds=20, evidence=lambda: str(told()))
+    wait_until(lambda: len(told()) == 2, "the pod has an event for each", evidence=lambda: str(told()))
     agent.gpus.command("process", "remove", share.uuid, pid)
     for kind in ("memory", "bypass"):
-        wait_breach(kind, 0, seconds=15)
+        wait_breach(kind, 0)
     assert entry(agent, "one").over_limit == ()
     assert len(told()) == 2

@@ -15,6 +15,7 @@ from tests.e2e.node.workload import share
 from tests.e2e.scheduling.expectations import NAMES
 from tests.e2e.scheduling.gangs import BLOCKS, GROUPS, add_members, make_gang, make_group, wait_unschedulable
 from tests.e2e.scheduling.steps import (
+    NOT_BY_TIME,
     bound,
     check,
     create,
@@ -31,13 +32,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 GPUS = 8 * len(HOLLOW)
 SHARE = 60
 """Cores: no GPU has room for two."""
-TOLD_AT_ONCE = 10
-"""Seconds: much less than a reservation's own time, so that something must have ended it."""
 
 
 @pytest.fixture(scope="module")
 def hollow_world(cluster: Cluster, programs: Path) -> Iterator[World]:
-    with everybody(cluster, programs, real=()) as world:
+    with everybody(cluster, programs, real=(), flags=(NOT_BY_TIME,)) as world:
         yield world
 
 
@@ -46,12 +45,12 @@ def world(hollow_world: World) -> Iterator[World]:
     """With no pods and no gangs, in the beginning and in the end."""
     yield hollow_world
     delete_gangs(hollow_world.admin, GROUPS)
-    wait_nothing_reserved(hollow_world, seconds=10)
+    wait_nothing_reserved(hollow_world)
 
 
 def test_a_gang_that_fits_runs_whole(world: World) -> None:
     names = make_gang(world, "fitting", GPUS, cores=SHARE)
-    wait_all(world, names, seconds=90)
+    wait_all(world, names)
     check(world, names)
 
 
@@ -67,7 +66,7 @@ def test_a_gang_too_large_to_fit_keeps_nothing_from_others(world: World) -> None
 
     singles = [share(f"single-{number:02}", SHARE, BLOCKS) for number in range(GPUS)]
     create(world, singles)
-    wait_all(world, [each.name for each in singles], seconds=30)
+    wait_all(world, [each.name for each in singles])
     check(world, [each.name for each in singles], waiting=gang)
 
 
@@ -77,57 +76,57 @@ def test_a_gang_too_large_to_fit_leaves_nothing_behind(world: World) -> None:
     states = pods.states(world.admin)
     assert not [name for name in gang if any(NAMES.domain in each for each in states[name].annotations)]
     pods.delete(world.admin, gang)
-    pods.wait_gone(world.admin, gang, seconds=30)
-    wait_nothing_reserved(world, seconds=TOLD_AT_ONCE)
+    pods.wait_gone(world.admin, gang)
+    wait_nothing_reserved(world)
 
 
 def test_no_member_is_tried_before_all_are_there(world: World) -> None:
     make_group(world, "late", 4)
     first = add_members(world, "late", ["late-0", "late-1", "late-2"], cores=SHARE)
     create(world, [share("other", SHARE, BLOCKS)])
-    wait_all(world, ["other"], seconds=30)
+    wait_all(world, ["other"])
     assert bound(world) == 1
     assert reservations(world) == 0
 
     last = add_members(world, "late", ["late-3"], cores=SHARE)
-    wait_all(world, [*first, *last], seconds=30)
+    wait_all(world, [*first, *last])
     check(world, [*first, *last, "other"])
 
 
 def test_a_gang_waits_for_another_to_end_and_then_runs(world: World) -> None:
     """Each needs more than half of the GPUs."""
     first = make_gang(world, "first", GPUS // 2 + 1, cores=SHARE)
-    wait_all(world, first, seconds=60)
+    wait_all(world, first)
     second = make_gang(world, "second", GPUS // 2 + 1, cores=SHARE)
     wait_unschedulable(world, "second")
     check(world, first, waiting=second)
 
     pods.delete(world.admin, first)
-    wait_all(world, second, seconds=60)
+    wait_all(world, second)
     check(world, second)
 
 
 def test_a_member_deleted_while_its_gang_waits_takes_its_part_along(world: World) -> None:
     create(world, [share("guest", SHARE, BLOCKS)])
-    wait_all(world, ["guest"], seconds=30)
+    wait_all(world, ["guest"])
     names = make_gang(world, "shrinking", GPUS, cores=SHARE)
     wait_unschedulable(world, "shrinking")
     pods.delete(world.admin, names[:1])
-    pods.wait_gone(world.admin, names[:1], seconds=30)
+    pods.wait_gone(world.admin, names[:1])
     pods.delete(world.admin, ["guest"])
     create(world, [share("other", SHARE, BLOCKS)])
-    wait_all(world, ["other"], seconds=30)
+    wait_all(world, ["other"])
     assert bound(world) == 1, "fewer members than the gang needs"
 
     add_members(world, "shrinking", ["replacement"], cores=SHARE)
-    wait_until(lambda: is_refused(world, "replacement"), "there is one GPU too few", seconds=60, every=0.5)
+    wait_until(lambda: is_refused(world, "replacement"), "there is one GPU too few")
     pods.delete(world.admin, ["other"])
-    wait_all(world, [*names[1:], "replacement"], seconds=60)
+    wait_all(world, [*names[1:], "replacement"])
     check(world, [*names[1:], "replacement"])
 
 
 def _wait_questions(world: World, count: int) -> None:
-    wait_until(lambda: _questions(world) >= count, "the gang was tried again", seconds=60)
+    wait_until(lambda: _questions(world) >= count, "the gang was tried again")
 
 
 def _questions(world: World) -> int:

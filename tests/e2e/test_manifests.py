@@ -78,7 +78,7 @@ def admin(cluster: Cluster) -> Iterator[Client]:
         admin.merge(f"{PODS}/refused/status", {"status": REFUSED})
         admin.merge(f"{PODS}/foreign/status", {"status": REFUSED})
         probe = as_agent(admin, OTHER)
-        wait_until(lambda: _is_denied(probe), "the policies are in force", seconds=60)
+        wait_until(lambda: _is_denied(probe), "the policies are in force")
         yield admin
 
 

@@ -9,6 +9,7 @@ import base64
 import json
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -24,7 +25,7 @@ from sandbox.cluster.client import ApiError
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.kubeconfig import write_kubeconfig
 from sandbox.cluster.service_address import api_server_for_pods
-from sandbox.cluster.waiting import wait_until
+from sandbox.cluster.waiting import PATIENCE_S, wait_until
 from sandbox.emulated_gpus import PROFILES, REPOSITORY, EmulatedGpus
 from scripts import manifests
 from tests.daemonset.chart import Object, helm_program
@@ -111,7 +112,7 @@ def test_one_command_brings_everything_up_without_a_crash(release: Release) -> N
 def running(release: Release) -> Release:
     for pod in SAMPLES.values():
         pods.create(release.admin, pod)
-    pods.wait_running(release.admin, SAMPLES, seconds=120)
+    pods.wait_running(release.admin, SAMPLES)
     return release
 
 
@@ -120,8 +121,6 @@ def test_the_pods_of_readme_and_samples_run_and_hold_what_their_annotations_say(
         wait_until(
             partial(_is_carried_out, running, name),
             f"the agent says that it has carried {name} out",
-            seconds=30,
-            every=0.5,
             evidence=running.evidence,
         )
         pod = running.admin.get(f"{pods.PODS}/{name}")
@@ -153,7 +152,7 @@ def test_what_the_guides_tell_to_type_shows_what_they_say(running: Release, kube
         assert "default/vcuda-sample/" in urllib3.request("GET", f"{address}/graph", timeout=10).data.decode()
     assert "GPUAllocated" in kubectl("describe", "pod", "vcuda-sample")
     kubectl(
-        "-n", NAMESPACE, "rollout", "status", "daemonset/vcuda-agent", "deployment/vcuda-scheduler", "--timeout=60s"
+        "-n", NAMESPACE, "rollout", "status", "daemonset/vcuda-agent", "deployment/vcuda-scheduler", "--timeout=240s"
     )
 
 
@@ -167,7 +166,7 @@ def test_a_program_that_takes_all_it_can_gets_its_share_of_the_memory(running: R
     pod = GreedyPod("greedy", GpuContainer("main", 30, 8), seconds=1)
     pods.create(cluster.admin, pod.manifest(EmulatedGpus(PROFILES / "hgx-a100.json", EMULATED / "state")))
     (_state(cluster).parent / GO).touch()
-    pods.wait_for(cluster.admin, [pod.name], lambda state: state.phase == "Succeeded", what="over", seconds=60)
+    pods.wait_for(cluster.admin, [pod.name], lambda state: state.phase == "Succeeded", what="over")
     assert "total_bytes" in pods.log(cluster.admin, pod.name, "main"), pods.log(cluster.admin, pod.name, "main")
     (got,) = pod.got(cluster.admin)
     assert (got.total_bytes, got.refusal) == (8 * BLOCK_BYTES, "CUDA_ERROR_OUT_OF_MEMORY")
@@ -212,8 +211,6 @@ def test_an_operator_learns_where_a_pod_is_and_why_another_one_waits(running: Re
         wait_until(
             partial(_says_all, command, expected),
             f"{name} is explained",
-            seconds=30,
-            every=1,
             evidence=partial(_said, command),
         )
     pods.delete(running.admin, ["wants-another", "too-large"])
@@ -242,12 +239,10 @@ def _usage(release: Release) -> Usage:
 def test_what_a_pod_held_is_free_when_it_is_gone(running: Release) -> None:
     assert {each.pod for each in _usage(running).containers} >= SAMPLES.keys()
     pods.delete(running.admin, ["share", "greedy"])
-    pods.wait_gone(running.admin, ["share", "greedy"], seconds=60)
+    pods.wait_gone(running.admin, ["share", "greedy"])
     wait_until(
         lambda: {each.pod for each in _usage(running).containers} == SAMPLES.keys() - {"share"},
         "the agent has taken the slices back",
-        seconds=60,
-        every=0.5,
         evidence=lambda: str(_usage(running).containers),
     )
 
@@ -256,9 +251,9 @@ def test_an_upgrade_stops_no_container_and_refuses_no_pod(running: Release) -> N
     before = pods.states(running.admin)
     trial = {**SAMPLES["vcuda-sample"], "metadata": {"name": "trial"}}
     running.upgrade("--set=scheduler.nodePolicy=spread", "--set=agent.flags.log-level=debug")
-    tried = 0
+    tried, began = 0, time.monotonic()
     while not running.has_rolled_out():
-        assert tried < 600, running.evidence()
+        assert time.monotonic() - began < PATIENCE_S, running.evidence()
         made = running.admin.post(f"{pods.PODS}?dryRun=All", trial)
         assert made["spec"]["schedulerName"] == "vcuda-scheduler"
         tried += 1
@@ -267,7 +262,7 @@ def test_an_upgrade_stops_no_container_and_refuses_no_pod(running: Release) -> N
     for name in before:
         assert after[name].containers == before[name].containers
     pods.create(running.admin, trial)
-    pods.wait_running(running.admin, ["trial"], seconds=60)
+    pods.wait_running(running.admin, ["trial"])
     assert set(running.restarts("vcuda-scheduler").values()) == {0}, running.evidence()
 
 
@@ -295,9 +290,9 @@ def elsewhere(running: Release, tmp_path: Path) -> Iterator[Caller]:
     admin.post(maps, {"metadata": {"name": "callers"}, "data": {"ca.crt": authority.certificate.read_text()}})
     running.upgrade(*OWN)
     running.wait_rolled_out()
-    wait_until(lambda: len(running.pods("vcuda-scheduler")) == 2, "the former pods are gone", seconds=60)
+    wait_until(lambda: len(running.pods("vcuda-scheduler")) == 2, "the former pods are gone")
     admin.delete(LEASE)  # the former leader's, so that ours is made
-    leader = wait_until(lambda: _leader(running), "one of the replicas leads", seconds=60, evidence=running.evidence)
+    leader = wait_until(lambda: _leader(running), "one of the replicas leads", evidence=running.evidence)
     bundle = tmp_path / "ca.crt"
     secret = admin.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/vcuda-scheduler-tls")
     bundle.write_bytes(base64.b64decode(secret["data"]["ca.crt"]))
@@ -328,8 +323,6 @@ def test_a_kube_scheduler_elsewhere_is_known_by_its_certificate_and_our_own_leas
     wait_until(
         lambda: wanted == {each.verb for each in _of_our_lease(running) if each.status in (200, 201)},
         "each right to the Lease is used",
-        seconds=30,
-        every=0.5,
         evidence=lambda: str([*map(str, _of_our_lease(running))]),
     )
     assert {each.status for each in _of_our_lease(running)} <= {200, 201, 404, 409}
@@ -344,7 +337,7 @@ def test_after_the_release_is_gone_pods_are_made_as_if_it_had_never_been(running
     running.say("uninstall", "vcuda", "--wait")
     pods.delete_all(running.admin)
     pods.create(running.admin, PLAIN)
-    pods.wait_running(running.admin, ["plain"], seconds=60)
+    pods.wait_running(running.admin, ["plain"])
     made = running.admin.post(f"{pods.PODS}?dryRun=All", SAMPLES["vcuda-sample"])
     assert made["spec"]["schedulerName"] == "default-scheduler"
     for kind in ("mutatingwebhookconfigurations", "validatingadmissionpolicies"):
@@ -358,8 +351,8 @@ def test_the_manifests_do_the_same_without_helm(running: Release, kubectl: Kubec
     (tmp_path / "kustomization.yaml").write_text(shown.replace("your-registry/vcuda", IMAGE))
     try:
         kubectl("apply", "-k", str(tmp_path))
-        kubectl("-n", NAMESPACE, "rollout", "status", "deployment/vcuda-scheduler", "--timeout=100s")
-        _wait_webhook(running, seconds=10)
+        kubectl("-n", NAMESPACE, "rollout", "status", "deployment/vcuda-scheduler", "--timeout=240s")
+        _wait_webhook(running)
     finally:
         kubectl("delete", "-k", str(tmp_path), "--ignore-not-found")
 
@@ -367,16 +360,14 @@ def test_the_manifests_do_the_same_without_helm(running: Release, kubectl: Kubec
 def test_it_can_be_installed_again_beside_what_was_left(running: Release) -> None:
     running.say("install", "vcuda", str(manifests.CHART), *EMULATED_VALUES)
     running.wait_rolled_out()
-    # That pods are ready is told by one controller and where they are by another, each in its own time. In
-    # four reinstallations that were timed the first try was answered.
-    _wait_webhook(running, seconds=5)
+    # One controller tells that pods are ready and another one where they are, each in its own time.
+    _wait_webhook(running)
 
 
-def _wait_webhook(release: Release, *, seconds: float) -> None:
+def _wait_webhook(release: Release) -> None:
     wait_until(
         lambda: _scheduler_name(release) == "vcuda-scheduler",
         "the webhook is asked",
-        seconds=seconds,
         evidence=lambda: f"{_scheduler_name(release)}\n{release.evidence()}",
     )
 

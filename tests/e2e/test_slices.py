@@ -10,7 +10,7 @@ from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.waiting import wait_until
 from tests.e2e.conftest import StartAgent
 from tests.e2e.node.agent import Agent
-from tests.e2e.node.greedy import Got, GreedyPod, begin, import_image
+from tests.e2e.node.greedy import Got, GreedyPod, begin, hold, import_image
 from tests.e2e.node.limits import BLOCK_BYTES
 from tests.e2e.node.scene import wait_ledger_empty
 from tests.e2e.node.usage import ContainerUsage
@@ -27,9 +27,10 @@ REFUSAL = "CUDA_ERROR_OUT_OF_MEMORY"
 def start(cluster: Cluster, agent: Agent, asked: Sequence[GreedyPod]) -> None:
     """Until every process has its context; then all begin at once."""
     import_image(cluster)
+    hold(agent.gpus)
     for pod in asked:
         pods.create(cluster.admin, pod.manifest(agent.gpus))
-    pods.wait_running(cluster.admin, [pod.name for pod in asked], seconds=60)
+    pods.wait_running(cluster.admin, [pod.name for pod in asked])
     wanted = {pod.name: pod.processes for pod in asked}
 
     def ready() -> bool:
@@ -38,7 +39,6 @@ def start(cluster: Cluster, agent: Agent, asked: Sequence[GreedyPod]) -> None:
     wait_until(
         ready,
         "each container's processes have their contexts",
-        seconds=30,
         evidence=lambda: "\n".join(
             [str(agent.usage().containers), *(pods.log(cluster.admin, pod.name, pod.slice.name) for pod in asked)]
         ),
@@ -52,7 +52,6 @@ def end(cluster: Cluster, asked: Sequence[GreedyPod]) -> dict[str, list[Got]]:
         [pod.name for pod in asked],
         lambda state: state.phase in ("Succeeded", "Failed"),
         what="over",
-        seconds=60,
     )
     return {pod.name: pod.got(cluster.admin) for pod in asked}
 
@@ -89,8 +88,6 @@ def wait_held_back(agent: Agent, pod: GreedyPod) -> None:
     wait_until(
         lambda: (entry(agent, pod).gpus[0].throttled_seconds or 0) > 0,
         f"{pod.name} is told to be held back",
-        seconds=5,
-        every=0.2,
         evidence=lambda: str(entry(agent, pod)),
     )
 
@@ -135,8 +132,6 @@ def test_eight_processes_of_a_container_share_one_budget(empty_cluster: Cluster,
     wait_until(
         lambda: (entry(agent, pod).gpus[0].throttled_seconds or 0) > 0,
         "it is told to be held back",
-        seconds=5,
-        every=0.2,
     )
     held = held_on(agent, share.uuid)
     limit = pod.slice.blocks * BLOCK_BYTES

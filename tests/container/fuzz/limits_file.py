@@ -10,7 +10,6 @@ from tests.container.fuzz.harness import check_sentence, instrumented, run
 with instrumented():
     from deviceplugin.container import limits_file
     from deviceplugin.errors import ParseError
-    from sandbox.limits_file import decode
 
 SIZE_AT = 12
 
@@ -29,7 +28,7 @@ def mended(data: bytes) -> bytes:
 
 def check_one(data: bytes) -> None:
     try:
-        found = decode(data)
+        found = limits_file.decode(data)
     except ParseError as refusal:
         check_sentence(refusal)
         return
@@ -41,7 +40,7 @@ def check_one(data: bytes) -> None:
     assert len(again) == len(data)
     assert limits_file.successor(found, again) == again
     other = replace(found, devices=(replace(found.devices[0], cores=found.devices[0].cores % 100 + 1),))
-    changed = decode(limits_file.successor(other, data))
+    changed = limits_file.decode(limits_file.successor(other, data))
     assert changed.generation != found.generation
 
 

@@ -6,8 +6,10 @@ Invariant: in CI (`CI=true`) an image that cannot be had is a failure; elsewhere
 """
 
 import os
+import signal
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,19 @@ from sandbox.cluster.images import image_with, kube_scheduler_image
 
 _BUILD = Path(__file__).with_name("image") / "build"
 REPOSITORY = "registry.example.org/vcuda"
+
+
+@contextmanager
+def building_in_the_background() -> Iterator[None]:
+    """So that the image is there when it is asked for; `vcuda_archive` waits for it, and says what went wrong."""
+    with subprocess.Popen(
+        ["nice", str(_BUILD)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as build:
+        try:
+            yield
+        finally:
+            if build.poll() is None:
+                os.killpg(build.pid, signal.SIGTERM)
 
 
 def vcuda_archive(request: pytest.FixtureRequest) -> Path:

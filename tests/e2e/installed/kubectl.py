@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-_PATIENCE_S = 120
+_PATIENCE_S = 300
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ from tests.e2e.released import Helm
 NAMESPACE = "kube-system"
 LABEL = {"nvidia-device-enable": "enable"}
 EMULATED = ("--set", f"image.repository={REPOSITORY}", "--set", "agent.driver.from=emulated")
+FASTER = ("--set", "agent.flags.allocation-check-period=1s")
+"""A newcomer waits half a minute until the agent has noticed that a pod is gone."""
 _APPS = f"/apis/apps/v1/namespaces/{NAMESPACE}"
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
@@ -55,8 +57,8 @@ class Release:
         nodes = told["desiredNumberScheduled"]
         return bool(0 < nodes == told.get("updatedNumberScheduled") == told["numberReady"])
 
-    def wait_rolled_out(self, *, seconds: float = 180) -> None:
-        wait_until(self.has_rolled_out, "the release is rolled out", seconds=seconds, every=0.5, evidence=self.evidence)
+    def wait_rolled_out(self) -> None:
+        wait_until(self.has_rolled_out, "the release is rolled out", evidence=self.evidence)
 
     def pods(self, name: str) -> list[Object]:
         """Those of the DaemonSet or of the Deployment that do not end."""
@@ -105,7 +107,7 @@ def released(cluster: Cluster, helm: str) -> Iterator[Release]:
     release = Release(cluster, helm)
     cluster.admin.merge(node, {"metadata": {"labels": LABEL}})
     try:
-        release.say("install", "vcuda", str(manifests.CHART), *EMULATED)
+        release.say("install", "vcuda", str(manifests.CHART), *EMULATED, *FASTER)
         yield release
     finally:
         if "vcuda" in release.say("list", "--short").split():

@@ -25,6 +25,7 @@ from tests.e2e.node.device_nodes import make_device_nodes
 from tests.e2e.node.usage import Usage, parse_usage
 
 PROGRAM = Path(sys.executable).with_name("vcuda")
+ALLOCATION_CHECK_S = 1
 SHIPPED_ROLE = REPOSITORY / "daemonset" / "base" / "clusterrole.yaml"
 
 
@@ -38,9 +39,9 @@ class Agent:
     identity: Identity
     grants: Path
 
-    def start(self, *, seconds: float = 30) -> None:
+    def start(self) -> None:
         self.process.start()
-        wait_until(self._ready, "the agent is ready", seconds=seconds, evidence=self.process.log_tail)
+        wait_until(self._ready, "the agent is ready", evidence=self.process.log_tail)
 
     def usage(self) -> Usage:
         return parse_usage(self._get("/usage"))
@@ -61,7 +62,7 @@ class Agent:
         return self.process.log.read_text()
 
     def _get(self, path: str) -> str:
-        reply = urllib3.request("GET", self.url + path, timeout=5, retries=False)
+        reply = urllib3.request("GET", self.url + path, timeout=30, retries=False)
         if reply.status != 200:
             raise AssertionError(f"GET {path}: {reply.status} {reply.data.decode(errors='replace')[:500]}")
         return reply.data.decode()
@@ -69,7 +70,7 @@ class Agent:
     def _ready(self) -> bool:
         self.process.require_running()
         try:
-            return urllib3.request("GET", f"{self.url}/readyz", timeout=5, retries=False).status == 200
+            return urllib3.request("GET", f"{self.url}/readyz", timeout=30, retries=False).status == 200
         except urllib3.exceptions.HTTPError:
             return False
 
@@ -108,7 +109,7 @@ def make_agent(cluster: Cluster, folder: Path, gpus: EmulatedGpus, identity: Ide
         f"--container-runtime-endpoint={cluster.layout.containerd_socket}",
         f"--display-socket={folder / 'display.sock'}",
         "--share-mode=true",
-        "--allocation-check-period=5s",
+        f"--allocation-check-period={ALLOCATION_CHECK_S}s",
         "--query-addr=127.0.0.1",
         f"--query-port={port}",
         *flags,

@@ -90,8 +90,6 @@ def _read_view(client: Client, pod: str, container: str) -> View:
     return wait_until(
         lambda: parse_view(pods.log(client, pod, container)),
         f"{pod}/{container} says what it sees",
-        seconds=30,
-        every=0.3,
         evidence=lambda: pods.log(client, pod, container)[-2000:],
     )
 

@@ -31,4 +31,4 @@ def register(socket: Path, container_id: str) -> None:
     """As the client in the container does it at its first CUDA call."""
     with grpc.insecure_channel(f"unix:{socket}") as channel:
         request = pb.VDeviceRequest(pod_uid="", container_id=container_id.partition("://")[2])
-        rpc.VCUDAServiceStub(channel).RegisterVDevice(request, timeout=10, wait_for_ready=True)
+        rpc.VCUDAServiceStub(channel).RegisterVDevice(request, timeout=60, wait_for_ready=True)

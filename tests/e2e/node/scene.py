@@ -23,8 +23,6 @@ from tests.e2e.node.expectations import (
 )
 from tests.e2e.node.workload import CORE, MEMORY, WHOLE, GpuPod
 
-BURST_SECONDS = 240
-
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -43,42 +41,37 @@ def everything(blocks_of_each: Sequence[int]) -> Offer:
     return Offer(WHOLE * len(blocks_of_each), sum(blocks_of_each))
 
 
-def wait_offered(client: Client, offer: Offer, *, node: str = NODE, seconds: float = 60) -> None:
+def wait_offered(client: Client, offer: Offer, *, node: str = NODE) -> None:
     wait_until(
         lambda: offered(client, node) == offer,
         f"{node} offers {offer}",
-        seconds=seconds,
-        every=0.5,
         evidence=lambda: f"it offers {offered(client, node)}",
     )
 
 
 @contextmanager
-def scheduler_stopped(cluster: Cluster) -> Iterator[None]:
-    """Pods created meanwhile are all bound at once, the moment it starts again."""
-    cluster.control_plane.scheduler.kill()
-    try:
+def scheduler_paused(cluster: Cluster) -> Iterator[None]:
+    """Pods created meanwhile are all bound at once, the moment it goes on."""
+    with cluster.control_plane.scheduler.process.paused():
         yield
-    finally:
-        cluster.control_plane.scheduler.start()
 
 
 def create_at_once(cluster: Cluster, asked: Iterable[GpuPod]) -> None:
-    with scheduler_stopped(cluster):
+    with scheduler_paused(cluster):
         for pod in asked:
             pods.create(cluster.admin, pod.manifest())
 
 
-def wait_all_running(cluster: Cluster, asked: Sequence[GpuPod], *, seconds: float = BURST_SECONDS) -> None:
-    pods.wait_running(cluster.admin, [pod.name for pod in asked], seconds=seconds)
+def wait_all_running(cluster: Cluster, asked: Sequence[GpuPod]) -> None:
+    pods.wait_running(cluster.admin, [pod.name for pod in asked])
 
 
-def wait_some_running(cluster: Cluster, count: int, *, seconds: float = BURST_SECONDS) -> dict[str, PodState]:
+def wait_some_running(cluster: Cluster, count: int) -> dict[str, PodState]:
     def enough() -> dict[str, PodState] | None:
         running = {name: state for name, state in pods.states(cluster.admin).items() if state.is_running}
         return running if len(running) >= count else None
 
-    return wait_until(enough, f"{count} pods run", seconds=seconds, every=0.2)
+    return wait_until(enough, f"{count} pods run")
 
 
 def look(cluster: Cluster, agent: Agent, asked: Sequence[GpuPod]) -> Scene:
@@ -100,7 +93,7 @@ def check_everything(cluster: Cluster, agent: Agent, asked: Sequence[GpuPod]) ->
     return scene
 
 
-def wait_ledger_empty(agent: Agent, *, seconds: float = 30) -> None:
+def wait_ledger_empty(agent: Agent) -> None:
     """Empty means nothing held, nothing counted, and no grant's folder left."""
 
     def empty() -> bool:
@@ -111,7 +104,5 @@ def wait_ledger_empty(agent: Agent, *, seconds: float = 30) -> None:
     wait_until(
         empty,
         "the ledger is empty",
-        seconds=seconds,
-        every=0.5,
         evidence=lambda: f"{agent.usage()}; folders: {agent.grant_folders()}",
     )

@@ -14,7 +14,8 @@ from tests.e2e.node.view import SHOW, SHOW_AND_STAY
 CORE = "tencent.com/vcuda-core"
 MEMORY = "tencent.com/vcuda-memory"
 WHOLE = 100
-BURST = 60
+BURST = 18
+"""Three of each kind. Kubelet calls Allocate for several of them before it starts the first."""
 NO_ENVIRONMENT: Mapping[str, str] = {}
 
 
@@ -68,18 +69,18 @@ class GpuPod:
 
 
 def burst(prefix: str) -> list[GpuPod]:
-    """60 pods: single and double containers, init containers, sidecars and one whole GPU; at most 12 cores a share.
+    """18 pods: single and double containers, init containers, sidecars and one whole GPU; at most 24 cores a share.
 
-    At most 570 cores in all: were every one of eight GPUs left with the 11 cores that the largest share cannot use,
-    712 would still fit, and one GPU stays free for the whole one.
+    At most 430 cores in all: were every one of eight GPUs left with the 23 cores that the largest share cannot use,
+    616 would still fit, and one GPU stays free for the whole one.
     """
     shares = [_share_pod(f"{prefix}-{number:02}", number) for number in range(BURST - 1)]
     return [*shares, GpuPod(f"{prefix}-whole", (GpuContainer("main", WHOLE, 0),))]
 
 
 def lookalikes(prefix: str) -> list[GpuPod]:
-    """18 pods that share either their cores or their blocks with many others; together they fit on one GPU."""
-    return [share(f"{prefix}-{number:02}", 4 + number % 2, 8 + number % 3) for number in range(18)]
+    """12 pods that share either their cores or their blocks with many others; together they fit on one GPU."""
+    return [share(f"{prefix}-{number:02}", 4 + number % 2, 8 + number % 3) for number in range(12)]
 
 
 def share(name: str, cores: int, blocks: int) -> GpuPod:
@@ -88,18 +89,18 @@ def share(name: str, cores: int, blocks: int) -> GpuPod:
 
 def _share_pod(name: str, number: int) -> GpuPod:
     more = number % 7  # another amount of memory for each neighbour of the same shape
-    main, side = GpuContainer("main", 5, 8 + more), GpuContainer("side", 3, 1 + more)
+    main, side = GpuContainer("main", 10, 8 + more), GpuContainer("side", 6, 1 + more)
     match number % 6:
         case 0:
-            return share(name, 7, 6 + more)
+            return share(name, 14, 6 + more)
         case 1:
-            return GpuPod(name, (GpuContainer("main", 8, 9 + more), side))
+            return GpuPod(name, (GpuContainer("main", 16, 9 + more), side))
         case 2:
-            return GpuPod(name, (GpuContainer("main", 9, 10 + more),), init=(GpuContainer("first", 9, 10 + more),))
+            return GpuPod(name, (GpuContainer("main", 18, 10 + more),), init=(GpuContainer("first", 18, 10 + more),))
         case 3:
-            init = (GpuContainer("first", 4, 2 + more), GpuContainer("second", 6, 3 + more))
-            return GpuPod(name, (GpuContainer("main", 4, 5 + more), GpuContainer("side", 6, 7 + more)), init=init)
+            init = (GpuContainer("first", 8, 2 + more), GpuContainer("second", 12, 3 + more))
+            return GpuPod(name, (GpuContainer("main", 8, 5 + more), GpuContainer("side", 12, 7 + more)), init=init)
         case 4:
-            return share(name, 12, 13 + more)
+            return share(name, 24, 13 + more)
         case _:
             return GpuPod(name, (main,), sidecars=(side,))

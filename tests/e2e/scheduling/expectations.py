@@ -57,7 +57,7 @@ def check_agents_did_as_annotated(world: World, found: Mapping[str, Placed]) -> 
             assert {uuid for gpus in told.values() for uuid in gpus} <= known, f"{name} names GPUs of another node"
 
 
-def wait_agents_agree(world: World, names: Iterable[str], *, seconds: float = 20) -> dict[str, Placed]:
+def wait_agents_agree(world: World, names: Iterable[str]) -> dict[str, Placed]:
     """For pods that no extender chose GPUs for: their agents tell it after they have started."""
     wanted = list(names)
 
@@ -71,7 +71,7 @@ def wait_agents_agree(world: World, names: Iterable[str], *, seconds: float = 20
         return found
 
     complaints: list[str] = [""]
-    return wait_until(agree, "pods say what agents hold", seconds=seconds, every=0.5, evidence=lambda: complaints[-1])
+    return wait_until(agree, "pods say what agents hold", evidence=lambda: complaints[-1])
 
 
 def check_no_gpu_is_given_out_twice(world: World) -> None:

@@ -41,7 +41,7 @@ def add_members(world: World, group: str, names: Sequence[str], *, cores: int, s
 
 
 def wait_unschedulable(world: World, gang: str) -> None:
-    wait_until(lambda: _is_unschedulable(world, gang), f"gang {gang} does not fit", seconds=60, every=0.5)
+    wait_until(lambda: _is_unschedulable(world, gang), f"gang {gang} does not fit")
 
 
 def _is_unschedulable(world: World, gang: str) -> bool:

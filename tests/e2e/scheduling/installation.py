@@ -59,13 +59,19 @@ class VcudaScheduler:
     def url(self) -> str:
         return f"https://127.0.0.1:{self.port}"
 
-    def start(self, *, seconds: float = 60) -> None:
+    def start(self) -> None:
         """Until it is ready and the API server trusts it."""
         self.process.start()
-        wait_until(self._ready, "vcuda scheduler is ready", seconds=seconds, evidence=self.process.log_tail)
+        wait_until(self._ready, "vcuda scheduler is ready", evidence=self.process.log_tail)
 
     def kill(self) -> None:
         self.process.kill()
+
+    def restart_with(self, flag: str) -> None:
+        """From now on; of a flag that is given twice the last counts."""
+        self.kill()
+        self.process.command = [*self.process.command, flag]
+        self.start()
 
     def address(self) -> ExtenderAddress:
         return ExtenderAddress(self.url, self.bundle)

@@ -48,7 +48,7 @@ def pod_groups_known(admin: Client, definition: Path, rules: list[JsonObject]) -
     try:
         for path, body in made:
             admin.post(path, body)
-        wait_until(lambda: _served(admin), "PodGroups are served", seconds=30)
+        wait_until(lambda: _served(admin), "PodGroups are served")
         yield
     finally:
         for path, body in reversed(made):

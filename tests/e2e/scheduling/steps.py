@@ -18,8 +18,9 @@ from tests.e2e.scheduling.expectations import (
 )
 from tests.e2e.scheduling.world import World
 
-BURST_SECONDS = 300
 NOTHING: Mapping[str, str] = {}
+NOT_BY_TIME = "--reservation-time=1h"
+"""Of `vcuda scheduler`: a reservation that ends while a test waits was ended by an event."""
 
 
 def create(
@@ -36,8 +37,8 @@ def create(
         pods.create(world.admin, manifest)
 
 
-def wait_all(world: World, names: Sequence[str], *, seconds: float = BURST_SECONDS) -> None:
-    pods.wait_running(world.admin, names, seconds=seconds)
+def wait_all(world: World, names: Sequence[str]) -> None:
+    pods.wait_running(world.admin, names)
 
 
 def check(world: World, names: Sequence[str], *, waiting: Iterable[str] = ()) -> dict[str, Placed]:
@@ -83,13 +84,12 @@ def delete_gangs(admin: Client, groups: str) -> None:
     """All pods and all pod groups; `groups` is the path of their collection."""
     pods.delete_all(admin)
     admin.delete(groups)
-    wait_until(lambda: not admin.get(groups)["items"], "the pod groups are gone", seconds=30)
+    wait_until(lambda: not admin.get(groups)["items"], "the pod groups are gone")
 
 
-def wait_nothing_reserved(world: World, *, seconds: float) -> None:
+def wait_nothing_reserved(world: World) -> None:
     wait_until(
         lambda: not reservations(world),
         "nothing is reserved",
-        seconds=seconds,
         evidence=lambda: f"{reservations(world)} reservations",
     )

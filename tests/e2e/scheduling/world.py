@@ -30,6 +30,8 @@ from tests.e2e.scheduling.installation import NAME, VcudaScheduler, installed
 
 SECOND = "vcuda-node-2"
 HOLLOW = ("hollow-1", "hollow-2")
+GPUS = 4
+"""Of each real node; hollow ones have eight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +97,12 @@ def _agent(node: Cluster, folder: Path, stack: ExitStack) -> Agent:
 
 
 def _profile(folder: Path, node: str) -> Path:
-    """Eight A100s that no other node has."""
+    """A100s that no other node has."""
     document = json.loads((PROFILES / "hgx-a100.json").read_text())
+    document["gpus"] = document["gpus"][:GPUS]
+    for each in (*document["topology"]["groups"], *document["nvlink"]):
+        each["gpus"] = [position for position in each["gpus"] if position < GPUS]
+    document["topology"]["groups"] = [each for each in document["topology"]["groups"] if each["gpus"]]
     for minor, gpu in enumerate(document["gpus"]):
         gpu["uuid"] = f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{minor}.{node}')}"
     path = folder / "profile.json"
