@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,6 +14,7 @@ import pytest
 from tests.examples import register_profiles
 
 register_profiles()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background process may have been started without it
 
 _LONGEST_PART = 40
 

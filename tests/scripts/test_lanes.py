@@ -1,13 +1,17 @@
 """Which tests `.ci/run` and `scripts/test` choose: thorough where a change needs it or a variable asks for it."""
 
 import shutil
+import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import eventually
+
 REPOSITORY = Path(__file__).parents[2]
-TOOLS = ("sh", "dirname", "git", "id", "nproc", "env")
+TOOLS = ("sh", "bash", "dirname", "git", "id", "nproc", "env", "mktemp", "cat", "rm", "sleep", "touch")
 
 
 class Clone:
@@ -20,7 +24,8 @@ class Clone:
             folder.mkdir(parents=True)
         for tool in TOOLS:
             (self.path / tool).symlink_to(shutil.which(tool) or tool)
-        shutil.copy(REPOSITORY / ".ci/run", self.root / ".ci/run")
+        for name in (".ci/run", ".ci/covered"):
+            shutil.copy(REPOSITORY / name, self.root / name)
         self.program(self.root / "scripts/test", 'echo "$CI $*"')
         self.git("init", "--quiet")
         self.commit("emulator/timeline.c", "before")
@@ -51,50 +56,91 @@ def clone(tmp_path: Path) -> Clone:
     return Clone(tmp_path)
 
 
-def test_a_change_of_native_code_is_tested_thoroughly(clone: Clone) -> None:
+def test_ci_is_thorough_until_a_thorough_run_passed_and_again_after_a_change_of_native_code(clone: Clone) -> None:
+    assert clone.run(".ci/run") == ["true --thorough"]
+    clone.commit(".ci/passed", clone.run(".ci/covered")[0])
+    assert clone.run(".ci/run") == ["true"]
+    clone.commit("README.md", "new")
+    assert clone.run(".ci/run") == ["true"]
+    assert clone.run(".ci/run", VCUDA_THOROUGH="1") == ["true --thorough"]
     clone.commit("emulator/timeline.c", "after")
-    assert clone.run(".ci/run", VCUDA_BASE="HEAD~1") == ["true --thorough"]
-
-
-def test_a_change_elsewhere_is_not_unless_a_variable_asks_for_it(clone: Clone) -> None:
-    clone.commit("README.md", "new")
-    assert clone.run(".ci/run", VCUDA_BASE="HEAD~1") == ["true"]
-    assert clone.run(".ci/run", VCUDA_BASE="HEAD~1", VCUDA_THOROUGH="1") == ["true --thorough"]
-
-
-def test_a_clone_that_cannot_tell_what_changed_is_tested_thoroughly(clone: Clone) -> None:
-    clone.commit("README.md", "new")
     assert clone.run(".ci/run") == ["true --thorough"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "calls"),
-    [
-        (
-            "",
-            [
-                "--hypothesis-profile=ci -n 2 --dist worksteal -m not e2e and not realtime and not thorough",
-                "--hypothesis-profile=ci -m realtime and not thorough",
-                "--hypothesis-profile=ci -m e2e tests/e2e -p no:randomly",
-            ],
-        ),
-        (
-            "--thorough",
-            [
-                "--hypothesis-profile=thorough -n 2 --dist worksteal -m not e2e and not realtime",
-                "--hypothesis-profile=thorough -m realtime",
-                "--hypothesis-profile=thorough -m e2e tests/e2e -p no:randomly",
-            ],
-        ),
-        ("tests/model -x", ["--hypothesis-profile=ci tests/model -x"]),
-        ("--thorough tests/model", ["--hypothesis-profile=thorough tests/model"]),
-    ],
-)
-def test_every_lane_takes_its_tests_once(clone: Clone, arguments: str, calls: list[str]) -> None:
+def test_what_is_not_committed_counts_as_a_change(clone: Clone) -> None:
+    clone.commit(".ci/passed", clone.run(".ci/covered")[0])
+    (clone.root / "emulator/timeline.c").write_text("after")
+    assert clone.run(".ci/run") == ["true --thorough"]
+
+
+PARALLEL = "-n 2 --dist worksteal -m not e2e and not realtime"
+REALTIME = "-m realtime"
+E2E = "-m e2e tests/e2e -p no:randomly"
+
+
+def with_lanes(clone: Clone, python: str) -> Clone:
+    """Its `scripts/test` is the real one; `python` is what a lane does with its arguments."""
     shutil.copy(REPOSITORY / "scripts/test", clone.root / "scripts/test")
-    clone.program(clone.root / ".venv/bin/python", 'echo "called $*"')
+    clone.program(clone.root / ".venv/bin/python", python)
     clone.program(clone.path / "nproc", "echo 2")
     for name in ("check", "setup"):
         clone.program(clone.root / "scripts" / name, "")
+    return clone
+
+
+@pytest.mark.parametrize(
+    ("arguments", "profile", "calls"),
+    [
+        ("", "ci", [f"{PARALLEL} and not thorough", E2E, f"{REALTIME} and not thorough"]),
+        ("--thorough", "thorough", [PARALLEL, E2E, REALTIME]),
+        ("tests/model -x", "ci", ["tests/model -x"]),
+        ("--thorough tests/model", "thorough", ["tests/model"]),
+    ],
+)
+def test_every_lane_takes_its_tests_once(clone: Clone, arguments: str, profile: str, calls: list[str]) -> None:
+    with_lanes(clone, 'echo "called $*"')
     called = [line for line in clone.run("scripts/test", *arguments.split()) if line.startswith("called")]
-    assert [line.removeprefix("called -m pytest ").removeprefix("--quiet ") for line in called] == calls
+    words = [line.removeprefix("called -m pytest ").removeprefix("--quiet ") for line in called]
+    assert words == [f"--hypothesis-profile={profile} {each}" for each in calls]
+
+
+@pytest.mark.parametrize("failing", ["worksteal", "-m realtime", "tests/e2e"])
+def test_a_lane_that_fails_fails_the_run_once_all_have_ended(clone: Clone, failing: str) -> None:
+    with_lanes(clone, f'case "$*" in *"{failing}"*) exit 1;; esac; echo "passed $*"')
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        clone.run("scripts/test")
+    passed = [line for line in error.value.stdout.splitlines() if line.startswith("passed")]
+    assert len(passed) == 2
+    assert not any(failing in line for line in passed)
+
+
+def processes(clone: Clone) -> list[int]:
+    return [int(word) for file in clone.root.glob("child.*") for word in file.read_text().split()]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_interrupts_every_lane_and_waits_for_it(clone: Clone, how: signal.Signals) -> None:
+    """An interrupted lane tidies up before it ends, as pytest does."""
+    with_lanes(clone, 'trap "touch ended.$$; exit" INT; echo $$ >child.$$; while :; do sleep 0.1; done')
+    environment = {"PATH": str(clone.path)}
+    with subprocess.Popen(["scripts/test"], cwd=clone.root, env=environment, stdout=subprocess.DEVNULL) as run:
+        assert eventually(lambda: len(processes(clone)) == 2)
+        children = processes(clone)
+        run.send_signal(how)
+        assert run.wait(timeout=60) == 130
+    assert len(list(clone.root.glob("ended.*"))) == 2
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "python", "recorded"), [("", "", 0), ("--thorough", "", 1), ("--thorough", "exit 1", 0)]
+)
+def test_only_a_thorough_run_that_passed_records_the_state(
+    clone: Clone, arguments: str, python: str, recorded: int
+) -> None:
+    with_lanes(clone, python)
+    with suppress(subprocess.CalledProcessError):
+        clone.run("scripts/test", *arguments.split())
+    passed = clone.root / ".ci/passed"
+    assert passed.exists() == bool(recorded)
+    assert not recorded or [passed.read_text().strip()] == clone.run(".ci/covered")
