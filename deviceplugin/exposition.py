@@ -1,10 +1,11 @@
 """A registry of metrics and its text, for the agent and the scheduler.
 
-In: descriptions (`Family`), and a function that gives the present values at each scrape. Out: counters, gauges and
-histograms, and the text of all of them. Not here: which metrics exist.
+In: descriptions (`Family`), and values. Out: counters, gauges and histograms, and the text of all of them. Not here:
+which metrics exist.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import prometheus_client
@@ -24,17 +25,22 @@ class Family:
     labels: tuple[str, ...] = ()
 
 
-class Exposition:
-    """`collect` is asked at each scrape and not before, so that its gauges agree with each other.
+def families_of(module: Mapping[str, object]) -> tuple[Family, ...]:
+    """Those that a module defines, in their order; `module` is its `globals()`."""
+    return tuple(each for each in module.values() if isinstance(each, Family))
+
+
+class Exposition(Collector):
+    """`collect` of the subclass is asked at each scrape and not before, so that its gauges agree with each other.
 
     `build` gets the version of vcuda as its label; the process itself is described too.
     """
 
-    def __init__(self, collect: Callable[[], Iterable[Metric]], *, build: Family, version: str) -> None:
+    def __init__(self, *, build: Family, version: str) -> None:
         # Otherwise each counter has a second series, `_created`, that no query needs.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
-        self._registry.register(_AtScrape(collect))
+        self._registry.register(self)
         ProcessCollector(registry=self._registry)
         self.gauge(build).labels(version=version).set(1)
 
@@ -56,20 +62,12 @@ class Exposition:
 
 
 def metric_of(family: Family, rows: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
-    """One gauge or counter for a scrape: values by their labels."""
+    """One gauge or counter for a scrape: values by their labels; values with the same labels are added up."""
+    sums: dict[tuple[str, ...], float] = defaultdict(float)
+    for labels, value in rows:
+        sums[labels] += value
     kind = CounterMetricFamily if family.type == "counter" else GaugeMetricFamily
     metric = kind(family.name, family.help, labels=family.labels)
-    for labels, value in rows:
+    for labels, value in sums.items():
         metric.add_metric(labels, value)
     return metric
-
-
-class _AtScrape(Collector):
-    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
-        self._collect = collect
-
-    def describe(self) -> Iterable[Metric]:
-        return ()  # registering must not ask what is not there yet
-
-    def collect(self) -> Iterable[Metric]:
-        return self._collect()

@@ -82,13 +82,12 @@ class ContainerWatch:
         found = {grant: each.look.use for grant, each in self._watched.items() if each.look is not None}
         samples = self.samples()
         for grant in self.ledger.grants():
-            if grant.proved and not _is_share(grant):
+            if grant.proved and not grant.is_share:
                 found[grant.id] = _whole(grant, samples)
         return found
 
     async def look(self) -> None:
-        """Reads every share that is due."""
-        shares = [grant for grant in self.ledger.grants() if grant.proved and _is_share(grant)]
+        shares = [grant for grant in self.ledger.grants() if grant.proved and grant.is_share]
         self._keep(shares)
         samples, now = self.samples(), time.monotonic()
         busy = {uuid for uuid, sample in samples.items() if sample.processes}
@@ -180,7 +179,7 @@ class ContainerWatch:
         if not always and (pids == watched.shown or self.ledger.get(grant.id) is None):
             return
         try:
-            self.files.show_processes(grant, pids)
+            self.files.clients.show_processes(grant.id, pids)
         except VcudaError as error:
             if always:
                 raise
@@ -225,7 +224,7 @@ class ContainerWatch:
         for grant in shares:
             if grant.id not in self._watched:
                 tracker = Tracker(grant.id, str(grant.allocation.owner), self.shared, self.table, self.finder)
-                shown = () if self.files.has_registered(grant) else None
+                shown = () if self.files.clients.is_registered(grant.id) else None
                 self._watched[grant.id] = _Watched(tracker, shown=shown)
         if forget:
             known = {grant.id for grant in shares}
@@ -257,7 +256,3 @@ def _whole(grant: Grant, samples: Mapping[GpuUuid, GpuSample]) -> ContainerUse:
         for uuid, sample in known
     )
     return ContainerUse(uses, len({pid for use in uses for pid in use.pids}))
-
-
-def _is_share(grant: Grant) -> bool:
-    return grant.allocation.request.is_share

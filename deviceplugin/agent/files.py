@@ -22,7 +22,7 @@ from deviceplugin.container.shared_state import SharedState
 from deviceplugin.errors import ContainerError
 from deviceplugin.kubelet.answer import Answer
 from deviceplugin.ledger.grant import Grant, GrantId
-from deviceplugin.ledger.ledger import Ledger, Transition
+from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.units import BLOCK_BYTES
 
@@ -33,7 +33,10 @@ _AFTER_LAST_S = 0.002  # kubelet has the answer then, and writes its checkpoint 
 
 
 class AgentFiles:
-    """`inventory` is asked at each start of a container: the driver may be upgraded under a running agent."""
+    """`inventory` is asked at each start of a container: the driver may be upgraded under a running agent.
+
+    `clients` are the files for gpu-manager's client.
+    """
 
     def __init__(
         self,
@@ -46,7 +49,7 @@ class AgentFiles:
     ) -> None:
         self._directories = directories
         self._shared = shared
-        self._clients = ClientFiles(directories)
+        self.clients = ClientFiles(directories)
         self._pending: dict[GrantId, asyncio.TimerHandle] = {}
         self._mirror = mirror
         self._cdi = cdi
@@ -62,32 +65,32 @@ class AgentFiles:
     def prepare(self, grant: Grant, answer: Answer) -> None:
         """Before Allocate answers. The shared state comes a little later, because kubelet waits."""
         self._directories.prepare(grant.id)
-        if _is_share(grant):
+        if grant.is_share:
             self._prepare_later(grant, _AFTER_FIRST_S)
         if self._cdi is not None:
             self._cdi.write(grant.id, ContainerEdits(answer.devices, answer.mounts, answer.env))
 
     def answered(self, grant: Grant) -> None:
         """Kubelet has both answers: PreStartContainer comes next and should find the shared state."""
-        if _is_share(grant):
+        if grant.is_share:
             self._prepare_later(grant, _AFTER_LAST_S)
 
     def fill(self, grant: Grant) -> bool:
         """At PreStartContainer; no process of the container runs, so its shared state starts empty."""
-        if _is_share(grant):
+        if grant.is_share:
             if self._mirror.state.refusal:
                 raise ContainerError(self._mirror.state.refusal)
             self._cancel(grant)
             self._shared.renew(grant.id, grant.allocation.uuids)
-        self._clients.forget(grant.id)
+        self.clients.forget(grant.id)
         return self.limit(grant)
 
     def limit(self, grant: Grant) -> bool:
         """Writes the limits, also for a running container; False if they were there already."""
         legacy = self._legacy(grant)
         written = self._directories.write(grant.id, LIMITS_FILE, legacy)
-        self._clients.limit(grant.id, legacy)
-        if not _is_share(grant):
+        self.clients.limit(grant.id, legacy)
+        if not grant.is_share:
             return written
         before = self._directories.read(grant.id, limits_file.FILE_NAME)
         limits = self._limits(grant)
@@ -98,14 +101,7 @@ class AgentFiles:
 
     def register(self, grant: Grant, name: str) -> None:
         """gpu-manager's client looks for its files under this name."""
-        self._clients.register(grant.id, name, self._legacy(grant))
-
-    def has_registered(self, grant: Grant) -> bool:
-        return self._clients.is_registered(grant.id)
-
-    def show_processes(self, grant: Grant, pids: Iterable[int]) -> None:
-        """To the clients that have registered."""
-        self._clients.show_processes(grant.id, pids)
+        self.clients.register(grant.id, name, self._legacy(grant))
 
     def _prepare_later(self, grant: Grant, delay_s: float) -> None:
         self._cancel(grant)
@@ -139,8 +135,8 @@ class AgentFiles:
         limits = ContainerLimits(
             pod_uid=owner.pod.uid,
             container=owner.name,
-            cores=request.cores_per_gpu if _is_share(grant) else request.cores,
-            memory_bytes=(request.blocks_per_gpu if _is_share(grant) else request.blocks) * BLOCK_BYTES,
+            cores=request.cores_per_gpu if grant.is_share else request.cores,
+            memory_bytes=(request.blocks_per_gpu if grant.is_share else request.blocks) * BLOCK_BYTES,
             soft_cores=grant.soft_cores,
             driver_version=self._inventory().driver.version,
         )
@@ -176,7 +172,7 @@ class GrantSockets:
         self._due = asyncio.Event()
         self._due.set()
         self._has_warned = False
-        ledger.subscribe(self._changed)
+        ledger.subscribe(self._due.set)
 
     async def run(self) -> None:
         try:
@@ -203,12 +199,4 @@ class GrantSockets:
                 )
 
     def _wanted(self) -> frozenset[GrantId]:
-        return frozenset(grant.id for grant in self._ledger.grants() if grant.proved and _is_share(grant))
-
-    def _changed(self, transition: Transition) -> None:
-        self._due.set()
-
-
-def _is_share(grant: Grant) -> bool:
-    """Whole GPUs run on the untouched driver and share nothing."""
-    return grant.allocation.request.is_share
+        return frozenset(grant.id for grant in self._ledger.grants() if grant.proved and grant.is_share)

@@ -38,7 +38,6 @@ class PodHints:
         return chosen if chosen <= {gpu.uuid for gpu in self._inventory().gpus} else frozenset()
 
     def core_limit(self, pod: Pod) -> str | None:
-        """The annotation as it is written."""
         return pod.annotations.get(self._names.core_limit)
 
     def soft_cores(self, pod: Pod) -> int:

@@ -31,8 +31,8 @@ from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.ledger.reconcile import Disproved, Evidence, PodsView, ReconcileActions, decide
-from deviceplugin.ledger.repair import Claimant, asked_for
-from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
+from deviceplugin.ledger.repair import Claimant, claimant_proved
+from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import Pod
@@ -291,8 +291,4 @@ def _claimant(wrong: Disproved, evidence: Evidence, names: AnnotationNames) -> C
     counts = evidence.checkpoint.counts_of(wrong.pod, wrong.container)
     views = (view for view in (evidence.kubelet, evidence.api) if view is not None)
     pod = next((found for view in views if (found := view.pods.get(wrong.pod))), None)
-    known = pod.container(wrong.container) if pod else None
-    owner = known.ref if known else ContainerRef(PodRef(wrong.pod, "", ""), wrong.container)
-    role, index = (known.role, known.index) if known else (ContainerRole.UNKNOWN, 0)
-    request = asked_for(wrong.grant, counts, pod, wrong.container, ResourceNames(names.domain))
-    return Claimant(owner, role, request, index=index)
+    return claimant_proved(wrong.grant, (wrong.pod, wrong.container), counts, pod, ResourceNames(names.domain))

@@ -110,7 +110,6 @@ class AgentReport:
             log.info("violation_ended", **owner_fields(owner), violation=key[0].value)
 
     def forget(self, grant: GrantId) -> None:
-        """The grant has ended."""
         self._reported.pop(grant, None)
 
     def health_changed(self, change: HealthChange, inventory: Inventory) -> None:

@@ -26,6 +26,7 @@ from deviceplugin.hardware.health import RecoveryRules
 from deviceplugin.hardware.modules import ModuleTools
 from deviceplugin.hardware.node import Hardware
 from deviceplugin.hardware.options import HardwareOptions
+from deviceplugin.hardware.state import InventoryChange
 from deviceplugin.hardware.xid import parse_policy
 from deviceplugin.kubelet.devices import catalog
 from deviceplugin.ledger.evidence import Checkpoint
@@ -33,6 +34,7 @@ from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.ledger.lock import AgentLock
 from deviceplugin.ledger.rebuild import rebuild
+from deviceplugin.model.gpu import Inventory
 from deviceplugin.observe.display import DisplayServer
 from deviceplugin.observe.http import QueryServer
 
@@ -92,7 +94,7 @@ async def _work(settings: AgentSettings) -> None:
             agent = build_agent(base)
             closing.push_async_callback(agent.close)
             await _prepare(base, agent)
-            group.create_task(_follow_hardware(base, agent), name="hardware changes")
+            _follow_hardware(base, agent)
             group.create_task(agent.link.run(), name="kubelet")
             group.create_task(_reconcile(base, agent), name="reconciler")
             group.create_task(agent.mirroring.run(), name="driver mirror")
@@ -126,7 +128,7 @@ def _favour_latency() -> None:
 
 
 def _open_ledger(settings: AgentSettings) -> Ledger:
-    ledger = Ledger(Journal.open(settings.allocation.checkpoint_path / "ledger.journal", boot_id=_boot_id()))
+    ledger = Ledger(Journal.open(settings.allocation.checkpoint_path / "ledger.journal"))
     for sentence in ledger.warnings:
         log.warning("journal_damaged", error=sentence)
     return ledger
@@ -199,19 +201,19 @@ def _recorded(agent: NodeAgent) -> Checkpoint | None:
         return None
 
 
-async def _follow_hardware(base: AgentBase, agent: NodeAgent) -> None:
-    numa, publisher = base.settings.allocation.numa, base.cluster.publisher
-    with base.hardware.subscribe() as changes:
-        current = base.hardware.inventory
-        if current is not None:
-            agent.feed.publish(catalog(current, numa=numa))
-            publisher.show(current)
-        async for change in changes:
-            agent.feed.publish(catalog(change.inventory, numa=numa))
-            publisher.show(change.inventory)
-            agent.mirroring.soon()
-            for one in change.health:
-                agent.report.health_changed(one, change.inventory)
+def _follow_hardware(base: AgentBase, agent: NodeAgent) -> None:
+    def show(inventory: Inventory) -> None:
+        agent.feed.publish(catalog(inventory, numa=base.settings.allocation.numa))
+        base.cluster.publisher.show(inventory)
+
+    def changed(change: InventoryChange) -> None:
+        show(change.inventory)
+        agent.mirroring.soon()
+        for one in change.health:
+            agent.report.health_changed(one, change.inventory)
+
+    base.hardware.subscribe(changed)
+    show(base.view.inventory())
 
 
 async def _reconcile(base: AgentBase, agent: NodeAgent) -> None:

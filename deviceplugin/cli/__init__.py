@@ -29,11 +29,11 @@ class _Lazy:
 
 
 _COMMANDS: Mapping[str, _Lazy] = {
-    "agent": _Lazy("deviceplugin.cli.agent:agent", "Grant this node's GPUs, and shares of them, through kubelet."),
+    "agent": _Lazy("deviceplugin.cli.service:agent", "Grant this node's GPUs, and shares of them, through kubelet."),
     "config": _Lazy("deviceplugin.cli.config:config", "Print the effective settings and the origin of each."),
     "explain": _Lazy("deviceplugin.cli.explain:explain", "Explain why a pod is on its node, or why it is pending."),
     "place": _Lazy("deviceplugin.cli.place:place", "Show which GPUs a request would get, and why."),
-    "scheduler": _Lazy("deviceplugin.cli.scheduler:scheduler", "Choose node and GPUs for the pods of a cluster."),
+    "scheduler": _Lazy("deviceplugin.cli.service:scheduler", "Choose node and GPUs for the pods of a cluster."),
     "simulate": _Lazy("deviceplugin.cli.simulate:simulate", "Simulate a placement policy on a workload."),
 }
 

@@ -6,11 +6,10 @@ called next. This needs only the right to use the API server's proxy. If the sch
 caller may read it, the error says why.
 """
 
-import asyncio
 import os
 import ssl
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import aiohttp
@@ -23,31 +22,19 @@ _WITHIN_S = 15.0
 _NOT_THE_LEADER = 421
 
 
-class _HttpClient:
-    """GET requests over one session, for the length of the block."""
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), timeout=aiohttp.ClientTimeout(_WITHIN_S))
 
-    async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._session.close()
-
-    async def get(
-        self, url: str, *, tls: ssl.SSLContext | bool, name: str | None = None, authorization: str = ""
-    ) -> tuple[int, bytes]:
-        """Status and body; VcudaError with one sentence where there is no answer."""
-        headers = {"Authorization": authorization} if authorization else {}
-        try:
-            async with (
-                asyncio.timeout(_WITHIN_S),
-                self._session.get(url, ssl=tls, server_hostname=name, headers=headers, allow_redirects=False) as answer,
-            ):
-                return answer.status, await answer.read()
-        except TimeoutError:
-            raise VcudaError(f"{urlsplit(url).netloc} did not answer within {_WITHIN_S:g}s") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise VcudaError(f"{urlsplit(url).netloc} cannot be reached: {_why(error)}") from None
+async def _get(session: aiohttp.ClientSession, url: str, **how: Any) -> tuple[int, bytes]:  # noqa: ANN401 - as aiohttp
+    """Status and body; VcudaError with one sentence where there is no answer."""
+    try:
+        async with session.get(url, allow_redirects=False, **how) as answer:
+            return answer.status, await answer.read()
+    except TimeoutError:
+        raise VcudaError(f"{urlsplit(url).netloc} did not answer within {_WITHIN_S:g}s") from None
+    except (aiohttp.ClientError, OSError) as error:
+        raise VcudaError(f"{urlsplit(url).netloc} cannot be reached: {_why(error)}") from None
 
 
 def _why(error: Exception) -> str:
@@ -68,8 +55,8 @@ async def explain_by_url(url: str, namespace: str, pod: str, *, ca_file: str | N
         tls = False if insecure else ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"--ca-file: {ca_file} cannot be used: {error}") from None
-    async with _HttpClient() as http:
-        return _document(*await http.get(f"{url.rstrip('/')}{_query(namespace, pod)}", tls=tls))
+    async with _session() as session:
+        return _document(*await _get(session, f"{url.rstrip('/')}{_query(namespace, pod)}", ssl=tls))
 
 
 async def explain_by_proxy(
@@ -78,13 +65,14 @@ async def explain_by_proxy(
     """Through the API server that the kubeconfig names."""
     credentials = Credentials(kubeconfig)
     proxied = f"/api/v1/namespaces/{quote(scheduler_namespace)}/{{}}/proxy{_query(namespace, pod)}"
-    async with _HttpClient() as http:
+    async with _session() as session:
 
         async def get(path: str) -> tuple[int, bytes]:
             access = await credentials.access()
-            tls = access.tls if access.tls is not None else True
-            url = access.server + path
-            return await http.get(url, tls=tls, name=access.tls_server_name, authorization=access.authorization)
+            facts, tls = access.facts, access.tls if access.tls is not None else True
+            headers = {"Authorization": facts.authorization} if facts.authorization else {}
+            url, name = facts.server + path, facts.tls_server_name
+            return await _get(session, url, ssl=tls, server_hostname=name, headers=headers)
 
         status, body = await get(proxied.format(f"services/https:{quote(service, safe='')}:https"))
         leader = _object(body).get("leader") if status == _NOT_THE_LEADER else None

@@ -1,23 +1,53 @@
-"""What commands that serve until a signal have in common: open the log, name the settings, end with one line.
+"""`vcuda agent` and `vcuda scheduler`: read the settings, open the log, and run until a signal.
 
-In: the settings in force, and what runs them. Out: nothing; a VcudaError goes on to `vcuda`, anything else is a bug:
-status 70, and the traceback in the log.
+In: flags, environment, file. Out: the exit status. What runs is imported only after the settings were found good, so
+that `--help` and a wrong flag answer at once. A VcudaError goes on to `vcuda`; anything else is a bug: status 70, and
+the traceback in the log.
 """
 
 from collections.abc import Callable
 from typing import TypeVar
 
+import click
 import structlog
 
 from deviceplugin import __version__, log
-from deviceplugin.config.command import Effective, LogSettings
+from deviceplugin.config.agent import AGENT, AgentSettings
+from deviceplugin.config.command import Effective, LogSettings, SettingsCommand
+from deviceplugin.config.scheduler import SCHEDULER, SchedulerSettings
 from deviceplugin.errors import VcudaError
 
 BUG = 70  # EX_SOFTWARE of sysexits.h: supervisors and people can tell a bug from a refusal
 Settings = TypeVar("Settings")
 
 
-def open_log(effective: Effective[Settings], settings: LogSettings) -> None:
+@click.command("agent", cls=SettingsCommand, program=AGENT)
+def agent(effective: Effective[AgentSettings]) -> None:
+    """Grant this node's GPUs, and shares of them, to pods through kubelet.
+
+    The value of a setting is that of its flag; without the flag that of its environment variable; without both that of
+    its key in the file of --config; else the default. `vcuda config print` shows the effective settings.
+    """
+    _open_log(effective, effective.settings.log)
+    from deviceplugin.agent.run import run
+
+    _serve(run, effective.settings, logger="vcuda.agent")
+
+
+@click.command("scheduler", cls=SettingsCommand, program=SCHEDULER)
+def scheduler(effective: Effective[SchedulerSettings]) -> None:
+    """Serve the webhook that completes GPU pods and the scheduler extender that chooses node and GPUs for them.
+
+    The value of a setting is that of its flag; without the flag that of its environment variable; without both that of
+    its key in the file of --config; else the default. `vcuda config print-scheduler` shows the effective settings.
+    """
+    _open_log(effective, effective.settings.log)
+    from deviceplugin.scheduler.run import run
+
+    _serve(run, effective.settings, logger="vcuda.scheduler")
+
+
+def _open_log(effective: Effective[Settings], settings: LogSettings) -> None:
     log.open_log(level=settings.level.value, format_=settings.format.value)
     logger = structlog.get_logger("vcuda.config")
     for sentence in effective.retired:
@@ -25,7 +55,7 @@ def open_log(effective: Effective[Settings], settings: LogSettings) -> None:
     logger.info("settings_in_force", version=__version__, file=str(effective.file or ""), set=effective.changed())
 
 
-def serve(run: Callable[[Settings], None], settings: Settings, *, logger: str) -> None:
+def _serve(run: Callable[[Settings], None], settings: Settings, *, logger: str) -> None:
     try:
         run(settings)
     except VcudaError:

@@ -56,7 +56,7 @@ class CgroupDriver(enum.Enum):
 
 
 def _show_file(config: ExtraConfig | VolumeConfig) -> str:
-    return types.show_path(config.path)
+    return types.as_text(config.path)
 
 
 def _host_name(params: Mapping[str, Any]) -> str:
@@ -79,30 +79,21 @@ class NodeSettings:
 
     name: str = setting(
         "hostname-override",
-        types.NODE_NAME,
+        "",
         "Name of this node in the cluster.",
-        default="",
+        types.NODE_NAME,
         derive=_host_name,
         derived="this machine's host name",
         more_env=("NODE_NAME",),
     )
     labels: Mapping[str, str] = setting(
-        "node-labels",
-        types.LABELS,
-        "Labels to put on the node, in addition to those that describe its GPUs.",
-        default={},
+        "node-labels", {}, "Labels to put on the node, in addition to those that describe its GPUs.", types.LABELS
     )
     kubeconfig: Path | None = setting(
-        "kubeconfig",
-        types.OPTIONAL_PATH,
-        "Kubeconfig file for the API server; empty: the service account of this pod.",
-        default=None,
+        "kubeconfig", None, "Kubeconfig file for the API server; empty: the service account of this pod."
     )
     resource_domain: str = setting(
-        "resource-domain",
-        types.DOMAIN,
-        "Domain of the resources, annotations and labels.",
-        default=DEFAULT_DOMAIN,
+        "resource-domain", DEFAULT_DOMAIN, "Domain of the resources, annotations and labels.", types.DOMAIN
     )
 
 
@@ -110,95 +101,79 @@ class NodeSettings:
 class DriverSettings:
     """The GPUs, and how the agent watches them."""
 
-    kind: DriverKind = setting("driver", types.choice(DriverKind), "Maker of the GPUs.", default=DriverKind.NVIDIA)
+    kind: DriverKind = setting("driver", DriverKind.NVIDIA, "Maker of the GPUs.")
     root: Path = setting(
         "driver-root",
-        types.PATH,
+        Path("/"),
         "Directory at which this process sees the node's root; the driver is in DIRECTORY/usr/lib64 and the like.",
-        default=Path("/"),
     )
     nvml_library: str = setting(
-        "nvml-library", types.ABSOLUTE, "Path of the NVML library; empty: the one of the driver.", default=""
+        "nvml-library", "", "Path of the NVML library; empty: the one of the driver.", types.ABSOLUTE
     )
     wait_for_driver: bool = setting(
-        "wait-for-driver",
-        types.BOOLEAN,
-        "If the node has no driver, wait for one; otherwise report that and exit.",
-        default=False,
+        "wait-for-driver", False, "If the node has no driver, wait for one; otherwise report that and exit."
     )
     wait_timeout: float = setting(
         "wait-timeout",
-        types.DURATION,
+        60.0,
         "Longest wait for the driver at start; without persistence mode the driver wakes every GPU first.",
-        default=60.0,
+        types.DURATION,
     )
     sample_period: float = setting(
-        "sample-period", types.PERIOD, "Interval between readings of utilisation and memory of every GPU.", default=1.0
+        "sample-period", 1.0, "Interval between readings of utilisation and memory of every GPU.", types.PERIOD
     )
     health_recovery: float = setting(
         "health-recovery",
-        types.DURATION,
+        300.0,
         "How long a GPU stays unhealthy after a critical error; each further error within a day doubles it. 0: until "
         "the agent restarts.",
-        default=300.0,
+        types.DURATION,
     )
     ignored_xids: str = setting(
         "ignored-xids",
-        types.XIDS,
+        "",
         "XIDs that leave a GPU healthy, in addition to those that an application causes; all: every XID.",
-        default="",
+        types.XIDS,
     )
     critical_xids: str = setting(
-        "critical-xids", types.XIDS, "XIDs that make a GPU unhealthy, even if --ignored-xids names them.", default=""
+        "critical-xids", "", "XIDs that make a GPU unhealthy, even if --ignored-xids names them.", types.XIDS
     )
     extra_config: ExtraConfig = setting(
         "extra-config",
-        types.SettingType(
-            "the path of a JSON file",
-            "PATH",
-            read_extra_config,
-            _show_file,
-        ),
+        ExtraConfig(),
         'JSON file with device nodes that every container gets if they exist: {"default": {"devices": [...]}}.',
-        default=ExtraConfig(),
+        types.SettingType("the path of a JSON file", "PATH", read_extra_config, _show_file),
     )
     volume_config: VolumeConfig = setting(
         "volume-config",
-        types.SettingType("the path of a JSON file", "PATH", read_volume_config, _show_file),
+        VolumeConfig(),
         "JSON file that lists the driver files for containers, in gpu-manager's format; empty: a built-in list.",
-        default=VolumeConfig(),
+        types.SettingType("the path of a JSON file", "PATH", read_volume_config, _show_file),
     )
     mirror_path: Path = setting(
         "driver-mirror-path",
-        types.PATH,
+        Path("/etc/gpu-manager/vdriver"),
         "Directory on the node for the driver mirror, which containers mount.",
-        default=Path("/etc/gpu-manager/vdriver"),
     )
     check_period: float = setting(
         "driver-check-period",
-        types.PERIOD,
+        10.0,
         "Interval between checks of the driver files and of --library-path for the driver mirror.",
-        default=10.0,
+        types.PERIOD,
     )
     library_path: Path = setting(
         "library-path",
-        types.PATH,
+        Path("/usr/local/lib/vcuda"),
         "Directory of vcuda's libcuda.so.1, libnvidia-ml.so.1 and libvcuda.so.1; without them no share may start.",
-        default=Path("/usr/local/lib/vcuda"),
     )
     version_file: Path = setting(
         "driver-version-file",
-        types.PATH,
+        Path("/proc/driver/nvidia/version"),
         "File in which the kernel reports the version of the loaded driver; for tests.",
-        default=Path("/proc/driver/nvidia/version"),
         hidden=True,
     )
     device_root: Path = setting(
-        "device-root",
-        types.PATH,
-        "Directory before /dev/nvidiaN, here and on the node; for tests.",
-        default=Path("/"),
-        hidden=True,
+        "device-root", Path("/"), "Directory before /dev/nvidiaN, here and on the node; for tests.", hidden=True
     )
 
 
@@ -206,51 +181,39 @@ class DriverSettings:
 class AllocationSettings:
     """How the agent grants GPUs and records the grants."""
 
-    share_mode: bool = setting(
-        "share-mode", types.BOOLEAN, "Grant shares of a GPU; otherwise whole GPUs only.", default=False
-    )
+    share_mode: bool = setting("share-mode", False, "Grant shares of a GPU; otherwise whole GPUs only.")
     check_period: float = setting(
         "allocation-check-period",
-        types.PERIOD,
+        30.0,
         "Interval between comparisons of pods and ledger; the agent corrects differences.",
-        default=30.0,
+        types.PERIOD,
     )
     checkpoint_path: Path = setting(
-        "checkpoint-path",
-        types.PATH,
-        "Directory of the agent's journal.",
-        default=Path("/etc/gpu-manager/checkpoint"),
+        "checkpoint-path", Path("/etc/gpu-manager/checkpoint"), "Directory of the agent's journal."
     )
     virtual_manager_path: Path = setting(
         "virtual-manager-path",
-        types.PATH,
+        Path("/etc/gpu-manager/vm"),
         "Directory with one directory for each grant; the same path on the node and here.",
-        default=Path("/etc/gpu-manager/vm"),
     )
     identity: tuple[IdentitySourceName, ...] = setting(
         "identity",
-        types.choices(IdentitySourceName),
+        tuple(IdentitySourceName),
         "Sources that tell which container an Allocate is for, in the order in which the agent asks them.",
-        default=tuple(IdentitySourceName),
+        types.choices(IdentitySourceName),
     )
     identity_budget: float = setting(
         "identity-budget",
-        types.PERIOD,
+        0.5,
         "Longest wait for each source of --identity; the sum over all sources must stay below 2s.",
-        default=0.5,
+        types.PERIOD,
     )
     numa: bool = setting(
-        "numa",
-        types.BOOLEAN,
-        "Report the NUMA node of each GPU to kubelet; keep it off if vcuda's scheduler chooses the GPU.",
-        default=False,
+        "numa", False, "Report the NUMA node of each GPU to kubelet; keep it off if vcuda's scheduler chooses the GPU."
     )
-    cdi: bool = setting("cdi", types.BOOLEAN, "Describe the devices of each grant through CDI as well.", default=False)
+    cdi: bool = setting("cdi", False, "Describe the devices of each grant through CDI as well.")
     cdi_dir: Path = setting(
-        "cdi-dir",
-        types.PATH,
-        "Directory from which the container runtime reads CDI files.",
-        default=Path("/var/run/cdi"),
+        "cdi-dir", Path("/var/run/cdi"), "Directory from which the container runtime reads CDI files."
     )
 
 
@@ -259,44 +222,37 @@ class KubeletSettings:
     """How the agent reaches kubelet."""
 
     device_plugin_path: Path = setting(
-        "device-plugin-path",
-        types.PATH,
-        "Kubelet's directory for device plugins.",
-        default=Path("/var/lib/kubelet/device-plugins"),
+        "device-plugin-path", Path("/var/lib/kubelet/device-plugins"), "Kubelet's directory for device plugins."
     )
     root: Path = setting(
         "kubelet-root",
-        types.PATH,
+        Path(),
         "Kubelet's --root-dir, which contains plugins_registry and pod-resources.",
-        default=Path(),
         derive=_kubelet_root,
         derived="the parent of --device-plugin-path",
     )
     registration: Registration = setting(
         "registration",
-        types.choice(Registration),
+        Registration.AUTO,
         "Register through plugins_registry or kubelet.sock; auto: plugins_registry if kubelet has it.",
-        default=Registration.AUTO,
     )
     pods_endpoint: str = setting(
         "kubelet-pods-endpoint",
-        types.URL,
+        "",
         "URL at which kubelet lists its pods.",
-        default="",
+        types.URL,
         derive=_pods_endpoint,
         derived="https://$NODE_IP:10250/pods; without NODE_IP 127.0.0.1",
     )
     ca_file: Path | None = setting(
         "kubelet-ca-file",
-        types.OPTIONAL_PATH,
+        None,
         "CA of kubelet's certificate, in addition to the cluster's CA; empty: KUBELET-ROOT/pki/kubelet.crt.",
-        default=None,
     )
     insecure_tls: bool = setting(
         "kubelet-insecure-tls",
-        types.BOOLEAN,
+        False,
         "Do not verify kubelet's certificate; then any process on that port receives this agent's token.",
-        default=False,
     )
 
 
@@ -306,18 +262,17 @@ class RuntimeSettings:
 
     endpoint: Path | None = setting(
         "container-runtime-endpoint",
-        types.OPTIONAL_SOCKET,
+        Path("/run/containerd/containerd.sock"),
         "CRI socket of the container runtime (gpu-manager's default was dockershim's socket); empty: not asked.",
-        default=Path("/run/containerd/containerd.sock"),
+        types.OPTIONAL_SOCKET,
     )
     cgroup_driver: CgroupDriver = setting(
         "cgroup-driver",
-        types.choice(CgroupDriver),
+        CgroupDriver.AUTO,
         "How kubelet names the cgroups of containers; auto: recognise both ways (gpu-manager's default was cgroupfs).",
-        default=CgroupDriver.AUTO,
     )
     request_timeout: float = setting(
-        "runtime-request-timeout", types.PERIOD, "Longest wait for an answer of the container runtime.", default=5.0
+        "runtime-request-timeout", 5.0, "Longest wait for an answer of the container runtime.", types.PERIOD
     )
 
 
@@ -325,15 +280,13 @@ class RuntimeSettings:
 class QuerySettings:
     """Where metrics, views and probes are served."""
 
-    address: str = setting(
-        "query-addr", types.HOST, "Listen address of metrics, views and probes.", default="localhost"
-    )
-    port: int = setting("query-port", types.PORT, "Port of metrics, views and probes; 0: any free port.", default=5678)
+    address: str = setting("query-addr", "localhost", "Listen address of metrics, views and probes.", types.HOST)
+    port: int = setting("query-port", 5678, "Port of metrics, views and probes; 0: any free port.", types.PORT)
     display_socket: Path | None = setting(
         "display-socket",
-        types.OPTIONAL_SOCKET,
+        Path("/var/run/gpu-manager.sock"),
         "Unix socket of gpu-manager's gRPC service display.GPUDisplay; empty: not served.",
-        default=Path("/var/run/gpu-manager.sock"),
+        types.OPTIONAL_SOCKET,
     )
 
 

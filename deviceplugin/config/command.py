@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from deviceplugin.config import param_types as types
 from deviceplugin.config.file import read_file
@@ -45,14 +44,9 @@ class LogFormat(enum.Enum):
 class LogSettings:
     """What every program writes to standard error."""
 
-    level: LogLevel = setting(
-        "log-level", types.choice(LogLevel), "Least severe log lines to write.", default=LogLevel.INFO
-    )
+    level: LogLevel = setting("log-level", LogLevel.INFO, "Least severe log lines to write.")
     format: LogFormat = setting(
-        "log-format",
-        types.choice(LogFormat),
-        "Format of log lines; auto: console on a terminal, json elsewhere.",
-        default=LogFormat.AUTO,
+        "log-format", LogFormat.AUTO, "Format of log lines; auto: console on a terminal, json elsewhere."
     )
 
 
@@ -90,7 +84,7 @@ class EffectiveValue:
     setting: Setting
     value: Any
     origin: str
-    where: str = ""
+    where: str
 
     @property
     def text(self) -> str:
@@ -119,13 +113,6 @@ class Effective(Generic[Tree]):
         return {each.setting.key: f"{each.text} ({each.where})" for each in self.entries if each.where}
 
 
-_ORIGINS = {
-    ParameterSource.COMMANDLINE: "flag",
-    ParameterSource.ENVIRONMENT: "env",
-    ParameterSource.DEFAULT_MAP: "file",
-}
-
-
 class SettingsCommand(click.Command, Generic[Tree]):
     """A command with the settings of a program; its callback gets `effective`, and its other options as always."""
 
@@ -138,17 +125,10 @@ class SettingsCommand(click.Command, Generic[Tree]):
         **attributes: Any,  # noqa: ANN401 - as click.Command
     ) -> None:
         self.program = program
-        self._retired = [
-            Setting(flag, types.ANYTHING, why, default=None, hidden=True) for flag, why in program.retired.items()
-        ]
+        self._retired = [Setting(flag, None, why, types.ANYTHING, hidden=True) for flag, why in program.retired.items()]
         self._settings = [*program.settings, *self._retired]
         config = Setting(
-            "config",
-            types.OPTIONAL_PATH,
-            "YAML file with settings, apiVersion vcuda/v1.",
-            default=None,
-            is_eager=True,
-            callback=self._load,
+            "config", None, "YAML file with settings, apiVersion vcuda/v1.", is_eager=True, callback=self._load
         )
         for each in params or ():
             each.allow_from_autoenv = False  # type: ignore[attr-defined] # only settings have variables
@@ -165,19 +145,14 @@ class SettingsCommand(click.Command, Generic[Tree]):
         """What the context of this command holds; ConfigError where values do not go together."""
         settings = filled(self.program.tree, ctx.params)
         self.program.check(settings)
-        retired = ((each.where(ctx), each.doc) for each in self._retired)
+        retired = ((each.origin(ctx)[1], each.doc) for each in self._retired)
         return Effective(
             self.program,
             settings,
-            tuple(self._entry(ctx, each) for each in self.program.settings),
+            tuple(EffectiveValue(each, ctx.params[each.name], *each.origin(ctx)) for each in self.program.settings),
             ctx.params["config"],
             tuple(f"{where} has no effect: {why}" for where, why in retired if where),
         )
-
-    def _entry(self, ctx: click.Context, each: Setting) -> EffectiveValue:
-        source = ctx.get_parameter_source(each.name)
-        origin = _ORIGINS.get(source, "default") if source else "default"
-        return EffectiveValue(each, ctx.params[each.name], origin, each.where(ctx))
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
         own = {"config", *(each.name for each in self._settings)}

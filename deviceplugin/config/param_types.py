@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
@@ -22,6 +22,21 @@ Word = TypeVar("Word", bound=enum.Enum)
 _YAML_NAMES = {bool: "true or false", int: "a number", float: "a number", str: "text"}
 
 
+def as_text(value: object) -> str:
+    """A value as a flag would hold it."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, enum.Enum):
+        return str(value.value)
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={entry}" for key, entry in value.items())
+    if isinstance(value, list | tuple | frozenset):
+        return ",".join(map(as_text, sorted(value) if isinstance(value, frozenset) else value))
+    return str(value)
+
+
 class SettingType(click.ParamType[T]):
     """One type of value. `what` says in words what is accepted, `yaml` which YAML types the file may use for it."""
 
@@ -30,7 +45,7 @@ class SettingType(click.ParamType[T]):
         what: str,
         metavar: str,
         read: Callable[[str], T],
-        show: Callable[[T], str] = str,
+        show: Callable[[T], str] = as_text,
         yaml: tuple[type, ...] = (str,),
     ) -> None:
         self.name = self.what = what
@@ -49,13 +64,7 @@ class SettingType(click.ParamType[T]):
         """What a flag would hold, from what YAML made of a key; ValueError where the YAML type is another."""
         if type(value) not in self.yaml:
             raise ValueError(f"expected {self.what}, found {_describe(value)}")
-        if isinstance(value, bool):
-            return "true" if value else "false"
-        if isinstance(value, list):
-            return ",".join(map(str, value))
-        if isinstance(value, dict):
-            return ",".join(f"{key}={entry}" for key, entry in value.items())
-        return str(value)
+        return as_text(value)
 
 
 def _describe(value: object) -> str:
@@ -78,6 +87,52 @@ def matching(form: str, phrase: str, *, length: int = 253) -> Callable[[str], st
     return read
 
 
+def number(what: str, metavar: str, first: int, last: int, phrase: str) -> SettingType[int]:
+    """A whole number; `phrase` follows the text in the error."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch(rf"[0-9]{{1,{len(str(last))}}}", text) or not first <= int(text) <= last:
+            raise ValueError(f"{text[:40]!r} {phrase}")
+        return int(text)
+
+    return SettingType(what, metavar, read, yaml=(int,))
+
+
+def choice(words: type[Word]) -> SettingType[Word]:
+    """One word of an enum."""
+    allowed = [as_text(word) for word in words]
+    what = " or ".join(filter(None, (", ".join(allowed[:-1]), allowed[-1])))
+
+    def read(text: str) -> Word:
+        if text not in allowed:
+            raise ValueError(f"{text[:40]!r} is unknown; give {what}")
+        return words(text)
+
+    return SettingType(what, "|".join(allowed), read)
+
+
+def choices(words: type[Word]) -> SettingType[tuple[Word, ...]]:
+    """An ordered list of different words of an enum, at least one."""
+    one = choice(words)
+
+    def read(text: str) -> tuple[Word, ...]:
+        given = tuple(one.read(item.strip()) for item in text.split(","))
+        if len(set(given)) < len(given):
+            raise ValueError(f"{text[:60]!r} names a word twice")
+        return given
+
+    return SettingType(f"a list of {one.what}", one.metavar.replace("|", ","), read, yaml=(list, str))
+
+
+def type_of(default: object) -> SettingType[Any]:
+    """The type of a setting whose default tells it: a boolean, a word of an enum, a path or none."""
+    if isinstance(default, bool):
+        return BOOLEAN
+    if isinstance(default, enum.Enum):
+        return choice(type(default))
+    return OPTIONAL_PATH if default is None else PATH
+
+
 def _items(text: str) -> list[str]:
     return [word for item in text.split(",") if (word := item.strip())]
 
@@ -87,9 +142,6 @@ def _read_text(text: str) -> str:
         raise ValueError(f"{text[:40]!r} holds characters that cannot be printed")
     return text
 
-
-TEXT = SettingType("text", "TEXT", _read_text)
-ANYTHING = SettingType("anything", "TEXT", str, str, (bool, int, float, str, list, dict))
 
 # Go's strconv.ParseBool, because gpu-manager's flags are read so.
 _BOOLEANS = {
@@ -104,18 +156,11 @@ def _read_boolean(text: str) -> bool:
     return _BOOLEANS[text]
 
 
-BOOLEAN = SettingType("true or false", "[=true|false]", _read_boolean, lambda on: "true" if on else "false", (bool,))
-
-
-def _read_port(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > 65535:
-        raise ValueError(f"{text[:40]!r} is not a port; give a whole number from 0 (any free port) to 65535")
-    return int(text)
-
-
-PORT = SettingType("a port number", "PORT", _read_port, str, (int,))
-_read_count = matching(r"[1-9][0-9]{0,5}", "is not a whole number from 1 to 999999")
-COUNT = SettingType("a whole number above zero", "NUMBER", lambda text: int(_read_count(text)), str, (int,))
+TEXT = SettingType("text", "TEXT", _read_text)
+ANYTHING = SettingType("anything", "TEXT", str, yaml=(bool, int, float, str, list, dict))
+BOOLEAN = SettingType("true or false", "[=true|false]", _read_boolean, yaml=(bool,))
+PORT = number("a port number", "PORT", 0, 65535, "is not a port; give a whole number from 0 (any free port) to 65535")
+COUNT = number("a whole number above zero", "NUMBER", 1, 999_999, "is not a whole number from 1 to 999999")
 
 
 def read_path(text: str) -> Path:
@@ -123,11 +168,6 @@ def read_path(text: str) -> Path:
     if not text:
         raise ValueError(f"{text!r} is not a path")
     return Path(_read_text(text))
-
-
-def show_path(path: Path | None) -> str:
-    """A path, or nothing."""
-    return str(path) if path else ""
 
 
 def _read_absolute(text: str) -> str:
@@ -144,9 +184,9 @@ def _read_socket(text: str) -> Path | None:
 
 
 PATH = SettingType("a path", "PATH", read_path)
-OPTIONAL_PATH = SettingType("a path", "PATH", lambda text: read_path(text) if text else None, show_path)
+OPTIONAL_PATH = SettingType("a path", "PATH", lambda text: read_path(text) if text else None)
 ABSOLUTE = SettingType("an absolute path", "PATH", _read_absolute)
-OPTIONAL_SOCKET = SettingType("the path of a unix socket", "PATH", _read_socket, show_path)
+OPTIONAL_SOCKET = SettingType("the path of a unix socket", "PATH", _read_socket)
 
 _UNITS = {"ns": "1e-9", "us": "1e-6", "µs": "1e-6", "μs": "1e-6", "ms": "1e-3", "s": "1", "m": "60", "h": "3600"}
 _NUMBER = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
@@ -164,32 +204,17 @@ def _read_seconds(text: str) -> Decimal:
     return round(seconds, 9)
 
 
-def _read_duration(text: str) -> float:
-    seconds = _read_seconds(text)
-    if seconds > _YEAR_S:
-        raise ValueError(f"{text[:40]!r} is longer than a year")
-    return float(seconds)
+def _duration(what: str, *rules: tuple[Callable[[Decimal], bool], str]) -> SettingType[float]:
+    """Seconds; a rule is what must hold, and the phrase that follows the text where it does not."""
 
+    def read(text: str) -> float:
+        seconds = _read_seconds(text)
+        for holds, phrase in rules:
+            if not holds(seconds):
+                raise ValueError(f"{text[:40]!r} {phrase}")
+        return float(seconds)
 
-def _read_period(text: str) -> float:
-    seconds = _read_duration(text)
-    if seconds <= 0:
-        raise ValueError(f"{text[:40]!r} must be longer than 0s")
-    return seconds
-
-
-def _read_whole_seconds(text: str) -> int:
-    seconds = _read_period(text)
-    if not seconds.is_integer():
-        raise ValueError(f"{text[:40]!r} is not a whole number of seconds")
-    return int(seconds)
-
-
-def _read_life(text: str) -> float:
-    seconds = _read_seconds(text)
-    if not 3600 <= seconds <= 30 * _YEAR_S:
-        raise ValueError(f"{text[:40]!r} must be at least an hour and at most 30 years")
-    return float(seconds)
+    return SettingType(what, "DURATION", read, show_duration, (int, float, str))
 
 
 def show_duration(seconds: float) -> str:
@@ -209,11 +234,14 @@ def _plain(number: Decimal) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-_SECONDS = (int, float, str)
-DURATION = SettingType("a duration", "DURATION", _read_duration, show_duration, _SECONDS)
-PERIOD = SettingType("a duration above zero", "DURATION", _read_period, show_duration, _SECONDS)
-SECONDS = SettingType("a duration of whole seconds", "DURATION", _read_whole_seconds, show_duration, (int, str))
-LIFE = SettingType("a duration from an hour to 30 years", "DURATION", _read_life, show_duration, _SECONDS)
+_UP_TO_A_YEAR = (lambda seconds: seconds <= _YEAR_S, "is longer than a year")
+_ABOVE_ZERO = (lambda seconds: seconds > 0, "must be longer than 0s")
+_WHOLE = (lambda seconds: seconds % 1 == 0, "is not a whole number of seconds")
+_HOUR_TO_30_YEARS = (lambda seconds: 3600 <= seconds <= 30 * _YEAR_S, "must be at least an hour and at most 30 years")
+DURATION = _duration("a duration", _UP_TO_A_YEAR)
+PERIOD = _duration("a duration above zero", _UP_TO_A_YEAR, _ABOVE_ZERO)
+SECONDS = _duration("a duration of whole seconds", _UP_TO_A_YEAR, _ABOVE_ZERO, _WHOLE)
+LIFE = _duration("a duration from an hour to 30 years", _HOUR_TO_30_YEARS)
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _DNS_NAME = rf"{_LABEL}(?:\.{_LABEL})*"
@@ -285,62 +313,16 @@ RESOURCE_NAME = SettingType(
     "the name of a resource", "NAME", matching(rf"{_DNS_NAME}/{_WORD}", "is not a resource such as nvidia.com/gpu")
 )
 NAMESPACES = SettingType(
-    "a list of namespaces",
-    "NAME,...",
-    lambda text: frozenset(map(_read_namespace, _items(text))),
-    lambda names: ",".join(sorted(names)),
-    (list, str),
+    "a list of namespaces", "NAME,...", lambda text: frozenset(map(_read_namespace, _items(text))), yaml=(list, str)
 )
 HOST = SettingType("an address or a host name", "HOST", _read_host)
 HOSTS = SettingType(
     "a list of addresses and host names",
     "HOST,...",
     lambda text: tuple(map(_read_host, _items(text))),
-    ",".join,
-    (list, str),
+    yaml=(list, str),
 )
-SUBJECTS = SettingType("a list of names in certificates", "NAME,...", _read_subjects, ",".join, (list, str))
+SUBJECTS = SettingType("a list of names in certificates", "NAME,...", _read_subjects, yaml=(list, str))
 URL = SettingType("an https address", "URL", _read_url)
-LABELS = SettingType(
-    "labels",
-    "KEY=VALUE,...",
-    _read_labels,
-    lambda labels: ",".join(f"{key}={value}" for key, value in labels.items()),
-    (dict, str),
-)
-XIDS = SettingType("a list of XIDs", "XID,...", _read_xids, str, (list, int, str))
-
-
-def choice(words: type[Word]) -> SettingType[Word]:
-    """One word of an enum."""
-    allowed = [str(word.value) for word in words]
-
-    def read(text: str) -> Word:
-        if text not in allowed:
-            raise ValueError(f"{text[:40]!r} is unknown; give {_one_of(allowed)}")
-        return words(text)
-
-    return SettingType(_one_of(allowed), "|".join(allowed), read, lambda word: str(word.value))
-
-
-def choices(words: type[Word]) -> SettingType[tuple[Word, ...]]:
-    """An ordered list of different words of an enum, at least one."""
-    allowed = [str(word.value) for word in words]
-
-    def read(text: str) -> tuple[Word, ...]:
-        given = [item.strip() for item in text.split(",")]
-        for item in given:
-            if item not in allowed:
-                raise ValueError(f"{item[:40]!r} is unknown; give a list of {_one_of(allowed)}")
-        if len(set(given)) < len(given):
-            raise ValueError(f"{text[:60]!r} names a word twice")
-        return tuple(words(item) for item in given)
-
-    def show(given: tuple[Word, ...]) -> str:
-        return ",".join(str(word.value) for word in given)
-
-    return SettingType(f"a list of {_one_of(allowed)}", ",".join(allowed), read, show, (list, str))
-
-
-def _one_of(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+LABELS = SettingType("labels", "KEY=VALUE,...", _read_labels, yaml=(dict, str))
+XIDS = SettingType("a list of XIDs", "XID,...", _read_xids, yaml=(list, int, str))

@@ -55,40 +55,34 @@ class ClusterSettings:
     """The API server, and this replica in the cluster."""
 
     kubeconfig: Path | None = setting(
-        "kubeconfig",
-        types.OPTIONAL_PATH,
-        "Kubeconfig file for the API server; empty: the service account of this pod.",
-        default=None,
+        "kubeconfig", None, "Kubeconfig file for the API server; empty: the service account of this pod."
     )
     namespace: str = setting(
         "namespace",
-        types.NAME,
+        "",
         "Namespace of the service, the Secret and the Lease.",
-        default="",
+        types.NAME,
         derive=_namespace,
         derived="the namespace of this pod, or kube-system",
         more_env=("POD_NAMESPACE",),
     )
     identity: str = setting(
         "identity",
-        types.TEXT,
+        "",
         "Unique name of this replica, the same after a restart; in a cluster the pod's name.",
-        default="",
+        types.TEXT,
         derive=_host_name,
         derived="this machine's host name",
         more_env=("POD_NAME",),
     )
     resource_domain: str = setting(
-        "resource-domain",
-        types.DOMAIN,
-        "Domain of the resources and annotations.",
-        default=DEFAULT_DOMAIN,
+        "resource-domain", DEFAULT_DOMAIN, "Domain of the resources and annotations.", types.DOMAIN
     )
     requests_per_second: int = setting(
-        "kube-api-qps", types.COUNT, "Most requests to the API server per second, without watches.", default=500
+        "kube-api-qps", 500, "Most requests to the API server per second, without watches.", types.COUNT
     )
     burst: int = setting(
-        "kube-api-burst", types.COUNT, "Most requests to the API server at once after an idle time.", default=500
+        "kube-api-burst", 500, "Most requests to the API server at once after an idle time.", types.COUNT
     )
 
 
@@ -96,22 +90,19 @@ class ClusterSettings:
 class ServingSettings:
     """One port with TLS for API server, kube-scheduler and operators, and one without TLS for this pod."""
 
-    address: str = setting("listen-addr", types.HOST, "Listen address.", default="0.0.0.0")  # noqa: S104 - a pod's
-    port: int = setting("listen-port", types.PORT, "Listen port; 0: any free port.", default=8443)
+    address: str = setting("listen-addr", "0.0.0.0", "Listen address.", types.HOST)  # noqa: S104 - a pod's
+    port: int = setting("listen-port", 8443, "Listen port; 0: any free port.", types.PORT)
     loopback_port: int = setting(
-        "loopback-port",
-        types.PORT,
-        "Port on 127.0.0.1 without TLS, for a kube-scheduler in the same pod; 0: none.",
-        default=0,
+        "loopback-port", 0, "Port on 127.0.0.1 without TLS, for a kube-scheduler in the same pod; 0: none.", types.PORT
     )
     drain: float = setting(
         "drain",
-        types.DURATION,
+        5.0,
         "How long to serve after a stop signal while /readyz fails, so that clients go elsewhere first.",
-        default=5.0,
+        types.DURATION,
     )
     end_within: float = setting(
-        "end-within", types.DURATION, "Longest time for running requests to end after --drain.", default=10.0
+        "end-within", 10.0, "Longest time for running requests to end after --drain.", types.DURATION
     )
 
 
@@ -119,30 +110,22 @@ class ServingSettings:
 class PlacementSettings:
     """How nodes and GPUs are chosen; annotations of a pod take precedence."""
 
-    node_policy: NodePolicy = setting(
-        "node-policy", types.choice(NodePolicy), "Which of the nodes that fit to choose.", default=NodePolicy.BINPACK
-    )
-    gpu_policy: GpuPolicy = setting(
-        "gpu-policy", types.choice(GpuPolicy), "Which of the node's GPUs that fit to choose.", default=GpuPolicy.BINPACK
-    )
+    node_policy: NodePolicy = setting("node-policy", NodePolicy.BINPACK, "Which of the nodes that fit to choose.")
+    gpu_policy: GpuPolicy = setting("gpu-policy", GpuPolicy.BINPACK, "Which of the node's GPUs that fit to choose.")
     node_choice: NodeChooser = setting(
         "node-choice",
-        types.choice(NodeChooser),
+        NodeChooser.EXTENDER,
         "Who chooses one of the nodes that fit. extender: filter returns one node; scheduler: filter returns all, and "
         "kube-scheduler adds the extender's scores to its own.",
-        default=NodeChooser.EXTENDER,
     )
     reservation_time: float = setting(
         "reservation-time",
-        types.PERIOD,
+        60.0,
         "How long GPUs stay reserved for a pod that filter placed and that is not bound.",
-        default=60.0,
+        types.PERIOD,
     )
     gang_reservation_time: float = setting(
-        "gang-reservation-time",
-        types.PERIOD,
-        "The same for a pod of a gang that waits for other members.",
-        default=600.0,
+        "gang-reservation-time", 600.0, "The same for a pod of a gang that waits for other members.", types.PERIOD
     )
 
 
@@ -150,48 +133,42 @@ class PlacementSettings:
 class CertificateSettings:
     """The serving certificate: signed by a CA that the scheduler makes, or read from files."""
 
-    service: str = setting(
-        "service-name", types.NAME, "Service that the certificate is made for.", default="vcuda-scheduler"
-    )
+    service: str = setting("service-name", "vcuda-scheduler", "Service that the certificate is made for.", types.NAME)
     names: tuple[str, ...] = setting(
         "certificate-names",
-        types.HOSTS,
+        (),
         "Further names and addresses in the certificate, besides the service's and this machine's loopback.",
-        default=(),
+        types.HOSTS,
     )
     secret: str = setting(
         "certificate-secret",
-        types.NAME,
+        "vcuda-scheduler-tls",
         "Secret with CA and serving certificate. The leader writes it; with --leader-election=kube-scheduler any "
         "replica does, because kube-scheduler waits for it.",
-        default="vcuda-scheduler-tls",
+        types.NAME,
     )
     life: float = setting(
         "certificate-life",
-        types.LIFE,
+        90 * 86400.0,
         "Lifetime of the serving certificate; it is renewed after two thirds of that.",
-        default=90 * 86400.0,
+        types.LIFE,
     )
     ca_life: float = setting(
         "authority-life",
-        types.LIFE,
+        3650 * 86400.0,
         "Lifetime of the CA; it is renewed after two thirds of that. At least three times --certificate-life.",
-        default=3650 * 86400.0,
+        types.LIFE,
     )
     check_period: float = setting(
-        "certificate-check-period", types.PERIOD, "Interval between checks of Secret, files and caBundle.", default=30.0
+        "certificate-check-period", 30.0, "Interval between checks of Secret, files and caBundle.", types.PERIOD
     )
     cert_file: Path | None = setting(
         "tls-cert-file",
-        types.OPTIONAL_PATH,
+        None,
         "Certificate chain in PEM that another tool renews, such as cert-manager; then the scheduler makes none.",
-        default=None,
     )
     key_file: Path | None = setting(
-        "tls-key-file",
-        types.OPTIONAL_PATH,
-        "Private key of --tls-cert-file, in PEM without a passphrase.",
-        default=None,
+        "tls-key-file", None, "Private key of --tls-cert-file, in PEM without a passphrase."
     )
 
 
@@ -201,16 +178,15 @@ class CallerSettings:
 
     ca_file: Path | None = setting(
         "client-ca-file",
-        types.OPTIONAL_PATH,
+        None,
         "CA of the client certificate that kube-scheduler must present (tlsConfig.certFile of its extender entry); new "
         "connections use a changed file. Empty: only callers on loopback may call these verbs.",
-        default=None,
     )
     names: tuple[str, ...] = setting(
         "client-names",
-        types.SUBJECTS,
+        ("system:kube-scheduler",),
         "With --client-ca-file: allowed names (common name or DNS name) of such a client certificate.",
-        default=("system:kube-scheduler",),
+        types.SUBJECTS,
     )
 
 
@@ -220,26 +196,23 @@ class LeaderSettings:
 
     election: Election = setting(
         "leader-election",
-        types.choice(Election),
+        Election.OWN,
         "How the leader is found. own: by a Lease of vcuda; kube-scheduler: the replica in the pod of the leading "
         "kube-scheduler, by kube-scheduler's Lease; none: this is the only replica.",
-        default=Election.OWN,
     )
     lease: str = setting(
         "lease-name",
-        types.NAME,
+        "vcuda-scheduler",
         "Name of the Lease, vcuda's or kube-scheduler's (its leaderElection.resourceName).",
-        default="vcuda-scheduler",
+        types.NAME,
     )
-    duration: int = setting(
+    duration: float = setting(
         "lease-duration",
-        types.SECONDS,
+        15.0,
         "How long the leader may fail to renew the Lease before another replica takes over.",
-        default=15,
+        types.SECONDS,
     )
-    retry: float = setting(
-        "lease-retry", types.PERIOD, "Interval between renewals or readings of the Lease.", default=2.0
-    )
+    retry: float = setting("lease-retry", 2.0, "Interval between renewals or readings of the Lease.", types.PERIOD)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -28,34 +28,32 @@ Derive = Callable[[Mapping[str, Any]], Any]
 class Setting(click.Option):
     """One setting.
 
-    `doc` is the sentence of help and reference. `derive` makes the default from the settings before it (by name) where
-    it depends on the machine; `derived` says how in words. `more_env` are variables that also set it, after its own.
+    `doc` is the sentence of help and reference; without `type_` the default tells the type. `derive` makes the default
+    from the settings before it (by name) where it depends on the machine; `derived` says how in words. `more_env` are
+    variables that also set it, after its own.
     """
 
     def __init__(
         self,
         flag: str,
-        type_: SettingType[Any],
-        doc: str,
-        *,
         default: object,
+        doc: str,
+        type_: SettingType[Any] | None = None,
+        *,
         derive: Derive | None = None,
         derived: str = "",
         more_env: tuple[str, ...] = (),
-        hidden: bool = False,
         **attributes: Any,  # noqa: ANN401 - as click.Option
     ) -> None:
-        if type_ in (types.BOOLEAN, types.ANYTHING):
-            attributes |= {"is_flag": False, "flag_value": "true"}  # `--share-mode` alone is true, as with Go's flags
-        super().__init__(
-            [f"--{flag}"], type=type_, metavar=type_.metavar, help=doc, default=default, hidden=hidden, **attributes
-        )
         self.flag = flag
-        self.value_type = type_
+        self.value_type = type_ = type_ or types.type_of(default)
         self.doc = doc
         self.derive = derive
         self.derived = derived
         self.more_env = more_env
+        if type_ in (types.BOOLEAN, types.ANYTHING):
+            attributes |= {"is_flag": False, "flag_value": "true"}  # `--share-mode` alone is true, as with Go's flags
+        super().__init__([f"--{flag}"], type=type_, metavar=type_.metavar, help=doc, default=default, **attributes)
 
     @property
     def key(self) -> str:
@@ -76,14 +74,16 @@ class Setting(click.Option):
         """The variable that holds its value; an empty variable is an unset one, as an unset ConfigMap key becomes."""
         return next((name for name in self.variables(ctx.auto_envvar_prefix or "") if os.environ.get(name)), "")
 
-    def where(self, ctx: click.Context) -> str:
-        """The flag, the variable, or file and key that gave its value; empty for a default."""
+    def origin(self, ctx: click.Context) -> tuple[str, str]:
+        """`flag`, `env`, `file` or `default`, and the flag, the variable, or file and key that gave its value."""
         source = ctx.get_parameter_source(self.name)
-        if source is ParameterSource.DEFAULT_MAP:
-            return f"{ctx.params['config']}: $.spec.{self.key}"
+        if source is ParameterSource.COMMANDLINE:
+            return "flag", f"--{self.flag}"
         if source is ParameterSource.ENVIRONMENT:
-            return self._variable(ctx)
-        return f"--{self.flag}" if source is ParameterSource.COMMANDLINE else ""
+            return "env", self._variable(ctx)
+        if source is ParameterSource.DEFAULT_MAP:
+            return "file", f"{ctx.params['config']}: $.spec.{self.key}"
+        return "default", ""
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         return os.environ.get(self._variable(ctx))
@@ -97,7 +97,7 @@ class Setting(click.Option):
         try:
             return super().type_cast_value(ctx, value)
         except click.BadParameter as error:
-            raise ConfigError(f"{self.where(ctx)}: {error.message}") from None
+            raise ConfigError(f"{self.origin(ctx)[1]}: {error.message}") from None
 
     def get_help_extra(self, ctx: click.Context) -> Any:  # noqa: ANN401 - a TypedDict that click does not export
         extra: dict[str, object] = {"envvars": self.variables(ctx.auto_envvar_prefix or "")}
@@ -112,12 +112,10 @@ class Section:
     settings: tuple[Setting, ...]
 
 
-def setting(flag: str, type_: SettingType[T], doc: str, *, default: T, **more: Any) -> T:  # noqa: ANN401 - as Setting
-    """A dataclass field that is a setting; `more` as of `Setting`."""
-    metadata = {_SETTING: Setting(flag, type_, doc, default=default, **more)}
-    if isinstance(default, dict):
-        return cast("T", field(default_factory=lambda: default, metadata=metadata))
-    return field(default=default, metadata=metadata)
+def setting(flag: str, default: T, doc: str, type_: SettingType[T] | None = None, **more: Any) -> T:  # noqa: ANN401
+    """A dataclass field that is a setting; without a type that of its default, and `more` as of `Setting`."""
+    found = Setting(flag, default, doc, type_, **more)
+    return field(default_factory=lambda: default, metadata={_SETTING: found})
 
 
 def section(branch: type[T], title: str) -> T:

@@ -27,12 +27,6 @@ class HamiScope(enum.Enum):
     ALL = "all"
 
 
-def _read_cores(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 3 and int(text) <= CORES_PER_GPU):
-        raise ValueError(f"{text[:40]!r} is not a number of cores; give 0 to {CORES_PER_GPU}")
-    return int(text)
-
-
 def _read_share_memory(text: str) -> ShareMemory:
     try:
         return parse_share_memory("off" if text == "false" else text)  # YAML turns off into false
@@ -45,10 +39,12 @@ def _read_scope(text: str) -> HamiScope:
 
 
 _SCOPES = types.choice(HamiScope)
-_SCOPE = types.SettingType(_SCOPES.what, _SCOPES.metavar, _read_scope, _SCOPES.show, (str, bool))
-_CORES = types.SettingType("a number of cores", "CORES", _read_cores, str, (int,))
+_SCOPE = types.SettingType(_SCOPES.what, _SCOPES.metavar, _read_scope, yaml=(str, bool))
+_CORES = types.number(
+    "a number of cores", "CORES", 0, CORES_PER_GPU, f"is not a number of cores; give 0 to {CORES_PER_GPU}"
+)
 _MEMORY = types.SettingType(
-    "proportional, off or a number of blocks", "MEMORY", _read_share_memory, str, (str, int, bool)
+    "proportional, off or a number of blocks", "MEMORY", _read_share_memory, yaml=(str, int, bool)
 )
 
 
@@ -62,40 +58,34 @@ class HamiSettings:
 
     scope: HamiScope = setting(
         "translate-hami",
-        _SCOPE,
+        HamiScope.MARKED,
         "Pods with HAMi's resources that the webhook translates: marked (pods with memory, cores, an annotation or the "
         "scheduler of HAMi), all (also pods with only nvidia.com/gpu, which NVIDIA's plugin offers too), or off.",
-        default=HamiScope.MARKED,
+        _SCOPE,
     )
     count: str = setting(
-        "hami-count-resource", types.RESOURCE_NAME, "HAMi's resource for a number of GPUs.", default="nvidia.com/gpu"
+        "hami-count-resource", "nvidia.com/gpu", "HAMi's resource for a number of GPUs.", types.RESOURCE_NAME
     )
     memory: str = setting(
-        "hami-memory-resource", types.RESOURCE_NAME, "HAMi's resource for MiB of each GPU.", default="nvidia.com/gpumem"
+        "hami-memory-resource", "nvidia.com/gpumem", "HAMi's resource for MiB of each GPU.", types.RESOURCE_NAME
     )
     memory_percentage: str = setting(
         "hami-memory-percentage-resource",
-        types.RESOURCE_NAME,
+        "nvidia.com/gpumem-percentage",
         "HAMi's resource for a percentage of the memory of each GPU.",
-        default="nvidia.com/gpumem-percentage",
+        types.RESOURCE_NAME,
     )
     cores: str = setting(
-        "hami-cores-resource",
-        types.RESOURCE_NAME,
-        "HAMi's resource for cores of each GPU.",
-        default="nvidia.com/gpucores",
+        "hami-cores-resource", "nvidia.com/gpucores", "HAMi's resource for cores of each GPU.", types.RESOURCE_NAME
     )
     priority: str = setting(
         "hami-priority-resource",
-        types.RESOURCE_NAME,
+        "nvidia.com/priority",
         "HAMi's resource for a priority; the webhook removes it.",
-        default="nvidia.com/priority",
+        types.RESOURCE_NAME,
     )
     unlimited_cores: bool = setting(
-        "hami-unlimited-cores",
-        types.BOOLEAN,
-        "A HAMi pod whose shares name no cores may use all idle time of their GPUs.",
-        default=True,
+        "hami-unlimited-cores", True, "A HAMi pod whose shares name no cores may use all idle time of their GPUs."
     )
 
     @property
@@ -124,53 +114,49 @@ class WebhookSettings:
 
     scheduler_name: str = setting(
         "scheduler-name",
-        types.OPTIONAL_NAME,
+        "vcuda-scheduler",
         "schedulerName that a GPU pod gets in place of the default one; empty: the default stays.",
-        default="vcuda-scheduler",
+        types.OPTIONAL_NAME,
     )
     configuration: str = setting(
         "webhook-configuration",
-        types.OPTIONAL_NAME,
+        "vcuda-scheduler",
         "MutatingWebhookConfiguration in which the scheduler writes the caBundle; empty: none.",
-        default="vcuda-scheduler",
+        types.OPTIONAL_NAME,
     )
     default_cores: int = setting(
         "default-cores",
-        _CORES,
+        10,
         "Cores of each GPU for a container that requests only memory; 0: such a pod is denied.",
-        default=10,
+        _CORES,
     )
     share_memory: ShareMemory = setting(
         "share-memory",
-        _MEMORY,
+        ShareMemory(),
         "Memory of a share that requests none: proportional (to its cores, of the smallest known GPU), a number of "
         "256 MiB blocks of each GPU, or off: such a pod is denied.",
-        default=ShareMemory(),
+        _MEMORY,
     )
     hide_gpus: bool = setting(
-        "hide-gpus",
-        types.BOOLEAN,
-        "Set NVIDIA_VISIBLE_DEVICES=none in the containers of a GPU pod that request no GPU.",
-        default=True,
+        "hide-gpus", True, "Set NVIDIA_VISIBLE_DEVICES=none in the containers of a GPU pod that request no GPU."
     )
     library_path: bool = setting(
-        "prefix-library-path",
-        types.BOOLEAN,
-        "Put vcuda's libraries first in the LD_LIBRARY_PATH that a GPU container sets.",
-        default=True,
+        "prefix-library-path", True, "Put vcuda's libraries first in the LD_LIBRARY_PATH that a GPU container sets."
     )
     runtime_class: str = setting(
-        "runtime-class", types.OPTIONAL_NAME, "Runtime class for GPU pods that name none; empty: none.", default=""
+        "runtime-class", "", "Runtime class for GPU pods that name none; empty: none.", types.OPTIONAL_NAME
     )
     namespaces: frozenset[str] = setting(
-        "webhook-namespaces", types.NAMESPACES, "Namespaces whose pods the webhook handles; empty: all.",
-        default=frozenset[str](),
-    )  # fmt: skip
+        "webhook-namespaces",
+        frozenset[str](),
+        "Namespaces whose pods the webhook handles; empty: all.",
+        types.NAMESPACES,
+    )
     ignored_namespaces: frozenset[str] = setting(
         "webhook-ignored-namespaces",
-        types.NAMESPACES,
+        frozenset[str](),
         "Namespaces whose pods the webhook leaves unchanged.",
-        default=frozenset[str](),
+        types.NAMESPACES,
     )
     hami: HamiSettings = section(HamiSettings, "HAMi")
     names: ResourceNames = field(default_factory=ResourceNames)

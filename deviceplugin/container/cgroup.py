@@ -24,21 +24,12 @@ class Naming(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
-    """One line of /proc/PID/cgroup; v2 has no controllers."""
-
-    controllers: tuple[str, ...]
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
 class ContainerGroup:
     """A container's group: whose it is, and its path from the root of the hierarchy."""
 
     pod: PodUid
     container_id: str
     path: str
-    naming: Naming
 
 
 _MOST_BYTES = 64 << 10
@@ -51,39 +42,33 @@ _QOS = ("", "burstable", "besteffort")
 _RUNTIMES = ("cri-containerd", "crio", "docker")
 
 
-def parse_memberships(data: bytes) -> tuple[Membership, ...]:
-    """The lines that make sense; a name with a newline cannot exist, one that is no UTF-8 is kept as it is."""
+def parse_memberships(data: bytes) -> tuple[str, ...]:
+    """The paths; a name with a newline cannot exist, one that is no UTF-8 is kept as it is."""
     found = []
     for line in data[:_MOST_BYTES].split(b"\n")[:_MOST_LINES]:
         number, _, rest = line.partition(b":")
-        controllers, colon, path = rest.partition(b":")
-        if number.isdigit() and colon and path.startswith(b"/"):
-            names = tuple(name for name in controllers.decode(errors="replace").split(",") if name)
-            found.append(Membership(names, path.decode(errors="surrogateescape")))
+        _controllers, _, path = rest.partition(b":")
+        if number.isdigit() and path.startswith(b"/"):
+            found.append(path.decode(errors="surrogateescape"))
     return tuple(found)
 
 
-def container_of(memberships: tuple[Membership, ...]) -> ContainerGroup | None:
-    """The container that a process with these memberships is in; None for one that is in no pod's container."""
-    for membership in memberships:
-        found = container_in(membership.path)
-        if found is not None:
-            return found
-    return None
+def container_of(paths: tuple[str, ...]) -> ContainerGroup | None:
+    """The container that a process in these groups is in; None for one that is in no pod's container."""
+    return next((found for path in paths if (found := container_in(path)) is not None), None)
 
 
 def container_in(path: str) -> ContainerGroup | None:
     """The container whose group, or a group below, has this path."""
     parts = path.split("/")
     for index, part in enumerate(parts[:-1]):
-        pod = _pod(part, below=parts[max(0, index - 2) : index])
-        if pod is None:
+        uid = _pod(part, below=parts[max(0, index - 2) : index])
+        if uid is None:
             continue
-        uid, naming = pod
         container = _ID.fullmatch(parts[index + 1])
         if container is None or parts[index + 1].endswith(".slice"):
             return None
-        return ContainerGroup(uid, container["id"], "/".join(parts[: index + 2]), naming)
+        return ContainerGroup(uid, container["id"], "/".join(parts[: index + 2]))
     return None
 
 
@@ -107,12 +92,12 @@ def root_of(path: str) -> str:
     return ""
 
 
-def _pod(part: str, *, below: list[str]) -> tuple[PodUid, Naming] | None:
+def _pod(part: str, *, below: list[str]) -> PodUid | None:
     if found := _SYSTEMD_POD.fullmatch(part):
-        return PodUid(found["uid"].replace("_", "-")), Naming.SYSTEMD
+        return PodUid(found["uid"].replace("_", "-"))
     found = _CGROUPFS_POD.fullmatch(part)
     if found and below and (below[-1] == "kubepods" or (below[-1] in _QOS and below[-2:-1] == ["kubepods"])):
-        return PodUid(found["uid"]), Naming.CGROUPFS
+        return PodUid(found["uid"])
     return None
 
 

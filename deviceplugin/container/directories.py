@@ -29,15 +29,7 @@ class GrantDirectories:
     def prepare(self, grant: GrantId) -> Path:
         """Makes the directory; harmless when it exists."""
         path = self.path(grant)
-        try:
-            path.mkdir(parents=True)
-            path.chmod(0o755)  # whatever the agent's umask: containers run as any user
-        except FileExistsError:
-            pass
-        except OSError as error:
-            raise ContainerError(
-                f"grant directory {path} could not be made: {error.strerror}; check the disk"
-            ) from error
+        make_directory(path, what="grant directory")
         return path
 
     def write(self, grant: GrantId, name: str, data: bytes, *, below: str = "") -> bool:
@@ -78,6 +70,17 @@ class GrantDirectories:
                     self.remove(GrantId(entry.name))
                     gone.append(GrantId(entry.name))
         return tuple(gone)
+
+
+def make_directory(path: Path, *, what: str) -> None:
+    """Harmless when it exists; raises ContainerError that says `what` could not be made."""
+    try:
+        path.mkdir(parents=True)
+        path.chmod(0o755)  # whatever the agent's umask: containers run as any user
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise ContainerError(f"{what} {path} could not be made: {error.strerror}; check the disk") from error
 
 
 def _is_there(path: Path, data: bytes) -> bool:

@@ -86,7 +86,7 @@ class ProcessTable:
     def own_root(self) -> str:
         """Kubelet's root among the groups, if this process is in a pod of the same kubelet."""
         data = self._read("self", "cgroup")
-        roots = [root_of(each.path) for each in parse_memberships(data or b"")]
+        roots = [root_of(path) for path in parse_memberships(data or b"")]
         return next((root for root in roots if root and ".." not in root), "")
 
     def _all(self) -> Iterator[int]:

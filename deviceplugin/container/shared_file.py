@@ -49,22 +49,19 @@ def make(path: Path, form: Form) -> None:
         raise ContainerError(f"shared file {path} could not be made: {error.strerror}; check the disk") from error
 
 
-def is_whole(path: Path, form: Form) -> bool:
+def is_whole(path: Path, form: Form, *, beginning: bytes = b"") -> bool:
     """Whether the file is one that a reader accepts: a plain file of this size that begins so and may be written."""
+    beginning = beginning or form.head
     try:
         with opened(path) as fd:
-            return _fits(fd, form) and os.pread(fd, len(form.head), 0) == form.head
+            return _fits(fd, form) and os.pread(fd, len(beginning), 0) == beginning
     except OSError:
         return False
 
 
 def is_unused(path: Path, form: Form) -> bool:
     """Whether it is whole and no slot is claimed; the number of used slots follows the head."""
-    try:
-        with opened(path) as fd:
-            return _fits(fd, form) and os.pread(fd, len(form.head) + 4, 0) == form.head + bytes(4)
-    except OSError:
-        return False
+    return is_whole(path, form, beginning=form.head + bytes(4))
 
 
 def wipe(path: Path, form: Form) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from deviceplugin.container import activity, region, shared_file
+from deviceplugin.container.directories import make_directory
 from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
@@ -59,17 +60,13 @@ class SharedState:
 
     def renew(self, grant: GrantId, uuids: Collection[GpuUuid]) -> None:
         """Before a start of the container, when nothing of it runs: as new. Raises ContainerError."""
-        own, rows = self.region(grant), [self.own_row(grant, uuid) for uuid in uuids]
-        if not all(shared_file.is_unused(path, activity.form(grant)) for path in rows):
-            self.prepare(grant, uuids)
-            for path in rows:
-                shared_file.wipe(path, activity.form(grant))
-        if not shared_file.is_unused(own, region.form(grant)):
-            # Another inode: a process of the previous run that is still ending writes into the old one.
-            self.prepare(grant, uuids)
-            shared_file.make(own, region.form(grant))
+        self.prepare(grant, uuids)
         for uuid in uuids:
-            self._publish(grant, uuid)
+            if not shared_file.is_unused(self.own_row(grant, uuid), activity.form(grant)):
+                shared_file.wipe(self.own_row(grant, uuid), activity.form(grant))
+        if not shared_file.is_unused(self.region(grant), region.form(grant)):
+            # Another inode: a process of the previous run that is still ending writes into the old one.
+            shared_file.make(self.region(grant), region.form(grant))
 
     def show_limits(self, grant: GrantId, uuid: GpuUuid, *, cores: int, soft_cores: int) -> None:
         """A container from before this version has no such file, and nothing reads it."""
@@ -115,24 +112,10 @@ class SharedState:
                 directory.rmdir()
 
     def _make_directories(self, grant: GrantId, uuids: Collection[GpuUuid]) -> None:
-        own, common = self._base / grant, self._base / GPUS
-        wanted = [
-            own / STATE,
-            own / GPUS,
-            *(own / GPUS / uuid for uuid in uuids),
-            common,
-            *(common / uuid for uuid in uuids),
-        ]
+        tables = [self._base / grant / GPUS, self._base / GPUS]
+        wanted = [self._base / grant / STATE, *tables, *(table / uuid for table in tables for uuid in uuids)]
         for directory in wanted:
-            try:
-                directory.mkdir(parents=True)
-                directory.chmod(0o755)  # whatever the agent's umask: containers run as any user
-            except FileExistsError:
-                pass
-            except OSError as error:
-                raise ContainerError(
-                    f"state directory {directory} could not be made: {error.strerror}; check the disk"
-                ) from error
+            make_directory(directory, what="state directory")
 
     def _publish(self, grant: GrantId, uuid: GpuUuid) -> None:
         own, public = self.own_row(grant, uuid), self.row(grant, uuid)

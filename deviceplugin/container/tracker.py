@@ -23,7 +23,7 @@ from deviceplugin.errors import ParseError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import Gpu, GpuProcess, GpuUuid
 from deviceplugin.model.units import CORES_PER_GPU
-from deviceplugin.model.usage import ContainerUse, GpuUse, Overrun
+from deviceplugin.model.usage import ContainerUse, GpuUse
 
 _NS = 1e9
 _IN_FORCE_UNIT = 1000  # effective_cores is in thousandths of a percent
@@ -87,9 +87,9 @@ class Tracker:
         self._before = now
         unmanaged = self._unmanaged_pids(on_gpu, found)
         overruns = self.monitor.check(self._observed(held, on_gpu, living, unmanaged, corrupted), now=now.at)
-        use = _container_use(
-            gpu_uses, on_gpu, len(living) + len({pid for pids in unmanaged.values() for pid in pids}), overruns
-        )
+        shown = (replace(each, pids=tuple(one.pid for one in on_gpu.get(each.uuid, ()))) for each in gpu_uses)
+        processes = len(living) + len({pid for pids in unmanaged.values() for pid in pids})
+        use = ContainerUse(tuple(shown), processes, overruns)
         return ShareReport(use, members, wants_place=is_used and (place is None or is_lost))
 
     def _region(self, held: Sequence[HeldGpu]) -> tuple[Region, str]:
@@ -185,16 +185,6 @@ class Tracker:
             )
             for index, each in enumerate(held)
         )
-
-
-def _container_use(
-    uses: Sequence[GpuUse],
-    on_gpu: Mapping[GpuUuid, Sequence[GpuProcess]],
-    processes: int,
-    overruns: tuple[Overrun, ...],
-) -> ContainerUse:
-    shown = (replace(each, pids=tuple(process.pid for process in on_gpu.get(each.uuid, ()))) for each in uses)
-    return ContainerUse(tuple(shown), processes, overruns)
 
 
 def uses(

@@ -6,8 +6,6 @@ Not here: whether it is still true; NVML's first answer decides. Invariant: read
 missing, torn, of another version, boot or driver is no cache. Writing replaces the file in one step.
 """
 
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,27 +13,14 @@ import msgspec
 import structlog
 
 from deviceplugin.hardware.health import QuietPeriod
+from deviceplugin.hardware.pci import read_text
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Health, Inventory
 from deviceplugin.model.topology import Level, Link, Topology
 
 _log = structlog.get_logger("vcuda.hardware")
 
-FORMAT = 1
+FORMAT = 2
 _LARGEST = 4 << 20
-
-
-class _LinkRow(msgspec.Struct, frozen=True, array_like=True):
-    one: int
-    other: int
-    level: Level | None
-    nvlinks: int
-
-
-class _HealthRow(msgspec.Struct, frozen=True):
-    uuid: GpuUuid
-    reason: str
-    event: str = ""
-    quiet_until: float = 0.0
 
 
 class _CacheFile(msgspec.Struct, frozen=True):
@@ -43,8 +28,9 @@ class _CacheFile(msgspec.Struct, frozen=True):
     boot_id: str
     driver: Driver
     gpus: tuple[Gpu, ...]
-    links: tuple[_LinkRow, ...]
-    health: tuple[_HealthRow, ...] = ()
+    links: tuple[tuple[int, int, Level | None, int], ...]
+    health: dict[GpuUuid, Health]
+    quiet: dict[GpuUuid, QuietPeriod]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +47,6 @@ class InventoryCache:
     def __init__(self, path: Path | None, *, proc_root: Path = Path("/proc")) -> None:
         self._path = path
         self._proc = proc_root
-        self._written = b""
 
     def read(self) -> Remembered | None:
         """None where no file can be trusted; the log says why."""
@@ -83,12 +68,8 @@ class InventoryCache:
         """Keeps it; a full disk costs the cache and nothing else."""
         if self._path is None:
             return
-        data = msgspec.json.encode(_file(remembered, self._boot_id()))
-        if data == self._written:
-            return
         try:
-            _replace(self._path, data)
-            self._written = data
+            _replace(self._path, msgspec.json.encode(_file(remembered, self._boot_id())))
         except OSError as error:
             _log.warning("inventory_cache_write_failed", path=str(self._path), error=str(error))
 
@@ -106,60 +87,42 @@ class InventoryCache:
         return ""
 
     def _boot_id(self) -> str:
-        return _text(self._proc / "sys/kernel/random/boot_id")
+        return read_text(self._proc / "sys/kernel/random/boot_id")
 
     def _loaded_driver(self) -> str | None:
         """The kernel module's version, known before NVML is; its line is `NVRM version: ... Module  550.54.15  ...`."""
-        words = _text(self._proc / "driver/nvidia/version").split()
+        words = read_text(self._proc / "driver/nvidia/version").split()
         return next((word for word in words if word.replace(".", "").isdigit() and word.count(".") >= 1), None)
 
 
 def _file(remembered: Remembered, boot_id: str) -> _CacheFile:
-    inventory, quiet = remembered.inventory, remembered.quiet
-    uuids = sorted({*inventory.health, *quiet})
+    inventory = remembered.inventory
+    links = sorted(inventory.topology.links.items())
     return _CacheFile(
         format=FORMAT,
         boot_id=boot_id,
         driver=inventory.driver,
         gpus=inventory.gpus,
-        links=tuple(
-            _LinkRow(one, other, link.level, link.nvlinks)
-            for (one, other), link in sorted(inventory.topology.links.items())
-        ),
-        health=tuple(
-            _HealthRow(uuid, inventory.health_of(uuid).reason, quiet[uuid].reason, quiet[uuid].until)
-            if uuid in quiet
-            else _HealthRow(uuid, inventory.health_of(uuid).reason)
-            for uuid in uuids
-        ),
+        links=tuple((*pair, link.level, link.nvlinks) for pair, link in links),
+        health=inventory.health,
+        quiet=remembered.quiet,
     )
 
 
 def _remembered(file: _CacheFile) -> Remembered:
     topology = Topology(
         minors=tuple(gpu.minor for gpu in file.gpus),
-        links={(row.one, row.other): Link(level=row.level, nvlinks=row.nvlinks) for row in file.links},
+        links={(one, other): Link(level, nvlinks) for one, other, level, nvlinks in file.links},
     )
-    health = {row.uuid: Health(healthy=False, reason=row.reason) for row in file.health if row.reason}
-    quiet = {row.uuid: QuietPeriod(row.event, row.quiet_until) for row in file.health if row.event}
-    return Remembered(Inventory(gpus=file.gpus, topology=topology, driver=file.driver, health=health), quiet)
+    return Remembered(Inventory(file.gpus, topology, file.driver, file.health), file.quiet)
 
 
 def _replace(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
+    fresh = path.with_name(f".{path.name}.new")
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        temporary.replace(path)  # no fsync: after a crash of the machine the boot id refuses the file anyway
+        fresh.write_bytes(data)
+        fresh.replace(path)  # no fsync: after a crash of the machine the boot id refuses the file anyway
     except OSError:
-        temporary.unlink(missing_ok=True)
+        fresh.unlink(missing_ok=True)
         raise
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except (OSError, UnicodeDecodeError):
-        return ""

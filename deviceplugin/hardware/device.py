@@ -46,14 +46,6 @@ class NvLinkPeer:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuProcessMemory:
-    """A process on the GPU; 0 bytes where NVML does not say."""
-
-    pid: int
-    memory_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class ProcessLoad:
     """How busy a process kept the SMs; the time is the driver's, in microseconds since the epoch."""
 
@@ -171,13 +163,16 @@ class Device:
         rates = self._may("nvmlDeviceGetUtilizationRates")
         return 0 if rates is None else min(100, int(rates.gpu))
 
-    def processes(self) -> tuple[GpuProcessMemory, ...]:
-        """Compute (MPS clients too) and graphics processes; one with several contexts is listed so often, here once."""
+    def processes(self) -> dict[int, int]:
+        """Bytes by PID, 0 where NVML does not say: compute (MPS clients too) and graphics processes.
+
+        NVML lists a process once for each of its contexts.
+        """
         memory: dict[int, int] = {}
         for kind in ("Compute", "Graphics", "MPSCompute"):
             for found in self._processes(kind):
                 memory[int(found.pid)] = max(memory.get(int(found.pid), 0), int(found.usedGpuMemory or 0))
-        return tuple(GpuProcessMemory(pid=pid, memory_bytes=memory[pid]) for pid in sorted(memory))
+        return memory
 
     def _processes(self, kind: str) -> Answer:
         """The third form came with driver 510; the unversioned names of pynvml refuse older drivers altogether."""

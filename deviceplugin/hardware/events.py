@@ -44,10 +44,6 @@ class EventSet:
             for uuid, device in devices.items():
                 self._register(uuid, device)
 
-    @property
-    def watches(self) -> frozenset[GpuUuid]:
-        return frozenset(self._by_address.values())
-
     def drain(self) -> tuple[GpuEvent, ...]:
         """Every event since the last reading; NvmlCallError where waiting itself fails."""
         events: list[GpuEvent] = []

@@ -39,13 +39,8 @@ class RecoveryRules:
     failures: int = 3
 
     def quiet_after(self, events: int) -> float:
-        """Doubles with each event, up to a day; counted in steps, so that no power overflows."""
-        quiet = self.quiet_s
-        for _ in range(events - 1):
-            if quiet >= _DAY_S:
-                break
-            quiet *= 2
-        return max(self.quiet_s, min(quiet, _DAY_S))
+        """Doubles with each event, up to a day."""
+        return max(self.quiet_s, min(self.quiet_s * 2.0 ** min(events - 1, 32), _DAY_S))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +95,6 @@ class HealthHistory:
         return {uuid: health for uuid in uuids if not (health := self.health(uuid)).healthy}
 
     def passed(self, uuid: GpuUuid, *, now: float) -> None:
-        """The GPU answered as it should."""
         record = self._record(uuid)
         record.failures = 0
         record.passes += 1
@@ -111,7 +105,6 @@ class HealthHistory:
             record.event = ""
 
     def failed(self, uuid: GpuUuid, reason: str, *, for_certain: bool) -> None:
-        """The GPU did not answer as it should."""
         record = self._record(uuid)
         record.passes = 0
         record.failures += 1
@@ -119,7 +112,6 @@ class HealthHistory:
             record.lost = reason
 
     def struck(self, uuid: GpuUuid, reason: str, *, now: float) -> None:
-        """A critical event."""
         record = self._record(uuid)
         if now - record.last_event > _DAY_S:
             record.events = 0
@@ -150,7 +142,6 @@ class HealthHistory:
             record.quiet_until = event.until
 
     def quiet_periods(self, uuids: Iterable[GpuUuid]) -> dict[GpuUuid, QuietPeriod]:
-        """The critical events that a restart must not forget."""
         found = ((uuid, self._records[uuid]) for uuid in uuids if uuid in self._records)
         return {
             uuid: QuietPeriod(record.event, record.quiet_until)

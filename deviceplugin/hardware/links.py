@@ -20,27 +20,19 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class _Wires:
-    """The NVLinks of one GPU: how many to each other GPU directly, and into each switch."""
+class _End:
+    """One side of a pair, and its NVLinks: how many to each other GPU directly, and into each switch."""
 
+    gpu: Gpu
+    device: Device
     direct: Mapping[str, int]
     switches: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """One side of a pair."""
-
-    gpu: Gpu
-    device: Device
-    wires: _Wires
-
-
 def topology_of(gpus: Sequence[Gpu], devices: Mapping[int, Device], *, known: Inventory | None = None) -> Topology:
     """`devices` by minor number; a GPU without one keeps the links that are known of it."""
-    asked = [gpu for gpu in gpus if gpu.minor in devices]
     places = frozenset(gpu.bus_id for gpu in gpus)
-    ends = [_End(gpu, devices[gpu.minor], _wires(devices[gpu.minor], places)) for gpu in asked]
+    ends = [_end(gpu, devices[gpu.minor], places) for gpu in gpus if gpu.minor in devices]
     links = {(one.gpu.minor, other.gpu.minor): _link(one, other) for one, other in combinations(ends, 2)}
     for one, other in combinations(gpus, 2) if known is not None else ():
         if (one.minor, other.minor) not in links:
@@ -56,11 +48,11 @@ def _known_link(one: Gpu, other: Gpu, known: Inventory | None) -> Link:
     return known.topology.link(one.minor, other.minor)
 
 
-def _wires(device: Device, places: frozenset[str]) -> _Wires:
+def _end(gpu: Gpu, device: Device, places: frozenset[str]) -> _End:
     none: tuple[NvLinkPeer, ...] = ()
     peers = _unless_failed(device.nvlink_peers, otherwise=none)
     direct = Counter(peer.bus_id for peer in peers if peer.bus_id in places)
-    return _Wires(direct=direct, switches=Counter(peer.bus_id for peer in peers if _into_switch(peer, places)))
+    return _End(gpu, device, direct, Counter(peer.bus_id for peer in peers if _into_switch(peer, places)))
 
 
 def _into_switch(peer: NvLinkPeer, places: frozenset[str]) -> bool:
@@ -75,12 +67,12 @@ def _link(one: _End, other: _End) -> Link:
 
 
 def _direct(one: _End, other: _End) -> int:
-    return max(one.wires.direct.get(other.gpu.bus_id, 0), other.wires.direct.get(one.gpu.bus_id, 0))
+    return max(one.direct.get(other.gpu.bus_id, 0), other.direct.get(one.gpu.bus_id, 0))
 
 
 def _switched(one: _End, other: _End) -> int:
     """As many as the weaker of the two has into switches that both reach; two that share none may have trunks."""
-    ones, others = one.wires.switches, other.wires.switches
+    ones, others = one.switches, other.switches
     if not ones or not others:
         return 0
     if _unless_failed(lambda: one.device.reaches_by_nvlink(other.device), otherwise=None) is False:

@@ -38,12 +38,6 @@ class ModuleOutcome:
     nothing_to_do: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    ok: bool
-    trouble: str = ""
-
-
 async def load_modules(tools: ModuleTools, *, device_root: Path, sys_root: Path) -> ModuleOutcome:
     """Safe to call again and again; it raises nothing."""
     if (device_root / _CONTROL).exists():
@@ -53,42 +47,36 @@ async def load_modules(tools: ModuleTools, *, device_root: Path, sys_root: Path)
     gpus = len(await asyncio.to_thread(pci.gpus_on_bus, sys_root))
     if gpus == 0:
         return ModuleOutcome(False, "the PCI bus has no NVIDIA GPU; no kernel module is loaded", nothing_to_do=True)
-    found = shutil.which(tools.nvidia_modprobe, path=tools.path)
-    commands = _with_nvidia_modprobe(found, gpus) if found else []
-    troubles = [f"{tools.nvidia_modprobe} is not installed"] if not found else await _run_all(commands, tools)
-    if found and not troubles:
-        return ModuleOutcome(True, f"loaded the nvidia and nvidia-uvm modules for {gpus} GPUs with {found}")
-    return await _fall_back(tools, gpus, troubles)
+    troubles = []
+    for tool, commands in _attempts(tools, gpus):
+        found = shutil.which(tool, path=tools.path)
+        trouble = await _run_all(found, commands, tools) if found else f"{tool} is not installed"
+        if not trouble:
+            return ModuleOutcome(True, f"loaded the nvidia and nvidia-uvm modules for {gpus} GPUs with {found}")
+        troubles.append(trouble)
+    said = "; ".join(troubles)
+    return ModuleOutcome(False, f"could not load the nvidia kernel module: {said}; load it on the node")
 
 
-async def _fall_back(tools: ModuleTools, gpus: int, troubles: list[str]) -> ModuleOutcome:
-    found = shutil.which(tools.modprobe, path=tools.path)
-    if not found:
-        said = "; ".join([*troubles, f"{tools.modprobe} is not installed"])
-        return ModuleOutcome(False, f"could not load the nvidia kernel module: {said}; load it on the node")
-    more = await _run_all([[found, "nvidia"], [found, _UVM]], tools)
-    if more:
-        said = "; ".join([*troubles, *more])
-        return ModuleOutcome(False, f"could not load the nvidia kernel module: {said}; load it on the node")
-    return ModuleOutcome(True, f"loaded the nvidia and nvidia-uvm modules for {gpus} GPUs with {found}")
+def _attempts(tools: ModuleTools, gpus: int) -> tuple[tuple[str, list[list[str]]], ...]:
+    """Tools and the arguments of their runs.
+
+    nvidia-modprobe loads a module and makes device nodes, but with -u those of nvidia-uvm only, hence two runs.
+    """
+    nodes = [word for minor in (_CONTROL_MINOR, *range(gpus)) for word in ("-c", str(minor))]
+    return (tools.nvidia_modprobe, [nodes, ["-u", "-c", "0"]]), (tools.modprobe, [["nvidia"], [_UVM]])
 
 
-def _with_nvidia_modprobe(tool: str, gpus: int) -> list[list[str]]:
-    """It loads a module and makes device nodes, but with -u those of nvidia-uvm only, hence two runs."""
-    minors = [_CONTROL_MINOR, *range(gpus)]
-    return [[tool, *(word for minor in minors for word in ("-c", str(minor)))], [tool, "-u", "-c", "0"]]
+async def _run_all(tool: str, commands: list[list[str]], tools: ModuleTools) -> str:
+    """The first failure as a phrase, empty if there is none; later runs need the earlier ones."""
+    for arguments in commands:
+        if trouble := await _run([tool, *arguments], tools):
+            return trouble
+    return ""
 
 
-async def _run_all(commands: list[list[str]], tools: ModuleTools) -> list[str]:
-    """What went wrong, one phrase for each command; the later ones need the earlier."""
-    for command in commands:
-        outcome = await _run(command, tools)
-        if not outcome.ok:
-            return [outcome.trouble]
-    return []
-
-
-async def _run(command: list[str], tools: ModuleTools) -> _Run:
+async def _run(command: list[str], tools: ModuleTools) -> str:
+    """What failed, as a phrase; empty if nothing did."""
     shown = " ".join([Path(command[0]).name, *command[1:]])
     environment = os.environ | ({"PATH": tools.path} if tools.path is not None else {})
     try:
@@ -100,19 +88,19 @@ async def _run(command: list[str], tools: ModuleTools) -> _Run:
             env=environment,
         )
     except OSError as error:
-        return _Run(False, f"`{shown}` could not be started: {error.strerror}")
+        return f"`{shown}` could not be started: {error.strerror}"
     try:
         async with asyncio.timeout(tools.budget_s):
             _none, stderr = await process.communicate()
     except TimeoutError:
-        return _Run(False, f"`{shown}` did not end within {tools.budget_s:g} s")
+        return f"`{shown}` did not end within {tools.budget_s:g} s"
     finally:
         await _end(process)
     if process.returncode == 0:
-        return _Run(True)
+        return ""
     lines = stderr.decode(errors="replace").strip().splitlines()
     said = f": {lines[-1][:200]}" if lines else ""
-    return _Run(False, f"`{shown}` ended with {process.returncode}{said}")
+    return f"`{shown}` ended with {process.returncode}{said}"
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -1,13 +1,13 @@
 """The GPUs of this node, as the agent uses them: one `Hardware` from start to stop.
 
-In: options. Out: `inventory` and `samples`, readable at any moment without waiting, and a stream of changes. Not here:
-each of the things it puts together. Invariants: a GPU that was once in the inventory stays, unhealthy if need be,
+In: options. Out: `inventory` and `samples`, readable at any moment without waiting, and a call for each change. Not
+here: each of the things it puts together. Invariants: a GPU that was once in the inventory stays, unhealthy if need be,
 unless another took its place; nothing that the driver does, hanging included, blocks the event loop or ends the watch.
 """
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import structlog
@@ -24,7 +24,7 @@ from deviceplugin.hardware.options import HardwareOptions
 from deviceplugin.hardware.sampling import Sampler
 from deviceplugin.hardware.schedule import Schedule
 from deviceplugin.hardware.session import GpuSurvey, Session
-from deviceplugin.hardware.state import Announcer, HardwareState, InventoryChange, Subscription
+from deviceplugin.hardware.state import HardwareState, InventoryChange
 from deviceplugin.model.gpu import GpuSample, GpuUuid, Inventory
 
 _log = structlog.get_logger("vcuda.hardware")
@@ -42,7 +42,7 @@ class Hardware:
         self._state = HardwareState(rules=options.recovery, xids=options.xids)
         self._sampler = Sampler(period_s=options.sample_period_s)
         self._schedule = Schedule(options)
-        self._announcer = Announcer()
+        self._subscribers: list[Callable[[InventoryChange], None]] = []
         self._session: Session | None = None
         self._bound: frozenset[str] = frozenset()
         self._driver_left = False
@@ -65,14 +65,9 @@ class Hardware:
         """How often each XID was seen on each GPU since the start, the application's own included."""
         return self._state.xid_counts
 
-    @property
-    def answers(self) -> bool:
-        """The driver itself has answered, and not only the cache, and it does not hang."""
-        return self._session is not None and self._executor.stuck_for == 0.0
-
-    def subscribe(self) -> Subscription:
-        """Every change from now on."""
-        return self._announcer.subscribe()
+    def subscribe(self, subscriber: Callable[[InventoryChange], None]) -> None:
+        """Calls back on the loop after each change."""
+        self._subscribers.append(subscriber)
 
     async def start(self) -> None:
         """Comes back with an inventory: at once where the cache has one, else when the driver has answered."""
@@ -86,13 +81,11 @@ class Hardware:
         self._task = asyncio.create_task(self._watch(), name="hardware")
 
     async def stop(self) -> None:
-        """Ends the watching, the subscriptions and NVML."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
             await self._keep()
-        self._announcer.end()
         await self._executor.close()
 
     async def _first_contact(self) -> None:
@@ -209,7 +202,8 @@ class Hardware:
         change = self._state.publish()
         if change is not None:
             _report(change)
-            self._announcer.publish(change)
+            for subscriber in self._subscribers:
+                subscriber(change)
         await self._keep()
 
     async def _keep(self) -> None:

@@ -28,7 +28,7 @@ def gpus_on_bus(sys_root: Path) -> frozenset[str]:
     return frozenset(
         device.name
         for device in devices
-        if _read(device / "vendor") == _NVIDIA and _read(device / "class")[:6] in _DISPLAY_CLASSES
+        if read_text(device / "vendor") == _NVIDIA and read_text(device / "class")[:6] in _DISPLAY_CLASSES
     )
 
 
@@ -44,16 +44,17 @@ def gpus_of_driver(sys_root: Path) -> frozenset[str]:
 def numa_node(sys_root: Path, bus_id: str) -> int | None:
     """The node of the GPU's slot; a device of another vendor at this place is not the GPU that NVML means."""
     device = sys_root / "bus/pci/devices" / kernel_name(bus_id)
-    if _read(device / "vendor") != _NVIDIA:
+    if read_text(device / "vendor") != _NVIDIA:
         return None
     try:
-        node = int(_read(device / "numa_node"))
+        node = int(read_text(device / "numa_node"))
     except ValueError:
         return None
     return node if node >= 0 else None
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """A file of the kernel, stripped; empty if it cannot be read."""
     try:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError):

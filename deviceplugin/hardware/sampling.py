@@ -65,7 +65,7 @@ class Sampler:
         return GpuSample(
             utilization_percent=device.utilization(),
             memory_used_bytes=memory.used,
-            processes=tuple(GpuProcess(one.pid, one.memory_bytes, busy.get(one.pid, 0)) for one in processes),
+            processes=tuple(GpuProcess(pid, held, busy.get(pid, 0)) for pid, held in sorted(processes.items())),
         )
 
     def _busy(self, uuid: GpuUuid, device: Device) -> Mapping[int, int]:

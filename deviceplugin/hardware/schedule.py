@@ -45,7 +45,6 @@ class Schedule:
         return Due(listen=now >= self._listen_at, sample=now >= self._sample_at, survey=now >= self._survey_at)
 
     def pause(self, now: float, *, is_open: bool) -> float:
-        """How long nothing is due."""
         moments = (self._open_at, self._listen_at, self._sample_at, self._survey_at) if is_open else (self._open_at,)
         return max(0.0, min(moments) - now)
 

@@ -1,16 +1,13 @@
-"""What is known of the GPUs, how each reading changes it, and how subscribers learn of changes. No I/O, no clock.
+"""What is known about the GPUs, and how each reading changes it. No I/O, no clock.
 
 In: what was remembered, discoveries, reports, and the failure of the driver as a whole. Out: the inventory, the
-samples, and one `InventoryChange` for each step that changed something, for every subscriber, in order. Not here:
-asking (`session`) and when (`node`). Invariants: the inventory is replaced, never changed; an event without a GPU makes
-no GPU unhealthy; publishing never waits for a subscriber.
+samples, and one `InventoryChange` for each step that changed something. Not here: asking (`session`) and when (`node`).
+Invariants: the inventory is replaced, never changed; an event without a GPU makes no GPU unhealthy.
 """
 
-import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import TracebackType
 
 import structlog
 
@@ -124,57 +121,3 @@ class HardwareState:
             self._history.struck(event.uuid, what, now=now)
         else:
             _log.info("gpu_error_ignored", gpu=event.uuid, error=what)
-
-
-class Subscription:
-    """`with hardware.subscribe() as changes: async for change in changes: ...`; ends when the hardware is stopped."""
-
-    def __init__(self, leave: Callable[["Subscription"], None]) -> None:
-        self._leave = leave
-        self._queue: asyncio.Queue[InventoryChange | None] = asyncio.Queue()
-
-    def put(self, change: InventoryChange | None) -> None:
-        self._queue.put_nowait(change)
-
-    def close(self) -> None:
-        self._leave(self)
-        self.put(None)
-
-    def __enter__(self) -> "Subscription":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    def __aiter__(self) -> "Subscription":
-        return self
-
-    async def __anext__(self) -> InventoryChange:
-        change = await self._queue.get()
-        if change is None:
-            raise StopAsyncIteration
-        return change
-
-
-class Announcer:
-    """Every subscriber of one `Hardware`."""
-
-    def __init__(self) -> None:
-        self._subscribers: list[Subscription] = []
-
-    def subscribe(self) -> Subscription:
-        subscription = Subscription(self._remove)
-        self._subscribers.append(subscription)
-        return subscription
-
-    def publish(self, change: InventoryChange) -> None:
-        for subscription in self._subscribers:
-            subscription.put(change)
-
-    def end(self) -> None:
-        for subscription in list(self._subscribers):
-            subscription.close()
-
-    def _remove(self, subscription: Subscription) -> None:
-        if subscription in self._subscribers:
-            self._subscribers.remove(subscription)

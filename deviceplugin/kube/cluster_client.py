@@ -114,7 +114,6 @@ class ClusterClient(KubeClient):
         return read_secret(await self._write("PATCH", path, secret.change(data), what=what, content_type=MERGE))
 
     async def get_lease(self, namespace: str, name: str) -> Lease:
-        """A lease of vcuda, or of another program."""
         return read_lease(await self._read(lease_path(namespace, name), f"get lease {name}"))
 
     async def create_lease(self, lease: Lease) -> Lease:

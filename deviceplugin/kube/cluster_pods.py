@@ -32,13 +32,11 @@ _WHAT = "pods of the cluster"
 _DONE = ScheduledCondition(is_true=True)
 _LONGEST_MESSAGE = 4096
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
-_MOST_NEEDS = 10_000
 
 AnyPod = ClusterPod | PlainPod
 
 
 def cluster_pods(names: ResourceNames = ResourceNames()) -> Collection[PodUid, AnyPod]:
-    """Pods of all schedulers."""
     return Collection(
         what=_WHAT,
         path="/api/v1/pods",
@@ -50,12 +48,11 @@ def cluster_pods(names: ResourceNames = ResourceNames()) -> Collection[PodUid, A
 
 
 class _Reader:
-    """Equal values (the needs of a deployment's pods, names of nodes) are stored once."""
+    """Names of nodes are stored once."""
 
     def __init__(self, names: ResourceNames) -> None:
         self._names = names
         self._sieve = f'"{names.domain}/vcuda-'.encode()
-        self._needs: dict[Compute | None, Compute | None] = {}
 
     def __call__(self, raw: bytes, kept: Kept) -> Seen[AnyPod]:
         if self._sieve not in raw:
@@ -80,9 +77,7 @@ class _Reader:
     def _on_node(self, uid: str, node: str, needs: Compute | None) -> PlainPod | None:
         if not node:
             return None
-        if len(self._needs) >= _MOST_NEEDS:
-            self._needs.clear()
-        return PlainPod(PodUid(uid), sys.intern(node), self._needs.setdefault(needs, needs))
+        return PlainPod(PodUid(uid), sys.intern(node), needs)
 
 
 def cluster_pod(item: ClusterPodObject, names: ResourceNames) -> ClusterPod:

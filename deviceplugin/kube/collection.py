@@ -59,7 +59,6 @@ class Collection(Generic[Key, Value]):
 
 
 def reader(schema: type[Schema], value: Callable[[Schema], Value], *, what: str) -> Reader[Value]:
-    """A reader that parses each object completely."""
 
     def read(raw: bytes, _kept: Kept) -> Seen[Value]:
         found = decode(schema, raw, what=what)

@@ -6,14 +6,9 @@ before, in the background. If it expires earlier, the server answers 401 and `re
 """
 
 import asyncio
-import dataclasses
-import hashlib
 import os
-import shutil
 import ssl
-import tempfile
 import time
-import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,7 +18,7 @@ import structlog
 from msgspec.structs import replace
 
 from deviceplugin.errors import ConfigError, one_line
-from deviceplugin.kube.kubeconfig_process import Facts, Part, read_apart, source_of
+from deviceplugin.kube.kubeconfig_process import Facts, read_apart, source_of
 
 log = structlog.get_logger("vcuda.kube")
 # The shortest projected token is valid for ten minutes and replaced after eight.
@@ -32,18 +27,10 @@ _HEADER_SECONDS = 240.0
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach the API server. `tls` is None for plain HTTP, `authorization` is empty for an anonymous client.
+    """How to reach the API server; `tls` is None for plain HTTP. Kubelet accepts the same credentials."""
 
-    `authority` (the CA) and `client_certificate` (certificate and key) are files: kubelet accepts the same credentials.
-    """
-
-    server: str
-    authorization: str = ""
+    facts: Facts
     tls: ssl.SSLContext | None = None
-    tls_server_name: str | None = None
-    proxy: str | None = None
-    authority: Path | None = None
-    client_certificate: tuple[Path, Path | None] | None = None
 
 
 class Credentials:
@@ -62,10 +49,9 @@ class Credentials:
         self._kubeconfig = kubeconfig
         self._clock = clock
         self._read = read
-        self._keep = PrivateFiles()
         self._lock = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, "credentials")
-        self._known: tuple[Facts, Access] | None = None
+        self._known: Access | None = None
         self._fresh_until = 0.0
         self._refreshing: asyncio.Task[None] | None = None
 
@@ -78,7 +64,7 @@ class Credentials:
         elif self._clock() >= self._fresh_until and (self._refreshing is None or self._refreshing.done()):
             self._refreshing = asyncio.create_task(self._refresh(), name="credentials")
         assert self._known is not None
-        return self._known[1]
+        return self._known
 
     async def renew(self, refused: Access) -> Access:
         """Reads everything again after the server refused `refused`.
@@ -87,9 +73,9 @@ class Credentials:
         """
         async with self._lock:
             assert self._known is not None
-            if self._known[1] is refused:
+            if self._known is refused:
                 await self._load_if_possible(full=True)
-            return self._known[1]
+            return self._known
 
     async def _refresh(self) -> None:
         async with self._lock:
@@ -106,71 +92,49 @@ class Credentials:
         before = self._known
         base = None if full else before
         self._known = await asyncio.get_running_loop().run_in_executor(self._thread, self._load_blocking, base)
-        facts = self._known[0]
+        facts = self._known.facts
         self._fresh_until = self._clock() + _HEADER_SECONDS if facts.expires else float("inf")
-        if facts.is_anonymous and (before is None or not before[0].is_anonymous):
+        if facts.is_anonymous and (before is None or not before.facts.is_anonymous):
             # The package only logs a failed exec plugin; the 401 that follows would not say why.
             log.warning(
                 "credentials_missing", path=str(self._kubeconfig), error="requests are sent as an anonymous client"
             )
 
-    def _load_blocking(self, before: tuple[Facts, Access] | None) -> tuple[Facts, Access]:
-        """Blocking. If only the header differs, connections stay open; certificates are opened again after a 401."""
+    def _load_blocking(self, before: Access | None) -> Access:
+        """Blocking. If only the header differs, connections stay open."""
         facts = self._read(self._kubeconfig)
-        if before is not None and replace(before[0], authorization=facts.authorization) == facts:
-            is_same = before[0] == facts
-            return before if is_same else (facts, dataclasses.replace(before[1], authorization=facts.authorization))
-        return facts, access_of(facts, self._keep, where=source_of(self._kubeconfig))
+        if before is None or replace(before.facts, authorization=facts.authorization) != facts:
+            return access_of(facts, where=source_of(self._kubeconfig))
+        return before if before.facts == facts else Access(facts, before.tls)
 
 
-class PrivateFiles:
-    """Certificates and keys of a kubeconfig as files for OpenSSL; deleted with this object or at exit."""
-
-    def __init__(self) -> None:
-        self._directory: Path | None = None
-
-    def path(self, part: Part) -> Path:
-        if part.path:
-            return Path(part.path)
-        if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix="vcuda-"))
-            weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
-        path = self._directory / hashlib.sha256(part.data).hexdigest()
-        if not path.exists():
-            fresh = path.with_suffix(".new")
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                file.write(part.data)
-            fresh.replace(path)
-        return path
-
-
-def access_of(facts: Facts, keep: PrivateFiles, *, where: str) -> Access:
+def access_of(facts: Facts, *, where: str) -> Access:
     """Blocking; raises ConfigError if a certificate cannot be used."""
     try:
-        authority = keep.path(facts.authority) if facts.authority else None
-        pair = (
-            (keep.path(facts.certificate), keep.path(facts.key) if facts.key else None) if facts.certificate else None
-        )
-        return Access(
-            server=facts.server,
-            authorization=facts.authorization,
-            tls=_tls(facts, authority, pair) if facts.server.startswith("https://") else None,
-            tls_server_name=facts.tls_server_name,
-            proxy=facts.proxy,
-            authority=authority,
-            client_certificate=pair,
-        )
+        return Access(facts, _tls(facts) if facts.server.startswith("https://") else None)
     except (OSError, ssl.SSLError, ValueError) as error:
         raise ConfigError(f"the certificates of {where} cannot be used: {one_line(str(error))}") from None
 
 
-def _tls(facts: Facts, authority: Path | None, pair: tuple[Path, Path | None] | None) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=authority)
+def trusted(authority: bytes) -> str | None:
+    """A CA bundle for `ssl`, which takes PEM without comments in other letters; None for the system's CAs."""
+    return authority.decode("ascii", errors="ignore") or None
+
+
+def show_certificate(context: ssl.SSLContext, facts: Facts) -> None:
+    """Lets the context show the client certificate, if there is one. OpenSSL reads it from a file only."""
+    if facts.certificate:
+        with os.fdopen(os.memfd_create("certificate"), "wb") as file:
+            file.write(facts.certificate + b"\n" + facts.key)
+            file.flush()
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+
+
+def _tls(facts: Facts) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=trusted(facts.authority))
     # Python 3.13 requires extensions that the CAs of many clusters do not write.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    if pair is not None:
-        context.load_cert_chain(*pair)
+    show_certificate(context, facts)
     if not facts.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -19,12 +19,14 @@ import structlog
 from deviceplugin.backoff import Backoff
 from deviceplugin.errors import KubeError, KubeNotFoundError, VcudaError, one_line
 from deviceplugin.kube.client import KubeClient
+from deviceplugin.kube.rate_limit import TokenBucket
 from deviceplugin.model.allocation import PodRef
 
 log = structlog.get_logger("vcuda.kube")
 _MOST_MESSAGE = 1000  # the API server refuses a note above 1,024 bytes
 _REMEMBERED = 512
 _ATTEMPTS = 3
+_COMPONENT = "vcuda-agent"
 
 
 class EventReason(enum.Enum):
@@ -45,32 +47,24 @@ class EventReason(enum.Enum):
 
     @classmethod
     def of(cls, error: VcudaError) -> "EventReason":
-        """The reason that an error names."""
         return next((reason for reason in cls if reason.word == error.reason), cls.ALLOCATION_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """The object that the event is about."""
+class EventKey:
+    """The object of an event, and what happened. Two events with the same key are one that happened twice."""
 
     kind: str
     name: str
     namespace: str
     uid: str
+    reason: EventReason
+    message: str
 
     @property
     def event_namespace(self) -> str:
         """Events about objects without a namespace are in `default`."""
         return self.namespace or "default"
-
-
-@dataclass(frozen=True, slots=True)
-class EventKey:
-    """Two events with the same key are one event that happened twice."""
-
-    subject: Subject
-    reason: EventReason
-    message: str
 
 
 @dataclass(slots=True)
@@ -82,31 +76,22 @@ class Occurrences:
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class EventSource:
-    """The reporting program."""
-
-    component: str
-    host: str
-
-
-def event_object(key: EventKey, seen: Occurrences, name: str, *, source: EventSource) -> dict[str, object]:
-    """An Event of core/v1."""
-    subject = {"apiVersion": "v1", "kind": key.subject.kind, "name": key.subject.name, "uid": key.subject.uid}
-    if key.subject.namespace:
-        subject["namespace"] = key.subject.namespace
+def event_object(key: EventKey, seen: Occurrences, name: str, *, node: str) -> dict[str, object]:
+    subject = {"apiVersion": "v1", "kind": key.kind, "name": key.name, "uid": key.uid}
+    if key.namespace:
+        subject["namespace"] = key.namespace
     word, kind = key.reason.value
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": name, "namespace": key.subject.event_namespace},
+        "metadata": {"name": name, "namespace": key.event_namespace},
         "involvedObject": subject,
         "reason": word,
         "message": key.message,
         "type": kind,
-        "source": {"component": source.component, "host": source.host},
-        "reportingComponent": source.component,
-        "reportingInstance": source.host,
+        "source": {"component": _COMPONENT, "host": node},
+        "reportingComponent": _COMPONENT,
+        "reportingInstance": node,
         "firstTimestamp": timestamp(seen.first),
         "lastTimestamp": timestamp(seen.last),
         "count": seen.count,
@@ -143,60 +128,42 @@ class EventRecorder:
         client: KubeClient,
         *,
         node: str,
-        component: str = "vcuda-agent",
         rate: Rate = DEFAULT_RATE,
         now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
     ) -> None:
         self._client = client
         self._node = node
-        self._source = EventSource(component=component, host=node)
         self._rate = rate
         self._away = Backoff(first=rate.seconds)
         self._now = now
         self._queue: OrderedDict[EventKey, Occurrences] = OrderedDict()
         self._known: OrderedDict[EventKey, _Sent] = OrderedDict()
         self._filled = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self.sent = 0
         self.dropped = 0
 
     def about_pod(self, pod: PodRef, reason: EventReason, message: str) -> None:
         """An event on a pod; use `Pod.api_ref`, or `kubectl describe` does not find it for a static pod."""
-        self._record(Subject("Pod", pod.name, pod.namespace, pod.uid), reason, message)
+        self._record("Pod", pod.name, pod.namespace, pod.uid, reason, message)
 
     def about_node(self, reason: EventReason, message: str) -> None:
         """An event on this node; the UID is the name of the node, as `kubectl describe node` expects."""
-        self._record(Subject("Node", self._node, "", self._node), reason, message)
+        self._record("Node", self._node, "", self._node, reason, message)
 
     async def run(self) -> None:
         """Sends until cancelled.
 
         An error of the server drops the event; while the server is unreachable, events wait.
         """
-        tokens = self._rate.burst
-        refilled = asyncio.get_running_loop().time()
+        bucket = TokenBucket(rate=1 / self._rate.seconds, burst=self._rate.burst)
         while True:
             await self._filled.wait()
-            now = asyncio.get_running_loop().time()
-            gained = int((now - refilled) / self._rate.seconds)
-            tokens, refilled = min(self._rate.burst, tokens + gained), refilled + gained * self._rate.seconds
-            if tokens == 0:
-                await asyncio.sleep(refilled + self._rate.seconds - now)
-                continue
-            tokens -= 1
+            await bucket.take()
             await self._send_next()
 
-    async def flush(self, *, seconds: float) -> None:
-        """Waits until the queue is empty, at most `seconds`."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._idle.wait()
-        except TimeoutError:
-            log.warning("events_flush_timeout", waiting=len(self._queue))
-
-    def _record(self, subject: Subject, reason: EventReason, message: str) -> None:
-        key, now = EventKey(subject, reason, one_line(message, most=_MOST_MESSAGE)), self._now()
+    def _record(self, kind: str, name: str, namespace: str, uid: str, reason: EventReason, message: str) -> None:
+        key = EventKey(kind, name, namespace, uid, reason, one_line(message, most=_MOST_MESSAGE))
+        now = self._now()
         if waiting := self._queue.get(key):
             waiting.count += 1
             waiting.last = now
@@ -205,7 +172,6 @@ class EventRecorder:
         else:
             self._queue[key] = Occurrences(first=now, last=now)
             self._filled.set()
-            self._idle.clear()
 
     async def _send_next(self) -> None:
         key, waiting = self._queue.popitem(last=False)
@@ -228,7 +194,6 @@ class EventRecorder:
                 break
         if not self._queue:
             self._filled.clear()
-            self._idle.set()
 
     def _put_back(self, key: EventKey, waiting: Occurrences) -> None:
         """To the end of the queue, so that one event cannot block the others."""
@@ -238,7 +203,7 @@ class EventRecorder:
         self._queue[key] = waiting
 
     async def _send(self, key: EventKey, waiting: Occurrences) -> None:
-        namespace = key.subject.event_namespace
+        namespace = key.event_namespace
         if known := self._known.get(key):
             change = {"count": known.count + waiting.count, "lastTimestamp": timestamp(waiting.last)}
             try:
@@ -249,8 +214,8 @@ class EventRecorder:
                 known.count += waiting.count
                 self._known.move_to_end(key)
                 return
-        name = f"{key.subject.name[:230]}.{secrets.token_hex(8)}"
-        await self._client.create_event(namespace, event_object(key, waiting, name, source=self._source))
+        name = f"{key.name[:230]}.{secrets.token_hex(8)}"
+        await self._client.create_event(namespace, event_object(key, waiting, name, node=self._node))
         self._known[key] = _Sent(name, waiting.count)
         if len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)

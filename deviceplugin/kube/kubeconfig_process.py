@@ -8,7 +8,6 @@ short-lived process (`read_apart`) imports it. `read` does the same in the calli
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,8 @@ _HEADER = "BearerToken"  # the package keeps the whole Authorization header unde
 _LONGEST_S = 60.0  # an exec plugin may call a remote server
 
 
-class Part(msgspec.Struct, frozen=True):
-    """A certificate or key: the path of a file, or the bytes if they are in the configuration."""
-
-    path: str = ""
-    data: bytes = b""
-
-
 class Facts(msgspec.Struct, frozen=True):
-    """How to reach the API server, before any file is opened. `expires`: the header must be read again in time."""
+    """How to reach the API server; certificates and keys are PEM. `expires`: the header must be read again in time."""
 
     server: str
     authorization: str = ""
@@ -37,9 +29,9 @@ class Facts(msgspec.Struct, frozen=True):
     verify: bool = True
     tls_server_name: str | None = None
     proxy: str | None = None
-    authority: Part | None = None
-    certificate: Part | None = None
-    key: Part | None = None
+    authority: bytes = b""
+    certificate: bytes = b""
+    key: bytes = b""
 
 
 class _Answer(msgspec.Struct):
@@ -148,9 +140,9 @@ def _facts(configuration: Any) -> Facts:  # noqa: ANN401
         verify=bool(configuration.verify_ssl),
         tls_server_name=configuration.tls_server_name or None,
         proxy=_proxy(configuration),
-        authority=_part(configuration.ssl_ca_cert) or _inline(configuration.ca_cert_data),
-        certificate=_part(configuration.cert_file),
-        key=_part(configuration.key_file),
+        authority=_content(configuration.ssl_ca_cert) or _encoded(configuration.ca_cert_data or ""),
+        certificate=_content(configuration.cert_file),
+        key=_content(configuration.key_file),
     )
 
 
@@ -162,25 +154,18 @@ def _authorization(configuration: Any) -> str:  # noqa: ANN401
     return header
 
 
-def _part(name: str | None) -> Part | None:
+def _content(name: str | None) -> bytes:
     """The package writes inline data to temporary files, which are deleted with this process."""
     if not name:
-        return None
-    path = Path(name)
-    return Part(data=path.read_bytes()) if path.parent == _temporary() else Part(path=name)
+        return b""
+    content = Path(name).read_bytes()
+    if not content:
+        raise ValueError("a certificate or a key is empty")
+    return content
 
 
-def _temporary() -> Path | None:
-    try:
-        return Path(tempfile.gettempdir())
-    except OSError:
-        return None  # a pod with a read-only file system has no temporary directory and needs none
-
-
-def _inline(text: str | bytes | None) -> Part | None:
-    if not text:
-        return None
-    return Part(data=text.encode() if isinstance(text, str) else text)
+def _encoded(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text
 
 
 def _proxy(configuration: Any) -> str | None:  # noqa: ANN401

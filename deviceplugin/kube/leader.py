@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import structlog
+from msgspec import structs
 
 from deviceplugin.errors import ConfigError, KubeConflictError, KubeNotFoundError, VcudaError
 from deviceplugin.kube.cluster_client import ClusterClient
@@ -101,7 +102,6 @@ class LeaderElector:
             self._publish_change()
 
     async def attempt(self) -> None:
-        """One attempt to take or keep the lease, within its remaining time."""
         limit = self._until - self._clock() if self.is_leader else self._timing.renew
         try:
             async with asyncio.timeout(limit):
@@ -122,7 +122,9 @@ class LeaderElector:
         if lease is None or not led:
             return
         try:
-            await self._client.update_lease(replace(lease, term=replace(self._term(lease.term), holder="", seconds=1)))
+            await self._client.update_lease(
+                replace(lease, term=structs.replace(self._term(lease.term), holder="", seconds=1))
+            )
         except VcudaError as error:
             log.warning("lease_release_failed", lease=self._name, error=error.message)
 
@@ -149,8 +151,8 @@ class LeaderElector:
     def _term(self, before: Term | None) -> Term:
         moment = micro_time(self._now())
         if before is not None and before.holder == self._identity:
-            return replace(before, seconds=self._timing.lease, renewed=moment)
-        transitions = 0 if before is None else before.transitions + 1
+            return structs.replace(before, seconds=self._timing.lease, renewed=moment)
+        transitions = 0 if before is None else (before.transitions or 0) + 1
         return Term(self._identity, self._timing.lease, acquired=moment, renewed=moment, transitions=transitions)
 
     def _publish_change(self) -> None:

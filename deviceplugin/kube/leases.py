@@ -10,37 +10,28 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deviceplugin.kube.structs import Json, Object, decode
+import msgspec
+
+from deviceplugin.kube.structs import Object, decode
 from deviceplugin.kube.transport import group_path
 
 GROUP = "coordination.k8s.io/v1"
 
 
-class LeaseSpec(Json):
-    """spec of a lease, the fields for leader election."""
+class Term(msgspec.Struct, frozen=True):
+    """spec of a lease: the leader, the seconds from each renewal, and since when. No holder: the lease was released."""
 
-    holder_identity: str | None = None
-    lease_duration_seconds: int | None = None
-    acquire_time: str | None = None
-    renew_time: str | None = None
-    lease_transitions: int | None = None
+    holder: str | None = msgspec.field(default=None, name="holderIdentity")
+    seconds: int | None = msgspec.field(default=None, name="leaseDurationSeconds")
+    acquired: str | None = msgspec.field(default=None, name="acquireTime")
+    renewed: str | None = msgspec.field(default=None, name="renewTime")
+    transitions: int | None = msgspec.field(default=0, name="leaseTransitions")
 
 
 class LeaseObject(Object):
     """A lease."""
 
-    spec: LeaseSpec | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """The leader, the seconds from each renewal, and since when. An empty holder: the lease was released."""
-
-    holder: str = ""
-    seconds: int = 0
-    acquired: str = ""
-    renewed: str = ""
-    transitions: int = 0
+    spec: Term | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +45,11 @@ class Lease:
 
     def created_as(self) -> dict[str, object]:
         meta = {"name": self.name, "namespace": self.namespace}
-        return {"apiVersion": GROUP, "kind": "Lease", "metadata": meta, "spec": _spec(self.term)}
+        return {"apiVersion": GROUP, "kind": "Lease", "metadata": meta, "spec": self.term}
 
     def changed_to(self) -> dict[str, object]:
         """A merge patch that fails if the lease has changed since it was read."""
-        return {"metadata": {"resourceVersion": self.version}, "spec": _spec(self.term)}
+        return {"metadata": {"resourceVersion": self.version}, "spec": self.term}
 
 
 class LeaseView:
@@ -77,7 +68,8 @@ class LeaseView:
     @property
     def holder(self) -> str:
         """The current leader; empty if the lease has expired or was released."""
-        return self._term.holder if self._clock() < self._seen + self._term.seconds else ""
+        is_valid = self._clock() < self._seen + (self._term.seconds or 0)
+        return (self._term.holder or "") if is_valid else ""
 
 
 def lease_path(namespace: str, *name: str) -> str:
@@ -86,27 +78,10 @@ def lease_path(namespace: str, *name: str) -> str:
 
 def read_lease(body: bytes) -> Lease:
     found = decode(LeaseObject, body, what="the lease")
-    meta, spec = found.metadata, found.spec or LeaseSpec()
-    term = Term(
-        holder=spec.holder_identity or "",
-        seconds=spec.lease_duration_seconds or 0,
-        acquired=spec.acquire_time or "",
-        renewed=spec.renew_time or "",
-        transitions=spec.lease_transitions or 0,
-    )
-    return Lease(meta.namespace, meta.name, term, meta.resource_version)
+    meta = found.metadata
+    return Lease(meta.namespace, meta.name, found.spec or Term(), meta.resource_version)
 
 
 def micro_time(moment: dt.datetime) -> str:
     """With exactly six digits after the second: the API server refuses any other form in a lease."""
     return moment.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def _spec(term: Term) -> dict[str, object]:
-    return {
-        "holderIdentity": term.holder,
-        "leaseDurationSeconds": term.seconds,
-        "acquireTime": term.acquired or None,
-        "renewTime": term.renewed or None,
-        "leaseTransitions": term.transitions,
-    }

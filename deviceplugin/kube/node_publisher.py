@@ -16,7 +16,7 @@ import structlog
 
 from deviceplugin.backoff import Backoff
 from deviceplugin.errors import VcudaError
-from deviceplugin.kube.client import KubeClient, NodeMetadata
+from deviceplugin.kube.client import KubeClient, NodeMetadata, Texts
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.inventory_annotation import format_inventory
@@ -62,19 +62,11 @@ def _second_word(model: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedNode:
-    """vcuda's labels and annotations of the node; others are not touched."""
-
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
 class NodePatch:
-    """Changes; None removes."""
+    """Labels and annotations of the node to write; None removes."""
 
-    labels: dict[str, str | None]
-    annotations: dict[str, str | None]
+    labels: Texts
+    annotations: Texts
 
     @property
     def is_empty(self) -> bool:
@@ -93,16 +85,13 @@ class PublishTiming:
 DEFAULT_TIMING = PublishTiming()
 
 
-def node_patch(node: NodeMetadata, face: PublishedNode, *, own_labels: str) -> NodePatch:
-    """The difference; `own_labels` is the annotation that lists the labels which the agent set."""
+def node_patch(node: NodeMetadata, face: NodePatch, *, own_labels: str) -> NodePatch:
+    """What of `face` the node lacks; `own_labels` is the annotation that lists the labels which the agent set."""
     before = {key for key in node.annotations.get(own_labels, "").split(",") if key}
     labels: dict[str, str | None] = {key: None for key in sorted(before - set(face.labels)) if key in node.labels}
     labels |= {key: value for key, value in face.labels.items() if node.labels.get(key) != value}
     wanted = {**face.annotations, own_labels: ",".join(sorted(face.labels))}
-    annotations: dict[str, str | None] = {
-        key: value for key, value in wanted.items() if node.annotations.get(key) != value
-    }
-    return NodePatch(labels, annotations)
+    return NodePatch(labels, {key: value for key, value in wanted.items() if node.annotations.get(key) != value})
 
 
 class NodePublisher:
@@ -124,13 +113,13 @@ class NodePublisher:
         self._labels = labels
         self._share_mode = share_mode
         self._pace = pace
-        self._face: PublishedNode | None = None
+        self._face: NodePatch | None = None
         self._wanted = asyncio.Event()
         self.patches = 0
         self.failures = 0
 
     def show(self, inventory: Inventory) -> None:
-        face = PublishedNode(
+        face = NodePatch(
             gpu_labels(inventory, domain=self._names.domain, extra=self._labels),
             {self._names.inventory: format_inventory(inventory, share_mode=self._share_mode)},
         )

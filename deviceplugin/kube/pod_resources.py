@@ -7,13 +7,13 @@ counts, unless kubelet reported that the resize is infeasible.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.quantity import exact_quantity
 from deviceplugin.kube.structs import (
     Amounts,
     ClusterPodSpec,
-    ClusterPodStatus,
     ContainerSpec,
     PlainContainer,
     PlainSpec,
@@ -22,7 +22,7 @@ from deviceplugin.kube.structs import (
 )
 from deviceplugin.model.units import Compute
 
-_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30}
+_MOST_CACHED = 10_000
 _RESIZE_PENDING = "PodResizePending"
 _INFEASIBLE = "Infeasible"
 _Pair = tuple[int, int]
@@ -30,7 +30,7 @@ _Pair = tuple[int, int]
 _NONE: _Pair = (0, 0)
 
 
-def pod_needs(spec: ClusterPodSpec | PlainSpec, status: ClusterPodStatus | PlainStatus) -> Compute | None:
+def pod_needs(spec: ClusterPodSpec | PlainSpec, status: PlainStatus) -> Compute | None:
     try:
         cpu, memory = _by_containers(spec, status)
         if spec.resources is not None and (whole := spec.resources.requests) is not None:
@@ -39,7 +39,11 @@ def pod_needs(spec: ClusterPodSpec | PlainSpec, status: ClusterPodStatus | Plain
         more = _pair(spec.overhead)
     except ParseError:
         return None
-    return Compute(cpu + more[0], memory + more[1])
+    return _compute(cpu + more[0], memory + more[1])
+
+
+_compute = lru_cache(_MOST_CACHED)(Compute)
+"""The pods of a deployment need the same: equal values are stored once."""
 
 
 def node_offers(allocatable: Mapping[str, str | int]) -> Compute | None:
@@ -49,7 +53,7 @@ def node_offers(allocatable: Mapping[str, str | int]) -> Compute | None:
         return None
 
 
-def _by_containers(spec: ClusterPodSpec | PlainSpec, status: ClusterPodStatus | PlainStatus) -> _Pair:
+def _by_containers(spec: ClusterPodSpec | PlainSpec, status: PlainStatus) -> _Pair:
     apps = _NONE
     for each in spec.containers or ():
         apps = _sum(apps, _takes(each, status.container_statuses, status))
@@ -68,7 +72,7 @@ def _by_containers(spec: ClusterPodSpec | PlainSpec, status: ClusterPodStatus | 
 def _takes(
     container: ContainerSpec | PlainContainer,
     statuses: Sequence[ResizedStatus] | None,
-    status: ClusterPodStatus | PlainStatus,
+    status: PlainStatus,
 ) -> _Pair:
     wanted = _requests(container)
     for each in statuses or ():
@@ -81,7 +85,7 @@ def _takes(
     return wanted
 
 
-def _is_refused(status: ClusterPodStatus | PlainStatus) -> bool:
+def _is_refused(status: PlainStatus) -> bool:
     """Kubelet reported that it cannot resize the pod."""
     return any(each.type == _RESIZE_PENDING and each.reason == _INFEASIBLE for each in status.conditions or ())
 
@@ -99,25 +103,15 @@ def _sum(one: _Pair, other: _Pair) -> _Pair:
 
 
 def _most(one: _Pair, other: _Pair) -> _Pair:
-    """The maximum of each."""
     return (max(one[0], other[0]), max(one[1], other[1]))
 
 
+@lru_cache(_MOST_CACHED)
 def _milli(text: str | int) -> int:
-    """Rounded up; nearly all have the form `250m` or `2`."""
-    plain = str(text)
-    if plain.isascii():
-        number, milli = (plain[:-1], 1) if plain[-1:] == "m" else (plain, 1000)
-        if number.isdigit():
-            return int(number) * milli
-    return -int(-exact_quantity(plain) * 1000 // 1)
+    """Rounded up."""
+    return -int(-exact_quantity(text) * 1000 // 1)
 
 
+@lru_cache(_MOST_CACHED)
 def _bytes(text: str | int) -> int:
-    plain = str(text)
-    if plain.isascii():
-        if plain.isdigit():
-            return int(plain)
-        if plain[-2:] in _BINARY and plain[:-2].isdigit():
-            return int(plain[:-2]) << _BINARY[plain[-2:]]
-    return -int(-exact_quantity(plain) // 1)
+    return -int(-exact_quantity(text) // 1)

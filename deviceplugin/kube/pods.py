@@ -10,14 +10,13 @@ secret.
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 
-import msgspec
-
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.collection import Collection, reader
 from deviceplugin.kube.quantity import parse_quantity
 from deviceplugin.kube.structs import (
     ContainerSpec,
     ContainerStatus,
+    Page,
     PodObject,
     PodSpec,
     PodStatus,
@@ -150,10 +149,6 @@ def _unix(text: str | None) -> float:
     return moment.timestamp() if moment.tzinfo else moment.replace(tzinfo=dt.UTC).timestamp()
 
 
-class _RawList(msgspec.Struct):
-    items: list[msgspec.Raw] | None = None
-
-
 class PodListReader:
     """Keeps parsed pods by their bytes: parsing takes 60 us a pod, and between two calls hardly any pod changes.
 
@@ -166,7 +161,7 @@ class PodListReader:
 
     def read(self, body: bytes) -> tuple[Pod, ...]:
         """Every pod of the list; raises ParseError."""
-        items = [bytes(raw) for raw in decode(_RawList, body, what="the list of pods").items or ()]
+        items = [bytes(raw) for raw in decode(Page, body, what="the list of pods").items or ()]
         known = self._known
         self._known = {item: known.get(item) or self._pod(item) for item in items}
         return tuple(self._known[item] for item in items)

@@ -95,10 +95,8 @@ class Reflector(Generic[Key, Value]):
         """Seconds since the last answer of the server, including an accepted watch; None before the first one."""
         return None if self._last_answer is None else self._clock() - self._last_answer
 
-    def subscribe(self, subscriber: Subscriber[Value]) -> Callable[[], None]:
-        """Calls the subscriber for each change from now on; returns a function that unsubscribes."""
+    def subscribe(self, subscriber: Subscriber[Value]) -> None:
         self._subscribers.append(subscriber)
-        return lambda: self._subscribers.remove(subscriber)
 
     async def run(self) -> None:
         """Never returns, and never raises because of the server; cancel it to stop."""

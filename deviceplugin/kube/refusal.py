@@ -16,7 +16,6 @@ _HINTS = {
 
 
 def refusal(code: int, body: bytes, *, what: str) -> KubeError:
-    """An error answer, or the Status inside a watch, as one of our errors."""
     try:
         status = decode(StatusObject, body, what="the refusal")
         said = status.message or status.reason or ""

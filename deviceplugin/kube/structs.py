@@ -215,21 +215,26 @@ class ClusterPodSpec(PodSpec):
 class Condition(Json):
     """A condition of a pod or a node."""
 
-    type: str
+    type: str = ""
     status: str = ""
     reason: str | None = None
     message: str | None = None
 
 
-class ClusterPodStatus(Json):
+class PlainStatus(Json):
+    """status of a pod without GPUs."""
+
+    conditions: list[Condition] | None = None
+    container_statuses: list[ResizedStatus] | None = None
+    init_container_statuses: list[ResizedStatus] | None = None
+
+
+class ClusterPodStatus(PlainStatus):
     """status of a pod without the states of its containers."""
 
     phase: str | None = None
     reason: str | None = None
     nominated_node_name: str | None = None
-    conditions: list[Condition] | None = None
-    container_statuses: list[ResizedStatus] | None = None
-    init_container_statuses: list[ResizedStatus] | None = None
 
 
 class ClusterPodObject(Object):
@@ -255,21 +260,6 @@ class PlainSpec(Json):
     init_containers: list[PlainContainer] | None = None
     resources: Requests | None = None
     overhead: Amounts | None = None
-
-
-class PlainCondition(Json):
-    """A condition of such a pod."""
-
-    type: str = ""
-    reason: str | None = None
-
-
-class PlainStatus(Json):
-    """status of such a pod."""
-
-    conditions: list[PlainCondition] | None = None
-    container_statuses: list[ResizedStatus] | None = None
-    init_container_statuses: list[ResizedStatus] | None = None
 
 
 class PlainPodObject(Json):

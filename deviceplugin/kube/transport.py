@@ -71,7 +71,6 @@ class Transport:
         # A request has a limit as a whole; a watch has a limit for each silence.
         self._once = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect)
         self._watching = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect, sock_read=timeouts.silence)
-        self._request_base: _RequestBase | None = None
         self._session: aiohttp.ClientSession | None = None
 
     @classmethod
@@ -179,18 +178,20 @@ class Transport:
         body: bytes | None,
         content_type: str,
     ) -> aiohttp.ClientResponse:
-        way = self._request_base
-        if way is None or way.access is not access:
-            way = self._request_base = _RequestBase.by(access)
+        facts, headers = access.facts, {}
+        if facts.authorization:
+            headers["Authorization"] = facts.authorization
+        if body is not None:
+            headers["Content-Type"] = content_type
         sending = self._opened_session().request(
             method,
-            way.base.with_path(way.prefix + path, encoded=True),
+            URL(facts.server + path, encoded=True),
             params=query,
             data=body,
-            headers=way.headers if body is None else {**way.headers, "Content-Type": content_type},
+            headers=headers,
             ssl=access.tls if access.tls is not None else True,
-            server_hostname=access.tls_server_name,
-            proxy=access.proxy,
+            server_hostname=facts.tls_server_name,
+            proxy=facts.proxy,
             allow_redirects=False,
             timeout=limits,
         )
@@ -210,22 +211,6 @@ class Transport:
                 read_bufsize=_CHUNK,
             )
         return self._session
-
-
-@dataclass(frozen=True, slots=True)
-class _RequestBase:
-    """The common part of all requests with one access."""
-
-    access: Access
-    base: URL
-    prefix: str
-    headers: Mapping[str, str]
-
-    @classmethod
-    def by(cls, access: Access) -> Self:
-        base = URL(access.server)
-        headers = {"Authorization": access.authorization} if access.authorization else {}
-        return cls(access, base, base.raw_path.rstrip("/"), headers)
 
 
 def silence(error: Exception, *, what: str) -> KubeError:

@@ -55,7 +55,7 @@ def answer_for(
 ) -> Answer:
     """The full answer; raises HardwareError if a device node that the container needs is missing."""
     devices = _devices(gpus, layout, exists)
-    whole = not grant.allocation.request.is_share
+    whole = not grant.is_share
     mirror = layout.driver_mirror / ("origin" if whole else "nvidia")
     return Answer(
         devices=devices,

@@ -1,10 +1,10 @@
 """Reads kubelet's own record of devices, `kubelet_internal_checkpoint`.
 
-In: the file, in any of its three historic forms (NUMA map since 1.20, flat list 1.12-1.19, without wrapper before).
-Out: a `Checkpoint` of the two vcuda resources, or a ParseError that names the file, the entry and the key. Entries of
-other plugins are not decoded beyond their resource name. The file is never written: kubelet drops a file with a wrong
-checksum, and with it every allocation of the node. The checksum covers a dump of Go structs and is not verified here;
-kubelet replaces the file by rename, so one open file is one complete version.
+In: the file, in the form of kubelet 1.20 and later (device IDs by NUMA node). Out: a `Checkpoint` of the two vcuda
+resources, or a ParseError that names the file, the entry and the key. Entries of other plugins are not decoded beyond
+their resource name. The file is never written: kubelet drops a file with a wrong checksum, and with it every allocation
+of the node. The checksum covers a dump of Go structs and is not verified here; kubelet replaces the file by rename, so
+one open file is one complete version.
 
 Measured: 1.8 MB take 5 ms; 200 pods take 5 ms the first time, under 1 ms when a reader has seen most of them and
 0.05 ms when nothing has changed, so the agent's loop may call this directly.
@@ -39,8 +39,7 @@ class _Data(msgspec.Struct, rename="pascal"):
 
 
 class _File(msgspec.Struct, rename="pascal"):
-    data: _Data | msgspec.UnsetType = msgspec.UNSET
-    pod_device_entries: list[msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
+    data: _Data
 
 
 class _Entry(msgspec.Struct, rename="pascal"):
@@ -53,7 +52,7 @@ class _Entry(msgspec.Struct, rename="pascal"):
 
 _FILE = msgspec.json.Decoder(_File)
 _ENTRY = msgspec.json.Decoder(_Entry)
-_DEVICE_IDS = msgspec.json.Decoder(dict[str, list[DeviceId] | None] | list[DeviceId] | None)
+_DEVICE_IDS = msgspec.json.Decoder(dict[str, list[DeviceId] | None] | None)
 _TEXT = msgspec.json.Decoder(str | None)
 
 
@@ -62,7 +61,8 @@ class CheckpointReader:
 
     def __init__(self, path: Path, names: ResourceNames = ResourceNames()) -> None:
         self._path = path
-        self._parser = _EntryParser(names)
+        self._names = names
+        self._resources = {names.of(resource): resource for resource in Resource}
         self._known: dict[bytes, CheckpointEntry | None] = {}
         self._last: tuple[bytes, Checkpoint] | None = None
 
@@ -87,7 +87,7 @@ class CheckpointReader:
         for place, raw in enumerate(_raw_entries(data, where)):
             text = bytes(raw)
             try:
-                entry = self._known[text] if text in self._known else self._parser.parse(text)
+                entry = self._known[text] if text in self._known else self._entry(text)
             except ParseError as error:
                 raise ParseError(f"{where}, entry {place}: {error.message}") from error
             seen[text] = entry
@@ -96,45 +96,12 @@ class CheckpointReader:
         self._known = seen
         return Checkpoint(tuple(entries.values()))
 
-
-def read_checkpoint(path: Path, names: ResourceNames = ResourceNames()) -> Checkpoint:
-    """Once; see `CheckpointReader.read`."""
-    return CheckpointReader(path, names).read()
-
-
-def parse_checkpoint(
-    data: bytes, names: ResourceNames = ResourceNames(), *, where: str = "kubelet's checkpoint"
-) -> Checkpoint:
-    """From bytes; see `CheckpointReader.parse`."""
-    return CheckpointReader(Path(), names).parse(data, where=where)
-
-
-def _raw_entries(data: bytes, where: str) -> list[msgspec.Raw]:
-    try:
-        found = _FILE.decode(data)
-    except _NOT_JSON as error:
-        raise ParseError(f"{where} is not a checkpoint of kubelet: {error}") from error
-    if isinstance(found.data, _Data):
-        return found.data.pod_device_entries or []
-    if isinstance(found.pod_device_entries, msgspec.UnsetType):
-        raise ParseError(f"{where} is not a checkpoint of kubelet: it has neither `Data` nor `PodDeviceEntries`")
-    return found.pod_device_entries or []
-
-
-class _EntryParser:
-    """Decodes one entry: the devices of one resource of one container, and the recorded answer."""
-
-    def __init__(self, names: ResourceNames) -> None:
-        self._ours = {names.of(resource): resource for resource in Resource}
-        self._names = names
-        self._device_key = f"{names.domain}/vcuda-device"
-
-    def parse(self, raw: bytes | msgspec.Raw) -> CheckpointEntry | None:
+    def _entry(self, raw: bytes) -> CheckpointEntry | None:
         try:
             found = _ENTRY.decode(raw)
         except _NOT_JSON as error:
             raise ParseError(str(error)) from error
-        resource = self._ours.get(found.resource_name)
+        resource = self._resources.get(found.resource_name)
         if resource is None:
             return None
         try:
@@ -152,10 +119,16 @@ class _EntryParser:
         return RecordedAnswer(
             grant=_grant(message, entry.pod_uid),
             gpus=tuple(GpuUuid(text) for text in message.envs.get(_VISIBLE_DEVICES, "").split(",") if text),
-            device_paths=tuple(text for text in annotations.get(self._device_key, "").split(",") if text),
             cores=_number(annotations.get(self._names.core), self._names.core),
             memory_bytes=_number(annotations.get(self._names.memory), self._names.memory),
         )
+
+
+def _raw_entries(data: bytes, where: str) -> list[msgspec.Raw]:
+    try:
+        return _FILE.decode(data).data.pod_device_entries or []
+    except _NOT_JSON as error:
+        raise ParseError(f"{where} is not a checkpoint of kubelet: {error}") from error
 
 
 def _devices(raw: msgspec.Raw) -> frozenset[DeviceId]:
@@ -164,9 +137,7 @@ def _devices(raw: msgspec.Raw) -> frozenset[DeviceId]:
         found = _DEVICE_IDS.decode(raw)
     except _NOT_JSON as error:
         raise ParseError(f"DeviceIDs: {error}") from error
-    if isinstance(found, dict):
-        return frozenset(itertools.chain.from_iterable(node or () for node in found.values()))
-    return frozenset(found or ())
+    return frozenset(itertools.chain.from_iterable(node or () for node in (found or {}).values()))
 
 
 def _message(raw: msgspec.Raw) -> Any:  # noqa: ANN401 - a generated message has no type that mypy may read

@@ -103,7 +103,6 @@ class DeviceFeed:
         return self._catalog
 
     def publish(self, fresh: Catalog) -> None:
-        """Wakes every stream."""
         self._catalog = fresh
         self._version += 1
         self._changed.set()

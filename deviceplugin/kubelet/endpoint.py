@@ -98,7 +98,6 @@ class Endpoint:
             await server.wait_for_termination()
 
     def is_in_place(self) -> bool:
-        """Whether the path is still the socket that was bound."""
         return self._identity is not None and identity_of(self.path) == self._identity
 
     def _remove_stale(self) -> None:

@@ -21,7 +21,7 @@ another order.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import structlog
@@ -97,12 +97,6 @@ class IdentitySource(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Attempt:
-    pairs: Pairs = field(default_factory=list)
-    error: str = ""
-
-
 class Identity:
     """Asks the sources in order; the only state is which of them are skipped for now."""
 
@@ -116,27 +110,28 @@ class Identity:
         prompt = [source for source in self._sources if not self._is_skipped(source)]
         skipped = [source for source in self._sources if source not in prompt]
         for source in (*prompt, *skipped):
-            attempt = await self._ask(source, question)
-            if attempt.pairs:
+            pairs, error = await self._ask(source, question)
+            if pairs:
                 others = self._sources[self._sources.index(source) + 1 :]
-                return await self._choose(source, others, question, attempt.pairs)
-            errors.append(f"{source.source.value}: {attempt.error or 'shows no such container'}")
+                return await self._choose(source, others, question, pairs)
+            errors.append(f"{source.source.value}: {error or 'shows no such container'}")
         raise IdentityError(
             f"kubelet asked for {question.count} x {question.resource.value} and no pod of this node wants that many "
             f"({'; '.join(errors) or 'no identity source is configured'}); create the pod again"
         )
 
-    async def _ask(self, source: IdentitySource, question: Question) -> _Attempt:
+    async def _ask(self, source: IdentitySource, question: Question) -> tuple[Pairs, str]:
+        """Its candidates, or why there are none."""
         try:
             async with asyncio.timeout(source.budget_s):
-                return _Attempt(pairs=await source.candidates(question))
+                return await source.candidates(question), ""
         except TimeoutError:
             self._skipped_until[source.source] = self._clock() + _SKIP_S
             message = f"no answer within {source.budget_s:g} s"
         except VcudaError as error:
             message = error.message
         log.warning("identity_source_failed", source=source.source.value, error=message)
-        return _Attempt(error=message)
+        return [], message
 
     def _is_skipped(self, source: IdentitySource) -> bool:
         return len(self._sources) > 1 and self._skipped_until.get(source.source, 0.0) > self._clock()

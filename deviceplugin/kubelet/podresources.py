@@ -25,14 +25,14 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class PodDevices:
-    """A pod as this API shows it: the IDs of each resource by container name."""
+    """A pod as this API shows it; `held` has the container and the resource of each list of device IDs."""
 
     namespace: str
     name: str
-    containers: dict[str, dict[str, tuple[str, ...]]]
+    held: frozenset[tuple[str, str]]
 
     def lacks(self, container: str, resource_name: str) -> bool:
-        return not self.containers.get(container, {}).get(resource_name)
+        return (container, resource_name) not in self.held
 
 
 class PodResources:
@@ -96,10 +96,5 @@ class PodResources:
 
 
 def _pod(pod: pb.PodResources) -> PodDevices:
-    containers: dict[str, dict[str, tuple[str, ...]]] = {}
-    for container in pod.containers:
-        held: dict[str, tuple[str, ...]] = {}
-        for entry in container.devices:
-            held[entry.resource_name] = held.get(entry.resource_name, ()) + tuple(entry.device_ids)
-        containers[container.name] = held
-    return PodDevices(pod.namespace, pod.name, containers)
+    held = ((each.name, entry.resource_name) for each in pod.containers for entry in each.devices if entry.device_ids)
+    return PodDevices(pod.namespace, pod.name, frozenset(held))

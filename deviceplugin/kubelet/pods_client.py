@@ -8,6 +8,7 @@ the agent's token. The connection is kept open; a kubelet that restarted costs o
 """
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import aiohttp
 
 from deviceplugin.errors import ConfigError, KubeletError, ParseError
-from deviceplugin.kube.credentials import Access
+from deviceplugin.kube.credentials import Access, show_certificate, trusted
 from deviceplugin.kube.pods import PodListReader
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import ResourceNames
@@ -62,20 +63,18 @@ class KubeletPods:
 
     async def _get(self, access: Access) -> bytes:
         try:
-            return await self._request(access)
-        except aiohttp.ServerDisconnectedError:  # kubelet restarted and closed the kept connection
-            pass
-        except (aiohttp.ClientError, OSError) as error:
-            raise self._unreachable(error) from None
-        try:
+            with contextlib.suppress(aiohttp.ServerDisconnectedError):  # kubelet restarted: one more try
+                return await self._request(access)
             return await self._request(access)
         except (aiohttp.ClientError, OSError) as error:
-            raise self._unreachable(error) from None
+            text = str(error) or type(error).__name__
+            raise KubeletError(f"kubelet at {self._url} cannot be asked: {text}") from None
 
     async def _request(self, access: Access) -> bytes:
         if self._session is None:
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=4, keepalive_timeout=60))
-        headers = {"Authorization": access.authorization} if access.authorization else {}
+        header = access.facts.authorization
+        headers = {"Authorization": header} if header else {}
         context = await self._tls(access) if self._url.startswith("https:") else True
         async with self._session.get(
             self._url, headers=headers, ssl=context, server_hostname=None if context is True else self._node
@@ -97,16 +96,13 @@ class KubeletPods:
         if self._insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        for authority in (*self._own_authorities, access.authority):
-            if authority is not None and authority.is_file():
+        for authority in self._own_authorities:
+            if authority.is_file():
                 context.load_verify_locations(authority)
-        if access.client_certificate is not None:
-            context.load_cert_chain(*access.client_certificate)
+        if access.facts.authority:
+            context.load_verify_locations(cadata=trusted(access.facts.authority))
+        show_certificate(context, access.facts)
         return context
-
-    def _unreachable(self, error: Exception) -> KubeletError:
-        text = str(error) or type(error).__name__
-        return KubeletError(f"kubelet at {self._url} cannot be asked: {text}")
 
 
 def _refusal(url: str, status: int) -> str:

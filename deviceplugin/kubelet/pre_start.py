@@ -10,6 +10,7 @@ that does not fit.
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from deviceplugin.errors import CapacityError, OwnershipError, VcudaError
 from deviceplugin.kubelet.allocate_context import AllocateContext
@@ -17,8 +18,8 @@ from deviceplugin.kubelet.identity import Key
 from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, Source
 from deviceplugin.ledger.rebuild import rebuild_one
-from deviceplugin.ledger.repair import Claimant, asked_for
-from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef
+from deviceplugin.ledger.repair import claimant_proved
+from deviceplugin.model.allocation import ContainerRef
 from deviceplugin.model.units import Resource
 
 
@@ -94,18 +95,14 @@ class PreStart:
 
     async def _repair(self, grant: Grant, key: Key, counts: tuple[int, int]) -> Grant:
         pod = await self._context.pods.find(key[0])
-        asked = asked_for(grant, counts, pod, key[1], self._context.layout.names)
-        found = pod.container(key[1]) if pod else None
-        owner = ContainerRef(pod.ref if pod else PodRef(key[0], "", ""), key[1])
         soft_cores = self._context.hints.soft_cores(pod) if pod else grant.soft_cores
-        role, index = (found.role, found.index) if found else (ContainerRole.UNKNOWN, 0)
-        to = Claimant(owner, role, asked, soft_cores, index)
+        to = replace(claimant_proved(grant, key, counts, pod, self._context.layout.names), soft_cores=soft_cores)
         inventory = self._context.feed.catalog.inventory
         try:
             fixed = self._context.ledger.reassign_to_owner(grant.id, to, inventory)
         except CapacityError as error:
             raise OwnershipError(
-                f"{owner} was given the GPU of another container and does not fit there: {error.message}"
+                f"{to.owner} was given the GPU of another container and does not fit there: {error.message}"
             ) from None
         if grant.allocation.owner.key != key:
             self._context.report.repaired(grant.allocation.owner, fixed)

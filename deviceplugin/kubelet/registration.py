@@ -91,7 +91,6 @@ class RegistrationTimer:
         return fresh
 
     def is_silent(self) -> bool:
-        """No stream for too long."""
         self._streams = False
         if self._clock() - self._heard <= self._silence_s:
             return False

@@ -40,13 +40,11 @@ class Load:
 
 
 def loads(allocations: Iterable[Allocation], inventory: Inventory) -> dict[GpuUuid, Load]:
-    """The load of every GPU that something is held of."""
     has = {gpu.uuid: model_of(gpu).whole for gpu in inventory.gpus}
     return {uuid: Load(uuid, held, has.get(uuid, NOTHING)) for uuid, held in occupied(allocations).items()}
 
 
 def over_commitments(allocations: Iterable[Allocation], inventory: Inventory) -> tuple[Load, ...]:
-    """Every GPU that holds more than it has."""
     return tuple(load for load in loads(allocations, inventory).values() if load.is_over)
 
 

@@ -25,7 +25,6 @@ class RecordedAnswer:
 
     grant: GrantId | None
     gpus: tuple[GpuUuid, ...]
-    device_paths: tuple[str, ...]
     cores: int | None
     memory_bytes: int | None
 
@@ -66,7 +65,6 @@ class Checkpoint:
         return self._by_container.get((uid, container, resource))
 
     def has(self, uid: PodUid, container: str) -> bool:
-        """Whether kubelet has recorded a vcuda resource for this container."""
         return any((uid, container, resource) in self._by_container for resource in Resource)
 
     def ids_of(self, uid: PodUid, container: str, resource: Resource) -> frozenset[DeviceId]:
@@ -75,7 +73,6 @@ class Checkpoint:
         return entry.devices if entry else frozenset()
 
     def counts_of(self, uid: PodUid, container: str) -> tuple[int, int]:
-        """Cores and blocks that a container asked for."""
         return (len(self.ids_of(uid, container, Resource.CORE)), len(self.ids_of(uid, container, Resource.MEMORY)))
 
     def answer_of(self, uid: PodUid, container: str) -> RecordedAnswer | None:
@@ -97,7 +94,6 @@ class Checkpoint:
         return tuple(each.key for each in self.entries if each.resource is resource and each.devices == wanted)
 
     def without(self, keys: Container[tuple[PodUid, str]]) -> "Checkpoint":
-        """The same content without some containers."""
         return Checkpoint(tuple(each for each in self.entries if each.key not in keys), self.exists)
 
     @property

@@ -38,3 +38,8 @@ class Grant:
     proved: bool
     created: float
     soft_cores: int = 0
+
+    @property
+    def is_share(self) -> bool:
+        """Whole GPUs run on the untouched driver and share nothing."""
+        return self.allocation.request.is_share

@@ -3,8 +3,8 @@
 In: `LedgerChange`s. Out: the same state after any crash. `Journal.open` replays the file; `append` writes one line and
 waits for the disk, then changes `grants`; an append that fails leaves neither a valid line nor a changed state. An
 entry that does not verify costs only itself: a torn last line is cut, a damaged file is copied (`.damaged-<n>`) and the
-entries that verify are kept, with one sentence in `warnings`. The boot id is for the record only: grants name GPUs by
-UUID, and minor numbers, which a reboot may change, are in no entry.
+entries that verify are kept, with one sentence in `warnings`. A reboot changes nothing: grants name GPUs by UUID, and
+minor numbers, which a reboot may change, are in no entry.
 
 Not here: what a change means and whether it is allowed (`ledger`), other agents (`lock`). Not safe for threads.
 """
@@ -30,10 +30,8 @@ _PRIVATE = 0o600
 class Journal:
     """An open journal; create one with `Journal.open`."""
 
-    def __init__(self, path: Path, *, boot_id: str, clock: Callable[[], float]) -> None:
+    def __init__(self, path: Path, *, clock: Callable[[], float]) -> None:
         self.path = path
-        self.boot_id = boot_id
-        self.rebooted = False
         self.warnings: tuple[str, ...] = ()
         self._clock = clock
         self._grants: dict[GrantId, Grant] = {}
@@ -44,9 +42,9 @@ class Journal:
         self._broken = False
 
     @classmethod
-    def open(cls, path: Path, *, boot_id: str = "", clock: Callable[[], float] = time.time) -> "Journal":
+    def open(cls, path: Path, *, clock: Callable[[], float] = time.time) -> "Journal":
         """Reads or creates the file at `path`; raises LedgerError if it cannot be read, written or decoded."""
-        journal = cls(path, boot_id=boot_id, clock=clock)
+        journal = cls(path, clock=clock)
         try:
             files.make_directory(path.parent)
             journal._temporary.unlink(missing_ok=True)  # a crash before the rename may leave it
@@ -69,7 +67,16 @@ class Journal:
 
     def append(self, change: LedgerChange) -> None:
         """Durable when this returns; raises LedgerError and changes nothing if the disk refuses."""
-        self._append(change)
+        if self._broken:
+            self.rewrite()
+        try:
+            self._write(JournalEntry(self._number + 1, self._clock(), change))
+        except OSError as error:
+            self._take_back()
+            raise LedgerError(
+                f"the change `{change.kind}` could not be written to the ledger's journal {self.path}: "
+                f"{files.cause(error)}; nothing was changed, so free space or repair the disk and try again"
+            ) from error
         apply(self._grants, change)
 
     def rewrite(self) -> None:
@@ -77,8 +84,6 @@ class Journal:
         lines = [header()]
         for number, grant in enumerate(self._grants.values(), start=1):
             lines.append(encode_line(JournalEntry(number, self._clock(), LedgerChange("keep", put=(grant,)))))
-        if self.boot_id:
-            lines.append(encode_line(JournalEntry(len(lines), self._clock(), LedgerChange("boot"), self.boot_id)))
         data = b"".join(lines)
         try:
             self._replace(data)
@@ -125,10 +130,6 @@ class Journal:
             _cut(self._fd, found.end)
         if found.first_damage is not None:
             self._set_aside(data, found)
-        if self.boot_id and self.boot_id != found.boot:
-            self.rebooted = bool(found.boot)
-            with suppress(LedgerError):  # a full disk must not stop the agent from serving what it already granted
-                self._append(LedgerChange("boot"), boot=self.boot_id)
 
     def _adopt(self, found: Scan) -> None:
         self._grants = found.grants
@@ -147,19 +148,6 @@ class Journal:
             f"{len(found.grants)} grants were kept, and {kept}; what is missing is rebuilt from kubelet's checkpoint"
         )
         self.warnings = (warning,)
-
-    def _append(self, change: LedgerChange, *, boot: str = "") -> None:
-        if self._broken:
-            self.rewrite()
-        entry = JournalEntry(self._number + 1, self._clock(), change, boot)
-        try:
-            self._write(entry)
-        except OSError as error:
-            self._take_back()
-            raise LedgerError(
-                f"the change `{change.kind}` could not be written to the ledger's journal {self.path}: "
-                f"{files.cause(error)}; nothing was changed, so free space or repair the disk and try again"
-            ) from error
 
     def _write(self, entry: JournalEntry) -> None:
         line = encode_line(entry)

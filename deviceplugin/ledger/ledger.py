@@ -1,6 +1,6 @@
 """Which container holds which part of which GPU of this node, and the only way to change it.
 
-In: grants and named transitions on them. Out: queries, and a `Transition` to every subscriber. Each transition is one
+In: grants and named transitions on them. Out: queries, and a call to every subscriber. Each transition is one
 entry of the journal, on the disk before memory changes: a crash leaves all of it or nothing. This is the last check:
 `grant`, `reassign_to_owner` and `reassign` raise CapacityError if a GPU would hold more than it has, whatever the
 caller computed; only `adopt` accepts what is true already. A container holds one grant at most.
@@ -12,7 +12,7 @@ half a transition. Not here: where to place (`placement`), which container asks 
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
@@ -30,18 +30,6 @@ OwnerKey = tuple[PodUid, str]
 log = structlog.get_logger("vcuda.ledger")
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """The name of a transition, and the grants that it changed before and after it."""
-
-    kind: str
-    before: tuple[Grant, ...]
-    after: tuple[Grant, ...]
-
-
-Subscriber = Callable[[Transition], None]
-
-
 def new_grant_id() -> GrantId:
     """Names the directory that the container mounts: short, unguessable, and never used twice."""
     return GrantId(f"g-{secrets.token_hex(8)}")
@@ -53,7 +41,7 @@ class Ledger:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._owners: dict[OwnerKey, GrantId] = {}
-        self._subscribers: list[Subscriber] = []
+        self._subscribers: list[Callable[[], None]] = []
         self._reindex()
 
     @property
@@ -159,7 +147,7 @@ class Ledger:
         """Removes grants in one entry and returns them. Unknown ids count as released already."""
         ending = tuple(grant for grant_id in dict.fromkeys(ids) if (grant := self.get(grant_id)) is not None)
         if ending:
-            self._commit(LedgerChange("release", removed=tuple(grant.id for grant in ending), why=why), before=ending)
+            self._commit(LedgerChange("release", removed=tuple(grant.id for grant in ending), why=why))
             self._journal.compact_if_due()
         return ending
 
@@ -182,10 +170,8 @@ class Ledger:
             self._commit(LedgerChange("adopt", put=tuple(fresh.values())))
         return tuple(fresh.values())
 
-    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Calls back after every transition; answers how to stop that."""
+    def subscribe(self, subscriber: Callable[[], None]) -> None:
         self._subscribers.append(subscriber)
-        return lambda: self._subscribers.remove(subscriber)
 
     def close(self) -> None:
         self._journal.close()
@@ -211,7 +197,7 @@ class Ledger:
 
     def _update(self, kind: str, before: Grant, after: Grant) -> Grant:
         if after != before:
-            self._commit(LedgerChange(kind, put=(after,)), before=(before,))
+            self._commit(LedgerChange(kind, put=(after,)))
         return after
 
     def _put(self, kind: str, grants: tuple[Grant, ...], inventory: Inventory) -> None:
@@ -221,7 +207,7 @@ class Ledger:
         before = tuple(state[grant.id] for grant in grants if grant.id in state)
         touched = {share.uuid for grant in (*before, *grants) for share in grant.allocation.shares}
         check(self.allocations(), (grant.allocation for grant in after.values()), inventory, gpus=touched)
-        self._commit(LedgerChange(kind, put=grants), before=before)
+        self._commit(LedgerChange(kind, put=grants))
 
     def _check_owners(self, grants: tuple[Grant, ...]) -> None:
         owners = dict(self._owners)
@@ -236,13 +222,12 @@ class Ledger:
                     "delete the pod, so that it is admitted again"
                 )
 
-    def _commit(self, change: LedgerChange, *, before: tuple[Grant, ...] = ()) -> None:
+    def _commit(self, change: LedgerChange) -> None:
         self._journal.append(change)
         self._reindex()
-        transition = Transition(change.kind, before, change.put)
         for subscriber in tuple(self._subscribers):
             try:
-                subscriber(transition)
+                subscriber()
             except Exception as error:
                 log.error("ledger_subscriber_failed", transition=change.kind, error=repr(error))  # noqa: TRY400
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from deviceplugin.errors import ParseError
 from deviceplugin.ledger.evidence import Checkpoint, RecordedAnswer
 from deviceplugin.ledger.grant import Grant, GrantId, Source
-from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
+from deviceplugin.ledger.repair import owner_named, share_for
+from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.ids import count_by_gpu, gpu_keys
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU, Resource
-from deviceplugin.placement.fit import demand_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,8 @@ def rebuild_one(
     request = _request(len(ids[Resource.CORE]), len(ids[Resource.MEMORY]), answer, len(named))
     if request is None or len(uuids) != request.gpus:
         return None
-    known = pod.container(container) if pod is not None else None
-    owner = ContainerRef(pod.ref if pod is not None else PodRef(uid, "", ""), container)
-    role, index = (known.role, known.index) if known is not None else (ContainerRole.UNKNOWN, 0)
-    shares = tuple(_share(uuid, request, inventory) for uuid in uuids)
+    owner, role, index = owner_named((uid, container), pod)
+    shares = tuple(share_for(uuid, request, inventory) for uuid in uuids)
     return Grant(
         id=answer.grant or _derived_id(uid, container),
         allocation=Allocation(owner, role, request, shares, index),
@@ -113,12 +111,6 @@ def _hinted(ids: frozenset[str], inventory: Inventory) -> tuple[GpuUuid, ...]:
     except ParseError:
         return ()
     return tuple(gpu.uuid for gpu in inventory.gpus if counts.get(gpu.uuid))
-
-
-def _share(uuid: GpuUuid, request: Request, inventory: Inventory) -> GpuShare:
-    """Of a GPU that is gone, the least that it must have had."""
-    demand, gpu = demand_of(request), inventory.gpu(uuid)
-    return GpuShare(uuid, *demand.takes(gpu.blocks if gpu is not None else demand.amount.blocks))
 
 
 def _derived_id(uid: PodUid, container: str) -> GrantId:

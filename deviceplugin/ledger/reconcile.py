@@ -146,7 +146,6 @@ def decide(evidence: Evidence, inventory: Inventory, *, now: float) -> Reconcile
 
 
 def verdict(grant: Grant, evidence: Evidence) -> Verdict:
-    """Whether one grant is still held, by what this round read."""
     checkpoint = evidence.checkpoint
     seen = checkpoint.owner_of_grant(grant.id) if checkpoint is not None else None
     if seen is not None:

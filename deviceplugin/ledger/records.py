@@ -6,14 +6,12 @@ the journal decides what a damaged line means. JSON keys that a later version ad
 """
 
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from deviceplugin.ledger.grant import Grant, GrantId, Source
-from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
-from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import Resource
 
@@ -36,12 +34,11 @@ class LedgerChange:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """A change with its number in the file; `boot` is set only if the agent started after a reboot."""
+    """A change with its number in the file, and the Unix time at which it was written."""
 
     number: int
     written: float
     change: LedgerChange
-    boot: str = ""
 
 
 def apply(grants: dict[GrantId, Grant], change: LedgerChange) -> None:
@@ -52,26 +49,14 @@ def apply(grants: dict[GrantId, Grant], change: LedgerChange) -> None:
         grants[grant.id] = grant
 
 
-class _Pod(msgspec.Struct):
-    uid: str
-    namespace: str
-    name: str
-
-
-class _Share(msgspec.Struct):
-    uuid: str
-    cores: int
-    blocks: int
-
-
 class _Grant(msgspec.Struct):
-    id: str
-    pod: _Pod
+    id: GrantId
+    pod: PodRef
     container: str
     role: ContainerRole
     cores: int
     blocks: int
-    gpus: list[_Share]
+    gpus: tuple[GpuShare, ...]
     answered: list[Resource]
     source: Source
     proved: bool
@@ -86,9 +71,8 @@ class _Line(msgspec.Struct, omit_defaults=True):
     at: float
     change: str
     put: list[_Grant] = []
-    removed: list[str] = []
+    removed: tuple[GrantId, ...] = ()
     why: str = ""
-    boot: str = ""
 
 
 def header() -> bytes:
@@ -112,9 +96,8 @@ def encode_line(entry: JournalEntry) -> bytes:
         at=entry.written,
         change=entry.change.kind,
         put=[_to_struct(grant) for grant in entry.change.put],
-        removed=list(entry.change.removed),
+        removed=entry.change.removed,
         why=entry.change.why,
-        boot=entry.boot,
     )
     body = msgspec.json.encode(line)
     return b"%08x %d %s\n" % (zlib.crc32(body), len(body), body)
@@ -129,23 +112,20 @@ def decode_line(line: bytes) -> JournalEntry | None:
         found = msgspec.json.decode(parts[2], type=_Line)
     except msgspec.MsgspecError:
         return None
-    change = LedgerChange(
-        found.change, _to_grants(found.put), tuple(GrantId(text) for text in found.removed), found.why
-    )
-    return JournalEntry(found.n, found.at, change, found.boot)
+    change = LedgerChange(found.change, tuple(map(_to_grant, found.put)), found.removed, found.why)
+    return JournalEntry(found.n, found.at, change)
 
 
 def _to_struct(grant: Grant) -> _Grant:
     allocation = grant.allocation
-    pod = allocation.owner.pod
     return _Grant(
         id=grant.id,
-        pod=_Pod(pod.uid, pod.namespace, pod.name),
+        pod=allocation.owner.pod,
         container=allocation.owner.name,
         role=allocation.role,
         cores=allocation.request.cores,
         blocks=allocation.request.blocks,
-        gpus=[_Share(share.uuid, share.cores, share.blocks) for share in allocation.shares],
+        gpus=allocation.shares,
         answered=sorted(grant.answered, key=lambda resource: resource.value),
         source=grant.source,
         proved=grant.proved,
@@ -156,21 +136,16 @@ def _to_struct(grant: Grant) -> _Grant:
     )
 
 
-def _to_grants(found: Sequence[_Grant]) -> tuple[Grant, ...]:
-    return tuple(_to_grant(each) for each in found)
-
-
 def _to_grant(found: _Grant) -> Grant:
-    pod = PodRef(PodUid(found.pod.uid), found.pod.namespace, found.pod.name)
     allocation = Allocation(
-        owner=ContainerRef(pod, found.container),
+        owner=ContainerRef(found.pod, found.container),
         role=found.role,
         request=Request(found.cores, found.blocks, found.parts),
-        shares=tuple(GpuShare(GpuUuid(share.uuid), share.cores, share.blocks) for share in found.gpus),
+        shares=found.gpus,
         index=found.index,
     )
     return Grant(
-        id=GrantId(found.id),
+        id=found.id,
         allocation=allocation,
         answered=frozenset(found.answered),
         source=found.source,

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from deviceplugin.errors import OwnershipError
 from deviceplugin.ledger.grant import Grant
-from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare
+from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.annotation_names import annotation_names
-from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.pod_request import parse_parts
 from deviceplugin.model.request import Request, parse_request
@@ -29,6 +29,21 @@ class Claimant:
     request: Request
     soft_cores: int = 0
     index: int = 0
+
+
+def owner_named(key: tuple[PodUid, str], pod: Pod | None) -> tuple[ContainerRef, ContainerRole, int]:
+    """Names, role and index of a container; without its pod only the UID and the container's name are known."""
+    owner = ContainerRef(pod.ref if pod is not None else PodRef(key[0], "", ""), key[1])
+    known = pod.container(key[1]) if pod is not None else None
+    return (owner, known.role, known.index) if known is not None else (owner, ContainerRole.UNKNOWN, 0)
+
+
+def claimant_proved(
+    grant: Grant, key: tuple[PodUid, str], counts: tuple[int, int], pod: Pod | None, names: ResourceNames
+) -> Claimant:
+    """The container that kubelet's checkpoint names for the grant; RequestError or ParseError as in `asked_for`."""
+    owner, role, index = owner_named(key, pod)
+    return Claimant(owner, role, asked_for(grant, counts, pod, key[1], names), index=index)
 
 
 def claimant_of(grant: Grant) -> Claimant:
@@ -59,7 +74,7 @@ def moved(grant: Grant, to: Claimant, inventory: Inventory) -> Grant:
             f"container {to.owner} asked for {to.request.gpus} GPUs and kubelet gave it grant {grant.id}, which has "
             f"{len(shares)}; delete the pod, so that it is admitted again"
         )
-    sized = tuple(_sized(share, to.request, inventory) for share in shares)
+    sized = tuple(share_for(share.uuid, to.request, inventory, least=share.blocks) for share in shares)
     allocation = Allocation(to.owner, to.role, to.request, sized, to.index)
     return replace(grant, allocation=allocation, soft_cores=to.soft_cores)
 
@@ -70,8 +85,7 @@ def kept(grant: Grant, to: Claimant) -> Grant:
     return replace(grant, allocation=allocation, soft_cores=to.soft_cores, proved=False)
 
 
-def _sized(share: GpuShare, request: Request, inventory: Inventory) -> GpuShare:
-    demand, gpu = demand_of(request), inventory.gpu(share.uuid)
-    return GpuShare(
-        share.uuid, *demand.takes(gpu.blocks if gpu is not None else max(share.blocks, demand.amount.blocks))
-    )
+def share_for(uuid: GpuUuid, request: Request, inventory: Inventory, *, least: int = 0) -> GpuShare:
+    """What a request takes of a GPU; one that is gone had `least` blocks, and what the request needs."""
+    demand, gpu = demand_of(request), inventory.gpu(uuid)
+    return GpuShare(uuid, *demand.takes(gpu.blocks if gpu is not None else max(least, demand.amount.blocks)))

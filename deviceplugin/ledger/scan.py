@@ -24,7 +24,6 @@ class Scan:
     grants: dict[GrantId, Grant] = field(default_factory=dict)
     entries: int = 0
     last_number: int = 0
-    boot: str = ""
     end: int = 0
     torn: bool = False
     lost: int = 0
@@ -32,7 +31,6 @@ class Scan:
 
 
 def scan(data: bytes) -> Scan:
-    """Replays every entry that verifies, in file order."""
     found = Scan(end=data.rfind(b"\n") + 1)
     found.torn = found.end < len(data)
     lines = data[: found.end].split(b"\n")[:-1]
@@ -62,7 +60,6 @@ def _take(found: Scan, entry: JournalEntry, offset: int) -> None:
         found.lost += entry.number - found.last_number - 1
     found.last_number = entry.number
     found.entries += 1
-    found.boot = entry.boot or found.boot
     apply(found.grants, entry.change)
 
 

@@ -1,24 +1,33 @@
-"""What containers use of their GPUs, as metrics.
+"""What containers hold of their GPUs and use of them, as metrics.
 
 In: a picture. Out: metrics for the scrape. A value that is not measured for a container has no row; the values of whole
 GPUs come from the driver, those of shares from vcuda's library. Values are added up by name: a pod and its successor of
 the same name may both run while the first one ends.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client.core import Metric
 
-from deviceplugin.exposition import Family, metric_of
+from deviceplugin.exposition import Family, families_of, metric_of
 from deviceplugin.ledger.grant import Grant
+from deviceplugin.model.allocation import GpuShare
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.model.usage import Breach, ContainerUse, GpuUse
-from deviceplugin.observe.view import NodePicture
+from deviceplugin.observe.view import NodePicture, bytes_of
 
 GPU = ("node", "gpu")
 CONTAINER = (*GPU, "namespace", "pod", "container")
 
+MEMORY_LIMIT = Family(
+    "vcuda_container_memory_limit_bytes", "gauge", "GPU memory that the container was granted.", CONTAINER
+)
+CORES_LIMIT = Family(
+    "vcuda_container_cores_limit_ratio",
+    "gauge",
+    "Share of the GPU's compute time that the container was granted.",
+    CONTAINER,
+)
 MEMORY = Family(
     "vcuda_container_memory_used_bytes",
     "gauge",
@@ -76,6 +85,10 @@ OVER_LIMIT = Family(
     (*CONTAINER, "breach"),
 )
 
+_BY_SHARE: tuple[tuple[Family, Callable[[GpuShare], float]], ...] = (
+    (MEMORY_LIMIT, lambda share: bytes_of(share.blocks)),
+    (CORES_LIMIT, lambda share: share.cores / CORES_PER_GPU),
+)
 _BY_GPU: tuple[tuple[Family, Callable[[GpuUse], float | None]], ...] = (
     (MEMORY, lambda use: use.memory_bytes),
     (OVERHEAD, lambda use: use.overhead_bytes),
@@ -87,47 +100,47 @@ _BY_GPU: tuple[tuple[Family, Callable[[GpuUse], float | None]], ...] = (
     (THROTTLED, lambda use: use.throttled_seconds),
     (THROTTLED_LAUNCHES, lambda use: use.throttled_launches),
 )
-FAMILIES = (*(family for family, _ in _BY_GPU), PROCESSES, OVER_LIMIT)
-_Rows = dict[tuple[str, ...], float]
+FAMILIES = families_of(globals())
+_Labels = tuple[str, ...]
 
 
 def collect(picture: NodePicture) -> Iterator[Metric]:
-    known = [(grant, use) for grant in picture.grants if (use := picture.uses.get(grant.id)) is not None]
+    for family, read_share in _BY_SHARE:
+        yield metric_of(family, _by_share(picture, read_share))
+    known = [(_names(grant), use) for grant in picture.grants if (use := picture.uses.get(grant.id)) is not None]
     for family, read in _BY_GPU:
-        yield metric_of(family, _by_gpu(picture.node, known, read).items())
-    yield metric_of(PROCESSES, _processes(picture.node, known).items())
+        yield metric_of(family, _by_gpu(picture.node, known, read))
+    yield metric_of(PROCESSES, (((picture.node, *names), use.processes) for names, use in known))
     yield metric_of(OVER_LIMIT, _over_limit(picture.node, known).items())
 
 
-def _by_gpu(node: str, known: Iterable[tuple[Grant, ContainerUse]], read: Callable[[GpuUse], float | None]) -> _Rows:
-    rows: _Rows = defaultdict(float)
-    for grant, use in known:
+def _by_share(picture: NodePicture, read: Callable[[GpuShare], float]) -> Iterator[tuple[_Labels, float]]:
+    for grant in picture.grants:
+        for share in grant.allocation.shares:
+            yield (picture.node, share.uuid, *_names(grant)), read(share)
+
+
+def _by_gpu(
+    node: str, known: Iterable[tuple[_Labels, ContainerUse]], read: Callable[[GpuUse], float | None]
+) -> Iterator[tuple[_Labels, float]]:
+    for names, use in known:
         for each in use.gpus:
-            value = read(each)
-            if value is not None:
-                rows[node, each.uuid, *_names(grant)] += value
-    return rows
+            if (value := read(each)) is not None:
+                yield (node, each.uuid, *names), value
 
 
-def _processes(node: str, known: Iterable[tuple[Grant, ContainerUse]]) -> _Rows:
-    rows: _Rows = defaultdict(float)
-    for grant, use in known:
-        rows[node, *_names(grant)] += use.processes
-    return rows
-
-
-def _over_limit(node: str, known: Iterable[tuple[Grant, ContainerUse]]) -> _Rows:
+def _over_limit(node: str, known: Iterable[tuple[_Labels, ContainerUse]]) -> dict[_Labels, float]:
     """A row for each breach that could be, so that an alert can tell "no" from "unknown"."""
-    rows: _Rows = {}
-    for grant, use in known:
+    rows: dict[_Labels, float] = {}
+    for names, use in known:
         lasting = {(each.gpu, each.breach) for each in use.overruns}
         for each in use.gpus:
             for breach in Breach:
-                labels = (node, each.uuid, *_names(grant), breach.value)
+                labels = (node, each.uuid, *names, breach.value)
                 rows[labels] = max(rows.get(labels, 0.0), float((each.uuid, breach) in lasting))
     return rows
 
 
-def _names(grant: Grant) -> tuple[str, str, str]:
+def _names(grant: Grant) -> _Labels:
     owner = grant.allocation.owner
     return owner.pod.namespace, owner.pod.name, owner.name

@@ -5,6 +5,9 @@ by their name alone; where two namespaces have a pod of one name, the later one 
 measured stays unset.
 """
 
+import os
+import socket
+import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,6 @@ from deviceplugin.model.gpu import Gpu, GpuUuid
 from deviceplugin.model.units import BLOCK_MIB, MIB
 from deviceplugin.model.usage import ContainerUse
 from deviceplugin.observe.graph import draw
-from deviceplugin.observe.listen import free_socket_path
 from deviceplugin.observe.view import NodePicture, NodeView
 from deviceplugin.wire import display_pb2 as pb
 from deviceplugin.wire import display_pb2_grpc as rpc
@@ -26,6 +28,7 @@ from deviceplugin.wire import display_pb2_grpc as rpc
 log = structlog.get_logger("vcuda.observe")
 _MODE = 0o660
 _GRACE_S = 0.5
+_LONGEST = 107  # sun_path without its final zero
 
 
 class DisplayServer:
@@ -37,7 +40,7 @@ class DisplayServer:
 
     async def start(self, path: Path) -> None:
         """Raises ConfigError where it cannot listen."""
-        free_socket_path(path)
+        _free_path(path)
         server = grpc.aio.server(interceptors=[_NoTraceback()])
         rpc.add_GPUDisplayServicer_to_server(self._service, server)
         try:
@@ -57,6 +60,40 @@ class DisplayServer:
 
 def _restrict(path: Path) -> None:
     path.chmod(_MODE)
+
+
+def _free_path(path: Path) -> None:
+    """Prepares the path of `--display-socket`: a socket without a server is removed."""
+    length = len(os.fsencode(path))
+    if length > _LONGEST:
+        raise ConfigError(
+            f"--display-socket: the path has {length} bytes and a unix socket takes {_LONGEST}; give a shorter one"
+        )
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise ConfigError(
+                f"--display-socket: the directory {path.parent} does not exist; create it first"
+            ) from None
+        return
+    except OSError as error:
+        raise ConfigError(f"--display-socket: {path} cannot be used: {error.strerror}") from None
+    if not stat.S_ISSOCK(mode):
+        raise ConfigError(f"--display-socket: {path} exists and is not a socket; remove it or give another path")
+    if _answers(path):
+        raise ConfigError(f"--display-socket: another process serves {path}; stop it or give another path")
+    path.unlink(missing_ok=True)
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        caller.settimeout(0.5)
+        try:
+            caller.connect(str(path))
+        except OSError:
+            return False
+        return True
 
 
 class _Display(rpc.GPUDisplayServicer):

@@ -15,9 +15,9 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from deviceplugin.listen import bind_tcp
 from deviceplugin.observe.graph import ASCII, BOXES, draw
 from deviceplugin.observe.graph_document import graph_of
-from deviceplugin.observe.listen import bind_tcp
 from deviceplugin.observe.metrics import AgentMetrics
 from deviceplugin.observe.usage import usage_of
 from deviceplugin.observe.view import NodeView
@@ -39,7 +39,7 @@ class QueryServer:
 
     async def start(self, address: str, port: int) -> None:
         """Raises ConfigError where it cannot listen."""
-        sockets = bind_tcp(address, port)
+        sockets = bind_tcp(address, port, address_flag="--query-addr", port_flag="--query-port")
         self.port = sockets[0].getsockname()[1]
         await self._runner.setup()
         for one in sockets:

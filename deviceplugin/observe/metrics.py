@@ -3,19 +3,18 @@
 In: a `NodeView` for what is true now, and the methods of `AgentMetrics` for what happened. Out: the text of all
 metrics. `FAMILIES` is the reference: names, labels and meanings are interfaces, and docs/reference is generated from
 it. Gauges are read from one picture when they are scraped, so they agree with each other. Not here: what containers
-use (`container_metrics`).
+hold and use (`container_metrics`).
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import Metric
 
 from deviceplugin.errors import VcudaError
-from deviceplugin.exposition import Exposition, Family, metric_of
+from deviceplugin.exposition import Exposition, Family, families_of, metric_of
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.observe import container_metrics
-from deviceplugin.observe.container_metrics import CONTAINER, GPU
+from deviceplugin.observe.container_metrics import GPU
 from deviceplugin.observe.view import NodePicture, NodeView, bytes_of
 
 GPU_INFO = Family(
@@ -48,15 +47,6 @@ GPU_UTILIZATION = Family(
     "vcuda_gpu_utilization_ratio", "gauge", "Share of the sample period in which a kernel ran, from NVML.", GPU
 )
 GPU_PROCESSES = Family("vcuda_gpu_processes", "gauge", "Processes on the GPU, from NVML.", GPU)
-CONTAINER_MEMORY_LIMIT = Family(
-    "vcuda_container_memory_limit_bytes", "gauge", "GPU memory that the container was granted.", CONTAINER
-)
-CONTAINER_CORES_LIMIT = Family(
-    "vcuda_container_cores_limit_ratio",
-    "gauge",
-    "Share of the GPU's compute time that the container was granted.",
-    CONTAINER,
-)
 REGISTERED = Family("vcuda_kubelet_registered", "gauge", "1 while kubelet is connected to both device plugins.")
 ALLOCATIONS = Family(
     "vcuda_allocations_total",
@@ -97,46 +87,25 @@ SHARES_ENFORCEABLE = Family(
 )
 BUILD = Family("vcuda_build_info", "gauge", "Always 1; the label has the version of vcuda.", ("version",))
 
-FAMILIES = (
-    *(
-        GPU_INFO,
-        GPU_HEALTHY,
-        GPU_CORDONED,
-        GPU_MEMORY,
-        GPU_MEMORY_ALLOCATED,
-        GPU_MEMORY_USED,
-        GPU_CORES_ALLOCATED,
-        GPU_UTILIZATION,
-    ),
-    *(
-        GPU_PROCESSES,
-        CONTAINER_MEMORY_LIMIT,
-        CONTAINER_CORES_LIMIT,
-        *container_metrics.FAMILIES,
-        REGISTERED,
-        ALLOCATIONS,
-        ALLOCATION_SECONDS,
-        STARTS,
-    ),
-    *(REGISTRATIONS, REPAIRS, LAST_EVENT, MIRROR, MIRROR_MISSING, SHARES_ENFORCEABLE, BUILD),
-)
+FAMILIES = (*families_of(globals()), *container_metrics.FAMILIES)
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 
 
-class AgentMetrics:
+class AgentMetrics(Exposition):
     """All metrics of one agent; each method counts one kind of event."""
 
     def __init__(self, view: NodeView, *, version: str) -> None:
-        self._exposition = out = Exposition(lambda: _collect(view), build=BUILD, version=version)
-        self._allocations = out.counter(ALLOCATIONS)
-        self._seconds = out.histogram(ALLOCATION_SECONDS, _SECONDS)
-        self._starts = out.counter(STARTS)
-        self._registrations = out.counter(REGISTRATIONS)
-        self._repairs = out.counter(REPAIRS)
-        self._last_event = out.gauge(LAST_EVENT)
-        self._mirror = out.gauge(MIRROR)
-        self._mirror_missing = out.gauge(MIRROR_MISSING)
-        self._shares_enforceable = out.gauge(SHARES_ENFORCEABLE)
+        super().__init__(build=BUILD, version=version)
+        self._view = view
+        self._allocations = self.counter(ALLOCATIONS)
+        self._seconds = self.histogram(ALLOCATION_SECONDS, _SECONDS)
+        self._starts = self.counter(STARTS)
+        self._registrations = self.counter(REGISTRATIONS)
+        self._repairs = self.counter(REPAIRS)
+        self._last_event = self.gauge(LAST_EVENT)
+        self._mirror = self.gauge(MIRROR)
+        self._mirror_missing = self.gauge(MIRROR_MISSING)
+        self._shares_enforceable = self.gauge(SHARES_ENFORCEABLE)
 
     def granted(self) -> None:
         self._allocations.labels(outcome="granted", reason="").inc()
@@ -173,25 +142,19 @@ class AgentMetrics:
             self._mirror_missing.labels(library=library).set(1)
         self._shares_enforceable.set(enforceable)
 
-    def render(self, accept: str = "") -> tuple[bytes, str]:
-        """The text in the format that the scraper asks for, and its content type."""
-        return self._exposition.render(accept)
+    def collect(self) -> Iterator[Metric]:
+        """The node's picture as gauges."""
+        picture = self._view.picture()
+        yield from _gpu_families(picture)
+        yield from _sample_families(picture)
+        yield from container_metrics.collect(picture)
+        yield metric_of(REGISTERED, [((), self._view.state().registered)])
 
 
 def reason_of(error: VcudaError) -> str:
     """The kind of an error as a label: `CapacityError` is `capacity`, `DriverMissingError` `driver_missing`."""
     name = type(error).__name__.removesuffix("Error")
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
-
-
-def _collect(view: NodeView) -> Iterator[Metric]:
-    """The node's picture as gauges."""
-    picture = view.picture()
-    yield from _gpu_families(picture)
-    yield from _sample_families(picture)
-    yield from _container_families(picture)
-    yield from container_metrics.collect(picture)
-    yield metric_of(REGISTERED, [((), view.state().registered)])
 
 
 def _gpu_families(picture: NodePicture) -> Iterator[Metric]:
@@ -219,17 +182,3 @@ def _sample_families(picture: NodePicture) -> Iterator[Metric]:
     yield metric_of(GPU_MEMORY_USED, [(labels, sample.memory_used_bytes) for labels, sample in read])
     yield metric_of(GPU_UTILIZATION, [(labels, sample.utilization_percent / 100) for labels, sample in read])
     yield metric_of(GPU_PROCESSES, [(labels, len(sample.processes)) for labels, sample in read])
-
-
-def _container_families(picture: NodePicture) -> Iterator[Metric]:
-    """Added up by name: a pod and its successor of the same name may both hold a part while the first one ends."""
-    memory: dict[tuple[str, ...], float] = defaultdict(float)
-    cores: dict[tuple[str, ...], float] = defaultdict(float)
-    for grant in picture.grants:
-        owner = grant.allocation.owner
-        for share in grant.allocation.shares:
-            labels = (picture.node, share.uuid, owner.pod.namespace, owner.pod.name, owner.name)
-            memory[labels] += bytes_of(share.blocks)
-            cores[labels] += share.cores / CORES_PER_GPU
-    yield metric_of(CONTAINER_MEMORY_LIMIT, memory.items())
-    yield metric_of(CONTAINER_CORES_LIMIT, cores.items())

@@ -26,11 +26,8 @@ from deviceplugin.placement.node_state import Spare
 from deviceplugin.placement.workload import TaskKind, Workload
 
 _SCALE = 1 << 20
-_MOST_KEPT = 20_000
 _MOST_USABLE = 20_000
 _MOST_PARTS = 8_000
-_AMPLE = Spare(1 << 62, 1 << 62)
-"""Where another program counts CPU and memory, as kube-scheduler does before it asks the extender."""
 
 Weigh = Callable[[Request], int]
 
@@ -80,7 +77,7 @@ class _Groups:
         self._parts: dict[GpuCapacity, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self._needs: dict[GpuModel, tuple[GpuAmount, ...]] = {}
 
-    def rooms(self, gpus: Capacities, *, single: bool, several: bool) -> tuple[_GroupRoom, ...]:
+    def rooms(self, gpus: Capacities) -> tuple[_GroupRoom, ...]:
         """Written for speed: for a pod of a new shape, every node has capacities that were never seen."""
         if not gpus:
             return ()
@@ -89,10 +86,8 @@ class _Groups:
         fits, cores = zip(*[part[0] for part in parts], strict=True), zip(*[part[1] for part in parts], strict=True)
         rooms: list[_GroupRoom] = []
         for group, counts, free in zip(self._groups, fits, cores, strict=True):
-            if single if group.gpus == 1 else several:
-                sets = sum(counts) if group.gpus == 1 else _sets(counts, group.gpus)
-                if sets:
-                    rooms.append(_GroupRoom(group, sets, sum(free)))
+            if sets := sum(counts) if group.gpus == 1 else _sets(counts, group.gpus):
+                rooms.append(_GroupRoom(group, sets, sum(free)))
         return tuple(rooms)
 
     def _part(self, gpu: GpuCapacity) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -129,14 +124,14 @@ class UsableCapacity:
         self._enough = (cpu, memory)
         self._ample = Usable(alone, together)
 
-    def usable(self, cpu: int, memory: int) -> Usable:
-        """Beside so much; most nodes have more than any tasks on their GPUs could need."""
-        if cpu < self._enough[0] or memory < self._enough[1]:
-            return _counted(self._rooms, cpu, memory)
-        return self._ample
+    def usable(self, spare: Spare | None) -> Usable:
+        """Beside so much; most nodes have more than any tasks on their GPUs could need. None: nobody counts it here."""
+        if spare is None or (spare.cpu_milli >= self._enough[0] and spare.memory_mib >= self._enough[1]):
+            return self._ample
+        return _counted(self._rooms, spare.cpu_milli, spare.memory_mib)
 
-    def value(self, cpu: int, memory: int) -> int:
-        alone, together = self.usable(cpu, memory)
+    def fragmentation(self, spare: Spare | None) -> int:
+        alone, together = self.usable(spare)
         return self._whole - alone - together
 
 
@@ -144,7 +139,7 @@ def _sets(fits: Sequence[int], size: int) -> int:
     """How many sets of so many different GPUs there are, where each GPU may be in as many sets as it fits."""
     # One GPU gives a set at most one of its GPUs, however often it fits: too few different GPUs mean fewer sets.
     sets = sum(fits) // size
-    while sets and size > 1 and sum(min(count, sets) for count in fits) < sets * size:
+    while sets and sum(min(count, sets) for count in fits) < sets * size:
         sets -= 1
     return sets
 
@@ -157,31 +152,11 @@ class Fragmentation:
         self._kinds = tuple((kind, count * rate(kind.request)) for kind, count in workload.kinds)
         self.weight = sum(weight for _, weight in self._kinds)
         self._groups: dict[frozenset[GpuModel], _Groups] = {}
-        self._known: dict[Capacities, Usable] = {}
         self._usable_of: dict[Capacities, UsableCapacity] = {}
-        self._alone: dict[GpuCapacity, Usable] = {}
-        self._wide: dict[Capacities, Usable] = {}
-        self._least = min((kind.request.cores_per_gpu for kind, _ in self._kinds if kind.request.gpus > 1), default=0)
 
     def of(self, gpus: Capacities, spare: Spare | None) -> int:
         """A measure of one node: only to be compared."""
-        usable = self.usable(gpus, spare)
-        return 2 * self.weight * free_cores(gpus) - usable.alone - usable.together
-
-    def growth(self, before: Capacities, after: Capacities, spare: Spare | None, needs: Spare) -> int:
-        """By how much a pod makes it more that leaves these GPUs and takes that much CPU and memory."""
-        return self.of(after, None if spare is None else spare - needs) - self.of(before, spare)
-
-    def usable(self, gpus: Capacities, spare: Spare | None) -> Usable:
-        if spare is not None:
-            return self.usable_capacity(gpus).usable(spare.cpu_milli, spare.memory_mib)
-        found = self._known.get(gpus)
-        if found is None:
-            if len(self._known) >= _MOST_KEPT:
-                for kept in (self._known, self._alone, self._wide):
-                    kept.clear()
-            found = self._known[gpus] = self._of_cards(gpus)
-        return found
+        return self.usable_capacity(gpus).fragmentation(spare)
 
     def usable_capacity(self, gpus: Capacities) -> UsableCapacity:
         """CPU and memory change more often than GPUs, so what GPUs alone say is cached apart."""
@@ -192,33 +167,9 @@ class Fragmentation:
             found = self._usable_of[gpus] = UsableCapacity(gpus, self._rooms_in(gpus), self.weight)
         return found
 
-    def _of_cards(self, gpus: Capacities) -> Usable:
-        """Beside ample CPU and memory: what each GPU is for tasks of one GPU, and what all are for the others."""
-        # Tasks of one GPU add up GPU by GPU, so nodes share what one GPU is worth; those of several need all GPUs, but
-        # only the ones with enough free cores, which many nodes have in common.
-        alone = together = 0
-        for gpu in gpus:
-            part = self._alone.get(gpu)
-            if part is None:
-                part = self._alone[gpu] = self._count(_free((gpu,)), _AMPLE, several=False)
-            alone += part.alone
-            together += part.together
-        if self._least:
-            wide = tuple(gpu for gpu in gpus if gpu.cores >= self._least)
-            part = self._wide.get(wide)
-            if part is None:
-                part = self._wide[wide] = self._count(wide, _AMPLE, single=False)
-            alone += part.alone
-            together += part.together
-        return Usable(alone, together)
-
-    def _count(self, gpus: Capacities, spare: Spare, *, single: bool = True, several: bool = True) -> Usable:
-        """For tasks of one GPU, of several, or both."""
-        return _counted(self._rooms_in(gpus, single=single, several=several), spare.cpu_milli, spare.memory_mib)
-
-    def _rooms_in(self, gpus: Capacities, *, single: bool = True, several: bool = True) -> tuple[_GroupRoom, ...]:
+    def _rooms_in(self, gpus: Capacities) -> tuple[_GroupRoom, ...]:
         groups = self._groups_for(frozenset([gpu[0] for gpu in gpus]))
-        return groups.rooms(gpus, single=single, several=several)
+        return groups.rooms(gpus)
 
     def _groups_for(self, models: frozenset[GpuModel]) -> _Groups:
         found = self._groups.get(models)
@@ -269,10 +220,6 @@ def _counted(rooms: tuple[_GroupRoom, ...], cpu_free: int, memory_free: int) -> 
     return Usable(alone, together)
 
 
-def _free(gpus: Capacities) -> Capacities:
-    return tuple(gpu for gpu in gpus if gpu.cores)
-
-
 def _admits(task: TaskKind, model: GpuModel) -> bool:
     return demand_of(task.request).lasting_rejection(model) is None and task.wanted.admits_model(model.name)
 
@@ -294,4 +241,4 @@ def by_count(_request: Request) -> int:
 
 def stranded(measure: Fragmentation, gpus: Capacities, spare: Spare | None) -> int:
     """Free cores that the next task cannot use, as it is to be expected, times `measure.weight`."""
-    return measure.weight * free_cores(gpus) - measure.usable(gpus, spare).alone
+    return measure.weight * free_cores(gpus) - measure.usable_capacity(gpus).usable(spare).alone

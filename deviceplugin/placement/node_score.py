@@ -11,9 +11,7 @@ from typing import NamedTuple
 
 from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.model.units import CORES_PER_GPU
-from deviceplugin.placement.capacity_after import Capacities, free_cores
-from deviceplugin.placement.fragmentation import Fragmentation
-from deviceplugin.placement.node_state import Spare
+from deviceplugin.placement.capacity_after import Capacities
 from deviceplugin.placement.pod import PodChoice
 from deviceplugin.placement.rejection import NodeRejection
 
@@ -22,15 +20,6 @@ _PPM = 1_000_000
 Score = tuple[int, int]
 LAST: Score = (1 << 200, 0)
 """Behind every node that a policy can score."""
-
-
-class CapacityChange(NamedTuple):
-    """A node before and after a pod; `spare` was free beside the GPUs before, and the pod takes `needs` of it."""
-
-    before: Capacities
-    after: Capacities
-    spare: Spare | None
-    needs: Spare
 
 
 class Totals(NamedTuple):
@@ -51,12 +40,6 @@ def totals_of(gpus: Capacities) -> Totals:
     return Totals(len(gpus), cores, blocks, size)
 
 
-def score(policy: NodePolicy, change: CapacityChange, measure: Fragmentation) -> Score:
-    if goes_by_totals(policy):
-        return score_of_totals(policy, totals_of(change.after))
-    return _fragmentation(change, measure)
-
-
 def goes_by_totals(policy: NodePolicy) -> bool:
     """Whether the free amounts of the whole node are enough, so that its single GPUs, CPU and memory do not matter."""
     return policy in _BY_TOTALS
@@ -74,11 +57,6 @@ def _binpack(left: Totals) -> Score:
 def _spread(left: Totals) -> Score:
     """The smaller of the free fractions of cores and of memory."""
     return (_PPM - min(_parts(left)), -left.cores)
-
-
-def _fragmentation(change: CapacityChange, measure: Fragmentation) -> Score:
-    grown = measure.growth(change.before, change.after, change.spare, change.needs)
-    return (grown, free_cores(change.after))
 
 
 def _parts(left: Totals) -> tuple[int, int]:

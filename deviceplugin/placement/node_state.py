@@ -7,6 +7,7 @@ takes makes a new one. A node that has not changed is the same object, so what i
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.gpu import GpuUuid, Inventory
@@ -16,8 +17,7 @@ from deviceplugin.placement.occupancy import empty_views, occupied, snapshot_for
 from deviceplugin.placement.snapshot import GpuView, Snapshot, Summary, summaries_by_numa, summarize
 
 
-@dataclass(frozen=True, slots=True)
-class Spare:
+class Spare(NamedTuple):
     """Free CPU (thousandths of one) and memory (MiB)."""
 
     cpu_milli: int

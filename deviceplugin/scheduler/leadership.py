@@ -8,7 +8,6 @@ Lease again first. Every replica serves the webhook.
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import structlog
 
@@ -22,56 +21,46 @@ log = structlog.get_logger("vcuda.leadership")
 _RENEW_WITHIN = 2 / 3  # of the lease's duration
 
 
-class Leadership(Protocol):
-    """`leader` is the name of the leading replica as far as known, empty where there is none."""
-
-    @property
-    def leads(self) -> bool: ...
-    @property
-    def leader(self) -> str: ...
-    async def confirm(self) -> bool:
-        """Whether this replica leads; reads the Lease again if the last view says no."""
-
-    async def run(self) -> None: ...
-    async def resign(self) -> None: ...
-
-
-class SingleReplica:
-    """There is a single replica."""
+class Leadership:
+    """A single replica, which always leads; the other classes find the leader by a Lease."""
 
     def __init__(self, identity: str) -> None:
-        self.leader = identity
+        self._identity = identity
+
+    @property
+    def leader(self) -> str:
+        """The name of the leading replica as far as known, empty where there is none."""
+        return self._identity
 
     @property
     def leads(self) -> bool:
-        return True
+        return self.leader == self._identity
 
     async def confirm(self) -> bool:
-        return True
+        """Whether this replica leads; reads the Lease again if the last view says no and may be late."""
+        return self.leads
 
     async def run(self) -> None:
-        """Nothing to do."""
+        """Until it is cancelled, or never where there is nothing to do."""
 
     async def resign(self) -> None:
-        """No replica waits for it."""
+        """Lets another replica lead at once, where this one holds the Lease."""
 
 
-class OwnLeadership:
+class OwnLeadership(Leadership):
     """The replicas elect a leader by a Lease of their own."""
 
-    def __init__(self, elector: LeaderElector) -> None:
+    def __init__(self, identity: str, elector: LeaderElector) -> None:
+        super().__init__(identity)
         self._elector = elector
-
-    @property
-    def leads(self) -> bool:
-        return self._elector.is_leader
 
     @property
     def leader(self) -> str:
         return self._elector.holder
 
-    async def confirm(self) -> bool:
-        return self.leads
+    @property
+    def leads(self) -> bool:
+        return self._elector.is_leader
 
     async def run(self) -> None:
         await self._elector.run()
@@ -80,7 +69,7 @@ class OwnLeadership:
         await self._elector.release()
 
 
-class KubeSchedulerLeadership:
+class KubeSchedulerLeadership(Leadership):
     """Leads beside the leading kube-scheduler: in the same pod, so with the same host name."""
 
     def __init__(
@@ -93,16 +82,12 @@ class KubeSchedulerLeadership:
         retry: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(identity)
         self._client = client
         self._where = (namespace, name)
-        self._identity = identity
         self._retry = retry
         self._snapshot = LeaseView(clock)
         self._reading: asyncio.Task[None] | None = None
-
-    @property
-    def leads(self) -> bool:
-        return self.leader == self._identity
 
     @property
     def leader(self) -> str:
@@ -122,9 +107,6 @@ class KubeSchedulerLeadership:
             await self._read_lease()
             await asyncio.sleep(self._retry)
 
-    async def resign(self) -> None:
-        """The Lease is kube-scheduler's."""
-
     async def _read_lease(self) -> None:
         before = self.leader
         try:
@@ -141,13 +123,13 @@ class KubeSchedulerLeadership:
 def leadership_of(settings: SchedulerSettings, client: ClusterClient) -> Leadership:
     cluster, leader = settings.cluster, settings.leader
     if leader.election is Election.NONE:
-        return SingleReplica(cluster.identity)
+        return Leadership(cluster.identity)
     if leader.election is Election.KUBE_SCHEDULER:
         return KubeSchedulerLeadership(
             client, namespace=cluster.namespace, name=leader.lease, identity=cluster.identity, retry=leader.retry
         )
-    timing = LeaseTiming(lease=leader.duration, renew=leader.duration * _RENEW_WITHIN, retry=leader.retry)
+    timing = LeaseTiming(lease=int(leader.duration), renew=leader.duration * _RENEW_WITHIN, retry=leader.retry)
     elector = LeaderElector(
         client, namespace=cluster.namespace, name=leader.lease, identity=cluster.identity, timing=timing
     )
-    return OwnLeadership(elector)
+    return OwnLeadership(cluster.identity, elector)

@@ -20,7 +20,7 @@ from deviceplugin.cluster.extender.wire import (
     write_scores,
     write_victims,
 )
-from deviceplugin.cluster.http.verbs import ExplainResponse, GaugeValues, UnavailableError, Verb, VerbResponse
+from deviceplugin.cluster.http.verbs import GaugeValues, Verb, VerbResponse, unavailable
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.scheduler.certificates import Certificates
@@ -91,10 +91,10 @@ class SchedulerService:
             last_events=self._cluster.last_events(),
         )
 
-    async def explain(self, namespace: str, name: str) -> ExplainResponse:
+    async def explain(self, namespace: str, name: str) -> tuple[int, bytes]:
         """One at a time, so that kube-scheduler never waits longer than one step. Only the leader has verdicts."""
         if missing := self.not_ready():
-            return ExplainResponse(status=503, sentence=f"not ready yet: {'; '.join(missing)}")
+            return _error(503, f"not ready yet: {'; '.join(missing)}")
         leads, leader = self._leadership.leads, self._leadership.leader
         if leads:
             async with self._explaining:
@@ -102,12 +102,11 @@ class SchedulerService:
         else:
             found = self._extender.explain_bound(namespace, name)
         if found is not None:
-            return ExplainResponse(msgspec.json.encode(found))
+            return 200, msgspec.json.encode(found)
         if not leads:
-            sentence = f"this replica is not the leader; ask the leader: {leader or 'none now'}"
-            return ExplainResponse(status=421, sentence=sentence, leader=leader)
+            return _error(421, f"this replica is not the leader; ask the leader: {leader or 'none now'}", leader)
         sentence = f"pod {namespace}/{name} not found: it does not exist, requests no vcuda resources, or has finished"
-        return ExplainResponse(status=404, sentence=sentence, leader=leader)
+        return _error(404, sentence, leader)
 
     async def _review(self, body: bytes) -> VerbResponse:
         reply = self._webhook.answer(body, self._cluster.known)
@@ -136,6 +135,11 @@ class SchedulerService:
 
     async def _require_leadership(self) -> None:
         if not await self._leadership.confirm():
-            raise UnavailableError(
+            raise unavailable(
                 f"this replica is not the leader; the leader by the Lease is {self._leadership.leader or 'unknown'}"
             )
+
+
+def _error(status: int, sentence: str, leader: str = "") -> tuple[int, bytes]:
+    """`leader` is the replica that may know more."""
+    return status, msgspec.json.encode({"error": sentence, "leader": leader})

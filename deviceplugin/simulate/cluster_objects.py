@@ -17,9 +17,17 @@ import yaml
 
 from deviceplugin.errors import ParseError, VcudaError
 from deviceplugin.kube.cluster_nodes import cluster_node
-from deviceplugin.kube.pods import pod_from
+from deviceplugin.kube.cluster_pods import cluster_pod
 from deviceplugin.kube.quantity import exact_quantity, parse_quantity
-from deviceplugin.kube.structs import ClusterNodeObject, PodObject
+from deviceplugin.kube.structs import (
+    Amounts,
+    ClusterNodeObject,
+    ClusterPodObject,
+    ClusterPodSpec,
+    ContainerSpec,
+    Meta,
+    Resources,
+)
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.inventory_annotation import parse_inventory
@@ -104,21 +112,6 @@ def _each(items: list[Any], where: str) -> Iterator[Found]:
         yield from _flat(each, f"{where}.{number}")
 
 
-class _Meta(msgspec.Struct):
-    name: str = ""
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-
-
-class _Status(msgspec.Struct):
-    allocatable: Quantities | None = None
-
-
-class _Node(msgspec.Struct):
-    metadata: _Meta
-    status: _Status | None = None
-
-
 def nodes_of_objects(found: Iterator[Found], *, file: str) -> Iterator[NodeState]:
     names: set[str] = set()
     for each in found:
@@ -134,21 +127,21 @@ def nodes_of_objects(found: Iterator[Found], *, file: str) -> Iterator[NodeState
 
 
 def _node(found: Found) -> NodeState:
-    read = found.read(_Node)
-    allocatable = (read.status.allocatable if read.status else None) or {}
+    item = found.read(ClusterNodeObject)
+    allocatable = (item.status.allocatable if item.status else None) or {}
     try:
         spare = Spare(
             int(exact_quantity(allocatable.get("cpu", 0)) * 1000),
             int(exact_quantity(allocatable.get("memory", 0)) / MIB),
         )
-        inventory, share_mode = _inventory(read.metadata, allocatable)
+        inventory, share_mode = _inventory(item.metadata, allocatable)
     except ParseError as error:
         raise ParseError(f"{found.where}: {error.message}") from None
-    cordoned = cluster_node(found.read(ClusterNodeObject), _NAMES).cordoned(inventory)
-    return replace(node_state(read.metadata.name, inventory, (), share_mode=share_mode, cordoned=cordoned), spare=spare)
+    cordoned = cluster_node(item, _NAMES).cordoned(inventory)
+    return replace(node_state(item.metadata.name, inventory, (), share_mode=share_mode, cordoned=cordoned), spare=spare)
 
 
-def _inventory(meta: _Meta, allocatable: Quantities) -> tuple[Inventory, bool]:
+def _inventory(meta: Meta, allocatable: Quantities) -> tuple[Inventory, bool]:
     written = (meta.annotations or {}).get(annotation_names(_NAMES.domain).inventory)
     if written is not None:
         return parse_inventory(written)
@@ -170,32 +163,6 @@ def _memory_of_one(labels: Mapping[str, str], allocatable: Quantities, count: in
     return parse_quantity(labels.get(_MEMORY_MIB, 0)) * MIB
 
 
-class _Resources(msgspec.Struct):
-    requests: Quantities | None = None
-    limits: Quantities | None = None
-
-
-class _ContainerDocument(msgspec.Struct, rename="camel"):
-    resources: _Resources | None = None
-    restart_policy: str | None = None
-
-    def amount(self, name: str) -> str | int:
-        own = self.resources or _Resources()
-        return (own.requests or {}).get(name, (own.limits or {}).get(name, 0))
-
-    def limit(self, name: str) -> str | int | None:
-        return ((self.resources.limits if self.resources else None) or {}).get(name)
-
-
-class _SpecDocument(msgspec.Struct, rename="camel"):
-    containers: list[_ContainerDocument] | None = None
-    init_containers: list[_ContainerDocument] | None = None
-
-
-class _PodDocument(msgspec.Struct):
-    spec: _SpecDocument | None = None
-
-
 def tasks_of_objects(found: Iterator[Found], *, file: str) -> Iterator[Task]:
     seen: set[str] = set()
     count = 0
@@ -203,55 +170,47 @@ def tasks_of_objects(found: Iterator[Found], *, file: str) -> Iterator[Task]:
         if each.kind != "Pod":
             continue
         count += 1
-        pod = pod_from(each.read(PodObject), ResourceNames())
-        if pod.api_uid not in seen:
-            yield _task(each, pod)
-        if pod.api_uid:
-            seen.add(pod.api_uid)
+        item = each.read(ClusterPodObject)
+        if item.metadata.uid not in seen:
+            yield _task(each.where, item)
+        if item.metadata.uid:
+            seen.add(item.metadata.uid)
     if not count:
         raise ParseError(f"{file} holds no object of kind Pod")
 
 
-def _task(found: Found, pod: Pod) -> Task:
-    spec = found.read(_PodDocument).spec or _SpecDocument()
+def _task(where: str, item: ClusterPodObject) -> Task:
+    spec = item.spec or ClusterPodSpec()
+    containers = [*(spec.init_containers or ()), *(spec.containers or ())]
+    for each in containers:
+        _complete(each.resources)
+    found = cluster_pod(item, _NAMES)
     try:
-        return task(pod_request(pod if pod.is_gpu else _with_plain(pod, spec)), _needs(spec))
+        if found.needs is None:
+            raise ParseError("it requests CPU or memory that is not a Kubernetes quantity")
+        needs = Spare(found.needs.cpu_milli, -(-found.needs.memory_bytes // MIB))
+        return task(pod_request(found.pod if found.pod.is_gpu else _with_plain(found.pod, containers)), needs)
     except VcudaError as error:
-        raise ParseError(f"{found.where}: {error.message}") from None
+        raise ParseError(f"{where}: {error.message}") from None
 
 
-def _with_plain(pod: Pod, spec: _SpecDocument) -> Pod:
+def _complete(resources: Resources | None) -> None:
+    """As the API server does: a request that is not written is the limit."""
+    if resources is None or not resources.limits:
+        return
+    requests = resources.requests = resources.requests or Amounts()
+    requests.cpu = resources.limits.get("cpu") if requests.cpu is None else requests.cpu
+    requests.memory = resources.limits.get("memory") if requests.memory is None else requests.memory
+
+
+def _with_plain(pod: Pod, containers: Sequence[ContainerSpec]) -> Pod:
     """Whole GPUs, as NVIDIA's device plugin counts them."""
-    written = [*(spec.init_containers or ()), *(spec.containers or ())]
-    counts = [_plain(each) for each in written]
-    own = zip(pod.containers, counts, strict=True)
+    own = zip(pod.containers, map(_plain, containers), strict=True)
     return replace(pod, containers=tuple(replace(each, cores=count * CORES_PER_GPU) for each, count in own))
 
 
-def _plain(container: _ContainerDocument) -> int:
-    if foreign := [name for name in _FOREIGN_SHARES if container.limit(name) is not None]:
+def _plain(container: ContainerSpec) -> int:
+    limits = (container.resources.limits if container.resources else None) or {}
+    if foreign := [name for name in _FOREIGN_SHARES if name in limits]:
         raise ParseError(f"{foreign[0]} is translated when a pod is created; take pods from a cluster with the webhook")
-    return parse_quantity(container.limit(_PLAIN) or 0)
-
-
-def _needs(spec: _SpecDocument) -> Spare:
-    """The maximum of the app containers with all sidecars and each init container with the sidecars before it."""
-    sidecars, most = (0, 0), (0, 0)
-    for each in spec.init_containers or ():
-        own = _amounts(each)
-        beside = (sidecars[0] + own[0], sidecars[1] + own[1])
-        most = (max(most[0], beside[0]), max(most[1], beside[1]))
-        if each.restart_policy == "Always":
-            sidecars = beside
-    apps = _sum([_amounts(each) for each in spec.containers or ()])
-    return Spare(max(most[0], sidecars[0] + apps[0]), max(most[1], sidecars[1] + apps[1]))
-
-
-def _amounts(container: _ContainerDocument) -> tuple[int, int]:
-    """Thousandths of a CPU and MiB, rounded up."""
-    cpu, memory = exact_quantity(container.amount("cpu")), exact_quantity(container.amount("memory"))
-    return -int(-cpu * 1000 // 1), -int(-memory / MIB // 1)
-
-
-def _sum(amounts: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    return sum(cpu for cpu, _ in amounts), sum(memory for _, memory in amounts)
+    return parse_quantity(limits.get(_PLAIN, 0))

@@ -2,7 +2,8 @@
 
 In: its JSON. Out: the inventory that an agent would discover there, and the number of processes on each GPU. Errors
 name the place in the document. The emulator is stricter (duplicate keys, fields that only it uses); a profile that it
-accepts is accepted here with the same meaning. Fields of type Any belong to the emulator and are not checked.
+accepts is accepted here with the same meaning. Of GPUs, models and processes only the fields that placement needs are
+read; the others belong to the emulator.
 """
 
 import re
@@ -43,51 +44,24 @@ _BUS_ID = re.compile(r"([0-9A-Fa-f]{4}|[0-9A-Fa-f]{8}):([0-9A-Fa-f]{2}):([01][0-
 _LONGEST_CAUSE = 300
 
 
-class Card(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class Card(msgspec.Struct, kw_only=True):
     """The fields of a model, and of a GPU that differs from its model."""
 
     name: Text | None = None
     memory_mib: Mebibytes | None = None
     compute_capability: Version | None = None
-    reserved_mib: Any = None
-    bar1_mib: Any = None
-    brand: Any = None
-    pci_id: Any = None
-    pci_subsystem_id: Any = None
-    cores: Any = None
-    memory_bus_bits: Any = None
-    pcie_generation: Any = None
-    pcie_width: Any = None
-    power_limit_w: Any = None
-    power_min_w: Any = None
-    power_max_w: Any = None
-    power_idle_w: Any = None
-    sm_clock_mhz: Any = None
-    memory_clock_mhz: Any = None
-    fans: Any = None
-    ecc: Any = None
-    mig_capable: Any = None
-    part_number: Any = None
-    vbios: Any = None
 
 
-class CardOfNode(Card, forbid_unknown_fields=True, kw_only=True):
+class CardOfNode(Card, kw_only=True):
     """One entry of `gpus`; its own fields take precedence over those of its model."""
 
     model: str
     minor: Annotated[int, msgspec.Meta(ge=0, le=1023)] | None = None
     uuid: Text | None = None
-    serial: Any = None
     bus_id: str | None = None
     numa: Annotated[int, msgspec.Meta(ge=-1, le=1023)] = -1
     compute_mode: ModeName = "default"
     mig: bool = False
-    persistence: Any = None
-    gpu_util: Any = None
-    memory_util: Any = None
-    used_mib: Any = None
-    temperature_c: Any = None
-    power_w: Any = None
 
 
 class Group(msgspec.Struct, forbid_unknown_fields=True):
@@ -114,16 +88,12 @@ class NvLink(msgspec.Struct, forbid_unknown_fields=True):
     switches: list[str] = []
 
 
-class RunningProcess(msgspec.Struct, forbid_unknown_fields=True):
+class RunningProcess(msgspec.Struct):
     """A process on one GPU."""
 
     gpu: Position
     pid: int
     memory_mib: int
-    sm: Any = None
-    memory_util: Any = None
-    type: Any = None
-    name: Any = None
 
 
 class Document(msgspec.Struct, forbid_unknown_fields=True):
@@ -135,7 +105,7 @@ class Document(msgspec.Struct, forbid_unknown_fields=True):
     cuda: Version
     models: dict[str, Card]
     gpus: Annotated[list[CardOfNode], msgspec.Meta(max_length=64)]
-    cpus: Any = None
+    cpus: Any = None  # the emulator's
     topology: Tree = msgspec.field(default_factory=Tree)
     nvlink: list[NvLink] = []
     processes: list[RunningProcess] = []

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import msgspec
 
-from deviceplugin.container.limits_file import decode
 from sandbox.emulated_gpus import PROGRAMS
 from sandbox.gpunode import GpuNode
 from sandbox.kubelet import ContainerView
+from sandbox.limits_file import decode
 from scripts.demonstration.node_inspect import SeenPod
 from scripts.demonstration.setup import DemoError
 

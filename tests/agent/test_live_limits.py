@@ -3,8 +3,9 @@
 import time
 from pathlib import Path
 
-from deviceplugin.container.limits_file import GrantLimits, decode
+from deviceplugin.container.limits_file import GrantLimits
 from sandbox.gpunode import GpuNode
+from sandbox.limits_file import decode
 from sandbox.station import Json, pod_json
 from tests.agent.harness import (
     NAMESPACE,

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from deviceplugin.container.cgroup import (
     ContainerGroup,
-    Membership,
     Naming,
     container_in,
     container_of,
@@ -26,38 +25,36 @@ SLICE = f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UNDERS
 
 
 @pytest.mark.parametrize(
-    ("path", "uid", "naming"),
+    ("path", "uid"),
     [
-        pytest.param(f"/kubepods/burstable/pod{UID}/{ID}", UID, Naming.CGROUPFS, id="cgroupfs"),
-        pytest.param(f"/kubepods/besteffort/pod{UID}/{ID}", UID, Naming.CGROUPFS, id="cgroupfs-best-effort"),
-        pytest.param(f"/kubepods/pod{UID}/{ID}", UID, Naming.CGROUPFS, id="cgroupfs-guaranteed"),
-        pytest.param(f"/kubepods/burstable/pod{UID}/crio-{ID}", UID, Naming.CGROUPFS, id="cgroupfs-cri-o"),
-        pytest.param(f"/kubepods/pod{STATIC}/{ID}", STATIC, Naming.CGROUPFS, id="static-pod"),
-        pytest.param(f"{SLICE}/cri-containerd-{ID}.scope", UID, Naming.SYSTEMD, id="systemd-containerd"),
-        pytest.param(f"{SLICE}/docker-{ID}.scope", UID, Naming.SYSTEMD, id="systemd-docker"),
-        pytest.param(f"{SLICE}/crio-{ID}.scope/container", UID, Naming.SYSTEMD, id="systemd-cri-o-child"),
+        pytest.param(f"/kubepods/burstable/pod{UID}/{ID}", UID, id="cgroupfs"),
+        pytest.param(f"/kubepods/besteffort/pod{UID}/{ID}", UID, id="cgroupfs-best-effort"),
+        pytest.param(f"/kubepods/pod{UID}/{ID}", UID, id="cgroupfs-guaranteed"),
+        pytest.param(f"/kubepods/burstable/pod{UID}/crio-{ID}", UID, id="cgroupfs-cri-o"),
+        pytest.param(f"/kubepods/pod{STATIC}/{ID}", STATIC, id="static-pod"),
+        pytest.param(f"{SLICE}/cri-containerd-{ID}.scope", UID, id="systemd-containerd"),
+        pytest.param(f"{SLICE}/docker-{ID}.scope", UID, id="systemd-docker"),
+        pytest.param(f"{SLICE}/crio-{ID}.scope/container", UID, id="systemd-cri-o-child"),
         pytest.param(
             f"/kubepods.slice/kubepods-pod{UNDERSCORED}.slice/cri-containerd-{ID}.scope",
             UID,
-            Naming.SYSTEMD,
             id="systemd-guaranteed",
         ),
         pytest.param(
             f"/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/"
             f"kubelet-kubepods-besteffort-pod{UNDERSCORED}.slice/cri-containerd-{ID}.scope",
             UID,
-            Naming.SYSTEMD,
             id="systemd-nested",
         ),
-        pytest.param(f"/docker/{ID[::-1]}/kubelet/kubepods/pod{UID}/{ID}", UID, Naming.CGROUPFS, id="kind"),
-        pytest.param(f"/../../kubepods/pod{UID}/{ID}", UID, Naming.CGROUPFS, id="from-a-namespace"),
-        pytest.param(f"{SLICE}/cri-containerd-{ID}.scope/init.scope/x", UID, Naming.SYSTEMD, id="groups-of-its-own"),
+        pytest.param(f"/docker/{ID[::-1]}/kubelet/kubepods/pod{UID}/{ID}", UID, id="kind"),
+        pytest.param(f"/../../kubepods/pod{UID}/{ID}", UID, id="from-a-namespace"),
+        pytest.param(f"{SLICE}/cri-containerd-{ID}.scope/init.scope/x", UID, id="groups-of-its-own"),
     ],
 )
-def test_the_container_of_a_path(path: str, uid: PodUid, naming: Naming) -> None:
+def test_the_container_of_a_path(path: str, uid: PodUid) -> None:
     found = container_in(path)
     assert found is not None
-    assert (found.pod, found.container_id, found.naming) == (uid, ID, naming)
+    assert (found.pod, found.container_id) == (uid, ID)
     assert path.startswith(found.path)
     assert found.path.removesuffix(".scope").endswith(ID)
 
@@ -89,10 +86,10 @@ def test_what_is_in_no_container_of_a_pod(path: str) -> None:
 def test_the_lines_of_both_versions() -> None:
     v1 = f"12:cpu,cpuacct:/a\n3:memory:/kubepods/pod{UID}/{ID}\n1:name=systemd:/b\n0::/\n".encode()
     assert parse_memberships(v1) == (
-        Membership(("cpu", "cpuacct"), "/a"),
-        Membership(("memory",), f"/kubepods/pod{UID}/{ID}"),
-        Membership(("name=systemd",), "/b"),
-        Membership((), "/"),
+        "/a",
+        f"/kubepods/pod{UID}/{ID}",
+        "/b",
+        "/",
     )
     found = container_of(parse_memberships(v1))
     assert found is not None
@@ -102,7 +99,7 @@ def test_the_lines_of_both_versions() -> None:
 
 @pytest.mark.parametrize("line", [b"", b":", b"::", b"x::/a", b"1:memory", b"1:memory:relative", b"\xff:\xff:\xff"])
 def test_a_line_that_makes_no_sense_is_left_out(line: bytes) -> None:
-    assert parse_memberships(line + b"\n0::/good\n") == (Membership((), "/good"),)
+    assert parse_memberships(line + b"\n0::/good\n") == ("/good",)
 
 
 def test_a_path_of_many_parts_takes_a_moment() -> None:
@@ -112,15 +109,13 @@ def test_a_path_of_many_parts_takes_a_moment() -> None:
 
 
 def test_a_path_with_colons_stays_whole() -> None:
-    assert parse_memberships(b"0::/kubepods-x.slice:cri-containerd:abc\n") == (
-        Membership((), "/kubepods-x.slice:cri-containerd:abc"),
-    )
+    assert parse_memberships(b"0::/kubepods-x.slice:cri-containerd:abc\n") == ("/kubepods-x.slice:cri-containerd:abc",)
 
 
 @given(st.binary(max_size=2000))
 def test_whatever_the_bytes_are_there_is_an_answer(data: bytes) -> None:
     memberships = parse_memberships(data)
-    assert all(each.path.startswith("/") for each in memberships)
+    assert all(each.startswith("/") for each in memberships)
     found = container_of(memberships)
     assert found is None or isinstance(found, ContainerGroup)
 
@@ -152,7 +147,6 @@ def test_every_place_where_kubelet_may_put_a_container_is_understood(uid: str, i
         found = container_in(path)
         assert found is not None
         assert (found.pod, found.container_id, found.path) == (uid, id_, path)
-        assert naming in (None, found.naming)
 
 
 @pytest.mark.parametrize(

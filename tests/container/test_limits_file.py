@@ -14,7 +14,6 @@ from deviceplugin.container.limits_file import (
     DeviceLimits,
     GrantLimits,
     checksum_of,
-    decode,
     encode,
     soft_limit,
     successor,
@@ -22,6 +21,7 @@ from deviceplugin.container.limits_file import (
 from deviceplugin.errors import ParseError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
+from sandbox.limits_file import decode
 
 UUID = GpuUuid("GPU-5a1c6f0e-0b8a-4a53-9e0c-2f1d6f7a9b10")
 ONE = DeviceLimits(UUID, "00000000:3B:00.0", 2 << 30, 20, 60)

@@ -1,5 +1,6 @@
 """A `Hardware` for tests: everything fast, and nothing of this machine."""
 
+import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,6 +11,7 @@ from deviceplugin.hardware.health import RecoveryRules
 from deviceplugin.hardware.modules import ModuleTools
 from deviceplugin.hardware.node import Hardware
 from deviceplugin.hardware.options import HardwareOptions
+from deviceplugin.hardware.state import InventoryChange
 from deviceplugin.hardware.xid import XidPolicy
 from deviceplugin.model.gpu import GpuUuid
 from tests.waiting import until
@@ -75,6 +77,11 @@ async def _unstuck(hardware: Hardware) -> None:
     await until(lambda: hardware._executor.stuck_for == 0.0)
 
 
+def answers(hardware: Hardware) -> bool:
+    """The driver itself has answered, and not only the cache, and it does not hang."""
+    return hardware._session is not None and hardware._executor.stuck_for == 0.0
+
+
 def reasons(hardware: Hardware) -> dict[GpuUuid, str]:
     """Why each GPU that is not healthy is not."""
     assert hardware.inventory is not None
@@ -84,3 +91,10 @@ def reasons(hardware: Hardware) -> dict[GpuUuid, str]:
 def gpus(hardware: Hardware) -> list[GpuUuid]:
     assert hardware.inventory is not None
     return [gpu.uuid for gpu in hardware.inventory.gpus]
+
+
+def heard(hardware: Hardware) -> asyncio.Queue[InventoryChange]:
+    """Every change from now on."""
+    changes: asyncio.Queue[InventoryChange] = asyncio.Queue()
+    hardware.subscribe(changes.put_nowait)
+    return changes

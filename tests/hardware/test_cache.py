@@ -77,7 +77,7 @@ def _edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(lambda file: file.update(format=2), id="another format"),
+        pytest.param(lambda file: file.update(format=1), id="another format"),
         pytest.param(lambda file: file.pop("gpus"), id="no GPUs"),
         pytest.param(lambda file: file["gpus"].append(file["gpus"][0]), id="a GPU twice"),
         pytest.param(lambda file: file["gpus"][0].update(minor=1), id="a minor twice"),

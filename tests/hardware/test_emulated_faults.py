@@ -12,7 +12,7 @@ from deviceplugin.hardware.node import Hardware
 from deviceplugin.model.gpu import ComputeMode, GpuProcess, GpuUuid
 from tests.hardware import profiles
 from tests.hardware.emulator import Emulator
-from tests.hardware.starting import Start, gpus, reasons, starting
+from tests.hardware.starting import Start, answers, gpus, heard, reasons, starting
 from tests.waiting import until
 
 PATIENT = RecoveryRules(quiet_s=1000, passes=3)
@@ -133,16 +133,16 @@ async def test_what_an_operator_sets_shows_in_the_inventory(emulated: Emulator, 
     emulated.describe(profiles.switched())
     hardware = await start()
     uuids = await sampled(hardware)
-    with hardware.subscribe() as changes:
-        emulated.command("compute-mode", 3, "prohibited")
-        change = await asyncio.wait_for(anext(changes), 60)
-        assert change.gpus_changed
-        gpu = change.inventory.gpu(uuids[3])
-        assert gpu is not None
-        assert gpu.compute_mode is ComputeMode.PROHIBITED
-        emulated.command("mig", 5, "on")
-        change = await asyncio.wait_for(anext(changes), 60)
-        assert [gpu.mig_enabled for gpu in change.inventory.gpus] == [False] * 5 + [True, False, False]
+    changes = heard(hardware)
+    emulated.command("compute-mode", 3, "prohibited")
+    change = await asyncio.wait_for(changes.get(), 60)
+    assert change.gpus_changed
+    gpu = change.inventory.gpu(uuids[3])
+    assert gpu is not None
+    assert gpu.compute_mode is ComputeMode.PROHIBITED
+    emulated.command("mig", 5, "on")
+    change = await asyncio.wait_for(changes.get(), 60)
+    assert [gpu.mig_enabled for gpu in change.inventory.gpus] == [False] * 5 + [True, False, False]
     assert reasons(hardware) == {}
     assert len(hardware.samples) == 8
 
@@ -155,7 +155,7 @@ async def test_a_driver_that_goes_away_is_waited_for(emulated: Emulator, start: 
     await until(lambda: list(reasons(hardware)) == [uuids[0]])
     emulated.command("driver", how)
     await until(lambda: [reason.startswith(said) for reason in reasons(hardware).values()] == [True] * 4)
-    assert not hardware.answers
+    assert not answers(hardware)
     assert hardware.samples == {}
     assert gpus(hardware) == uuids
     emulated.command("driver", "load")
@@ -171,8 +171,8 @@ async def test_a_driver_that_is_reloaded_quickly_voids_the_handles_and_nothing_e
     for _ in range(3):
         emulated.command("driver", "unload")
         emulated.command("driver", "load")
-        await until(lambda: not hardware.answers or reasons(hardware) == {})
-    await until(lambda: hardware.answers and reasons(hardware) == {})
+        await until(lambda: not answers(hardware) or reasons(hardware) == {})
+    await until(lambda: answers(hardware) and reasons(hardware) == {})
     await sampled(hardware)
 
 
@@ -217,12 +217,12 @@ async def test_forty_gpus_are_watched_each_on_its_own(emulated: Emulator, start:
 async def test_an_event_storm_neither_blocks_nor_multiplies(emulated: Emulator, start: Start) -> None:
     hardware = await start(recovery=PATIENT)
     uuids = await sampled(hardware)
-    with hardware.subscribe() as changes:
-        for _ in range(20):
-            emulated.command("xid", 1, 79)
-        await until(lambda: hardware.xid_counts[uuids[1], 79] == 20)
-        change = await asyncio.wait_for(anext(changes), 60)
-        assert [one.uuid for one in change.health] == [uuids[1]]
-        before = time.monotonic()
-        await until(lambda: time.monotonic() - before > 0.1)
-        assert changes._queue.empty()
+    changes = heard(hardware)
+    for _ in range(20):
+        emulated.command("xid", 1, 79)
+    await until(lambda: hardware.xid_counts[uuids[1], 79] == 20)
+    change = await asyncio.wait_for(changes.get(), 60)
+    assert [one.uuid for one in change.health] == [uuids[1]]
+    before = time.monotonic()
+    await until(lambda: time.monotonic() - before > 0.1)
+    assert changes.empty()

@@ -13,13 +13,12 @@ from deviceplugin.errors import DriverMissingError, NvmlCallError
 from deviceplugin.hardware.health import HUNG, RecoveryRules
 from deviceplugin.hardware.modules import ModuleTools
 from deviceplugin.hardware.node import Hardware
-from deviceplugin.hardware.state import InventoryChange, Subscription
 from deviceplugin.hardware.xid import XidPolicy
 from deviceplugin.model.gpu import GpuUuid, Health
 from deviceplugin.model.topology import Level
 from tests.hardware import nvml_library
 from tests.hardware.conftest import Stub, uuid
-from tests.hardware.starting import Start, gpus, options, reasons, starting
+from tests.hardware.starting import Start, answers, gpus, heard, options, reasons, starting
 from tests.hardware.test_pci import device
 from tests.waiting import until
 
@@ -44,7 +43,7 @@ async def test_start_comes_back_with_the_gpus_and_samples_follow(start: Start) -
     assert (inventory.driver.version, inventory.driver.cuda) == ("390.157", (9, 1))
     await until(lambda: len(hardware.samples) == 2)
     assert hardware.samples[GpuUuid(uuid(1))].utilization_percent == 7
-    assert hardware.answers
+    assert answers(hardware)
     assert reasons(hardware) == {}
 
 
@@ -100,9 +99,9 @@ async def test_a_restarted_agent_knows_its_gpus_while_the_driver_still_hangs(stu
     async with asyncio.timeout(10):  # the driver is waited for longer
         hardware = await start(cache_path=cache)
     assert gpus(hardware) == [uuid(0), uuid(1)]
-    assert not hardware.answers
+    assert not answers(hardware)
     stub.withdraw("hang")
-    await until(lambda: hardware.answers)
+    await until(lambda: answers(hardware))
     assert reasons(hardware) == {}
 
 
@@ -133,15 +132,15 @@ async def test_a_critical_xid_makes_its_gpu_unhealthy_until_it_was_quiet_for_lon
 ) -> None:
     hardware = await start()
     struck = time.monotonic()
-    with hardware.subscribe() as changes:
-        stub.event(1, xid=79)
-        first = await asyncio.wait_for(anext(changes), 60)
-        assert first.inventory.health == {uuid(1): Health(False, "XID 79 (GPU has fallen off the bus)")}
-        assert [(one.uuid, one.new.healthy) for one in first.health] == [(uuid(1), False)]
-        assert not first.gpus_changed
-        second = await asyncio.wait_for(anext(changes), 60)
-        assert second.inventory.health == {}
-        assert time.monotonic() - struck > 0.2
+    changes = heard(hardware)
+    stub.event(1, xid=79)
+    first = await asyncio.wait_for(changes.get(), 60)
+    assert first.inventory.health == {uuid(1): Health(False, "XID 79 (GPU has fallen off the bus)")}
+    assert [(one.uuid, one.new.healthy) for one in first.health] == [(uuid(1), False)]
+    assert not first.gpus_changed
+    second = await asyncio.wait_for(changes.get(), 60)
+    assert second.inventory.health == {}
+    assert time.monotonic() - struck > 0.2
 
 
 async def test_application_xids_and_xids_without_a_gpu_change_no_health(stub: Stub, start: Start) -> None:
@@ -193,9 +192,9 @@ async def test_a_lost_gpu_is_unhealthy_without_a_sample_and_comes_back(stub: Stu
 
 async def test_a_passing_error_makes_nothing_unhealthy_and_a_lasting_one_does(stub: Stub, start: Start) -> None:
     hardware = await start(recovery=RecoveryRules(failures=5))
-    with hardware.subscribe() as changes:
-        stub.order("nvmlDeviceGetMemoryInfo.0", 999)
-        change = await asyncio.wait_for(anext(changes), 60)
+    changes = heard(hardware)
+    stub.order("nvmlDeviceGetMemoryInfo.0", 999)
+    change = await asyncio.wait_for(changes.get(), 60)
     assert change.inventory.health == {uuid(0): Health(False, "Unknown Error")}
 
 
@@ -243,9 +242,9 @@ async def test_a_gpu_that_nvml_no_longer_lists_stays_as_unhealthy(stub: Stub, st
 
 async def test_a_gpu_that_is_plugged_in_becomes_known(stub: Stub, start: Start) -> None:
     hardware = await start()
-    with hardware.subscribe() as changes:
-        stub.order("gpus", 3)
-        change = await asyncio.wait_for(anext(changes), 60)
+    changes = heard(hardware)
+    stub.order("gpus", 3)
+    change = await asyncio.wait_for(changes.get(), 60)
     assert change.gpus_changed
     assert [gpu.uuid for gpu in change.inventory.gpus] == [uuid(0), uuid(1), uuid(2)]
 
@@ -304,13 +303,13 @@ async def test_a_gpu_without_events_is_judged_by_its_answers(stub: Stub, start: 
 async def test_void_handles_are_renewed_without_a_verdict(stub: Stub, start: Start) -> None:
     hardware = await start()
     await until(lambda: hardware.samples)
-    with hardware.subscribe() as changes:
-        stub.order("nvmlDeviceGetMemoryInfo.0", 1)
-        await until(lambda: not hardware.answers)
-        stub.withdraw("nvmlDeviceGetMemoryInfo.0")
-        await until(lambda: hardware.answers)
-        await until(lambda: len(hardware.samples) == 2)
-        seen = drained(changes)
+    changes = heard(hardware)
+    stub.order("nvmlDeviceGetMemoryInfo.0", 1)
+    await until(lambda: not answers(hardware))
+    stub.withdraw("nvmlDeviceGetMemoryInfo.0")
+    await until(lambda: answers(hardware))
+    await until(lambda: len(hardware.samples) == 2)
+    seen = [changes.get_nowait() for _ in range(changes.qsize())]
     assert [one.new.reason for change in seen for one in change.health if not one.new.healthy] in (
         [],
         ["Uninitialized", "Uninitialized"],  # the order stood long enough to fail the second opening too
@@ -336,7 +335,7 @@ async def test_after_an_upgrade_of_the_driver_the_new_library_is_taken(stub: Stu
     shutil.copy(stub.library, stub.orders / "fresh.so")
     (stub.orders / "fresh.so").rename(library)
     stub.order("nvmlDeviceGetMemoryInfo", 18)
-    await until(lambda: not hardware.answers)
+    await until(lambda: not answers(hardware))
     stub.withdraw("nvmlDeviceGetMemoryInfo")
     await until(lambda: hardware.inventory is not None and hardware.inventory.topology.link(0, 1).level is Level.PIX)
     await until(lambda: reasons(hardware) == {})
@@ -365,14 +364,6 @@ async def test_an_old_driver_serves_with_what_it_has(stub: Stub, start: Start) -
     await until(lambda: reasons(hardware) == {uuid(1): "GPU is lost"})
 
 
-async def test_stopping_ends_every_subscription(start: Start) -> None:
-    hardware = await start()
-    changes = hardware.subscribe()
-    await hardware.stop()
-    with pytest.raises(StopAsyncIteration):
-        await asyncio.wait_for(anext(changes), 60)
-
-
 async def test_the_modules_are_loaded_when_the_control_device_is_missing(stub: Stub, start: Start) -> None:
     device(stub.orders / "sys", "0000:01:00.0")
     tools = stub.orders / "bin"
@@ -381,12 +372,6 @@ async def test_the_modules_are_loaded_when_the_control_device_is_missing(stub: S
     (tools / "nvidia-modprobe").chmod(0o755)
     await start(modules=ModuleTools(path=str(tools)))
     assert (stub.orders / "modprobe").read_text() == "called\ncalled\n"
-
-
-def drained(changes: Subscription) -> list[InventoryChange]:
-    """What waits in a subscription now."""
-    waiting = [changes._queue.get_nowait() for _ in range(changes._queue.qsize())]
-    return [change for change in waiting if change is not None]
 
 
 async def test_a_cache_that_cannot_be_written_costs_nothing_else(stub: Stub, start: Start, short_tmp: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.credentials import Access, PrivateFiles, access_of
+from deviceplugin.kube.credentials import Access, access_of
 from deviceplugin.kube.kubeconfig_process import read
 from deviceplugin.kube.pods import pods_of_node
 from deviceplugin.kube.transport import Timeouts, Transport
@@ -23,7 +23,7 @@ JWT = ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in (
 
 def load(kubeconfig: Path | None) -> Access:
     """In this process, for speed."""
-    return access_of(read(kubeconfig), PrivateFiles(), where="it")
+    return access_of(read(kubeconfig), where="it")
 
 
 async def ask(kubeconfig: Path | None) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from deviceplugin.errors import KubeError
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.credentials import PrivateFiles, access_of
-from deviceplugin.kube.kubeconfig_process import read
+from deviceplugin.kube.credentials import show_certificate, trusted
+from deviceplugin.kube.kubeconfig_process import read_apart
 from deviceplugin.kube.pods import pods_of_node
 from deviceplugin.kube.reflector import Reflector, WatchTiming
 from deviceplugin.kube.transport import Transport
@@ -61,20 +61,25 @@ async def test_a_user_may_choose_not_to_verify(secure: ApiServer, tmp_path: Path
     await ask(config(secure, tmp_path / "kc", {}, cluster={"insecure-skip-tls-verify": True}))
 
 
-def test_keys_of_a_kubeconfig_are_private_files_that_go_with_the_credentials(
-    authority: Authority, tmp_path: Path
+def test_keys_of_a_kubeconfig_are_in_no_file_afterwards(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair = authority.issue("agent", common_name="agent")
     status = {"clientCertificateData": pair.certificate.read_text(), "clientKeyData": pair.key.read_text()}
-    keep = PrivateFiles()
-    access = access_of(read(config(ApiServer(port=1), tmp_path / "kc", plugin(tmp_path, status))), keep, where="it")
-    assert access.client_certificate is not None
-    certificate, key = access.client_certificate
-    assert key is not None
-    assert key.read_bytes() == pair.key.read_bytes()
-    assert (key.stat().st_mode & 0o777, key.parent.stat().st_mode & 0o777) == (0o600, 0o700)
-    del keep
-    assert not certificate.parent.exists()
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    found = read_apart(config(ApiServer(port=1), tmp_path / "kc", plugin(tmp_path, status)))
+    assert found.key == pair.key.read_bytes()
+    context = ssl.create_default_context()
+    show_certificate(context, found)
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_bundle_may_have_comments_in_any_letters(authority: Authority) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=trusted("# Größe\n".encode() + authority.certificate.read_bytes()))
+    assert len(context.get_ca_certs()) == 1
 
 
 def require_client_certificates(server: ApiServer) -> None:

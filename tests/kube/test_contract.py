@@ -251,7 +251,7 @@ async def test_events_are_accepted_and_counted(cluster: Cluster, host: str) -> N
         for _ in range(2):
             recorder.about_pod(ref, EventReason.ALLOCATED, "30 cores and 16 blocks of GPU 0")
             recorder.about_node(EventReason.UNHEALTHY, "GPU 3: Xid 79 " + "x" * 2000)
-            await recorder.flush(seconds=5)
+            await until(lambda: not recorder._filled.is_set())
     assert recorder.dropped == 0
     [about_pod] = await cluster.events_about(ref.uid)
     [about_node] = await cluster.events_about(host)

@@ -30,8 +30,8 @@ from tests.kube.kubeconfigs import JWT, PODS, TIMEOUTS, ask, config, load, plugi
 )
 def test_a_user_of_a_kubeconfig_becomes_a_header(tmp_path: Path, token: str, user: dict[str, Any]) -> None:
     access = load(config(ApiServer(port=1), tmp_path / "kc", user))
-    assert access.authorization == token
-    assert access.server == "http://127.0.0.1:1"
+    assert access.facts.authorization == token
+    assert access.facts.server == "http://127.0.0.1:1"
 
 
 async def test_a_token_reaches_the_server(server: ApiServer, tmp_path: Path) -> None:
@@ -148,12 +148,12 @@ async def test_a_header_is_refreshed_before_anyone_refuses_it(server: ApiServer,
     now = 0.0
     expired = {"token": "first", "expirationTimestamp": "2020-01-01T00:00:00Z"}
     credentials = Credentials(config(server, tmp_path / "kc", plugin(tmp_path, expired)), clock=lambda: now)
-    assert (await credentials.access()).authorization == "Bearer first"
+    assert (await credentials.access()).facts.authorization == "Bearer first"
     plugin(tmp_path, {"token": "second"})
     now = 60.0
-    assert (await credentials.access()).authorization == "Bearer first"
+    assert (await credentials.access()).facts.authorization == "Bearer first"
     now = 300.0
-    assert (await credentials.access()).authorization == "Bearer first", "nobody waits for the new one"
+    assert (await credentials.access()).facts.authorization == "Bearer first", "nobody waits for the new one"
     await until_header(credentials, "Bearer second")
 
 
@@ -205,5 +205,5 @@ async def test_a_proxy_of_the_kubeconfig_is_used(server: ApiServer, tmp_path: Pa
 
 async def until_header(credentials: Credentials, header: str) -> None:
     async with asyncio.timeout(60):
-        while (await credentials.access()).authorization != header:
+        while (await credentials.access()).facts.authorization != header:
             await asyncio.sleep(0.01)

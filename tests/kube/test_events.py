@@ -3,7 +3,7 @@
 import asyncio
 import datetime as dt
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -37,10 +37,18 @@ def events(server: ApiServer) -> list[JsonObject]:
     return server.store.objects("events")
 
 
+async def sent(recorder: EventRecorder, *, seconds: float) -> None:
+    """Until nothing waits, at most so long."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while recorder._filled.is_set():
+                await asyncio.sleep(0.001)
+
+
 async def test_an_event_on_a_pod_has_the_form_that_kubectl_shows(server: ApiServer, client: KubeClient) -> None:
     async with sending(EventRecorder(client, node="n1", rate=FAST, now=lambda: NOON)) as recorder:
         recorder.about_pod(POD, EventReason.ALLOCATED, "30 cores of GPU 0")
-        await recorder.flush(seconds=5)
+        await sent(recorder, seconds=5)
     [event] = events(server)
     assert event["metadata"]["namespace"] == "prod"
     assert event["involvedObject"] == {
@@ -62,7 +70,7 @@ async def test_an_event_on_a_pod_has_the_form_that_kubectl_shows(server: ApiServ
 async def test_an_event_on_the_node_is_found_by_kubectl_describe_node(server: ApiServer, client: KubeClient) -> None:
     async with sending(EventRecorder(client, node="n1", rate=FAST)) as recorder:
         recorder.about_node(EventReason.UNHEALTHY, "GPU 3: Xid 79")
-        await recorder.flush(seconds=5)
+        await sent(recorder, seconds=5)
     [event] = events(server)
     assert event["metadata"]["namespace"] == "default"
     assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n1"}
@@ -77,10 +85,10 @@ async def test_the_same_event_is_counted_while_it_waits_and_after_it_was_sent(
     for _ in range(3):
         recorder.about_pod(POD, EventReason.ALLOCATION_FAILED, "no room")
     async with sending(recorder):
-        await recorder.flush(seconds=5)
+        await sent(recorder, seconds=5)
         recorder.about_pod(POD, EventReason.ALLOCATION_FAILED, "no room")
         recorder.about_pod(POD, EventReason.ALLOCATION_FAILED, "another message")
-        await recorder.flush(seconds=5)
+        await sent(recorder, seconds=5)
     assert sorted((event["message"], event["count"]) for event in events(server)) == [
         ("another message", 1),
         ("no room", 4),
@@ -92,11 +100,11 @@ async def test_the_same_event_is_counted_while_it_waits_and_after_it_was_sent(
 async def test_an_event_that_expired_meanwhile_is_made_again(server: ApiServer, client: KubeClient) -> None:
     async with sending(EventRecorder(client, node="n1", rate=FAST)) as recorder:
         recorder.about_node(EventReason.RECOVERED, "GPU 3")
-        await recorder.flush(seconds=5)
+        await sent(recorder, seconds=5)
         [event] = events(server)
         server.store.delete("events", event["metadata"]["name"], namespace="default")
         recorder.about_node(EventReason.RECOVERED, "GPU 3")
-        await recorder.flush(seconds=5)
+        await sent(recorder, seconds=5)
     assert [event["count"] for event in events(server)] == [1]
 
 
@@ -114,7 +122,7 @@ async def test_a_burst_is_followed_by_a_steady_trickle(server: ApiServer, client
         recorder.about_node(EventReason.UNHEALTHY, f"GPU {number}")
     started = asyncio.get_running_loop().time()
     async with sending(recorder):
-        await recorder.flush(seconds=10)
+        await sent(recorder, seconds=10)
     assert asyncio.get_running_loop().time() - started >= 0.3
     assert len(events(server)) == 8
 
@@ -124,7 +132,7 @@ async def test_a_busy_server_is_asked_again(server: ApiServer, client: KubeClien
     server.faults.fail(code, times=2)
     async with sending(EventRecorder(client, node="n1", rate=FAST)) as recorder:
         recorder.about_pod(POD, EventReason.ALLOCATED, "x")
-        await recorder.flush(seconds=5)
+        await sent(recorder, seconds=5)
         assert (recorder.sent, recorder.dropped, len(events(server))) == (1, 0, 1)
 
 
@@ -136,7 +144,7 @@ async def test_an_event_that_cannot_be_sent_is_dropped_and_the_next_one_is_not(
     async with sending(EventRecorder(client, node="n1", rate=FAST)) as recorder:
         recorder.about_pod(POD, EventReason.ALLOCATED, "lost")
         recorder.about_pod(POD, EventReason.ALLOCATED, "kept")
-        await recorder.flush(seconds=5)
+        await sent(recorder, seconds=5)
         assert (recorder.sent, recorder.dropped) == (1, 1)
     assert [event["message"] for event in events(server)] == ["kept"]
 
@@ -147,9 +155,9 @@ async def test_events_wait_for_a_server_that_is_away(server: ApiServer, client: 
         recorder.about_pod(POD, EventReason.ALLOCATED, message)
     async with sending(recorder):
         async with server.refuse():
-            await recorder.flush(seconds=0.3)
+            await sent(recorder, seconds=0.3)
             assert (recorder.sent, recorder.dropped) == (0, 0)
-        await recorder.flush(seconds=20)
+        await sent(recorder, seconds=20)
     assert {event["message"] for event in events(server)} == {"first", "second"}
 
 
@@ -158,14 +166,14 @@ async def test_flush_gives_up_in_time(server: ApiServer, client: KubeClient) -> 
     async with sending(EventRecorder(client, node="n1", rate=FAST)) as recorder:
         recorder.about_pod(POD, EventReason.ALLOCATED, "x")
         async with asyncio.timeout(3):
-            await recorder.flush(seconds=0.05)
+            await sent(recorder, seconds=0.05)
     assert events(server) == []
 
 
 async def test_a_long_message_is_cut_and_kept_on_one_line(server: ApiServer, client: KubeClient) -> None:
     async with sending(EventRecorder(client, node="n1", rate=FAST)) as recorder:
         recorder.about_pod(POD, EventReason.START_FAILED, "line\n" * 5000)
-        await recorder.flush(seconds=5)
+        await sent(recorder, seconds=5)
     [event] = events(server)
     assert len(event["message"]) == 1000
     assert "\n" not in event["message"]

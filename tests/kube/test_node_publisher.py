@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from deviceplugin.kube.client import KubeClient, NodeMetadata
 from deviceplugin.kube.node_publisher import (
+    NodePatch,
     NodePublisher,
-    PublishedNode,
     PublishTiming,
     gpu_labels,
     label_value,
@@ -83,7 +83,7 @@ def test_after_a_patch_nothing_is_left_to_do_and_labels_of_others_stay(
 ) -> None:
     others = {f"other-{key}": value for key, value in others.items()}
     bare = NodeMetadata("n1", "u", others, {})
-    for face in (PublishedNode(first, {"x": "1"}), PublishedNode(second, {"x": "2"})):
+    for face in (NodePatch(first, {"x": "1"}), NodePatch(second, {"x": "2"})):
         patch = node_patch(bare, face, own_labels=OWN)
         left = {key: value for key, value in {**bare.labels, **patch.labels}.items() if value is not None}
         notes = {key: value for key, value in {**bare.annotations, **patch.annotations}.items() if value is not None}

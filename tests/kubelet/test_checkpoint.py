@@ -1,4 +1,4 @@
-"""Kubelet's checkpoint is read in all its forms, and anything else is a ParseError that names the place."""
+"""Kubelet's checkpoint is read, and anything else is a ParseError that names the place."""
 
 import base64
 import json
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.errors import KubeletError, ParseError
-from deviceplugin.kubelet.checkpoint import CheckpointReader, parse_checkpoint, read_checkpoint
+from deviceplugin.kubelet.checkpoint import CheckpointReader
 from deviceplugin.ledger.evidence import Checkpoint, RecordedAnswer
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.gpu import GpuUuid
@@ -21,6 +21,14 @@ from deviceplugin.wire import deviceplugin_pb2 as pb
 
 NAMES = ResourceNames()
 UID = PodUid("0b7c3a52-7f0e-4f30-9a3c-3b8a8c3c5d11")
+
+
+def parse_checkpoint(data: bytes, names: ResourceNames = NAMES, *, where: str = "kubelet's checkpoint") -> Checkpoint:
+    return CheckpointReader(Path(), names).parse(data, where=where)
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    return CheckpointReader(path).read()
 
 
 def answer(
@@ -46,9 +54,11 @@ def entry(
     response: pb.ContainerAllocateResponse | None = None,
     **fields: object,
 ) -> dict[str, object]:
+    """A list of IDs stands for a node without NUMA."""
     data = base64.b64encode((response or pb.ContainerAllocateResponse()).SerializeToString()).decode()
-    made = {"PodUID": uid, "ContainerName": container, "ResourceName": resource, "DeviceIDs": ids, "AllocResp": data}
-    return made | fields
+    by_node = {"-1": ids} if isinstance(ids, list) else ids
+    made = {"PodUID": uid, "ContainerName": container, "ResourceName": resource, "DeviceIDs": by_node}
+    return made | {"AllocResp": data} | fields
 
 
 def wrapped(*entries: Mapping[str, object]) -> bytes:
@@ -56,28 +66,21 @@ def wrapped(*entries: Mapping[str, object]) -> bytes:
     return json.dumps({"Data": data, "Checksum": 1234567890}).encode()
 
 
-def unwrapped(*entries: Mapping[str, object]) -> bytes:
-    return json.dumps({"PodDeviceEntries": list(entries), "RegisteredDevices": {}}).encode()
-
-
 @pytest.mark.parametrize(
     "data",
     [
-        pytest.param(wrapped(entry({"-1": ["c1", "c2"]}, response=answer())), id="NUMA map, since 1.20"),
+        pytest.param(wrapped(entry({"-1": ["c1", "c2"]}, response=answer())), id="no NUMA"),
         pytest.param(wrapped(entry({"0": ["c1"], "1": ["c1", "c2"]}, response=answer())), id="device in two nodes"),
         pytest.param(wrapped(entry({"0": ["c2", "c1"], "1": None}, response=answer())), id="empty node"),
-        pytest.param(wrapped(entry(["c1", "c2"], response=answer())), id="flat list, 1.12-1.19"),
-        pytest.param(unwrapped(entry(["c1", "c2"], response=answer())), id="no wrapper, up to 1.11"),
     ],
 )
-def test_every_historic_form_says_the_same(data: bytes) -> None:
+def test_an_entry_has_the_ids_of_all_numa_nodes_and_the_answer(data: bytes) -> None:
     (found,) = parse_checkpoint(data).entries
     assert (found.pod, found.container, found.resource) == (UID, "main", Resource.CORE)
     assert found.devices == {"c1", "c2"}
     assert found.answer == RecordedAnswer(
         grant="g-0011223344556677",  # type: ignore[arg-type]
         gpus=(GpuUuid("GPU-a"), GpuUuid("GPU-b")),
-        device_paths=("/dev/nvidia0", "/dev/nvidia1"),
         cores=30,
         memory_bytes=2147483648,
     )
@@ -88,7 +91,6 @@ def test_every_historic_form_says_the_same(data: bytes) -> None:
     [
         b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}',
         b'{"Data":{"PodDeviceEntries":[],"RegisteredDevices":null},"Checksum":1}',
-        b'{"PodDeviceEntries":null,"RegisteredDevices":null}',
         wrapped(entry(["x"], resource="nvidia.com/gpu", AllocResp="not base64!", DeviceIDs=7)),
     ],
 )
@@ -149,7 +151,7 @@ def test_an_answer_of_gpu_manager_names_no_grant() -> None:
         (b"", "truncated"),
         (b"\0" * 100, "malformed"),
         (b"[]", r"Expected `object`"),
-        (b"{}", "neither `Data` nor `PodDeviceEntries`"),
+        (b"{}", "missing required field `Data`"),
         (b'{"Data":null}', r"\$.Data"),
         (b'{"Data":{}}', "PodDeviceEntries"),
         (b'{"Data":{"PodDeviceEntries":7}}', r"\$.Data.PodDeviceEntries"),
@@ -166,7 +168,7 @@ def test_an_answer_of_gpu_manager_names_no_grant() -> None:
         (wrapped(entry([], response=answer(mount=""))), "names no grant"),
         (b"[" * 100_000, "not a checkpoint"),
         (b'{"Data":' * 5000, "not a checkpoint"),
-        (b'{"PodDeviceEntries":[{"PodUID":"\xff"}]}', "entry 0: .*utf-8"),
+        (b'{"Data":{"PodDeviceEntries":[{"PodUID":"\xff"}]}}', "entry 0: .*utf-8"),
     ],
 )
 def test_what_is_no_checkpoint_is_refused_with_its_place(data: bytes, place: str) -> None:
@@ -195,7 +197,6 @@ odd_files = st.one_of(
     st.binary(max_size=300),
     json_values.map(lambda value: json.dumps(value).encode()),
     st.lists(odd_entries, max_size=3).map(lambda entries: wrapped(*entries)),
-    st.lists(odd_entries, max_size=3).map(lambda entries: unwrapped(*entries)),
 )
 
 

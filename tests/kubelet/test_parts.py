@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.container import limits_file
 from deviceplugin.ledger.grant import Grant, Source
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.annotations import PodAllocation, format_allocation
@@ -14,6 +13,7 @@ from deviceplugin.model.ids import count_by_gpu, gpu_keys
 from deviceplugin.model.units import Resource
 from deviceplugin.placement.fit import GpuAmount
 from deviceplugin.placement.occupancy import occupied
+from sandbox.limits_file import decode
 from sandbox.station import ALL, NAMES, Json, Station, pod_json, station
 from tests.container.gpu_manager.client_reader import read_limits
 from tests.kubelet.makers import inventory
@@ -32,7 +32,7 @@ def check_parts(node: Station, uid: str, container: str, cores: int, blocks: int
     assert {f"/dev/nvidia{minor}" for minor in node.minors(uid, container)} <= {
         each.container_path for each in view.devices
     }
-    limits = limits_file.decode(view.files["/etc/vcuda/limits"])
+    limits = decode(view.files["/etc/vcuda/limits"])
     assert {(each.uuid, each.cores, each.memory_bytes) for each in limits.devices} == {
         (each, cores, blocks << 28) for each in grant.allocation.uuids
     }

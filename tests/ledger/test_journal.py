@@ -259,7 +259,7 @@ def test_a_damaged_journal_without_room_for_a_copy_is_used_as_it_is(short_tmp: P
 def test_a_full_disk_does_not_keep_the_agent_from_what_it_granted(short_tmp: Path) -> None:
     data = filled(short_tmp)
     with files_up_to(len(data)):
-        journal = Journal.open(short_tmp / NAME, boot_id="another boot")
+        journal = Journal.open(short_tmp / NAME)
     assert ids(journal) == numbers(0, 1, 2, 3, 4)
 
 
@@ -288,20 +288,3 @@ def test_what_a_crash_left_of_a_rewrite_is_never_the_journal(short_tmp: Path) ->
         assert ids(journal) == numbers(0, 1, 2, 3, 4)
         assert not (short_tmp / f".{NAME}.new").exists()
         journal.close()
-
-
-def test_the_boot_is_recorded_and_a_reboot_noticed(short_tmp: Path) -> None:
-    def opened(boot_id: str) -> Journal:
-        journal = Journal.open(short_tmp / NAME, boot_id=boot_id)
-        journal.close()
-        return journal
-
-    assert not opened("one").rebooted
-    assert not opened("one").rebooted
-    assert opened("two").rebooted
-    rewriting = Journal.open(short_tmp / NAME, boot_id="two")
-    rewriting.append(put(grant("p0")))
-    rewriting.rewrite()
-    rewriting.close()
-    assert not opened("two").rebooted
-    assert ids(opened("three")) == numbers(0)

@@ -27,7 +27,6 @@ def recorded(of: Grant, *, first: Resource = Resource.CORE, node: Inventory = NO
     answer = RecordedAnswer(
         grant=of.id,
         gpus=tuple(share.uuid for share in allocation.shares),
-        device_paths=tuple(gpu.device_path for gpu in node.gpus if gpu.uuid in allocation.uuids),
         cores=allocation.request.cores,
         memory_bytes=allocation.request.blocks * BLOCK_BYTES,
     )
@@ -83,7 +82,7 @@ def test_a_share_over_several_gpus_is_rebuilt_with_its_parts(
 def test_ids_that_only_hint_at_several_gpus_make_no_parts() -> None:
     keys = gpu_keys(gpu.uuid for gpu in NODE.gpus)
     ids = frozenset(each for gpu in NODE.gpus[:2] for each in device_ids(Resource.CORE, gpu, keys[gpu.uuid])[:5])
-    answer = RecordedAnswer(GrantId("g-1"), (), (), 10, 4 * BLOCK_BYTES)
+    answer = RecordedAnswer(GrantId("g-1"), (), 10, 4 * BLOCK_BYTES)
     checkpoint = Checkpoint((CheckpointEntry(PodUid("uid-a"), "main", Resource.CORE, ids, answer),))
     assert rebuild(checkpoint, NODE, created=0.0).grants == ()
 
@@ -143,7 +142,7 @@ def test_a_container_of_gpu_manager_is_taken_up_under_a_lasting_name() -> None:
 def test_where_the_answer_names_no_gpu_the_ids_do() -> None:
     keys = gpu_keys(gpu.uuid for gpu in NODE.gpus)
     ids = frozenset(device_ids(Resource.CORE, NODE.gpus[2], keys[uuid(2)])[:30])
-    answer = RecordedAnswer(GrantId("g-1"), (), (), None, None)
+    answer = RecordedAnswer(GrantId("g-1"), (), None, None)
     checkpoint = Checkpoint((CheckpointEntry(PodUid("a"), "main", Resource.CORE, ids, answer),))
     (found,) = rebuild(checkpoint, NODE, created=0.0).grants
     assert found.allocation.uuids == {uuid(2)}
@@ -160,11 +159,11 @@ def test_a_gpu_that_is_gone_is_still_held() -> None:
 @pytest.mark.parametrize(
     ("answer", "ids"),
     [
-        (RecordedAnswer(GrantId("g-1"), (), (), None, None), ["tencent.com/vcuda-core-1"]),
-        (RecordedAnswer(GrantId("g-1"), (uuid(0), uuid(1)), (), None, None), ["c1", "c2"]),
-        (RecordedAnswer(GrantId("g-1"), (uuid(0),), (), 130, None), []),
-        (RecordedAnswer(GrantId("g-1"), (uuid(0),), (), None, None), []),
-        (RecordedAnswer(GrantId("g-1"), (), ("/dev/nvidia0",), 30, None), []),
+        (RecordedAnswer(GrantId("g-1"), (), None, None), ["tencent.com/vcuda-core-1"]),
+        (RecordedAnswer(GrantId("g-1"), (uuid(0), uuid(1)), None, None), ["c1", "c2"]),
+        (RecordedAnswer(GrantId("g-1"), (uuid(0),), 130, None), []),
+        (RecordedAnswer(GrantId("g-1"), (uuid(0),), None, None), []),
+        (RecordedAnswer(GrantId("g-1"), (), 30, None), []),
     ],
 )
 def test_an_answer_that_does_not_say_what_is_held_is_reported(answer: RecordedAnswer, ids: list[str]) -> None:

@@ -43,7 +43,6 @@ entries = st.builds(
         removed=st.lists(st.text().map(GrantId), max_size=3).map(tuple),
         why=st.text(),
     ),
-    boot=st.text(),
 )
 
 

@@ -11,9 +11,9 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuFilter, GpuPolicy, NodePolicy
 from deviceplugin.model.request import Request
-from deviceplugin.placement.capacity_after import capacities_after, capacities_of
+from deviceplugin.placement.capacity_after import capacities_after, capacities_of, free_cores
 from deviceplugin.placement.fragmentation import Fragmentation
-from deviceplugin.placement.node_score import LAST, CapacityChange, NodeChoice, score
+from deviceplugin.placement.node_score import LAST, NodeChoice, score_of_totals, totals_of
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.rejection import NodeRejection
@@ -233,5 +233,10 @@ def test_a_share_is_scored_by_totals_as_by_its_gpus(
         if state.name in found:
             before = capacities_of(state)
             left = capacities_after(asked, before, gpu_policy)
-            change = None if left is None else CapacityChange(before, left, state.spare, Spare(0, 0))
-            assert found[state.name] == (LAST if change is None else score(policy, change, measure))
+            if left is None:
+                assert found[state.name] == LAST
+            elif policy is NodePolicy.FRAGMENTATION:
+                growth = measure.of(left, state.spare) - measure.of(before, state.spare)
+                assert found[state.name] == (growth, free_cores(left))
+            else:
+                assert found[state.name] == score_of_totals(policy, totals_of(left))

@@ -185,7 +185,7 @@ def put(key: str, value: object, *, gpu: int | None = None) -> Callable[[Documen
         (put("cuda", "twelve"), ["$.cuda"]),
         (put("gpus", {}), ["$.gpus"]),
         (put("gpus", [{"model": "t4"}] * 65), ["$.gpus"]),
-        (put("colour", "red", gpu=1), ["unknown field `colour`", "$.gpus[1]"]),
+        (put("minor", "first", gpu=1), ["`int | null`", "$.gpus[1].minor"]),
         (put("model", "a100", gpu=1), ["no model 'a100'", "$.gpus[1].model"]),
         (put("minor", -1, gpu=0), ["$.gpus[0].minor"]),
         (put("minor", 0, gpu=1), ["minor 0", "$.gpus[0]", "$.gpus[1]"]),

@@ -6,7 +6,7 @@ In: PEM, or names and lifetimes. Out: `KeyPair`, PEM inside; ParseError where by
 import datetime as dt
 import ipaddress
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -25,15 +25,11 @@ class KeyPair:
     """`chain` is PEM, the certificate first; `key` is PEM without a passphrase."""
 
     chain: bytes
-    key: bytes
+    key: bytes = field(repr=False)  # a repr may end in a log
 
     @property
     def certificate(self) -> x509.Certificate:
         return read_chain(self.chain)[0]
-
-    def __repr__(self) -> str:
-        """Without the key: it may end in a log."""
-        return f"KeyPair({self.certificate.subject.rfc4514_string()}, until {self.certificate.not_valid_after_utc})"
 
 
 def is_valid(certificate: x509.Certificate, now: dt.datetime) -> bool:

@@ -90,7 +90,7 @@ class Extender:
     def warm_up(self) -> None:
         """Once the cache is complete after the start: the first request is then as fast as the others."""
         self._scorer.see(node_info.state for node_info in self.cache.nodes.values() if node_info.problem is None)
-        self._history.warm_up()
+        self._history.renew()
 
     def expire(self) -> None:
         """Expires reservations, and does background work that no request should wait for."""

@@ -1,8 +1,7 @@
 """The workload that the fragmentation policy plans for: the pods that this cluster has had, once they are enough.
 
 In: every pod when it is first seen, waiting or running. Out: a workload for the scorer, at the start and then every
-10 minutes, prepared in small steps that no request waits for. The history is not stored: after a restart the pods that
-run then are seen again.
+10 minutes. The history is not stored: after a restart the pods that run then are seen again.
 """
 
 from collections.abc import Callable
@@ -16,8 +15,6 @@ from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.workload import ObservedWorkload, Workload
 
 EVERY_S = 600.0
-_NODES_A_STEP = 100
-"""A few milliseconds."""
 
 
 class WorkloadHistory:
@@ -37,20 +34,14 @@ class WorkloadHistory:
         except VcudaError:
             return
 
-    def warm_up(self) -> None:
-        """Prepares everything at once, before the first request."""
-        self._adopt()
-        while self._scorer.prepare(_NODES_A_STEP):
-            pass
-
     def refresh(self) -> None:
         if self._clock() >= self._next:
-            self._next = self._clock() + EVERY_S
-            self._adopt()
-        self._scorer.prepare(_NODES_A_STEP)
+            self.renew()
 
-    def _adopt(self) -> None:
+    def renew(self) -> None:
+        """Plans for what was seen so far."""
+        self._next = self._clock() + EVERY_S
         found = self._observed.workload()
         if found is not None and found != self._current:
             self._current = found
-            self._scorer.expect_soon(found)
+            self._scorer.expect(found)

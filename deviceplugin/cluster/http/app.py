@@ -12,13 +12,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import structlog
 from aiohttp import web
 
-from deviceplugin.cluster.http.body import Bodies, HttpError
+from deviceplugin.cluster.http.body import Bodies
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
-from deviceplugin.cluster.http.verbs import Service, UnavailableError, Verb, VerbResponse
+from deviceplugin.cluster.http.verbs import HttpError, Service, Verb, VerbResponse, unavailable
 from deviceplugin.errors import ParseError, VcudaError
 
 log = structlog.get_logger("vcuda.http")
@@ -99,14 +98,11 @@ class Router:
             except HttpError as refused:
                 outcome = refused.outcome
                 response = _text_response(refused.status, refused.sentence)
-                response.force_close()  # the rest of the body will not be read
+                response.force_close()  # the rest of the body may not have been read
                 return response
             except VcudaError as error:
-                status, outcome = _status(error)
-                response = _text_response(status, error.message)
-                if isinstance(error, UnavailableError):
-                    response.force_close()  # several replicas have one address: the next connection finds another
-                return response
+                status, outcome = (400, "malformed") if isinstance(error, ParseError) else (500, "failed")
+                return _text_response(status, error.message)
             except BaseException:
                 outcome = "failed"
                 raise
@@ -117,18 +113,15 @@ class Router:
 
     async def _answer(self, verb: Verb, body: bytes) -> VerbResponse:
         if not verb.before_ready and (missing := self._service.not_ready()):
-            raise UnavailableError(f"not ready yet: {'; '.join(missing)}")
+            raise unavailable(f"not ready yet: {'; '.join(missing)}")
         return await verb.answer(body)
 
     async def _explain(self, request: web.BaseRequest) -> web.Response:
         namespace, slash, name = request.query.get("pod", "").partition("/")
         if not slash or not namespace or not name or "/" in name:
             return _text_response(400, "no pod given; use /explain?pod=NAMESPACE/NAME")
-        found = await self._service.explain(namespace, name)
-        if found.status != 200:
-            document = {"error": found.sentence, "leader": found.leader}
-            return web.Response(status=found.status, body=msgspec.json.encode(document), headers=_JSON)
-        return web.Response(body=found.body, headers=_JSON)
+        status, body = await self._service.explain(namespace, name)
+        return web.Response(status=status, body=body, headers=_JSON)
 
     async def _show_metrics(self, request: web.BaseRequest) -> web.Response:
         body, content_type = self._metrics.render(request.headers.get("Accept", ""))
@@ -168,14 +161,6 @@ def _method_not_allowed(request: web.BaseRequest, route: _Route) -> web.Response
     response = _text_response(405, f"{request.method[:20]} is not allowed on this path; use {wanted}")
     response.headers["Allow"] = wanted
     return response
-
-
-def _status(error: VcudaError) -> tuple[int, str]:
-    if isinstance(error, ParseError):
-        return 400, "malformed"
-    if isinstance(error, UnavailableError):
-        return 503, "unavailable"
-    return 500, "failed"
 
 
 def _text_response(status: int, text: str) -> web.Response:

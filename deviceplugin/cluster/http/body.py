@@ -13,20 +13,12 @@ from typing import TypeVar
 from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from deviceplugin.cluster.http.verbs import HttpError
+
 _WITHIN_S = 10.0
 _LIMIT = 8 << 20
 _MOST_TOGETHER = 128 << 20
 _Bytes = TypeVar("_Bytes", bytes, bytearray)
-
-
-class HttpError(Exception):
-    """An answer with an error status; `outcome` is a label of the metrics."""
-
-    def __init__(self, status: int, outcome: str, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status = status
-        self.outcome = outcome
-        self.sentence = sentence
 
 
 class Bodies:

@@ -10,7 +10,7 @@ from functools import cache
 from prometheus_client.core import Metric
 
 from deviceplugin.cluster.http.verbs import GaugeValues
-from deviceplugin.exposition import Exposition, Family, metric_of
+from deviceplugin.exposition import Exposition, Family, families_of, metric_of
 
 REQUESTS = Family(
     "vcuda_scheduler_requests_total",
@@ -62,22 +62,20 @@ LAST_EVENT = Family(
 )
 BUILD = Family("vcuda_scheduler_build_info", "gauge", "Always 1; the label has the version of vcuda.", ("version",))
 
-FAMILIES = (
-    *(REQUESTS, SECONDS, REJECTIONS, RESERVATIONS, PODS, UNCONFIRMED, OVERCOMMITTED, NODES, GPUS, LEADER),
-    *(EXPIRATION, LAST_EVENT, BUILD),
-)
+FAMILIES = families_of(globals())
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
-class SchedulerMetrics:
+class SchedulerMetrics(Exposition):
     """All metrics of one scheduler."""
 
     def __init__(self, gauges: Callable[[], GaugeValues], *, version: str) -> None:
-        self._exposition = out = Exposition(lambda: _collect(gauges()), build=BUILD, version=version)
+        super().__init__(build=BUILD, version=version)
+        self._gauges = gauges
         # Cached: in prometheus_client the lookup by labels takes longer than counting.
-        self._requests = cache(out.counter(REQUESTS).labels)
-        self._seconds = cache(out.histogram(SECONDS, _BUCKETS).labels)
-        self._rejections = cache(out.counter(REJECTIONS).labels)
+        self._requests = cache(self.counter(REQUESTS).labels)
+        self._seconds = cache(self.histogram(SECONDS, _BUCKETS).labels)
+        self._rejections = cache(self.counter(REJECTIONS).labels)
 
     def observe(self, verb: str, outcome: str, seconds: float, rejections: Mapping[str, int]) -> None:
         """Counts one answered request."""
@@ -86,21 +84,17 @@ class SchedulerMetrics:
         for reason, count in rejections.items():
             self._rejections(reason).inc(count)
 
-    def render(self, accept: str = "") -> tuple[bytes, str]:
-        """The text in the format that the scraper asks for, and its content type."""
-        return self._exposition.render(accept)
-
-
-def _collect(now: GaugeValues) -> Iterator[Metric]:
-    for family, value in (
-        (RESERVATIONS, now.reservations),
-        (PODS, now.pods),
-        (UNCONFIRMED, now.unconfirmed),
-        (OVERCOMMITTED, now.overcommitted),
-        (NODES, now.nodes),
-        (GPUS, now.gpus),
-        (LEADER, now.leads),
-    ):
-        yield metric_of(family, [((), float(value))])
-    for family, values in ((EXPIRATION, now.expirations), (LAST_EVENT, now.last_events)):
-        yield metric_of(family, [((label,), value) for label, value in values.items()])
+    def collect(self) -> Iterator[Metric]:
+        now = self._gauges()
+        for family, value in (
+            (RESERVATIONS, now.reservations),
+            (PODS, now.pods),
+            (UNCONFIRMED, now.unconfirmed),
+            (OVERCOMMITTED, now.overcommitted),
+            (NODES, now.nodes),
+            (GPUS, now.gpus),
+            (LEADER, now.leads),
+        ):
+            yield metric_of(family, [((), float(value))])
+        for family, values in ((EXPIRATION, now.expirations), (LAST_EVENT, now.last_events)):
+            yield metric_of(family, [((label,), value) for label, value in values.items()])

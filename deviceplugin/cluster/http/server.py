@@ -7,9 +7,6 @@ clients have noticed (`drain`); close the listeners; finish requests in flight; 
 """
 
 import asyncio
-import errno
-import os
-import socket
 import ssl
 import time
 from collections.abc import Callable
@@ -21,6 +18,7 @@ from deviceplugin.cluster.http.body import Bodies
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
 from deviceplugin.cluster.http.verbs import Service
 from deviceplugin.errors import ConfigError
+from deviceplugin.listen import bind_tcp
 
 _LOOPBACK = "127.0.0.1"
 _IDLE_S = 120.0  # longer than the 90 s after which Go's clients close an idle connection
@@ -60,9 +58,9 @@ class SchedulerServer:
         self._runner = web.ServerRunner(server, shutdown_timeout=end_within)
         await self._runner.setup()
         try:
-            await self._listen(address, port, tls=True)
+            await self._listen(address, port, port_flag="--listen-port", tls=True)
             if loopback_port:
-                await self._listen(_LOOPBACK, loopback_port, tls=False)
+                await self._listen(_LOOPBACK, loopback_port, port_flag="--loopback-port", tls=False)
         except ConfigError:
             self._close_listeners()
             await self._runner.cleanup()
@@ -81,24 +79,19 @@ class SchedulerServer:
         await self._runner.cleanup()
         self._runner = None
 
-    async def _listen(self, address: str, port: int, *, tls: bool) -> None:
+    async def _listen(self, address: str, port: int, *, port_flag: str, tls: bool) -> None:
         assert self._runner is not None
         assert self._runner.server is not None
-        try:
+        for one in bind_tcp(address, port, address_flag="--listen-addr", port_flag=port_flag):
             listener = await asyncio.get_running_loop().create_server(
                 self._runner.server,
-                address,
-                port,
+                sock=one,
                 ssl=self._context if tls else None,
                 ssl_handshake_timeout=_HANDSHAKE_S if tls else None,
                 ssl_shutdown_timeout=1.0 if tls else None,
-                reuse_address=True,
                 backlog=256,
             )
-        except OSError as error:
-            flags = "--listen-" if tls else "--loopback-"
-            raise ConfigError(_listen_error(flags, address, port, error)) from None
-        self._listeners.append(listener)
+            self._listeners.append(listener)
 
     def _close_listeners(self) -> None:
         for listener in self._listeners:
@@ -117,14 +110,3 @@ class SchedulerServer:
                 if connection not in self._has_requested and now - self._first_seen[connection] >= self._idle_limit:
                     connection.force_close()
             await asyncio.sleep(self._idle_limit / 3)
-
-
-def _listen_error(flags: str, address: str, port: int, error: OSError) -> str:
-    if isinstance(error, socket.gaierror):
-        return f"--listen-addr: {address} cannot be resolved; use an address of this machine, or 0.0.0.0 for all"
-    if error.errno == errno.EADDRINUSE:
-        return f"{flags}port: port {port} on {address} is in use; stop what listens there or give another port"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return f"--listen-addr: {address} is not an address of this machine; use one that is, or 0.0.0.0 for all"
-    reason = os.strerror(error.errno).lower() if error.errno else str(error)
-    return f"{flags}port: cannot listen on port {port} of {address}: {reason}"

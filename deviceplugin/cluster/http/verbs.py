@@ -1,20 +1,30 @@
 """What the service is asked, and what it needs to answer: the interface between HTTP and the decisions.
 
-In: the body of a request as it came. Out: a `VerbResponse`, or a VcudaError: a ParseError is the caller's fault (400),
-an `UnavailableError` means: ask another replica, or later (503). Not here: HTTP, and any decision.
+In: the body of a request as it came. Out: a `VerbResponse`, an `HttpError`, or a VcudaError: a ParseError is the
+caller's fault (400), any other is the scheduler's (500). Not here: HTTP, and any decision.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
-
-from deviceplugin.errors import VcudaError
+from typing import Protocol
 
 
-class UnavailableError(VcudaError):
-    """A good request that this replica cannot answer now; the message says which replica can, or what is missing."""
+class HttpError(Exception):
+    """An answer with an error status, after which the connection is closed; `outcome` is a label of the metrics."""
 
-    status: ClassVar[str] = "UNAVAILABLE"
+    def __init__(self, status: int, outcome: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.outcome = outcome
+        self.sentence = sentence
+
+
+def unavailable(sentence: str) -> HttpError:
+    """A good request that this replica cannot answer now; the sentence says which replica can, or what is missing.
+
+    Several replicas have one address: the next connection finds another.
+    """
+    return HttpError(503, "unavailable", sentence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +66,6 @@ class GaugeValues:
     last_events: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainResponse:
-    """An explanation as JSON, or `status` and a sentence. `leader` is the replica that may know more."""
-
-    body: bytes = b""
-    status: int = 200
-    sentence: str = ""
-    leader: str = ""
-
-
 class Service(Protocol):
     """Everything behind the routes."""
 
@@ -78,4 +78,5 @@ class Service(Protocol):
         """The same for the verbs of kube-scheduler, which only the leader answers."""
 
     def gauges(self) -> GaugeValues: ...
-    async def explain(self, namespace: str, name: str) -> ExplainResponse: ...
+    async def explain(self, namespace: str, name: str) -> tuple[int, bytes]:
+        """HTTP status, and an explanation or an error as JSON."""

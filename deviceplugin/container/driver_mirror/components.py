@@ -124,7 +124,6 @@ def interposer_paths(directory: Path) -> tuple[Path, ...]:
 
 
 def find_interposers(directory: Path, machine: Machine) -> Interposers:
-    """Reads and checks them; they are small."""
     found = []
     for name in _NEEDS:
         path = directory / name

@@ -56,10 +56,6 @@ class DriverRoot:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def place(self, inside: str) -> Path:
-        """Where a path of the node would be, whether it exists or not, its links not followed."""
-        return self.path / inside.lstrip("/")
-
     def resolve(self, inside: str) -> Path | None:
         """The file or directory itself, free of links below the root; None where there is none."""
         pending, done, links = deque(inside.split("/")), list[str](), 0

@@ -67,7 +67,6 @@ def is_elf(path: Path) -> bool:
 
 
 def read_elf(path: Path) -> Elf:
-    """The facts of one file."""
     try:
         with path.open("rb") as file:
             return _facts(ELFFile(file))

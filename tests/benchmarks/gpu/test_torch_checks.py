@@ -18,7 +18,7 @@ from benchmarks.gpu.outcome import NotRun
 STAND_IN = """#!{python}
 import json, os, sys
 sys.path.insert(0, {repository!r})
-from deviceplugin.container.limits_file import decode
+from sandbox.limits_file import decode
 base = os.environ.get("VCUDA_DIR")
 limits = decode(open(base + "/limits", "rb").read()).devices[0] if base else None
 cores, size = (limits.cores, limits.memory_bytes) if limits else (100, 0)

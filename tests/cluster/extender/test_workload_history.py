@@ -6,7 +6,7 @@ from deviceplugin.cluster.extender.workload_history import EVERY_S, WorkloadHist
 from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.nodes import NodeScorer
-from deviceplugin.placement.workload import ObservedWorkload
+from deviceplugin.placement.workload import ObservedWorkload, Workload
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import ask, node, pod
@@ -14,8 +14,18 @@ from tests.cluster.extender.makers import ask, node, pod
 NAMES = ResourceNames()
 
 
-def planned(clock: Clock, *, enough: int = 2) -> tuple[NodeScorer, WorkloadHistory]:
-    scorer = NodeScorer()
+class Counting(NodeScorer):
+    """`renewals` counts the workloads that it was given."""
+
+    renewals = 0
+
+    def expect(self, typical: Workload) -> None:
+        self.renewals += 1
+        super().expect(typical)
+
+
+def planned(clock: Clock, *, enough: int = 2) -> tuple[Counting, WorkloadHistory]:
+    scorer = Counting()
     return scorer, WorkloadHistory(scorer, clock=clock, observed=ObservedWorkload(enough=enough))
 
 
@@ -23,8 +33,7 @@ def test_what_was_seen_before_the_start_is_planned_for_at_once(clock: Clock) -> 
     scorer, expectation = planned(clock)
     for _ in range(2):
         expectation.record(pod(cores=30), NAMES)
-    expectation.warm_up()
-    assert not scorer.prepare(1), "all is prepared"
+    expectation.renew()
     assert scorer.renewals == 1
 
 
@@ -33,7 +42,7 @@ def test_too_few_pods_leave_the_assumed_workload(clock: Clock) -> None:
     expectation.record(pod(cores=30), NAMES)
     expectation.record(pod(cores=150), NAMES)  # nonsense says nothing
     expectation.record(pod(cores=30), NAMES)
-    expectation.warm_up()
+    expectation.renew()
     assert scorer.renewals == 0
 
 
@@ -41,7 +50,7 @@ def test_it_is_renewed_every_so_often_and_only_where_it_has_changed(clock: Clock
     scorer, expectation = planned(clock)
     for cores in (30, 30):
         expectation.record(pod(cores=cores), NAMES)
-    expectation.warm_up()
+    expectation.renew()
     expectation.record(pod(cores=60), NAMES)
     expectation.refresh()
     assert scorer.renewals == 1, "not yet"

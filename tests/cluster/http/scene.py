@@ -15,7 +15,7 @@ from deviceplugin.cluster.certificates.keypair import KeyPair, make_ca, make_cer
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.cluster.http.body import Bodies
 from deviceplugin.cluster.http.server import SchedulerServer
-from deviceplugin.cluster.http.verbs import ExplainResponse, GaugeValues, Verb, VerbResponse
+from deviceplugin.cluster.http.verbs import GaugeValues, Verb, VerbResponse
 from deviceplugin.errors import KubeError, ParseError
 
 DAY = dt.timedelta(days=1)
@@ -51,12 +51,12 @@ class StandIn:
             nodes=2, gpus=16, reservations=3, leads=True, expirations={"server": 1.8e9}, last_events={"pods": 1.7e9}
         )
 
-    async def explain(self, namespace: str, name: str) -> ExplainResponse:
+    async def explain(self, namespace: str, name: str) -> tuple[int, bytes]:
         if name == "elsewhere":
-            return ExplainResponse(status=421, sentence="replica b leads", leader="b")
+            return 421, msgspec.json.encode({"error": "replica b leads", "leader": "b"})
         if name.startswith("unknown"):
-            return ExplainResponse(status=404, sentence=f"pod {namespace}/{name} not found")
-        return ExplainResponse(msgspec.json.encode({"pod": f"{namespace}/{name}"}))
+            return 404, msgspec.json.encode({"error": f"pod {namespace}/{name} not found", "leader": ""})
+        return 200, msgspec.json.encode({"pod": f"{namespace}/{name}"})
 
     async def webhook(self, body: bytes) -> VerbResponse:
         return VerbResponse(body, "changed")

@@ -10,6 +10,7 @@ from tests.container.fuzz.harness import check_sentence, instrumented, run
 with instrumented():
     from deviceplugin.container import limits_file
     from deviceplugin.errors import ParseError
+    from sandbox.limits_file import decode
 
 SIZE_AT = 12
 
@@ -28,7 +29,7 @@ def mended(data: bytes) -> bytes:
 
 def check_one(data: bytes) -> None:
     try:
-        found = limits_file.decode(data)
+        found = decode(data)
     except ParseError as refusal:
         check_sentence(refusal)
         return
@@ -40,7 +41,7 @@ def check_one(data: bytes) -> None:
     assert len(again) == len(data)
     assert limits_file.successor(found, again) == again
     other = replace(found, devices=(replace(found.devices[0], cores=found.devices[0].cores % 100 + 1),))
-    changed = limits_file.decode(limits_file.successor(other, data))
+    changed = decode(limits_file.successor(other, data))
     assert changed.generation != found.generation
 
 
