@@ -13,7 +13,7 @@ from typing import Protocol
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
-from deviceplugin.placement.capacity_after import Capacities, capacities_after, capacities_of, free_cores
+from deviceplugin.placement.capacity_after import Capacities, CapacityAfter, capacities_of, free_cores
 from deviceplugin.placement.fit import GpuCapacity
 from deviceplugin.placement.fragmentation import Fragmentation, by_count, stranded
 from deviceplugin.placement.node_score import NodeChoice
@@ -162,7 +162,7 @@ class Rival:
 
 
 def _as_binpack(pod: PodRequest, cards: Capacities) -> list[tuple[GpuCapacity | None, Capacities]]:
-    left = capacities_after(pod, cards, GpuPolicy.BINPACK)
+    left = CapacityAfter(pod, GpuPolicy.BINPACK)(cards)
     return [] if left is None else [(None, left)]
 
 
@@ -173,7 +173,7 @@ def _ways(pod: PodRequest, cards: Capacities) -> list[tuple[GpuCapacity | None, 
         return _as_binpack(pod, cards)
     ways: list[tuple[GpuCapacity | None, Capacities]] = []
     for card in sorted(set(cards), key=lambda each: (each.cores, each.blocks)):
-        left = capacities_after(pod, (card,), GpuPolicy.BINPACK)
+        left = CapacityAfter(pod, GpuPolicy.BINPACK)((card,))
         if left is not None:
             rest = list(cards)
             rest.remove(card)

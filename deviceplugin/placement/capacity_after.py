@@ -29,11 +29,6 @@ def capacities_of(state: NodeState) -> Capacities:
     return tuple(sorted(gpus))
 
 
-def capacities_after(pod: PodRequest, gpus: Capacities, policy: GpuPolicy) -> Capacities | None:
-    """What is left beside the pod; None where one container after the other does not fit."""
-    return CapacityAfter(pod, policy)(gpus)
-
-
 def free_cores(gpus: Sequence[GpuCapacity]) -> int:
     return sum([gpu.cores for gpu in gpus])
 
@@ -71,7 +66,7 @@ class _Step:
 
 
 class CapacityAfter:
-    """`capacities_after` for one pod and many nodes."""
+    """What a pod leaves of a node's GPUs, for many nodes; None where one container after the other does not fit."""
 
     def __init__(self, pod: PodRequest, policy: GpuPolicy) -> None:
         self._spreads = policy.takes_emptiest

@@ -84,11 +84,3 @@ class NodeChoice:
     placed: PodChoice | None
     ranked: Mapping[str, Score]
     refused: Mapping[str, NodeRejection]
-
-    def verdict(self, node: str) -> NodeRejection | None:
-        """None for the chosen node and for one that was never looked at."""
-        if node == self.node:
-            return None
-        if node in self.refused:
-            return self.refused[node]
-        return NodeRejection.PREFERRED if node in self.ranked else None

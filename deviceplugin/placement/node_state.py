@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.gpu import GpuUuid, Inventory
-from deviceplugin.placement.candidates import Restrictions, is_open, state_rejection
+from deviceplugin.placement.candidates import state_rejection
 from deviceplugin.placement.fit import NOTHING, GpuAmount
 from deviceplugin.placement.occupancy import empty_views, occupied, snapshot_for
 from deviceplugin.placement.snapshot import GpuView, Snapshot, Summary, summaries_by_numa, summarize
@@ -59,7 +59,7 @@ class NodeState:
     def open_gpus(self) -> OpenGpus:
         """Neither unhealthy nor cordoned; calculated when it is first asked for."""
         if self._open is None:
-            views = tuple(view for view in self.snapshot.gpus if self._is_open(view))
+            views = tuple(view for view in self.snapshot.gpus if self.admits(view))
             uuids = frozenset(view.gpu.uuid for view in views)
             models = tuple(sorted({view.gpu.model for view in views}))
             object.__setattr__(self, "_open", OpenGpus(views, uuids, models, summarize(views)))
@@ -97,7 +97,8 @@ class NodeState:
             else self.with_spare(spare)
         )
 
-    def _is_open(self, view: GpuView) -> bool:
+    def admits(self, view: GpuView) -> bool:
+        """Whether work may land on this GPU."""
         return view.gpu.uuid not in self.cordoned and state_rejection(view) is None
 
 
@@ -130,63 +131,31 @@ class NodeUsage:
     def __init__(
         self, name: str, inventory: Inventory, *, share_mode: bool = True, cordoned: frozenset[GpuUuid] = frozenset()
     ) -> None:
-        self._name = name
-        self._topology = inventory.topology
-        self._share_mode = share_mode
-        self._cordoned = cordoned
-        self._empty = empty_views(inventory)
-        self._open = [is_open(view, Restrictions(cordoned=cordoned)) for view in self._empty]
-        self._places = {view.gpu.uuid: place for place, view in enumerate(self._empty)}
-        self._views = list(self._empty)
-        self._taken = [NOTHING] * len(self._empty)
+        snapshot = Snapshot(empty_views(inventory), inventory.topology)
+        self._empty = NodeState(name, snapshot, share_mode=share_mode, cordoned=cordoned)
+        self._taken: dict[GpuUuid, GpuAmount] = {}
         self._held: dict[PodUid, Mapping[GpuUuid, GpuAmount]] = {}
 
     def hold(self, pod: PodUid, allocations: Iterable[Allocation]) -> None:
         """Takes the place of what the pod held before."""
         self.release(pod)
         held = self._held[pod] = occupied(allocations)
-        self._add(held, 1)
+        for uuid, part in held.items():
+            self._taken[uuid] = self._taken.get(uuid, NOTHING) + part
 
     def release(self, pod: PodUid) -> None:
-        self._add(self._held.pop(pod, {}), -1)
+        for uuid, part in self._held.pop(pod, {}).items():
+            self._taken[uuid] -= part
 
     def state(self, *, without: Collection[PodUid] = ()) -> NodeState:
         """As it is, or as if some pods were not there."""
-        absent = [self._held[pod] for pod in without if pod in self._held]
-        for held in absent:
-            self._add(held, -1)
-        snapshot = Snapshot(tuple(self._views), self._topology)
-        for held in absent:
-            self._add(held, 1)
-        return NodeState(self._name, snapshot, share_mode=self._share_mode, cordoned=self._cordoned)
-
-    def fits(self, pod: PodUid) -> bool:
-        """Whether all that the pod holds is on GPUs that work may land on, and free there but for the pod itself.
-
-        The pod is counted already: what it holds of a GPU is free without it where all together do not hold too much.
-        """
-        for uuid, own in self._held[pod].items():
-            place = self._places.get(uuid)
-            if place is None or not self._open[place]:
-                return False
-            taken, whole = self._taken[place], self._empty[place].capacity.model.whole
-            if (own.cores and taken.cores > whole.cores) or (own.blocks and taken.blocks > whole.blocks):
-                return False
-        return True
+        taken = dict(self._taken)
+        for pod in without:
+            for uuid, part in self._held.get(pod, {}).items():
+                taken[uuid] -= part
+        return replace(self._empty, snapshot=self._empty.snapshot.less(taken))
 
     @property
     def is_overbooked(self) -> bool:
         """Whether of some GPU more is held than it has."""
-        return any(
-            not view.capacity.model.whole.covers(taken) for view, taken in zip(self._empty, self._taken, strict=True)
-        )
-
-    def _add(self, held: Mapping[GpuUuid, GpuAmount], sign: int) -> None:
-        """GPUs that the node does not have are held of nobody."""
-        for uuid, part in held.items():
-            place = self._places.get(uuid)
-            if place is None:
-                continue
-            cores, blocks = self._taken[place]
-            taken = self._taken[place] = GpuAmount(cores + sign * part.cores, blocks + sign * part.blocks)
-            self._views[place] = self._empty[place].less(taken)
+        return any(not view.free.covers(self._taken.get(view.gpu.uuid, NOTHING)) for view in self._empty.snapshot.gpus)

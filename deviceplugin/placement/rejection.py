@@ -30,7 +30,7 @@ class GpuRejection(enum.Enum):
 
 
 class NodeRejection(enum.Enum):
-    """Why a node does not carry a pod, or was not taken for it."""
+    """Why a node does not carry a pod."""
 
     NO_GPU = "no GPU"
     NO_OPEN_GPU = "every GPU is unhealthy, cordoned or otherwise closed"
@@ -50,7 +50,6 @@ class NodeRejection(enum.Enum):
     SPARE = "insufficient cpu or memory"
     TOGETHER = "the pod's containers do not fit together"
     SEARCH_EXHAUSTED = "no room found for the pod's containers together, though not every combination was tried"
-    PREFERRED = "another node was preferred"
 
     @property
     def resolvable(self) -> bool:

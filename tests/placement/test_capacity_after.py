@@ -9,7 +9,7 @@ from deviceplugin.model.gpu import ComputeMode, Health
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy
 from deviceplugin.model.request import Request
-from deviceplugin.placement.capacity_after import capacities_after, capacities_of
+from deviceplugin.placement.capacity_after import CapacityAfter, capacities_of
 from deviceplugin.placement.fit import GpuCapacity, GpuModel
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.pod import place_pod
@@ -27,7 +27,7 @@ def test_what_is_foreseen_for_one_container_is_what_placing_it_leaves(
 ) -> None:
     asked = pod(request)
     for state in nodes:
-        foreseen = capacities_after(asked, capacities_of(state), policy)
+        foreseen = CapacityAfter(asked, policy)(capacities_of(state))
         assert (foreseen is None) == (prefilter(asked, state) is not None)
         if foreseen is not None and not (policy is GpuPolicy.LINK and request.parts > 1):
             placed = place_pod(asked, state, policy=policy)
@@ -49,7 +49,7 @@ def test_containers_that_do_not_run_at_the_same_time_are_foreseen_as_kubelet_cou
     asked: PodRequest, used: dict[int, tuple[int, int]], policy: GpuPolicy
 ) -> None:
     state = node("n", used=used)
-    foreseen = capacities_after(asked, capacities_of(state), policy)
+    foreseen = CapacityAfter(asked, policy)(capacities_of(state))
     if foreseen is not None:
         placed = place_pod(asked, state, policy=policy)
         assert foreseen == capacities_of(state.with_pod(placed.allocations, needs=NO_NEEDS))
@@ -77,7 +77,7 @@ def test_nodes_that_differ_in_names_and_processes_alone_have_the_same_capacities
 
 
 def test_a_pod_without_room_for_its_second_container_leaves_nothing_foreseen() -> None:
-    assert capacities_after(pod((60, 1), (60, 1)), capacities_of(node("n", 1)), GpuPolicy.BINPACK) is None
+    assert CapacityAfter(pod((60, 1), (60, 1)), GpuPolicy.BINPACK)(capacities_of(node("n", 1))) is None
 
 
 def test_a_gpu_that_becomes_unhealthy_has_no_capacity_any_more() -> None:

@@ -11,7 +11,7 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuFilter, GpuPolicy, NodePolicy
 from deviceplugin.model.request import Request
-from deviceplugin.placement.capacity_after import capacities_after, capacities_of, free_cores
+from deviceplugin.placement.capacity_after import CapacityAfter, capacities_of, free_cores
 from deviceplugin.placement.fragmentation import Fragmentation
 from deviceplugin.placement.node_score import LAST, NodeChoice, score_of_totals, totals_of
 from deviceplugin.placement.node_state import NodeState, Spare
@@ -89,14 +89,12 @@ def test_every_node_that_was_looked_at_has_a_verdict() -> None:
     )
     choice = NodeScorer().choose(HALF, nodes, needs=Spare(2, 2))
     assert choice.node == "chosen"
-    assert {each.name: choice.verdict(each.name) for each in nodes} == {
-        "chosen": None,
-        "other": NodeRejection.PREFERRED,
+    assert choice.ranked.keys() == {"chosen", "other"}
+    assert choice.refused == {
         "full": NodeRejection.CORES,
         "none": NodeRejection.NO_GPU,
         "busy": NodeRejection.SPARE,
     }
-    assert choice.verdict("never seen") is None
 
 
 def test_a_node_that_does_not_carry_all_containers_together_comes_last_and_is_refused() -> None:
@@ -104,7 +102,7 @@ def test_a_node_that_does_not_carry_all_containers_together_comes_last_and_is_re
     tight = node("a-tight", 2, used={0: (20, 0), 1: (50, 0)})
     assert NodeScorer().choose(asked, (tight, node("roomy"))).node == "roomy"
     choice = NodeScorer().choose(asked, (tight,))
-    assert (choice.node, choice.placed, choice.verdict("a-tight")) == (None, None, NodeRejection.TOGETHER)
+    assert (choice.node, choice.placed, choice.refused["a-tight"]) == (None, None, NodeRejection.TOGETHER)
 
 
 @pytest.mark.parametrize("policy", NodePolicy)
@@ -121,7 +119,7 @@ def test_a_node_for_which_not_every_combination_was_tried_is_not_said_to_be_too_
     """Four times 100 cores in 16 containers, to the last core."""
     sixteen = pod(*((cores, 1) for cores in (42, 12, 35, 10, 19, 9, 13, 32, 21, 17, 24, 42, 12, 17, 43, 52)))
     choice = NodeScorer().choose(sixteen, (node("a", 4),))
-    assert (choice.node, choice.verdict("a")) == (None, NodeRejection.SEARCH_EXHAUSTED)
+    assert (choice.node, choice.refused["a"]) == (None, NodeRejection.SEARCH_EXHAUSTED)
 
 
 def test_a_pod_that_fits_nowhere_has_no_node() -> None:
@@ -232,7 +230,7 @@ def test_a_share_is_scored_by_totals_as_by_its_gpus(
     for state in nodes:
         if state.name in found:
             before = capacities_of(state)
-            left = capacities_after(asked, before, gpu_policy)
+            left = CapacityAfter(asked, gpu_policy)(before)
             if left is None:
                 assert found[state.name] == LAST
             elif policy is NodePolicy.FRAGMENTATION:

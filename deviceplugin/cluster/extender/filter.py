@@ -100,14 +100,12 @@ class Filter:
         )
 
     def _all_that_fit(self, pod: ClusterPod, asked: PodRequest, names: tuple[str, ...]) -> FilterResult:
-        nodes, settings = self._snapshot.nodes(pod, names), self._settings
-        choice = self._scorer.choose(
-            asked, nodes.states, node_policy=settings.node_policy, gpu_policy=settings.gpu_policy
-        )
+        nodes = self._snapshot.nodes(pod, names)
+        choice = self._choose(pod, asked, nodes)
         rejected = nodes.rejected | {name: rejection_of(verdict) for name, verdict in choice.refused.items()}
         if len(asked.containers) > 1:  # the prefilter is certain for one container only
             for state in nodes.states:
-                if state.name not in rejected and (why := _try_to_place(asked, state, settings)) is not None:
+                if state.name not in rejected and (why := _try_to_place(asked, state, self._settings)) is not None:
                     rejected[state.name] = why
         return self._answer(pod, tuple(state.name for state in nodes.states if state.name not in rejected), rejected)
 

@@ -39,6 +39,8 @@ log = structlog.get_logger("vcuda.cluster")
 class NodeInfo:
     """`sentence` says more than `problem` and may name the node; explanations show it.
 
+    `node` is the last version of the node object, None if it was deleted or never seen.
+
     `known` is `state`, or None where it must be calculated first; `_gpus` is the same without CPU and memory.
     """
 
@@ -50,7 +52,7 @@ class NodeInfo:
         self.inventory: Inventory | None = None
         self._share_mode = True
         self._cordoned: frozenset[GpuUuid] = frozenset()
-        self._node: ClusterNode | None = None
+        self.node: ClusterNode | None = None
         self._holds: dict[PodUid, PodHold] = {}
         self._tally: NodeUsage | None = None
         self._unlocated: set[PodUid] = set()
@@ -64,18 +66,13 @@ class NodeInfo:
         return self._holds
 
     @property
-    def node(self) -> ClusterNode | None:
-        """The last version of the node object; None if it was deleted or never seen."""
-        return self._node
-
-    @property
     def is_unused(self) -> bool:
         """Neither a node object nor a pod names it."""
-        return self._node is None and not self._holds and not self._plain
+        return self.node is None and not self._holds and not self._plain
 
     def describe(self, node: ClusterNode) -> bool:
         """Takes a new version of the node object; false if it changes nothing for pods."""
-        known, self._node = self._node, node
+        known, self.node = self.node, node
         if known is None or known.inventory != node.inventory:
             self._read_inventory(node.inventory)
         elif (known.cordon, known.cores) == (node.cordon, node.cores):
@@ -89,7 +86,7 @@ class NodeInfo:
 
     def vanish(self) -> None:
         """The node was deleted; its pods stay until each of them is deleted too."""
-        self._node, self.inventory = None, None
+        self.node, self.inventory = None, None
         self.problem, self.sentence = UNKNOWN_NODE, ""
         self._recount()
 
@@ -143,10 +140,11 @@ class NodeInfo:
 
     def still_fits(self, uid: PodUid) -> bool:
         """Whether what a pod holds here would be free without it, on GPUs that accept work."""
-        assert self._tally is not None
-        if not self._unlocated:
-            return self._tally.fits(uid)
-        return _fits(self._holds[uid].allocations, self.state_without({uid}))
+        state, held = self._calculate({uid}), occupied(self._holds[uid].allocations)
+        free = {
+            view.gpu.uuid: view.free for view in state.snapshot.gpus if view.gpu.uuid in held and state.admits(view)
+        }
+        return all(uuid in free and free[uuid].covers(part) for uuid, part in held.items())
 
     @property
     def may_be_overcommitted(self) -> bool:
@@ -155,7 +153,7 @@ class NodeInfo:
 
     @property
     def _offered(self) -> Compute | None:
-        return None if self._node is None else self._node.allocatable
+        return None if self.node is None else self.node.allocatable
 
     @property
     def _spare(self) -> Spare | None:
@@ -211,11 +209,6 @@ class NodeInfo:
             proved = [one for each in counted if each.is_bound for one in each.allocations]
             exact += _on_every_gpu(self.inventory, unlocated, occupied(proved))
         return node_state(self.name, self.inventory, exact, share_mode=self._share_mode, cordoned=self._cordoned)
-
-
-def _fits(allocations: Iterable[Allocation], state: NodeState) -> bool:
-    free = {view.gpu.uuid: view.free for view in state.open_gpus.views}
-    return all(uuid in free and free[uuid].covers(held) for uuid, held in occupied(allocations).items())
 
 
 def _on_every_gpu(
