@@ -8,7 +8,7 @@ measured stays unset.
 import os
 import socket
 import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from deviceplugin.wire import display_pb2 as pb
 from deviceplugin.wire import display_pb2_grpc as rpc
 
 log = structlog.get_logger("vcuda.observe")
+_Method = Callable[["_Display", Any, Any], Coroutine[Any, Any, Any]]
 _MODE = 0o660
 _GRACE_S = 0.5
 _LONGEST = 107  # sun_path without its final zero
@@ -41,7 +42,7 @@ class DisplayServer:
     async def start(self, path: Path) -> None:
         """Raises ConfigError where it cannot listen."""
         _free_path(path)
-        server = grpc.aio.server(interceptors=[_NoTraceback()])
+        server = grpc.aio.server()
         rpc.add_GPUDisplayServicer_to_server(self._service, server)
         try:
             server.add_insecure_port(f"unix:{path}")
@@ -96,6 +97,19 @@ def _answers(path: Path) -> bool:
         return True
 
 
+def _without_traceback(method: _Method) -> _Method:
+    """grpc would send the text of an exception to the caller; here it goes to the log."""
+
+    async def answer(self: "_Display", request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:  # noqa: ANN401
+        try:
+            return await method(self, request, context)
+        except Exception:
+            log.exception("view_failed", method=method.__name__)
+            await context.abort(grpc.StatusCode.INTERNAL, "vcuda internal error; see the agent log on this node")
+
+    return answer
+
+
 class _Display(rpc.GPUDisplayServicer):
     """The three calls."""
 
@@ -103,12 +117,15 @@ class _Display(rpc.GPUDisplayServicer):
         self._view = view
         self._version = version
 
+    @_without_traceback
     async def PrintGraph(self, request: pb.GraphRequest, context: object) -> pb.GraphResponse:
         return pb.GraphResponse(graph=draw(self._view.picture()))
 
+    @_without_traceback
     async def PrintUsages(self, request: pb.UsageRequest, context: object) -> pb.UsageResponse:
         return usages(self._view.picture())
 
+    @_without_traceback
     async def Version(self, request: pb.VersionRequest, context: object) -> pb.VersionResponse:
         return pb.VersionResponse(version=self._version)
 
@@ -140,28 +157,3 @@ def _add(stat: pb.ContainerStat, grant: Grant, gpus: dict[GpuUuid, Gpu], use: Co
             if (seen := used.get(share.uuid)) is not None:
                 device.gpu, device.mem = seen.cores or 0, (seen.memory_bytes or 0) / MIB
                 device.pids.extend(seen.pids)
-
-
-class _NoTraceback(grpc.aio.ServerInterceptor):
-    """grpc would send the text of an exception to the caller; here it goes to the log."""
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:  # noqa: ANN401 - grpc's signature
-        handler = await continuation(handler_call_details)
-        if handler is None or handler.unary_unary is None:
-            return handler
-
-        async def guarded(request: object, context: grpc.aio.ServicerContext[Any, Any]) -> Any:  # noqa: ANN401
-            try:
-                return await handler.unary_unary(request, context)
-            except Exception:
-                log.exception("view_failed", method=handler_call_details.method)
-                sentence = "vcuda internal error; see the agent log on this node"
-                return await context.abort(grpc.StatusCode.INTERNAL, sentence)
-
-        return grpc.unary_unary_rpc_method_handler(
-            guarded, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
-        )

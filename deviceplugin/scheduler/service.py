@@ -7,6 +7,7 @@ reservations are in its memory only; every replica answers the webhook. Not here
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -28,30 +29,19 @@ from deviceplugin.scheduler.cluster import ClusterWatch
 from deviceplugin.scheduler.leadership import Leadership
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerService:
     """Everything that one replica answers."""
 
-    def __init__(
-        self,
-        *,
-        extender: Extender,
-        webhook: AdmissionWebhook,
-        cluster: ClusterWatch,
-        leadership: Leadership,
-        certificates: Certificates,
-        names: ResourceNames,
-        loopback_only: bool,
-        clients: tuple[str, ...] = (),
-    ) -> None:
-        self._extender = extender
-        self._webhook = webhook
-        self._cluster = cluster
-        self._leadership = leadership
-        self._certificates = certificates
-        self._names = names
-        self._loopback_only = loopback_only
-        self._clients = clients
-        self._explaining = asyncio.Lock()
+    extender: Extender
+    webhook: AdmissionWebhook
+    cluster: ClusterWatch
+    leadership: Leadership
+    certificates: Certificates
+    names: ResourceNames
+    loopback_only: bool
+    clients: tuple[str, ...] = ()
+    explaining: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def verbs(self) -> tuple[Verb, ...]:
@@ -65,18 +55,16 @@ class SchedulerService:
 
     def _scheduler_verb(self, name: str, answer: Callable[[bytes], Awaitable[VerbResponse]]) -> Verb:
         """A verb of kube-scheduler: it places pods with this process's rights, so callers are restricted."""
-        return Verb(name, answer, loopback_only=self._loopback_only, clients=self._clients)
+        return Verb(name, answer, loopback_only=self.loopback_only, clients=self.clients)
 
     def not_ready(self) -> tuple[str, ...]:
-        return (*self._cluster.missing(), *self._certificates.missing())
+        return (*self.cluster.missing(), *self.certificates.missing())
 
     def not_leading(self) -> tuple[str, ...]:
-        return (
-            () if self._leadership.leads else (f"the leader is {self._leadership.leader or 'unknown'}, by the Lease",)
-        )
+        return () if self.leadership.leads else (f"the leader is {self.leadership.leader or 'unknown'}, by the Lease",)
 
     def gauges(self) -> GaugeValues:
-        cache = self._extender.cache.nodes.values()
+        cache = self.extender.cache.nodes.values()
         holds = [held.is_bound for node_info in cache for held in node_info.holds.values()]
         known = [len(node_info.inventory.gpus) for node_info in cache if node_info.inventory is not None]
         return GaugeValues(
@@ -84,23 +72,23 @@ class SchedulerService:
             gpus=sum(known),
             reservations=holds.count(False),
             pods=holds.count(True),
-            unconfirmed=len(self._extender.unconfirmed),
-            overcommitted=self._extender.overcommit.gpus,
-            leads=self._leadership.leads,
-            expirations=self._certificates.expirations(),
-            last_events=self._cluster.last_events(),
+            unconfirmed=len(self.extender.unconfirmed),
+            overcommitted=self.extender.overcommit.gpus,
+            leads=self.leadership.leads,
+            expirations=self.certificates.expirations(),
+            last_events=self.cluster.last_events(),
         )
 
     async def explain(self, namespace: str, name: str) -> tuple[int, bytes]:
         """One at a time, so that kube-scheduler never waits longer than one step. Only the leader has verdicts."""
         if missing := self.not_ready():
             return _error(503, f"not ready yet: {'; '.join(missing)}")
-        leads, leader = self._leadership.leads, self._leadership.leader
+        leads, leader = self.leadership.leads, self.leadership.leader
         if leads:
-            async with self._explaining:
-                found = await self._extender.explain(namespace, name)
+            async with self.explaining:
+                found = await self.extender.explain(namespace, name)
         else:
-            found = self._extender.explain_bound(namespace, name)
+            found = self.extender.explain_bound(namespace, name)
         if found is not None:
             return 200, msgspec.json.encode(found)
         if not leads:
@@ -109,34 +97,34 @@ class SchedulerService:
         return _error(404, sentence, leader)
 
     async def _review(self, body: bytes) -> VerbResponse:
-        reply = self._webhook.answer(body, self._cluster.known)
+        reply = self.webhook.answer(body, self.cluster.known)
         return VerbResponse(reply.body, reply.outcome.value)
 
     async def _filter(self, body: bytes) -> VerbResponse:
         await self._require_leadership()
-        found = self._extender.filter(read_args(body, self._names))
+        found = self.extender.filter(read_args(body, self.names))
         reasons = Counter([*found.failed.values(), *found.unresolvable.values()])
         outcome = "failed" if found.error else "chosen" if found.names else "refused"
         return VerbResponse(write_filter_result(found), outcome, reasons)
 
     async def _prioritize(self, body: bytes) -> VerbResponse:
         await self._require_leadership()
-        return VerbResponse(write_scores(self._extender.prioritize(read_args(body, self._names))))
+        return VerbResponse(write_scores(self.extender.prioritize(read_args(body, self.names))))
 
     async def _bind(self, body: bytes) -> VerbResponse:
         await self._require_leadership()
-        error = await self._extender.bind(read_bind(body))
+        error = await self.extender.bind(read_bind(body))
         return VerbResponse(write_binding_result(error), "refused" if error else "bound")
 
     async def _preempt(self, body: bytes) -> VerbResponse:
         await self._require_leadership()
-        found = self._extender.preempt(read_preempt(body, self._names))
+        found = self.extender.preempt(read_preempt(body, self.names))
         return VerbResponse(write_victims(found), "room" if found else "no_room")
 
     async def _require_leadership(self) -> None:
-        if not await self._leadership.confirm():
+        if not await self.leadership.confirm():
             raise unavailable(
-                f"this replica is not the leader; the leader by the Lease is {self._leadership.leader or 'unknown'}"
+                f"this replica is not the leader; the leader by the Lease is {self.leadership.leader or 'unknown'}"
             )
 
 

@@ -10,6 +10,7 @@ life.
 import asyncio
 import datetime as dt
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
@@ -34,32 +35,22 @@ class Api(Protocol):
     async def set_ca_bundle(self, configuration: str, bundle: bytes) -> bool: ...
 
 
+@dataclass(slots=True)
 class Rotation:
     """`run` until it is cancelled. `ready` is set when a certificate of the Secret is served.
 
     `configuration` is the webhook configuration whose caBundle this writes; empty: another tool writes it.
     """
 
-    def __init__(
-        self,
-        api: Api,
-        *,
-        namespace: str,
-        secret: str,
-        configuration: str,
-        rules: Rules,
-        show: Callable[[KeyPair], None],
-        now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
-    ) -> None:
-        self._api = api
-        self._namespace = namespace
-        self._name = secret
-        self._configuration = configuration
-        self._rules = rules
-        self._show = show
-        self._now = now
-        self.issued: Issued | None = None
-        self.ready = asyncio.Event()
+    api: Api
+    namespace: str
+    secret: str
+    configuration: str
+    rules: Rules
+    show: Callable[[KeyPair], None]
+    now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC)
+    issued: Issued | None = field(default=None, init=False)
+    ready: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def run(self, leads: Callable[[], bool], *, period: float) -> None:
         logged = ""
@@ -88,7 +79,7 @@ class Rotation:
 
     async def _read(self) -> Secret | None:
         try:
-            return await self._api.get_secret(self._namespace, self._name)
+            return await self.api.get_secret(self.namespace, self.secret)
         except KubeNotFoundError:
             return None
 
@@ -98,53 +89,53 @@ class Rotation:
         try:
             return from_data(secret.data)
         except ParseError as error:
-            log.warning("certificate_secret_unusable", secret=f"{self._namespace}/{self._name}", error=error.message)
+            log.warning("certificate_secret_unusable", secret=f"{self.namespace}/{self.secret}", error=error.message)
             return None
 
     async def _renew(self, found: Issued | None, secret: Secret | None) -> Issued:
-        now = self._now()
+        now = self.now()
         bundles = await self._bundles()
         # What this replica serves is in no usable Secret any more; it is written again, and no client notices.
         kept = self._usable(found) or self._usable(self.issued)
         if kept is None:
             trusted = {each for bundle in bundles for each in split(bundle) if is_valid(read_chain(each)[0], now)}
-            kept = issue(self._rules, now, trusted=sorted(trusted))
-        kept = renewed(kept, self._rules, now)
+            kept = issue(self.rules, now, trusted=sorted(trusted))
+        kept = renewed(kept, self.rules, now)
         await self._trust(kept, bundles)
         await self._save(kept, secret)
         return kept
 
     def _usable(self, issued: Issued | None) -> Issued | None:
         """None after a pause longer than the CA's life, or if a clock was far ahead when the CA was made."""
-        if issued is None or is_valid(issued.ca.certificate, self._now()):
+        if issued is None or is_valid(issued.ca.certificate, self.now()):
             return issued
         log.warning("ca_not_valid", error="the CA is not valid at this time; a new one replaces it")
         return None
 
     async def _bundles(self) -> tuple[bytes, ...]:
-        if not self._configuration:
+        if not self.configuration:
             return ()
         try:
-            return await self._api.get_ca_bundles(self._configuration)
+            return await self.api.get_ca_bundles(self.configuration)
         except KubeNotFoundError:
             return ()  # it may be created later
 
     async def _trust(self, issued: Issued, bundles: tuple[bytes, ...]) -> None:
         if any(set(split(bundle)) != set(issued.cas) for bundle in bundles):
-            await self._api.set_ca_bundle(self._configuration, b"".join(issued.cas))
+            await self.api.set_ca_bundle(self.configuration, b"".join(issued.cas))
             log.info("ca_bundle_written", cas=len(issued.cas))
 
     async def _save(self, issued: Issued, secret: Secret | None) -> None:
         data = to_data(issued)
         if secret is None:
-            await self._api.create_secret(NewSecret(self._namespace, self._name, data, labels=_LABELS))
+            await self.api.create_secret(NewSecret(self.namespace, self.secret, data, labels=_LABELS))
         elif any(secret.data.get(key) != content for key, content in data.items()):
             surplus: dict[str, bytes | None] = dict.fromkeys(secret.data.keys() - data.keys())
-            await self._api.update_secret(secret, {**surplus, **data})
+            await self.api.update_secret(secret, {**surplus, **data})
 
     def _serve(self, issued: Issued) -> None:
         if self.issued is None or self.issued.server != issued.server:
-            self._show(issued.server)  # if that fails, the next check tries it again
+            self.show(issued.server)  # if that fails, the next check tries it again
             log.info("certificate_served", until=str(issued.server.certificate.not_valid_after_utc))
         self.issued = issued
         self.ready.set()

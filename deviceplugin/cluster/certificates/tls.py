@@ -12,6 +12,7 @@ import os
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from deviceplugin.cluster.certificates.keypair import KeyPair
 from deviceplugin.errors import ConfigError
@@ -22,15 +23,8 @@ class _Listeners(ssl.SSLContext):
 
     current: ssl.SSLContext
 
-    def wrap_bio(
-        self,
-        incoming: ssl.MemoryBIO,
-        outgoing: ssl.MemoryBIO,
-        server_side: bool = False,
-        server_hostname: str | bytes | None = None,
-        session: ssl.SSLSession | None = None,
-    ) -> ssl.SSLObject:
-        return self.current.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+    def wrap_bio(self, *args: Any, **how: Any) -> ssl.SSLObject:  # noqa: ANN401 - as SSLContext
+        return self.current.wrap_bio(*args, **how)
 
 
 class ServerTls:
