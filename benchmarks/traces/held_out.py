@@ -119,7 +119,7 @@ def runs(folder: Path, job: str, done: set[tuple[str, ...]]) -> Iterator[Mapping
         yield {
             "workload": name, "mix": mix, "who": who, "seed": seed,
             "at_100": round(100 * run.at(100).allocated, 3), "at_130": round(100 * run.at(130).allocated, 3),
-            "processor_seconds": round(run.took.processor_seconds, 1),
+            "processor_seconds": round(run.processor_seconds, 1),
         }  # fmt: skip
 
 

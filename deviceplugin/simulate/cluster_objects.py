@@ -71,7 +71,18 @@ class _TextLoader(yaml.CSafeLoader):
     }
 
 
-def read_objects(content: bytes, *, file: str) -> Iterator[Found]:
+def _objects(content: bytes, file: str, kind: str) -> Iterator[Found]:
+    """ParseError where there is none of this kind."""
+    found = False
+    for each in _all(content, file):
+        if each.kind == kind:
+            found = True
+            yield each
+    if not found:
+        raise ParseError(f"{file} holds no object of kind {kind}")
+
+
+def _all(content: bytes, file: str) -> Iterator[Found]:
     for number, item in enumerate(_documents(content, file), start=1):
         yield from _flat(item, f"{file}, object {number}")
 
@@ -112,18 +123,14 @@ def _each(items: list[Any], where: str) -> Iterator[Found]:
         yield from _flat(each, f"{where}.{number}")
 
 
-def nodes_of_objects(found: Iterator[Found], *, file: str) -> Iterator[NodeState]:
+def nodes_of_objects(content: bytes, *, file: str) -> Iterator[NodeState]:
     names: set[str] = set()
-    for each in found:
-        if each.kind != "Node":
-            continue
+    for each in _objects(content, file, "Node"):
         node = _node(each)
         if not node.name or node.name in names:
             raise ParseError(f"{each.where} has no unique name")
         names.add(node.name)
         yield node
-    if not names:
-        raise ParseError(f"{file} holds no object of kind Node")
 
 
 def _node(found: Found) -> NodeState:
@@ -163,20 +170,14 @@ def _memory_of_one(labels: Mapping[str, str], allocatable: Quantities, count: in
     return parse_quantity(labels.get(_MEMORY_MIB, 0)) * MIB
 
 
-def tasks_of_objects(found: Iterator[Found], *, file: str) -> Iterator[Task]:
+def tasks_of_objects(content: bytes, *, file: str) -> Iterator[Task]:
     seen: set[str] = set()
-    count = 0
-    for each in found:
-        if each.kind != "Pod":
-            continue
-        count += 1
+    for each in _objects(content, file, "Pod"):
         item = each.read(ClusterPodObject)
         if item.metadata.uid not in seen:
             yield _task(each.where, item)
         if item.metadata.uid:
             seen.add(item.metadata.uid)
-    if not count:
-        raise ParseError(f"{file} holds no object of kind Pod")
 
 
 def _task(where: str, item: ClusterPodObject) -> Task:

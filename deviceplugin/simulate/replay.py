@@ -46,16 +46,11 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
-    """Duration of a run: wall time, and processor time, which other processes cannot increase."""
-
-    seconds: float
-    processor_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class Run:
-    """`samples` has one entry for each percent of demanded capacity; `models` the used fraction of each model."""
+    """`samples` has one entry for each percent of demanded capacity; `models` the used fraction of each model.
+
+    `seconds` is the wall time of the run; other processes cannot increase `processor_seconds`.
+    """
 
     seed: int
     samples: tuple[Sample, ...]
@@ -64,7 +59,8 @@ class Run:
     waiting_gpus: float
     waits_for: Mapping[str, int]
     models: Mapping[str, float]
-    took: Took
+    seconds: float
+    processor_seconds: float
 
     def at(self, percent: int) -> Sample:
         """The state at `percent` of demand; the last state if the demand was never so high."""
@@ -72,13 +68,12 @@ class Run:
 
 
 def models_used(nodes: Iterable[NodeState]) -> dict[str, float]:
-    used: dict[str, int] = {}
-    count: dict[str, int] = {}
+    used, whole = Counter[str](), Counter[str]()
     for node in nodes:
         for view in node.snapshot.gpus:
-            used[view.gpu.model] = used.get(view.gpu.model, 0) + CORES_PER_GPU - view.free_cores
-            count[view.gpu.model] = count.get(view.gpu.model, 0) + 1
-    return {model: used[model] / (count[model] * CORES_PER_GPU) for model in sorted(used)}
+            used[view.gpu.model] += CORES_PER_GPU - view.free_cores
+            whole[view.gpu.model] += CORES_PER_GPU
+    return {model: used[model] / whole[model] for model in sorted(whole)}
 
 
 def mean(values: Sequence[float]) -> float:
@@ -208,7 +203,7 @@ def replay(
         if cluster.asked_percent > len(cluster.samples):
             cluster.sample()
             progress(cluster.asked)
-    return cluster.run(seed, Took(time.perf_counter() - began, time.process_time() - worked))
+    return cluster.run(seed, time.perf_counter() - began, time.process_time() - worked)
 
 
 class _Cluster:
@@ -259,7 +254,7 @@ class _Cluster:
         )
         self.samples += [now] * (self.asked_percent - len(self.samples))
 
-    def run(self, seed: int, took: Took) -> Run:
+    def run(self, seed: int, seconds: float, processor_seconds: float) -> Run:
         return Run(
             seed=seed,
             samples=tuple(self.samples),
@@ -268,7 +263,8 @@ class _Cluster:
             waiting_gpus=self._waiting_demand / 100,
             waits_for=dict(self._waits_for.most_common()),
             models=models_used(self._nodes.values()),
-            took=took,
+            seconds=seconds,
+            processor_seconds=processor_seconds,
         )
 
 

@@ -98,8 +98,8 @@ def _figures(tried: Tried, run: Run) -> dict[str, float]:
         "tasks": run.tasks,
         "waiting": run.waiting,
         "waiting_gpus": round(run.waiting_gpus, 2),
-        "seconds": round(run.took.seconds, 2),
-        "processor_seconds": round(run.took.processor_seconds, 2),
+        "seconds": round(run.seconds, 2),
+        "processor_seconds": round(run.processor_seconds, 2),
     }
 
 

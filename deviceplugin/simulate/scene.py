@@ -10,7 +10,7 @@ from pathlib import Path
 
 from deviceplugin.errors import ConfigError, ParseError
 from deviceplugin.placement.node_state import NodeState
-from deviceplugin.simulate.cluster_objects import nodes_of_objects, read_objects, tasks_of_objects
+from deviceplugin.simulate.cluster_objects import nodes_of_objects, tasks_of_objects
 from deviceplugin.simulate.task import Scene, Task
 from deviceplugin.simulate.trace import nodes_of_trace, tasks_of_trace
 
@@ -41,16 +41,15 @@ def _check_memory(found: Iterable[NodeState], nodes: Path, pods: Path) -> None:
 
 
 def _nodes(path: Path) -> tuple[NodeState, ...]:
-    content, name = _read(path), str(path)
-    if _holds_objects(content):
-        return tuple(nodes_of_objects(read_objects(content, file=name), file=name))
-    return tuple(nodes_of_trace(content, file=name))
+    content = _read(path)
+    read = nodes_of_objects if _holds_objects(content) else nodes_of_trace
+    return tuple(read(content, file=str(path)))
 
 
 def _tasks(path: Path, models: set[str]) -> tuple[Task, ...]:
     content, name = _read(path), str(path)
     if _holds_objects(content):
-        return tuple(tasks_of_objects(read_objects(content, file=name), file=name))
+        return tuple(tasks_of_objects(content, file=name))
     return tuple(tasks_of_trace(content, file=name, models=models))
 
 

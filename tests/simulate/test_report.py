@@ -10,7 +10,7 @@ from rich.console import Console
 
 from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.simulate.plot import plot
-from deviceplugin.simulate.replay import Run, Sample, Took
+from deviceplugin.simulate.replay import Run, Sample
 from deviceplugin.simulate.report import Tried, document, tables
 from deviceplugin.simulate.task import Scene
 from tests.simulate.scenes import plan, shares, two_nodes
@@ -24,7 +24,7 @@ def run(seed: int, *, allocated: float, until: int = 130, waiting: int = 4) -> R
         Sample(asked=at / 100, allocated=allocated * at / until, fragmented=0.01 * at / until, waiting=at // 40)
         for at in range(1, until + 1)
     )
-    return Run(seed, samples, 20, waiting, 2.5, {"insufficient whole GPUs": waiting}, {"T4": allocated}, Took(1.5, 1.0))
+    return Run(seed, samples, 20, waiting, 2.5, {"insufficient whole GPUs": waiting}, {"T4": allocated}, 1.5, 1.0)
 
 
 def tried(policy: NodePolicy, *allocated: float, percent: int = 130) -> Tried:
