@@ -8,7 +8,6 @@ kube-scheduler's do, is in memory already: it is returned at once and does not c
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
 
 from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -18,7 +17,6 @@ from deviceplugin.cluster.http.verbs import HttpError
 _WITHIN_S = 10.0
 _LIMIT = 8 << 20
 _MOST_TOGETHER = 128 << 20
-_Bytes = TypeVar("_Bytes", bytes, bytearray)
 
 
 class Bodies:
@@ -42,11 +40,12 @@ class Bodies:
     async def read(self, request: web.BaseRequest) -> bytes:
         """Raises an HttpError with status 400, 408, 413, 417 or 503."""
         declared = request.content_length
-        if declared is not None and declared > _LIMIT:
-            raise _too_large()
+        _check_size(declared or 0)
         try:
             if request.content.is_eof():
-                return _within(request.content.read_nowait())
+                body = request.content.read_nowait()
+                _check_size(len(body))
+                return body
             with self._room(declared if declared is not None else _LIMIT):
                 async with asyncio.timeout(self._within):
                     await _go_ahead(request)
@@ -71,15 +70,11 @@ async def _all(request: web.BaseRequest) -> bytes:
     body = bytearray()
     async for chunk in request.content.iter_any():
         body += chunk
-        _within(body)
+        _check_size(len(body))
     return bytes(body)
 
 
-def _within(body: _Bytes) -> _Bytes:
-    if len(body) > _LIMIT:
-        raise _too_large()
-    return body
-
-
-def _too_large() -> HttpError:
-    return HttpError(413, "too_large", f"the body is larger than {_LIMIT >> 20} MiB; send names instead of whole nodes")
+def _check_size(size: int) -> None:
+    if size > _LIMIT:
+        sentence = f"the body is larger than {_LIMIT >> 20} MiB; send names instead of whole nodes"
+        raise HttpError(413, "too_large", sentence)
