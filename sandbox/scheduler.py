@@ -17,6 +17,7 @@ from typing import Any
 
 import aiohttp
 
+from sandbox.emulated_gpus import REPOSITORY
 from sandbox.program import Command, Program, ProgramFailureError, clean_environment, free_port
 
 NAMESPACE = "kube-system"
@@ -125,9 +126,17 @@ def scheduler_command(folder: Path, kubeconfig: Path, *flags: str) -> SchedulerC
 
 async def explain(process: SchedulerProcess, pod: str, ca_file: Path) -> str:
     """What `vcuda explain POD` prints, as a person at a terminal gets it."""
-    command = (str(PROGRAM), "explain", pod, "--url", process.url, "--ca-file", str(ca_file))
+    return (await vcuda("explain", pod, "--url", process.url, "--ca-file", str(ca_file)))[1]
+
+
+async def vcuda(*arguments: str) -> tuple[int, str]:
+    """A command of vcuda that ends by itself, at the top of the repository: its exit status and all its output."""
     started = await asyncio.create_subprocess_exec(
-        *command, env=clean_environment({}), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *(str(PROGRAM), *arguments),
+        cwd=REPOSITORY,
+        env=clean_environment({}),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
     )
     try:
         out, _ = await started.communicate()
@@ -135,4 +144,4 @@ async def explain(process: SchedulerProcess, pod: str, ca_file: Path) -> str:
         if started.returncode is None:
             started.kill()
             await started.wait()
-    return out.decode(errors="replace").rstrip()
+    return await started.wait(), out.decode(errors="replace").rstrip()

@@ -1,16 +1,15 @@
-"""What the cluster's part promises, checked on what API server, agents and containers show independently.
+"""What the cluster's show promises, checked on what API server, agents and containers show independently.
 
-In: the structs of `cluster_inspect`. Out: one `Check` each. Pure.
+In: pods in JSON, and the values of `cluster_inspect`. Out: one `Check` each. Pure.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from scripts.demonstration.cluster_inspect import Gang, Placed, PolicyRun, Simulated, Survivor, Waited, WebhookReview
+from scripts.demonstration.cluster_inspect import Gang, Placed, PolicyRun, Survivor
 from scripts.demonstration.output import Check, check
-from scripts.demonstration.pods import CORE, MEMORY
+from scripts.demonstration.pods import CORE, MEMORY, Json, name_of
 
-CORES_PER_GPU = 100
 SCHEDULER = "vcuda-scheduler"
 FRAGMENTATION, SPREAD = "fragmentation", "spread"
 Moments = Iterable[Iterable[Placed]]
@@ -22,31 +21,30 @@ def ca_is_trusted(ca: str, bundle: str) -> Check:
     return check("the webhook's caBundle has the CA of vcuda scheduler", wrong, "as the Secret has it")
 
 
-def sent_to_vcuda_scheduler(reviewed: Iterable[WebhookReview]) -> Check:
-    names = {each.pod: each.stored.get("spec", {}).get("schedulerName") for each in reviewed}
+def sent_to_vcuda_scheduler(stored: Iterable[Json]) -> Check:
+    names = {name_of(pod): pod["spec"].get("schedulerName") for pod in stored}
     wrong = [f"{pod} is for {name}" for pod, name in names.items() if name != SCHEDULER]
     return check(f"the webhook assigns GPU pods to {SCHEDULER}", wrong, " and ".join(names))
 
 
-def hami_is_translated(reviewed: WebhookReview) -> Check:
+def hami_is_translated(stored: Json) -> Check:
     """Two GPUs with 30 cores and 4 GiB each, in vcuda's resources, and nothing left of HAMi's."""
     wanted = {CORE: "60", MEMORY: "32"}
-    (container,) = reviewed.stored["spec"]["containers"]
+    (container,) = stored["spec"]["containers"]
     wrong = []
     for part in ("limits", "requests"):
         found = {key: str(count) for key, count in container["resources"].get(part, {}).items()}
         if found != wanted:
             wrong.append(f"its {part} are {found}, not {wanted}")
-    parts = (reviewed.stored["metadata"].get("annotations") or {}).get("tencent.com/vcuda-gpus")
+    parts = (stored["metadata"].get("annotations") or {}).get("tencent.com/vcuda-gpus")
     if parts != "main=2":
         wrong.append(f"tencent.com/vcuda-gpus is {parts!r}, not 'main=2'")
     return check("a pod written for HAMi needs no change", wrong, "2 GPUs with 30 cores and 4 GiB each")
 
 
-def refused_in_words(reviewed: WebhookReview, *, words: str) -> Check:
-    sentence = reviewed.refusal
-    wrong = [] if words in sentence and "\n" not in sentence else [sentence or f"{reviewed.pod} was accepted"]
-    return check("the webhook refuses a pod that can never run, and says what to write", wrong, reviewed.pod)
+def refused_in_words(name: str, refusal: str, *, words: str) -> Check:
+    wrong = [] if words in refusal and "\n" not in refusal else [refusal or f"{name} was accepted"]
+    return check("the webhook refuses a pod that can never run, and says what to write", wrong, name)
 
 
 def agents_obey(moments: Moments) -> Check:
@@ -58,19 +56,14 @@ def agents_obey(moments: Moments) -> Check:
 
 def nothing_is_chosen_twice(moments: Moments) -> Check:
     """At each moment, over all pods that were looked at, by their annotations."""
-    listed = [_cores(moment) for moment in moments]
-    wrong = [
-        f"{count} cores of {uuid} are allocated"
-        for cores in listed
-        for uuid, count in cores.items()
-        if count > CORES_PER_GPU
-    ]
-    most = max((count for cores in listed for count in cores.values()), default=0)
+    taken = [count for moment in moments for count in _cores(moment).items()]
+    wrong = [f"{cores} cores of {uuid} are allocated" for uuid, cores in taken if cores > 100]
+    most = max((cores for _, cores in taken), default=0)
     return check("the extender allocates no GPU twice", wrong, f"at most {most} of 100 cores of one GPU")
 
 
 def every_arrival_runs(runs: Sequence[PolicyRun]) -> Check:
-    wrong = [f"{', '.join(run.waiting)} found no place with {run.policy}" for run in runs if run.waiting]
+    wrong = [f"{run.nodes.count('')} pods found no place with {run.policy}" for run in runs if "" in run.nodes]
     return check("every policy finds a place for all small pods", wrong, ", ".join(run.policy for run in runs))
 
 
@@ -83,23 +76,19 @@ def fragmentation_keeps_a_node_whole(runs: Iterable[PolicyRun]) -> Check:
     return check(promise, wrong, large.get(FRAGMENTATION, ""))
 
 
-def is_explained(waited: Waited, *, nodes: Iterable[str], gpus: Iterable[str]) -> Check:
+def is_explained(pod: str, explanation: str, *, nodes: Iterable[str], gpus: Iterable[str]) -> Check:
     """By node and GPU, with what would have to change."""
-    wrong = [
-        f"vcuda explain does not say {each!r}"
-        for each in (*(f"node {name}" for name in nodes), *gpus, "must become free")
-        if each not in waited.explanation
-    ]
-    return check("vcuda explain names the nodes, the GPUs and what is missing", wrong, waited.pod)
+    wanted = (*(f"node {name}" for name in nodes), *gpus, "must become free")
+    wrong = [f"vcuda explain does not say {each!r}" for each in wanted if each not in explanation]
+    return check("vcuda explain names the nodes, the GPUs and what is missing", wrong, pod)
 
 
-def runs_when_there_is_room(waited: Waited) -> Check:
-    wrong = []
-    if waited.phase != "Running":
-        wrong.append(f"{waited.pod} is {waited.phase or 'not there'} after {waited.ended} was deleted")
-    if not waited.condition.startswith("0/"):
-        wrong.append(f"{waited.pod} did not wait: {waited.condition}")
-    return check("a waiting pod runs as soon as there is room", wrong, f"{waited.pod} after {waited.ended}")
+def runs_when_there_is_room(pod: str, condition: str, phase: str) -> Check:
+    """`condition`: of kube-scheduler, before another pod was deleted; `phase`: afterwards."""
+    wrong = [] if phase == "Running" else [f"{pod} is {phase or 'not there'}"]
+    if not condition.startswith("0/"):
+        wrong.append(f"{pod} did not wait: {condition}")
+    return check("a waiting pod runs as soon as there is room", wrong, pod)
 
 
 def nothing_is_lost(survivors: Sequence[Survivor]) -> Check:
@@ -132,8 +121,8 @@ def is_bound_whole(gang: Gang) -> Check:
     return check("a gang that fits is bound as a whole", wrong, f"{len(gang.bound)} pods")
 
 
-def fragmentation_allocates_most(simulated: Iterable[Simulated]) -> Check:
-    percent = {each.policy: each.allocated_percent_at_130 for each in simulated}
+def fragmentation_allocates_most(percent: Mapping[str, float]) -> Check:
+    """Of all GPUs, by policy."""
     best = max(percent, key=lambda name: percent[name], default="")
     wrong = [] if best == FRAGMENTATION else [f"{best or 'nothing'} does"]
     promise = f"in the simulated example {FRAGMENTATION} allocates most"

@@ -1,12 +1,10 @@
 """Looks at the cluster's pods: the extender's annotation, the agent's ledger, the container's environment.
 
-In: the cluster and the name of a pod. Out: plain frozen structs, which the checks are made on.
+In: the cluster and the name of a pod. Out: plain values, which the checks are made on.
 """
 
 from collections.abc import Iterable
-from typing import Any
-
-import msgspec
+from typing import NamedTuple
 
 from deviceplugin.errors import ParseError
 from deviceplugin.model.annotations import parse_allocation
@@ -18,7 +16,7 @@ ALLOCATION = "tencent.com/vcuda-allocation"
 UNSCHEDULED = "kube-scheduler has not looked at it"
 
 
-class Share(msgspec.Struct, frozen=True, order=True):
+class Share(NamedTuple):
     """A part of one GPU."""
 
     uuid: str
@@ -26,51 +24,26 @@ class Share(msgspec.Struct, frozen=True, order=True):
     blocks: int
 
 
-class Placed(msgspec.Struct, frozen=True):
+class Placed(NamedTuple):
     """One container: what the extender chose (annotation), what the agent granted (ledger), what it sees (env)."""
 
     pod: str
-    container: str
     node: str
     phase: str
-    gpus: tuple[int, ...]
     chosen: tuple[Share, ...]
     granted: tuple[Share, ...]
     visible: tuple[str, ...]
 
 
-class WebhookReview(msgspec.Struct, frozen=True):
-    """A pod at the webhook: as it is stored, or the `refusal`."""
-
-    pod: str
-    asked: dict[str, Any]
-    stored: dict[str, Any] = {}
-    refusal: str = ""
-
-
-class PolicyRun(msgspec.Struct, frozen=True):
-    """One node policy: the allocated cores of each GPU by node, before the large pod came.
-
-    `waiting` are small pods without a node; `large` is the large pod's node, empty if it waits.
-    """
+class PolicyRun(NamedTuple):
+    """One node policy: the nodes of the small pods in their order, and the large pod's; empty for one that waits."""
 
     policy: str
-    taken: dict[str, tuple[int, ...]]
-    waiting: tuple[str, ...]
+    nodes: tuple[str, ...]
     large: str
 
 
-class Waited(msgspec.Struct, frozen=True):
-    """A pod without room: what it was told, and its phase after the pod `ended` was deleted."""
-
-    pod: str
-    condition: str
-    explanation: str
-    ended: str
-    phase: str
-
-
-class Survivor(msgspec.Struct, frozen=True):
+class Survivor(NamedTuple):
     """A pod around the kill: the node that filter named, the node that it is bound to, Bindings written."""
 
     pod: str
@@ -80,7 +53,7 @@ class Survivor(msgspec.Struct, frozen=True):
     phase: str
 
 
-class Gang(msgspec.Struct, frozen=True):
+class Gang(NamedTuple):
     """How many members found a node in the one cycle, reservations then and afterwards, and which were bound."""
 
     size: int
@@ -89,14 +62,6 @@ class Gang(msgspec.Struct, frozen=True):
     left: int
     bound: tuple[str, ...]
     why: str
-
-
-class Simulated(msgspec.Struct, frozen=True):
-    """A line of `vcuda simulate`; the names are those of its document."""
-
-    policy: str
-    allocated_percent_at_100: float
-    allocated_percent_at_130: float
 
 
 async def placed(cluster: SmallCluster, names: Iterable[str]) -> tuple[Placed, ...]:
@@ -126,9 +91,10 @@ def condition(cluster: SmallCluster, name: str) -> str:
     return next((str(each.get("message", "")) for each in conditions if each["type"] == "PodScheduled"), UNSCHEDULED)
 
 
-def bindings(cluster: SmallCluster, name: str) -> int:
-    """How many Bindings the API server got for this pod."""
-    return cluster.server.requests.count(("POST", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/binding"))
+def survivor(cluster: SmallCluster, name: str, filtered: str) -> Survivor:
+    binding = ("POST", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/binding")
+    writes = cluster.server.requests.count(binding)
+    return Survivor(name, filtered, node_of(cluster, name), writes, phase(cluster, name))
 
 
 def chosen(pod: Json) -> dict[str, tuple[Share, ...]]:
@@ -147,29 +113,21 @@ def chosen(pod: Json) -> dict[str, tuple[Share, ...]]:
 
 
 async def _container(cluster: SmallCluster, pod: Json, container: str) -> Placed:
-    shares = chosen(pod).get(container, ())
-    node = pod["spec"].get("nodeName", "")
-    gpu_node, uid = cluster.nodes.get(node), pod["metadata"]["uid"]
+    meta, node = pod["metadata"], pod["spec"].get("nodeName", "")
+    gpu_node = cluster.nodes.get(node)
     return Placed(
-        pod=pod["metadata"]["name"],
-        container=container,
+        pod=meta["name"],
         node=node,
         phase=pod["status"].get("phase", ""),
-        gpus=await _minors(gpu_node, shares) if gpu_node else (),
-        chosen=shares,
-        granted=await _granted(gpu_node, uid, container) if gpu_node else (),
-        visible=_visible(gpu_node, uid, container) if gpu_node else (),
+        chosen=chosen(pod).get(container, ()),
+        granted=await _granted(gpu_node, meta["uid"], container) if gpu_node else (),
+        visible=_visible(gpu_node, meta["uid"], container) if gpu_node else (),
     )
 
 
 async def _granted(node: GpuNode, uid: str, container: str) -> tuple[Share, ...]:
     entries = [each for each in (await node.agent.usage()).containers if (each.uid, each.container) == (uid, container)]
     return tuple(sorted(Share(each.uuid, each.cores, each.blocks) for entry in entries for each in entry.gpus))
-
-
-async def _minors(node: GpuNode, shares: tuple[Share, ...]) -> tuple[int, ...]:
-    minors = {gpu.uuid: gpu.minor for gpu in (await node.agent.usage()).gpus}
-    return tuple(sorted(minors[share.uuid] for share in shares if share.uuid in minors))
 
 
 def _visible(node: GpuNode, uid: str, container: str) -> tuple[str, ...]:

@@ -1,35 +1,26 @@
-"""The cluster's part: `vcuda scheduler` chooses node and GPUs, agents obey, and pods that wait learn why.
+"""The cluster's show: `vcuda scheduler` chooses node and GPUs, agents obey, and pods that wait learn why.
 
-In: a cluster in which all but scheduler and agents runs. Out: what happens, printed step by step, and checks.
-`DemoError` only if the next step makes no sense any more.
+In: a folder. Out: what happens, printed step by step, and checks. `DemoError` only if the next step makes no sense any
+more.
 """
 
 import asyncio
 import json
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import msgspec
-from rich.text import Text
 
 from sandbox.admission import DeniedError, ca_bundle, create_pod
-from sandbox.emulated_gpus import REPOSITORY
-from sandbox.inventories import made_up_inventory
-from sandbox.program import clean_environment
-from sandbox.scheduler import PROGRAM, explain
-from scripts.demonstration import cluster_checks, cluster_inspect, cluster_tables
-from scripts.demonstration.cluster_inspect import Gang, Placed, PolicyRun, Simulated, Survivor, Waited, WebhookReview
-from scripts.demonstration.output import Output, Part, Step
+from sandbox.scheduler import explain, vcuda
+from scripts.demonstration import cluster_checks, cluster_inspect
+from scripts.demonstration.cluster_inspect import Gang, Placed, PolicyRun
+from scripts.demonstration.output import Output
 from scripts.demonstration.pods import (
     ARRIVALS,
-    BAD,
     CORE,
     HAMI,
+    IMPOSSIBLE,
     LARGE,
     NAMESPACE,
     PLAIN,
@@ -46,10 +37,24 @@ from scripts.demonstration.setup import CLUSTER_GPUS, CLUSTER_NODES, DemoError, 
 
 WAIT_S = 60.0
 WHOLE_NODE = 800
-POLICIES = tuple(cluster_tables.PREFERS)
+PREFERS = {"binpack": "the fullest node", "spread": "the emptiest node", "fragmentation": "least lost space"}
 FITTING = CLUSTER_GPUS * len(CLUSTER_NODES)
 EXAMPLE = "benchmarks/traces/example"
 SIMULATE = ("simulate", "--nodes", f"{EXAMPLE}-nodes.csv", "--pods", f"{EXAMPLE}-pods.csv")
+
+
+async def show(home: Path, output: Output) -> None:
+    output.title(
+        "Show 2: a cluster. vcuda scheduler chooses node and GPUs, and says why a pod waits.",
+        "real: vcuda scheduler (extender and webhook), vcuda agent on two nodes, vcuda explain, vcuda simulate",
+        f"stand-ins: API server, kubelet, kube-scheduler, and a driver that emulates {CLUSTER_GPUS} GPUs on each node",
+    )
+    async with small_cluster(home) as cluster:
+        run = _ClusterRun(cluster, output)
+        for step in (run.start, run.review, run.place, run.wait, run.compare_policies):
+            await step()
+        for step in (run.kill_scheduler, run.run_gangs, run.simulate, run.stop):
+            await step()
 
 
 @dataclass(slots=True)
@@ -63,11 +68,12 @@ class _ClusterRun:
     # Steps
 
     async def start(self) -> None:
+        self.output.step("vcuda scheduler starts, and two agents report their GPUs")
         cluster, began = self.cluster, time.monotonic()
         await cluster.scheduler.start()
         agents = (node.start_agent(deadline_s=WAIT_S) for node in cluster.nodes.values())
         await asyncio.gather(cluster.scheduler.wait_ready(deadline_s=WAIT_S), *agents)
-        await cluster.scheduler.wait_figure("gpus", FITTING, what="the agents' GPUs are known", deadline_s=WAIT_S)
+        await self._until_figure("gpus", FITTING)
         await self._until(self._is_offered, lambda: "kubelet does not offer the GPUs of both nodes")
         await self._until(lambda: bool(ca_bundle(cluster.server)), lambda: "the webhook has no caBundle")
         self.output.say(
@@ -77,31 +83,36 @@ class _ClusterRun:
         self.output.check(cluster_checks.ca_is_trusted(cluster.ca(), ca_bundle(cluster.server)))
 
     async def review(self) -> None:
-        plain = WebhookReview("share", PLAIN, await self._submit(PLAIN))
-        hami = WebhookReview("hami", HAMI, await self._submit(HAMI))
-        typo = WebhookReview("typo", BAD, refusal=await self._refusal(BAD))
-        self.output.print(cluster_tables.reviews((plain, hami)))
-        self.output.print(Text.assemble(("typo asks for 150 cores and was refused: ", "red"), typo.refusal))
+        self.output.step("users submit pods; the webhook completes or refuses them")
+        stored = [await self._submit(pod) for pod in (PLAIN, HAMI)]
+        for before, after in zip((PLAIN, HAMI), stored, strict=True):
+            self.output.say(f"{name_of(before)} asks for {_essence(before)}")
+            self.output.say(f"  and is stored with {_essence(after)}")
+        refusal = await self._refusal(IMPOSSIBLE)
+        self.output.say(f"{name_of(IMPOSSIBLE)} asks for 150 cores and was refused: {refusal}")
         self.output.check(
-            cluster_checks.sent_to_vcuda_scheduler((plain, hami)),
-            cluster_checks.hami_is_translated(hami),
-            cluster_checks.refused_in_words(typo, words="100 or 200"),
+            cluster_checks.sent_to_vcuda_scheduler(stored),
+            cluster_checks.hami_is_translated(stored[1]),
+            cluster_checks.refused_in_words(name_of(IMPOSSIBLE), refusal, words="100 or 200"),
         )
 
     async def place(self) -> None:
-        names = ["share", "hami"]
+        self.output.step("the extender chooses GPUs; the agent grants exactly these")
+        names = [name_of(PLAIN), name_of(HAMI)]
         async with self.cluster.kube_scheduler.at_work():
             await self._running(*names)
             for pod in SERVICES:
                 names.append(name_of(await self._submit(pod)))
                 await self._running(names[-1])
-        self.output.print(cluster_tables.placed(await self._look(names)))
+        rows = [(each.pod, each.node, *_gpus(each)) for each in await self._look(names)]
+        self.output.table(("pod", "node", "the extender chose", "the container sees"), *rows)
         self.output.say(
             "embed and rerank ask for the emptiest node (policy spread, by annotation). The other pods go to the "
             "fullest node that has room."
         )
 
     async def wait(self) -> None:
+        self.output.step("a pod finds no GPU; vcuda explain says what is missing")
         cluster, name, ends = self.cluster, name_of(WAITING), name_of(HAMI)
         async with cluster.kube_scheduler.at_work():
             await self._submit(WAITING)
@@ -110,49 +121,46 @@ class _ClusterRun:
                 lambda: f"kube-scheduler has not looked at pod {name}",
             )
             condition = cluster_inspect.condition(cluster, name)
-            self.output.print(
-                Text.assemble(f"{name} asks for 75 cores. `kubectl describe pod` would show: ", (condition, "yellow"))
-            )
+            self.output.say(f"{name} asks for 75 cores. `kubectl describe pod` would show: {condition}")
             explanation = await explain(cluster.scheduler, f"{NAMESPACE}/{name}", cluster.ca_file())
-            self.output.say(f"\n$ vcuda explain {NAMESPACE}/{name}", style="dim")
-            self.output.say(explanation)
-            began = time.monotonic()
+            self.output.say(f"\n$ vcuda explain {NAMESPACE}/{name}\n{explanation}\n\n")
             if not cluster_inspect.node_of(cluster, name):
                 cluster.server.store.delete("pods", ends, namespace=NAMESPACE)
                 await self._running(name)
-        seconds = time.monotonic() - began
-        placed = await self._look(cluster_inspect.names(cluster))
-        where = next((f"{each.node}, GPU {', '.join(map(str, each.gpus))}" for each in placed if each.pod == name), "")
-        self.output.say(f"\n{ends} was deleted. {seconds:.1f} s later {name} ran on {where}, without help.")
-        waited = Waited(name, condition, explanation, ends, cluster_inspect.phase(cluster, name))
+        await self._look(cluster_inspect.names(cluster))
+        self.output.say(f"{ends} was deleted. Then {name} ran on {cluster_inspect.node_of(cluster, name)}.")
         gpus = (f"GPU {minor}" for minor in range(CLUSTER_GPUS))
         self.output.check(
-            cluster_checks.is_explained(waited, gpus=gpus, nodes=CLUSTER_NODES),
-            cluster_checks.runs_when_there_is_room(waited),
+            cluster_checks.is_explained(name, explanation, gpus=gpus, nodes=CLUSTER_NODES),
+            cluster_checks.runs_when_there_is_room(name, condition, cluster_inspect.phase(cluster, name)),
         )
 
     async def compare_policies(self) -> None:
-        wanted = ", ".join({50: "½"}.get(cores, f"{cores // 100}") for cores in ARRIVALS)
+        self.output.step("three node policies place the same pods in the same order")
+        wanted = ", ".join(map(_size, ARRIVALS))
         self.output.say(
             f"Four nodes join that are only Node objects. Pods come that ask for {wanted} GPUs, and then one that asks "
-            "for 8. This order was chosen to show how the policies differ.\n"
+            "for 8. This order was chosen to show how the policies differ.\n\n"
         )
-        scheduler, before = self.cluster.scheduler, len(cluster_inspect.names(self.cluster))
+        before = len(cluster_inspect.names(self.cluster))
         runs = []
         with racks(self.cluster.server):
-            gpus = sum(RACKS.values()) + FITTING
-            await scheduler.wait_figure("gpus", gpus, what="the scheduler knows the four nodes", deadline_s=WAIT_S)
-            for policy in POLICIES:
+            await self._until_figure("gpus", sum(RACKS.values()) + FITTING)
+            for policy in PREFERS:
                 runs.append(await self._run_policy(policy))
-                await scheduler.wait_figure(
-                    "pods", before, what="the scheduler has removed the deleted pods", deadline_s=WAIT_S
-                )
-        self.output.print(cluster_tables.policies(runs))
+                await self._until_figure("pods", before)
+        self.output.table(
+            ("", *PREFERS),
+            ("prefers", *PREFERS.values()),
+            *((f"{name}, {gpus} GPUs", *(_sizes(run.nodes, name) for run in runs)) for name, gpus in RACKS.items()),
+            ("then 8 GPUs", *(f"runs on {run.large}" if run.large else "waits" for run in runs)),
+        )
         self.output.check(
             cluster_checks.every_arrival_runs(runs), cluster_checks.fragmentation_keeps_a_node_whole(runs)
         )
 
     async def kill_scheduler(self) -> None:
+        self.output.step("vcuda scheduler is killed (SIGKILL) between filter and bind")
         cluster = self.cluster
         await self._clear()
         pods = [await self._submit(pod) for pod in SURVIVORS]
@@ -160,15 +168,12 @@ class _ClusterRun:
         reserved = round((await cluster.scheduler.figures())["reservations"])
         await cluster.scheduler.kill()
         refused = await cluster.kube_scheduler.bind(pods[0], filtered[0])
-        self.output.say(
-            f"It had reserved GPUs for {reserved} pods, only in its memory. A bind call now fails: {refused}."
-        )
-        began = time.monotonic()
         await cluster.scheduler.start()
         await cluster.scheduler.wait_ready(deadline_s=WAIT_S)
         self.output.say(
-            f"vcuda scheduler was started again and was ready after {time.monotonic() - began:.1f} s. Now "
-            "kube-scheduler sends every bind call twice, as it does after a lost answer.\n"
+            f"It had reserved GPUs for {reserved} pods, only in its memory. A bind call then failed: {refused}. "
+            "vcuda scheduler was started again. Now kube-scheduler sends every bind call twice, as it does after a "
+            "lost answer.\n\n"
         )
         for _ in range(2):
             calls = (cluster.kube_scheduler.bind(pod, node) for pod, node in zip(pods, filtered, strict=True))
@@ -176,41 +181,49 @@ class _ClusterRun:
                 raise DemoError(f"bind failed after the restart: {errors[0]}")
         names = [name_of(pod) for pod in pods]
         await self._running(*names)
-        survivors = [self._survivor(name, node) for name, node in zip(names, filtered, strict=True)]
-        self.output.print(cluster_tables.survivors(survivors, await self._look(names)))
+        await self._look(names)
+        survivors = [cluster_inspect.survivor(cluster, *each) for each in zip(names, filtered, strict=True)]
+        rows = [(each.pod, each.filtered, each.bound, str(each.writes)) for each in survivors]
+        self.output.table(("pod", "filter named", "bound to", "times bound"), *rows)
         self.output.check(cluster_checks.nothing_is_lost(survivors))
 
     async def run_gangs(self) -> None:
+        self.output.step(f"a gang of {FITTING + 1} pods does not fit; a gang of {FITTING} pods runs")
         await self._clear()
         large = await self._gang("five", FITTING + 1)
         await self._clear()
         fitting = await self._gang("four", FITTING)
         await self._running(*fitting.bound)
         await self._look(fitting.bound)
-        self.output.print(cluster_tables.gangs((large, fitting)))
-        self.output.print(
-            Text.assemble(
-                "Each member asks for 60 cores, so that no two share a GPU. "
-                f"kube-scheduler says of the gang of {large.size}: ",
-                (large.why, "yellow"),
-            )
+        counts = [(each.size, each.found, each.reserved, len(each.bound), each.left) for each in (large, fitting)]
+        rows = [tuple(map(str, each)) for each in counts]
+        self.output.table(("gang of", "found a node", "reserved meanwhile", "bound", "reserved afterwards"), *rows)
+        self.output.say(
+            f"Each member asks for 60 cores, so that no two share a GPU. kube-scheduler says of the gang of "
+            f"{large.size}: {large.why}"
         )
         self.output.check(cluster_checks.leaves_nothing_behind(large), cluster_checks.is_bound_whole(fitting))
 
     async def simulate(self) -> None:
-        self.output.say(f"$ vcuda {' '.join(SIMULATE)}", style="dim")
-        document = await _simulated()
-        policies = document["policies"].items()
-        runs = [msgspec.convert({"policy": name, **each["mean"]}, Simulated) for name, each in policies]
-        self.output.print(cluster_tables.simulations(runs))
+        self.output.step("vcuda simulate compares the policies on a workload")
+        self.output.say(f"$ vcuda {' '.join(SIMULATE)}")
+        policies = [f"--node-policy={policy}" for policy in PREFERS]
+        status, text = await vcuda(*SIMULATE, *policies, "--output=json")
+        if status:
+            raise DemoError(f"vcuda simulate failed: {text}")
+        document = json.loads(text)
+        means = {name: each["mean"] for name, each in document["policies"].items()}
+        found = {name: [mean[f"allocated_percent_at_{load}"] for load in (100, 130)] for name, mean in means.items()}
+        rows = [(name, *(f"{percent:.1f} %" for percent in each)) for name, each in found.items()]
+        self.output.table(("policy", "allocated when pods ask for 100 %", "when they ask for 130 %"), *rows)
         self.output.say(
             f"{document['gpus']} GPUs on {document['nodes']} nodes; {document['pods']} pods come in random order, "
-            "again and again, until they have asked for 100 % and for 130 % of all GPUs.",
-            style="dim",
+            "again and again, until they have asked for 100 % and for 130 % of all GPUs."
         )
-        self.output.check(cluster_checks.fragmentation_allocates_most(runs))
+        self.output.check(cluster_checks.fragmentation_allocates_most({name: each[-1] for name, each in found.items()}))
 
     async def stop(self) -> None:
+        self.output.step("at every moment of this show")
         self.output.check(
             cluster_checks.agents_obey(self.moments), cluster_checks.nothing_is_chosen_twice(self.moments)
         )
@@ -247,6 +260,10 @@ class _ClusterRun:
         except TimeoutError as error:
             raise DemoError(f"after {WAIT_S:g} s {otherwise()}") from error
 
+    async def _until_figure(self, name: str, count: int) -> None:
+        what = f"vcuda scheduler counts {count} {name}"
+        await self.cluster.scheduler.wait_figure(name, count, what=what, deadline_s=WAIT_S)
+
     def _trouble(self, names: Iterable[str]) -> Iterable[str]:
         for name in names:
             pod = cluster_inspect.stored(self.cluster, name)
@@ -263,9 +280,7 @@ class _ClusterRun:
         for name in cluster_inspect.names(self.cluster):
             self.cluster.server.store.delete("pods", name, namespace=NAMESPACE)
         await self._until(lambda: not cluster_inspect.names(self.cluster), lambda: "some pods are not gone")
-        await self.cluster.scheduler.wait_figure(
-            "pods", 0, what="the scheduler has removed the deleted pods", deadline_s=WAIT_S
-        )
+        await self._until_figure("pods", 0)
 
     def _is_offered(self) -> bool:
         nodes = self.cluster.server.store.objects("nodes")
@@ -274,39 +289,21 @@ class _ClusterRun:
 
     async def _run_policy(self, policy: str) -> PolicyRun:
         pods = [arrival(policy, number, cores) for number, cores in enumerate(ARRIVALS, 1)]
-        waiting = [name_of(pod) for pod in pods if not await self._scheduled(pod)]
-        taken = self._taken()
+        nodes = tuple([await self._scheduled(pod) for pod in pods])
         large = await self._scheduled(arrival(policy, 0, WHOLE_NODE))
         for name in (*map(name_of, pods), LARGE):
             self.cluster.server.store.delete("pods", name, namespace=NAMESPACE, grace=0)
-        return PolicyRun(policy, taken, tuple(waiting), large)
+        return PolicyRun(policy, nodes, large)
 
     async def _scheduled(self, pod: Json) -> str:
         """Its node; empty if it has none."""
         return (await self.cluster.kube_scheduler.schedule(await self._submit(pod))).node
-
-    def _taken(self) -> dict[str, tuple[int, ...]]:
-        """Cores of each GPU on the racks by minor, from the pods' annotations."""
-        cores: Counter[str] = Counter()
-        for pod in self.cluster.server.store.objects("pods", namespace=NAMESPACE):
-            if pod["spec"].get("nodeName") in RACKS:
-                for share in (each for shares in cluster_inspect.chosen(pod).values() for each in shares):
-                    cores[share.uuid] += share.cores
-        return {
-            name: tuple(cores[str(gpu.uuid)] for gpu in made_up_inventory(name, gpus=count).gpus)
-            for name, count in RACKS.items()
-        }
 
     async def _filtered(self, pod: Json) -> str:
         found = await self.cluster.kube_scheduler.filter(pod)
         if not found.node:
             raise DemoError(f"pod {name_of(pod)} found no node: {found.why}")
         return found.node
-
-    def _survivor(self, name: str, filtered: str) -> Survivor:
-        bound = cluster_inspect.node_of(self.cluster, name)
-        writes = cluster_inspect.bindings(self.cluster, name)
-        return Survivor(name, filtered, bound, writes, cluster_inspect.phase(self.cluster, name))
 
     async def _gang(self, name: str, size: int) -> Gang:
         scheduler, kube_scheduler = self.cluster.scheduler, self.cluster.kube_scheduler
@@ -319,58 +316,24 @@ class _ClusterRun:
         return Gang(size, sum(bool(each.node) for each in found), reserved, left, bound, found[-1].why)
 
 
-async def _simulated() -> dict[str, Any]:
-    """The document that `vcuda simulate` prints."""
-    policies = [word for policy in POLICIES for word in ("--node-policy", policy)]
-    process = await asyncio.create_subprocess_exec(
-        *(str(PROGRAM), *SIMULATE, *policies, "--output", "json"),
-        cwd=REPOSITORY,
-        env=clean_environment({}),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(WAIT_S):
-            out, errors = await process.communicate()
-    except TimeoutError:
-        raise DemoError(f"vcuda simulate did not end within {WAIT_S:g} s") from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
-        raise DemoError(f"vcuda simulate failed: {errors.decode().strip() or 'it printed nothing'}")
-    found: dict[str, Any] = json.loads(out)
-    return found
+def _size(cores: int) -> str:
+    return "½" if cores == 50 else f"{cores // 100}"
 
 
-@asynccontextmanager
-async def _set_up(home: Path, output: Output) -> AsyncIterator[tuple[Step, ...]]:
-    async with small_cluster(home) as cluster:
-        run = _ClusterRun(cluster, output)
-        yield (
-            *(run.start, run.review, run.place, run.wait),
-            *(run.compare_policies, run.kill_scheduler, run.run_gangs, run.simulate),
-        )
-        await run.stop()
+def _sizes(nodes: Iterable[str], node: str) -> str:
+    """The pods on a node, by the GPUs that they ask for."""
+    return " ".join(_size(cores) for cores, each in zip(ARRIVALS, nodes, strict=True) if each == node)
 
 
-PART = Part(
-    title="Part 2: a cluster. vcuda scheduler chooses node and GPUs, and says why a pod waits.",
-    legend=(
-        ("real", "vcuda scheduler (extender and webhook), vcuda agent on two nodes, vcuda explain, vcuda simulate"),
-        ("stand-ins", "API server, kubelet, kube-scheduler; they speak the real protocols"),
-        ("emulated", f"the driver, with {CLUSTER_GPUS} A100 GPUs on each node"),
-    ),
-    steps=(
-        "vcuda scheduler starts, and two agents report their GPUs",
-        "users submit pods; the webhook completes or refuses them",
-        "the extender chooses GPUs; the agent grants exactly these",
-        "a pod finds no GPU; vcuda explain says what is missing",
-        "three node policies place the same pods in the same order",
-        "vcuda scheduler is killed (SIGKILL) between filter and bind",
-        f"a gang of {FITTING + 1} pods does not fit; a gang of {FITTING} pods runs",
-        "vcuda simulate compares the policies on a workload",
-    ),
-    set_up=_set_up,
-)
+def _essence(pod: Json) -> str:
+    """What a user looks at; requests are equal to limits, and what every API server adds is left out."""
+    (container,) = pod["spec"]["containers"]
+    facts = {**(pod["metadata"].get("annotations") or {}), **container["resources"]["limits"]}
+    facts |= {key: pod["spec"][key] for key in ("schedulerName",) if key in pod["spec"]}
+    return ", ".join(f"{key}: {value}" for key, value in facts.items())
+
+
+def _gpus(placed: Placed) -> tuple[str, str]:
+    """What was chosen for a container and what it sees, with the beginnings of the UUIDs."""
+    chosen = ", ".join(f"{share.cores} cores of {share.uuid[:12]}" for share in placed.chosen)
+    return chosen, ", ".join(uuid[:12] for uuid in placed.visible)

@@ -9,24 +9,23 @@ Invariant: a program finds only what the answer to Allocate names.
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from sandbox.consistency import SeenPod
 from sandbox.emulated_gpus import PROGRAMS
 from sandbox.gpunode import GpuNode
 from sandbox.kubelet import ContainerView
 from sandbox.limits_file import decode
-from scripts.demonstration.node_inspect import SeenPod
 from scripts.demonstration.setup import DemoError
 
 SECONDS = 5.0
 MORE_S = 60.0
 MIB = 1 << 20
-EVERYTHING_MIB = 1 << 20
 GRANT = Path("/etc/vcuda")
 
 
@@ -34,8 +33,6 @@ class Nvml(msgspec.Struct, frozen=True):
     """What NVML told the program about its GPU while it held its memory."""
 
     total_bytes: int
-    used_bytes: int
-    processes: int
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -58,7 +55,6 @@ class Slice(msgspec.Struct, frozen=True):
     """
 
     pod: str
-    container: str
     cores: int
     blocks: int
     limit_cores: int
@@ -78,20 +74,38 @@ class _Running:
     held_bytes: int = 0
     cpu_wait_s: float = 0.0
 
+    async def report(self) -> Slice:
+        """When the program has ended."""
+        out, errors = await self.process.communicate()
+        if self.process.returncode or errors:
+            raise DemoError(f"the program in {self.pod.name} failed: {errors.decode().strip() or 'it printed nothing'}")
+        if not self.held_bytes:
+            raise DemoError(f"the driver has not seen the program in {self.pod.name}")
+        (limits,) = decode(self.limits.read_bytes()).devices
+        (container,) = self.pod.containers
+        return Slice(
+            pod=self.pod.name,
+            cores=container.cores,
+            blocks=container.blocks,
+            limit_cores=limits.cores,
+            limit_bytes=limits.memory_bytes,
+            held_bytes=self.held_bytes,
+            report=msgspec.json.decode(out, type=Report),
+            cpu_wait_s=self.cpu_wait_s,
+        )
+
 
 async def run(node: GpuNode, pods: Iterable[SeenPod]) -> list[Slice]:
     """One program for the one container of each pod, all at once, until the last one has ended."""
     async with _started(node, pods) as running:
-        reports = asyncio.gather(*(_report(each) for each in running))
         try:
-            async with asyncio.timeout(SECONDS + MORE_S):
-                await _watch(node, running, reports)
-                return [_slice(each, report) for each, report in zip(running, await reports, strict=True)]
+            async with asyncio.timeout(SECONDS + MORE_S), asyncio.TaskGroup() as group:
+                watch = group.create_task(_watch(node, running))
+                slices = await asyncio.gather(*(each.report() for each in running))
+                watch.cancel()
         except TimeoutError:
             raise DemoError(f"the greedy programs did not end within {SECONDS + MORE_S:g} s") from None
-        finally:
-            reports.cancel()
-            await asyncio.gather(reports, return_exceptions=True)
+        return slices
 
 
 @asynccontextmanager
@@ -111,22 +125,20 @@ async def _started(node: GpuNode, pods: Iterable[SeenPod]) -> AsyncIterator[list
 async def _start(node: GpuNode, pod: SeenPod) -> _Running:
     """It holds its memory until it ends, so that the driver can be asked about it."""
     (container,) = pod.containers
-    emulator = {name: value for name, value in node.gpus.environment.items() if name.startswith("VCUDA_EMULATOR_")}
-    environment = lay_out(container.view, node.home / "containers" / pod.name, emulator)
+    base = node.home / "containers" / pod.name
+    _mount(container.view, base)
     process = await asyncio.create_subprocess_exec(
-        *(PROGRAMS / "slice", "--exact", "--seconds", str(SECONDS), "--hold-mib", str(EVERYTHING_MIB)),
-        env=environment,
+        *(PROGRAMS / "slice", "--exact", "--seconds", str(SECONDS), "--hold-mib", str(MIB)),
+        env={**node.gpus.environment, **_environment(container.view, base)},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    return _Running(pod, process, Path(environment["VCUDA_DIR"]) / "limits")
+    return _Running(pod, process, base / "limits")
 
 
-def lay_out(view: ContainerView, folder: Path, emulator: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a program in the container; `emulator` says which emulated machine it runs on."""
+def _mount(view: ContainerView, base: Path) -> None:
     if GRANT.exists():
         raise DemoError(f"{GRANT} exists on this machine, and every program obeys the limits in it; move it away")
-    base = folder / "vcuda"
     base.mkdir(parents=True)
     mounts = {Path(mount.container_path): Path(mount.host_path) for mount in view.mounts}
     for path in sorted(path for path in mounts if path != GRANT and path.is_relative_to(GRANT)):
@@ -139,31 +151,27 @@ def lay_out(view: ContainerView, folder: Path, emulator: Mapping[str, str]) -> d
     for entry in mounts[GRANT].iterdir():
         if not (base / entry.name).exists():
             (base / entry.name).symlink_to(entry)
+
+
+def _environment(view: ContainerView, base: Path) -> dict[str, str]:
     return {
-        **emulator,
         "VCUDA_DIR": str(base),
         "CUDA_VISIBLE_DEVICES": view.env["NVIDIA_VISIBLE_DEVICES"],
         "LD_LIBRARY_PATH": ":".join(str(view.host_path(path)) for path in view.env["LD_LIBRARY_PATH"].split(":")),
     }
 
 
-async def _report(running: _Running) -> Report:
-    out, errors = await running.process.communicate()
-    if running.process.returncode or errors:
-        raise DemoError(f"the program in {running.pod.name} failed: {errors.decode().strip() or 'it printed nothing'}")
-    return msgspec.json.decode(out, type=Report)
-
-
-async def _watch(node: GpuNode, running: Iterable[_Running], until: "asyncio.Future[list[Report]]") -> None:
+async def _watch(node: GpuNode, running: Sequence[_Running]) -> None:
+    """Until it is cancelled."""
     by_pid = {each.process.pid: each for each in running}
-    while not until.done():
+    while True:
         shown = json.loads(await asyncio.to_thread(node.gpus.command, "show", "--json"))
         for process in (process for gpu in shown["gpus"] for process in gpu["processes"]):
             if (seen := by_pid.get(process["pid"])) is not None:
                 seen.held_bytes = max(seen.held_bytes, process["memory_mib"] * MIB)
         for pid, seen in by_pid.items():
             seen.cpu_wait_s = max(seen.cpu_wait_s, _cpu_wait_s(pid))
-        await asyncio.wait([until], timeout=0.5)
+        await asyncio.sleep(0.5)
 
 
 def _cpu_wait_s(pid: int) -> float:
@@ -173,21 +181,3 @@ def _cpu_wait_s(pid: int) -> float:
         with contextlib.suppress(OSError, ValueError, IndexError):
             waited += int(path.read_text().split()[1])
     return waited / 1e9
-
-
-def _slice(running: _Running, report: Report) -> Slice:
-    (limits,) = decode(running.limits.read_bytes()).devices
-    (container,) = running.pod.containers
-    if not running.held_bytes:
-        raise DemoError(f"the driver has not seen the program in {running.pod.name}")
-    return Slice(
-        pod=running.pod.name,
-        container=container.name,
-        cores=container.cores,
-        blocks=container.blocks,
-        limit_cores=limits.cores,
-        limit_bytes=limits.memory_bytes,
-        held_bytes=running.held_bytes,
-        report=report,
-        cpu_wait_s=round(running.cpu_wait_s, 3),
-    )

@@ -1,18 +1,15 @@
-"""What the node's part promises, checked on what kubelet, containers and ledger show independently of each other.
+"""What the node's show promises, checked on what kubelet, containers and ledger show independently of each other.
 
 In: seen pods, usage documents, greedy programs. Out: one `Check` each. Pure.
 """
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from deviceplugin.observe.usage import ContainerUsage, Usage
+from sandbox.consistency import SeenPod, given_twice, wrong_answers
 from scripts.demonstration.greedy import Slice
-from scripts.demonstration.node_inspect import SeenContainer, SeenPod
 from scripts.demonstration.output import Check, check
 
-GRANT_MOUNT = "/etc/vcuda"
-LIMITS_BYTES = 8240
 BLOCK_BYTES = 256 << 20
 REFUSAL = "CUDA_ERROR_OUT_OF_MEMORY"
 POINTS = 3.0
@@ -25,33 +22,14 @@ def all_run(pods: Iterable[SeenPod]) -> Check:
     return check("every pod that fits runs", idle, f"{len(listed)} pods run")
 
 
-def answers_are_their_own(pods: Iterable[SeenPod], usage: Usage) -> Check:
-    """Each container sees exactly the GPUs that the ledger has for it, and a limits file that names it."""
-    entries = {(entry.uid, entry.container): entry for entry in usage.containers}
-    containers = [(pod, container) for pod in pods for container in pod.containers]
-    wrong: list[str] = []
-    for pod, container in containers:
-        entry = entries.get((pod.uid, container.name))
-        if entry is not None:
-            wrong += [f"{pod.name}/{container.name} {fault}" for fault in _faults(container, entry)]
-        elif not container.init:
-            wrong.append(f"{pod.name}/{container.name} runs and is not in the ledger")
-    grants = Counter(_grant_mount(container) for _, container in containers)
-    wrong += [f"{times} containers mount {path}" for path, times in grants.items() if times > 1]
-    return check("every container gets its own grant", wrong, f"{len(containers)} containers")
+def answers_are_their_own(pods: Sequence[SeenPod], usage: Usage) -> Check:
+    count = sum(len(pod.containers) for pod in pods)
+    return check("every container gets its own grant", wrong_answers(pods, usage), f"{count} containers")
 
 
 def nothing_is_allocated_twice(usage: Usage) -> Check:
-    """At most 100 cores and its own blocks from each GPU, a whole GPU to one pod only, and sums that agree."""
-    wrong: list[str] = []
-    for gpu in usage.gpus:
-        cores, blocks = _taken(usage, gpu.uuid)
-        if cores > 100 or blocks > gpu.blocks:
-            wrong.append(f"GPU {gpu.minor} has given {cores} cores and {blocks} blocks of {gpu.blocks}")
-        if (cores, blocks) != (gpu.cores_allocated, gpu.blocks_allocated):
-            wrong.append(f"GPU {gpu.minor} reports {gpu.cores_allocated} cores, its holders have {cores}")
     taken = sum(gpu.cores_allocated for gpu in usage.gpus)
-    return check("no GPU is allocated twice", wrong, f"{taken} of {100 * len(usage.gpus)} cores in use")
+    return check("no GPU is allocated twice", given_twice(usage), f"{taken} of {100 * len(usage.gpus)} cores in use")
 
 
 def same_ledger(before: Usage, after: Usage, *, refused: Iterable[str] = ()) -> Check:
@@ -128,47 +106,6 @@ def _memory_faults(each: Slice) -> Iterable[str]:
         yield f"got {max(each.held_bytes, report.got_bytes)} bytes of {asked}"
     if report.got_bytes < report.free_bytes:
         yield f"had {report.free_bytes} free bytes and got only {report.got_bytes}"
-
-
-def _faults(container: SeenContainer, entry: ContainerUsage) -> Iterable[str]:
-    visible = container.view.env.get("NVIDIA_VISIBLE_DEVICES")
-    uuids = ",".join(share.uuid for share in entry.gpus)
-    if sorted((visible or "").split(",")) != sorted(uuids.split(",")):
-        yield f"sees {visible!r}, the ledger says {uuids!r}"
-    if sorted(container.gpus) != sorted(share.minor for share in entry.gpus if share.minor is not None):
-        yield f"has the device nodes of GPUs {container.gpus}, not the ledger's"
-    if not _grant_mount(container).endswith(f"/{entry.grant}"):
-        yield f"mounts {_grant_mount(container)!r}, not its grant {entry.grant}"
-    if (entry.cores, entry.blocks) != (container.cores, container.blocks):
-        yield f"asked for {container.cores}/{container.blocks}, the ledger has {entry.cores}/{entry.blocks}"
-    if (container.core_ids, container.memory_ids) != (container.cores, container.blocks):
-        yield f"holds {container.core_ids} core and {container.memory_ids} memory IDs at kubelet"
-    if container.limits_file_bytes != LIMITS_BYTES:
-        yield f"has a limits file of {container.limits_file_bytes} bytes that names it, not {LIMITS_BYTES}"
-
-
-def _grant_mount(container: SeenContainer) -> str:
-    mounts = (mount.host_path for mount in container.view.mounts if mount.container_path == GRANT_MOUNT)
-    return next(mounts, "nothing")
-
-
-def _taken(usage: Usage, uuid: str) -> tuple[int, int]:
-    """What pods hold of one GPU: cores and blocks."""
-    pods: dict[str, list[ContainerUsage]] = {}
-    for entry in usage.containers:
-        pods.setdefault(entry.uid, []).append(entry)
-    held = [_held_by_pod(entries, uuid) for entries in pods.values()]
-    return sum(cores for cores, _ in held), sum(blocks for _, blocks in held)
-
-
-def _held_by_pod(entries: Iterable[ContainerUsage], uuid: str) -> tuple[int, int]:
-    """Init containers run before the others: the larger of the largest init container and the sum of the others."""
-    shares = [(entry.role == "init", share) for entry in entries for share in entry.gpus if share.uuid == uuid]
-    cores = sum(share.cores for init, share in shares if not init)
-    blocks = sum(share.blocks for init, share in shares if not init)
-    for share in (share for init, share in shares if init):
-        cores, blocks = max(cores, share.cores), max(blocks, share.blocks)
-    return cores, blocks
 
 
 def _essence(entry: ContainerUsage) -> tuple[str, str, int, int, tuple[tuple[str, int, int], ...]]:

@@ -1,39 +1,22 @@
-"""The node's part: pods share eight GPUs, the agent is killed, greedy programs get their share and no more.
+"""The node's show: pods share eight GPUs, the agent is killed, greedy programs get their share and no more.
 
-In: a GPU node on which everything but the agent runs. Out: what happens, printed step by step, and checks.
-`DemoError` only if the next step makes no sense any more.
+In: a folder. Out: what happens, printed step by step, and checks. `DemoError` only if the next step makes no sense any
+more.
 """
 
 import time
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.table import Table
-from rich.text import Text
-
-from deviceplugin.observe.usage import ContainerUsage, Usage
+from deviceplugin.observe.usage import Usage
 from sandbox.apiserver import ApiError
+from sandbox.consistency import SeenPod, look
 from sandbox.emulated_gpus import BLOCK_MIB
 from sandbox.gpunode import GpuNode
-from scripts.demonstration import greedy, node_checks, node_inspect
+from scripts.demonstration import greedy, node_checks
 from scripts.demonstration.greedy import MIB, Slice
-from scripts.demonstration.node_inspect import SeenPod
-from scripts.demonstration.output import Output, Part, Step, bars, good, table
-from scripts.demonstration.pods import (
-    BLOCKS_PER_GIB,
-    CORE,
-    GREEDY,
-    IMPOSSIBLE,
-    MEMORY,
-    NAMESPACE,
-    TEAM,
-    Example,
-    Json,
-    name_of,
-    replica,
-)
+from scripts.demonstration.output import Output
+from scripts.demonstration.pods import CORE, GREEDY, IMPOSSIBLE, MEMORY, NAMESPACE, TEAM, Json, name_of, replica
 from scripts.demonstration.setup import GPUS, NODE, DemoError, one_node
 
 WAIT_S = 60.0
@@ -41,6 +24,19 @@ REPLICAS = 6
 BEFORE_KILL = 2  # so many replicas are admitted before the agent is killed
 SLOW_PODS_S = 0.4  # kubelet takes so long to list its pods, so that the kill hits the middle of an Allocate
 BUSY_S = 0.2
+
+
+async def show(home: Path, output: Output) -> None:
+    output.title(
+        f"Show 1: one node. Pods share {GPUS} GPUs.",
+        "real: vcuda agent, and the library that it mounts into containers",
+        f"stand-ins: kubelet, the API server, and a driver that emulates {GPUS} A100 GPUs",
+    )
+    async with one_node(home) as node:
+        run = _NodeRun(node, output)
+        for step in (run.start_agent, run.share, run.kill_agent, run.replace, run.delete_pods, run.greedy_pods):
+            await step()
+        await node.agent.stop()
 
 
 @dataclass(slots=True)
@@ -54,6 +50,7 @@ class _NodeRun:
     # Steps
 
     async def start_agent(self) -> None:
+        self.output.step("vcuda agent starts and registers with kubelet")
         seconds = await self._start()
         cores, blocks = (self.node.kubelet.allocatable(name) for name in (CORE, MEMORY))
         self.output.say(
@@ -62,39 +59,50 @@ class _NodeRun:
         )
 
     async def share(self) -> None:
-        rows: list[tuple[Example, SeenPod, Usage]] = []
-        for example in (*TEAM, IMPOSSIBLE):
-            pod = await self._run(example.pod)
-            rows.append((example, pod, await self.node.agent.usage()))
-        self.output.print(_shares(rows, wide=self.output.console.width >= 100))
-        refused = self.pods.pop(IMPOSSIBLE.name)
+        self.output.step("pods come, and each gets its part of a GPU")
+        pods = [(await self._run(pod), asks, shows) for pod, asks, shows in TEAM]
+        rows = [(pod.name, asks, _gpus(pod) if pod.gpus else pod.phase, shows) for pod, asks, shows in pods]
+        self.output.table(("pod", "asks for", "gets", ""), *rows)
+        refused = await self._run(IMPOSSIBLE)
+        del self.pods[refused.name]
         said = refused.message.rpartition(" desc = ")[2].removesuffix(", which is unexpected") or "no message"
-        self.output.print(Text.assemble((f"{IMPOSSIBLE.name} was refused: ", "red"), said))
-        self.output.say("\nThe agent's picture of the node (GET /graph):\n")
-        self.output.print(Text((await self.node.agent.graph()).rstrip(), no_wrap=True, overflow="ellipsis"))
+        self.output.say(f"{refused.name} was refused: {said}\n\nThe agent's picture of the node (GET /graph):\n\n")
+        self.output.say(await self.node.agent.graph())
         self.output.check(node_checks.refused_in_words(refused, words="150"))
 
     async def kill_agent(self) -> None:
+        self.output.step(f"the agent is killed (SIGKILL) while kubelet admits {REPLICAS} more pods")
         replicas = [replica(number) for number in range(1, REPLICAS + 1)]
         running = {(pod.uid, item.name) for pod in self.pods.values() for item in pod.containers if not item.init}
         during, before = await self._kill_during_allocate(replicas)
         refused = [pod for pod in map(self._look, map(name_of, replicas)) if pod.phase == "Failed"]
+        uids = [self.pods.pop(pod.name).uid for pod in refused]
+        seconds = await self._start()
+        after = await self._usage_without(uids)
         self.output.say(
             f"The agent was killed during Allocate for {during}. Without the agent kubelet refused {len(refused)} of "
-            f"the {REPLICAS} pods."
+            f"the {REPLICAS} pods. The agent was started again and was ready after {seconds:.1f} s."
         )
-        seconds = await self._start()
-        uids = [self.pods.pop(pod.name).uid for pod in refused]
-        after = await self._usage_without(uids)
-        self.output.say(f"The agent was started again and was ready after {seconds:.1f} s. Its ledger:\n")
-        self.output.print(_comparison(before, after))
         alive = {key for key in running if self.node.kubelet.runs(*key)}
         self.output.check(
             node_checks.same_ledger(before, after, refused=uids), node_checks.still_running(running, alive)
         )
-        await self._replace(len(refused))
+
+    async def replace(self) -> None:
+        refused = [number for number in range(1, REPLICAS + 1) if f"web-{number}" not in self.pods]
+        self.output.step(f"a ReplicaSet makes {len(refused)} new pods for the refused ones")
+        for number in refused:
+            await self._run(replica(REPLICAS + number))
+        pods = [self._look(name) for name in list(self.pods)]
+        usage = await self.node.agent.usage()
+        self.output.check(
+            node_checks.all_run(pods),
+            node_checks.answers_are_their_own(pods, usage),
+            node_checks.nothing_is_allocated_twice(usage),
+        )
 
     async def delete_pods(self) -> None:
+        self.output.step("all pods are deleted")
         for name in self._names():
             self._delete(name)
         await self.node.server.until(lambda: not self._names(), seconds=WAIT_S)
@@ -103,22 +111,24 @@ class _NodeRun:
         async def empty() -> bool:
             return not (await self.node.agent.usage()).containers
 
-        began = time.monotonic()
         await self.node.agent.until(empty, what="the ledger is empty", deadline_s=WAIT_S)
-        seconds = time.monotonic() - began
-        self.output.say(f"All pods were deleted. {seconds:.1f} s after the last one the ledger was empty.")
         self.output.check(node_checks.ledger_is_empty(await self.node.agent.usage()))
 
     async def greedy_pods(self) -> None:
+        self.output.step("two pods on one GPU run a program that takes all it can get")
         pods = [await self._run(pod) for pod in GREEDY]
-        self.output.check(node_checks.share_one_gpu(pods))
         self.output.say(
-            f"Both pods run on {_gpus(pods[0].gpus)}. Their program knows nothing of vcuda: it allocates memory until "
-            f"CUDA refuses, and then keeps the GPU busy for {greedy.SECONDS:g} s.\n"
+            f"Both pods run on {_gpus(pods[0])}. Their program knows nothing of vcuda: it allocates memory until CUDA "
+            f"refuses, and then keeps the GPU busy for {greedy.SECONDS:g} s.\n\n"
         )
         slices = await greedy.run(self.node, pods)
-        self.output.print(_slices(slices))
-        self.output.check(node_checks.memory_ends_at_the_limit(slices), node_checks.time_is_shared_as_asked(slices))
+        rows = [row for each in slices for row in _rows(each)]
+        self.output.table(("container", "asks for", "limit", "gets", ""), *rows)
+        self.output.check(
+            node_checks.share_one_gpu(pods),
+            node_checks.memory_ends_at_the_limit(slices),
+            node_checks.time_is_shared_as_asked(slices),
+        )
 
     # Their parts
 
@@ -140,18 +150,19 @@ class _NodeRun:
         self.node.server.store.bind(name_of(pod), NODE, namespace=NAMESPACE)
 
     async def _settled(self, name: str) -> None:
-        def done() -> bool:
-            phase = self.node.server.store.get("pods", name, namespace=NAMESPACE)["status"]["phase"]
-            return phase in ("Running", "Failed")
+        def status() -> Json:
+            found: Json = self.node.server.store.get("pods", name, namespace=NAMESPACE)["status"]
+            return found
 
         try:
-            await self.node.server.until(done, seconds=WAIT_S)
+            await self.node.server.until(lambda: status()["phase"] in ("Running", "Failed"), seconds=WAIT_S)
         except TimeoutError as error:
-            why = node_inspect.waiting(self.node, name)
-            raise DemoError(f"after {WAIT_S:g} s pod {name} neither runs nor is refused: {why}") from error
+            raise DemoError(
+                f"after {WAIT_S:g} s pod {name} neither runs nor is refused: {_waiting(status())}"
+            ) from error
 
     def _look(self, name: str) -> SeenPod:
-        self.pods[name] = node_inspect.pod(self.node, name)
+        self.pods[name] = look(self.node, name, namespace=NAMESPACE)
         return self.pods[name]
 
     def _names(self) -> list[str]:
@@ -202,107 +213,26 @@ class _NodeRun:
         await self.node.agent.until(clean, what="refused pods hold nothing", deadline_s=WAIT_S)
         return found[-1]
 
-    async def _replace(self, refused: int) -> None:
-        """What a ReplicaSet does with replicas that failed; then everything is looked at."""
-        for number in range(REPLICAS + 1, REPLICAS + refused + 1):
-            await self._run(replica(number))
-        for name in list(self.pods):
-            self._look(name)
-        usage = await self.node.agent.usage()
-        text = f"\nA ReplicaSet makes {refused} new pods for the refused ones. All GPUs after that:  "
-        self.output.print(Text(text) + bars(_taken(usage)))
-        self.output.check(
-            node_checks.all_run(self.pods.values()),
-            node_checks.answers_are_their_own(self.pods.values(), usage),
-            node_checks.nothing_is_allocated_twice(usage),
-        )
+
+def _waiting(status: Json) -> str:
+    """Why the containers of a pod do not start."""
+    states = [item["state"] for kind in ("initContainerStatuses", "containerStatuses") for item in status.get(kind, [])]
+    held = [state["waiting"] for state in states if "waiting" in state]
+    return "; ".join(f"{item['reason']}: {item['message']}" for item in held) or "kubelet has not looked at it"
 
 
-@asynccontextmanager
-async def _set_up(home: Path, output: Output) -> AsyncIterator[tuple[Step, ...]]:
-    async with one_node(home) as node:
-        run = _NodeRun(node, output)
-        yield run.start_agent, run.share, run.kill_agent, run.delete_pods, run.greedy_pods
-        await node.agent.stop()
+def _rows(each: Slice) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Memory and time: asked, limit and got."""
+    asked, limit, got = each.blocks * BLOCK_MIB, each.limit_bytes // MIB, each.held_bytes // MIB
+    context = (each.held_bytes - each.report.got_bytes) // MIB
+    ended = f"then {each.report.refusal}; CUDA context: {context} MiB"
+    waited = f"; it waited {each.cpu_wait_s:.1f} s for a CPU" if each.cpu_wait_s >= BUSY_S else ""
+    percent = (f"{each.cores} cores", f"{each.limit_cores} %", f"{each.report.share_percent:.1f} %")
+    return (
+        (each.pod, f"{asked} MiB", f"{limit} MiB", f"{got} MiB", ended),
+        ("", *percent, f"of the GPU's time{waited}"),
+    )
 
 
-PART = Part(
-    title=f"Part 1: one node. Pods share {GPUS} GPUs.",
-    legend=(
-        ("real", "vcuda agent, and the library that it mounts into containers"),
-        ("stand-ins", "kubelet and API server; they speak the real protocols"),
-        ("emulated", f"the driver, with {GPUS} A100 GPUs"),
-    ),
-    steps=(
-        "vcuda agent starts and registers with kubelet",
-        "pods come, and each gets its part of a GPU",
-        f"the agent is killed (SIGKILL) while kubelet admits {REPLICAS} more pods",
-        "all pods are deleted",
-        "two pods on one GPU run a program that takes all it can get",
-    ),
-    set_up=_set_up,
-)
-
-
-def _shares(rows: Iterable[tuple[Example, SeenPod, Usage]], *, wide: bool) -> Table:
-    """One line for each pod, in the order in which they came; the last column is the node after it."""
-    shown = table("pod", "asks for", "gets", *([""] if wide else []), "all GPUs now")
-    for example, pod, usage in rows:
-        note = [Text(example.shows, style="dim")] if wide else []
-        shown.add_row(example.name, example.asks, good(_gets(pod), pod.phase == "Running"), *note, bars(_taken(usage)))
-    return shown
-
-
-def _comparison(before: Usage, after: Usage) -> Table:
-    """Both ledgers side by side, one line for each container."""
-    shown = table("container", "before the kill", "", "after the restart")
-    old, new = _by_container(before), _by_container(after)
-    for name in old | new:
-        same = old.get(name) == new.get(name)
-        mark = Text("=", style="green") if same else Text("≠", style="yellow")
-        shown.add_row(name, old.get(name, "nothing"), mark, new.get(name, "released (pod refused)"))
-    return shown
-
-
-def _slices(slices: Iterable[Slice]) -> Table:
-    """Asked, limit and got, two lines for each container."""
-    shown = table("container", "asks for", "limit", "gets", "", wrapped=(4,))
-    for column in shown.columns[1:4]:
-        column.justify = "right"
-    for each in slices:
-        asked, limit, got = each.blocks * BLOCK_MIB, each.limit_bytes // MIB, each.held_bytes // MIB
-        context = (each.held_bytes - each.report.got_bytes) // MIB
-        ended = Text(f"then {each.report.refusal}; CUDA context: {context} MiB", style="dim")
-        shown.add_row(each.pod, f"{asked} MiB", f"{limit} MiB", good(f"{got} MiB", got <= limit), ended)
-        what = "of the GPU's time"
-        if each.cpu_wait_s >= BUSY_S:
-            what += f"; it waited {each.cpu_wait_s:.1f} s for a CPU"
-        share = good(f"{each.report.share_percent:.1f} %", node_checks.is_near(each))
-        shown.add_row("", f"{each.cores} cores", f"{each.limit_cores} %", share, Text(what, style="dim"))
-    return shown
-
-
-def _taken(usage: Usage) -> list[int]:
-    """Cores, by minor."""
-    return [gpu.cores_allocated for gpu in sorted(usage.gpus, key=lambda gpu: gpu.minor)]
-
-
-def _by_container(usage: Usage) -> dict[str, str]:
-    return {f"{entry.pod}/{entry.container}": _holds(entry) for entry in usage.containers}
-
-
-def _holds(entry: ContainerUsage) -> str:
-    gpus = _gpus(share.minor for share in entry.gpus)
-    whole = len(entry.gpus) > 1 or entry.cores == 100
-    return gpus if whole else f"{gpus}: {entry.cores} cores, {entry.blocks // BLOCKS_PER_GIB} GiB"
-
-
-def _gets(pod: SeenPod) -> str:
-    if pod.phase == "Failed":
-        return "refused"
-    return _gpus(pod.gpus) if pod.gpus else pod.phase
-
-
-def _gpus(minors: Iterable[object]) -> str:
-    names = [str(minor) for minor in minors]
-    return f"GPU{'s' * (len(names) > 1)} {', '.join(names)}"
+def _gpus(pod: SeenPod) -> str:
+    return f"GPU{'s' * (len(pod.gpus) > 1)} {', '.join(map(str, pod.gpus))}"

@@ -1,24 +1,14 @@
-"""What the demo prints: numbered steps, sentences, tables, and at the end all checks.
+"""What the demo prints: numbered steps, sentences, tables, and each check where it was made.
 
-In: facts from the steps. Out: text on stdout, as wide as the terminal and at most `WIDTH`; no line ends with blanks.
+In: facts from the steps. Out: plain text on stdout; no line is wider than `WIDTH` or ends with blanks.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
+import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-from rich.console import Console, RenderableType
-from rich.padding import Padding
-from rich.rule import Rule
-from rich.segment import Segment, Segments
-from rich.table import Table
-from rich.text import Text
 
 WIDTH = 100
-INDENT = 3
-Step = Callable[[], Awaitable[None]]
-LEVELS = " ▁▂▃▄▅▆▇█"
+INDENT = "   "
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,89 +26,42 @@ def check(promise: str, wrong: Sequence[str], found: str) -> Check:
 
 
 class Output:
-    """The console, the number of the step, and the checks so far."""
+    """The number of the step, and the checks so far."""
 
-    def __init__(self, console: Console, *, steps: int) -> None:
-        self.console = console
+    def __init__(self) -> None:
         self.checks: list[Check] = []
-        self._steps = steps
         self._step = 0
 
-    def part(self, title: str, legend: Iterable[tuple[str, str]]) -> None:
-        if self._step:
-            self.console.print()
-        self._lines(Text(title, style="bold"))
-        rows = table("", "", wrapped=(1,))
-        for word, what in legend:
-            rows.add_row(Text(word, style="dim"), Text(what, style="dim"))
-        self.print(rows)
+    def title(self, title: str, *about: str) -> None:
+        print(f"\n{title}", flush=True)
+        for line in about:
+            self.say(line)
 
     def step(self, title: str) -> None:
         self._step += 1
-        self._heading(f"Step {self._step} of {self._steps}: {title}")
+        self._heading(f"Step {self._step}: {title}")
 
-    def say(self, text: str, *, style: str = "") -> None:
-        self.print(Text(text, style=style))
+    def say(self, text: str) -> None:
+        """Sentences; line breaks and what a line begins with stay."""
+        for line in text.splitlines():
+            indent = line[: len(line) - len(line.lstrip())]
+            wrapped = textwrap.wrap(line, WIDTH - len(INDENT), subsequent_indent=indent, break_on_hyphens=False)
+            print(*(f"{INDENT}{part}".rstrip() for part in wrapped or [""]), sep="\n", flush=True)
+
+    def table(self, *rows: Sequence[str]) -> None:
+        """The first row has the headings."""
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            self.say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)))
 
     def check(self, *checks: Check) -> None:
         self.checks += checks
+        for each in checks:
+            self.say(f"{'✔' if each.passed else '✘'}  {each.promise}  ({each.found})")
 
     def summary(self, seconds: float) -> None:
         passed = sum(check.passed for check in self.checks)
         self._heading(f"{passed} of {len(self.checks)} checks passed, in {seconds:.0f} s")
-        rows = table("", "", wrapped=(1,))
-        for each in self.checks:
-            mark = Text("✔", style="green") if each.passed else Text("✘", style="bold red")
-            rows.add_row(mark, Text(f"{each.promise}  ") + Text(each.found, style="dim" if each.passed else ""))
-        self.print(rows)
-
-    def print(self, item: RenderableType) -> None:
-        self._lines(Padding(item, (0, 0, 0, INDENT)))
 
     def _heading(self, text: str) -> None:
-        self.console.print()
-        self._lines(Rule(Text(text, style="bold cyan"), align="left", style="cyan"))
-
-    def _lines(self, item: RenderableType) -> None:
-        for line in self.console.render_lines(item, pad=False):
-            self.console.print(Segments([*_trimmed(line), Segment.line()]), end="", soft_wrap=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One part of the demo: the titles of its steps, and what starts its programs and gives the steps to run."""
-
-    title: str
-    legend: tuple[tuple[str, str], ...]
-    steps: tuple[str, ...]
-    set_up: Callable[[Path, Output], AbstractAsyncContextManager[Sequence[Step]]]
-
-
-def table(*headings: str, wrapped: Iterable[int] = ()) -> Table:
-    """Without lines; only the columns in `wrapped` wrap in a narrow terminal."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=any(headings))
-    for place, heading in enumerate(headings):
-        made.add_column(heading, no_wrap=place not in set(wrapped))
-    return made
-
-
-def bars(cores: Iterable[int]) -> Text:
-    """GPUs side by side, each as high as its allocated cores."""
-    text = Text("│", style="dim")
-    for each in cores:
-        height = min(-(-each * (len(LEVELS) - 1) // 100), len(LEVELS) - 1)
-        text += Text(LEVELS[height], style="green" if each < 100 else "blue") + Text("│", style="dim")
-    return text
-
-
-def good(text: str, right: bool) -> Text:
-    return Text(text, style="green" if right else "bold red")
-
-
-def _trimmed(line: list[Segment]) -> list[Segment]:
-    kept = list(line)
-    while kept and not kept[-1].text.strip():
-        kept.pop()
-    if kept:
-        kept[-1] = Segment(kept[-1].text.rstrip(), kept[-1].style, kept[-1].control)
-    return kept
+        print(f"\n{text} {'─' * (WIDTH - len(text) - 1)}", flush=True)

@@ -4,7 +4,6 @@ Out: pods in JSON. Invariants: all pods of `TEAM` and the replicas of web fit on
 `IMPOSSIBLE` fits nowhere; what the cluster's steps say of their pods holds on two nodes with two A100s each.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 Json = dict[str, Any]
@@ -12,8 +11,6 @@ NAMESPACE = "demo"
 CORE = "tencent.com/vcuda-core"
 MEMORY = "tencent.com/vcuda-memory"
 NODE_POLICY = "tencent.com/vcuda-node-policy"
-
-BLOCKS_PER_GIB = 4
 
 
 def name_of(pod: Json) -> str:
@@ -40,39 +37,23 @@ def with_policy(name: str, cores: int, blocks: int, policy: str, **spec: object)
     return share(name, cores, blocks, metadata={"annotations": {NODE_POLICY: policy}}, **spec)
 
 
-# The node's part
+# The node's show
 
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A pod, what it asks for in words, and what to look at."""
-
-    pod: Json
-    asks: str
-    shows: str
-
-    @property
-    def name(self) -> str:
-        return name_of(self.pod)
-
-
+PIPELINE = (container("decode", 10, 16), container("serve", 25, 32))
 TEAM = (
-    Example(share("notebook-ann", 30, 32), "30 cores, 8 GiB", "a share of a GPU"),
-    Example(share("notebook-bob", 20, 16), "20 cores, 4 GiB", "joins the fullest GPU"),
-    Example(share("inference", 60, 96), "60 cores, 24 GiB", "opens the next GPU"),
-    Example(
-        pod(
-            "pipeline",
-            *(container("decode", 10, 16), container("serve", 25, 32)),
-            initContainers=[container("warm-up", 40, 16)],
-        ),
+    (share("notebook-ann", 30, 32), "30 cores, 8 GiB", "a share of a GPU"),
+    (share("notebook-bob", 20, 16), "20 cores, 4 GiB", "joins the fullest GPU"),
+    (share("inference", 60, 96), "60 cores, 24 GiB", "opens the next GPU"),
+    (
+        pod("pipeline", *PIPELINE, initContainers=[container("warm-up", 40, 16)]),
         "10+25 cores, 12 GiB",
         "init and two containers",
     ),
-    Example(share("finetune", 100), "1 GPU", "a whole GPU"),
-    Example(share("pretrain", 400), "4 GPUs", "the four closest GPUs"),
+    (share("finetune", 100), "1 GPU", "a whole GPU"),
+    (share("pretrain", 400), "4 GPUs", "the four closest GPUs"),
 )
-IMPOSSIBLE = Example(share("typo", 150), "150 cores", "not a number of GPUs")
+"""Each pod with its request in words and with what to look at."""
+IMPOSSIBLE = share("typo", 150)
 GREEDY = (share("greedy-ann", 20, 8), share("greedy-bob", 50, 16))
 
 
@@ -82,12 +63,11 @@ def replica(number: int) -> Json:
     return share(f"web-{number}", 15, 20, metadata={"labels": {"app": "web"}, "ownerReferences": [owner]})
 
 
-# The cluster's part
+# The cluster's show
 
 PLAIN = share("share", 20, 8)
 HAMI_LIMITS = {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "30"}
 HAMI = pod("hami", {"name": "main", "image": "registry.example/demo", "resources": {"limits": HAMI_LIMITS}})
-BAD = share("typo", 150)
 SERVICES = (
     share("notebook", 25, 16),
     with_policy("embed", 60, 64, "spread"),

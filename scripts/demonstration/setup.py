@@ -1,7 +1,7 @@
-"""What runs in each part of the demo, in one temporary directory.
+"""What runs in each show of the demo, in one temporary directory.
 
-Out: for the node's part a GPU node with the emulated driver, a stand-in kubelet and API server, and the real agent; for
-the cluster's part an API server, the real `vcuda scheduler` with the shipped webhook configuration, a stand-in
+Out: for the node's show a GPU node with the emulated driver, a stand-in kubelet and API server, and the real agent; for
+the cluster's show an API server, the real `vcuda scheduler` with the shipped webhook configuration, a stand-in
 kube-scheduler and two such nodes. The steps start agents and scheduler. Invariant: afterwards nothing runs, and without
 `keep` the directory is gone.
 """
@@ -65,13 +65,9 @@ def _check_built() -> None:
             raise DemoError(f"{what} is not built; run scripts/setup")
 
 
-def one_node(home: Path) -> AbstractAsyncContextManager[GpuNode]:
-    return _node(home, NODE)
-
-
 @dataclass(frozen=True, slots=True)
 class SmallCluster:
-    """The programs of the cluster's part."""
+    """The programs of the cluster's show."""
 
     server: ApiServer
     scheduler: SchedulerProcess
@@ -100,7 +96,7 @@ async def small_cluster(home: Path) -> AsyncIterator[SmallCluster]:
         nodes = {}
         for name in CLUSTER_NODES:
             profile = _two_gpus(home / name, name)
-            nodes[name] = await stack.enter_async_context(_node(home / name, name, cluster=server, profile=profile))
+            nodes[name] = await stack.enter_async_context(one_node(home / name, name, cluster=server, profile=profile))
         yield SmallCluster(server, scheduler, KubeScheduler(server, scheduler), nodes, home)
 
 
@@ -116,8 +112,8 @@ def racks(server: ApiServer) -> Iterator[None]:
             server.store.delete("nodes", name)
 
 
-def _node(
-    home: Path, name: str, *, cluster: ApiServer | None = None, profile: Path = EIGHT_GPUS
+def one_node(
+    home: Path, name: str = NODE, *, cluster: ApiServer | None = None, profile: Path = EIGHT_GPUS
 ) -> AbstractAsyncContextManager[GpuNode]:
     """Kubelet's clock runs 20 times as fast; it retries after 2 s at most, so that nobody waits for a back-off."""
     return gpu_node(

@@ -11,11 +11,11 @@ from typing import Any
 
 from deviceplugin.container.gpu_manager.client_files import ContainerLimits
 from deviceplugin.observe.usage import Usage
+from sandbox import consistency
 from sandbox.agent import AgentFailureError
 from sandbox.apiserver import ApiError
 from sandbox.gpunode import Flags, GpuNode, gpu_node
 from sandbox.station import Json, pod_json
-from scripts.demonstration import node_checks, node_inspect
 from tests.container.gpu_manager.client_reader import read_limits
 
 NAMESPACE = "default"
@@ -177,7 +177,7 @@ def grants(usage: Usage) -> Grants:
 
 def minors(node: GpuNode, uid: str, container: str = "c") -> list[int]:
     """The GPUs whose device nodes the running container has."""
-    return node_inspect.minors(node.kubelet.container_view(uid, container))
+    return consistency.minors(node.kubelet.container_view(uid, container))
 
 
 def limits(node: GpuNode, uid: str, container: str = "c") -> ContainerLimits:
@@ -206,11 +206,11 @@ async def until_event(node: GpuNode, reason: str) -> list[Json]:
 async def check_consistency(node: GpuNode) -> Usage:
     """Every running container has its own grant on every side, the ledger holds no others, no GPU is given twice."""
     names = [pod["metadata"]["name"] for pod in node.server.store.objects("pods", namespace=NAMESPACE)]
-    pods = [node_inspect.pod(node, name, namespace=NAMESPACE) for name in names]
+    pods = [consistency.look(node, name, namespace=NAMESPACE) for name in names]
     running = [pod for pod in pods if pod.phase == "Running"]
     usage = await until_held_by(node, (pod.uid for pod in running))
-    for check in (node_checks.answers_are_their_own(running, usage), node_checks.nothing_is_allocated_twice(usage)):
-        assert check.passed, f"{check.promise}: {check.found}"
+    assert not consistency.wrong_answers(running, usage)
+    assert not consistency.given_twice(usage)
     assert all(entry.proved for entry in usage.containers), usage
     await _until_directories(node, {entry.grant for entry in usage.containers})
     return usage

@@ -10,6 +10,9 @@ pods.NODE_POLICY = 'example.org/nobody-reads-this'
 """
 SILENT_KUBE_SCHEDULER = """
 from sandbox.kubescheduler import KubeScheduler
+from sandbox.scheduler import SchedulerProcess
+settled = SchedulerProcess.settled_figure
+SchedulerProcess.settled_figure = lambda *given: settled(*given, patience_s=1.0)  # the reservations expire after 5 s
 end_cycle = KubeScheduler.end_cycle
 async def silent(self, gang, found):
     self._say = lambda pod, why: None
@@ -44,15 +47,15 @@ async def test_broken_promises_fail_the_demo_each_by_its_name(short_tmp: Path) -
     changed = UNREAD_POLICY + SILENT_KUBE_SCHEDULER + OTHER_GPU
     run = await demo("--only", "cluster", temporary=short_tmp, changed=changed)
     assert run.status == 1
-    assert [line.split("  ")[1] for line in run.checks("✘")] == BROKEN, run.out
+    assert [line.strip().split("  ")[0] for line in run.checks("✘")] == BROKEN, run.out
     last = run.told.splitlines()[-1]
     assert last.startswith(f"demo: a check failed: {BROKEN[0]}: "), last
     assert last.endswith(" (and 2 more)"), last
 
 
-async def test_a_part_that_cannot_go_on_says_why_and_shows_its_checks(short_tmp: Path) -> None:
+async def test_a_show_that_cannot_go_on_says_why_and_shows_its_checks(short_tmp: Path) -> None:
     run = await demo("--only", "cluster", temporary=short_tmp, changed=NO_TRANSLATION)
     assert run.status == 1
-    assert "a pod written for HAMi needs no change" in [line.split("  ")[1] for line in run.checks("✘")]
+    assert "a pod written for HAMi needs no change" in [line.strip().split("  ")[0] for line in run.checks("✘")]
     assert run.told.splitlines()[-1].startswith("demo: after 5 s pod hami on node none does not run: ")
     assert not list(short_tmp.iterdir())

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from deviceplugin.observe.usage import ContainerUsage, GpuUsage, ShareUsage, Usage
+from sandbox.consistency import LIMITS, LIMITS_BYTES, SeenContainer, SeenPod
 from sandbox.kubelet import ContainerView
 from sandbox.kubelet.runtime import DeviceNode, Mount
 from scripts.demonstration import node_checks
 from scripts.demonstration.greedy import Nvml, Report, Slice
-from scripts.demonstration.node_inspect import LIMITS, SeenContainer, SeenPod
 from scripts.demonstration.output import Check
 
 UUIDS = ("GPU-0", "GPU-1")
@@ -71,7 +71,7 @@ def container(pod: str, *, cores: int, blocks: int, **view: Any) -> SeenContaine
         devices=(DeviceNode("/dev/nvidia0", "/dev/nvidia0", "rw"),),
         annotations={},
         cdi=(),
-        files={LIMITS: f"uid-{pod} main".encode().ljust(node_checks.LIMITS_BYTES)},
+        files={LIMITS: f"uid-{pod} main".encode().ljust(LIMITS_BYTES)},
         start=1,
     )
     return SeenContainer("main", False, cores, blocks, cores, blocks, dataclasses.replace(seen, **view))
@@ -218,10 +218,10 @@ def greedy(**changes: object) -> Slice:
         refusal="CUDA_ERROR_OUT_OF_MEMORY",
         seconds=5.0,
         share_percent=20.0,
-        nvml=Nvml(2 << 30, 2 << 30, 1),
+        nvml=Nvml(2 << 30),
     )
     told = {name: changes.pop(name) for name in Report.__struct_fields__ if name in changes}
-    made = Slice("ann", "main", 20, 8, 20, 2 << 30, 2 << 30, msgspec.structs.replace(report, **told))
+    made = Slice("ann", 20, 8, 20, 2 << 30, 2 << 30, msgspec.structs.replace(report, **told))
     return msgspec.structs.replace(made, **changes)
 
 
@@ -232,7 +232,7 @@ def greedy(**changes: object) -> Slice:
         (greedy(limit_bytes=4 << 30), "has a limit of 4294967296"),
         (greedy(total_bytes=80 << 30), "sees 85899345920 bytes"),
         (greedy(nvml=None), "sees no bytes in NVML"),
-        (greedy(nvml=Nvml(80 << 30, 0, 1)), "sees 85899345920 bytes in NVML"),
+        (greedy(nvml=Nvml(80 << 30)), "sees 85899345920 bytes in NVML"),
         (greedy(refusal="CUDA_SUCCESS"), "was stopped with CUDA_SUCCESS"),
         (greedy(refusal="CUDA_ERROR_INVALID_VALUE"), "was stopped with CUDA_ERROR_INVALID_VALUE"),
         (greedy(held_bytes=(2 << 30) + 1), "ann got 2147483649 bytes of 2147483648"),
