@@ -1,5 +1,5 @@
 /*
- * One sentence about what went wrong, carried up to whoever prints it. The first fault wins: later ones are its consequences.
+ * One sentence about what went wrong, carried up to the code that prints it. The first fault wins: later ones are its consequences.
  */
 #ifndef VCUDA_EMULATOR_FAULT_H
 #define VCUDA_EMULATOR_FAULT_H
@@ -12,7 +12,7 @@ struct fault {
 };
 
 __attribute__((format(printf, 2, 3))) void fault_set(struct fault *fault, const char *format, ...);
-/* Text that quotes a file: whatever is not printable ASCII becomes '?', so that a fault stays one line. */
+/* Text that quotes a file: each byte that is not printable ASCII becomes '?', so that a fault stays one line. */
 void make_plain(char *text);
 
 #endif

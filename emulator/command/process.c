@@ -33,7 +33,7 @@ static bool read_process(struct call *call, long pid, struct gpu_process *proces
     return true;
 }
 
-/* From now on the process is on the list for as long as it runs; its start time tells it from a later one with its number. */
+/* From now on the process is on the list for as long as it runs; its start time distinguishes it from a later process with the same pid. */
 static bool tie_to_life(struct gpu_process *process)
 {
     process->start_time = process_start_time(process->pid);

@@ -1,4 +1,4 @@
-/* `topo`: the matrix as `nvidia-smi topo -m` draws it, tabs and all, for whoever parses that. */
+/* `topo`: the matrix as `nvidia-smi topo -m` draws it, with its tabs, for programs that parse it. */
 #include <stdio.h>
 #include <string.h>
 

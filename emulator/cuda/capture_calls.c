@@ -189,7 +189,7 @@ struct capture_info {
     size_t *count;
 };
 
-/* The legacy stream cannot be asked while a blocking one is captured; that harms nobody. */
+/* The legacy stream cannot be asked while a blocking one is captured; that does no harm. */
 static CUresult inform(const struct stream *stream, const struct capture_info *out)
 {
     if (stream->role == STREAM_LEGACY && capture_of_blocking(stream->context) != NULL)

@@ -2,7 +2,7 @@
  * Contexts: which one a thread works in, and which device it belongs to.
  *
  * A handle (CUcontext) is the address of a context and stays recognisable after its end: the places of ended objects are only used again for others of
- * their kind. Not here: what lies in a context; streams, modules and memory are told of its end.
+ * their kind. Not here: what lies in a context; streams, modules and memory are notified of its end.
  */
 #ifndef VCUDA_EMULATOR_CONTEXT_H
 #define VCUDA_EMULATOR_CONTEXT_H
@@ -30,7 +30,7 @@ CUresult context_wait(struct context *context);
 /* How many devices this process sees; ordinals are 0 to it. */
 int device_count(void);
 bool device_valid(CUdevice device);
-/* Position of the device in the shared state (state_gpu), whatever CUDA_VISIBLE_DEVICES says. */
+/* Position of the device in the shared state (state_gpu), independent of CUDA_VISIBLE_DEVICES. */
 unsigned device_slot(CUdevice device);
 /* Beside whose name files of this machine may be put: the path of the state file. */
 const char *state_path(void);

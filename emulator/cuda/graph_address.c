@@ -8,7 +8,7 @@
 
 struct named {
     CUdeviceptr address;
-    unsigned count;             /* 0: nobody names it, memory/ does not know yet */
+    unsigned count;             /* 0: no graph names it; memory/ does not know this yet */
     struct named *next;
 };
 
@@ -45,7 +45,7 @@ void graph_address_let_go(CUdeviceptr address)
         unnamed++;
 }
 
-/* One that nobody names, taken out of the list; 0: none. */
+/* One that no graph names, taken out of the list; 0: none. */
 static CUdeviceptr take_unnamed(void)
 {
     for (struct named **at = &all; *at != NULL; at = &(*at)->next) {

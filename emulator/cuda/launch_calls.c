@@ -128,7 +128,7 @@ ENTRY(cuLaunchKernelEx_ptsz)(const CUlaunchConfig *config, CUfunction function, 
     return launch_configured(config, function, kernel_params, extra, true);
 }
 
-/* One stream of each device, none of them a default one; all of one shape. */
+/* One stream of each device, never a default one; all launches have one shape. */
 static CUresult check_devices(const CUDA_LAUNCH_PARAMS *list, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {

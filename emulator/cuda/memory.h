@@ -34,7 +34,7 @@ CUresult graph_memory_reserve(CUDA_MEM_ALLOC_NODE_PARAMS *params, const CUdevice
 CUresult graph_memory_back(CUdeviceptr pointer, struct stream *stream);
 CUresult graph_memory_unback(CUdeviceptr pointer, struct stream *stream);
 bool graph_memory_is_backed(CUdeviceptr pointer);
-/* The launch that did this is queued in the stream: what it freed is anybody's when it has ended. */
+/* The launch that did this is queued in the stream: what it freed is free for all streams when it has ended. */
 void graph_memory_launched(struct stream *stream);
 /* Whether an allocation node has that address. */
 bool graph_memory_is(CUdeviceptr pointer);

@@ -1,6 +1,6 @@
 /*
  * What exists in the driver and is not emulated: multicast, external memory, and the tables that NVIDIA's own libraries
- * exchange by UUID (there is none of them, as for a UUID that the driver does not know).
+ * exchange by UUID (the emulator has none, so it answers as for a UUID that the driver does not know).
  */
 #include "entry.h"
 

@@ -113,7 +113,7 @@ ENTRY(cuModuleGetGlobal_v2)(CUdeviceptr *pointer, size_t *bytes, CUmodule handle
     return CUDA_ERROR_NOT_FOUND;
 }
 
-/* Its addresses have 32 bits, and ours do not. */
+/* Its addresses have 32 bits, and those of the emulator 64. */
 ENTRY(cuModuleGetGlobal)(CUdeviceptr_v1 *pointer, unsigned int *bytes, CUmodule module, const char *name)
 {
     size_t size;

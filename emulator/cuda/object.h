@@ -1,5 +1,5 @@
 /*
- * What a handle points to: objects that can be told from each other and from ended ones.
+ * What a handle points to: objects that can be distinguished from each other and from ended ones.
  *
  * In: a kind. Out: zeroed memory that begins with a `struct object`. An ended object's memory is only used again for its own kind, so a stale handle is seen
  * to be one, and a handle of another kind (a CUkernel passed as a CUfunction) is seen to be that. Not here: who may use it.

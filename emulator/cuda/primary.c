@@ -64,7 +64,7 @@ ENTRY(cuDevicePrimaryCtxRelease)(CUdevice device)
     return entry_cuDevicePrimaryCtxRelease_v2(device);
 }
 
-/* Ends it whoever holds it; the references stay. */
+/* Ends it, also where others hold it; the references stay. */
 ENTRY(cuDevicePrimaryCtxReset_v2)(CUdevice device)
 {
     if (!device_valid(device))

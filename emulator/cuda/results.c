@@ -1,4 +1,4 @@
-/* The names of results and a sentence for each; the sentence of a result that has none of its own here is made of its name. */
+/* The names of results and a sentence for each; a result without a sentence here gets one that is made of its name. */
 #include <stddef.h>
 
 #include "entry.h"

@@ -36,7 +36,7 @@ CUresult session_error(void)
     return CUDA_ERROR_NOT_INITIALIZED;
 }
 
-/* Once: whoever calls cuInit again and again hears of it a single time. */
+/* Once: a process that calls cuInit again gets the message one time only. */
 static void complain(const struct fault *fault)
 {
     static char last[sizeof fault->text];

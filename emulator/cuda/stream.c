@@ -51,7 +51,7 @@ uint64_t stream_place(struct stream *stream, const struct work *work)
     return end;
 }
 
-/* A queue has an end: whoever launches further ahead waits. */
+/* A queue has an end: a thread that launches further ahead waits. */
 void stream_hold_up(struct stream *stream)
 {
     while (stream->launches >= LAUNCHES_AHEAD && !gpu_passed(stream->gpu, stream->ends[stream->launches % LAUNCHES_AHEAD]))

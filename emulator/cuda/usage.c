@@ -1,6 +1,6 @@
 /*
- * See usage.h. A process writes its own word alone, under the GPU's lock, so whatever kills it the words that are left are whole, and its own
- * is taken back by whoever finds it dead.
+ * See usage.h. A process writes its own word alone, under the GPU's lock, so the words that are left are whole, however it ends, and its own
+ * is taken back by the process that finds it dead.
  */
 #include "usage.h"
 

@@ -1,6 +1,6 @@
 /*
  * The shared account of a GPU's memory: what is physically there, minus what is reserved, scripted (vcuda-emulator) and in use by every live CUDA
- * process of the machine. Atomic between processes; a process that dies returns all it had as soon as anybody looks.
+ * process of the machine. Atomic between processes; a process that dies returns all it had as soon as another process looks.
  * Charges are whole bytes as given: rounding is the caller's. Contexts and modules are charged here too, by their owners.
  */
 #ifndef VCUDA_EMULATOR_USAGE_H

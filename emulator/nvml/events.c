@@ -2,7 +2,8 @@
  * Event sets: registration and waiting.
  *
  * Every set remembers how far in the shared ring it has read, so each event reaches each set once, in order, and events from
- * before a GPU was registered never do. Waiting sleeps on the state's doorbell. A set that is freed while somebody waits on it lives until they are done.
+ * before a GPU was registered never do. Waiting sleeps on the state's doorbell. A set that is freed while a thread waits on it
+ * lives until the wait ends.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -123,7 +124,7 @@ static bool take_event(nvmlEventSet_t set, nvmlEventData_t *data)
     const struct shared_state *state = set->session->machine.state;
     uint64_t head = atomic_load(&state->event_head);
     if (head - set->read > MAX_EVENTS)
-        set->read = head - MAX_EVENTS; /* overwritten before anybody read them */
+        set->read = head - MAX_EVENTS; /* overwritten before they were read */
     while (set->read < head) {
         uint64_t sequence = ++set->read;
         const struct shared_event *event = &state->events[sequence % MAX_EVENTS];

@@ -101,7 +101,7 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
     return NVML_SUCCESS;
 }
 
-/* The two older ones are asked by old clients with a shorter structure: nothing behind busIdLegacy..pciSubSystemId was theirs. */
+/* The two older ones are asked by old clients with a shorter structure: it ends after busIdLegacy..pciSubSystemId. */
 nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
     nvmlPciInfo_t full;

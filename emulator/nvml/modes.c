@@ -31,7 +31,7 @@ GET(nvmlDeviceGetDisplayActive, nvmlEnableState_t, NVML_FEATURE_DISABLED)
 GET(nvmlDeviceGetAccountingMode, nvmlEnableState_t, NVML_FEATURE_DISABLED)
 GET(nvmlDeviceGetAccountingBufferSize, unsigned int, 4000)
 
-/* Questions for MIG devices, of which a GPU of this emulator never has one. */
+/* Questions for MIG devices, which a GPU of this emulator never has. */
 GET_IF(false, nvmlDeviceGetGpuInstanceId, unsigned int, 0)
 GET_IF(false, nvmlDeviceGetComputeInstanceId, unsigned int, 0)
 GET_IF(false, nvmlDeviceGetAttributes_v2, nvmlDeviceAttributes_t, (nvmlDeviceAttributes_t){0})

@@ -54,7 +54,7 @@ PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t, PROC
 PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, PROCESS_MPS)
 PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t, PROCESS_MPS)
 
-/* The instant of the latest sample; SAMPLE_US apart, whoever asks. */
+/* The instant of the latest sample; SAMPLE_US apart, for all callers. */
 static uint64_t sample_time(void)
 {
     return clock_us() / SAMPLE_US * SAMPLE_US;

@@ -3,7 +3,7 @@
  *
  * In: bytes. Out: a tree whose every node knows its line and column, or one fault. Not here: what the document means.
  * Bounded by construction: size, depth, nodes and members per object have limits, and every string is valid UTF-8 without NUL.
- * Duplicate keys are refused, because which of the two would win is nobody's decision.
+ * Duplicate keys are refused, because JSON does not say which of the two counts.
  */
 #ifndef VCUDA_EMULATOR_JSON_H
 #define VCUDA_EMULATOR_JSON_H

@@ -1,4 +1,4 @@
-/* The reader's position in the text, shared by json.c and json_string.c and nobody else. */
+/* The reader's position in the text, shared by json.c and json_string.c only. */
 #ifndef VCUDA_EMULATOR_JSON_READER_H
 #define VCUDA_EMULATOR_JSON_READER_H
 

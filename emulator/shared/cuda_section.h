@@ -1,8 +1,8 @@
 /*
  * What CUDA processes share, behind the GPU table of the state: who they are, and for each GPU its timeline and what each has of it.
  *
- * A process has one place for its whole life, and holds a record lock on the byte of that number in "<state>.pids". So anybody can ask the kernel
- * whether it lives and what it is called in the asker's pid namespace, which is also what the driver's kernel module reports.
+ * A process has one place for its whole life, and holds a record lock on the byte of that number in "<state>.pids". So each process can ask the kernel
+ * whether it lives and what it is called in the caller's pid namespace, which is also what the driver's kernel module reports.
  * A word here is written by its own process, or under the GPU's lock by the process that finds it dead. Zero: never used.
  */
 #ifndef VCUDA_EMULATOR_CUDA_SECTION_H
@@ -34,9 +34,9 @@ struct cuda_place {
 };
 
 struct cuda_gpu {
-    _Alignas(64) _Atomic uint32_t owner;        /* the lock: the holder's slot + 1, highest bit: somebody waits */
+    _Alignas(64) _Atomic uint32_t owner;        /* the lock: the holder's slot + 1, highest bit: a process waits */
     uint32_t spare;
-    _Atomic uint64_t checked_ns;        /* when somebody last looked for dead processes */
+    _Atomic uint64_t checked_ns;        /* time of the last search for dead processes */
     _Atomic uint64_t last_place;        /* counts the events that were ever given out */
     struct cuda_place places[CUDA_PLACES];
     struct cuda_use use[CUDA_SLOTS];

@@ -2,7 +2,7 @@
  * The layout of the state file: what every process of one emulated machine maps.
  *
  * Facts are written once, before the file has its name, and never change. What changes about a GPU (its status) exists twice: a
- * writer fills the copy that nobody reads and then publishes it by counting `version` up, so a process that is killed in
+ * writer fills the copy that is not read and then publishes it by counting `version` up, so a process that is killed in
  * the middle leaves the old status standing, whole. See state.h for who may do what.
  *
  * Growth: a change to any structure here counts LAYOUT_VERSION up; a file of another version is refused. The CUDA half has
@@ -118,7 +118,7 @@ struct shared_state {
     _Atomic uint32_t driver_state;
     _Atomic uint32_t driver_epoch;      /* counts every unload, mismatch and reset: sessions of an older epoch are stale */
     _Atomic uint32_t superseded;        /* another file took this one's name */
-    _Atomic uint32_t doorbell;          /* futex: counts whenever somebody who waits for events should look */
+    _Atomic uint32_t doorbell;          /* futex: counts each time that a waiter for events should look */
     _Atomic uint64_t event_head;        /* events 1..head were published */
     struct shared_event events[MAX_EVENTS];
 };

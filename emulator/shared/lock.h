@@ -2,7 +2,7 @@
  * The writers' lock of the state file.
  *
  * Between processes an open-file-description lock on the file's first byte, which the kernel drops with its holder; between threads of one process a
- * mutex. A forked child opens the file anew, because a description shared with its parent would exclude nobody.
+ * mutex. A forked child opens the file again, because a description shared with its parent would not exclude the parent.
  * One per process and library: attaching to another state moves it there.
  */
 #ifndef VCUDA_EMULATOR_LOCK_H

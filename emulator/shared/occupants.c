@@ -34,7 +34,7 @@ static int open_file(const char *state_path, bool make)
     snprintf(path, sizeof path, "%s.pids", state_path);
     int fd = open(path, O_RDWR | O_CLOEXEC | (make ? O_CREAT : 0), 0666);
     if (fd >= 0 && make)
-        (void)!fchmod(fd, 0666); /* whatever the umask: whoever reaches the state may use it */
+        (void)!fchmod(fd, 0666); /* despite the umask: all processes that reach the state may use it */
     else if (fd < 0)
         fd = open(path, O_RDONLY | O_CLOEXEC);
     return fd;

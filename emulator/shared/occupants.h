@@ -1,5 +1,5 @@
 /*
- * Who lives among the CUDA processes of the machine, and what they have of a GPU; for everybody who looks, CUDA process or not.
+ * Who lives among the CUDA processes of the machine, and what they have of a GPU; for all readers, CUDA processes or not.
  *
  * In: the attached state. Out: views; nothing shared is changed, except that a look from an outer pid namespace leaves a process's number there.
  * Invariant: "<state>.pids" is opened once per process and library and never closed: closing any descriptor of it would drop this process's lock.
@@ -34,7 +34,7 @@ struct occupancy {
     unsigned count;
     struct occupant *occupants;
     uint64_t bytes;             /* of all */
-    uint64_t sixth_ns, second_ns;       /* somebody had work */
+    uint64_t sixth_ns, second_ns;       /* time with work */
     uint64_t busy_ns;           /* ever */
 };
 

@@ -19,7 +19,7 @@ static bool copy_path(char *to, const char *from, const char *variable, struct f
     return true;
 }
 
-/* The directory must be ours alone: in /tmp anybody could have made it first. */
+/* The directory must belong to this user alone: in /tmp another user can create it first. */
 static bool make_private(const char *directory, struct fault *fault)
 {
     struct stat found;

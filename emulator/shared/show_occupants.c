@@ -7,7 +7,7 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-/* VCUDA_EMULATOR_PIDS=host: pids as the proprietary module reports them, whoever asks. */
+/* VCUDA_EMULATOR_PIDS=host: pids as the proprietary module reports them, the same for each caller. */
 static bool outer_pids(void)
 {
     const char *asked = getenv("VCUDA_EMULATOR_PIDS");
@@ -37,7 +37,7 @@ static uint32_t with_scripted(const struct gpu_status *status, uint64_t second_n
     return sum < 100 ? sum : 100;
 }
 
-/* Millijoules: what the GPU takes above idling while somebody has work. */
+/* Millijoules: what the GPU takes above idling while a process has work. */
 static uint64_t busy_energy(const struct gpu_facts *facts, const struct gpu_status *status, uint64_t busy_ns)
 {
     uint64_t watts = status->power_limit_w > facts->power_idle_w ? status->power_limit_w - facts->power_idle_w : 0;

@@ -2,7 +2,7 @@
  * The state file: attach, make, replace.
  *
  * Invariant: a file under the state's name is complete. It is filled under a name of its own and then linked (first come, first
- * served) or renamed (reset) into place, so no process ever maps half a state, whoever dies when.
+ * served) or renamed (reset) into place, so no process ever maps half a state, whichever process dies, and when.
  */
 #include "state.h"
 
@@ -112,7 +112,7 @@ static bool make_file(const struct state_paths *paths, char *temporary, struct f
     int fd = mkostemp(temporary, O_CLOEXEC);
     if (fd < 0)
         return fail_path(fault, paths->state, "cannot be made");
-    /* Like a GPU's device node: whoever reaches it may use it. */
+    /* Like a GPU's device node: all processes that reach it may use it. */
     bool done = fchmod(fd, 0666) == 0 && fill_file(fd, paths, fault);
     close(fd);
     if (!done)

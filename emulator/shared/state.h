@@ -2,7 +2,7 @@
  * The shared state: finding or making the file, reading it, changing it.
  *
  * Readers take no lock and are never held up by a process that died. Writers exclude each other by an open-file-description lock,
- * which the kernel drops when its holder dies, in whatever pid namespace, and which leaves no trace in the file.
+ * which the kernel drops when its holder dies, in any pid namespace, and which leaves no trace in the file.
  * Nothing here knows NVML or prints.
  */
 #ifndef VCUDA_EMULATOR_STATE_H

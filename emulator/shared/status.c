@@ -2,7 +2,7 @@
  * Reading and publishing a GPU's status.
  *
  * Invariant: status[version & 1] is whole at every instant. A reader that was overtaken sees another version and reads again; it
- * never waits for anybody. Words are moved with relaxed atomics, so a torn read is thrown away rather than undefined.
+ * never waits. Words are moved with relaxed atomics, so a torn read is thrown away rather than undefined.
  */
 #include <sched.h>
 #include <stddef.h>

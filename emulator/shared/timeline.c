@@ -71,7 +71,7 @@ static bool close_end(struct timeline_slot *slot, uint64_t v)
     return false;
 }
 
-/* V came to the nearest end: whoever did not extend it in time is out. */
+/* V reached the nearest end: a process that did not extend its end in time is removed. */
 static void close_ends(struct timeline *timeline, uint64_t v)
 {
     unsigned high = used_slots(timeline);

@@ -3,11 +3,11 @@
  *
  * Virtual time V is what a process that has work has received: with n processes that have work it advances at 1/n of real time, with none it stands.
  * A process tells one number, the V at which its work ends; real time is turned into V and back by the points between which V is a line.
- * Whoever needs the time advances the timeline; in between it does not exist.
+ * The process that needs the time advances the timeline; in between it does not exist.
  *
- * One writer at a time (the GPU's lock; see cuda/gpu_lock.h), who may be killed at any instant: the state exists twice, is written where nobody reads
+ * One writer at a time (the GPU's lock; see cuda/gpu_lock.h), which may be killed at any instant: the state exists twice, is written where it is not read
  * and published by counting `version` up. An owner extends the end of its own work without the lock, by compare-and-swap: once an advance
- * has passed an end, that is closed, and the owner has to begin anew (timeline_start).
+ * has passed an end, that is closed, and the owner has to begin again (timeline_start).
  * Invariant: the published V never runs backwards, and neither does its time. All of it zero is a timeline on which nothing ever ran.
  */
 #ifndef VCUDA_EMULATOR_TIMELINE_H
@@ -51,7 +51,7 @@ struct timeline {
     struct timeline_now now[2];
     _Atomic uint32_t slot_high;     /* slots from here on were never used */
     uint32_t spare;
-    uint64_t busy_ns;               /* somebody had work, ever */
+    uint64_t busy_ns;               /* time with work since the start */
     struct timeline_sample samples[TIMELINE_SAMPLES];
     struct timeline_point ring[TIMELINE_POINTS];
     struct timeline_slot slots[TIMELINE_SLOTS];

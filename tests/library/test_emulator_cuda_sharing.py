@@ -210,8 +210,8 @@ def test_energy_counts_busy_time_and_never_runs_backwards(machine: Machine) -> N
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a pid namespace needs root")
-def test_pids_are_those_of_the_asker_s_namespace(machine: Machine) -> None:
-    """As the open kernel modules report them: translated, and hidden where the asker cannot see the process."""
+def test_pids_are_those_of_the_callers_namespace(machine: Machine) -> None:
+    """As the open kernel modules report them: translated, and hidden where the caller cannot see the process."""
     outside = start(machine)
     show = [str(machine.build / "vcuda-emulator"), "show", "--json"]
     child = [sys.executable, "-S", str(_CHILDREN / "seeing_pids.py"), str(machine.build / "libcuda.so.1"), *show]

@@ -18,7 +18,7 @@ enum allocation_kind {
     ALLOCATION_MANAGED,
     ALLOCATION_HOST,            /* page-locked, allocated here */
     ALLOCATION_REGISTERED,      /* page-locked, the application's */
-    ALLOCATION_ARRAY,           /* its address is known to nobody but its handle */
+    ALLOCATION_ARRAY,           /* only its handle knows its address */
     ALLOCATION_POOLED,
     ALLOCATION_GRAPH,
     ALLOCATION_MAPPING,         /* of virtual memory */
@@ -42,7 +42,7 @@ struct allocation {
 
 struct allocation *allocation_make(enum allocation_kind kind, uint64_t start, uint64_t size);   /* NULL: no memory for the record */
 void allocation_drop(struct allocation *allocation);        /* the record alone */
-struct allocation *allocation_holding(uint64_t address);    /* NULL: nobody's */
+struct allocation *allocation_holding(uint64_t address);    /* NULL: in no allocation */
 struct allocation *allocation_at(uint64_t address);         /* that begins there */
 bool allocation_overlaps(uint64_t start, uint64_t size);
 /* Calls `visit` for each; it may drop the record that it is given. */

@@ -27,7 +27,7 @@ enum array_shape {
 struct array_format {
     uint32_t block_bytes;       /* of one block, all channels */
     uint32_t block_side;        /* texels on an edge of a block: 1, compressed formats 4 */
-    uint32_t channels;          /* that the format asks for; 0: 1, 2 or 4 of its own choosing */
+    uint32_t channels;          /* that the format asks for; 0: it chooses 1, 2 or 4 */
     bool planar;                /* two planes, the second half as high */
 };
 

@@ -73,7 +73,7 @@ struct allocation *foreign_open(enum allocation_kind kind, const struct foreign_
     if (found == NULL)
         found = make(kind, from, place);
     else if (found->span.size != place->size)
-        found = NULL; /* freed and allocated anew at its maker's, which it may not be while it is open */
+        found = NULL; /* freed and allocated again by its maker, which is not allowed while it is open */
     if (found == NULL)
         drop_unused(from);
     else

@@ -16,7 +16,7 @@ struct foreign_place {
     uint64_t offset, size;
 };
 
-/* NULL: it is gone, or there is no memory. Opening the same place again gives the same allocation once more. */
+/* NULL: it is gone, or there is no memory. Opening the same place again gives the same allocation again. */
 struct allocation *foreign_open(enum allocation_kind kind, const struct foreign_place *place);
 /* Ends with as many releases as it was opened. */
 void foreign_release(struct allocation *allocation);

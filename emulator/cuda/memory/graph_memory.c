@@ -205,7 +205,7 @@ static CUresult get(const struct pool *pool, CUgraphMem_attribute attribute, uin
     }
 }
 
-/* High watermarks alone can be set, and to zero alone: they begin anew. */
+/* Only high watermarks can be set, and only to zero: they start again. */
 static CUresult set(struct pool *pool, CUgraphMem_attribute attribute, uint64_t *value)
 {
     if (*value != 0)

@@ -156,7 +156,7 @@ ENTRY(cuMemHostUnregister)(void *at)
     return release(at, ALLOCATION_REGISTERED, at == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
-/* Every device here can use the host's pointers, so that what is page-locked is mapped, whatever its flags say. */
+/* Every device here can use the host's pointers, so that page-locked memory is mapped, independent of its flags. */
 ENTRY(cuMemHostGetDevicePointer_v2)(CUdeviceptr *pointer, void *at, unsigned int flags)
 {
     struct context *context;

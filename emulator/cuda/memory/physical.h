@@ -2,7 +2,7 @@
  * Physical memory: what is taken from a GPU, in units of SPACE_UNIT, and where its content lies.
  *
  * In: a device and a size. Out: a piece with addresses of its own, charged to this process in the GPU's shared account; or NULL,
- * which is CUDA_ERROR_OUT_OF_MEMORY. Host memory (device HOST) is the same without a charge. A piece is unmade by whoever made it,
+ * which is CUDA_ERROR_OUT_OF_MEMORY. Host memory (device HOST) is the same without a charge. A piece is unmade by the part that made it,
  * once nothing refers to it. Not here: what an application sees of it (allocation.h). Everything under memory_lock(). Invariant:
  * the sum of `charge` over all pieces is what this process has taken from the account of the GPU through this file.
  */
@@ -25,7 +25,7 @@ struct physical {
     bool evictable;             /* managed: moves to the host where the GPU's memory is wanted */
     uint64_t touched_from, touched_to;  /* offsets that may hold something else than zero */
     struct sharing *sharing;    /* NULL: no other process sees it */
-    void *owner;                /* whoever counts the references, to find itself again */
+    void *owner;                /* what counts the references, to find itself again */
     struct physical *next_evictable;
 };
 

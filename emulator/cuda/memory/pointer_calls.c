@@ -1,7 +1,7 @@
 /*
  * Entry points that tell what a pointer is: cuPointerGetAttribute and cuPointerGetAttributes.
  *
- * In: any address. Out: attributes of the allocation that it lies in. For an address that is nobody's the first says
+ * In: any address. Out: attributes of the allocation that it lies in. For an address in no allocation the first says
  * CUDA_ERROR_INVALID_VALUE, the second fills in zeros and succeeds, as documented. Invariant: an attribute is written as a whole or
  * not at all.
  */
@@ -12,7 +12,7 @@
 #include "pool.h"
 #include "virtual.h"
 
-/* One attribute's value before it goes to the application: a word, of which `size` bytes count. */
+/* One attribute's value before it goes to the application: a word whose first `size` bytes count. */
 struct value {
     uint64_t word;
     size_t size;

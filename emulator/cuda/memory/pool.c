@@ -57,7 +57,7 @@ static void unlink_freed(struct pool *pool, struct freed **at)
     free(freed);
 }
 
-/* Blocks whose streams have passed the free are anybody's. */
+/* Blocks whose streams have passed the free are free for all streams. */
 static void settle(struct pool *pool)
 {
     for (struct freed **at = &pool->waiting; *at != NULL;) {

@@ -2,7 +2,7 @@
  * Stream-ordered memory: pools.
  *
  * In: sizes, and the streams that memory is wanted in and given back in. Out: addresses. What was freed in a stream can be used
- * again in that stream at once, by anybody once the stream has passed the free, and by another stream before that if it is made to
+ * again in that stream at once, by all streams once the stream has passed the free, and by another stream before that if it is made to
  * follow. A pool grows in steps of POOL_STEP and gives whole chunks back when it is trimmed, or at a synchronisation where it holds
  * more than its release threshold. Graph memory is a pool of the driver's own for each device. Not here: what the application sees
  * (pool_calls.c, graph_memory.c). Under memory_lock(). Invariant: a block is in use, waiting for its stream, or free; `used` counts

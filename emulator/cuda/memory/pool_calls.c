@@ -260,7 +260,7 @@ ENTRY(cuDeviceSetMemPool)(CUdevice device, CUmemoryPool handle)
     return right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Managed pools are not emulated; a host has one pool, whatever its nodes. */
+/* Managed pools are not emulated; a host has one pool for all its nodes. */
 static CUresult check_kind(const CUmemLocation *location, CUmemAllocationType type)
 {
     if (location == NULL)

@@ -1,7 +1,7 @@
 /*
  * Free ranges of addresses: given in, taken out, neighbours joined.
  *
- * In: ranges that nobody uses. Out: the lowest place that is large enough. Not here: what the addresses mean, and locking, which is the
+ * In: unused ranges. Out: the lowest place that is large enough. Not here: what the addresses mean, and locking, which is the
  * caller's. Invariant: two free ranges that touch within one `within` are one.
  */
 #ifndef VCUDA_EMULATOR_RANGES_H

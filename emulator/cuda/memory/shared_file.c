@@ -1,5 +1,5 @@
 /*
- * See shared_file.h. The directory is the state's name and ".memory"; like the state, whoever reaches it may use it. It is locked
+ * See shared_file.h. The directory is the state's name and ".memory"; like the state, all processes that reach it may use it. It is locked
  * while a file in it has no lock of its maker's yet, and while files without one are removed.
  */
 #include "shared_file.h"

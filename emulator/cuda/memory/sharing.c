@@ -19,7 +19,7 @@ struct sharing {
     struct sharing *next;
 };
 
-/* Behind the content of an exported file: who imports a descriptor knows nothing else. */
+/* Behind the content of an exported file: the process that imports a descriptor knows nothing else. */
 struct trailer {
     uint64_t magic, size;
     CUmemAllocationProp properties;

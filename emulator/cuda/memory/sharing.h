@@ -2,10 +2,10 @@
  * Physical memory that several processes see: its content lies in a file.
  *
  * Two ways, as the real driver has two. By name: IPC handles and pointers out of shared pools name a file in a directory beside the
- * state, which whoever shares the state can open. By descriptor: an exported VMM handle is the file itself, handed over by the
+ * state, which all processes with this state can open. By descriptor: an exported VMM handle is the file itself, handed over by the
  * application; it carries its identity. A piece of memory becomes shared when that is first asked for, without changing its
- * address. The one who made it pays for it. Who is alive is told by locks that the kernel drops with their holders: an exporter
- * holds one on a named file, whose name anybody removes once it is gone; whoever imported a descriptor, and every descriptor given
+ * address. The one who made it pays for it. Locks that the kernel drops with their holders say which processes live: an exporter
+ * holds one on a named file, whose name any process removes once it is gone; each importer of a descriptor, and every descriptor given
  * out, holds one, so that memory outlives its last handle here as long as it can be reached. Not here: which allocation lies in the
  * piece. Everything under memory_lock() but sharing_use(). Invariant: nothing that was written is lost when a piece becomes shared:
  * no bytes move meanwhile (sharing_use_*).
@@ -33,7 +33,7 @@ bool sharing_is_own(const struct shared_name *name);
 
 /* A new descriptor of the caller's; -1: none to be had. */
 int sharing_export(struct physical *physical, const CUmemAllocationProp *properties);
-/* NULL: not a descriptor of ours. The piece may be one that this process knows already. */
+/* NULL: not a descriptor of the emulator. The piece may be one that this process knows already. */
 struct physical *sharing_import(int fd, CUmemAllocationProp *properties);
 
 /* The file of a piece, made where there is none: for a second mapping in this process. -1: none to be had. */
@@ -41,7 +41,7 @@ int sharing_file(struct physical *physical);
 
 /* True: others can still reach it; then the piece is kept, paid for, until they cannot. */
 bool sharing_keep(struct physical *physical);
-/* Unmakes what was kept and nobody reaches any more. True: something was given back. */
+/* Unmakes what was kept and no process reaches any more. True: something was freed. */
 bool sharing_reap(int device);
 void sharing_end(struct physical *physical);
 

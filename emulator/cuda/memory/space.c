@@ -26,7 +26,7 @@ static void *reserve(uint64_t hint, uint64_t size, int protection)
     void *found = mmap((void *)(uintptr_t)hint, size, protection, PRIVATE | (hint != 0 ? MAP_FIXED_NOREPLACE : 0), -1, 0);
     if (found == MAP_FAILED)
         return NULL;
-    if (hint != 0 && (uintptr_t)found != hint) { /* a kernel that knows no such flag takes it as a wish */
+    if (hint != 0 && (uintptr_t)found != hint) { /* a kernel without this flag treats the address as a hint */
         munmap(found, size);
         return NULL;
     }

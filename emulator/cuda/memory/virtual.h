@@ -2,7 +2,7 @@
  * Virtual memory management: address reservations, memory objects behind handles, mappings of the one in the other.
  *
  * In: what the entry points in virtual_calls.c have checked. Out: results. An object lives until the last of its handles and
- * mappings is gone, and until nobody else reaches an exported one (sharing.h); only then does the GPU have its memory back. Under
+ * mappings is gone, and until no other process reaches an exported one (sharing.h); only then does the GPU have its memory back. Under
  * memory_lock(). Invariant: a mapping covers whole units of one reservation that nothing else covers.
  */
 #ifndef VCUDA_EMULATOR_VIRTUAL_H

@@ -52,7 +52,7 @@ static CUresult check_location(const CUmemAllocationProp *properties)
     }
 }
 
-/* There is no fabric here: handles for one are not to be had, which applications ask first and then do without. */
+/* There is no fabric here: it gives no handles for one; applications ask for them first and continue without them. */
 static CUresult check_properties(const CUmemAllocationProp *properties)
 {
     if (properties == NULL || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED)

@@ -226,7 +226,7 @@ void vcuda_helper_add(vcuda_tick *tick)
     add_and_start(&helper, tick);
 }
 
-bool vcuda_asker_add(vcuda_tick *tick)
+bool vcuda_poller_add(vcuda_tick *tick)
 {
     add_and_start(&poller, tick);
     return atomic_load(&poller.thread) == THREAD_RUNS && !atomic_load(&leaving);
@@ -247,7 +247,7 @@ void vcuda_helper_wake(vcuda_tick *tick)
     wake(&helper, tick);
 }
 
-void vcuda_asker_wake(vcuda_tick *tick)
+void vcuda_poller_wake(vcuda_tick *tick)
 {
     wake(&poller, tick);
 }

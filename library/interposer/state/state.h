@@ -120,7 +120,7 @@ bool vcuda_path(char path[static VCUDA_PATH], const char *format, ...) __attribu
 bool vcuda_activity_row(char path[static VCUDA_PATH], const char *uuid);          /* own row, writable */
 bool vcuda_activity_directory(char path[static VCUDA_PATH], const char *uuid);    /* all rows, read-only */
 
-/* ---- the helper thread, and the NVML poller (vcuda_asker_*) ---- */
+/* ---- the helper thread, and the NVML poller (vcuda_poller_*) ---- */
 
 /* A tick returns when (CLOCK_MONOTONIC, ns) it wants to run again, at the latest; UINT64_MAX: only when woken. It runs on the helper, or where
  * no thread can be made on any thread that calls vcuda_helper_poll; never twice at once. */
@@ -137,8 +137,8 @@ void vcuda_helper_wake(vcuda_tick *tick);       /* makes it due now */
 void vcuda_helper_poll(void);                   /* where there is no thread: runs what is due */
 
 /* The same on a separate thread, for calls that may be slow or hang: nothing waits for it. False: there is no such thread, and nothing runs the tick. */
-bool vcuda_asker_add(vcuda_tick *tick);
-void vcuda_asker_wake(vcuda_tick *tick);
+bool vcuda_poller_add(vcuda_tick *tick);
+void vcuda_poller_wake(vcuda_tick *tick);
 
 /* True from the moment the process exits: ticks must not touch the driver any more. */
 bool vcuda_leaving(void);

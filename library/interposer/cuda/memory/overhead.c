@@ -140,13 +140,13 @@ static uint64_t follow(uint64_t now_ns)
 
 void overhead_expect(void)
 {
-    vcuda_asker_add(follow);
+    vcuda_poller_add(follow);
 }
 
 void overhead_changed(void)
 {
-    if (vcuda_asker_add(follow))
-        vcuda_asker_wake(follow);
+    if (vcuda_poller_add(follow))
+        vcuda_poller_wake(follow);
 }
 
 void overhead_grew(void)
@@ -177,11 +177,11 @@ static void wait_until_measured(uint32_t changes)
 void overhead_settle_now(void)
 {
     uint32_t changes = atomic_load(&overhead_changes);
-    bool poller = vcuda_asker_add(follow);
+    bool poller = vcuda_poller_add(follow);
 
     if (poller && !atomic_load(&slow)) {
         atomic_fetch_add(&waiting, 1);
-        vcuda_asker_wake(follow);
+        vcuda_poller_wake(follow);
         wait_until_measured(changes);
         atomic_fetch_sub(&waiting, 1);
     }
