@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox.cluster.certificates import Authority
+from sandbox.cluster.certificates import ClusterCa
 from sandbox.cluster.processes import free_ports
 
 PROGRAM = Path(sys.executable).with_name("vcuda")
@@ -33,7 +33,7 @@ class Measured:
     process: subprocess.Popen[bytes]
     port: int
     loopback_port: int
-    authority: Path
+    ca: Path
     log: Path
     ready_s: float
 
@@ -43,7 +43,7 @@ class Measured:
         return f"http://127.0.0.1:{self.loopback_port}"
 
     def trust(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=str(self.authority))
+        return ssl.create_default_context(cafile=str(self.ca))
 
     def rss_mib(self, field: str = "VmRSS") -> float:
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
@@ -59,8 +59,8 @@ class Measured:
 def measured_scheduler(folder: Path, kubeconfig: Path, *flags: str, core: int | None) -> Iterator[Measured]:
     """`core` None: any core."""
     folder.mkdir(parents=True, exist_ok=True)
-    authority = Authority(folder / "pki")
-    pair = authority.issue("extender", common_name="vcuda-scheduler", names=["127.0.0.1", "localhost"])
+    ca = ClusterCa(folder / "pki")
+    pair = ca.issue("extender", common_name="vcuda-scheduler", names=["127.0.0.1", "localhost"])
     port, loopback_port = free_ports(2)
     command = [
         *(["taskset", "--cpu-list", str(core)] if core is not None else []),
@@ -83,9 +83,9 @@ def measured_scheduler(folder: Path, kubeconfig: Path, *flags: str, core: int | 
         began = time.monotonic()
         process = subprocess.Popen(command, stdout=out, stderr=out)
     try:
-        trust = ssl.create_default_context(cafile=str(authority.certificate))
+        trust = ssl.create_default_context(cafile=str(ca.certificate))
         _wait_ready(process, f"https://127.0.0.1:{port}/readyz", trust, log)
-        yield Measured(process, port, loopback_port, authority.certificate, log, time.monotonic() - began)
+        yield Measured(process, port, loopback_port, ca.certificate, log, time.monotonic() - began)
     finally:
         process.terminate()
         try:

@@ -244,7 +244,7 @@ def _kubelet_pods(settings: AgentSettings, cluster: Cluster) -> KubeletPods:
         access=cluster.access,
         node=settings.node.name,
         names=settings.names,
-        own_authorities=own,
+        own_ca_files=own,
         insecure=kubelet.insecure_tls,
     )
 

@@ -154,7 +154,7 @@ class CertificateSettings:
         types.LIFE,
     )
     ca_life: float = setting(
-        "authority-life",
+        "ca-life",
         3650 * 86400.0,
         "Lifetime of the CA; it is renewed after two thirds of that. At least three times --certificate-life.",
         types.LIFE,
@@ -247,7 +247,7 @@ def _check_together(settings: SchedulerSettings) -> None:
     if certificates.life > certificates.ca_life / 3:
         raise ConfigError(
             f"--certificate-life: {types.show_duration(certificates.life)} is longer than a third of "
-            f"--authority-life ({types.show_duration(certificates.ca_life)}), so it could outlive its CA"
+            f"--ca-life ({types.show_duration(certificates.ca_life)}), so it could outlive its CA"
         )
     if leader.retry * 3 > leader.duration:
         raise ConfigError(

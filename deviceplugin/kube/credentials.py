@@ -116,9 +116,9 @@ def access_of(facts: Facts, *, where: str) -> Access:
         raise ConfigError(f"the certificates of {where} cannot be used: {one_line(str(error))}") from None
 
 
-def trusted(authority: bytes) -> str | None:
+def trusted(ca: bytes) -> str | None:
     """A CA bundle for `ssl`, which takes PEM without comments in other letters; None for the system's CAs."""
-    return authority.decode("ascii", errors="ignore") or None
+    return ca.decode("ascii", errors="ignore") or None
 
 
 def show_certificate(context: ssl.SSLContext, facts: Facts) -> None:
@@ -131,7 +131,7 @@ def show_certificate(context: ssl.SSLContext, facts: Facts) -> None:
 
 
 def _tls(facts: Facts) -> ssl.SSLContext:
-    context = ssl.create_default_context(cadata=trusted(facts.authority))
+    context = ssl.create_default_context(cadata=trusted(facts.ca))
     # Python 3.13 requires extensions that the CAs of many clusters do not write.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     show_certificate(context, facts)

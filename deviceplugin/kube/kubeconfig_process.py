@@ -29,7 +29,7 @@ class Facts(msgspec.Struct, frozen=True):
     verify: bool = True
     tls_server_name: str | None = None
     proxy: str | None = None
-    authority: bytes = b""
+    ca: bytes = b""
     certificate: bytes = b""
     key: bytes = b""
 
@@ -140,7 +140,7 @@ def _facts(configuration: Any) -> Facts:  # noqa: ANN401
         verify=bool(configuration.verify_ssl),
         tls_server_name=configuration.tls_server_name or None,
         proxy=_proxy(configuration),
-        authority=_content(configuration.ssl_ca_cert) or _encoded(configuration.ca_cert_data or ""),
+        ca=_content(configuration.ssl_ca_cert) or _encoded(configuration.ca_cert_data or ""),
         certificate=_content(configuration.cert_file),
         key=_content(configuration.key_file),
     )

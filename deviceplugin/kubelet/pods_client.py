@@ -32,14 +32,14 @@ class KubeletPods:
         access: Callable[[], Awaitable[Access]],
         node: str,
         names: ResourceNames,
-        own_authorities: tuple[Path, ...] = (),
+        own_ca_files: tuple[Path, ...] = (),
         insecure: bool = False,
     ) -> None:
         self._url = url
         self._access = access
         self._node = node
         self._reader = PodListReader(names)
-        self._own_authorities = own_authorities
+        self._own_ca_files = own_ca_files
         self._insecure = insecure
         self._session: aiohttp.ClientSession | None = None
         self._context: tuple[Access, ssl.SSLContext] | None = None
@@ -96,11 +96,11 @@ class KubeletPods:
         if self._insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        for authority in self._own_authorities:
-            if authority.is_file():
-                context.load_verify_locations(authority)
-        if access.facts.authority:
-            context.load_verify_locations(cadata=trusted(access.facts.authority))
+        for ca_file in self._own_ca_files:
+            if ca_file.is_file():
+                context.load_verify_locations(ca_file)
+        if access.facts.ca:
+            context.load_verify_locations(cadata=trusted(access.facts.ca))
         show_certificate(context, access.facts)
         return context
 

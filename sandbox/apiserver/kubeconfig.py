@@ -12,14 +12,14 @@ def write_kubeconfig(
     *,
     token: str = "",
     token_file: Path | None = None,
-    authority: bytes = b"",
+    ca: bytes = b"",
     client_certificate: bytes = b"",
     client_key: bytes = b"",
 ) -> Path:
     """Writes one cluster, one user and one context; certificates and keys are PEM and stand inline."""
     cluster: dict[str, str] = {"server": server}
-    if authority:
-        cluster["certificate-authority-data"] = base64.b64encode(authority).decode()
+    if ca:
+        cluster["certificate-authority-data"] = base64.b64encode(ca).decode()
     user: dict[str, str] = {}
     if token:
         user["token"] = token

@@ -105,9 +105,9 @@ class ApiServer:
         await self.stop()
         await self.start()
 
-    def kubeconfig(self, path: Path, *, authority: bytes = b"") -> Path:
+    def kubeconfig(self, path: Path, *, ca: bytes = b"") -> Path:
         """Writes a kubeconfig for this server (and its token, where one is set)."""
-        return write_kubeconfig(path, self.url, token=self.token, authority=authority)
+        return write_kubeconfig(path, self.url, token=self.token, ca=ca)
 
     async def until(self, condition: Callable[[], bool], *, seconds: float = 60.0) -> None:
         """Waits until the condition holds, looking again at each change of the store."""

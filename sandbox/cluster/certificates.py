@@ -1,4 +1,4 @@
-"""The cluster's certificates, all issued by one authority made for this run.
+"""The cluster's certificates, all issued by one CA made for this run.
 
 In: a folder. Out: PEM files, named by their subject. Not here: who uses them.
 Invariant: nothing is valid for longer than a day, and private keys are readable by their owner alone.
@@ -24,8 +24,8 @@ class KeyPair:
     key: Path
 
 
-class Authority:
-    """A certificate authority that lives as long as its cluster."""
+class ClusterCa:
+    """The CA of one cluster, which lives as long as the cluster."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

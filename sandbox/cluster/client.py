@@ -34,15 +34,15 @@ class Client:
     headers: dict[str, str]
 
     @classmethod
-    def by_certificate(cls, server: str, authority: Path, pair: KeyPair) -> Self:
+    def by_certificate(cls, server: str, ca: Path, pair: KeyPair) -> Self:
         pool = urllib3.PoolManager(
-            maxsize=MOST_IDLE, ca_certs=str(authority), cert_file=str(pair.certificate), key_file=str(pair.key)
+            maxsize=MOST_IDLE, ca_certs=str(ca), cert_file=str(pair.certificate), key_file=str(pair.key)
         )
         return cls(server, pool, {})
 
     @classmethod
-    def by_token(cls, server: str, authority: Path, token: str) -> Self:
-        return cls(server, urllib3.PoolManager(ca_certs=str(authority)), {"Authorization": f"Bearer {token}"})
+    def by_token(cls, server: str, ca: Path, token: str) -> Self:
+        return cls(server, urllib3.PoolManager(ca_certs=str(ca)), {"Authorization": f"Bearer {token}"})
 
     def close(self) -> None:
         self.pool.clear()

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox.cluster.certificates import Authority
+from sandbox.cluster.certificates import ClusterCa
 from sandbox.cluster.cgroups import ClusterCgroup
 from sandbox.cluster.client import Client
 from sandbox.cluster.containerd import Containerd, make_containerd
@@ -33,7 +33,7 @@ class Cluster:
     """One running Kubernetes."""
 
     layout: Layout
-    authority: Authority
+    ca: ClusterCa
     etcd: Etcd
     control_plane: ControlPlane
     containerd: Containerd
@@ -64,11 +64,11 @@ def running_control_plane(programs: Path) -> Iterator[ControlPlane]:
     with ExitStack() as undo:
         undo.enter_context(root_lock(layout.lock))
         undo.callback(remove_cluster, layout)
-        authority = Authority(layout.certificates)
+        ca = ClusterCa(layout.certificates)
         cgroup = ClusterCgroup(layout.name)
         cgroup.create()
         etcd = make_etcd(layout, cgroup)
-        control_plane = make_control_plane(layout, programs, authority=authority, cgroup=cgroup, etcd_url=etcd.url)
+        control_plane = make_control_plane(layout, programs, ca=ca, cgroup=cgroup, etcd_url=etcd.url)
         undo.callback(etcd.process.kill)
         for component in control_plane.components:
             undo.callback(component.process.kill)
@@ -82,7 +82,7 @@ def running_control_plane(programs: Path) -> Iterator[ControlPlane]:
 
 def _bring_up(layout: Layout, programs: Path, undo: ExitStack) -> Cluster:
     remember_sysctls(layout.sysctls)
-    authority = Authority(layout.certificates)
+    ca = ClusterCa(layout.certificates)
     cgroup = ClusterCgroup(layout.name)
     cgroup.create()
     namespace = MountNamespace(layout, cgroup)
@@ -90,18 +90,18 @@ def _bring_up(layout: Layout, programs: Path, undo: ExitStack) -> Cluster:
     undo.callback(namespace.holder.kill)
     network = create_network(layout)
     etcd = make_etcd(layout, cgroup)
-    control_plane = make_control_plane(layout, programs, authority=authority, cgroup=cgroup, etcd_url=etcd.url)
+    control_plane = make_control_plane(layout, programs, ca=ca, cgroup=cgroup, etcd_url=etcd.url)
     containerd = make_containerd(layout, cgroup, namespace, pause=PAUSE)
     kubelet = make_kubelet(
         layout,
         programs,
-        authority=authority,
+        ca=ca,
         control_plane=control_plane,
         network=network,
         cgroup=cgroup,
         namespace=namespace,
     )
-    cluster = Cluster(layout, authority, etcd, control_plane, containerd, kubelet)
+    cluster = Cluster(layout, ca, etcd, control_plane, containerd, kubelet)
     _undo_with(cluster, undo)
     _start(cluster)
     return cluster

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox.cluster.certificates import Authority, KeyPair
+from sandbox.cluster.certificates import ClusterCa, KeyPair
 from sandbox.cluster.cgroups import ClusterCgroup
 from sandbox.cluster.client import Client
 from sandbox.cluster.kubeconfig import write_kubeconfig
@@ -75,14 +75,14 @@ class ControlPlaneFiles:
     layout: Layout
     programs: Path
     cgroup: ClusterCgroup
-    authority: Authority
+    ca: ClusterCa
     serving: KeyPair
     admin: KeyPair
     service_accounts: KeyPair
 
 
 def make_control_plane(
-    layout: Layout, programs: Path, *, authority: Authority, cgroup: ClusterCgroup, etcd_url: str
+    layout: Layout, programs: Path, *, ca: ClusterCa, cgroup: ClusterCgroup, etcd_url: str
 ) -> ControlPlane:
     api_port, scheduler_port, manager_port = free_ports(3)
     names = ["kubernetes", "kubernetes.default.svc", "localhost", "127.0.0.1", API_ADDRESS]
@@ -90,14 +90,14 @@ def make_control_plane(
         layout,
         programs,
         cgroup,
-        authority,
-        serving=authority.issue("serving", common_name="kube-apiserver", organization="system:masters", names=names),
-        admin=authority.issue("admin", common_name="admin", organization="system:masters"),
-        service_accounts=authority.service_account_keys(),
+        ca,
+        serving=ca.issue("serving", common_name="kube-apiserver", organization="system:masters", names=names),
+        admin=ca.issue("admin", common_name="admin", organization="system:masters"),
+        service_accounts=ca.service_account_keys(),
     )
     server = f"https://127.0.0.1:{api_port}"
     admin_kubeconfig = write_kubeconfig(
-        layout.root / "admin.kubeconfig", server=server, authority=authority.certificate, identity=files.admin
+        layout.root / "admin.kubeconfig", server=server, ca=ca.certificate, identity=files.admin
     )
     return ControlPlane(
         api_server=_component(
@@ -107,7 +107,7 @@ def make_control_plane(
         controller_manager=_component(
             files, programs / "kube-controller-manager", manager_port, _controller_manager(files, server), "/healthz"
         ),
-        admin=Client.by_certificate(server, authority.certificate, files.admin),
+        admin=Client.by_certificate(server, ca.certificate, files.admin),
         admin_kubeconfig=admin_kubeconfig,
         server=server,
         files=files,
@@ -135,16 +135,16 @@ def _component(
     ]
     command = files.cgroup.joining([str(program), *serving, *flags])
     process = Process(name, command, files.layout.logs / f"{name}.log")
-    client = Client.by_certificate(f"https://127.0.0.1:{port}", files.authority.certificate, files.admin)
+    client = Client.by_certificate(f"https://127.0.0.1:{port}", files.ca.certificate, files.admin)
     return Component(process, client, ready_path)
 
 
 def _api_server(files: ControlPlaneFiles, port: int, etcd_url: str) -> list[str]:
-    to_kubelet = files.authority.issue("to-kubelet", common_name="kube-apiserver-client", organization="system:masters")
+    to_kubelet = files.ca.issue("to-kubelet", common_name="kube-apiserver-client", organization="system:masters")
     return [
         f"--etcd-servers={etcd_url}",
         "--advertise-address=127.0.0.1",
-        f"--client-ca-file={files.authority.certificate}",
+        f"--client-ca-file={files.ca.certificate}",
         f"--service-account-key-file={files.service_accounts.certificate}",
         f"--service-account-signing-key-file={files.service_accounts.key}",
         "--service-account-issuer=https://kubernetes.default.svc",
@@ -155,7 +155,7 @@ def _api_server(files: ControlPlaneFiles, port: int, etcd_url: str) -> list[str]
         "--endpoint-reconciler-type=none",
         f"--kubelet-client-certificate={to_kubelet.certificate}",
         f"--kubelet-client-key={to_kubelet.key}",
-        f"--kubelet-certificate-authority={files.authority.certificate}",
+        f"--kubelet-certificate-authority={files.ca.certificate}",
         "--kubelet-preferred-address-types=InternalIP",
         f"--audit-policy-file={_audit_policy(files.layout)}",
         f"--audit-log-path={files.layout.logs / AUDIT_LOG}",
@@ -184,7 +184,7 @@ def _controller_manager(files: ControlPlaneFiles, server: str) -> list[str]:
     return [
         *_as_component(files, server, "kube-controller-manager"),
         f"--service-account-private-key-file={files.service_accounts.key}",
-        f"--root-ca-file={files.authority.certificate}",
+        f"--root-ca-file={files.ca.certificate}",
         "--use-service-account-credentials=true",
         "--leader-elect=false",
         "--profiling=false",
@@ -193,8 +193,8 @@ def _controller_manager(files: ControlPlaneFiles, server: str) -> list[str]:
 
 
 def _as_component(files: ControlPlaneFiles, server: str, name: str) -> list[str]:
-    pair = files.authority.issue(name, common_name=f"system:{name}")
+    pair = files.ca.issue(name, common_name=f"system:{name}")
     path = write_kubeconfig(
-        files.layout.root / f"{name}.kubeconfig", server=server, authority=files.authority.certificate, identity=pair
+        files.layout.root / f"{name}.kubeconfig", server=server, ca=files.ca.certificate, identity=pair
     )
     return [f"--kubeconfig={path}", f"--authentication-kubeconfig={path}", f"--authorization-kubeconfig={path}"]

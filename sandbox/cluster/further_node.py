@@ -43,7 +43,7 @@ def _bring_up(cluster: Cluster, programs: Path, layout: Layout, name: str, undo:
     kubelet = make_kubelet(
         layout,
         programs,
-        authority=cluster.authority,
+        ca=cluster.ca,
         control_plane=cluster.control_plane,
         network=create_network(layout),
         cgroup=cgroup,

@@ -54,8 +54,8 @@ class Identity:
         path = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/{self.name}/token"
         return str(self.admin.post(path, {"spec": {"expirationSeconds": 7200}})["status"]["token"])
 
-    def kubeconfig(self, path: Path, *, server: str, authority: Path) -> Path:
-        return write_kubeconfig(path, server=server, authority=authority, identity=self.token())
+    def kubeconfig(self, path: Path, *, server: str, ca: Path) -> Path:
+        return write_kubeconfig(path, server=server, ca=ca, identity=self.token())
 
     def remove(self) -> None:
         for path in (

@@ -1,6 +1,6 @@
 """kubeconfig files.
 
-In: a server, its authority and one identity. Out: a file (JSON, which is YAML). Not here: issuing identities.
+In: a server, its CA and one identity. Out: a file (JSON, which is YAML). Not here: issuing identities.
 Invariant: everything is embedded, so the file works wherever it is copied to.
 """
 
@@ -11,15 +11,13 @@ from pathlib import Path
 from sandbox.cluster.certificates import KeyPair
 
 
-def write_kubeconfig(path: Path, *, server: str, authority: Path, identity: KeyPair | str) -> Path:
+def write_kubeconfig(path: Path, *, server: str, ca: Path, identity: KeyPair | str) -> Path:
     """`identity` is a client certificate or a bearer token."""
     user = {"token": identity} if isinstance(identity, str) else _certificate_user(identity)
     document = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [
-            {"name": "e2e", "cluster": {"server": server, "certificate-authority-data": _embedded(authority)}}
-        ],
+        "clusters": [{"name": "e2e", "cluster": {"server": server, "certificate-authority-data": _embedded(ca)}}],
         "users": [{"name": "e2e", "user": user}],
         "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": "e2e"}}],
         "current-context": "e2e",

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox.cluster.certificates import Authority
+from sandbox.cluster.certificates import ClusterCa
 from sandbox.cluster.cgroups import ClusterCgroup
 from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.control_plane import ControlPlane
@@ -78,7 +78,7 @@ def make_kubelet(
     layout: Layout,
     programs: Path,
     *,
-    authority: Authority,
+    ca: ClusterCa,
     control_plane: ControlPlane,
     network: PodNetwork,
     cgroup: ClusterCgroup,
@@ -86,14 +86,14 @@ def make_kubelet(
     node: str = NODE,
 ) -> Kubelet:
     (healthz_port,) = free_ports(1)
-    identity = authority.issue(f"kubelet-{node}", common_name=f"system:node:{node}", organization="system:nodes")
+    identity = ca.issue(f"kubelet-{node}", common_name=f"system:node:{node}", organization="system:nodes")
     kubeconfig = write_kubeconfig(
         layout.root / "kubelet.kubeconfig",
         server=control_plane.server,
-        authority=authority.certificate,
+        ca=ca.certificate,
         identity=identity,
     )
-    document = _configuration(layout, authority, network, cgroup, node)
+    document = _configuration(layout, ca, network, cgroup, node)
     document.update(port=PORT, healthzPort=healthz_port)
     configuration = layout.root / "kubelet.json"
     configuration.write_text(json.dumps(document, indent=2))
@@ -110,9 +110,9 @@ def make_kubelet(
 
 
 def _configuration(
-    layout: Layout, authority: Authority, network: PodNetwork, cgroup: ClusterCgroup, node: str
+    layout: Layout, ca: ClusterCa, network: PodNetwork, cgroup: ClusterCgroup, node: str
 ) -> dict[str, object]:
-    serving = authority.issue(
+    serving = ca.issue(
         f"kubelet-serving-{node}",
         common_name=f"system:node:{node}",
         organization="system:nodes",
@@ -129,7 +129,7 @@ def _configuration(
         "authentication": {
             "anonymous": {"enabled": False},
             "webhook": {"enabled": True, "cacheTTL": "1s"},
-            "x509": {"clientCAFile": str(authority.certificate)},
+            "x509": {"clientCAFile": str(ca.certificate)},
         },
         "authorization": {
             "mode": "Webhook",

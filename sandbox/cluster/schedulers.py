@@ -1,6 +1,6 @@
 """kube-scheduler with our extender, as the chart configures it, beside the cluster's own.
 
-In: the extender's address and authority, a scheduler name. Out: a kube-scheduler that schedules the pods of that name.
+In: the extender's address and CA, a scheduler name. Out: a kube-scheduler that schedules the pods of that name.
 The cluster's own kube-scheduler goes on as a second scheduler that knows nothing of us. Not here: the extender.
 Invariant: client limits are far above what a test can do, unless they are asked for, so that they shape no measurement.
 """
@@ -34,7 +34,7 @@ class ExtenderAddress:
     """Where the extender serves, and who vouches for it; nobody where the URL is without TLS."""
 
     url: str
-    authority: Path | None = None
+    ca: Path | None = None
     server_name: str = "127.0.0.1"
 
 
@@ -57,10 +57,10 @@ def scheduler_with(
 ) -> Component:
     """Schedules pods with `schedulerName: name`; without an extender it is a plain one."""
     files = plane.files
-    identity = files.authority.issue(name, common_name="system:kube-scheduler")
+    identity = files.ca.issue(name, common_name="system:kube-scheduler")
     folder = files.layout.root
     kubeconfig = write_kubeconfig(
-        folder / f"{name}.kubeconfig", server=plane.server, authority=files.authority.certificate, identity=identity
+        folder / f"{name}.kubeconfig", server=plane.server, ca=files.ca.certificate, identity=identity
     )
     configuration = folder / f"{name}.json"
     configuration.write_text(json.dumps(_document(name, kubeconfig, extender, plugins, limits), indent=2))
@@ -91,16 +91,16 @@ def _document(
 
 def _extender(address: ExtenderAddress) -> JsonObject:
     names = ResourceNames()
-    secured = {"tlsConfig": {"serverName": address.server_name, "caFile": str(address.authority)}}
+    secured = {"tlsConfig": {"serverName": address.server_name, "caFile": str(address.ca)}}
     return {
-        **(secured if address.authority else {}),
+        **(secured if address.ca else {}),
         "urlPrefix": address.url,
         "filterVerb": "filter",
         "prioritizeVerb": "prioritize",
         "weight": 1,
         "preemptVerb": "preempt",
         "bindVerb": "bind",
-        "enableHTTPS": address.authority is not None,
+        "enableHTTPS": address.ca is not None,
         "httpTimeout": "10s",
         "nodeCacheCapable": True,
         "ignorable": False,

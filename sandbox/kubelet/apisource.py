@@ -50,7 +50,7 @@ class ApiAddress:
 
 
 def from_kubeconfig(path: Path) -> ApiAddress:
-    """Reads the current context: server, authority, and a token or a client certificate."""
+    """Reads the current context: server, CA, and a token or a client certificate."""
     config: Json = yaml.safe_load(path.read_text())
     context = _named(config["contexts"], config["current-context"])["context"]
     cluster: Json = _named(config["clusters"], context["cluster"])["cluster"]

@@ -110,7 +110,7 @@ def test_cert_manager_makes_what_we_show_and_what_the_api_server_trusts(helm: st
     assert f"{asked['name']}.{asked['namespace']}.svc" in certificate["dnsNames"]
     assert (
         rendered.get("Issuer", certificate["issuerRef"]["name"])["spec"]["ca"]["secretName"]
-        == (rendered.get("Certificate", "vcuda-scheduler-authority")["spec"]["secretName"])
+        == (rendered.get("Certificate", "vcuda-scheduler-ca")["spec"]["secretName"])
     )
     hook = rendered.get("MutatingWebhookConfiguration", "vcuda-scheduler")
     assert hook["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] == f"{NAMESPACE}/vcuda-scheduler"
@@ -201,7 +201,7 @@ def test_pods_with_hamis_resources_by_other_names_are_sent_too(helm: str, tmp_pa
     expressions = _expressions(
         render(helm, VALUE_SETS["HAMi by other names"], folder=tmp_path).webhook["matchConditions"]
     )
-    assert "example.com/vgpu" in expressions["asks-for-gpus-or-carries-our-annotations"]
+    assert "example.com/vgpu" in expressions["requests-gpus-or-has-vcuda-annotations"]
 
 
 def _expressions(items: list[Object]) -> dict[str, str]:

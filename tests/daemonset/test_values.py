@@ -47,10 +47,10 @@ WRONG = {
         {"scheduler": {"kubeScheduler": {"rules": [{"apiGroups": [""], "resources": ["*"], "verbs": ["get"]}]}}},
         "rules",
     ),
-    "the nodes' network without a certificate": ({"scheduler": {"hostNetwork": True}}, "authority/name"),
-    "a kube-scheduler elsewhere that shows nothing": ({"scheduler": {"leaderElection": "own"}}, "authority/name"),
-    "an authority, and nothing to show it": (
-        {"scheduler": {"callers": {"authority": {"name": "ca"}}}},
+    "the nodes' network without a certificate": ({"scheduler": {"hostNetwork": True}}, "ca/name"),
+    "a kube-scheduler elsewhere that shows nothing": ({"scheduler": {"leaderElection": "own"}}, "ca/name"),
+    "a CA, and nothing to show it": (
+        {"scheduler": {"callers": {"ca": {"name": "ca"}}}},
         "certificateSecret",
     ),
     "a certificate that nobody asks for": ({"scheduler": {"callers": {"certificateSecret": "c"}}}, "certificateSecret"),
@@ -62,7 +62,7 @@ WRONG = {
         {
             "scheduler": {
                 "hostNetwork": True,
-                "callers": {"authority": {"name": "ca"}, "certificateSecret": "c"},
+                "callers": {"ca": {"name": "ca"}, "certificateSecret": "c"},
                 "networkPolicy": {"enabled": True, "from": [{"ipBlock": {"cidr": "10.0.0.0/24"}}]},
             }
         },

@@ -20,7 +20,7 @@ VALUE_SETS: dict[str, Object] = {
         "scheduler": {
             "leaderElection": "own",
             "callers": {
-                "authority": {"kind": "ConfigMap", "name": "callers", "key": "authority.crt"},
+                "ca": {"kind": "ConfigMap", "name": "callers", "key": "authority.crt"},
                 "names": ["system:kube-scheduler", "scheduler.example.org"],
             },
             "networkPolicy": {
@@ -32,7 +32,7 @@ VALUE_SETS: dict[str, Object] = {
     "the nodes' network": {
         "scheduler": {
             "hostNetwork": True,
-            "callers": {"authority": {"name": "callers"}, "certificateSecret": "kube-scheduler-client"},
+            "callers": {"ca": {"name": "callers"}, "certificateSecret": "kube-scheduler-client"},
             "kubeScheduler": {"port": 10260},
         },
     },
@@ -137,7 +137,7 @@ VALUE_SETS: dict[str, Object] = {
             "timeoutSeconds": 3,
             "reinvocationPolicy": "Never",
             "hideGpus": False,
-            "certificates": {"secretName": "tls", "life": "720h", "authorityLife": "8760h"},
+            "certificates": {"secretName": "tls", "life": "720h", "caLife": "8760h"},
         },
         "operators": {"role": False},
         "hami": {

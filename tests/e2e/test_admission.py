@@ -63,14 +63,14 @@ def applied(admin: Client, *objects: Object) -> Iterator[None]:
 def configuration(server: WebhookServer, cluster: Cluster) -> Object:
     """The shipped one, but for the way to the server."""
     made = copy.deepcopy(documents("scheduler/webhook.yaml")[0])
-    bundle = base64.b64encode(cluster.authority.certificate.read_bytes()).decode()
+    bundle = base64.b64encode(cluster.ca.certificate.read_bytes()).decode()
     made["webhooks"][0]["clientConfig"] = {"url": server.url, "caBundle": bundle}
     return made
 
 
 @pytest.fixture(scope="module")
 def server(cluster: Cluster) -> Iterator[WebhookServer]:
-    pair = cluster.authority.issue("webhook", common_name="webhook", names=["127.0.0.1"])
+    pair = cluster.ca.issue("webhook", common_name="webhook", names=["127.0.0.1"])
     with (
         serving(AdmissionWebhook(SETTINGS), KNOWN, pair) as running,
         applied(cluster.admin, configuration(running, cluster)),

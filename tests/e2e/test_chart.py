@@ -155,11 +155,11 @@ def test_the_notes_say_what_to_do_next(installed: str) -> None:
     assert "WARNING" not in installed
 
 
-def test_an_upgrade_leaves_the_authority_that_the_scheduler_wrote(
+def test_an_upgrade_leaves_the_ca_that_the_scheduler_wrote(
     installed: str, admin: Client, cluster: Cluster, helm: str, tmp_path: Path
 ) -> None:
     path = f"{_path(WEBHOOK)}/{WEBHOOK['metadata']['name']}"
-    bundle = base64.b64encode(cluster.authority.certificate.read_bytes()).decode()
+    bundle = base64.b64encode(cluster.ca.certificate.read_bytes()).decode()
     (hook,) = admin.get(path)["webhooks"]
     hook["clientConfig"]["caBundle"] = bundle
     _as(admin, "vcuda-scheduler").merge(path, {"webhooks": [hook]})
@@ -175,8 +175,8 @@ def _understood(configuration: Object, cluster: Cluster, programs: Path, folder:
     """What kube-scheduler makes of a configuration; it reads certificates at once."""
     (extender,) = configuration["extenders"]
     if "tlsConfig" in extender:
-        shown = cluster.authority.issue("caller", common_name="system:kube-scheduler")
-        files = {"caFile": cluster.authority.certificate, "certFile": shown.certificate, "keyFile": shown.key}
+        shown = cluster.ca.issue("caller", common_name="system:kube-scheduler")
+        files = {"caFile": cluster.ca.certificate, "certFile": shown.certificate, "keyFile": shown.key}
         extender["tlsConfig"].update({name: str(file) for name, file in files.items()})
     configuration["clientConnection"]["kubeconfig"] = str(cluster.control_plane.admin_kubeconfig)
     given, written = folder / "given.yaml", folder / "written.yaml"

@@ -57,7 +57,7 @@ def test_running_pods_survive_a_killed_kubelet(empty_cluster: Cluster) -> None:
 def test_kubelet_shows_its_pods_to_whom_it_is_permitted(cluster: Cluster, resource: str, allowed: bool) -> None:
     name = f"reader-{resource.replace('/', '-')}"
     identity = Identity.create(cluster.admin, name, [Rule("", [resource], ["get"]).as_json()])
-    kubelet = Client.by_token(cluster.kubelet.url, cluster.authority.certificate, identity.token())
+    kubelet = Client.by_token(cluster.kubelet.url, cluster.ca.certificate, identity.token())
     try:
         assert _may_read_pods(kubelet) is allowed
         identity.permit([])

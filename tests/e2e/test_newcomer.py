@@ -180,8 +180,8 @@ def operator(running: Release, tmp_path: Path) -> Iterator[Path]:
     running.upgrade("--set-json", 'operators.subjects=[{"kind":"ServiceAccount","name":"ops","namespace":"default"}]')
     admin.post(accounts, {"metadata": {"name": "ops"}})
     token = admin.post(f"{accounts}/ops/token", {"spec": {"expirationSeconds": 3600}})["status"]["token"]
-    authority = running.cluster.authority.certificate
-    yield write_kubeconfig(tmp_path / "ops", server=plane.server, authority=authority, identity=token)
+    ca = running.cluster.ca.certificate
+    yield write_kubeconfig(tmp_path / "ops", server=plane.server, ca=ca, identity=token)
     admin.delete(f"{accounts}/ops")
 
 
@@ -277,17 +277,17 @@ def test_every_right_is_used_and_none_is_missed(running: Release) -> None:
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/vcuda-scheduler"
 OWN = (
     "--set=scheduler.leaderElection=own",
-    "--set=scheduler.callers.authority.kind=ConfigMap",
-    "--set=scheduler.callers.authority.name=callers",
+    "--set=scheduler.callers.ca.kind=ConfigMap",
+    "--set=scheduler.callers.ca.name=callers",
 )
 
 
 @pytest.fixture
 def elsewhere(running: Release, tmp_path: Path) -> Iterator[Caller]:
     """The leader's port, asked with the certificate of a kube-scheduler that is none of the release's own."""
-    admin, authority = running.admin, running.cluster.authority
+    admin, ca = running.admin, running.cluster.ca
     maps = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
-    admin.post(maps, {"metadata": {"name": "callers"}, "data": {"ca.crt": authority.certificate.read_text()}})
+    admin.post(maps, {"metadata": {"name": "callers"}, "data": {"ca.crt": ca.certificate.read_text()}})
     running.upgrade(*OWN)
     running.wait_rolled_out()
     wait_until(lambda: len(running.pods("vcuda-scheduler")) == 2, "the former pods are gone")
@@ -296,7 +296,7 @@ def elsewhere(running: Release, tmp_path: Path) -> Iterator[Caller]:
     bundle = tmp_path / "ca.crt"
     secret = admin.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/vcuda-scheduler-tls")
     bundle.write_bytes(base64.b64decode(secret["data"]["ca.crt"]))
-    shown = authority.issue("elsewhere", common_name="system:kube-scheduler")
+    shown = ca.issue("elsewhere", common_name="system:kube-scheduler")
     yield Caller(f"https://{leader}:8443", bundle, shown)
     admin.delete(f"{maps}/callers")
 

@@ -11,7 +11,7 @@ from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.kubeconfig_process import read
 from deviceplugin.kube.transport import Timeouts, Transport
 from sandbox.apiserver import ApiServer
-from sandbox.cluster.certificates import Authority
+from sandbox.cluster.certificates import ClusterCa
 
 
 @pytest.fixture
@@ -31,15 +31,15 @@ async def client(server: ApiServer, tmp_path: Path) -> AsyncIterator[KubeClient]
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path / "pki")
+def ca(tmp_path: Path) -> ClusterCa:
+    return ClusterCa(tmp_path / "pki")
 
 
 @pytest.fixture
-async def secure(authority: Authority) -> AsyncIterator[ApiServer]:
+async def secure(ca: ClusterCa) -> AsyncIterator[ApiServer]:
     """Speaks TLS under the names 127.0.0.1 and api.example."""
-    pair = authority.issue("serving", common_name="api", names=["127.0.0.1", "api.example"])
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.certificate))
+    pair = ca.issue("serving", common_name="api", names=["127.0.0.1", "api.example"])
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(ca.certificate))
     context.load_cert_chain(pair.certificate, pair.key)
     async with ApiServer(tls=context) as server:
         yield server

@@ -14,7 +14,7 @@ from deviceplugin.kube.pods import pods_of_node
 from deviceplugin.kube.transport import Timeouts, Transport
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.kubeconfig import write_kubeconfig
-from sandbox.cluster.certificates import Authority
+from sandbox.cluster.certificates import ClusterCa
 
 PODS = pods_of_node("n1")
 TIMEOUTS = Timeouts(connect=30.0, request=30.0, silence=5.0)
@@ -50,5 +50,5 @@ def plugin(tmp_path: Path, status: dict[str, str]) -> dict[str, Any]:
     return {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(script)}}
 
 
-def trusting(authority: Authority) -> dict[str, str]:
-    return {"certificate-authority-data": base64.b64encode(authority.certificate.read_bytes()).decode()}
+def trusting(ca: ClusterCa) -> dict[str, str]:
+    return {"certificate-authority-data": base64.b64encode(ca.certificate.read_bytes()).decode()}

@@ -13,33 +13,31 @@ from deviceplugin.kube.pods import pods_of_node
 from deviceplugin.kube.reflector import Reflector, WatchTiming
 from deviceplugin.kube.transport import Transport
 from sandbox.apiserver import ApiServer, pod
-from sandbox.cluster.certificates import Authority
+from sandbox.cluster.certificates import ClusterCa
 from tests.kube.kubeconfigs import PODS, TIMEOUTS, ask, config, plugin, trusting
 from tests.waiting import in_background, until
 
 
-async def test_an_exec_plugin_gives_a_client_certificate(
-    secure: ApiServer, authority: Authority, tmp_path: Path
-) -> None:
+async def test_an_exec_plugin_gives_a_client_certificate(secure: ApiServer, ca: ClusterCa, tmp_path: Path) -> None:
     require_client_certificates(secure)
-    pair = authority.issue("agent", common_name="agent")
+    pair = ca.issue("agent", common_name="agent")
     status = {"clientCertificateData": pair.certificate.read_text(), "clientKeyData": pair.key.read_text()}
-    await ask(config(secure, tmp_path / "kc", plugin(tmp_path, status), cluster=trusting(authority)))
+    await ask(config(secure, tmp_path / "kc", plugin(tmp_path, status), cluster=trusting(ca)))
 
 
-async def test_a_client_certificate_in_a_file_is_shown(secure: ApiServer, authority: Authority, tmp_path: Path) -> None:
+async def test_a_client_certificate_in_a_file_is_shown(secure: ApiServer, ca: ClusterCa, tmp_path: Path) -> None:
     require_client_certificates(secure)
-    pair = authority.issue("agent", common_name="agent")
+    pair = ca.issue("agent", common_name="agent")
     user = {"client-certificate": "pki/agent.crt", "client-key": str(pair.key)}
     await ask(config(secure, tmp_path / "kc", user, cluster={"certificate-authority": "pki/ca.crt"}))
 
 
 async def test_a_server_that_wants_a_certificate_refuses_us_without_one(
-    secure: ApiServer, authority: Authority, tmp_path: Path
+    secure: ApiServer, ca: ClusterCa, tmp_path: Path
 ) -> None:
     require_client_certificates(secure)
     with pytest.raises(KubeError, match="could not be asked"):
-        await ask(config(secure, tmp_path / "kc", {}, cluster=trusting(authority)))
+        await ask(config(secure, tmp_path / "kc", {}, cluster=trusting(ca)))
 
 
 async def test_a_certificate_of_an_unknown_ca_is_refused(secure: ApiServer, tmp_path: Path) -> None:
@@ -48,12 +46,12 @@ async def test_a_certificate_of_an_unknown_ca_is_refused(secure: ApiServer, tmp_
 
 
 async def test_a_certificate_for_another_name_needs_tls_server_name(
-    secure: ApiServer, authority: Authority, tmp_path: Path
+    secure: ApiServer, ca: ClusterCa, tmp_path: Path
 ) -> None:
     local = f"https://localhost:{secure.port}"
     with pytest.raises(KubeError, match="certificate is not trusted"):
-        await ask(config(secure, tmp_path / "kc", {}, cluster=trusting(authority) | {"server": local}))
-    named = trusting(authority) | {"server": local, "tls-server-name": "api.example"}
+        await ask(config(secure, tmp_path / "kc", {}, cluster=trusting(ca) | {"server": local}))
+    named = trusting(ca) | {"server": local, "tls-server-name": "api.example"}
     await ask(config(secure, tmp_path / "kc", {}, cluster=named))
 
 
@@ -62,9 +60,9 @@ async def test_a_user_may_choose_not_to_verify(secure: ApiServer, tmp_path: Path
 
 
 def test_keys_of_a_kubeconfig_are_in_no_file_afterwards(
-    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ca: ClusterCa, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pair = authority.issue("agent", common_name="agent")
+    pair = ca.issue("agent", common_name="agent")
     status = {"clientCertificateData": pair.certificate.read_text(), "clientKeyData": pair.key.read_text()}
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -76,9 +74,9 @@ def test_keys_of_a_kubeconfig_are_in_no_file_afterwards(
     assert list(temporary.iterdir()) == []
 
 
-def test_a_bundle_may_have_comments_in_any_letters(authority: Authority) -> None:
+def test_a_bundle_may_have_comments_in_any_letters(ca: ClusterCa) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(cadata=trusted("# Größe\n".encode() + authority.certificate.read_bytes()))
+    context.load_verify_locations(cadata=trusted("# Größe\n".encode() + ca.certificate.read_bytes()))
     assert len(context.get_ca_certs()) == 1
 
 
@@ -87,40 +85,38 @@ def require_client_certificates(server: ApiServer) -> None:
     server.tls.verify_mode = ssl.CERT_REQUIRED
 
 
-def serving(authority: Authority) -> ssl.SSLContext:
-    pair = authority.issue("serving", common_name="api", names=["127.0.0.1"])
+def serving(ca: ClusterCa) -> ssl.SSLContext:
+    pair = ca.issue("serving", common_name="api", names=["127.0.0.1"])
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(pair.certificate, pair.key)
     return context
 
 
-def bundled(server: ApiServer, authority: Authority, folder: Path) -> tuple[Path, Path]:
+def bundled(server: ApiServer, ca: ClusterCa, folder: Path) -> tuple[Path, Path]:
     """A file with the CA, and a kubeconfig that names it."""
     bundle = folder / "ca.crt"
-    bundle.write_bytes(authority.certificate.read_bytes())
+    bundle.write_bytes(ca.certificate.read_bytes())
     return bundle, config(server, folder / "kc", {}, cluster={"certificate-authority": str(bundle)})
 
 
 async def test_a_server_that_comes_back_with_another_certificate_is_followed(
-    secure: ApiServer, authority: Authority, tmp_path: Path
+    secure: ApiServer, ca: ClusterCa, tmp_path: Path
 ) -> None:
     """A certificate of the same CA: nothing is read again."""
-    kubeconfig = config(secure, tmp_path / "kc", {}, cluster=trusting(authority))
+    kubeconfig = config(secure, tmp_path / "kc", {}, cluster=trusting(ca))
     async with KubeClient(await Transport.open(kubeconfig, timeouts=TIMEOUTS)) as client:
         await client.list(PODS)
         async with secure.refuse():
-            secure.tls = serving(authority)
+            secure.tls = serving(ca)
         await client.list(PODS)
 
 
-async def test_a_ca_file_that_was_replaced_is_read_again(
-    secure: ApiServer, authority: Authority, tmp_path: Path
-) -> None:
+async def test_a_ca_file_that_was_replaced_is_read_again(secure: ApiServer, ca: ClusterCa, tmp_path: Path) -> None:
     """Kubelet replaces ca.crt of a service account like this when a cluster changes its CA."""
-    bundle, kubeconfig = bundled(secure, authority, tmp_path)
+    bundle, kubeconfig = bundled(secure, ca, tmp_path)
     async with KubeClient(await Transport.open(kubeconfig, timeouts=TIMEOUTS)) as client:
         await client.list(PODS)
-        other = Authority(tmp_path / "other")
+        other = ClusterCa(tmp_path / "other")
         async with secure.refuse():
             secure.tls = serving(other)
         with pytest.raises(KubeError, match="certificate is not trusted"):
@@ -130,14 +126,14 @@ async def test_a_ca_file_that_was_replaced_is_read_again(
 
 
 async def test_a_watch_continues_after_the_server_gets_a_new_ca(
-    secure: ApiServer, authority: Authority, tmp_path: Path
+    secure: ApiServer, ca: ClusterCa, tmp_path: Path
 ) -> None:
-    bundle, kubeconfig = bundled(secure, authority, tmp_path)
+    bundle, kubeconfig = bundled(secure, ca, tmp_path)
     async with KubeClient(await Transport.open(kubeconfig, timeouts=TIMEOUTS)) as client:
         reflector = Reflector(client, pods_of_node("n1"), pace=WatchTiming(first_wait=0.01, most_wait=0.02))
         async with in_background(reflector.run()):
             await until(lambda: reflector.synced.is_set() and secure.open_watches == 1)
-            other = Authority(tmp_path / "other")
+            other = ClusterCa(tmp_path / "other")
             async with secure.refuse():
                 secure.tls = serving(other)
                 bundle.write_bytes(other.certificate.read_bytes())

@@ -26,7 +26,7 @@ from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.pod import ClusterPod, PlainPod
 from sandbox.apiserver import ApiServer, JsonObject, container, node, pod
-from sandbox.cluster.certificates import Authority
+from sandbox.cluster.certificates import ClusterCa
 from tests.waiting import in_background, until
 
 REAL = os.environ.get("VCUDA_CONTRACT_KUBECONFIG", "")
@@ -198,7 +198,7 @@ async def test_a_lease_has_one_maker_and_one_changer_at_a_time(world: World) -> 
 
 
 async def test_the_ca_goes_into_every_webhook_and_nothing_else_changes(world: World, tmp_path: Path) -> None:
-    name, bundle = fresh("vcuda"), Authority(tmp_path).certificate.read_bytes()
+    name, bundle = fresh("vcuda"), ClusterCa(tmp_path).certificate.read_bytes()
     config = {"service": {"name": "none", "namespace": "default", "path": "/webhook", "port": 443}}
     hooks = [
         {"name": f"{each}.vcuda.dev", "sideEffects": "None", "admissionReviewVersions": ["v1"], "clientConfig": config}

@@ -16,7 +16,7 @@ from deviceplugin.kube.kubeconfig_process import Facts, read
 from deviceplugin.kube.transport import Timeouts, Transport
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.kubeconfig import write_kubeconfig
-from sandbox.cluster.certificates import Authority
+from sandbox.cluster.certificates import ClusterCa
 from tests.kube.kubeconfigs import JWT, PODS, TIMEOUTS, ask, config, load, plugin
 
 
@@ -102,14 +102,14 @@ async def test_an_exec_plugin_gives_a_token_and_is_asked_again_after_401(server:
 
 
 async def test_a_pod_uses_its_service_account_and_reads_a_rotated_token(
-    secure: ApiServer, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    secure: ApiServer, ca: ClusterCa, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = tmp_path / "token"
     token.write_text("first")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(secure.port))
     monkeypatch.setattr("kubernetes.config.incluster_config.SERVICE_TOKEN_FILENAME", str(token))
-    monkeypatch.setattr("kubernetes.config.incluster_config.SERVICE_CERT_FILENAME", str(authority.certificate))
+    monkeypatch.setattr("kubernetes.config.incluster_config.SERVICE_CERT_FILENAME", str(ca.certificate))
     secure.token = "first"
     now = 0.0
     credentials = Credentials(None, clock=lambda: now, read=read)
@@ -126,7 +126,7 @@ async def test_a_pod_uses_its_service_account_and_reads_a_rotated_token(
 
 
 async def test_a_pod_with_a_read_only_file_system_uses_its_service_account_too(
-    secure: ApiServer, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    secure: ApiServer, ca: ClusterCa, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nowhere() -> str:
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
@@ -136,7 +136,7 @@ async def test_a_pod_with_a_read_only_file_system_uses_its_service_account_too(
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(secure.port))
     monkeypatch.setattr("kubernetes.config.incluster_config.SERVICE_TOKEN_FILENAME", str(token))
-    monkeypatch.setattr("kubernetes.config.incluster_config.SERVICE_CERT_FILENAME", str(authority.certificate))
+    monkeypatch.setattr("kubernetes.config.incluster_config.SERVICE_CERT_FILENAME", str(ca.certificate))
     monkeypatch.setattr(tempfile, "gettempdir", nowhere)
     secure.token = "first"
     credentials = Credentials(None, read=read)

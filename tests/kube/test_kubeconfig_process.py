@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from deviceplugin.errors import ConfigError
 from deviceplugin.kube.kubeconfig_process import read, read_apart
 from sandbox.apiserver import ApiServer
-from sandbox.cluster.certificates import Authority
+from sandbox.cluster.certificates import ClusterCa
 from tests.examples import examples
 from tests.kube.kubeconfigs import config, load, plugin, trusting
 
 
-def test_the_process_that_reads_says_what_reading_in_place_says(authority: Authority, tmp_path: Path) -> None:
-    pair = authority.issue("agent", common_name="agent")
+def test_the_process_that_reads_says_what_reading_in_place_says(ca: ClusterCa, tmp_path: Path) -> None:
+    pair = ca.issue("agent", common_name="agent")
     status = {"clientCertificateData": pair.certificate.read_text(), "clientKeyData": pair.key.read_text()}
     for user in (plugin(tmp_path, status), {"token": "first"}, {"client-certificate": "pki/agent.crt"}, {}):
-        path = config(ApiServer(port=1), tmp_path / "kc", user, cluster=trusting(authority))
+        path = config(ApiServer(port=1), tmp_path / "kc", user, cluster=trusting(ca))
         assert read_apart(path) == read(path)
     path.write_text("nonsense")
     with pytest.raises(ConfigError) as apart:

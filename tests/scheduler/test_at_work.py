@@ -277,9 +277,9 @@ async def test_of_callers_only_one_with_kube_schedulers_certificate_is_obeyed(tm
 
 
 async def explained(scene: Scene, replica: Scheduler, name: str, *more: str) -> tuple[int, str]:
-    authority = scene.folder / "authority.crt"
-    authority.write_text(scene.bundle())
-    args = ["explain", name, "--url", replica.url, "--ca-file", str(authority), *more]
+    ca = scene.folder / "authority.crt"
+    ca.write_text(scene.bundle())
+    args = ["explain", name, "--url", replica.url, "--ca-file", str(ca), *more]
     result = await asyncio.to_thread(CliRunner().invoke, main, args)
     return result.exit_code, result.stdout + result.stderr
 

@@ -53,5 +53,5 @@ a in {{ include "vcuda.list" (list (print $domain "/predicate-time") (print $dom
 
 {{/* Not empty if kube-scheduler calls the extender on the loopback of its pod, without TLS. */}}
 {{- define "vcuda.asksOnLoopback" -}}
-{{- if and (include "vcuda.isBesideKubeScheduler" .) (not .Values.scheduler.hostNetwork) (not .Values.scheduler.callers.authority.name) }}yes{{ end -}}
+{{- if and (include "vcuda.isBesideKubeScheduler" .) (not .Values.scheduler.hostNetwork) (not .Values.scheduler.callers.ca.name) }}yes{{ end -}}
 {{- end -}}

@@ -13,7 +13,7 @@ from deviceplugin.cluster.certificates.keypair import KeyPair
 
 
 def client_certificate(
-    authority: KeyPair,
+    ca: KeyPair,
     common_name: str,
     *,
     dns: str = "",
@@ -26,7 +26,7 @@ def client_certificate(
     made = (
         x509.CertificateBuilder()
         .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)]))
-        .issuer_name(authority.certificate.subject)
+        .issuer_name(ca.certificate.subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - dt.timedelta(days=2))
@@ -36,7 +36,7 @@ def client_certificate(
     )
     if dns:
         made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName(dns)]), critical=False)
-    signer = serialization.load_pem_private_key(authority.key, None)
+    signer = serialization.load_pem_private_key(ca.key, None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
     pem = made.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())

@@ -84,7 +84,7 @@ class Scene:
     service: StandIn
     server: SchedulerServer
     tls: ServerTls
-    authority: KeyPair
+    ca: KeyPair
     session: aiohttp.ClientSession
 
     @property
@@ -101,7 +101,7 @@ class Scene:
 
     async def raw(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection after the TLS handshake, without a request."""
-        return await asyncio.open_connection("127.0.0.1", self.server.port, ssl=trusting(self.authority.chain))
+        return await asyncio.open_connection("127.0.0.1", self.server.port, ssl=trusting(self.ca.chain))
 
 
 def trusting(bundle: bytes) -> ssl.SSLContext:
@@ -113,15 +113,15 @@ async def serving(
     *, silent: float = 15.0, end_within: float = 5.0, bodies: Bodies | None = None, loopback_port: int = 0
 ) -> AsyncIterator[Scene]:
     now = dt.datetime.now(dt.UTC)
-    authority = make_ca(now, 30 * DAY)
-    tls = ServerTls(make_certificate(NAMES, authority, now, 10 * DAY))
+    ca = make_ca(now, 30 * DAY)
+    tls = ServerTls(make_certificate(NAMES, ca, now, 10 * DAY))
     service = StandIn()
     server = SchedulerServer(service, context=tls.context, version="1", silent=silent, bodies=bodies)
     await server.start("127.0.0.1", 0, loopback_port=loopback_port, end_within=end_within)
-    connector = aiohttp.TCPConnector(ssl=trusting(authority.chain))
+    connector = aiohttp.TCPConnector(ssl=trusting(ca.chain))
     async with aiohttp.ClientSession(connector=connector) as session:
         try:
-            yield Scene(service, server, tls, authority, session)
+            yield Scene(service, server, tls, ca, session)
         finally:
             service.held.set()
             await server.stop()

@@ -104,7 +104,7 @@ async def test_a_certificate_that_proves_nothing_ends_in_the_handshake(tmp_path:
         assert (await found.ask("/bind", client_certificate(found.clients, SCHEDULER)))[0] == 200
 
 
-async def test_another_authority_counts_for_new_connections_and_open_ones_stay(tmp_path: Path) -> None:
+async def test_another_ca_counts_for_new_connections_and_open_ones_stay(tmp_path: Path) -> None:
     async with door(tmp_path) as found:
         before, after = (client_certificate(each, SCHEDULER) for each in (found.clients, found.foreign))
         connector = aiohttp.TCPConnector(ssl=showing(found.ours.chain, before, tmp_path))
@@ -145,7 +145,7 @@ class Resuming:
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_a_session_is_not_taken_up_again_under_another_authority(tmp_path: Path, version: ssl.TLSVersion) -> None:
+async def test_a_session_is_not_resumed_under_another_ca(tmp_path: Path, version: ssl.TLSVersion) -> None:
     async with door(tmp_path) as found:
         context = showing(found.ours.chain, client_certificate(found.clients, SCHEDULER), tmp_path)
         context.maximum_version = version
@@ -166,7 +166,7 @@ async def test_a_session_is_not_taken_up_again_under_another_authority(tmp_path:
         (b"no certificate", "no certificate in PEM"),
     ],
 )
-def test_a_file_that_is_no_authority_is_one_sentence(tmp_path: Path, content: bytes | None, said: str) -> None:
+def test_a_file_without_a_ca_is_one_sentence(tmp_path: Path, content: bytes | None, said: str) -> None:
     path = tmp_path / "ca.crt"
     if content is not None:
         path.write_bytes(content)

@@ -250,7 +250,7 @@ async def test_another_certificate_is_shown_with_and_without_a_name_and_open_con
         reader, writer = await scene.raw()
         before = await served_certificate(scene, name)
         now = dt.datetime.now(dt.UTC)
-        scene.tls.show(make_certificate(NAMES, scene.authority, now, DAY))
+        scene.tls.show(make_certificate(NAMES, scene.ca, now, DAY))
         assert await served_certificate(scene, name) != before
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert await reader.readuntil(b"ok\n")

@@ -1,6 +1,6 @@
 """A kube-scheduler that is none of the release's own.
 
-In: one replica's address, the authority that it shows, a certificate. Out: what it is answered.
+In: one replica's address, the CA that it shows, a certificate. Out: what it is answered.
 """
 
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ class Caller:
     """Asks one replica, by what the chart's certificate is called."""
 
     url: str
-    authority: Path
+    ca: Path
     certificate: KeyPair
 
     def filter(self, *, showing: bool) -> str:
         """With which words nonsense is refused."""
         shown = (str(self.certificate.certificate), str(self.certificate.key)) if showing else (None, None)
         pool = urllib3.PoolManager(
-            ca_certs=str(self.authority),
+            ca_certs=str(self.ca),
             cert_file=shown[0],
             key_file=shown[1],
             assert_hostname=f"vcuda-scheduler.{NAMESPACE}.svc",

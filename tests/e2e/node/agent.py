@@ -88,7 +88,7 @@ def make_agent(cluster: Cluster, folder: Path, gpus: EmulatedGpus, identity: Ide
     driver = gpus.install(folder / "driver")
     devices = make_device_nodes(folder / "node", len(gpus.blocks_of_each()))
     kubeconfig = identity.kubeconfig(
-        folder / "kubeconfig", server=cluster.control_plane.server, authority=cluster.authority.certificate
+        folder / "kubeconfig", server=cluster.control_plane.server, ca=cluster.ca.certificate
     )
     command = [
         str(PROGRAM),
@@ -98,7 +98,7 @@ def make_agent(cluster: Cluster, folder: Path, gpus: EmulatedGpus, identity: Ide
         f"--device-plugin-path={cluster.layout.device_plugins}",
         f"--kubelet-root={cluster.layout.kubelet}",
         f"--kubelet-pods-endpoint={cluster.kubelet.url}/pods",
-        f"--kubelet-ca-file={cluster.authority.certificate}",
+        f"--kubelet-ca-file={cluster.ca.certificate}",
         f"--virtual-manager-path={folder / 'vm'}",
         f"--checkpoint-path={folder / 'checkpoint'}",
         f"--driver-mirror-path={folder / 'vdriver'}",

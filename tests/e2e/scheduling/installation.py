@@ -1,7 +1,7 @@
 """The scheduler's shipped manifests, applied to the test cluster, and `vcuda scheduler` as a process beside it.
 
 In: the cluster. Out: our scheduler with exactly the rights, the webhook and the policies of the chart; only the
-addresses differ, because it runs on this machine and not in a pod. Certificates are its own: it makes its authority,
+addresses differ, because it runs on this machine and not in a pod. Certificates are its own: it makes its CA,
 writes the caBundle, and kube-scheduler trusts what lies in the Secret.
 Invariant: leaving the context removes every object that was applied.
 """
@@ -129,7 +129,7 @@ def account_kubeconfig(plane: ControlPlane, path: Path, account: str) -> Path:
     """A service account's own token, as a pod has it."""
     request = f"{PATHS['ServiceAccount']}/{account}/token"
     token = plane.admin.post(request, {"spec": {"expirationSeconds": 7200}})["status"]["token"]
-    return write_kubeconfig(path, server=plane.server, authority=plane.files.authority.certificate, identity=str(token))
+    return write_kubeconfig(path, server=plane.server, ca=plane.files.ca.certificate, identity=str(token))
 
 
 def _documents(port: int) -> Iterator[JsonObject]:

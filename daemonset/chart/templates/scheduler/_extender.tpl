@@ -17,8 +17,8 @@
     - --loopback-port={{ .Values.scheduler.loopbackPort }}
 {{- end }}
 {{- with .Values.scheduler.callers }}
-{{- if .authority.name }}
-    - --client-ca-file=/etc/vcuda/callers/{{ .authority.key }}
+{{- if .ca.name }}
+    - --client-ca-file=/etc/vcuda/callers/{{ .ca.key }}
     - --client-names={{ join "," .names }}
 {{- end }}
 {{- end }}
@@ -62,7 +62,7 @@
     - --service-name=vcuda-scheduler
     - --certificate-secret={{ include "vcuda.certificateSecret" . }}
     - --certificate-life={{ .Values.webhook.certificates.life }}
-    - --authority-life={{ .Values.webhook.certificates.authorityLife }}
+    - --ca-life={{ .Values.webhook.certificates.caLife }}
 {{- else }}
     - --tls-cert-file=/etc/vcuda/certificate/tls.crt
     - --tls-key-file=/etc/vcuda/certificate/tls.key
@@ -128,7 +128,7 @@
       mountPath: /etc/vcuda/certificate
       readOnly: true
 {{- end }}
-{{- if .Values.scheduler.callers.authority.name }}
+{{- if .Values.scheduler.callers.ca.name }}
     - name: callers
       mountPath: /etc/vcuda/callers
       readOnly: true

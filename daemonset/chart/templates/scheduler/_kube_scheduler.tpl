@@ -42,8 +42,8 @@
       mountPath: /etc/vcuda/scheduler
       readOnly: true
 {{- if not (include "vcuda.asksOnLoopback" .) }}
-    - name: authority
-      mountPath: /etc/vcuda/authority
+    - name: ca
+      mountPath: /etc/vcuda/ca
       readOnly: true
     - name: client
       mountPath: /etc/vcuda/client
