@@ -40,16 +40,21 @@ def show(figures: Figures, output: str) -> None:
         print(f"{name:{width}} {value:14.3f}" if isinstance(value, float) else f"{name:{width}} {value!s:>14}")
 
 
-def ends_in_one_sentence(main: Callable[[], None]) -> None:
-    """Runs a benchmark; an error ends it with one sentence and exit status 1."""
+def ends_in_one_sentence(main: Callable[[], int | None], *, status: int = 1) -> None:
+    """Runs a benchmark and exits with what it returns; an error ends it with one sentence and `status`."""
     try:
-        main()
+        sys.exit(main())
     except KeyboardInterrupt:
-        sys.exit("benchmark: interrupted")
+        _end("interrupted", status)
     except Exception as error:
         if os.environ.get("VCUDA_DEBUG"):
             raise
-        sys.exit(f"benchmark: {_sentence(error)}; VCUDA_DEBUG=1 shows where")
+        _end(f"{_sentence(error)}; VCUDA_DEBUG=1 shows where", status)
+
+
+def _end(sentence: str, status: int) -> None:
+    print(f"benchmark: {sentence}", file=sys.stderr)
+    sys.exit(status)
 
 
 def _sentence(error: BaseException) -> str:

@@ -3,7 +3,7 @@
     python -m benchmarks.gpu [--only T1,T4.gemm] [--quick | --short] [--driver auto|real|emulated] [--results DIR]
 [--merge]
 
-Exit status: 0 all checks that ran passed, 1 a check failed, 2 nothing could be run.
+Exit status: 0 all checks that ran passed, 1 a check failed, 2 nothing could be run or an error ended it.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.command import ends_in_one_sentence
 from benchmarks.gpu import driver, plan, prepare, report, runner
 from benchmarks.gpu.bench import Bench, ProgramFailed
 from benchmarks.gpu.outcome import Check, Outcome, Status
@@ -167,4 +168,4 @@ def in_order(outcomes: dict[str, Outcome]) -> list[Outcome]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ends_in_one_sentence(main, status=2)

@@ -112,7 +112,7 @@ def _from_file(kubeconfig: Path) -> Any:  # noqa: ANN401 - the package's generat
     return configuration
 
 
-def _from_cluster() -> Any:  # noqa: ANN401
+def _from_cluster() -> Any:  # noqa: ANN401 - as above
     if not os.environ.get("KUBERNETES_SERVICE_HOST"):
         raise ConfigError(
             "no kubeconfig was given and this process is not in a pod (KUBERNETES_SERVICE_HOST is not set); "
@@ -131,7 +131,7 @@ def _from_cluster() -> Any:  # noqa: ANN401
     return configuration
 
 
-def _facts(configuration: Any) -> Facts:  # noqa: ANN401
+def _facts(configuration: Any) -> Facts:  # noqa: ANN401 - as above
     return Facts(
         server=str(configuration.host).rstrip("/"),
         authorization=_authorization(configuration),
@@ -146,7 +146,7 @@ def _facts(configuration: Any) -> Facts:  # noqa: ANN401
     )
 
 
-def _authorization(configuration: Any) -> str:  # noqa: ANN401
+def _authorization(configuration: Any) -> str:  # noqa: ANN401 - as above
     """The header; this runs the package's hook, which may read a file or run an exec plugin."""
     header = str(configuration.get_api_key_with_prefix(_HEADER) or "").strip()
     if not (header.isascii() and header.isprintable()):
@@ -168,7 +168,7 @@ def _encoded(text: str | bytes) -> bytes:
     return text.encode() if isinstance(text, str) else text
 
 
-def _proxy(configuration: Any) -> str | None:  # noqa: ANN401
+def _proxy(configuration: Any) -> str | None:  # noqa: ANN401 - as above
     from kubernetes.client.rest import is_socks_proxy_url, should_bypass_proxies
 
     proxy = configuration.proxy

@@ -229,7 +229,7 @@ class Ledger:
             try:
                 subscriber()
             except Exception as error:
-                log.error("ledger_subscriber_failed", transition=change.kind, error=repr(error))  # noqa: TRY400
+                log.error("ledger_subscriber_failed", transition=change.kind, error=repr(error))  # noqa: TRY400 - `error` says it
 
     def _reindex(self) -> None:
         self._owners = {grant.allocation.owner.key: grant.id for grant in self._journal.grants.values()}

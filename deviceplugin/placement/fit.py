@@ -26,7 +26,7 @@ class GpuAmount(NamedTuple):
     cores: int = 0
     blocks: int = 0
 
-    def __add__(self, other: "GpuAmount") -> "GpuAmount":  # type: ignore[override]
+    def __add__(self, other: "GpuAmount") -> "GpuAmount":  # type: ignore[override]  # a tuple joins, an amount adds
         return GpuAmount(self.cores + other.cores, self.blocks + other.blocks)
 
     def __sub__(self, other: "GpuAmount") -> "GpuAmount":

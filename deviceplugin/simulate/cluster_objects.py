@@ -65,7 +65,7 @@ class Found(NamedTuple):
 class _TextLoader(yaml.CSafeLoader):
     """Times and fractions stay text, as in JSON."""
 
-    yaml_implicit_resolvers = {  # noqa: RUF012
+    yaml_implicit_resolvers = {  # noqa: RUF012 - as PyYAML declares it
         first: [(tag, form) for tag, form in forms if not tag.endswith((":timestamp", ":float"))]
         for first, forms in yaml.CSafeLoader.yaml_implicit_resolvers.items()
     }

@@ -21,7 +21,7 @@ from sandbox.kubelet.pods import KnownPod
 from sandbox.kubelet.podsapi import PodsApi, PodsApiFaults
 from sandbox.kubelet.podspec import parse_pod
 from sandbox.kubelet.runtime import ContainerView, Runtime, now
-from sandbox.kubelet.source import DirectSource, PodSource, StaticSource
+from sandbox.kubelet.source import DirectSource, PodConfigSource, StaticSource
 from sandbox.kubelet.waiting import Changes, Clock, Pause
 
 
@@ -38,7 +38,7 @@ class Verdict:
 class Kubelet:
     """A node. `async with Kubelet(options) as kubelet:` starts it and cleans up."""
 
-    def __init__(self, options: KubeletOptions, source: PodSource | None = None) -> None:
+    def __init__(self, options: KubeletOptions, source: PodConfigSource | None = None) -> None:
         self.options = options
         self.clock = Clock(options.speed)
         self.changes = Changes()

@@ -25,7 +25,7 @@ from sandbox.kubelet.podsapi import PodsApi
 from sandbox.kubelet.podspec import Pod, parse_pod
 from sandbox.kubelet.registration import PluginWatcher, RegistrationServer
 from sandbox.kubelet.runtime import Runtime
-from sandbox.kubelet.source import PodSource, Sink, Update, UpdateKind
+from sandbox.kubelet.source import PodConfigSource, Sink, Update, UpdateKind
 from sandbox.kubelet.status import StatusWriter, rejected
 from sandbox.kubelet.waiting import Changes, Clock, Pause
 from sandbox.kubelet.worker import PodWorker, WorkerParts
@@ -44,12 +44,12 @@ class World:
     runtime: Runtime
     pause: Pause
     rng: random.Random
-    static: PodSource
-    api: PodSource
+    static: PodConfigSource
+    api: PodConfigSource
     pods_api: PodsApi
 
     @property
-    def sources(self) -> tuple[PodSource, PodSource]:
+    def sources(self) -> tuple[PodConfigSource, PodConfigSource]:
         """Static pods first: their source waits for nobody."""
         return (self.static, self.api)
 

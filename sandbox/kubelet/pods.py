@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from sandbox.kubelet.admission import RefusalError
 from sandbox.kubelet.options import Json
 from sandbox.kubelet.podspec import Pod
-from sandbox.kubelet.source import PodSource
+from sandbox.kubelet.source import PodConfigSource
 from sandbox.kubelet.worker import PodWorker
 
 
@@ -21,7 +21,7 @@ class KnownPod:
     """One pod. Neither `worker` nor `refusal`: it is being admitted or had ended before."""
 
     pod: Pod
-    source: PodSource
+    source: PodConfigSource
     seen: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z"))
     worker: PodWorker | None = None
     refusal: RefusalError | None = None

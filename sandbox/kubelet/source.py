@@ -38,8 +38,8 @@ class Update:
 Sink = asyncio.Queue[Update]
 
 
-class PodSource(Protocol):
-    """What kubelet needs of a source."""
+class PodConfigSource(Protocol):
+    """What kubelet needs of a source of pods; the real one calls them the sources of its PodConfig."""
 
     name: str
 

@@ -66,6 +66,21 @@ def test_an_error_is_one_sentence_and_an_exit_status() -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_an_unexpected_error_of_the_gpu_program_is_one_sentence_too() -> None:
+    broken = "def fail(): raise OSError('no space left')"
+    start = "from benchmarks.gpu import prepare; prepare.build_library = fail; import runpy"
+    run_it = "runpy.run_module('benchmarks.gpu', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{broken}\n{start}\n{run_it}"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "benchmark: no space left; VCUDA_DEBUG=1 shows where\n"
+
+
 def test_every_program_that_can_be_called_has_a_short_form() -> None:
     """Processes that a benchmark starts for itself have no options; the GPU's programs run inside a container."""
     parts = {"bare", "pods_call", "cluster.stub", "gpu.single", "traces.example"}

@@ -10,26 +10,10 @@ from deviceplugin.model.units import BLOCK_BYTES
 from deviceplugin.placement.snapshot import GpuView, Snapshot
 from sandbox.gpu_links import (
     ALL_LINKS,
-    APART,
-    NODE,
-    NVLINK,
-    PHB,
-    PIX,
-    PXB,
-    SYS,
     Shape,
-    cube_mesh,
-    nvswitch,
-    pcie_tree,
     t6,
     topology,
-    two_halves,
 )
-
-__all__ = [
-    "ALL_LINKS", "APART", "NODE", "NVLINK", "PHB", "PIX", "PXB", "SYS", "cube_mesh", "gpu", "nvswitch", "pcie_tree",
-    "snapshot", "snapshots", "t6", "topology", "two_halves",
-]  # fmt: skip
 
 
 def gpu(

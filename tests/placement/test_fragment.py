@@ -8,7 +8,8 @@ from deviceplugin.placement.candidates import survey
 from deviceplugin.placement.fragment import fragment
 from deviceplugin.placement.place import place
 from deviceplugin.placement.snapshot import Snapshot
-from tests.placement.nodes import APART, PIX, gpu, nvswitch, pcie_tree, snapshot, t6
+from sandbox.gpu_links import APART, PIX, nvswitch, pcie_tree, t6
+from tests.placement.nodes import gpu, snapshot
 
 ONE = Request(100, 0)
 

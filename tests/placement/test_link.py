@@ -14,9 +14,7 @@ from deviceplugin.model.topology import Link, Topology, TopologyNode
 from deviceplugin.placement.place import place
 from deviceplugin.placement.snapshot import GpuView, Snapshot
 from deviceplugin.placement.subset_search import greedy
-from sandbox.gpu_links import Shape
-from tests.examples import examples
-from tests.placement.nodes import (
+from sandbox.gpu_links import (
     ALL_LINKS,
     APART,
     NODE,
@@ -24,15 +22,15 @@ from tests.placement.nodes import (
     PHB,
     PIX,
     SYS,
+    Shape,
     cube_mesh,
-    gpu,
     nvswitch,
     pcie_tree,
-    snapshot,
-    snapshots,
     t6,
     two_halves,
 )
+from tests.examples import examples
+from tests.placement.nodes import gpu, snapshot, snapshots
 
 SHAPES = [nvswitch, two_halves, pcie_tree, cube_mesh]
 

@@ -7,7 +7,8 @@ from deviceplugin.model.gpu import Driver, GpuUuid, Health, Inventory
 from deviceplugin.model.request import Request
 from deviceplugin.placement.fit import GpuAmount
 from deviceplugin.placement.occupancy import occupied, snapshot_for
-from tests.placement.nodes import gpu, t6, topology
+from sandbox.gpu_links import t6, topology
+from tests.placement.nodes import gpu
 
 INIT, SIDECAR, APP, UNKNOWN = ContainerRole.INIT, ContainerRole.SIDECAR, ContainerRole.APP, ContainerRole.UNKNOWN
 BLOCKS = 40

@@ -13,7 +13,8 @@ from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.model.topology import Topology
 from deviceplugin.placement.place import Choice, place
 from deviceplugin.placement.snapshot import GpuView, Snapshot
-from tests.placement.nodes import gpu, nvswitch, pcie_tree, snapshot, snapshots, t6
+from sandbox.gpu_links import nvswitch, pcie_tree, t6
+from tests.placement.nodes import gpu, snapshot, snapshots
 
 REQUESTS = [Request(30, 8), Request(100, 0), Request(100, 65), Request(200, 0), Request(300, 3 * 64)]
 

@@ -22,8 +22,9 @@ from deviceplugin.placement.place import shares_of
 from deviceplugin.placement.pod import PodChoice, place_pod
 from deviceplugin.placement.prefilter import prefilter
 from deviceplugin.placement.snapshot import GpuView, Snapshot
+from sandbox.gpu_links import nvswitch, t6
 from tests.placement.drawn_pods import APP, INIT, REF, SIDECAR, app, pod, pods, states
-from tests.placement.nodes import gpu, nvswitch, snapshot, t6
+from tests.placement.nodes import gpu, snapshot
 
 NOTHING = GpuAmount()
 

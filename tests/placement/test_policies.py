@@ -14,8 +14,9 @@ from deviceplugin.model.request import Request
 from deviceplugin.placement.candidates import survey
 from deviceplugin.placement.place import place
 from deviceplugin.placement.snapshot import Snapshot
+from sandbox.gpu_links import nvswitch, pcie_tree, t6
 from tests.placement.drawn_pods import PARTED, REQUESTS
-from tests.placement.nodes import gpu, nvswitch, pcie_tree, snapshot, snapshots, t6
+from tests.placement.nodes import gpu, snapshot, snapshots
 
 BINPACK, SPREAD, LINK = GpuPolicy.BINPACK, GpuPolicy.SPREAD, GpuPolicy.LINK
 PART = Request(60, 16, parts=2)

@@ -15,8 +15,9 @@ from deviceplugin.placement.pod import place_pod
 from deviceplugin.placement.prefilter import Prefilter, prefilter
 from deviceplugin.placement.rejection import NodeRejection
 from deviceplugin.placement.snapshot import Snapshot
+from sandbox.gpu_links import t6
 from tests.placement.drawn_pods import APP, INIT, REF, app, pod, pods, states
-from tests.placement.nodes import gpu, snapshot, t6
+from tests.placement.nodes import gpu, snapshot
 
 
 def fits(asked: PodRequest, state: NodeState) -> bool:

@@ -10,7 +10,8 @@ from deviceplugin.placement.candidates import survey
 from deviceplugin.placement.fragment import fragment
 from deviceplugin.placement.place import place
 from deviceplugin.placement.snapshot import Snapshot
-from tests.placement.nodes import gpu, snapshot, t6
+from sandbox.gpu_links import t6
+from tests.placement.nodes import gpu, snapshot
 
 FULL = (100, 320)
 
