@@ -46,7 +46,7 @@ def cases(uid: str) -> list[Case]:
         Case("for another pod and node", foreign | there | minors | assigned, none, OWN),
         Case("unreadable", {NAMES.allocation: "{broken"} | here | minors, none, OWN),
         Case("unreadable and for another node", {NAMES.allocation: "{broken"} | there, none, OWN),
-        Case("bound by a scheduler of the lineage", minors | here | open_ | {NAMES.predicate_time: "5"}, none, CHOSEN),
+        Case("bound by a scheduler of gpu-manager", minors | here | open_ | {NAMES.predicate_time: "5"}, none, CHOSEN),
         Case("minors alone", minors, none, CHOSEN),
         Case("minors for another node", minors | there | open_, none, OWN),
         Case("minors of a pod that was assigned", minors | here | assigned, none, OWN),

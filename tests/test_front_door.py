@@ -1,4 +1,4 @@
-"""What a stranger meets first holds together: license, security, hooks, workflow, templates."""
+"""What a new contributor meets first is consistent: license, security, hooks, workflow, templates."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Pods that another scheduler bound, or nobody: the agent places them on arrival and tells the extender within seconds.
+"""Pods that another scheduler bound, or none: the agent places them on arrival and tells the extender within seconds.
 
 The period of the reconciler is ten minutes here, so whatever is written in time was written because of the pod.
 """

@@ -1,4 +1,4 @@
-"""GPUs that break while the agent runs: kubelet offers less, pods avoid them, people are told, they come back."""
+"""GPUs that break while the agent runs: kubelet offers less, pods avoid them, events report them, they come back."""
 
 from collections.abc import Callable
 from pathlib import Path

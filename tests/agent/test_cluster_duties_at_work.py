@@ -84,7 +84,7 @@ async def test_annotations_that_were_tampered_with_are_put_right(short_tmp: Path
 
 
 async def test_a_container_that_runs_without_the_gpu_it_asked_for_is_named_once(short_tmp: Path) -> None:
-    """Kubelet admits it without asking anybody, because no plugin has told it of the resource yet."""
+    """Kubelet admits it without a call, because no plugin has registered the resource yet."""
     async with node_with_agent(short_tmp, flags=QUICK, started=False) as node:
         unallocated = pod_json("unallocated", ("c", 20, 8), ("plain", 0, 0))
         create(node, unallocated)

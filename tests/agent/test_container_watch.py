@@ -1,4 +1,4 @@
-"""What containers use, from everything that tells of it: ledger, driver, regions, runtime, groups. Real parts, made-up
+"""What containers use, from all sources: ledger, driver, regions, runtime, groups. Real parts, made-up
 node: the processes are in its /proc and the runtime answers on a real socket."""
 
 import asyncio

@@ -29,7 +29,7 @@ def driver_of(node: GpuNode) -> DriverRoot:
 
 
 def mounted(node: GpuNode, uid: str) -> tuple[str, str, bool]:
-    """Flavour, driver version and whether ours is in front, behind a container's driver mount."""
+    """Flavour, driver version and whether the interposer is in front, behind a container's driver mount."""
     view = node.kubelet.container_view(uid, "c")
     libraries = view.host_path("/usr/local/nvidia/lib64")
     (real,) = (path.name for path in libraries.glob("libcuda.so.*.*"))
@@ -54,7 +54,7 @@ async def test_shares_find_the_interposer_and_whole_gpus_the_driver(short_tmp: P
 
 
 async def test_a_container_keeps_the_driver_of_its_start_and_gets_the_new_one_at_its_next(short_tmp: Path) -> None:
-    """The old trees go when nobody can be using them any more."""
+    """The old trees go when no container can be using them any more."""
     async with node_with_agent(short_tmp, flags=FLAGS) as node:
         driver = driver_of(node)
         pod = share("stays")
@@ -80,7 +80,7 @@ async def test_a_container_keeps_the_driver_of_its_start_and_gets_the_new_one_at
 
 
 async def test_without_our_library_a_share_waits_with_the_reason_and_a_whole_gpu_runs(short_tmp: Path) -> None:
-    """Fail closed: an image may bring a libcuda of its own, and nothing would hold it to its share."""
+    """Fail closed: an image may bring its own libcuda, and then nothing enforces its share."""
     empty = short_tmp / "empty"
     async with node_with_agent(short_tmp, flags={**FLAGS, "library-path": empty}, retry_max_s=2.0) as node:
         (uid,) = create(node, share("share"))

@@ -1,4 +1,4 @@
-"""Slots come back from every pod that got them and did not last, without anybody asking for more."""
+"""Device IDs come back from every pod that got them and ended, without a new request."""
 
 from pathlib import Path
 

@@ -113,7 +113,7 @@ async def test_it_is_repaired_even_if_the_live_pods_are_unknown(short_tmp: Path)
 
 
 async def test_after_losing_ledger_and_checkpoint_nothing_is_granted_before_kubelet_reports(short_tmp: Path) -> None:
-    """Kubelet remembers, and writes its checkpoint anew when the agent registers."""
+    """Kubelet remembers, and writes its checkpoint again when the agent registers."""
     async with node_with_agent(short_tmp) as node:
         _, before = await lose_the_journal(node, remove)
         node.kubelet.checkpoint_path.unlink()
@@ -144,7 +144,7 @@ async def test_a_checkpoint_that_was_lost_releases_nothing_and_stops_nothing(sho
             assert grant_directories(node) == {held[0] for held in before.values()}
             said = node.agent.entries("checkpoint_unreadable")
             assert len(said) == number, "one line for each time that it is unreadable"
-            await run(node, share(f"new-{number}"))  # kubelet writes the file anew
+            await run(node, share(f"new-{number}"))  # kubelet writes the file again
         await check_consistency(node)
 
 

@@ -83,7 +83,7 @@ async def test_what_a_container_is_given_besides_its_gpu(short_tmp: Path) -> Non
 
 
 def library_path(node: GpuNode, uid: str) -> str:
-    """As our answer says; kubelet lets the pod's own value win."""
+    """As the agent's answer says; kubelet lets the pod's own value win."""
     answers = [call.response.container_responses[0] for call in node.kubelet.calls.of("Allocate", uid=uid)]
     (full,) = (answer for answer in answers if answer.envs)
     return str(full.envs["LD_LIBRARY_PATH"])

@@ -17,7 +17,7 @@ ID = "a1" * 32
 
 
 async def register(node: GpuNode, uid: str, container_id: str = ID) -> None:
-    """As the client in the container: through its mount, once; it waits until somebody listens."""
+    """As the client in the container: through its mount, once; it waits until the socket is served."""
     socket = node.kubelet.container_view(uid, "c").host_path("/etc/vcuda/vcuda.sock")
     async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
         request = pb.VDeviceRequest(pod_uid=uid, container_id=container_id)

@@ -1,4 +1,4 @@
-"""SIGKILL of the agent at any moment of a burst: no slot lost, none given twice, nothing kept for nobody."""
+"""SIGKILL of the agent at any moment of a burst: no device ID lost, none given twice, nothing kept without a pod."""
 
 import asyncio
 import contextlib

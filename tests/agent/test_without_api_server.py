@@ -1,4 +1,4 @@
-"""The API server is away from the start: kubelet is served all the same, and what it missed is told when it comes."""
+"""The API server is away from the start: kubelet is served, and the server gets what it missed when it comes."""
 
 from functools import partial
 from pathlib import Path

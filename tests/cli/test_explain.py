@@ -28,7 +28,7 @@ _POD = re.compile(r"/api/v1/namespaces/gpu/pods/https:([^:]+):8443/proxy(/.*)")
 async def proxying(
     port: int, *, leader_answers: bool = True, pods: Mapping[str, Json] = MappingProxyType({})
 ) -> AsyncIterator[tuple[str, list[str]]]:
-    """The proxy of an API server before one replica; a pod named b has a document of its own. `pods` by path."""
+    """The proxy of an API server before one replica; a pod named b has its own document. `pods` by path."""
     paths: list[str] = []
 
     async def forward(request: web.Request) -> web.StreamResponse:

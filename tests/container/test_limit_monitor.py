@@ -1,4 +1,4 @@
-"""Who keeps to his share and who does not: what lasts is told, what the driver's lags explain is not."""
+"""Which containers keep to their share: what lasts is reported, what the driver's lags explain is not."""
 
 from dataclasses import replace
 from typing import Any
@@ -75,7 +75,7 @@ def test_what_is_over_is_forgotten(seen: dict[str, Any]) -> None:
     monitor = LimitMonitor()
     assert watch(monitor, seconds=30, **seen)
     assert watch(monitor, seconds=1, start=30) == ()
-    assert watch(monitor, seconds=9, start=31, **seen) == (), "the patience begins anew"
+    assert watch(monitor, seconds=9, start=31, **seen) == (), "the patience starts again"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The limits file of our library, held against bytes put down by offset, and against everything that may be wrong."""
+"""The limits file of vcuda's library, compared with bytes by offset, and with everything that may be wrong."""
 
 import struct
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Processes as the kernel tells of them: in made-up trees for what this machine is not, and in its own /proc."""
+"""Processes as the kernel reports them: in made-up trees for other machines, and in this machine's /proc."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ def test_a_containers_processes_wherever_kubelet_has_put_them(node: NodeTree, pa
     assert tree.directory(group) == directory
 
 
-def test_a_naming_that_is_given_is_believed(node: NodeTree) -> None:
+def test_a_given_naming_is_used(node: NodeTree) -> None:
     node.start(1, f"/kubepods/pod{UID}/{ID}")
     assert CgroupTree(node.cgroup, naming=Naming.CGROUPFS).find(UID, ID) is not None
     assert CgroupTree(node.cgroup, naming=Naming.SYSTEMD).find(UID, ID) is None

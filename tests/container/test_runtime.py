@@ -70,7 +70,7 @@ async def test_without_a_runtime_or_its_protocol_there_is_one_sentence(short_tmp
     with pytest.raises(RuntimeApiError, match=r"cri\.sock answered unavailable"):
         await runtime.running(UID)
     await runtime.close()
-    # At another address: gRPC waits before it tries one again that did not answer, whoever asks.
+    # At another address: gRPC waits before it tries one again that did not answer, for every caller.
     async with StandInRuntime(short_tmp / "there.sock") as fake:
         runtime = ContainerRuntime(short_tmp / "there.sock", timeout_s=2)
         assert await runtime.pid("nobody") is None

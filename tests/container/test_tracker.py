@@ -109,7 +109,7 @@ def test_slots_of_a_namespace_without_processes_are_freed(scene: Scene) -> None:
     assert data[at : at + region.SLOT_SIZE] == bytes(region.SLOT_SIZE)
 
 
-def test_a_slot_that_somebody_claims_or_clears_is_left_alone(scene: Scene) -> None:
+def test_a_slot_that_is_being_claimed_or_cleared_is_left_alone(scene: Scene) -> None:
     put_slot(scene.region, 5, pid=8, used=GIB, start_time=3, pid_namespace=scene.node.namespace("gone"))
     at = region.SLOTS_AT + region.SLOT_SIZE * 5
     with scene.region.open("r+b") as holder:

@@ -214,7 +214,7 @@ def _as(admin: Client, account: str) -> Client:
 
 
 def _as_user(admin: Client) -> Client:
-    """Somebody who may do anything with pods and is none of our programs."""
+    """A user who may do anything with pods and is none of vcuda's programs."""
     headers = {"Impersonate-User": "somebody", "Impersonate-Group": "system:masters"}
     return Client(admin.server, admin.pool, headers)
 

@@ -1,4 +1,4 @@
-"""Gangs that wait at Permit: a kube-scheduler with the real coscheduling plugin asks our extender.
+"""Gangs that wait at Permit: a kube-scheduler with the real coscheduling plugin asks vcuda's extender.
 
 scheduler-plugins 0.33.5, built on Kubernetes 1.33, switched on by the very values that docs/gangs.md shows. Two hollow
 nodes. A member that is gated makes the others wait at Permit for as long as the test likes.
@@ -110,7 +110,7 @@ def test_a_member_deleted_at_permit_frees_what_the_others_have(world: World) -> 
 
 
 def test_a_gang_whose_time_at_permit_is_over_gives_its_gpus_back(world: World) -> None:
-    """Of the second time nothing is told by kube-scheduler 1.33: then they are kept for the gang's reservation time."""
+    """kube-scheduler 1.33 does not report the second time: then they are kept for the gang's reservation time."""
     world.ours.restart_with(f"--gang-reservation-time={GANG_RESERVATION}s")
     gang = _waiting_gang(world, "hasty", seconds=SHORT)
     wait_until(lambda: is_refused(world, gang[0]), "its time is over")

@@ -1,4 +1,4 @@
-"""A gang scheduler that knows nothing of us, on the node of ours: a second kube-scheduler with gangs and no extender.
+"""A gang scheduler that knows nothing of vcuda, on a node of vcuda: a second kube-scheduler with gangs and no extender.
 
 It stands where Volcano would: it sums up a node's cores and blocks, decides about a gang as a whole, binds all members
 or none, and calls nobody. Volcano itself is not run here (docs/volcano.md says why).

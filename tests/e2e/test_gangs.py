@@ -1,4 +1,4 @@
-"""kube-scheduler's own gangs (1.36, API scheduling.k8s.io/v1alpha2) with our extender: all members or none.
+"""kube-scheduler's own gangs (1.36, API scheduling.k8s.io/v1alpha2) with vcuda's extender: all members or none.
 
 Two hollow nodes, whose pods cost nothing: here it matters what is bound and what is kept, not what runs.
 """

@@ -174,7 +174,7 @@ def test_a_program_that_takes_all_it_can_gets_its_share_of_the_memory(running: R
 
 @pytest.fixture
 def operator(running: Release, tmp_path: Path) -> Iterator[Path]:
-    """The kubeconfig of somebody who has the Role `vcuda-explain` and nothing else."""
+    """The kubeconfig of a user who has the Role `vcuda-explain` and nothing else."""
     admin, plane = running.admin, running.cluster.control_plane
     accounts = "/api/v1/namespaces/default/serviceaccounts"
     running.upgrade("--set-json", 'operators.subjects=[{"kind":"ServiceAccount","name":"ops","namespace":"default"}]')
@@ -302,7 +302,7 @@ def elsewhere(running: Release, tmp_path: Path) -> Iterator[Caller]:
 
 
 def _leader(release: Release) -> str:
-    """The address of the pod that our Lease names."""
+    """The address of the pod that vcuda's Lease names."""
     try:
         holder = release.admin.get(LEASE)["spec"].get("holderIdentity")
     except ApiError:

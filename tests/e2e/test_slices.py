@@ -1,4 +1,4 @@
-"""A program that takes all it can get, in real containers: each is held to its slice, and nobody but vcuda does it."""
+"""A program that takes all it can get, in real containers: each is held to its share, and only vcuda does it."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Discovery on the emulated driver: what NVML tells is what the profile says."""
+"""Discovery on the emulated driver: what NVML reports is what the profile says."""
 
 from pathlib import Path
 

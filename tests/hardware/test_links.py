@@ -1,4 +1,4 @@
-"""NVLinks between each pair, as drivers tell of them: direct ones, through switches, and half-told ones."""
+"""NVLinks between each pair, as drivers report them: direct ones, through switches, and incomplete ones."""
 
 import pytest
 

@@ -198,7 +198,9 @@ async def test_a_passing_error_makes_nothing_unhealthy_and_a_lasting_one_does(st
     assert change.inventory.health == {uuid(0): Health(False, "Unknown Error")}
 
 
-async def test_a_gpu_that_is_sick_from_the_start_is_left_out_where_it_was_never_seen(stub: Stub, start: Start) -> None:
+async def test_a_gpu_that_is_unhealthy_from_the_start_is_left_out_where_it_was_never_seen(
+    stub: Stub, start: Start
+) -> None:
     stub.order("nvmlDeviceGetHandleByIndex_v2.0", 15)
     with structlog.testing.capture_logs() as logs:
         hardware = await start()
@@ -217,7 +219,7 @@ async def test_a_gpu_whose_name_is_no_text_does_not_spoil_the_others(stub: Stub,
     assert gpus(await start()) == [uuid(0)]
 
 
-async def test_a_gpu_that_is_sick_from_the_start_stays_where_the_cache_knows_it(stub: Stub, start: Start) -> None:
+async def test_a_gpu_that_is_unhealthy_from_the_start_stays_where_the_cache_knows_it(stub: Stub, start: Start) -> None:
     cache = stub.orders / "inventory.json"
     await (await start(cache_path=cache)).stop()
     stub.order("nvmlDeviceGetHandleByIndex_v2.0", 15)

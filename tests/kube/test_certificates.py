@@ -1,4 +1,4 @@
-"""Certificates in both directions: whom we trust, and what we show."""
+"""Certificates in both directions: which server is trusted, and what the client shows."""
 
 import ssl
 from pathlib import Path

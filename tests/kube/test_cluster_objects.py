@@ -146,7 +146,7 @@ async def test_a_changed_and_a_deleted_configuration_raise_different_errors(
 
 
 def stale(server: ApiServer) -> JsonObject:
-    """The configuration as somebody read it before another one changed it."""
+    """The configuration as one client read it before another changed it."""
     found = server.store.get("mutatingwebhookconfigurations", "vcuda")
     server.store.patch("mutatingwebhookconfigurations", "vcuda", {"metadata": {"labels": {"new": "1"}}})
     return found

@@ -1,4 +1,4 @@
-"""Of pods with our resources what their scheduling needs is kept, of the others what they take of their nodes."""
+"""Pods with vcuda's resources keep what their scheduling needs, others what they take of their nodes."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Every way to say who we are reaches the server, and what expires is read again."""
+"""Every kind of credential reaches the server, and what expires is read again."""
 
 import asyncio
 import base64

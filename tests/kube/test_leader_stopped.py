@@ -1,4 +1,4 @@
-"""A leader that was stopped for longer than its lease must not believe for a moment that it still leads."""
+"""A leader that was stopped for longer than its lease must not act as leader for a moment."""
 
 import asyncio
 import signal

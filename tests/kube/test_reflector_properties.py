@@ -28,7 +28,7 @@ PACE = WatchTiming(watch=1, first_wait=0.002, most_wait=0.01)
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that happens; `during` happens while nobody can reach the server."""
+    """One thing that happens; `during` happens while the server cannot be reached."""
 
     action: str
     name: str = ""

@@ -28,7 +28,7 @@ def shown(pod: Json) -> Pod:
 
 
 @pytest.mark.parametrize("number", range(len(IDS)), ids=IDS)
-async def test_the_agent_follows_what_is_believed_and_writes_what_is_true(short_tmp: Path, number: int) -> None:
+async def test_the_agent_follows_trusted_annotations_and_writes_true_ones(short_tmp: Path, number: int) -> None:
     pod, case = stale_or_not(number)
     annotations = pod["metadata"]["annotations"]
     async with station(short_tmp, inventory(4)) as node:

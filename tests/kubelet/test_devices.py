@@ -1,4 +1,4 @@
-"""Which IDs kubelet is told to prefer."""
+"""Which IDs the agent asks kubelet to prefer."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -90,7 +90,7 @@ def test_where_nothing_is_left_for_the_second_container_the_sentence_says_why() 
 
 
 def test_a_choice_of_which_one_gpu_is_taken_is_kept_for_the_others() -> None:
-    """The scheduler chose 1 and 2; somebody else came first to 2."""
+    """The scheduler chose 1 and 2; another pod came first to 2."""
     pod, state = asked(("main", 20, 2), ("side", 50, 4)), node(other(1, 2, 60, 4), gpus=4)
     found = plan(pod, state, scheduled={"main": uuids(1), "side": uuids(2)})
     assert minors(found.allocations)["main"] == [1]
@@ -142,7 +142,7 @@ def test_a_pod_that_was_let_in_finds_room_for_each_of_its_containers(
     scheduled: dict[int, int],
     policy: str,
 ) -> None:
-    """Kubelet asks container by container; each time the plan is made anew around what is held, as after a crash."""
+    """Kubelet asks container by container; each time the plan is made again around what is held, as after a crash."""
     here: Inventory = inventory(3)
     there: list[Allocation] = []
     for number, (minor, cores, blocks) in enumerate(others):

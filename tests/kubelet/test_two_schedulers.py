@@ -94,7 +94,7 @@ class Scene:
         self.bound.append(pod)
 
     def bind_elsewhere(self, sizes: Sequence[int], stale: bool) -> None:
-        """By a scheduler that asks nobody; `stale`: made from the YAML of a pod that ran."""
+        """By a scheduler that calls no extender; `stale`: made from the YAML of a pod that ran."""
         last = next(reversed(self.arrived.values()), None)
         copied = dict(last["metadata"]["annotations"]) if stale and last is not None else None
         self.bound.append(self.make(sizes, copied))
@@ -159,7 +159,7 @@ class Scene:
         return "Pending" not in self.phases().values() and not unproved
 
     def check_books(self) -> None:
-        """No GPU is given twice, whatever anybody believed."""
+        """No GPU is given twice, whatever each scheduler assumed."""
         assert self.agent.ledger.over_commitments(NODE) == ()
 
     async def warm_up(self) -> None:

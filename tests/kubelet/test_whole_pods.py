@@ -12,7 +12,7 @@ from tests.kubelet.makers import inventory
 
 
 def chosen(pod: Json, **minors: int) -> Json:
-    """By a scheduler of ours, in that pod's sizes."""
+    """By vcuda's scheduler, in that pod's sizes."""
     shares = {}
     for each in pod["spec"]["containers"]:
         limits = each["resources"]["limits"]

@@ -1,4 +1,4 @@
-"""The ledger's transitions: what each does, what it refuses, and what subscribers hear of it."""
+"""The ledger's transitions: what each does, what it refuses, and what subscribers receive."""
 
 from dataclasses import replace
 from pathlib import Path

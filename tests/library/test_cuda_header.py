@@ -153,7 +153,7 @@ def test_cuda_13_knows_every_function() -> None:
 
 @pytest.mark.parametrize("major", sorted(_WHEELS))
 def test_no_version_of_a_function_is_missing_but_those_of_32_bits(major: int) -> None:
-    """A newer one that we did not know would be answered by an older one of another signature."""
+    """A newer one that vcuda does not know would be answered by an older one of another signature."""
     listed = re.findall(r"\*\s*(PFN_(\w+?)_v\d+(?:_pt[sd][sz])?)\)", _preprocessed(major))
     ours = {row.base for row in rows()}
     assert {name for name, base in listed if base in ours} - {row.typedef for row in rows()} == _LEFT_OUT

@@ -1,4 +1,4 @@
-"""What the driver tells of a pointer, for every family that a pointer can come from."""
+"""What the driver says of a pointer, for every family that a pointer can come from."""
 
 import pytest
 

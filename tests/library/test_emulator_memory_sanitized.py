@@ -144,4 +144,4 @@ def test_sharing_between_processes(sanitized_machine: Machine) -> None:
         cuda.__exit__()
         assert cuda.process.returncode == 0, _errors(sanitized_machine)
     assert _errors(sanitized_machine) == ""
-    assert list(Path(f"{sanitized_machine.state}.memory").iterdir()) == []  # whoever ends in order cleans up
+    assert list(Path(f"{sanitized_machine.state}.memory").iterdir()) == []  # a process that ends in order cleans up

@@ -1,4 +1,4 @@
-"""Profiles: what is left out is filled in as documented, and every mistake is told in one line with its place."""
+"""Profiles: what is left out is filled in as documented, and every mistake is reported in one line with its place."""
 
 import re
 from typing import Any

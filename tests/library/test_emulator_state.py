@@ -1,4 +1,4 @@
-"""The shared state: made once, whole at every instant, and never wedged by whoever dies."""
+"""The shared state: made once, whole at every instant, and never blocked by a process that dies."""
 
 import os
 import select
@@ -58,7 +58,7 @@ def test_readers_never_see_half_a_change(empty: Machine, hammer: Path) -> None:
 def test_no_change_is_lost_between_writers(empty: Machine, hammer: Path) -> None:
     changes = [int(_end(process)) for process in [_hammer(empty, hammer, "write", _MS) for _ in range(4)]]
     assert min(changes) > 0
-    assert len(empty.show()["gpus"][0]["processes"]) == sum(changes) % 256  # a change adds one, and begins anew at 256
+    assert len(empty.show()["gpus"][0]["processes"]) == sum(changes) % 256  # a change adds one, and starts again at 256
 
 
 def test_threads_of_one_process_exclude_each_other_too(empty: Machine, hammer: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_kernel_far_longer_than_the_patience_is_paid_for(simulation: Simulatio
 @pytest.mark.parametrize("others", [1, 2, 4, 7])
 @pytest.mark.parametrize("workload", ["small", "medium", "tinysync", "step"])
 def test_where_nothing_moves_processes_take_turns(simulation: Simulation, workload: str, others: int) -> None:
-    """Beside a kernel that never ends the debt only grows. Every 250 ms a launch goes, and nobody is passed over."""
+    """Beside a kernel that never ends the debt only grows. Every 250 ms a launch starts; all processes get turns."""
     words = [f"p:{workload}:0.5"] * others
     (container,) = simulation.run("seconds=8", "c:25", "p:endless", *words)
     assert container.longest_stall_ns <= 262_000_000
@@ -145,7 +145,7 @@ WORKLOADS = st.sampled_from(
 def test_no_container_exceeds_its_limit_or_starves_in_any_mix(
     simulation: Simulation, limits: list[int], workloads: list[list[str]], jitter: int, bias: str, seed: int
 ) -> None:
-    """Nobody is above its limit by more than it may save up and have in flight, in any window; nobody stands still."""
+    """In no window does a process exceed its limit by more than its savings and work in flight; each makes progress."""
     words = [
         word
         for limit, loads in zip(limits, workloads, strict=False)

@@ -247,7 +247,7 @@ def test_streams_that_are_measured_out_of_order_count_once(parts: ctypes.CDLL) -
         (500, 60, 60, 100),  # nor does work begin there
     ],
 )
-def test_an_open_stretch_is_believed_as_far_as_its_heart_beats(
+def test_an_open_stretch_counts_up_to_its_last_heartbeat(
     parts: ctypes.CDLL, since: int, heartbeat: int, now: int, share: int
 ) -> None:
     made = ctypes.c_void_p(parts.access_presence())

@@ -93,9 +93,7 @@ def test_full_rows_take_no_room_from_an_ordinary_one(parts: ctypes.CDLL) -> None
         (2**64 - 1, 0, 100),
     ],
 )
-def test_a_stretch_is_believed_if_it_can_have_been_measured(
-    parts: ctypes.CDLL, start: int, end: int, kept: int
-) -> None:
+def test_a_stretch_counts_if_it_can_have_been_measured(parts: ctypes.CDLL, start: int, end: int, kept: int) -> None:
     made = ctypes.c_void_p(parts.access_presence())
     parts.access_write(made, 1, 1, (ctypes.c_uint64 * (2 * RING))(*([start, end] * RING)))
     assert parts.access_share(made, number(NOW - 100 * MS), number(NOW), number(NOW)) == kept * MS
@@ -132,10 +130,8 @@ def test_claims_no_more_than_its_rate_and_a_long_kernel(
 
 
 @pytest.mark.parametrize(("percent", "kernel_s", "shared"), [(25, 2.0, 1), (50, 3.0, 1), (10, 2.0, 0), (75, 10.0, 1)])
-def test_a_long_kernel_that_is_paid_for_is_believed(
-    parts: ctypes.CDLL, percent: int, kernel_s: float, shared: int
-) -> None:
-    """Again and again, with the pauses that the limit makes; `shared`: with us, so that it takes twice as long."""
+def test_a_long_kernel_that_is_paid_for_counts(parts: ctypes.CDLL, percent: int, kernel_s: float, shared: int) -> None:
+    """Again and again, with the pauses of the limit; `shared`: with this process, so it takes twice as long."""
     claim = ctypes.c_void_p(parts.access_claim(percent * 1000))
     now = NOW
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""The hooks of start, contexts and information on the emulated driver: our figures, otherwise the driver's answers."""
+"""The hooks of start, contexts and information on the emulated driver: the share's figures, else the driver's."""
 
 import pytest
 

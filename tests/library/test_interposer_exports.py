@@ -113,7 +113,7 @@ def test_no_code_of_the_library_runs_when_it_is_loaded(directory: Path, interpos
 
 
 def test_little_is_asked_of_the_static_part_of_thread_local_storage(directory: Path) -> None:
-    """glibc keeps some hundred bytes of it for all that is opened later; once they are used up, our dlopen fails."""
+    """glibc keeps some hundred bytes of it for libraries opened later; without them the interposer's dlopen fails."""
     for name in OBJECTS:
         assert read(directory / name).thread_local <= 64
 

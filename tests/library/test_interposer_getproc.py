@@ -1,4 +1,4 @@
-"""cuGetProcAddress through ours: the driver chooses, and of what it chose the hooked functions become ours."""
+"""cuGetProcAddress through the interposer: the driver chooses; hooked functions become the interposer's."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Whichever way a program reaches the driver's libraries, ours answer, and both share one state."""
+"""However a program reaches the driver's libraries, the interposers answer, and both share one state."""
 
 import shutil
 import subprocess
@@ -43,7 +43,7 @@ def test_by_every_name_that_the_mirror_gives_it(container: Container, name: str,
 
 
 def test_the_interposer_is_found_by_its_own_name_after_the_driver_was_opened(container: Container) -> None:
-    """glibc answers libcuda.so.1 with whatever has that SONAME already: who opens the real file first is past us."""
+    """glibc answers libcuda.so.1 with whatever has that SONAME already: after the real file there is no interposer."""
     link_name(container, "libcuda.so", copy=False)
     real = str((container.driver / "libcuda-real.so.1").resolve())
     found = container.run("open_libraries", real, "libcuda.so", CUDA).value
@@ -71,7 +71,7 @@ def test_both_libraries_share_one_state(container: Container) -> None:
     ("tags", "ours"), [("--enable-new-dtags", True), ("--disable-new-dtags", False)], ids=["RUNPATH", "RPATH"]
 )
 def test_a_linked_program(container: Container, short_tmp: Path, tags: str, *, ours: bool) -> None:
-    """A program with a DT_RPATH to the real directory is past us, as with every library that stands in by path."""
+    """A program with a DT_RPATH to the real directory bypasses the interposer, as any library found by path."""
     real = short_tmp / "real"
     real.mkdir()
     (real / CUDA).symlink_to((container.driver / "libcuda-real.so.1").resolve())
@@ -104,7 +104,7 @@ def test_a_real_driver_that_is_not_there_is_one_clear_refusal(container: Contain
 
 
 def test_with_an_empty_environment(container: Container, short_tmp: Path) -> None:
-    """As by /etc/ld.so.cache: nothing but the path of the library leads to ours."""
+    """As by /etc/ld.so.cache: only the path of the library leads to the interposer."""
     starter = program(
         short_tmp, "total.c", f"-L{container.driver}", "-l:libcuda.so.1", f"-Wl,-rpath,{container.driver}"
     )

@@ -20,7 +20,7 @@ POINTER_AT = 88 + 24  # of CUDA_MEM_ALLOC_NODE_PARAMS
 
 @pytest.fixture(autouse=True)
 def all_the_time(gpu_slice: GpuSlice) -> None:
-    """Memory alone is limited: nobody waits for his share of the time."""
+    """Only memory is limited: no launch waits for its share of the time."""
     gpu_slice.container.grant(device(0, memory=gpu_slice.limit, cores=100), generation=2)
 
 

@@ -1,4 +1,4 @@
-"""What the driver holds beyond what it was asked for: contexts, modules, slabs. It counts, and nobody has to ask."""
+"""What the driver holds beyond what it was asked for: contexts, modules, slabs. It counts without a request."""
 
 import sys
 

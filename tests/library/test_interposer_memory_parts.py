@@ -146,7 +146,7 @@ def test_the_ledger_against_a_model(library: ctypes.CDLL) -> None:
 
 
 def test_a_reservation_that_stays_is_waited_for_a_while_and_the_dead_are_looked_for(library: ctypes.CDLL) -> None:
-    """Whoever stands between reserving and taking is given half a second; who died there is cleared meanwhile."""
+    """A process between reservation and charge gets half a second; one that died there is cleared meanwhile."""
     ledger = Ledger()
     own = ledger.pointer(ledger.at(0))
     ledger.word(1, 0, 1).value = 100

@@ -46,7 +46,7 @@ def becoming(build: Path, short_tmp: Path) -> Path:
 
 
 def start(gpu_slice: GpuSlice, becoming: Path, *, pid: int, **environment: str) -> subprocess.Popen[str]:
-    """A process with this pid in a namespace of its own."""
+    """A process with this pid in its own namespace."""
     inside = f"echo {pid - 1} > /proc/sys/kernel/ns_last_pid; {becoming} {TAKEN} 1 stay; true"
     command = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", inside)
     return gpu_slice.container.start_program(*command, **environment)
@@ -58,7 +58,7 @@ def begin(process: subprocess.Popen[str]) -> None:
 
 
 @needs_root
-def test_a_driver_that_translates_is_believed(
+def test_a_driver_that_translates_is_trusted(
     gpu_slice: GpuSlice, becoming: Path, running: list[subprocess.Popen[str]]
 ) -> None:
     running.append(start(gpu_slice, becoming, pid=4711))

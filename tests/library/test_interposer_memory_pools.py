@@ -290,7 +290,7 @@ def test_a_capture_survives_everything_we_do_beside_it(gpu_slice: GpuSlice, keep
 
 
 def test_a_driver_without_pools_is_left_alone(container: Container) -> None:
-    """An older driver lacks half of what we call."""
+    """An older driver lacks half of what the interposer calls."""
     outcome = container.run("called_unseen", "cuMemAllocAsync_ptsz")
     assert outcome.errors == ""
 

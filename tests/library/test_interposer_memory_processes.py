@@ -1,4 +1,4 @@
-"""Threads and processes under one memory limit: never more than it, nobody refused who fits, the dead leave nothing."""
+"""Threads and processes under one memory limit: never more than it, no fitting one refused, the dead leave nothing."""
 
 import json
 import subprocess

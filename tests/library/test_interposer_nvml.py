@@ -1,4 +1,4 @@
-"""What NVML tells a limited container: its slice, its processes, nothing to switch; the same figures as CUDA."""
+"""What NVML reports in a limited container: its share and processes, no settings; the same figures as CUDA."""
 
 import os
 import subprocess
@@ -86,7 +86,7 @@ def test_the_wrong_version_of_the_struct_is_still_the_drivers_to_refuse(containe
 
 @pytest.fixture
 def busy(container: Container, build: Path) -> Container:
-    """The driver lists: a process of ours, one by its host pid, and a neighbour; on each of the three lists."""
+    """The driver lists: a process of the container, one by its host pid, and a neighbour; on all three lists."""
     container.grant(device(0), device(1))
     hold(container, used=GIB, overhead=MIB)
     (container.base / "pids.config").write_bytes(HOST.to_bytes(4, "little") + (12345).to_bytes(4, "little"))

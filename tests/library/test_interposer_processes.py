@@ -77,7 +77,7 @@ def test_slots_of_the_dead_are_cleared_by_the_next_to_come(limited: Container) -
 
 
 def test_a_killed_process_gives_its_memory_back_within_a_second(limited: Container) -> None:
-    """A zombie all the while: nobody waits for it."""
+    """A zombie all the time: no process waits for it."""
     watched = limited.start("frees_while_told")
     assert watched.stdout is not None
     assert int(watched.stdout.readline()) == 2 * GIB
@@ -113,7 +113,7 @@ def test_a_process_whose_first_thread_ended_lives(limited: Container, short_tmp:
 
 @needs_root
 def test_slots_of_another_pid_namespace_are_judged_by_their_lock_alone(limited: Container) -> None:
-    """Nobody in there can judge a pid of ours, nor we one of theirs; 7 is of a process that could not take its lock."""
+    """Neither namespace can judge a pid of the other; 7 is of a process that could not take its lock."""
     limited.occupy(7, os.getpid(), start_time(os.getpid()), used=GIB)
     command = ("unshare", "--pid", "--fork", "--mount-proc", *INSIDE, "claim_and_wait", "[]")
     with limited.start_program(*command) as process:

@@ -53,7 +53,7 @@ class Number(str):
 
 
 class RefusalError(Exception):
-    """Python's reader with our limits says no."""
+    """Python's reader with the same limits says no."""
 
 
 def _members(pairs: list[tuple[str, Json]]) -> dict[str, Json]:

@@ -24,7 +24,7 @@ def _real_header() -> Path:
 
 
 def _names() -> list[str]:
-    """Every enumerator and every number that our header defines."""
+    """Every enumerator and every number that vcuda's header defines."""
     text = re.sub(r"/\*.*?\*/", "", (_OURS / "nvml.h").read_text(), flags=re.DOTALL)
     bodies = re.findall(r"enum \w+ \{(.*?)\}", text, flags=re.DOTALL)
     enumerators = [name for body in bodies for name in re.findall(r"\bNVML_\w+", body)]

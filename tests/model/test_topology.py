@@ -107,7 +107,7 @@ def topologies(draw: st.DrawFn) -> Topology:
 
 
 def joined(topology: Topology, minor: int, level: Level) -> frozenset[int]:
-    """Whoever is reached from here over links of that level or nearer."""
+    """All GPUs that are reached from here over links of that level or nearer."""
     reached, frontier = {minor}, [minor]
     while frontier:
         here = frontier.pop()

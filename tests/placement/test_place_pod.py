@@ -84,7 +84,7 @@ def test_what_a_pod_gets_fits_beside_all_others_and_is_what_it_asked_for(asked: 
 
 @given(asked=pods(), state=states())
 def test_each_container_has_its_choice_which_accounts_for_every_gpu(asked: PodRequest, state: NodeState) -> None:
-    """So that a caller who tells why need not place the container a second time."""
+    """So that a caller that reports the reason need not place the container a second time."""
     found = outcome(asked, state)
     if isinstance(found, VcudaError):
         return

@@ -1,4 +1,4 @@
-"""The search itself, on numbers: exact against every set there is, and bounded where it is told to be."""
+"""The search itself, on numbers: exact against every set there is, and bounded where a limit is given."""
 
 from itertools import combinations
 

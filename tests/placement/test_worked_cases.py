@@ -1,4 +1,4 @@
-"""The worked cases of the lineage, which every implementation of these evaluators must agree on."""
+"""The worked cases of gpu-manager, on which every implementation of these evaluators must agree."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -111,7 +111,7 @@ class Scheduler:
 
 
 class Scene:
-    """The cluster, and whoever asks the replicas."""
+    """The cluster, and the caller of the replicas."""
 
     def __init__(self, folder: Path, api: ApiServer) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""From a pod at the webhook to a bound one, over the wire and in a process of its own."""
+"""From a pod at the webhook to a bound one, over the wire and in its own process."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""The collector of cycles at work: short pauses, nothing kept for ever."""
+"""The collector of cycles at work: short pauses, no garbage is kept."""
 
 import asyncio
 import gc

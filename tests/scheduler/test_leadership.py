@@ -21,7 +21,7 @@ LEASE = {"namespace": "gpu", "name": "the-lease"}
 
 
 class World:
-    """The server, and a leadership for each name, each with a client of its own."""
+    """The server, and a leadership for each name, each with its own client."""
 
     def __init__(self, server: ApiServer, folder: Path, stack: AsyncExitStack) -> None:
         self.server = server

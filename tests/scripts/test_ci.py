@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 def run(folder: Path, *, clang: str, installed: str) -> list[str]:
     environment = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "CLANG": clang, "INSTALLED": installed}
-    command = ["/bin/sh", folder / ".ci/run"]
+    command = ["/bin/sh", str(folder / ".ci/run")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
 

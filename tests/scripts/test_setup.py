@@ -1,4 +1,4 @@
-"""`scripts/setup` in a folder of its own, with stand-ins for Python and the tools that it calls."""
+"""`scripts/setup` in its own folder, with stand-ins for Python and the tools that it calls."""
 
 import os
 import subprocess

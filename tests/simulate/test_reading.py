@@ -279,7 +279,7 @@ def test_one_file_may_hold_nodes_and_pods(tmp_path: Path) -> None:
     assert (len(scene.nodes), len(scene.tasks)) == (3, 3)
 
 
-def test_the_agents_inventory_is_believed_before_any_count(tmp_path: Path) -> None:
+def test_the_agents_inventory_counts_before_any_other_figure(tmp_path: Path) -> None:
     cards = (Gpu(GpuUuid("GPU-a"), 0, 3, "NVIDIA A100", 40 << 30), Gpu(GpuUuid("GPU-b"), 1, 4, "NVIDIA T4", 15 << 30))
     inventory = Inventory(cards, Topology((3, 4)), Driver("1", (12, 4)), {GpuUuid("GPU-b"): Health(False, "XID 79")})
     written = format_inventory(inventory, share_mode=False)

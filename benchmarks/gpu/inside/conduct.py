@@ -148,7 +148,7 @@ def killed_neighbour(program: str, size: str) -> dict[str, Any]:
         assert first.stdout is not None
         printed = json.loads(first.stdout.readline())
         print(json.dumps(printed), flush=True)
-        sys.stdin.readline()  # whoever watches has seen enough
+        sys.stdin.readline()  # the observer has finished
         os.kill(first.pid, signal.SIGKILL)
         first.wait()
     killed, again = time.monotonic(), 0

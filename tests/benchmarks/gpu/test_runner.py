@@ -14,7 +14,7 @@ from benchmarks.gpu.runner import run
 
 @pytest.fixture
 def bench(short_tmp: Path) -> Bench:
-    """Of a driver that nobody asks."""
+    """Of a driver that is not used."""
     device = Device("GPU-1", "00000000:01:00.0", "NVIDIA H100", 80 << 30)
     driver = Driver(True, "/nowhere", "/nowhere", "580.95.05", "13.0", (device,), "of a test", {"A": "b"})
     return Bench(short_tmp, driver, True, 1.0, 2, "", 4000)
@@ -66,7 +66,7 @@ def test_a_bench_is_the_same_on_the_other_side_of_its_json(bench: Bench) -> None
 
 
 def eventually_gone(pid: int) -> bool:
-    """Gone, or a zombie that nobody has waited for."""
+    """Gone, or a zombie for which no process has waited."""
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         try:

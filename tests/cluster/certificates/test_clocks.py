@@ -103,7 +103,7 @@ def _foreign_pair() -> KeyPair:
 
 
 @pytest.mark.parametrize("foreign", ["tls.crt and tls.key of somebody else", "not a CA", "another tool's keys"])
-async def test_a_secret_that_somebody_else_filled_is_replaced(foreign: str) -> None:
+async def test_a_secret_with_foreign_content_is_replaced(foreign: str) -> None:
     scene = Scene()
     other, own = _foreign_pair(), to_data(issue(RULES, START))
     content = {

@@ -114,7 +114,7 @@ async def test_a_new_leader_continues_where_the_old_one_died() -> None:
     assert len(shown) == 2
 
 
-async def test_a_bundle_that_somebody_emptied_is_filled_again() -> None:
+async def test_an_emptied_bundle_is_filled_again() -> None:
     scene = Scene()
     leader, shown = scene.replica()
     await leader.check(leads=True)

@@ -102,7 +102,7 @@ async def test_a_gang_at_permit_with_a_refused_member_yields_as_a_whole(busy: Ex
 
     busy.drop_pod(single.uid)
     assert cycle(busy, [second, third, first]) == [True, True, False], (
-        "tried anew, since a placed member is asked about"
+        "tried again, since a placed member is asked about"
     )
 
 

@@ -107,7 +107,7 @@ def asked(vip: ClusterPod, victims: dict[str, dict[str, object]], *, whole: bool
 
 @pytest.mark.parametrize("whole", [False, True])
 async def test_every_answer_is_one_that_kube_scheduler_takes(extender: Extender, whole: bool) -> None:
-    """It refuses all of it for one UID that is not bound on that node, and believes the number of violations."""
+    """It refuses all of it for one UID that is not bound on that node, and takes over the number of violations."""
     extender.put_node(node("a", 2))
     extender.put_node(node("b", 1))
     left, right = runs(extender, "a", 0, 60), runs(extender, "a", 1, 60)

@@ -315,7 +315,7 @@ class Rotating:
             await server.stop()
 
     async def _ask(self, port: int, number: int) -> None:
-        """Each request over a connection of its own."""
+        """Each request over its own connection."""
         name = NAMES[0] if number % 2 else None
         while True:
             context = trusting(self.bundle if number % 3 else self.trusted)

@@ -1,4 +1,4 @@
-"""What ELF files say of themselves, whoever made them, and what is said of those that are broken."""
+"""What is read from ELF files of any linker, and the errors for broken ones."""
 
 import subprocess
 from pathlib import Path

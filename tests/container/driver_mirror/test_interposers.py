@@ -1,4 +1,4 @@
-"""Our library as it is installed: what is taken for ours, and what is not."""
+"""vcuda's library as it is installed: which files are recognised as its own."""
 
 import platform
 from collections.abc import Callable

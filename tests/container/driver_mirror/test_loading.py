@@ -1,4 +1,4 @@
-"""The finished tree under the real loader: programs get ours, ours reaches the driver, and ldconfig changes nothing."""
+"""The finished tree under the real loader: programs get the interposer, also after ldconfig."""
 
 import os
 import shutil
@@ -75,7 +75,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 def test_a_program_gets_the_interposer_and_through_it_the_driver(built: Built) -> None:
-    """Its version is a function that ours does not have, so the loader finds the driver's."""
+    """Its version is a function that the interposer does not have, so the loader finds the driver's."""
     assert built.run("nvidia") == "101 13000"
 
 
@@ -100,7 +100,7 @@ def test_whole_gpus_get_the_driver_alone(built: Built) -> None:
 
 
 def test_ldconfig_in_an_image_leaves_the_interposer_in_front(built: Built, tmp_path: Path) -> None:
-    """It moves links to the newest file of a SONAME, and the driver's has ours; a file it leaves alone."""
+    """It moves links to the newest file of a SONAME, which the driver's shares with the interposer; not plain files."""
     copy = tmp_path / "lib64"
     shutil.copytree(built.base / "nvidia/lib64", copy, symlinks=True)
     subprocess.run([LDCONFIG, "-n", copy], check=True, capture_output=True, timeout=20)

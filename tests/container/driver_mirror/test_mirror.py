@@ -1,4 +1,4 @@
-"""The driver mirror over a node's life: first look, upgrades of the driver and of our library, and what is said."""
+"""The driver mirror over a node's life: first look, upgrades of the driver and of vcuda's library, and the log."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ OLDER, NEWER = "570.86.10", "590.10"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node's driver, our library and the mirror of both."""
+    """A node's driver, vcuda's library and the mirror of both."""
 
     driver: DriverRoot
     ours: Path

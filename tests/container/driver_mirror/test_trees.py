@@ -149,7 +149,7 @@ def test_a_file_of_the_driver_is_linked_and_not_copied(tmp_path: Path, base: Pat
     assert inodes == {(tmp_path / "driver/one").stat().st_ino}
 
 
-def test_ours_is_copied_and_has_one_inode_for_all_its_names(tmp_path: Path, base: Path, trees: Trees) -> None:
+def test_the_interposer_is_copied_and_has_one_inode_for_all_its_names(tmp_path: Path, base: Path, trees: Trees) -> None:
     """Two names of one image: a program that opens both must not get it twice."""
     source = tmp_path / "libcuda.so.1"
     source.write_text("ours")

@@ -46,7 +46,7 @@ async def servers(short_tmp: Path, calls: Calls) -> AsyncIterator[RegistrationSe
 
 
 async def register(path: Path, **fields: str) -> None:
-    """As gpu-client does it: no deadline of its own, any error is the end."""
+    """As gpu-client does it: without a deadline, any error is the end."""
     async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
         await rpc.VCUDAServiceStub(channel).RegisterVDevice(pb.VDeviceRequest(**fields), timeout=10)
 

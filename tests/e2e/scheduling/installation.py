@@ -77,7 +77,7 @@ class VcudaScheduler:
         return ExtenderAddress(self.url, self.bundle)
 
     def client(self) -> Client:
-        """For whoever plays kube-scheduler or asks for an explanation."""
+        """For a test that plays kube-scheduler or asks for an explanation."""
         return Client(self.url, urllib3.PoolManager(ca_certs=str(self.bundle)), {})
 
     def _ready(self) -> bool:

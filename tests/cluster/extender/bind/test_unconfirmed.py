@@ -170,7 +170,7 @@ async def test_a_renewed_reservation_is_not_ended_by_an_earlier_refusal(
     assert hold(extender, "a", one) is HoldState.RESERVED
 
 
-async def test_an_answer_that_is_older_than_the_next_binding_is_not_believed(
+async def test_an_answer_that_is_older_than_the_next_binding_is_ignored(
     extender: Extender, api: MemoryApi, clock: Clock, one: ClusterPod
 ) -> None:
     await mark_uncertain(extender, api, one, Fate.BROKEN_BEFORE)

@@ -12,7 +12,7 @@ CASES = cases("uid-p")
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_what_is_believed_is_exact_and_the_rest_is_anywhere(case: Case) -> None:
+def test_a_trusted_annotation_is_exact_and_other_pods_are_unlocated(case: Case) -> None:
     asking = [(name, *size) for name, size in SIZES.items()]
     found = bound_hold(
         ClusterPod(pod("p", *asking, node=NODE, api_uid="uid-p", annotations=case.annotations)), ResourceNames()
@@ -23,7 +23,7 @@ def test_what_is_believed_is_exact_and_the_rest_is_anywhere(case: Case) -> None:
 
 
 @pytest.mark.parametrize("uid", ["uid-p", "uid-of-the-mirror"])
-def test_a_static_pod_is_believed_by_either_of_its_uids(uid: str) -> None:
+def test_a_static_pod_is_trusted_by_either_of_its_uids(uid: str) -> None:
     (case,) = (each for each in cases(uid) if each.name == "bound by our extender")
     asking = [(name, *size) for name, size in SIZES.items()]
     shown = pod("p", *asking, node=NODE, api_uid="uid-of-the-mirror", annotations=case.annotations)

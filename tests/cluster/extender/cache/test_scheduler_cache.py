@@ -100,7 +100,7 @@ def test_an_unlocated_pod_counts_on_every_gpu_that_may_hold_it() -> None:
         allocated(pod(uid="u"), {"other": on_gpu("a", 0, 50, 8)}),
     ],
 )
-def test_an_annotation_that_is_not_believed_leaves_the_pod_somewhere(annotations: dict[str, str]) -> None:
+def test_an_untrusted_annotation_leaves_the_pod_unlocated(annotations: dict[str, str]) -> None:
     cache = cache_with("a")
     cache.put_pod(bound(pod(uid="u"), "a", annotations))
     assert all(cores <= 50 for cores, _ in free(cache, "a"))
