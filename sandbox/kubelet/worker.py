@@ -4,7 +4,7 @@ In: an admitted pod, container exits, the request to terminate. Out: PreStartCon
 pod's status. Workers of different pods run at the same time. Facts kept: PreStartContainer for each resource
 in random order before every start, 30 s deadline; its error leaves the container waiting with
 CreateContainerConfigError and is tried again with back-off; init containers run to their end one after another,
-sidecars stay.
+sidecars stay; the pod's phase is Pending until every app container has started once.
 """
 
 import asyncio
@@ -144,7 +144,7 @@ class PodWorker:
         ended = [self.parts.runtime.of(self.pod.uid, item.name) for item in self.pod.of_role(Role.APP)]
         if all(item and item.phase is Phase.EXITED and not self._restarts(item) for item in ended):
             return "Failed" if self._any_failed() else "Succeeded"
-        return "Running" if any(ended) else "Pending"
+        return "Running" if all(ended) else "Pending"
 
     def _init_failed(self) -> bool:
         ended = [self.parts.runtime.of(self.pod.uid, item.name) for item in self.pod.of_role(Role.INIT)]

@@ -46,6 +46,25 @@ async def test_a_prestart_error_holds_the_container_and_is_tried_again(short_tmp
         await node.kubelet.wait_running(verdict.uid)
 
 
+async def test_a_pod_is_pending_until_every_container_has_started_once(short_tmp: Path) -> None:
+    """kubelet's `getPhase`: a container that waits and never ran makes the pod Pending; one that ran does not."""
+    async with bare_node(fast(short_tmp)) as node:
+        node.memory.fail["PreStartContainer"] = "not yet"
+        verdict = await node.kubelet.admit(pod("a", container("one", cores=1), container("two", blocks=1)))
+        await node.kubelet.wait_waiting(verdict.uid, "two")
+        await node.kubelet.changes.until(
+            lambda: "containerStatuses" in node.kubelet.pod_list()[0]["status"], what="a status", deadline_s=5
+        )
+        assert node.kubelet.runs(verdict.uid, "one")
+        assert node.kubelet.pod_list()[0]["status"]["phase"] == "Pending"
+        node.memory.fail.clear()
+        await node.kubelet.wait_phase(verdict.uid, "Running")
+        node.memory.fail["PreStartContainer"] = "not again"
+        node.kubelet.exit_container(verdict.uid, "two")
+        await node.kubelet.wait_waiting(verdict.uid, "two")
+        assert node.kubelet.pod_list()[0]["status"]["phase"] == "Running"
+
+
 async def test_the_container_sees_the_merged_answers_and_its_own_environment_wins(short_tmp: Path) -> None:
     grant = short_tmp / "grant"
     grant.mkdir()
