@@ -112,7 +112,13 @@ class Section:
     settings: tuple[Setting, ...]
 
 
-def setting(flag: str, default: T, doc: str, type_: SettingType[T] | None = None, **more: Any) -> T:  # noqa: ANN401
+def setting(
+    flag: str,
+    default: T,
+    doc: str,
+    type_: SettingType[T] | None = None,
+    **more: Any,  # noqa: ANN401 - as Setting
+) -> T:
     """A dataclass field that is a setting; without a type that of its default, and `more` as of `Setting`."""
     found = Setting(flag, default, doc, type_, **more)
     return field(default_factory=lambda: default, metadata={_SETTING: found})
