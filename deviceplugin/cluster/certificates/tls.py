@@ -4,14 +4,12 @@ In: key pairs, and the CA of client certificates. Out: an `ssl.SSLContext` that 
 cannot remove a CA from a context, so each change makes a new context: a handshake that has begun ends with the old
 one, later ones use the new one, connections stay, and no session of the old one is resumed. If OpenSSL refuses a
 change, nothing changes. A client certificate is optional, for API server and probes have none; one that is presented
-must be valid. OpenSSL reads only files; these are in memory, because the pod's file system is read-only and a private
-key must not be on disk.
+must be valid. OpenSSL reads a private key from a file only; the file is in memory, because the pod's file system is
+read-only and a key must not be on disk.
 """
 
 import os
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from deviceplugin.cluster.certificates.keypair import KeyPair
@@ -56,28 +54,16 @@ def _context(pair: KeyPair, clients: bytes | None) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     try:
-        with _in_memory("chain", pair.chain) as chain, _in_memory("key", pair.key) as key:
-            context.load_cert_chain(chain, key)
-    except (ssl.SSLError, OSError) as error:
+        with os.fdopen(os.memfd_create("vcuda-certificate"), "wb") as file:
+            file.write(pair.chain + b"\n" + pair.key)
+            file.flush()
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+    except OSError as error:
         raise ConfigError(f"the certificate cannot be served: {error}") from None
     if clients is not None:
-        _verify_clients(context, clients)
+        context.verify_mode = ssl.CERT_OPTIONAL
+        try:
+            context.load_verify_locations(cadata=clients.decode("ascii", errors="ignore"))
+        except (ssl.SSLError, ValueError):
+            raise ConfigError("it holds no certificate in PEM") from None
     return context
-
-
-def _verify_clients(context: ssl.SSLContext, clients: bytes) -> None:
-    context.verify_mode = ssl.CERT_OPTIONAL
-    try:
-        with _in_memory("clients", clients) as path:
-            context.load_verify_locations(path)
-    except ssl.SSLError:
-        raise ConfigError("it holds no certificate in PEM") from None
-
-
-@contextmanager
-def _in_memory(name: str, content: bytes) -> Iterator[str]:
-    """A path at which the content can be read repeatedly while the block lasts."""
-    with os.fdopen(os.memfd_create(f"vcuda-{name}", os.MFD_CLOEXEC), "wb") as file:
-        file.write(content)
-        file.flush()
-        yield f"/proc/self/fd/{file.fileno()}"
