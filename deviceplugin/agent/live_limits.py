@@ -12,7 +12,8 @@ from deviceplugin.agent.files import AgentFiles
 from deviceplugin.agent.pod_hints import PodHints
 from deviceplugin.agent.reporter import AgentReport, owner_fields
 from deviceplugin.errors import VcudaError
-from deviceplugin.kube.reflector import ChangeKind, Reflector, StoreChange
+from deviceplugin.kube.collection import EventKind
+from deviceplugin.kube.reflector import Reflector, StoreChange
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import PodUid
@@ -52,7 +53,7 @@ class LiveLimits:
                 self._write(grant)
 
     def _pod_changed(self, change: StoreChange[Pod]) -> None:
-        if change.kind is ChangeKind.DELETED:
+        if change.kind is EventKind.DELETED:
             self._known.pop(change.item.ref.uid, None)
         else:
             self._follow(change.item)

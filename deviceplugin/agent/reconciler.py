@@ -23,7 +23,8 @@ from deviceplugin.agent.reporter import AgentReport, owner_fields
 from deviceplugin.agent.unallocated import Key, delete_refused, warn_unallocated
 from deviceplugin.backoff import Backoff
 from deviceplugin.errors import VcudaError
-from deviceplugin.kube.reflector import ChangeKind, StoreChange
+from deviceplugin.kube.collection import EventKind
+from deviceplugin.kube.reflector import StoreChange
 from deviceplugin.kubelet.checkpoint import CheckpointReader
 from deviceplugin.kubelet.podresources import PodResources
 from deviceplugin.kubelet.pods_client import KubeletPods
@@ -274,7 +275,7 @@ class Reconciler:
         return all(pod_annotations.is_annotated(pod, each, self._names) for each in grants)
 
     def _pod_changed(self, change: StoreChange[Pod]) -> None:
-        ended = change.kind is ChangeKind.DELETED or change.item.is_terminal
+        ended = change.kind is EventKind.DELETED or change.item.is_terminal
         if change.item.is_gpu and ended:
             self._ending.add(change.item.ref.uid)  # kubelet may learn it later than the agent
             self.soon()

@@ -32,7 +32,7 @@ from deviceplugin.kubelet.devices import catalog
 from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.ledger import Ledger
-from deviceplugin.ledger.lock import AgentLock
+from deviceplugin.ledger.lock import agent_lock
 from deviceplugin.ledger.rebuild import rebuild
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.observe.display import DisplayServer
@@ -51,7 +51,7 @@ class _Stop(Exception):  # noqa: N818 - not an error
 
 def run(settings: AgentSettings) -> None:
     """Until a signal; raises the VcudaError that ended the agent."""
-    with AgentLock.acquire(settings.allocation.checkpoint_path):
+    with agent_lock(settings.allocation.checkpoint_path):
         asyncio.run(_serve(settings))
     log.info("agent_stopped")
 

@@ -15,9 +15,7 @@ import msgspec
 
 from deviceplugin.errors import KubeConflictError, KubeError, KubeNotFoundError
 from deviceplugin.kube.collection import (
-    NOTHING_KEPT,
     Collection,
-    Kept,
     Key,
     Listing,
     Value,
@@ -76,7 +74,6 @@ class KubeClient:
         version: str,
         seconds: int,
         opened: Callable[[], None] = lambda: None,
-        kept: Kept = NOTHING_KEPT,
     ) -> AsyncGenerator[WatchEvent[Value]]:
         """Changes after a version, for at most `seconds`; use it with `contextlib.aclosing`.
 
@@ -92,7 +89,7 @@ class KubeClient:
         what = f"watch {collection.what}"
         async with aclosing(self._transport.lines(collection.path, what=what, query=query, opened=opened)) as lines:
             async for line in lines:
-                yield read_line(line, collection, kept)
+                yield read_line(line, collection)
 
     async def get_pod(self, pod: PodRef) -> Pod:
         """Raises KubeNotFoundError also if the name belongs to another pod now."""

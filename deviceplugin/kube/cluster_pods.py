@@ -3,13 +3,13 @@
 In: JSON of the API server. Out: `cluster_pods`, a collection by the API server's UID: a `ClusterPod` for each pod that
 requests vcuda's resources, a `PlainPod` for each other pod on a node. A search in the bytes tells them apart, so that
 the other pods, which are nearly all, are hardly parsed. The API server leaves out pods that have ended; a watcher sees
-this as a deletion. Invariant: a `ClusterPod` in the cache stays one until the pod is deleted.
+this as a deletion. A pod stays of one kind: the API server refuses to change its extended resources.
 """
 
 import sys
 from collections.abc import Sequence
 
-from deviceplugin.kube.collection import Collection, Kept, Seen
+from deviceplugin.kube.collection import Collection, Seen
 from deviceplugin.kube.pod_resources import pod_needs
 from deviceplugin.kube.pods import pod_from
 from deviceplugin.kube.structs import (
@@ -48,36 +48,25 @@ def cluster_pods(names: ResourceNames = ResourceNames()) -> Collection[PodUid, A
 
 
 class _Reader:
-    """Names of nodes are stored once."""
-
     def __init__(self, names: ResourceNames) -> None:
         self._names = names
         self._sieve = f'"{names.domain}/vcuda-'.encode()
 
-    def __call__(self, raw: bytes, kept: Kept) -> Seen[AnyPod]:
+    def __call__(self, raw: bytes) -> Seen[AnyPod]:
         if self._sieve not in raw:
-            seen = self._plain(decode(PlainPodObject, raw, what=_WHAT), kept)
-            if seen is not None:
-                return seen
+            plain = decode(PlainPodObject, raw, what=_WHAT)
+            spec = plain.spec or PlainSpec()
+            needs = pod_needs(spec, plain.status or PlainStatus()) if spec.node_name else None
+            return Seen(plain.metadata.resource_version, _on_node(plain.metadata.uid, spec.node_name or "", needs))
         whole = decode(ClusterPodObject, raw, what=_WHAT)
         found, meta = cluster_pod(whole, self._names), whole.metadata
-        is_gpu = found.pod.is_gpu or isinstance(kept.get(meta.uid), ClusterPod)
-        return Seen(meta.resource_version, found if is_gpu else self._on_node(meta.uid, found.pod.node, found.needs))
+        item = found if found.pod.is_gpu else _on_node(meta.uid, found.pod.node, found.needs)
+        return Seen(meta.resource_version, item)
 
-    def _plain(self, found: PlainPodObject, kept: Kept) -> Seen[AnyPod] | None:
-        """None if the pod was a `ClusterPod` before."""
-        meta, spec = found.metadata, found.spec or PlainSpec()
-        if isinstance(kept.get(meta.uid), ClusterPod):
-            return None
-        if not spec.node_name:
-            return Seen(meta.resource_version, None)
-        needs = pod_needs(spec, found.status or PlainStatus())
-        return Seen(meta.resource_version, self._on_node(meta.uid, spec.node_name, needs))
 
-    def _on_node(self, uid: str, node: str, needs: Compute | None) -> PlainPod | None:
-        if not node:
-            return None
-        return PlainPod(PodUid(uid), sys.intern(node), needs)
+def _on_node(uid: str, node: str, needs: Compute | None) -> PlainPod | None:
+    """Only a pod on a node takes something of it. Names of nodes are stored once."""
+    return PlainPod(PodUid(uid), sys.intern(node), needs) if node else None
 
 
 def cluster_pod(item: ClusterPodObject, names: ResourceNames) -> ClusterPod:

@@ -1,8 +1,8 @@
 """A collection of objects of the API server: which objects, how one is parsed, and reading pages and watch lines.
 
 In: a path, selectors, a schema, a function from the schema to a value. Out: `Collection`, which `client` lists and
-watches and `reflector` caches; `Listing`, all values at one version; `WatchEvent`, one line of a watch. A reader gets
-the values that the caller has, because parsing may depend on them. Not here: retries, except inside one list.
+watches and `reflector` caches; `Listing`, all values at one version; `WatchEvent`, one line of a watch. Not here:
+retries, except inside one list.
 """
 
 import asyncio
@@ -10,8 +10,7 @@ import enum
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from deviceplugin.errors import KubeError, KubeGoneError, ParseError
 from deviceplugin.kube.refusal import TOO_LARGE, refusal
@@ -37,10 +36,7 @@ class Seen(Generic[Value]):
     item: Value | None
 
 
-Kept = Mapping[Any, object]
-"""Values by key."""
-NOTHING_KEPT: Kept = MappingProxyType({})
-Reader = Callable[[bytes, Kept], Seen[Value]]
+Reader = Callable[[bytes], Seen[Value]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,7 @@ class Collection(Generic[Key, Value]):
 
 def reader(schema: type[Schema], value: Callable[[Schema], Value], *, what: str) -> Reader[Value]:
 
-    def read(raw: bytes, _kept: Kept) -> Seen[Value]:
+    def read(raw: bytes) -> Seen[Value]:
         found = decode(schema, raw, what=what)
         return Seen(found.metadata.resource_version, value(found))
 
@@ -106,7 +102,7 @@ async def _list_once(
         for number, raw in enumerate(page.items or ()):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
-            item = collection.read(bytes(raw), kept).item
+            item = collection.read(bytes(raw)).item
             if item is not None:
                 key = collection.key(item)
                 known = kept.get(key)
@@ -145,18 +141,18 @@ _HEADS = {
 """Nearly all lines of the API server start like this, followed by the object and one brace: no need to parse twice."""
 
 
-def read_line(line: bytes, collection: Collection[Key, Value], kept: Kept = NOTHING_KEPT) -> WatchEvent[Value]:
+def read_line(line: bytes, collection: Collection[Key, Value]) -> WatchEvent[Value]:
     """Parses a watch line. An ERROR line raises its error (410: KubeGoneError), any other text ParseError."""
     begin = line.find(b"{", 1)
     kind = _HEADS.get(line[:begin])
     if kind is not None and line.endswith(b"}}"):
         with suppress(ParseError):
-            seen = collection.read(line[begin:-1], kept)
+            seen = collection.read(line[begin:-1])
             return WatchEvent(kind, seen.version, seen.item)
-    return _read_any(line, collection, kept)
+    return _read_any(line, collection)
 
 
-def _read_any(line: bytes, collection: Collection[Key, Value], kept: Kept) -> WatchEvent[Value]:
+def _read_any(line: bytes, collection: Collection[Key, Value]) -> WatchEvent[Value]:
     """Any JSON: the line is parsed for its type, then its object."""
     what = f"the watch of {collection.what}"
     found = decode(WatchLine, line, what=what)
@@ -167,7 +163,7 @@ def _read_any(line: bytes, collection: Collection[Key, Value], kept: Kept) -> Wa
     kind = EventKind[found.type]
     if kind is EventKind.BOOKMARK:
         return WatchEvent(kind, decode(Head, found.object, what=what).metadata.resource_version)
-    seen = collection.read(bytes(found.object), kept)
+    seen = collection.read(bytes(found.object))
     return WatchEvent(kind, seen.version, seen.item)
 
 

@@ -6,10 +6,10 @@ API server refuses anything else.
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 from deviceplugin.errors import ParseError
 
-_MOST_DIGITS = 18
 _FORM = re.compile(
     r"([+-]?)(\d{1,18}(?:\.\d{0,9})?|\.\d{1,9})(?:[eE]([+-]?\d{1,2})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII
 )
@@ -17,12 +17,10 @@ _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
+@lru_cache(10_000)  # pods and nodes have few different quantities, and they are read again and again
 def parse_quantity(text: str | int) -> int:
     """The whole number of a quantity; ParseError for anything else."""
-    plain = str(text)
-    if plain.isascii() and plain.isdigit() and len(plain) <= _MOST_DIGITS:
-        return int(plain)  # the usual case; kubelet's whole list is read at each Allocate
-    value = exact_quantity(plain)
+    value = exact_quantity(text)
     if value.denominator != 1:
         raise ParseError(f"{text!r} is not a whole number; request extended resources in whole units")
     return int(value)

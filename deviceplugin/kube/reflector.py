@@ -8,7 +8,6 @@ other tasks run before the next change is delivered.
 """
 
 import asyncio
-import enum
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -29,19 +28,11 @@ _STEADY_SECONDS = 10.0
 _SLICE_SECONDS = 0.002
 
 
-class ChangeKind(enum.Enum):
-    """What happened to an object in the cache."""
-
-    ADDED = "added"
-    MODIFIED = "modified"
-    DELETED = "deleted"
-
-
 @dataclass(frozen=True, slots=True)
 class StoreChange(Generic[Value]):
-    """`item` is the new state, or the last known state of a deleted object."""
+    """Never a bookmark; `item` is the new state, or the last known state of a deleted object."""
 
-    kind: ChangeKind
+    kind: EventKind
     item: Value
 
 
@@ -128,7 +119,6 @@ class Reflector(Generic[Key, Value]):
                     version=self._version,
                     seconds=self._watch_seconds(),
                     opened=self._record_answer,
-                    kept=self._items,
                 )
             ) as events:
                 began = self._clock()
@@ -178,11 +168,11 @@ class Reflector(Generic[Key, Value]):
         if known is item or known == item:
             return
         self._items[key] = item
-        self._notify(StoreChange(ChangeKind.ADDED if known is None else ChangeKind.MODIFIED, item))
+        self._notify(StoreChange(EventKind.ADDED if known is None else EventKind.MODIFIED, item))
 
     def _remove(self, key: Key, last: Value) -> None:
         del self._items[key]
-        self._notify(StoreChange(ChangeKind.DELETED, last))
+        self._notify(StoreChange(EventKind.DELETED, last))
 
     def _notify(self, change: StoreChange[Value]) -> None:
         for subscriber in tuple(self._subscribers):

@@ -12,14 +12,11 @@ from dataclasses import dataclass, field
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.structs import Object, decode
 
-OPAQUE = "Opaque"
-
 
 class SecretObject(Object):
     """A Secret; values are base64."""
 
     data: dict[str, str] | None = None
-    type: str = OPAQUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +26,6 @@ class NewSecret:
     namespace: str
     name: str
     data: Mapping[str, bytes] = field(repr=False)
-    type: str = OPAQUE
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def body(self) -> dict[str, object]:
@@ -37,7 +33,7 @@ class NewSecret:
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": {"name": self.name, "namespace": self.namespace, "labels": dict(self.labels)},
-            "type": self.type,
+            "type": "Opaque",
             "data": {key: _base64(value) for key, value in self.data.items()},
         }
 
@@ -48,10 +44,8 @@ class Secret:
 
     namespace: str
     name: str
-    uid: str
     version: str
     data: Mapping[str, bytes] = field(repr=False)
-    type: str = OPAQUE
 
     def change(self, data: Mapping[str, bytes | None]) -> dict[str, object]:
         """A merge patch that fails if the secret has changed since it was read."""
@@ -66,7 +60,7 @@ def read_secret(body: bytes) -> Secret:
         data = {key: base64.b64decode(text, validate=True) for key, text in (found.data or {}).items()}
     except binascii.Error:
         raise ParseError(f"secret {meta.namespace}/{meta.name} contains data that is not base64") from None
-    return Secret(meta.namespace, meta.name, meta.uid, meta.resource_version, data, found.type)
+    return Secret(meta.namespace, meta.name, meta.resource_version, data)
 
 
 def _base64(value: bytes) -> str:

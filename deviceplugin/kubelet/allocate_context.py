@@ -22,74 +22,66 @@ from deviceplugin.placement.place import Choice
 
 
 class Pods(Protocol):
-    """The pods of this node (`agent.cluster.NodePods`)."""
+    """The pods of this node (`agent.cluster.NodePods`).
 
-    def watched(self) -> Sequence[Pod]:
-        """As the API server's watch shows them; it may be late."""
-        ...
+    `watched` shows the API server's watch, which may be late. `find` asks kubelet too; None if neither shows the pod in
+    time.
+    """
 
-    async def find(self, uid: PodUid) -> Pod | None:
-        """One pod from the watch, otherwise from kubelet; None if neither shows it in time."""
-        ...
+    def watched(self) -> Sequence[Pod]: ...
+
+    async def find(self, uid: PodUid) -> Pod | None: ...
 
 
 class Hints(Protocol):
-    """What a pod's annotations ask of the node (`agent.pod_hints.PodHints`)."""
+    """What a pod's annotations ask of the node (`agent.pod_hints.PodHints`).
 
-    def scheduled_gpus(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
-        """The GPUs that a scheduler chose for the container."""
-        ...
+    The GPUs that a scheduler chose for a container, and the soft limit in percent, 0 if the limit is hard.
+    """
 
-    def soft_cores(self, pod: Pod) -> int:
-        """The pod's soft limit in percent, 0 if its limit is hard."""
-        ...
+    def scheduled_gpus(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]: ...
+
+    def soft_cores(self, pod: Pod) -> int: ...
 
 
 class Gpus(Protocol):
-    """What changes about the GPUs while the inventory stays (`agent.view.AgentView`)."""
+    """What changes about the GPUs while the inventory stays (`agent.view.AgentView`).
 
-    def cordoned(self) -> frozenset[GpuUuid]:
-        """GPUs that the operator keeps new pods from."""
-        ...
+    The GPUs that the operator keeps new pods from, and how many processes NVML sees on each: placement decides ties by
+    it.
+    """
 
-    def processes(self) -> Mapping[GpuUuid, int]:
-        """How many processes NVML sees on each GPU; placement decides ties by it."""
-        ...
+    def cordoned(self) -> frozenset[GpuUuid]: ...
+
+    def processes(self) -> Mapping[GpuUuid, int]: ...
 
 
 class Reclaim(Protocol):
-    """The part of the reconciler that the flows call (`agent.reconciler.Reconciler`)."""
+    """The part of the reconciler that the flows call (`agent.reconciler.Reconciler`).
 
-    async def reclaim(self) -> object:
-        """Releases the grants of pods that have ended."""
-        ...
+    `ensure_complete` completes the ledger after journal and checkpoint were lost, and waits a moment for a fresh
+    agent's cordon; nothing is granted before. `placed`: a grant was made or moved, so annotations follow soon.
+    """
 
-    async def ensure_complete(self) -> None:
-        """Completes the ledger after journal and checkpoint were lost, and waits a moment for a fresh agent's cordon.
+    async def reclaim(self) -> object: ...
 
-        Nothing is granted before.
-        """
-        ...
+    async def ensure_complete(self) -> None: ...
 
-    def placed(self, grant: Grant) -> None:
-        """A grant was made or moved: the annotations of its pod follow soon."""
-        ...
+    def placed(self, grant: Grant) -> None: ...
 
 
 class Files(Protocol):
-    """What a container sees of its grant (`agent.files.AgentFiles`). Calls may be repeated and raise ContainerError."""
+    """What a container sees of its grant (`agent.files.AgentFiles`). Calls may be repeated and raise ContainerError.
 
-    def prepare(self, grant: Grant, answer: Answer) -> None:
-        """Before Allocate answers: everything that the answer names exists."""
-        ...
+    `prepare` comes before Allocate answers, `answered` when kubelet has asked for both resources, `fill` at
+    PreStartContainer for the proved owner; it is False if the limits were there already.
+    """
 
-    def answered(self, grant: Grant) -> None:
-        """Kubelet has asked for both resources: what can wait until then is made now."""
-        ...
+    def prepare(self, grant: Grant, answer: Answer) -> None: ...
 
-    def fill(self, grant: Grant) -> bool:
-        """At PreStartContainer: the limits of the proved owner; False if they were there already."""
-        ...
+    def answered(self, grant: Grant) -> None: ...
+
+    def fill(self, grant: Grant) -> bool: ...
 
 
 class Report(Protocol):

@@ -18,11 +18,9 @@ import structlog
 from deviceplugin.errors import CapacityError, VcudaError
 from deviceplugin.kubelet.allocate_context import AllocateContext
 from deviceplugin.kubelet.answer import EMPTY, Answer, answer_for
-from deviceplugin.kubelet.checkpoint import CheckpointReader
 from deviceplugin.kubelet.devices import choose_ids, is_usable, quotas
 from deviceplugin.kubelet.identity import IdentifiedContainer, Key, Question, candidates
 from deviceplugin.kubelet.pod_placement import place_container
-from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.ledger.ledger import new_grant_id
 from deviceplugin.ledger.repair import Claimant, moved
@@ -96,10 +94,18 @@ class Allocator:
             resource,
             count,
             self._ledger.answered,
-            _Recorded(self._context.checkpoint),
+            self._is_recorded,
             self._is_proved,
             previous.allocation if previous is not None and _is_guess(previous) else None,
         )
+
+    def _is_recorded(self, key: Key) -> bool:
+        """True if it cannot be read (the reconciler reports that): then no container counts as forgotten."""
+        try:
+            return self._context.checkpoint.read().has(*key)
+        except VcudaError as error:
+            log.debug("checkpoint_unreadable", error=error.message)
+            return True
 
     def _is_proved(self, key: Key) -> bool:
         grant = self._ledger.of_owner(key)
@@ -183,24 +189,6 @@ class Allocator:
         inventory = self._context.feed.catalog.inventory
         usable = {gpu.uuid for gpu in inventory.gpus if is_usable(inventory, gpu)}
         return grant.allocation.uuids <= usable
-
-
-class _Recorded:
-    """Whether kubelet's checkpoint has a container; read only when a source asks, which is seldom."""
-
-    def __init__(self, reader: CheckpointReader) -> None:
-        self._reader = reader
-        self._checkpoint: Checkpoint | None = None
-
-    def __call__(self, key: Key) -> bool:
-        """True if it cannot be read (the reconciler reports that): then no container counts as forgotten."""
-        if self._checkpoint is None:
-            try:
-                self._checkpoint = self._reader.read()
-            except VcudaError as error:
-                log.debug("checkpoint_unreadable", error=error.message)
-                return True
-        return self._checkpoint.has(*key)
 
 
 def _is_guess(grant: Grant) -> bool:

@@ -40,8 +40,8 @@ class Catalog:
         nodes = {gpu.numa for gpu in self.inventory.gpus if self.keys[gpu.uuid] in keys}
         return frozenset(gpu.uuid for gpu in self.inventory.gpus if gpu.numa in nodes)
 
-    def check(self, resource: Resource, ids: Sequence[str]) -> tuple[DeviceId, ...]:
-        """The checked IDs of one call; RequestError for no ID, a duplicate, or an ID that was never issued."""
+    def check(self, resource: Resource, ids: Sequence[str]) -> None:
+        """RequestError for no ID, a duplicate, or an ID that was never issued."""
         if not ids:
             raise RequestError(f"kubelet asked for {resource.value} with no device ID; ask for at least one")
         if len(set(ids)) != len(ids):
@@ -52,7 +52,6 @@ class Catalog:
                 f"device ID {unknown[:40]!r} is not one of this node's {resource.value} IDs; "
                 "the GPU was removed, or another plugin serves the resource"
             )
-        return tuple(DeviceId(text) for text in ids)
 
 
 def catalog(inventory: Inventory, *, numa: bool = False) -> Catalog:

@@ -12,7 +12,8 @@ from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.cluster_nodes import cluster_nodes
 from deviceplugin.kube.cluster_pods import AnyPod, cluster_pods
-from deviceplugin.kube.reflector import ChangeKind, Reflector, StoreChange
+from deviceplugin.kube.collection import EventKind
+from deviceplugin.kube.reflector import Reflector, StoreChange
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.pod import PlainPod
@@ -61,13 +62,13 @@ class ClusterWatch:
 
     def _node_changed(self, change: StoreChange[ClusterNode]) -> None:
         self._known = None
-        if change.kind is ChangeKind.DELETED:
+        if change.kind is EventKind.DELETED:
             self._extender.drop_node(change.item.name)
         else:
             self._extender.put_node(change.item)
 
     def _pod_changed(self, change: StoreChange[AnyPod]) -> None:
-        pod, is_gone = change.item, change.kind is ChangeKind.DELETED
+        pod, is_gone = change.item, change.kind is EventKind.DELETED
         if isinstance(pod, PlainPod):
             self._extender.drop_plain(pod.uid) if is_gone else self._extender.put_plain(pod)
         elif is_gone:

@@ -183,7 +183,7 @@ async def test_a_lease_has_one_maker_and_one_changer_at_a_time(world: World) -> 
     taken = await world.client.update_lease(replace(made, term=Term("b", 15, time, time, 1)))
     with pytest.raises(KubeConflictError):
         await world.client.update_lease(replace(made, term=Term("c", 15, time, time, 1)))
-    given = await world.client.update_lease(replace(taken, term=replace(taken.term, holder="", seconds=1)))
+    given = await world.client.update_lease(replace(taken, term=Term("", 1, time, time, 1)))
     assert (await world.client.get_lease("default", name)).term == given.term == Term("", 1, time, time, 1)
     path = f"/apis/coordination.k8s.io/v1/namespaces/default/leases/{name}"
     body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}}

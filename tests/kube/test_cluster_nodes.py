@@ -48,7 +48,7 @@ FULL: JsonObject = {
 
 
 def read(item: JsonObject) -> ClusterNode:
-    found = NODES.read(json.dumps(item).encode(), {}).item
+    found = NODES.read(json.dumps(item).encode()).item
     assert found is not None
     return found
 
@@ -132,8 +132,8 @@ async def test_a_heartbeat_reaches_no_subscriber(server: ApiServer, client: Kube
         server.store.create("nodes", node("n1"))
         await until(lambda: len(heard) == 4)
     assert [(change.kind.value, change.item.unschedulable) for change in heard] == [
-        ("added", False),
-        ("modified", True),
-        ("deleted", True),
-        ("added", False),
+        ("ADDED", False),
+        ("MODIFIED", True),
+        ("DELETED", True),
+        ("ADDED", False),
     ]

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from deviceplugin.kube.cluster_pods import cluster_pods
-from deviceplugin.kube.collection import NOTHING_KEPT
 from deviceplugin.model.units import Compute
 from sandbox.apiserver import JsonObject, container
 
@@ -35,10 +34,7 @@ def needs(spec: JsonObject, status: JsonObject | None = None) -> Compute | None:
     gpu = json.loads(json.dumps(plain))
     limits = gpu["spec"]["containers"][0].setdefault("resources", {}).setdefault("limits", {})
     limits |= {"tencent.com/vcuda-core": "50", "tencent.com/vcuda-memory": "8", "cpu": "64"}
-    found = [
-        cluster_pods().read(json.dumps(each, separators=(",", ":")).encode(), NOTHING_KEPT).item
-        for each in (plain, gpu)
-    ]
+    found = [cluster_pods().read(json.dumps(each, separators=(",", ":")).encode()).item for each in (plain, gpu)]
     assert [type(each).__name__ for each in found] == ["PlainPod", "ClusterPod"]
     first, second = (each.needs for each in found if each is not None)
     assert first == second

@@ -65,10 +65,10 @@ async def test_readers_hear_each_change_once_and_in_order(server: ApiServer, cli
         server.store.delete("pods", "a", namespace="default", grace=0)
         await until(lambda: len(heard) == 4)
     assert heard == [
-        ("added", "Pending", False),
-        ("modified", "Running", False),
-        ("modified", "Running", True),
-        ("deleted", "Running", True),
+        ("ADDED", "Pending", False),
+        ("MODIFIED", "Running", False),
+        ("MODIFIED", "Running", True),
+        ("DELETED", "Running", True),
     ]
 
 

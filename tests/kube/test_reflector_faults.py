@@ -65,7 +65,7 @@ async def test_repeated_events_are_delivered_once_and_older_ones_do_not_stay(
     async with in_background(reflector.run()):
         await until(lambda: reflector.failures == 1)
         await until(lambda: same(reflector, server))
-    assert heard == [("added", "Running"), ("modified", "Pending"), ("modified", "Running")]
+    assert heard == [("ADDED", "Running"), ("MODIFIED", "Pending"), ("MODIFIED", "Running")]
     assert reflector.lists == 1
 
 

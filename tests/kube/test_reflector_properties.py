@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from deviceplugin.kube.client import KubeClient
+from deviceplugin.kube.collection import EventKind
 from deviceplugin.kube.pods import pods_of_node
-from deviceplugin.kube.reflector import ChangeKind, Reflector, StoreChange, WatchTiming
+from deviceplugin.kube.reflector import Reflector, StoreChange, WatchTiming
 from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import Pod
@@ -102,9 +103,9 @@ async def follow(script: list[Step], kubeconfig: Path) -> None:
     surprises: list[StoreChange[Pod]] = []
 
     def replay(change: StoreChange[Pod]) -> None:
-        if (change.kind is ChangeKind.ADDED) is (change.item.ref.uid in heard):
+        if (change.kind is EventKind.ADDED) is (change.item.ref.uid in heard):
             surprises.append(change)
-        if change.kind is ChangeKind.DELETED:
+        if change.kind is EventKind.DELETED:
             heard.pop(change.item.ref.uid, None)
         else:
             heard[change.item.ref.uid] = change.item

@@ -42,7 +42,7 @@ class ApiInMemory:
     def put(self, data: Mapping[str, bytes]) -> Secret:
         self._version += 1
         self.writes += 1
-        self.secret = Secret("gpu", "vcuda-scheduler-tls", "uid", str(self._version), dict(data))
+        self.secret = Secret("gpu", "vcuda-scheduler-tls", str(self._version), dict(data))
         return self.secret
 
     async def get_ca_bundles(self, configuration: str) -> tuple[bytes, ...]:
