@@ -7,16 +7,18 @@ Invariant: after `destroy` the process is gone.
 import asyncio
 import json
 import os
+import random
 import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 STOP_S = 10.0
-_LOOK_S = 0.02
+_LOOK_S = 0.05
 _KEPT = ("PATH", "HOME", "LANG", "TMPDIR")
 Json = dict[str, Any]
 
@@ -129,7 +131,11 @@ def clean_environment(more: Mapping[str, str]) -> dict[str, str]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Outside the ports that Linux gives to clients, so that no connection takes it before the program does."""
+    choice = random.SystemRandom()  # a seeded one gives the same ports to processes that run side by side
+    for _ in range(100):
+        port = choice.randrange(20_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no port between 20000 and 32000 is free")

@@ -37,14 +37,25 @@ def examples(
     most: int = USUAL,
     *,
     steps: int | None = None,
+    dear: bool = False,
     suppress: Collection[HealthCheck] = (),
     phases: Collection[Phase] | None = None,
 ) -> settings:
-    """Settings for a property that is sure after `most` examples; an example of a state machine has `steps` steps."""
+    """Settings for a property that is sure after `most` examples; an example of a state machine has `steps` steps.
+
+    `dear`: an example costs about a second of CPU time, so outside the thorough run the number has no lower bound.
+    """
     usual = settings.default or settings()
+    profile = settings.get_current_profile_name()
+    number = _SCALED[profile](most)
     return settings(
-        max_examples=_SCALED[settings.get_current_profile_name()](most),
+        max_examples=min(number, -(-most // 4)) if dear and profile != "thorough" else number,
         stateful_step_count=steps or usual.stateful_step_count,
         suppress_health_check=[*usual.suppress_health_check, *suppress],
         phases=phases or usual.phases,
     )
+
+
+def every(number: int) -> int:
+    """The stride over points that a test tries one after the other: `number`, and 1 in the thorough run."""
+    return 1 if settings.get_current_profile_name() == "thorough" else number

@@ -129,6 +129,6 @@ async def follow(script: list[Step], kubeconfig: Path) -> None:
 
 
 @given(st.lists(steps, max_size=25))
-@examples(40, suppress=[HealthCheck.function_scoped_fixture])
+@examples(40, dear=True, suppress=[HealthCheck.function_scoped_fixture])
 def test_any_interleaving_ends_in_the_servers_state(tmp_path: Path, script: list[Step]) -> None:
     asyncio.run(follow(script, tmp_path / "kubeconfig"))

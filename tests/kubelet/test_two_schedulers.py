@@ -263,7 +263,7 @@ CROSSING: list[Step] = [
 ]
 
 
-@examples(15, suppress=list(HealthCheck))
+@examples(15, dear=True, suppress=list(HealthCheck))
 @example(CROSSING)
 @example([("bind", [1, 1]), ("bind elsewhere", ([1], False)), ("arrive", 1), ("arrive and crash", 2)])
 @given(st.lists(steps, min_size=3, max_size=12))

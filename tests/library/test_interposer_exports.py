@@ -118,6 +118,7 @@ def test_little_is_asked_of_the_static_part_of_thread_local_storage(directory: P
         assert read(directory / name).thread_local <= 64
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_release_runs_on_a_glibc_of_2_17(released: Path, architecture: str) -> None:
     machines = {"x86_64": "x64", "aarch64": "AArch64"}

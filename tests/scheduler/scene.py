@@ -9,7 +9,6 @@ import base64
 import json
 import os
 import signal
-import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -25,6 +24,7 @@ from deviceplugin.model.topology import Topology
 from deviceplugin.model.units import MIB
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.objects import container, node, pod
+from sandbox.program import free_port
 
 Json = dict[str, Any]
 CONFIGURATION = "vcuda-scheduler"
@@ -56,11 +56,6 @@ def webhook_configuration() -> Json:
         "admissionReviewVersions": ["v1"],
     }
     return {"metadata": {"name": CONFIGURATION}, "webhooks": [hook]}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
 
 
 class Scheduler:
@@ -131,7 +126,9 @@ class Scene:
 
     async def ask(self, replica: Scheduler, path: str, document: object = None) -> tuple[int, Any]:
         """As the API server does: trusting the caBundle, by the service's name."""
-        context = ssl.create_default_context(cadata=self.bundle()) if self.bundle() else ssl.create_default_context()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # the system's CAs take long to read
+        if bundle := self.bundle():
+            context.load_verify_locations(cadata=bundle)
         method = "GET" if document is None else "POST"
         connector = aiohttp.TCPConnector(ssl=context, force_close=True)
         async with (

@@ -1,7 +1,7 @@
 """Both flavours can be mounted whole at every instant, also when the agent dies at it or the disk is full.
 
 A preloaded library ends or fails a real process at each change that it makes, one run for each: `kill` before the call,
-`half` in the middle of a copy or a write, `nospace` as a full disk.
+`half` in the middle of a copy or a write, `nospace` as a full disk. Only the thorough run tries every change.
 """
 
 import json
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.examples import every
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[2]
@@ -55,7 +57,7 @@ def run(crashpoint: Path, start: str, mode: str, directory: Path, *, stride: int
 def test_a_killed_agent_leaves_both_flavours_whole_and_the_next_one_goes_on(
     crashpoint: Path, short_tmp: Path, start: str, mode: str, stride: int
 ) -> None:
-    points = run(crashpoint, start, mode, short_tmp, stride=stride)
+    points = run(crashpoint, start, mode, short_tmp, stride=stride * every(5))
     assert {point["status"] for point in points} <= {_SIGKILL}
     for flavour in (0, 1):
         seen = [_ORDER.index(point["after"][flavour].partition(" ")[0]) for point in points]
@@ -77,7 +79,7 @@ _BEFORE = {"gpu-manager": ("gpu-manager", ""), "mirrored": ()}
 def test_a_full_disk_is_one_sentence_and_the_next_look_succeeds(
     crashpoint: Path, short_tmp: Path, start: str, stride: int
 ) -> None:
-    for point in run(crashpoint, start, "nospace", short_tmp, stride=stride):
+    for point in run(crashpoint, start, "nospace", short_tmp, stride=stride * every(5)):
         assert point["status"] == 0, point
         assert point["after"] == point["end"] == _WHOLE["580.1"], point
         assert point["litter"] == [], point
