@@ -28,7 +28,6 @@ import msgspec
 from deviceplugin.errors import ParseError
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
-from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import CORES_PER_GPU
 
@@ -105,12 +104,7 @@ def parse_core_limit(text: str) -> int:
 
 def format_allocation(allocation: PodAllocation) -> str:
     """Equal allocations give equal text, so that an unchanged annotation is not written again."""
-    containers = {
-        name: _ContainerJson(
-            [_ShareJson(share.uuid, share.cores, share.blocks) for share in allocation.containers[name]]
-        )
-        for name in sorted(allocation.containers)
-    }
+    containers = {name: _ContainerJson(allocation.containers[name]) for name in sorted(allocation.containers)}
     return msgspec.json.encode(_AllocationJson(VERSION, allocation.pod, containers)).decode()
 
 
@@ -119,18 +113,12 @@ def parse_allocation(text: str) -> PodAllocation:
     decoded = decode_json(_AllocationJson, text, what="vcuda-allocation")
     if decoded.version != VERSION:
         raise ParseError(f"annotation vcuda-allocation has version {decoded.version}; this vcuda reads {VERSION}")
-    containers = {name: _shares(name, container.gpus) for name, container in decoded.containers.items()}
+    containers = {name: _checked(name, container.gpus) for name, container in decoded.containers.items()}
     return PodAllocation(PodUid(decoded.pod), containers)
 
 
-class _ShareJson(msgspec.Struct):
-    uuid: str
-    cores: int
-    blocks: int
-
-
 class _ContainerJson(msgspec.Struct):
-    gpus: list[_ShareJson]
+    gpus: tuple[GpuShare, ...]
 
 
 class _AllocationJson(msgspec.Struct):
@@ -147,8 +135,7 @@ def decode_json(type_: type[Decoded], text: str, *, what: str) -> Decoded:
         raise ParseError(f"annotation {what} cannot be read: {_shown(str(error))}") from None
 
 
-def _shares(container: str, gpus: Iterable[_ShareJson]) -> tuple[GpuShare, ...]:
-    shares = tuple(GpuShare(GpuUuid(share.uuid), share.cores, share.blocks) for share in gpus)
+def _checked(container: str, shares: tuple[GpuShare, ...]) -> tuple[GpuShare, ...]:
     for share in shares:
         if not (0 <= share.cores <= CORES_PER_GPU and 0 <= share.blocks <= _MAX_BLOCKS):
             raise ParseError(

@@ -168,14 +168,11 @@ class Fragmentation:
         return found
 
     def _rooms_in(self, gpus: Capacities) -> tuple[_GroupRoom, ...]:
-        groups = self._groups_for(frozenset([gpu[0] for gpu in gpus]))
+        models = frozenset([gpu[0] for gpu in gpus])
+        groups = self._groups.get(models)
+        if groups is None:
+            groups = self._groups[models] = self._group(models)
         return groups.rooms(gpus)
-
-    def _groups_for(self, models: frozenset[GpuModel]) -> _Groups:
-        found = self._groups.get(models)
-        if found is None:
-            found = self._groups[models] = self._group(models)
-        return found
 
     def _group(self, models: frozenset[GpuModel]) -> _Groups:
         members: dict[tuple[Request, frozenset[GpuModel]], list[tuple[int, int, int]]] = {}

@@ -6,7 +6,8 @@ takes makes a new one. A node that has not changed is the same object, so what i
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from deviceplugin.model.allocation import Allocation, PodUid
@@ -40,7 +41,7 @@ class OpenGpus:
     summary: Summary
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class NodeState:
     """`spare` is None where nothing is known of CPU and memory.
 
@@ -52,35 +53,26 @@ class NodeState:
     share_mode: bool = True
     cordoned: frozenset[GpuUuid] = frozenset()
     spare: Spare | None = None
-    _open: OpenGpus | None = field(default=None, init=False, repr=False)
-    _numa: tuple[Summary, ...] | None = field(default=None, init=False, repr=False)
 
-    @property
+    @cached_property
     def open_gpus(self) -> OpenGpus:
-        """Neither unhealthy nor cordoned; calculated when it is first asked for."""
-        if self._open is None:
-            views = tuple(view for view in self.snapshot.gpus if self.admits(view))
-            uuids = frozenset(view.gpu.uuid for view in views)
-            models = tuple(sorted({view.gpu.model for view in views}))
-            object.__setattr__(self, "_open", OpenGpus(views, uuids, models, summarize(views)))
-            assert self._open is not None
-        return self._open
+        """Neither unhealthy nor cordoned."""
+        views = tuple(view for view in self.snapshot.gpus if self.admits(view))
+        uuids = frozenset(view.gpu.uuid for view in views)
+        models = tuple(sorted({view.gpu.model for view in views}))
+        return OpenGpus(views, uuids, models, summarize(views))
 
-    @property
+    @cached_property
     def numa_nodes(self) -> tuple[Summary, ...]:
         """Of the open GPUs, one summary for each NUMA node."""
-        if self._numa is None:
-            object.__setattr__(self, "_numa", summaries_by_numa(self.open_gpus.views))
-            assert self._numa is not None
-        return self._numa
+        return summaries_by_numa(self.open_gpus.views)
 
     def with_spare(self, spare: Spare | None) -> "NodeState":
         """The same GPUs, with what was calculated of them; the same object where nothing is different."""
         if self.spare == spare:
             return self
-        changed = replace(self, spare=spare)
-        object.__setattr__(changed, "_open", self._open)
-        object.__setattr__(changed, "_numa", self._numa)
+        changed = object.__new__(NodeState)
+        changed.__dict__.update(self.__dict__, spare=spare)
         return changed
 
     def with_pod(self, allocations: Iterable[Allocation], *, needs: Spare) -> "NodeState":
