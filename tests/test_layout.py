@@ -58,9 +58,16 @@ def test_nothing_refers_to_documents_outside_of_the_repository(folder: str) -> N
 _REPLACED = re.compile(r"\b(ghosts?|wish(es)?|hurry|told of|whoever|anew|the lineage)\b", re.IGNORECASE)
 
 
-@pytest.mark.parametrize("folder", ["deviceplugin", "library", "proto", "sandbox", "scripts", "daemonset", "docs"])
+@pytest.mark.parametrize(
+    "folder", ["deviceplugin", "emulator", "library", "proto", "sandbox", "scripts", "daemonset", "docs"]
+)
 def test_no_word_is_used_that_the_glossary_replaced(folder: str) -> None:
     kinds = {".py", ".c", ".h", ".md", ".yaml", ".proto", ".def", ""}
     texts = [path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix in kinds]
     own = [path for path in texts if not {"build", "__pycache__", "node_modules"} & set(path.parts)]
     assert [path for path in own if _REPLACED.search(path.read_text(errors="replace"))] == []
+
+
+def test_every_rule_that_the_product_switches_off_has_its_reason_beside_it() -> None:
+    bare = re.compile(r"# noqa: [A-Z0-9, ]+$", re.MULTILINE)
+    assert [path for path in (ROOT / "deviceplugin").rglob("*.py") if bare.search(path.read_text())] == []

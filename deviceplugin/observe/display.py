@@ -100,7 +100,7 @@ def _answers(path: Path) -> bool:
 def _without_traceback(method: _Method) -> _Method:
     """grpc would send the text of an exception to the caller; here it goes to the log."""
 
-    async def answer(self: "_Display", request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:  # noqa: ANN401
+    async def answer(self: "_Display", request: object, context: grpc.aio.ServicerContext[Any, Any]) -> object:
         try:
             return await method(self, request, context)
         except Exception:

@@ -20,12 +20,12 @@ struct chunk *arena_chunk(const struct arena *arena, uint64_t address)
 
 static bool add_chunk(struct arena *arena, uint64_t size)
 {
-    struct physical_wish wish = arena->wish;
-    wish.size = size;
+    struct physical_request request = arena->request;
+    request.size = size;
     if (arena->most != 0 && (size > arena->most || arena->reserved > arena->most - size))
         return false;
     struct chunk *chunk = malloc(sizeof *chunk);
-    struct physical *physical = chunk == NULL ? NULL : physical_make(&wish);
+    struct physical *physical = chunk == NULL ? NULL : physical_make(&request);
     if (physical == NULL) {
         free(chunk);
         return false;
@@ -41,7 +41,7 @@ static bool add_chunk(struct arena *arena, uint64_t size)
 
 bool arena_grow(struct arena *arena, uint64_t size)
 {
-    uint64_t step = arena->wish.size, steps = (size + step - 1) / step * step;
+    uint64_t step = arena->request.size, steps = (size + step - 1) / step * step;
     if (add_chunk(arena, steps))
         return true;
     uint64_t least = (size + SPACE_UNIT - 1) / SPACE_UNIT * SPACE_UNIT;

@@ -21,7 +21,7 @@ struct chunk {
 };
 
 struct arena {
-    struct physical_wish wish;      /* of each chunk; `size` is the step */
+    struct physical_request request;      /* of each chunk; `size` is the step */
     uint64_t most;                  /* 0: no limit on `reserved` */
     struct ranges free;
     struct spans chunks;

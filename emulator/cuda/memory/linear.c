@@ -8,7 +8,7 @@ static struct arena slabs[MAX_GPUS][2];
 static struct arena *slabs_of(int device, enum space_zone zone)
 {
     struct arena *arena = &slabs[device][zone];
-    arena->wish = (struct physical_wish){.device = device, .size = SPACE_UNIT, .zone = zone};
+    arena->request = (struct physical_request){.device = device, .size = SPACE_UNIT, .zone = zone};
     return arena;
 }
 
@@ -30,12 +30,12 @@ static struct allocation *make_small(enum allocation_kind kind, struct arena *ar
     return made;
 }
 
-static struct allocation *make_large(enum allocation_kind kind, const struct physical_wish *wish)
+static struct allocation *make_large(enum allocation_kind kind, const struct physical_request *request)
 {
-    struct physical *physical = physical_make(wish);
+    struct physical *physical = physical_make(request);
     if (physical == NULL)
         return NULL;
-    struct allocation *made = allocation_make(kind, physical->span.start, wish->size);
+    struct allocation *made = allocation_make(kind, physical->span.start, request->size);
     if (made == NULL)
         physical_unmake(physical);
     else
@@ -46,8 +46,8 @@ static struct allocation *make_large(enum allocation_kind kind, const struct phy
 struct allocation *linear_make(enum allocation_kind kind, int device, enum space_zone zone, uint64_t size)
 {
     bool managed = kind == ALLOCATION_MANAGED;
-    struct physical_wish wish = {.device = device, .size = size, .zone = zone, .exposed = managed, .evictable = managed};
-    struct allocation *made = size <= LINEAR_SMALL && !managed ? make_small(kind, slabs_of(device, zone), size) : make_large(kind, &wish);
+    struct physical_request request = {.device = device, .size = size, .zone = zone, .exposed = managed, .evictable = managed};
+    struct allocation *made = size <= LINEAR_SMALL && !managed ? make_small(kind, slabs_of(device, zone), size) : make_large(kind, &request);
     if (made == NULL)
         return NULL;
     made->device = device;

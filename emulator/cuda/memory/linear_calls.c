@@ -70,17 +70,17 @@ struct pitched {
     uint64_t width, height, element;
 };
 
-static CUresult allocate_pitched(const struct pitched *wish, CUdeviceptr *pointer, uint64_t *pitch)
+static CUresult allocate_pitched(const struct pitched *request, CUdeviceptr *pointer, uint64_t *pitch)
 {
-    uint64_t element = wish->element;
-    if (wish->width == 0 || wish->height == 0 || (element != 4 && element != 8 && element != 16))
+    uint64_t element = request->element;
+    if (request->width == 0 || request->height == 0 || (element != 4 && element != 8 && element != 16))
         return CUDA_ERROR_INVALID_VALUE;
-    if (wish->width > UINT64_MAX / 2)
+    if (request->width > UINT64_MAX / 2)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *pitch = (wish->width + PITCH_ALIGNMENT - 1) / PITCH_ALIGNMENT * PITCH_ALIGNMENT;
-    if (wish->height > UINT64_MAX / *pitch)
+    *pitch = (request->width + PITCH_ALIGNMENT - 1) / PITCH_ALIGNMENT * PITCH_ALIGNMENT;
+    if (request->height > UINT64_MAX / *pitch)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return allocate_plain(wish->function, wish->zone, *pitch * wish->height, pointer);
+    return allocate_plain(request->function, request->zone, *pitch * request->height, pointer);
 }
 
 ENTRY(cuMemAllocPitch_v2)(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned int element)
@@ -88,8 +88,8 @@ ENTRY(cuMemAllocPitch_v2)(CUdeviceptr *pointer, size_t *pitch, size_t width, siz
     uint64_t made_pitch;
     if (pointer == NULL || pitch == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    const struct pitched wish = {"cuMemAllocPitch_v2", ZONE_HIGH, width, height, element};
-    CUresult result = allocate_pitched(&wish, pointer, &made_pitch);
+    const struct pitched request = {"cuMemAllocPitch_v2", ZONE_HIGH, width, height, element};
+    CUresult result = allocate_pitched(&request, pointer, &made_pitch);
     if (result == CUDA_SUCCESS)
         *pitch = made_pitch;
     return result;
@@ -101,8 +101,8 @@ ENTRY(cuMemAllocPitch)(CUdeviceptr_v1 *pointer, unsigned int *pitch, unsigned in
     CUdeviceptr made;
     if (pointer == NULL || pitch == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    const struct pitched wish = {"cuMemAllocPitch", ZONE_LOW, width, height, element};
-    CUresult result = allocate_pitched(&wish, &made, &made_pitch);
+    const struct pitched request = {"cuMemAllocPitch", ZONE_LOW, width, height, element};
+    CUresult result = allocate_pitched(&request, &made, &made_pitch);
     if (result == CUDA_SUCCESS) {
         *pointer = (CUdeviceptr_v1)made;
         *pitch = (unsigned)made_pitch;

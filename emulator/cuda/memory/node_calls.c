@@ -30,7 +30,7 @@ static bool array_side(CUarray handle, const uint64_t at[3], struct side *out)
     return true;
 }
 
-struct side_wish {
+struct side_request {
     CUmemorytype type;
     const void *host;
     CUdeviceptr device;
@@ -39,26 +39,26 @@ struct side_wish {
     uint64_t pitch, height;
 };
 
-static bool side_of(const struct side_wish *wish, const CUDA_MEMCPY3D *copy, struct side *out)
+static bool side_of(const struct side_request *request, const CUDA_MEMCPY3D *copy, struct side *out)
 {
     uint64_t width = copy->WidthInBytes, rows = copy->Height;
-    *out = (struct side){.pageable = wish->type == CU_MEMORYTYPE_HOST || wish->type == CU_MEMORYTYPE_UNIFIED};
-    if (wish->type == CU_MEMORYTYPE_ARRAY)
-        return array_side(wish->array, wish->at, out);
-    if (wish->type != CU_MEMORYTYPE_HOST && wish->type != CU_MEMORYTYPE_DEVICE && wish->type != CU_MEMORYTYPE_UNIFIED)
+    *out = (struct side){.pageable = request->type == CU_MEMORYTYPE_HOST || request->type == CU_MEMORYTYPE_UNIFIED};
+    if (request->type == CU_MEMORYTYPE_ARRAY)
+        return array_side(request->array, request->at, out);
+    if (request->type != CU_MEMORYTYPE_HOST && request->type != CU_MEMORYTYPE_DEVICE && request->type != CU_MEMORYTYPE_UNIFIED)
         return false;
-    out->row = wish->pitch == 0 ? wish->at[0] + width : wish->pitch;
-    out->slice = out->row * (wish->height == 0 ? wish->at[1] + rows : wish->height);
-    uint64_t base = wish->type == CU_MEMORYTYPE_HOST ? (uintptr_t)wish->host : wish->device;
-    out->start = base + wish->at[0] + wish->at[1] * out->row + wish->at[2] * out->slice;
-    return base != 0 && out->row >= wish->at[0] + width && (copy->Depth < 2 || out->slice >= out->row * rows);
+    out->row = request->pitch == 0 ? request->at[0] + width : request->pitch;
+    out->slice = out->row * (request->height == 0 ? request->at[1] + rows : request->height);
+    uint64_t base = request->type == CU_MEMORYTYPE_HOST ? (uintptr_t)request->host : request->device;
+    out->start = base + request->at[0] + request->at[1] * out->row + request->at[2] * out->slice;
+    return base != 0 && out->row >= request->at[0] + width && (copy->Depth < 2 || out->slice >= out->row * rows);
 }
 
 static bool sides_of(const CUDA_MEMCPY3D *copy, struct side *target, struct side *source)
 {
-    const struct side_wish from = {copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcArray,
+    const struct side_request from = {copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcArray,
                                    {copy->srcXInBytes, copy->srcY, copy->srcZ}, copy->srcPitch, copy->srcHeight};
-    const struct side_wish to = {copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstArray,
+    const struct side_request to = {copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstArray,
                                  {copy->dstXInBytes, copy->dstY, copy->dstZ}, copy->dstPitch, copy->dstHeight};
     memory_lock();
     bool right = side_of(&from, copy, source) && side_of(&to, copy, target);

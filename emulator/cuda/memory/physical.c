@@ -46,14 +46,14 @@ static bool take(int device, uint64_t size)
     return false;
 }
 
-static bool charge(struct physical *physical, const struct physical_wish *wish)
+static bool charge(struct physical *physical, const struct physical_request *request)
 {
     uint64_t size = physical->span.size;
-    if (wish->imported || wish->device == HOST)
+    if (request->imported || request->device == HOST)
         return true;
-    if (wish->evictable ? usage_take(wish->device, size) : take(wish->device, size))
+    if (request->evictable ? usage_take(request->device, size) : take(request->device, size))
         physical->charge = size;
-    return physical->charge != 0 || wish->evictable; /* oversubscription: it begins on the host */
+    return physical->charge != 0 || request->evictable; /* oversubscription: it begins on the host */
 }
 
 static void uncharge(struct physical *physical)
@@ -63,30 +63,30 @@ static void uncharge(struct physical *physical)
     physical->charge = 0;
 }
 
-static bool place(struct physical *physical, const struct physical_wish *wish)
+static bool place(struct physical *physical, const struct physical_request *request)
 {
     uint64_t size = physical->span.size;
-    physical->span.start = space_take(wish->zone, size, SPACE_UNIT);
+    physical->span.start = space_take(request->zone, size, SPACE_UNIT);
     if (physical->span.start == 0)
         return false;
-    if (!wish->exposed || space_expose(physical->span.start, size))
+    if (!request->exposed || space_expose(physical->span.start, size))
         return true;
     space_give(physical->span.start, size);
     return false;
 }
 
-struct physical *physical_make(const struct physical_wish *wish)
+struct physical *physical_make(const struct physical_request *request)
 {
-    struct physical *physical = wish->size > UINT64_MAX - SPACE_UNIT ? NULL : malloc(sizeof *physical);
+    struct physical *physical = request->size > UINT64_MAX - SPACE_UNIT ? NULL : malloc(sizeof *physical);
     if (physical == NULL)
         return NULL;
-    *physical = (struct physical){.device = wish->device, .id = ++last_id, .exposed = wish->exposed, .evictable = wish->evictable};
-    physical->span.size = (wish->size + SPACE_UNIT - 1) / SPACE_UNIT * SPACE_UNIT;
-    if (!charge(physical, wish)) {
+    *physical = (struct physical){.device = request->device, .id = ++last_id, .exposed = request->exposed, .evictable = request->evictable};
+    physical->span.size = (request->size + SPACE_UNIT - 1) / SPACE_UNIT * SPACE_UNIT;
+    if (!charge(physical, request)) {
         free(physical);
         return NULL;
     }
-    if (!place(physical, wish)) {
+    if (!place(physical, request)) {
         uncharge(physical);
         free(physical);
         return NULL;

@@ -29,7 +29,7 @@ struct physical {
     struct physical *next_evictable;
 };
 
-struct physical_wish {
+struct physical_request {
     int device;
     uint64_t size;              /* rounded up to SPACE_UNIT */
     enum space_zone zone;
@@ -37,7 +37,7 @@ struct physical_wish {
     bool imported;              /* charged elsewhere */
 };
 
-struct physical *physical_make(const struct physical_wish *wish);
+struct physical *physical_make(const struct physical_request *request);
 void physical_unmake(struct physical *physical);
 void *physical_content(const struct physical *physical);
 /* Bytes at `offset` are about to be written. */

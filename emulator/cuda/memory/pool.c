@@ -26,7 +26,7 @@ struct pool *pool_make(const CUmemPoolProps *properties)
     bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
     *pool = (struct pool){.properties = *properties, .reuse = {1, 1, 1}, .next = pools};
     pool->device = on_device ? properties->location.id : HOST;
-    pool->arena.wish = (struct physical_wish){.device = pool->device, .size = POOL_STEP, .exposed = !on_device};
+    pool->arena.request = (struct physical_request){.device = pool->device, .size = POOL_STEP, .exposed = !on_device};
     pool->arena.most = properties->maxSize;
     pool->waiting_end = &pool->waiting;
     if (on_device)

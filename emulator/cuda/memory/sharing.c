@@ -145,8 +145,8 @@ bool sharing_by_name(struct physical *physical, struct shared_name *name)
 /* A piece of this process that shows the file of another. */
 static struct physical *show(int fd, int device, uint64_t size)
 {
-    struct physical_wish wish = {.device = device, .size = size, .imported = true};
-    struct physical *physical = physical_make(&wish);
+    struct physical_request request = {.device = device, .size = size, .imported = true};
+    struct physical *physical = physical_make(&request);
     if (physical == NULL)
         return NULL;
     if (space_map_file(physical->span.start, physical->span.size, fd) && attach(physical, fd) != NULL)

@@ -63,8 +63,8 @@ static struct object *object_of(struct physical *physical, const CUmemAllocation
 CUresult object_make(uint64_t size, const CUmemAllocationProp *properties, struct object **out)
 {
     bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    struct physical_wish wish = {.device = on_device ? properties->location.id : HOST, .size = size};
-    struct physical *physical = physical_make(&wish);
+    struct physical_request request = {.device = on_device ? properties->location.id : HOST, .size = size};
+    struct physical *physical = physical_make(&request);
     if (physical == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *out = object_of(physical, properties);
