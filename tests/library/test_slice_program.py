@@ -12,8 +12,6 @@ from elftools.elf.elffile import ELFFile
 from tests.library.compiler import emulator_made, made
 from tests.library.machine import EMULATOR, LIBRARY, PROFILES
 
-pytestmark = pytest.mark.realtime
-
 PROGRAMS = LIBRARY / "build/programs"
 GIB = 1 << 30
 UNIT = 2 << 20  # of physical memory, and the smallest that it asks for
@@ -56,6 +54,7 @@ def test_it_needs_libcuda_and_the_c_library_alone(name: str) -> None:
     assert not {tag for tag, _ in tags} & {"DT_RPATH", "DT_RUNPATH"}
 
 
+@pytest.mark.realtime
 def test_alone_it_gets_all_of_the_gpu(tmp_path: Path) -> None:
     told = got(run(tmp_path, "--seconds", "0.5"))
     assert told["refusal"] == "CUDA_ERROR_OUT_OF_MEMORY"
