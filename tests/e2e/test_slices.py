@@ -24,9 +24,13 @@ POINTS = 3.0
 REFUSAL = "CUDA_ERROR_OUT_OF_MEMORY"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def image(cluster: Cluster) -> None:
+    import_image(cluster)
+
+
 def start(cluster: Cluster, agent: Agent, asked: Sequence[GreedyPod]) -> None:
     """Until every process has its context; then all begin at once."""
-    import_image(cluster)
     hold(agent.gpus)
     for pod in asked:
         pods.create(cluster.admin, pod.manifest(agent.gpus))

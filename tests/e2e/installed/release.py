@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from deviceplugin.model.annotation_names import AnnotationNames
 from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.waiting import wait_until
@@ -21,6 +22,8 @@ LABEL = {"nvidia-device-enable": "enable"}
 EMULATED = ("--set", f"image.repository={REPOSITORY}", "--set", "agent.driver.from=emulated")
 FASTER = ("--set", "agent.flags.allocation-check-period=1s")
 """A newcomer waits half a minute until the agent has noticed that a pod is gone."""
+AT_ONCE = ("--set", "scheduler.flags.drain=0s")
+"""For a release that is thrown away: nobody has to go elsewhere first."""
 _APPS = f"/apis/apps/v1/namespaces/{NAMESPACE}"
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
@@ -105,7 +108,8 @@ def released(cluster: Cluster, helm: str) -> Iterator[Release]:
     """The README's two commands; the node's label and the release are gone afterwards."""
     node = f"/api/v1/nodes/{cluster.kubelet.node}"
     release = Release(cluster, helm)
-    cluster.admin.merge(node, {"metadata": {"labels": LABEL}})
+    unknown = {AnnotationNames().inventory: None}  # agents of other tests may have told the same
+    cluster.admin.merge(node, {"metadata": {"labels": LABEL, "annotations": unknown}})
     try:
         release.say("install", "vcuda", str(manifests.CHART), *EMULATED, *FASTER)
         yield release

@@ -11,7 +11,6 @@ import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.identities import Identity
@@ -23,7 +22,9 @@ from tests.e2e.node.scene import everything, wait_ledger_empty, wait_offered
 @contextmanager
 def running_agent(cluster: Cluster, *flags: str, without: Sequence[str] = ()) -> Iterator[Agent]:
     """`without`: resources that it has no right to, though the manifests grant it."""
-    folder = Path("/tmp") / f"vce-{secrets.token_hex(4)}"  # short for its sockets, and a name that Kubernetes takes
+    folder = (
+        cluster.layout.root / f"vce-{secrets.token_hex(4)}"
+    )  # short for its sockets, and a name that Kubernetes takes
     with ExitStack() as undo:
         (folder / "gpus").mkdir(parents=True)  # of its own, so that containers can be given it
         undo.callback(shutil.rmtree, folder)

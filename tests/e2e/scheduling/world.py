@@ -64,7 +64,7 @@ def everybody(
     plugins: Plugins | None = None,
 ) -> Iterator[World]:
     """`flags` are further ones of `vcuda scheduler`; with `plugins` another kube-scheduler asks it."""
-    folder = Path("/tmp") / f"vcs-{secrets.token_hex(3)}"
+    folder = cluster.layout.root / f"vcs-{secrets.token_hex(3)}"
     with ExitStack() as stack:
         folder.mkdir()
         stack.callback(shutil.rmtree, folder)
