@@ -15,7 +15,7 @@ from typing import Any
 
 import aiohttp
 
-from deviceplugin.agent.files import AgentFiles
+from deviceplugin.agent.grant_files import AgentFiles
 from deviceplugin.agent.pod_hints import PodHints
 from deviceplugin.container.directories import GrantDirectories
 from deviceplugin.container.driver_mirror.elf import Machine
@@ -23,9 +23,9 @@ from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOpti
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.errors import KubeletError, VcudaError
 from deviceplugin.kube.pods import PodListReader
+from deviceplugin.kubelet.allocate_answer import HostLayout
 from deviceplugin.kubelet.allocate_context import AllocateContext
 from deviceplugin.kubelet.allocator import Allocator
-from deviceplugin.kubelet.answer import HostLayout
 from deviceplugin.kubelet.checkpoint import CheckpointReader
 from deviceplugin.kubelet.devices import DeviceFeed, catalog
 from deviceplugin.kubelet.identity import (

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from deviceplugin.agent.files import AgentFiles
+from deviceplugin.agent.grant_files import AgentFiles
 from deviceplugin.agent.reporter import AgentReport, owner_fields
 from deviceplugin.container.cgroup import ContainerGroup
 from deviceplugin.container.containers import ContainerFinder, Place

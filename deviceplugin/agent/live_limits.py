@@ -8,7 +8,7 @@ stays.
 
 import structlog
 
-from deviceplugin.agent.files import AgentFiles
+from deviceplugin.agent.grant_files import AgentFiles
 from deviceplugin.agent.pod_hints import PodHints
 from deviceplugin.agent.reporter import AgentReport, owner_fields
 from deviceplugin.errors import VcudaError

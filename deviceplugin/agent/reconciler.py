@@ -17,7 +17,7 @@ import structlog
 
 from deviceplugin.agent import pod_annotations
 from deviceplugin.agent.cluster import Cluster
-from deviceplugin.agent.files import AgentFiles
+from deviceplugin.agent.grant_files import AgentFiles
 from deviceplugin.agent.live_limits import LiveLimits
 from deviceplugin.agent.reporter import AgentReport, owner_fields
 from deviceplugin.agent.unallocated import Key, delete_refused, warn_unallocated

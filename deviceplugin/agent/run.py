@@ -23,7 +23,7 @@ from deviceplugin.agent.wiring import AgentBase, NodeAgent, build_agent, build_b
 from deviceplugin.config.agent import AgentSettings
 from deviceplugin.errors import ConfigError, VcudaError
 from deviceplugin.hardware.health import RecoveryRules
-from deviceplugin.hardware.modules import ModuleTools
+from deviceplugin.hardware.kernel_modules import ModuleTools
 from deviceplugin.hardware.node import Hardware
 from deviceplugin.hardware.options import HardwareOptions
 from deviceplugin.hardware.state import InventoryChange
@@ -35,7 +35,7 @@ from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.ledger.lock import agent_lock
 from deviceplugin.ledger.rebuild import rebuild
 from deviceplugin.model.gpu import Inventory
-from deviceplugin.observe.display import DisplayServer
+from deviceplugin.observe.display_service import DisplayServer
 from deviceplugin.observe.http import QueryServer
 
 log = structlog.get_logger("vcuda.agent")

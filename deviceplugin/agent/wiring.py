@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from deviceplugin import __version__
+from deviceplugin.agent.agent_view import AgentView
 from deviceplugin.agent.cluster import Cluster, NodePods
 from deviceplugin.agent.container_watch import ContainerWatch
-from deviceplugin.agent.files import AgentFiles, GrantSockets
+from deviceplugin.agent.grant_files import AgentFiles, GrantSockets
 from deviceplugin.agent.live_limits import LiveLimits
 from deviceplugin.agent.mirroring import Mirroring, driver_mirror
 from deviceplugin.agent.pod_hints import PodHints
 from deviceplugin.agent.reconciler import Reconciler
 from deviceplugin.agent.reporter import AgentReport
-from deviceplugin.agent.view import AgentView
 from deviceplugin.config.agent import AgentSettings, CgroupDriver, IdentitySourceName
 from deviceplugin.container.cdi import CdiSpecs
 from deviceplugin.container.cgroup import Naming
@@ -29,9 +29,9 @@ from deviceplugin.container.runtime import ContainerRuntime
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.hardware.node import Hardware
 from deviceplugin.kubelet import identity
+from deviceplugin.kubelet.allocate_answer import HostLayout
 from deviceplugin.kubelet.allocate_context import AllocateContext
 from deviceplugin.kubelet.allocator import Allocator
-from deviceplugin.kubelet.answer import HostLayout
 from deviceplugin.kubelet.checkpoint import CHECKPOINT_NAME, CheckpointReader
 from deviceplugin.kubelet.devices import DeviceFeed, catalog
 from deviceplugin.kubelet.identity import PendingSource, PodResourcesSource, PodsSource

@@ -1,7 +1,7 @@
 """When a GPU counts as unhealthy, and when it is trusted again. Pure: the clock is an argument.
 
 In: probes that pass or fail, critical events, a driver that was loaded again. Out: the `Health` of each GPU. Not here:
-asking (`sampling`, `events`) and publishing (`state`).
+asking (`sampling`, `nvml_events`) and publishing (`state`).
 
 Two things make a GPU unhealthy, each with its own way back:
  - it does not answer (lost, vanished, needs a reset): at once where NVML leaves no doubt, after `failures` failures in

@@ -16,14 +16,14 @@ from deviceplugin.backoff import Backoff, no_jitter
 from deviceplugin.errors import DriverMissingError, HardwareError, NvmlCallError
 from deviceplugin.hardware import pci
 from deviceplugin.hardware.cache import InventoryCache, Remembered
-from deviceplugin.hardware.modules import load_modules
+from deviceplugin.hardware.kernel_modules import load_modules
 from deviceplugin.hardware.nvml import STALE, Nvml
 from deviceplugin.hardware.nvml_executor import NvmlExecutor
 from deviceplugin.hardware.nvml_library import NvmlLibrary
+from deviceplugin.hardware.nvml_session import GpuSurvey, Session
 from deviceplugin.hardware.options import HardwareOptions
+from deviceplugin.hardware.reading_schedule import Schedule
 from deviceplugin.hardware.sampling import Sampler
-from deviceplugin.hardware.schedule import Schedule
-from deviceplugin.hardware.session import GpuSurvey, Session
 from deviceplugin.hardware.state import HardwareState, InventoryChange
 from deviceplugin.model.gpu import GpuSample, GpuUuid, Inventory
 

@@ -2,7 +2,7 @@
 
 In: names of NVML functions and their arguments. Out: their answers, or an `NvmlCallError` whose sentence names the
 function, the GPU, what NVML said and what to do. A function that the driver lacks, and a question that this GPU does
-not answer, are "unknown" (None), not errors. Not here: what the answers mean (`device`, `events`), and threads
+not answer, are "unknown" (None), not errors. Not here: what the answers mean (`device`, `nvml_events`), and threads
 (`nvml_executor`): every method runs on the NVML thread. Invariant: NVML is initialised once and kept, because an
 init/shutdown pair costs more than everything else that is ever asked.
 """
@@ -20,7 +20,7 @@ from deviceplugin.hardware.nvml_library import SONAME, NvmlLibrary
 _log = structlog.get_logger("vcuda.hardware")
 
 Answer: TypeAlias = Any
-"""What pynvml gives: it has no types. `device` and `events` turn it into values at once."""
+"""What pynvml gives: it has no types. `device` and `nvml_events` turn it into values at once."""
 
 
 class Status(enum.IntEnum):

@@ -2,9 +2,9 @@
 
 In: jobs, functions that take the `Nvml`. Out: their results, each within a time budget. A call of the driver may never
 return (a GPU fell off the bus while the kernel holds its lock). Then the caller gets a HardwareError, the thread counts
-as stuck, and until it returns every further job is refused at once. Events need no thread of their own: `events` asks
-for them with a wait of a millisecond between two jobs, so a single thread serves all, NVML is never entered twice at
-once, and nothing blocks a stop. Invariant: a job that was cancelled before it began never runs.
+as stuck, and until it returns every further job is refused at once. Events need no thread of their own: `nvml_events`
+asks for them with a wait of a millisecond between two jobs, so a single thread serves all, NVML is never entered twice
+at once, and nothing blocks a stop. Invariant: a job that was cancelled before it began never runs.
 """
 
 import asyncio

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deviceplugin.hardware.health import RecoveryRules
-from deviceplugin.hardware.modules import ModuleTools
+from deviceplugin.hardware.kernel_modules import ModuleTools
 from deviceplugin.hardware.nvml_library import SYSTEM_ROOT
 from deviceplugin.hardware.xid import XidPolicy
 

@@ -1,8 +1,8 @@
 """What is known about the GPUs, and how each reading changes it. No I/O, no clock.
 
 In: what was remembered, discoveries, reports, and the failure of the driver as a whole. Out: the inventory, the
-samples, and one `InventoryChange` for each step that changed something. Not here: asking (`session`) and when (`node`).
-Invariants: the inventory is replaced, never changed; an event without a GPU makes no GPU unhealthy.
+samples, and one `InventoryChange` for each step that changed something. Not here: asking (`nvml_session`) and
+when (`node`). Invariants: the inventory is replaced, never changed; an event without a GPU makes no GPU unhealthy.
 """
 
 from collections import Counter
@@ -13,9 +13,9 @@ import structlog
 
 from deviceplugin.hardware.cache import Remembered
 from deviceplugin.hardware.discovery import Discovery
-from deviceplugin.hardware.events import GpuEvent
 from deviceplugin.hardware.health import HealthChange, HealthHistory, RecoveryRules, changes
-from deviceplugin.hardware.session import GpuReport
+from deviceplugin.hardware.nvml_events import GpuEvent
+from deviceplugin.hardware.nvml_session import GpuReport
 from deviceplugin.hardware.xid import XidPolicy, phrase
 from deviceplugin.model.gpu import Gpu, GpuSample, GpuUuid, Inventory
 

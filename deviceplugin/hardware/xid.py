@@ -1,8 +1,8 @@
 """Which XIDs make a GPU unhealthy.
 
-In: the operator's lists. Out: a verdict for an XID, and a phrase for people. Not here: where XIDs come from (`events`).
-An XID that only says that an application failed leaves the GPU as good as before; any other, unknown ones included,
-makes it unhealthy.
+In: the operator's lists. Out: a verdict for an XID, and a phrase for people. Not here: where XIDs come from
+(`nvml_events`). An XID that only says that an application failed leaves the GPU as good as before; any other, unknown
+ones included, makes it unhealthy.
 """
 
 from collections.abc import Iterable

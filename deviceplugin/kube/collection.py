@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from deviceplugin.errors import KubeError, KubeGoneError, ParseError
-from deviceplugin.kube.refusal import TOO_LARGE, refusal
+from deviceplugin.kube.api_errors import TOO_LARGE, refusal
 from deviceplugin.kube.structs import Head, ListMeta, Object, Page, StatusObject, WatchLine, decode
 
 if TYPE_CHECKING:  # it loads an HTTP client, which reading objects from a file does not need

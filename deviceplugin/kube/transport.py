@@ -20,8 +20,8 @@ import aiohttp
 from yarl import URL
 
 from deviceplugin.errors import KubeError, ParseError, one_line
+from deviceplugin.kube.api_errors import TOO_LARGE, refusal
 from deviceplugin.kube.credentials import Access, Credentials
-from deviceplugin.kube.refusal import TOO_LARGE, refusal
 
 CONNECTIONS = 8
 JSON = "application/json"

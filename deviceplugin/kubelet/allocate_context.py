@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from deviceplugin.errors import VcudaError
-from deviceplugin.kubelet.answer import Answer, HostLayout
+from deviceplugin.kubelet.allocate_answer import Answer, HostLayout
 from deviceplugin.kubelet.checkpoint import CheckpointReader
 from deviceplugin.kubelet.devices import DeviceFeed
 from deviceplugin.kubelet.identity import IdentifiedContainer, Identity
@@ -45,7 +45,7 @@ class Hints(Protocol):
 
 
 class Gpus(Protocol):
-    """What changes about the GPUs while the inventory stays (`agent.view.AgentView`).
+    """What changes about the GPUs while the inventory stays (`agent.agent_view.AgentView`).
 
     The GPUs that the operator keeps new pods from, and how many processes NVML sees on each: placement decides ties by
     it.
@@ -71,10 +71,11 @@ class Reclaim(Protocol):
 
 
 class Files(Protocol):
-    """What a container sees of its grant (`agent.files.AgentFiles`). Calls may be repeated and raise ContainerError.
+    """What a container sees of its grant (`agent.grant_files.AgentFiles`).
 
-    `prepare` comes before Allocate answers, `answered` when kubelet has asked for both resources, `fill` at
-    PreStartContainer for the proved owner; it is False if the limits were there already.
+    Calls may be repeated and raise ContainerError. `prepare` comes before Allocate answers, `answered` when kubelet has
+    asked for both resources, `fill` at PreStartContainer for the proved owner; it is False if the limits were there
+    already.
     """
 
     def prepare(self, grant: Grant, answer: Answer) -> None: ...

@@ -16,8 +16,8 @@ from dataclasses import replace
 import structlog
 
 from deviceplugin.errors import CapacityError, VcudaError
+from deviceplugin.kubelet.allocate_answer import EMPTY, Answer, answer_for
 from deviceplugin.kubelet.allocate_context import AllocateContext
-from deviceplugin.kubelet.answer import EMPTY, Answer, answer_for
 from deviceplugin.kubelet.devices import choose_ids, is_usable, quotas
 from deviceplugin.kubelet.identity import IdentifiedContainer, Key, Question, candidates
 from deviceplugin.kubelet.pod_placement import place_container

@@ -16,8 +16,8 @@ import grpc
 import structlog
 
 from deviceplugin.errors import VcudaError
+from deviceplugin.kubelet.allocate_answer import Answer
 from deviceplugin.kubelet.allocator import Allocator
-from deviceplugin.kubelet.answer import Answer
 from deviceplugin.kubelet.devices import DeviceFeed
 from deviceplugin.kubelet.pre_start import PreStart
 from deviceplugin.model.units import Resource

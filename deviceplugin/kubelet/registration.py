@@ -18,7 +18,7 @@ import grpc
 import structlog
 
 from deviceplugin.errors import KubeletError
-from deviceplugin.kubelet.endpoint import Endpoint, RegistryService, SocketIdentity, identity_of
+from deviceplugin.kubelet.grpc_endpoint import Endpoint, RegistryService, SocketIdentity, identity_of
 from deviceplugin.kubelet.plugin import ResourcePlugin
 from deviceplugin.kubelet.socket_watch import SocketWatch
 from deviceplugin.model.units import Resource, ResourceNames

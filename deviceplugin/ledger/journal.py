@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from deviceplugin.errors import LedgerError
-from deviceplugin.ledger import files
+from deviceplugin.ledger import durable_files
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.records import FORMAT_VERSION, JournalEntry, LedgerChange, apply, encode_line, header
 from deviceplugin.ledger.scan import Scan, scan
@@ -46,14 +46,14 @@ class Journal:
         """Reads or creates the file at `path`; raises LedgerError if it cannot be read, written or decoded."""
         journal = cls(path, clock=clock)
         try:
-            files.make_directory(path.parent)
+            durable_files.make_directory(path.parent)
             journal._temporary.unlink(missing_ok=True)  # a crash before the rename may leave it
             journal._load()
         except OSError as error:
             journal.close()
             raise LedgerError(
-                f"the ledger's journal {path} cannot be opened: {files.cause(error)}; nothing is granted until it "
-                "can be read and written, so run the agent as root and check the directory"
+                f"the ledger's journal {path} cannot be opened: {durable_files.cause(error)}; nothing is granted until "
+                "it can be read and written, so run the agent as root and check the directory"
             ) from error
         except LedgerError:
             journal.close()
@@ -75,7 +75,7 @@ class Journal:
             self._take_back()
             raise LedgerError(
                 f"the change `{change.kind}` could not be written to the ledger's journal {self.path}: "
-                f"{files.cause(error)}; nothing was changed, so free space or repair the disk and try again"
+                f"{durable_files.cause(error)}; nothing was changed, so free space or repair the disk and try again"
             ) from error
         apply(self._grants, change)
 
@@ -89,7 +89,7 @@ class Journal:
             self._replace(data)
         except OSError as error:
             raise LedgerError(
-                f"the ledger's journal {self.path} could not be rewritten: {files.cause(error)}; nothing was "
+                f"the ledger's journal {self.path} could not be rewritten: {durable_files.cause(error)}; nothing was "
                 "changed, so free space or repair the disk and try again"
             ) from error
         self._size, self._entries, self._number = len(data), len(lines) - 1, len(lines) - 1
@@ -141,7 +141,7 @@ class Journal:
             kept = f"the original file is at {_keep_copy(self.path, data)}"
             self.rewrite()
         except (OSError, LedgerError) as error:
-            reason = files.cause(error) if isinstance(error, OSError) else error.message
+            reason = durable_files.cause(error) if isinstance(error, OSError) else error.message
             kept = f"the damage was left in the file because it could not be copied or rewritten ({reason})"
         warning = (
             f"the ledger's journal {self.path} is damaged from byte {found.first_damage}: {what} could not be read, "
@@ -170,7 +170,7 @@ class Journal:
         self._broken = True  # until the new name is durable a crash may bring the old file back
         self.close()
         self._fd = fd
-        files.sync_directory(self.path.parent)
+        durable_files.sync_directory(self.path.parent)
         self._broken = False
 
 
@@ -227,5 +227,5 @@ def _keep_copy(path: Path, data: bytes) -> Path:
             _append_durably(fd, data)
         finally:
             os.close(fd)
-        files.sync_directory(path.parent)
+        durable_files.sync_directory(path.parent)
         return copy

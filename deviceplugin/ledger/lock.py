@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from deviceplugin.errors import LedgerError
-from deviceplugin.ledger import files
+from deviceplugin.ledger import durable_files
 
 LOCK_NAME = "agent.lock"
 
@@ -21,11 +21,12 @@ def agent_lock(directory: Path) -> Iterator[Path]:
     """Holds the lock until the end of the block, or of the process; the value is its file."""
     path = directory / LOCK_NAME
     try:
-        files.make_directory(directory)
+        durable_files.make_directory(directory)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise LedgerError(
-            f"the lock {path} cannot be opened: {files.cause(error)}; run the agent as root and check the directory"
+            f"the lock {path} cannot be opened: {durable_files.cause(error)}; run the agent as root "
+            "and check the directory"
         ) from error
     try:
         _take(fd, path)
@@ -45,7 +46,7 @@ def _take(fd: int, path: Path) -> None:
             f"another vcuda agent{_holder(fd)} runs on this node and holds {path}; stop it before this one starts"
         ) from error
     except OSError as error:
-        raise LedgerError(f"the lock {path} cannot be taken: {files.cause(error)}") from error
+        raise LedgerError(f"the lock {path} cannot be taken: {durable_files.cause(error)}") from error
 
 
 def _holder(fd: int) -> str:

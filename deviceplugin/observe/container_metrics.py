@@ -14,7 +14,7 @@ from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.allocation import GpuShare
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.model.usage import Breach, ContainerUse, GpuUse
-from deviceplugin.observe.view import NodePicture, bytes_of
+from deviceplugin.observe.node_view import NodePicture, bytes_of
 
 GPU = ("node", "gpu")
 CONTAINER = (*GPU, "namespace", "pod", "container")

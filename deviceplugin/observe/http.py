@@ -16,11 +16,11 @@ import structlog
 from aiohttp import web
 
 from deviceplugin.listen import bind_tcp
-from deviceplugin.observe.graph import ASCII, BOXES, draw
-from deviceplugin.observe.graph_document import graph_of
+from deviceplugin.observe.graph_json import graph_of
+from deviceplugin.observe.graph_text import ASCII, BOXES, draw
 from deviceplugin.observe.metrics import AgentMetrics
+from deviceplugin.observe.node_view import NodeView
 from deviceplugin.observe.usage import usage_of
-from deviceplugin.observe.view import NodeView
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
 

@@ -15,7 +15,7 @@ from deviceplugin.exposition import Exposition, Family, families_of, metric_of
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.observe import container_metrics
 from deviceplugin.observe.container_metrics import GPU
-from deviceplugin.observe.view import NodePicture, NodeView, bytes_of
+from deviceplugin.observe.node_view import NodePicture, NodeView, bytes_of
 
 GPU_INFO = Family(
     "vcuda_gpu_info",

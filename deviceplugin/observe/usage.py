@@ -12,7 +12,7 @@ from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.allocation import GpuShare
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 from deviceplugin.model.usage import ContainerUse, GpuUse
-from deviceplugin.observe.view import NodePicture, bytes_of
+from deviceplugin.observe.node_view import NodePicture, bytes_of
 
 VERSION = 1
 

@@ -24,10 +24,10 @@ from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.rate_limit import TokenBucket
 from deviceplugin.kube.transport import Transport
 from deviceplugin.scheduler import gc_tuning
-from deviceplugin.scheduler.certificates import Certificates
 from deviceplugin.scheduler.cluster import ClusterWatch
 from deviceplugin.scheduler.leadership import leadership_of
 from deviceplugin.scheduler.service import SchedulerService
+from deviceplugin.scheduler.serving_certificate import Certificates
 
 log = structlog.get_logger("vcuda.scheduler")
 _EXPIRE_EVERY_S = 1.0

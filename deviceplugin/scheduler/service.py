@@ -24,9 +24,9 @@ from deviceplugin.cluster.extender.wire import (
 from deviceplugin.cluster.http.verbs import GaugeValues, Verb, VerbResponse, unavailable
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.model.units import ResourceNames
-from deviceplugin.scheduler.certificates import Certificates
 from deviceplugin.scheduler.cluster import ClusterWatch
 from deviceplugin.scheduler.leadership import Leadership
+from deviceplugin.scheduler.serving_certificate import Certificates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.agent.container_watch import ContainerWatch
-from deviceplugin.agent.files import AgentFiles
+from deviceplugin.agent.grant_files import AgentFiles
 from deviceplugin.agent.reporter import AgentReport
 from deviceplugin.container import region
 from deviceplugin.container.containers import ContainerFinder

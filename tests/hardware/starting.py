@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol, TypedDict, Unpack
 
 from deviceplugin.hardware.health import RecoveryRules
-from deviceplugin.hardware.modules import ModuleTools
+from deviceplugin.hardware.kernel_modules import ModuleTools
 from deviceplugin.hardware.node import Hardware
 from deviceplugin.hardware.options import HardwareOptions
 from deviceplugin.hardware.state import InventoryChange

@@ -11,7 +11,7 @@ import structlog.testing
 
 from deviceplugin.errors import DriverMissingError, NvmlCallError
 from deviceplugin.hardware.health import HUNG, RecoveryRules
-from deviceplugin.hardware.modules import ModuleTools
+from deviceplugin.hardware.kernel_modules import ModuleTools
 from deviceplugin.hardware.node import Hardware
 from deviceplugin.hardware.xid import XidPolicy
 from deviceplugin.model.gpu import GpuUuid, Health

@@ -6,10 +6,10 @@ import pytest
 
 from deviceplugin.hardware.cache import Remembered
 from deviceplugin.hardware.discovery import Discovery
-from deviceplugin.hardware.events import GpuEvent
 from deviceplugin.hardware.health import HealthChange, QuietPeriod, RecoveryRules
+from deviceplugin.hardware.nvml_events import GpuEvent
+from deviceplugin.hardware.nvml_session import GpuReport, GpuSurvey
 from deviceplugin.hardware.sampling import Fault, Readings
-from deviceplugin.hardware.session import GpuReport, GpuSurvey
 from deviceplugin.hardware.state import HardwareState
 from deviceplugin.hardware.xid import XidPolicy
 from deviceplugin.model.gpu import ComputeMode, GpuSample, GpuUuid, Health, Inventory

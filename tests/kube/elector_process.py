@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from deviceplugin.kube.cluster_client import ClusterClient
-from deviceplugin.kube.leader import LeaderElector, LeaseTiming
+from deviceplugin.kube.leader_election import LeaderElector, LeaseTiming
 from deviceplugin.kube.transport import Transport
 
 TIMING = LeaseTiming(lease=2, renew=1.5, retry=0.2)

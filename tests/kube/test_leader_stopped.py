@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from deviceplugin.kube.cluster_client import ClusterClient
-from deviceplugin.kube.leader import LeaderElector, awake_and_asleep
+from deviceplugin.kube.leader_election import LeaderElector, awake_and_asleep
 from deviceplugin.kube.transport import Transport
 from sandbox.apiserver import ApiServer
 from tests.kube.elector_process import TIMING

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.errors import ConfigError, KubeletError
-from deviceplugin.kubelet.endpoint import Endpoint, check_socket_path
+from deviceplugin.kubelet.grpc_endpoint import Endpoint, check_socket_path
 from deviceplugin.kubelet.registration import SOCKETS, Mode, RegistrationTimer
 from sandbox.kubelet import Kubelet, KubeletOptions
 from sandbox.station import ALL, NAMES, Station, pod_json, station

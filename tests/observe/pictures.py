@@ -9,7 +9,7 @@ from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Level, Link, Topology
 from deviceplugin.model.units import MIB, Resource
 from deviceplugin.model.usage import ContainerUse
-from deviceplugin.observe.view import NodePicture
+from deviceplugin.observe.node_view import NodePicture
 
 A100, T4 = "NVIDIA A100-SXM4-80GB", "Tesla T4"
 DRIVER = Driver("550.54.15", (12, 4))

@@ -14,10 +14,10 @@ from deviceplugin.errors import ConfigError
 from deviceplugin.model.gpu import GpuSample, Health
 from deviceplugin.model.topology import Level
 from deviceplugin.model.usage import Breach, ContainerUse, GpuUse, Overrun
-from deviceplugin.observe.graph import draw
+from deviceplugin.observe.graph_text import draw
 from deviceplugin.observe.http import QueryServer, prefers_json
 from deviceplugin.observe.metrics import AgentMetrics
-from deviceplugin.observe.view import AgentState, NodePicture
+from deviceplugin.observe.node_view import AgentState, NodePicture
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
 from tests.observe.pictures import by_groups, gpu, grant, node, uuid

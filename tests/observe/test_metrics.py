@@ -11,7 +11,7 @@ from deviceplugin.model.gpu import GpuProcess, GpuSample, Health
 from deviceplugin.model.topology import Level
 from deviceplugin.model.usage import Breach, ContainerUse, GpuUse, Overrun
 from deviceplugin.observe.metrics import FAMILIES, AgentMetrics, reason_of
-from deviceplugin.observe.view import AgentState
+from deviceplugin.observe.node_view import AgentState
 from tests.observe.pictures import by_groups, gpu, grant, node, uuid
 from tests.observe.views import StillView
 

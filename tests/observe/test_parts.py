@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.request import Request
-from deviceplugin.observe.display import usages
-from deviceplugin.observe.graph import draw
+from deviceplugin.observe.display_service import usages
+from deviceplugin.observe.graph_text import draw
 from deviceplugin.observe.usage import usage_of
 from tests.observe.pictures import grant, pcie, uuid
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from deviceplugin.observe.view import AgentState, NodePicture
+from deviceplugin.observe.node_view import AgentState, NodePicture
 
 
 @dataclass

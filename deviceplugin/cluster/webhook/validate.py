@@ -6,8 +6,8 @@ is not a denial); or a RequestError or ParseError of one sentence that says what
 
 from collections.abc import Iterator
 
-from deviceplugin.cluster.webhook.isolation import exposures, refuse_open_share
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
+from deviceplugin.cluster.webhook.limit_bypass import exposures, refuse_open_share
 from deviceplugin.cluster.webhook.mutate import is_left_alone
 from deviceplugin.cluster.webhook.pod_json import Json, JsonContainer, annotations, containers
 from deviceplugin.cluster.webhook.resources import count, differing, is_gpu

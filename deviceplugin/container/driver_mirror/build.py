@@ -18,7 +18,7 @@ from deviceplugin.container.driver_mirror.components import sha256_of
 from deviceplugin.container.driver_mirror.plan import FLAVOURS, LIBRARIES, PROGRAMS, FileEntry, LinkEntry, MirrorPlan
 from deviceplugin.container.driver_mirror.search import identity_of
 from deviceplugin.errors import ContainerError
-from deviceplugin.ledger.files import sync_directory
+from deviceplugin.ledger.durable_files import sync_directory
 
 MANIFEST = "manifest.json"
 _NO_HARD_LINK = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EROFS, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS}

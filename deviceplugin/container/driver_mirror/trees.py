@@ -28,7 +28,7 @@ import msgspec
 from deviceplugin.container.driver_mirror.build import MANIFEST, Manifest, build, is_sound, read_manifest
 from deviceplugin.container.driver_mirror.plan import EMPTY, FLAVOURS, MirrorPlan
 from deviceplugin.errors import ContainerError
-from deviceplugin.ledger.files import sync_directory
+from deviceplugin.ledger.durable_files import sync_directory
 
 _TREES, _CURRENT, _PREVIOUS = ".trees", ".current", ".previous"
 _UNFINISHED, _GOING, _HOLDERS = ".new-", ".gone-", ".holders-"

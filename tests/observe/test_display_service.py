@@ -12,8 +12,8 @@ import pytest
 from deviceplugin.errors import ConfigError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.usage import ContainerUse, GpuUse
-from deviceplugin.observe.display import DisplayServer, usages
-from deviceplugin.observe.graph import draw
+from deviceplugin.observe.display_service import DisplayServer, usages
+from deviceplugin.observe.graph_text import draw
 from deviceplugin.wire import display_pb2 as pb
 from deviceplugin.wire import display_pb2_grpc as rpc
 from tests.observe.pictures import grant, pcie, uuid

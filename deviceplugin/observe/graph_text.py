@@ -3,7 +3,7 @@
 In: a picture. Out: lines of at most 100 columns, in box characters or plain ASCII. Each ancestor shows how many GPUs
 below it are free, as placement counts them; each GPU has one bar for cores and one for memory, and its owners below it.
 A bar is empty only for nothing and full only when all is taken, so a single held core is visible. GPUs are named by
-their minor, as in events and annotations, and by nvidia-smi's index where the two differ. As JSON: `graph_document`.
+their minor, as in events and annotations, and by nvidia-smi's index where the two differ. As JSON: `graph_json`.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.gpu import ComputeMode, Gpu, GpuUuid, Inventory
 from deviceplugin.model.topology import Level, TopologyNode
 from deviceplugin.model.units import BLOCK_MIB, CORES_PER_GPU
-from deviceplugin.observe.view import NodePicture
+from deviceplugin.observe.node_view import NodePicture
 
 WIDTH = 100
 _BAR = 10

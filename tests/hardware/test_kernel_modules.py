@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.hardware.modules import ModuleOutcome, ModuleTools, load_modules
+from deviceplugin.hardware.kernel_modules import ModuleOutcome, ModuleTools, load_modules
 from tests.hardware.test_pci import device
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from deviceplugin.errors import NvmlCallError
 from deviceplugin.hardware.device import Device
-from deviceplugin.hardware.events import EventSet, GpuEvent
 from deviceplugin.hardware.nvml import Nvml
+from deviceplugin.hardware.nvml_events import EventSet, GpuEvent
 from deviceplugin.hardware.nvml_library import NvmlLibrary
 from deviceplugin.model.gpu import GpuUuid
 from tests.hardware.conftest import Stub, uuid

@@ -1,6 +1,6 @@
 """What the agent knows at this moment, without waiting: for its views and for placement.
 
-In: the live parts. Out: `observe.view.NodeView` for the HTTP endpoints and `kubelet.allocate_context.Gpus` for
+In: the live parts. Out: `observe.node_view.NodeView` for the HTTP endpoints and `kubelet.allocate_context.Gpus` for
 placement. It works before the GPUs are known; `link` and `watch` are set when the node agent is built.
 """
 
@@ -12,7 +12,7 @@ from deviceplugin.hardware.node import Hardware
 from deviceplugin.kubelet.registration import KubeletLink
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.gpu import GpuSample, GpuUuid, Inventory
-from deviceplugin.observe.view import AgentState, NodePicture
+from deviceplugin.observe.node_view import AgentState, NodePicture
 
 
 class AgentView:

@@ -12,8 +12,8 @@ from pathlib import Path
 from deviceplugin.errors import NvmlCallError
 from deviceplugin.hardware.device import Device, count
 from deviceplugin.hardware.discovery import Discovery, discover, refreshed
-from deviceplugin.hardware.events import EventSet, GpuEvent
 from deviceplugin.hardware.nvml import STALE, Nvml
+from deviceplugin.hardware.nvml_events import EventSet, GpuEvent
 from deviceplugin.hardware.sampling import Readings, Sampler
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 

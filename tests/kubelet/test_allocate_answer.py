@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from deviceplugin.errors import HardwareError
-from deviceplugin.kubelet.answer import HostLayout, answer_for, library_path
+from deviceplugin.kubelet.allocate_answer import HostLayout, answer_for, library_path
 from deviceplugin.model.mount import Mount
 from deviceplugin.model.pod import PodContainer
 from deviceplugin.model.units import ResourceNames

@@ -1,8 +1,8 @@
 """The data of the views: one consistent picture of the node at one moment.
 
-In: nothing; the agent fills these values from its own state whenever a view asks. Out: what `metrics`, `graph`,
-`usage`, `http` and `display` render. Not here: rendering, and any call that could block. `NodeView` is all that
-the views know of the agent.
+In: nothing; the agent fills these values from its own state whenever a view asks. Out: what `metrics`,
+`graph_text`, `usage`, `http` and `display_service` render. Not here: rendering, and any call that could block.
+`NodeView` is all that the views know of the agent.
 """
 
 from collections.abc import Mapping

@@ -10,8 +10,8 @@ import msgspec
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.topology import UNKNOWN_DISTANCE, TopologyNode
+from deviceplugin.observe.node_view import NodePicture
 from deviceplugin.observe.usage import GpuUsage, gpu_usage
-from deviceplugin.observe.view import NodePicture
 
 VERSION = 1
 

@@ -20,7 +20,7 @@ from deviceplugin.container.gpu_manager.registration import LONGEST_PATH, Regist
 from deviceplugin.container.limits_file import DeviceLimits, GrantLimits, soft_limit, successor
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.errors import ContainerError
-from deviceplugin.kubelet.answer import Answer
+from deviceplugin.kubelet.allocate_answer import Answer
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.gpu import Inventory

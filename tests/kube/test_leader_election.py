@@ -14,7 +14,7 @@ from deviceplugin.errors import ConfigError
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.kubeconfig_process import read
-from deviceplugin.kube.leader import LeaderElector, LeaseTiming
+from deviceplugin.kube.leader_election import LeaderElector, LeaseTiming
 from deviceplugin.kube.transport import Timeouts, Transport
 from sandbox.apiserver import ApiServer, Harm, JsonObject
 from tests.examples import examples

@@ -20,8 +20,8 @@ from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.gpu import Gpu, GpuUuid
 from deviceplugin.model.units import BLOCK_MIB, MIB
 from deviceplugin.model.usage import ContainerUse
-from deviceplugin.observe.graph import draw
-from deviceplugin.observe.view import NodePicture, NodeView
+from deviceplugin.observe.graph_text import draw
+from deviceplugin.observe.node_view import NodePicture, NodeView
 from deviceplugin.wire import display_pb2 as pb
 from deviceplugin.wire import display_pb2_grpc as rpc
 
