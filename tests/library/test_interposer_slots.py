@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples import every
 from tests.library.gpu_slice import CONTEXT, GpuSlice, eventually
 from tests.library.interposed import Container, device
 from tests.library.machine import LIBRARY
@@ -36,10 +37,10 @@ def test_killed_at_any_store_a_process_leaves_nothing_that_the_next_does_not_cle
 ) -> None:
     container.grant(device(0))
     stores = program(short_tmp, "slot_stores.c", *map(str, (LIBRARY / "interposer/state").glob("*.c")))
-    with container.start_program(stores, container.region_file, step) as process:
+    with container.start_program(stores, container.region_file, step, every(4)) as process:
         out, errors = process.communicate(timeout=55)
     assert (process.returncode, errors) == (0, ""), out
-    assert int(out.split()[0]) > 5
+    assert int(out.split()[0]) > 5 / every(4)
 
 
 def test_a_program_that_becomes_itself_again_and_again_keeps_within_its_limit(

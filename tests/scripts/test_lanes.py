@@ -97,8 +97,13 @@ def with_lanes(clone: Clone, python: str) -> Clone:
         ("--thorough tests/model", "thorough", ["tests/model"]),
     ],
 )
-def test_every_lane_takes_its_tests_once(clone: Clone, arguments: str, profile: str, calls: list[str]) -> None:
+@pytest.mark.parametrize("priority", ["real-time priority", ""])
+def test_every_lane_takes_its_tests_once(
+    clone: Clone, arguments: str, profile: str, calls: list[str], priority: str
+) -> None:
     with_lanes(clone, 'echo "called $*"')
+    if priority:
+        clone.program(clone.path / "chrt", "")
     called = [line for line in clone.run("scripts/test", *arguments.split()) if line.startswith("called")]
     words = [line.removeprefix("called -m pytest ").removeprefix("--quiet ") for line in called]
     assert words == [f"--hypothesis-profile={profile} {each}" for each in calls]

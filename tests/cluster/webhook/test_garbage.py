@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -149,13 +150,16 @@ def test_the_work_for_a_pod_grows_as_its_size_and_no_faster(what: str) -> None:
     number, make = _LARGE[what]
     small, large = review(make(number // 4)), review(make(number))
     assert len(large) > 600_000
-    assert _least_seconds(large) < 10 * _least_seconds(small)
-
-
-def _least_seconds(body: bytes) -> float:
-    found = []
+    least = {small: math.inf, large: math.inf}
     for _ in range(8):  # neighbours of this processor make some of them slower
-        began = time.process_time()
-        assert response(body, EVERYTHING)["allowed"] is True
-        found.append(time.process_time() - began)
-    return min(found)
+        for body in (small, small, large):
+            least[body] = min(least[body], _seconds(body))
+        if least[large] < 10 * least[small]:
+            return
+    assert least[large] < 10 * least[small]
+
+
+def _seconds(body: bytes) -> float:
+    began = time.process_time()
+    assert response(body, EVERYTHING)["allowed"] is True
+    return time.process_time() - began

@@ -3,8 +3,8 @@
  *
  *   memory_storm storm THREADS ROUNDS  random cuMemAlloc_v2 and cuMemFree_v2; frees all, says "done" and waits for a line on stdin
  *   memory_storm fit BYTES ROUNDS      takes and frees BYTES, again and again; a refusal is an error
- *   memory_storm race MS FILE BYTES    waits for a line on stdin, then takes all it can get and frees it, again and again; what all processes
- *                                      hold is counted in FILE, never above BYTES
+ *   memory_storm race MS FILE BYTES    says "ready", waits for a line on stdin, then takes all it can get and frees it, again and again; what
+ *                                      all processes hold is counted in FILE, never above BYTES
  *   memory_storm fork BYTES            takes BYTES in a child that was forked before CUDA was used, and after it in the parent
  *   memory_storm churn [ROUNDS]        every family in four threads, until it is killed or so often, refusals or not
  *
@@ -89,6 +89,8 @@ static int race(const char *path, uint64_t duration_ns)
     race_of.blocks = LIVE;
     race_of.units = 24;
     race_of.pauses = true;
+    puts("ready");
+    fflush(stdout);
     getchar();
     race_of.deadline_ns = now_ns() + duration_ns;
     race_in(2);

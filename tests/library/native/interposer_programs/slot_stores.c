@@ -1,10 +1,11 @@
 /*
  * Kills a process at each of its stores to the region, one after the other, and lets another one clear up after it. Linked with state/.
  *
- *   slot_stores REGION reap|claim|take_over
+ *   slot_stores REGION reap|claim|take_over EVERY
  *
  * A child does it, stepped instruction by instruction; after each store that changes a slot it is looked at, and at the n-th it is killed. Then this
- * process clears the dead: every slot must be free and empty. Once for each n, until the child gets to its end alive. Out: how many stores.
+ * process clears the dead: every slot must be free and empty. The first n is 1, each further one EVERY more, until the child gets to its end alive.
+ * Out: at how many stores a process was killed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -114,18 +115,18 @@ static bool is_clean(int n)
 
 int main(int count, char **words)
 {
-    int file = count == 3 ? open(words[1], O_RDWR) : -1, n = 0;
+    int file = count == 4 ? open(words[1], O_RDWR) : -1, n = 1, kills = 0;
     region = file < 0 ? MAP_FAILED : mmap(NULL, sizeof *region, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (region == MAP_FAILED || vcuda_region() == NULL)
         return 2;
-    for (bool killed = true; killed && n < MOST;) {
+    for (bool killed = true; killed && n <= MOST; n += atoi(words[3])) {
         prepare(words[2]);
-        killed = kill_at(words[2], n + 1);
-        n += killed;
+        killed = kill_at(words[2], n);
+        kills += killed;
         vcuda_reap();
         if (!is_clean(n))
             return 1;
     }
-    printf("%d stores\n", n);
+    printf("%d stores\n", kills);
     return 0;
 }
