@@ -269,7 +269,7 @@ def test_a_fork_in_the_middle_of_everything_leaves_no_child_hanging(limited: Con
     """Threads attach, claim and ask while another forks; every child must be able to do the same."""
     forking = program(short_tmp, "forking.c", "-ldl")
     with limited.start_program(forking, 60) as process:
-        out, errors = process.communicate(timeout=50)
+        out, errors = process.communicate(timeout=200)
     assert (process.returncode, out, errors) == (0, "60 children\n", "")
     assert limited.run("claim").value[0] == 0
     assert len(limited.slots()) == 1
