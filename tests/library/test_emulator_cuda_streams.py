@@ -293,16 +293,14 @@ def test_a_launch_far_ahead_is_held_up_until_the_queue_has_room(machine: Machine
     process = start(machine)
     stream = process.stream()
     begin = process.record(stream)
-    process.launch(stream, 1000 * _MS)  # longer than 1,023 launches take
+    process.launch(stream, 3000 * _MS)  # longer than 1,023 launches take
     for _ in range(1023):
         process.launch(stream, 1000)
-    first = process.record(stream)
     assert process.code("cuStreamQuery", stream) == NOT_READY
     process.launch(stream, 1000)
     held = process.event()
     process("cuEventRecord", held, process.stream())
-    assert process.settled(begin, held) >= 1000.0
-    assert process.settled(begin, first) >= 1000.0
+    assert process.settled(begin, held) >= 3000.0
 
 
 @pytest.mark.parametrize(("asked", "got"), [(0, 0), (-5, -5), (-99, -5), (7, 0)])

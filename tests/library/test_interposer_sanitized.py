@@ -81,7 +81,7 @@ def test_threads_that_read_while_the_limits_are_replaced(container: Container, s
 def test_threads_and_forks(thread_checked: Container, short_tmp: Path) -> None:
     thread_checked.grant(device(0))
     forking = program(short_tmp, "forking.c", "-fsanitize=thread", "-ldl")
-    # gcc 12's ThreadSanitizer may stop a child in pthread_create: another thread held a lock of its runtime at the fork.
+    # gcc 12's ThreadSanitizer may stop a child in pthread_create, if another thread held a lock of its runtime.
     with thread_checked.start_program(forking, 15, 2) as process:
         out, errors = process.communicate(timeout=250)
     assert (process.returncode, out, errors) == (0, "15 children\n", "")
