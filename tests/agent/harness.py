@@ -21,7 +21,6 @@ from tests.container.gpu_manager.client_reader import read_limits
 NAMESPACE = "default"
 NODE = "node-1"
 PATIENCE_S = 120.0
-LIMITS = "/etc/vcuda/vcuda.config"
 Grants = dict[tuple[str, str], tuple[str, int, int, tuple[str, ...]]]
 """What must outlive everything: of each container (pod UID, name) its grant, its size and its GPUs."""
 
@@ -182,12 +181,12 @@ def minors(node: GpuNode, uid: str, container: str = "c") -> list[int]:
 
 def limits(node: GpuNode, uid: str, container: str = "c") -> ContainerLimits:
     """As they were when the container started."""
-    return read_limits(node.kubelet.container_view(uid, container).files[LIMITS])
+    return read_limits(node.kubelet.container_view(uid, container).files[consistency.LIMITS])
 
 
 def limits_now(node: GpuNode, uid: str, container: str = "c") -> ContainerLimits:
     """As the running container would read them now."""
-    return read_limits(node.kubelet.container_view(uid, container).host_path(LIMITS).read_bytes())
+    return read_limits(node.kubelet.container_view(uid, container).host_path(consistency.LIMITS).read_bytes())
 
 
 def grant_directories(node: GpuNode) -> set[str]:
