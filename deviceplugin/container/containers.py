@@ -72,8 +72,8 @@ class ContainerFinder:
         if self._runtime is None or time.monotonic() < self._asks_again_at:
             return None
         try:
-            found = [each.container_id for each in await self._runtime.running(pod) if each.name == name]
-            result = (found[0], await self._runtime.pid(found[0])) if found else ("", None)
+            found = (await self._runtime.running(pod)).get(name, "")
+            result = (found, await self._runtime.pid(found) if found else None)
         except RuntimeApiError as error:
             if error.message != self._complaint:
                 log.warning("runtime_unavailable", error=error.message)

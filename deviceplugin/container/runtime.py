@@ -1,11 +1,10 @@
 """The container runtime, asked over its CRI socket: which containers of a pod run, and the first process of one.
 
-In: the socket (containerd, cri-o, cri-dockerd). Out: frozen facts, or RuntimeApiError with one sentence. The PID comes
+In: the socket (containerd, cri-o, cri-dockerd). Out: ids and PIDs, or RuntimeApiError with one sentence. The PID comes
 from the verbose status, which the API does not define: it is None for a runtime that does not give it.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,14 +26,6 @@ class _Info(msgspec.Struct, frozen=True):
     pid: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RunningContainer:
-    """One running container of a pod, by the name that its specification gives it."""
-
-    name: str
-    container_id: str
-
-
 class ContainerRuntime:
     """One lazy channel; every call ends within `timeout_s`."""
 
@@ -44,17 +35,15 @@ class ContainerRuntime:
         self._channel: grpc.aio.Channel | None = None
         self._pid_of = msgspec.json.Decoder(_Info)
 
-    async def running(self, pod: PodUid) -> tuple[RunningContainer, ...]:
-        """The pod's running containers; of two with one name the younger one."""
+    async def running(self, pod: PodUid) -> dict[str, str]:
+        """The ids of the pod's running containers by name; of two with one name the younger one."""
         running = pb.ContainerStateValue(state=pb.CONTAINER_RUNNING)
         request = pb.ListContainersRequest(
             filter=pb.ContainerFilter(state=running, label_selector={_POD_LABEL: str(pod)})
         )
         answer = await self._call(lambda stub: stub.ListContainers(request, timeout=self._timeout_s))
-        newest = {
-            each.labels[_NAME_LABEL]: each.id for each in sorted(answer.containers, key=lambda one: one.created_at)
-        }
-        return tuple(RunningContainer(name, container_id) for name, container_id in newest.items())
+        oldest_first = sorted(answer.containers, key=lambda each: each.created_at)
+        return {each.labels[_NAME_LABEL]: each.id for each in oldest_first}
 
     async def pid(self, container_id: str) -> int | None:
         """The first process of a container, in the host's pid namespace; None for one that has ended meanwhile."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.container.runtime import ContainerRuntime, RunningContainer
+from deviceplugin.container.runtime import ContainerRuntime
 from deviceplugin.errors import RuntimeApiError
 from deviceplugin.model.allocation import PodUid
 from sandbox.runtime import RuntimeBehaviour, RuntimeContainer, StandInRuntime
@@ -22,11 +22,8 @@ CONTAINERS = [
 async def test_the_running_containers_of_one_pod_by_name(short_tmp: Path) -> None:
     async with StandInRuntime(short_tmp / "cri.sock", containers=CONTAINERS):
         runtime = ContainerRuntime(short_tmp / "cri.sock", timeout_s=5)
-        assert set(await runtime.running(UID)) == {
-            RunningContainer("main", "id-main"),
-            RunningContainer("side", "id-side"),
-        }
-        assert await runtime.running(PodUid("uid-3")) == ()
+        assert await runtime.running(UID) == {"main": "id-main", "side": "id-side"}
+        assert await runtime.running(PodUid("uid-3")) == {}
         await runtime.close()
 
 
@@ -34,7 +31,7 @@ async def test_of_two_with_one_name_the_younger_counts(short_tmp: Path) -> None:
     twice = [RuntimeContainer("new", "uid-1", "main", created_at=2), RuntimeContainer("old", "uid-1", "main")]
     async with StandInRuntime(short_tmp / "cri.sock", containers=twice):
         runtime = ContainerRuntime(short_tmp / "cri.sock", timeout_s=5)
-        assert await runtime.running(UID) == (RunningContainer("main", "new"),)
+        assert await runtime.running(UID) == {"main": "new"}
         await runtime.close()
 
 
