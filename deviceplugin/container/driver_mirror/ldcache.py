@@ -1,8 +1,8 @@
 """The dynamic loader's cache, `/etc/ld.so.cache`: which library names lead to which files.
 
 In: the bytes. Out: the entries in the loader's own order, or a ParseError of one sentence, whatever the bytes are.
-Formats: glibc's new one (`glibc-ld.so.cache1.1`), the old one (`ld.so-1.7.0`), and the old one with the new one behind
-it, where the new one counts; little endian, as on every machine with a GPU. ldconfig is never run: the mirror must not
+Formats: glibc's new one (`glibc-ld.so.cache1.1`), alone or behind the old one (`ld.so-1.7.0`, until glibc 2.31), which
+is skipped; little endian, as on every machine with a GPU. ldconfig is never run: the mirror must not
 change the node. What a name means for the mirror is not here (`search`).
 """
 
@@ -18,7 +18,7 @@ _NEW_MAGIC, _OLD_MAGIC = b"glibc-ld.so.cache1.1", b"ld.so-1.7.0"
 _NEW_HEADER = struct.Struct("<20sIIB3xIIII")  # magic, entries, bytes of text, byte order, extensions and spare words
 _NEW_ENTRY = struct.Struct("<iIIIQ")  # flags, name, path, kernel, processor features; names count from the header
 _OLD_HEADER = struct.Struct("<11sxI")
-_OLD_ENTRY = struct.Struct("<iII")  # names count from the end of the entries
+_OLD_ENTRY = struct.Struct("<iII")
 _ALIGNMENTS = (8, 4, 16)  # of the new header behind an old cache; which one depends on who wrote it
 _BYTE_ORDER, _UNSET, _LITTLE = 3, 0, 2
 _LONGEST_TEXT = 4096
@@ -62,7 +62,7 @@ def _entries(data: bytes) -> Iterator[CacheEntry]:
         start = -(-end // alignment) * alignment
         if data.startswith(_NEW_MAGIC, start):
             return _new_entries(data[start:])
-    return _old_entries(data, end)
+    raise _DamageError("it has the old form only")
 
 
 def _new_entries(data: bytes) -> Iterator[CacheEntry]:
@@ -73,16 +73,7 @@ def _new_entries(data: bytes) -> Iterator[CacheEntry]:
     end = _NEW_HEADER.size + count * _NEW_ENTRY.size
     _require(data, end, f"{count} entries")
     for flags, name, path, *_ in _NEW_ENTRY.iter_unpack(data[_NEW_HEADER.size : end]):
-        yield _entry(data, flags, name, path)
-
-
-def _old_entries(data: bytes, end: int) -> Iterator[CacheEntry]:
-    for flags, name, path in _OLD_ENTRY.iter_unpack(data[_OLD_HEADER.size : end]):
-        yield _entry(data, flags, end + name, end + path)
-
-
-def _entry(data: bytes, flags: int, name: int, path: int) -> CacheEntry:
-    return CacheEntry(_text(data, name), _text(data, path), _WORD_SIZES.get(flags & _ABI_MASK, 0))
+        yield CacheEntry(_text(data, name), _text(data, path), _WORD_SIZES.get(flags & _ABI_MASK, 0))
 
 
 def _text(data: bytes, start: int) -> str:

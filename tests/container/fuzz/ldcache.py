@@ -10,7 +10,7 @@ with instrumented():
     from deviceplugin.errors import ParseError
 
 SOURCE = Path("/etc/ld.so.cache")
-SMALLEST_ENTRY = 12
+SMALLEST_ENTRY = 24
 
 
 def check(data: bytes) -> None:
