@@ -17,9 +17,10 @@ from deviceplugin.config.agent import DriverSettings
 from deviceplugin.config.gpu_manager import VolumeConfig
 from deviceplugin.container.driver_mirror.components import SHARED, WHOLE, Components
 from deviceplugin.container.driver_mirror.elf import Machine
-from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOptions, MirrorUpdate, loaded_version
+from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOptions, MirrorUpdate
 from deviceplugin.container.driver_mirror.plan import SHARED_FLAVOUR, WHOLE_FLAVOUR
 from deviceplugin.errors import ContainerError
+from deviceplugin.hardware.pci import loaded_version
 from deviceplugin.observe.metrics import AgentMetrics
 
 log = structlog.get_logger("vcuda.agent")

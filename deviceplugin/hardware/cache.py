@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from deviceplugin.hardware.health import QuietPeriod
-from deviceplugin.hardware.pci import read_text
+from deviceplugin.hardware.pci import loaded_version, read_text
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Health, Inventory
 from deviceplugin.model.topology import Level, Link, Topology
 
@@ -79,8 +79,8 @@ class InventoryCache:
             return f"format {file.format} is not {FORMAT}"
         if file.boot_id != self._boot_id():
             return "it is from before the last boot"
-        loaded = self._loaded_driver()
-        if loaded is not None and loaded != file.driver.version:
+        loaded = loaded_version(self._proc / "driver/nvidia/version")  # known before NVML is
+        if loaded and loaded != file.driver.version:
             return f"it is of driver {file.driver.version}, and {loaded} is loaded"
         if min(len({gpu.uuid for gpu in file.gpus}), len({gpu.minor for gpu in file.gpus})) < len(file.gpus):
             return "a UUID or a minor number stands in it twice"
@@ -88,11 +88,6 @@ class InventoryCache:
 
     def _boot_id(self) -> str:
         return read_text(self._proc / "sys/kernel/random/boot_id")
-
-    def _loaded_driver(self) -> str | None:
-        """The kernel module's version, known before NVML is; its line is `NVRM version: ... Module  550.54.15  ...`."""
-        words = read_text(self._proc / "driver/nvidia/version").split()
-        return next((word for word in words if word.replace(".", "").isdigit() and word.count(".") >= 1), None)
 
 
 def _file(remembered: Remembered, boot_id: str) -> _CacheFile:

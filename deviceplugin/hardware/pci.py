@@ -1,13 +1,15 @@
-"""NVIDIA's PCI devices as the kernel shows them, without asking the driver.
+"""NVIDIA's PCI devices and its loaded kernel module as the kernel shows them, without asking the driver.
 
-In: the root of sysfs. Out: bus ids of GPUs, NUMA nodes. Not here: whether the driver knows them. Invariant: nothing
-here raises; what cannot be read is not known.
+In: the root of sysfs, files of /proc. Out: bus ids of GPUs, NUMA nodes, the driver's version. Not here: whether the
+driver knows the GPUs. Invariant: nothing here raises; what cannot be read is not known.
 """
 
+import re
 from pathlib import Path
 
 _NVIDIA = "0x10de"
 _DISPLAY_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers; a card's audio and USB functions are others
+_VERSION = re.compile(r"\b\d{3,}\.\d+(?:\.\d+)?\b")
 
 
 def kernel_name(bus_id: str) -> str:
@@ -51,6 +53,12 @@ def numa_node(sys_root: Path, bus_id: str) -> int | None:
     except ValueError:
         return None
     return node if node >= 0 else None
+
+
+def loaded_version(file: Path) -> str:
+    """Of the kernel module, from what /proc/driver/nvidia/version says in its first line; empty if it is not there."""
+    found = _VERSION.search(read_text(file).partition("\n")[0])
+    return found[0] if found else ""
 
 
 def read_text(path: Path) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.hardware.pci import gpus_of_driver, gpus_on_bus, kernel_name, numa_node
+from deviceplugin.hardware.pci import gpus_of_driver, gpus_on_bus, kernel_name, loaded_version, numa_node
 
 
 def device(root: Path, name: str, *, vendor: str = "0x10de", kind: str = "0x030200", numa: str | None = None) -> None:
@@ -64,3 +64,19 @@ def test_the_node_is_that_of_an_nvidia_device_only(
 
 def test_a_device_that_is_not_there_has_no_node(short_tmp: Path) -> None:
     assert numa_node(short_tmp, "00000000:3B:00.0") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.144.03  Mon Dec 30 17:44:08 UTC 2024\nGCC", "550.144.03"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (x)\n", "580.65.06"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  595.45  Release Build\n", "595.45"),
+        ("nothing of the kind\nGCC version: gcc version 12.2.0 580.1", ""),
+        ("", ""),
+    ],
+)
+def test_the_loaded_version_is_read_off_the_modules_own_line(tmp_path: Path, text: str, version: str) -> None:
+    (tmp_path / "version").write_text(text)
+    assert loaded_version(tmp_path / "version") == version
+    assert loaded_version(tmp_path / "none") == ""

@@ -5,7 +5,6 @@ mountable, and their state. `refresh` is cheap where nothing changed (some dozen
 files must be copied, so it runs in a thread. One call at a time: `refresh` and `collect` alternate.
 """
 
-import re
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -44,8 +43,6 @@ from deviceplugin.container.driver_mirror.search import (
     identity_of,
 )
 from deviceplugin.container.driver_mirror.trees import Trees
-
-_VERSION = re.compile(r"\b\d{3,}\.\d+(?:\.\d+)?\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +162,6 @@ class DriverMirror:
             *(_directory_identity(each) if each is not None else () for each in directories),
             *(identity_of(each) for each in interposer_paths(self._options.library)),
         )
-
-
-def loaded_version(file: Path) -> str:
-    """Of the kernel module, from what /proc/driver/nvidia/version says; empty where there is no such file."""
-    try:
-        found = _VERSION.search(file.read_text(errors="replace").partition("\n")[0])
-    except OSError:
-        return ""
-    return found[0] if found else ""
 
 
 def _driver_files(plan: MirrorPlan) -> Mapping[Path, str]:

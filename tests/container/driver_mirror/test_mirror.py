@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.container.driver_mirror.elf import Machine
-from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOptions, MirrorUpdate, loaded_version
+from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOptions, MirrorUpdate
 from deviceplugin.errors import ContainerError
+from deviceplugin.hardware.pci import loaded_version
 from sandbox.driver_root import VERSION, DriverRoot, make_driver_root, make_interposers, put
 
 OLDER, NEWER = "570.86.10", "590.10"
@@ -319,19 +320,3 @@ def test_an_agent_that_ends_does_not_finish_a_look(node: Node) -> None:
     with pytest.raises(ContainerError, match="not finished, because the agent stops"):
         node.mirror.refresh()
     assert node.restarted().refresh().changed
-
-
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.144.03  Mon Dec 30 17:44:08 UTC 2024\nGCC", "550.144.03"),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (x)\n", "580.65.06"),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  595.45  Release Build\n", "595.45"),
-        ("nothing of the kind\nGCC version: gcc version 12.2.0 580.1", ""),
-        ("", ""),
-    ],
-)
-def test_the_loaded_version_is_read_off_the_modules_own_line(tmp_path: Path, text: str, version: str) -> None:
-    (tmp_path / "version").write_text(text)
-    assert loaded_version(tmp_path / "version") == version
-    assert loaded_version(tmp_path / "none") == ""

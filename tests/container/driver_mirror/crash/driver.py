@@ -18,8 +18,9 @@ from typing import Any
 from deviceplugin.container.driver_mirror.build import is_sound, read_manifest
 from deviceplugin.container.driver_mirror.components import Components
 from deviceplugin.container.driver_mirror.elf import Machine
-from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOptions, loaded_version
+from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOptions
 from deviceplugin.errors import ContainerError
+from deviceplugin.hardware.pci import loaded_version
 from sandbox.driver_root import LIBRARIES, DriverRoot, make_interposers
 
 MODES = {"kill": 1, "half": 2, "nospace": 3}
