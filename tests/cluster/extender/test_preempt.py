@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,20 +92,19 @@ async def test_victims_without_gpus_stay_proposed(extender: Extender) -> None:
     assert answer == {"a": Victims((PodUid("cpu-only"),), 1)}
 
 
-def asked(vip: ClusterPod, victims: dict[str, dict[str, object]], *, whole: bool) -> PreemptionArgs:
-    """As kube-scheduler writes it: UIDs where the extender keeps nodes, whole pods where it does not."""
+def asked(vip: ClusterPod, victims: dict[str, dict[str, object]]) -> PreemptionArgs:
+    """As kube-scheduler writes it."""
     main = vip.pod.containers[0]
     limits = {"tencent.com/vcuda-core": str(main.cores), "tencent.com/vcuda-memory": str(main.blocks)}
     pod_ = {
         "metadata": {"name": vip.pod.ref.name, "namespace": "d", "uid": vip.uid},
         "spec": {"priority": vip.priority, "containers": [{"name": "main", "resources": {"limits": limits}}]},
     }
-    keys = ("NodeNameToVictims", "NodeNameToMetaVictims")
-    return read_preempt(json.dumps({"Pod": pod_, keys[not whole]: victims, keys[whole]: None}).encode())
+    keys = {"Pod": pod_, "NodeNameToVictims": None, "NodeNameToMetaVictims": victims}
+    return read_preempt(json.dumps(keys).encode())
 
 
-@pytest.mark.parametrize("whole", [False, True])
-async def test_every_answer_is_one_that_kube_scheduler_takes(extender: Extender, whole: bool) -> None:
+async def test_every_answer_is_one_that_kube_scheduler_takes(extender: Extender) -> None:
     """It refuses all of it for one UID that is not bound on that node, and takes over the number of violations."""
     extender.put_node(node("a", 2))
     extender.put_node(node("b", 1))
@@ -114,13 +112,11 @@ async def test_every_answer_is_one_that_kube_scheduler_takes(extender: Extender,
     elsewhere = runs(extender, "b", 0, 60, priority=99)
     extender.filter(ask(pod(cores=30), "a"))
     vip = pod(cores=100, blocks=0, priority=10)
-    entry = {"metadata": {"uid": right.uid, "name": "x"}} if whole else {"UID": right.uid}
-    other = {"metadata": {"uid": elsewhere.uid, "name": "y"}} if whole else {"UID": elsewhere.uid}
     victims: dict[str, dict[str, object]] = {
-        "a": {"Pods": [entry], "NumPDBViolations": 1},
-        "b": {"Pods": [other], "NumPDBViolations": 0},
+        "a": {"Pods": [{"UID": right.uid}], "NumPDBViolations": 1},
+        "b": {"Pods": [{"UID": elsewhere.uid}], "NumPDBViolations": 0},
     }
-    answer = json.loads(write_victims(extender.preempt(asked(vip, victims, whole=whole))))
+    answer = json.loads(write_victims(extender.preempt(asked(vip, victims))))
     assert set(answer) == {"NodeNameToMetaVictims"}
     on_a = answer["NodeNameToMetaVictims"]["a"]
     assert {each["UID"] for each in on_a["Pods"]} <= {left.uid, right.uid}
