@@ -20,11 +20,10 @@ from deviceplugin.placement.snapshot import GpuView, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Restrictions:
-    """What narrows the GPUs beside their state. `only` (None: all) is hard as the others and says no reason."""
+    """What narrows the GPUs beside their state."""
 
     wanted: GpuFilter = ANY_GPU
     cordoned: Collection[GpuUuid] = ()
-    only: Collection[GpuUuid] | None = None
 
 
 NO_RESTRICTIONS = Restrictions()
@@ -63,7 +62,7 @@ def survey(request: Request, snapshot: Snapshot, restrictions: Restrictions = NO
         request=request,
         views=tuple(view for view, rejection in judged if rejection is None),
         free=frozenset(view.gpu.minor for view in views if view.is_whole and state_rejection(view) is None),
-        topology=_covering(snapshot),
+        topology=snapshot.topology,
     )
     return Survey(candidates, tuple((view, rejection) for view, rejection in judged if rejection is not None))
 
@@ -84,8 +83,6 @@ def is_open(view: GpuView, restrictions: Restrictions) -> bool:
 
 def _filter_rejection(view: GpuView, restrictions: Restrictions) -> GpuRejection | None:
     uuid = view.gpu.uuid
-    if restrictions.only is not None and uuid not in restrictions.only:
-        return GpuRejection.EXCLUDED
     if restrictions.wanted is not ANY_GPU and not restrictions.wanted.admits_uuid(uuid):
         return GpuRejection.UNWANTED
     if restrictions.wanted is not ANY_GPU and not restrictions.wanted.admits_model(view.gpu.model):
@@ -100,13 +97,6 @@ def state_rejection(view: GpuView) -> GpuRejection | None:
     if view.gpu.mig_enabled:
         return GpuRejection.MIG
     return GpuRejection.PROHIBITED if view.gpu.compute_mode is ComputeMode.PROHIBITED else None
-
-
-def _covering(snapshot: Snapshot) -> Topology:
-    """The topology, with any GPU that it does not name added as one that shares no level."""
-    topology = snapshot.topology
-    unnamed = {view.gpu.minor for view in snapshot.gpus}.difference(topology.minors)
-    return Topology((*topology.minors, *sorted(unnamed)), topology.links) if unnamed else topology
 
 
 @dataclass(frozen=True, slots=True)

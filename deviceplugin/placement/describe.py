@@ -126,8 +126,6 @@ def _counted(rejection: GpuRejection, survey: Survey) -> str:
 def _advice(request: Request, survey: Survey, hopeless: bool) -> str:
     waiting = sum(rejection.resolvable for _, rejection in survey.rejected)
     fitting = len(survey.candidates.views)
-    if any(rejection is GpuRejection.EXCLUDED for _, rejection in survey.rejected):
-        return "delete the pod so that it is placed again"
     if fitting + waiting >= request.gpus:
         if hopeless:
             return "waiting does not help here, so ask for less for all its containers together or on another node"

@@ -75,10 +75,9 @@ def _model(name: str, blocks: int, whole_only: bool) -> GpuModel:
     return GpuModel(name, blocks, whole_only)
 
 
-def model_of(gpu: Gpu, *, share_mode: bool = True) -> GpuModel:
-    """The driver lets one process on a GPU in exclusive-process mode; without share mode the node gives whole GPUs."""
-    whole_only = not share_mode or gpu.compute_mode is ComputeMode.EXCLUSIVE_PROCESS
-    return _model(gpu.model, gpu.blocks, whole_only)
+def model_of(gpu: Gpu) -> GpuModel:
+    """The driver lets one process on a GPU in exclusive-process mode."""
+    return _model(gpu.model, gpu.blocks, gpu.compute_mode is ComputeMode.EXCLUSIVE_PROCESS)
 
 
 class GpuCapacity(NamedTuple):

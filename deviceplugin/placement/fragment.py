@@ -1,11 +1,9 @@
-"""Whole GPUs from the least free part of the tree, so that large free parts stay large.
+"""One whole GPU from the least free part of the tree, so that large free parts stay large.
 
-From the root it goes down into the branch with the fewest free GPUs that still holds enough, as long as there is one,
-and takes the GPUs it needs there. Order of branches and of GPUs: free GPUs, memory, processes, lowest minor number,
-each ascending.
+From the root it goes down into the branch with the fewest free GPUs, until it comes to a GPU. Order of branches: free
+GPUs, memory, processes, lowest minor number, each ascending.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from deviceplugin.model.gpu import GpuUuid
@@ -35,28 +33,16 @@ class _Branch:
         return gpus_text(self.node.minors)
 
 
-def fragment(candidates: Candidates, *, count: int = 1) -> Selection | None:
-    """`count` is above one only where GPUs need no links among them."""
-    if len(candidates.views) < count:
+def fragment(candidates: Candidates) -> Selection | None:
+    if not candidates.views:
         return None
-    branch = _branch(candidates.topology.tree(), candidates)
+    around = branch = _branch(candidates.topology.tree(), candidates)
     against: dict[GpuUuid, str] = {}
-    while ranked := _children(branch, candidates):
-        fitting = [child for child in ranked if len(child.views) >= count]
-        if not fitting:
-            break
-        best, around = fitting[0], branch
-        against |= _behind(best, [child for child in ranked if child is not best], count)
-        branch = best
-        if branch.node.is_leaf:
-            return _selection(candidates, around, branch.views, against)
-    views = sorted(branch.views, key=_gpu_key)
-    against |= {view.gpu.uuid: "fits, but enough GPUs of its branch come before it" for view in views[count:]}
-    return _selection(candidates, branch, tuple(views[:count]), against)
-
-
-def _gpu_key(view: GpuView) -> tuple[int, int, int]:
-    return (view.free_blocks, view.processes, view.gpu.minor)
+    while not branch.node.is_leaf:
+        around = branch
+        branch, *others = _children(branch, candidates)
+        against |= {view.gpu.uuid: _phrase(branch, other) for other in others for view in other.views}
+    return Selection(branch.views, _reason(candidates, around, branch.name), against)
 
 
 def _branch(node: TopologyNode, candidates: Candidates) -> _Branch:
@@ -70,26 +56,14 @@ def _children(branch: _Branch, candidates: Candidates) -> list[_Branch]:
     return sorted((child for child in children if child.views), key=lambda child: child.key)
 
 
-def _selection(
-    candidates: Candidates, branch: _Branch, chosen: tuple[GpuView, ...], against: Mapping[GpuUuid, str]
-) -> Selection:
-    chosen = tuple(sorted(chosen, key=lambda view: view.gpu.minor))
-    name = gpus_text(view.gpu.minor for view in chosen)
-    if len(candidates.views) == len(chosen):
-        reason = f"{name}: no other whole GPU fits"
-    else:
-        where = f"{branch.free} of {len(branch.node.minors)} under {level_text(branch.node.level)}"
-        reason = f"{name}: in the branch with the fewest free GPUs ({where}), of {len(candidates.views)} that fit"
-    return Selection(chosen, reason, against)
+def _reason(candidates: Candidates, around: _Branch, name: str) -> str:
+    if len(candidates.views) == 1:
+        return f"{name}: no other whole GPU fits"
+    where = f"{around.free} of {len(around.node.minors)} under {level_text(around.node.level)}"
+    return f"{name}: in the branch with the fewest free GPUs ({where}), of {len(candidates.views)} that fit"
 
 
-def _behind(best: _Branch, others: list[_Branch], count: int) -> dict[GpuUuid, str]:
-    return {view.gpu.uuid: _phrase(best, other, count) for other in others for view in other.views}
-
-
-def _phrase(best: _Branch, other: _Branch, count: int) -> str:
-    if len(other.views) < count:
-        return f"fits, but its branch ({other.name}) holds only {len(other.views)} of {count}"
+def _phrase(best: _Branch, other: _Branch) -> str:
     match first_difference(other.key, best.key):
         case 0:
             return (

@@ -9,7 +9,7 @@ found".
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from itertools import combinations
 
@@ -217,7 +217,7 @@ def _behind(ground: LinkSearchSpace, best: SetRank, inner: Mapping[int, int], mi
     if distance > best.distance:
         return f"fits, but in the place of GPU {leaver} the total distance is {distance} instead of {best.distance}"
     other = ground.standing(minors)
-    match first_difference(_keys(other), _keys(best)):
+    match first_difference(astuple(other), astuple(best)):
         case 1:
             why = "which is in a branch with fewer free GPUs"
         case 2:
@@ -229,7 +229,3 @@ def _behind(ground: LinkSearchSpace, best: SetRank, inner: Mapping[int, int], mi
         case _:
             why = "which has the lower minor number"
     return f"fits as close as GPU {leaver}, {why}"
-
-
-def _keys(standing: SetRank) -> tuple[object, ...]:
-    return (standing.distance, standing.branch, standing.left_over, standing.blocks, standing.processes)

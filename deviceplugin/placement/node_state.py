@@ -14,7 +14,7 @@ from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.placement.candidates import state_rejection
 from deviceplugin.placement.fit import NOTHING, GpuAmount
-from deviceplugin.placement.occupancy import empty_views, occupied, snapshot_for
+from deviceplugin.placement.occupancy import occupied, snapshot_for
 from deviceplugin.placement.snapshot import GpuView, Snapshot, Summary, summaries_by_numa, summarize
 
 
@@ -123,8 +123,7 @@ class NodeUsage:
     def __init__(
         self, name: str, inventory: Inventory, *, share_mode: bool = True, cordoned: frozenset[GpuUuid] = frozenset()
     ) -> None:
-        snapshot = Snapshot(empty_views(inventory), inventory.topology)
-        self._empty = NodeState(name, snapshot, share_mode=share_mode, cordoned=cordoned)
+        self._empty = node_state(name, inventory, (), share_mode=share_mode, cordoned=cordoned)
         self._taken: dict[GpuUuid, GpuAmount] = {}
         self._held: dict[PodUid, Mapping[GpuUuid, GpuAmount]] = {}
 

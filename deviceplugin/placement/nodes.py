@@ -15,13 +15,12 @@ Invariant: what is cached changes no answer. Outcomes are cached by shape of the
 so GPUs that have not changed are not calculated again. A pod that names GPUs by UUID is calculated each time.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from deviceplugin.errors import CapacityError, SearchLimitError
-from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.placement.capacity_after import Capacities, CapacityAfter, capacities_of
@@ -155,7 +154,6 @@ class NodeScorer:
         node_policy: NodePolicy = NodePolicy.BINPACK,
         gpu_policy: GpuPolicy = GpuPolicy.BINPACK,
         needs: Spare = NO_NEEDS,
-        prefer: Collection[GpuUuid] = (),
     ) -> NodeChoice:
         """The pod's own preferences win over both policies; `needs` counts only on nodes that have a `spare`."""
         own = pod.preferences
@@ -164,7 +162,7 @@ class NodeScorer:
         context = _ScoringContext(pod, Prefilter(pod), needs, nodes, gpus, _share(pod, nodes))
         ranked, refused = self._score_all(context, states)
         for name in _best_first(ranked):
-            placed = _placed(context, self._nodes[name].state, prefer)
+            placed = _placed(context, self._nodes[name].state)
             if not isinstance(placed, NodeRejection):
                 return NodeChoice(name, placed, ranked, refused)
             refused[name] = placed
@@ -285,9 +283,9 @@ def _best_first(ranked: Mapping[str, Score]) -> Iterable[str]:
     yield from (name for _, name in rest)
 
 
-def _placed(context: _ScoringContext, state: NodeState, prefer: Collection[GpuUuid]) -> PodChoice | NodeRejection:
+def _placed(context: _ScoringContext, state: NodeState) -> PodChoice | NodeRejection:
     try:
-        return place_pod(context.pod, state, policy=context.gpu_policy, prefer=prefer)
+        return place_pod(context.pod, state, policy=context.gpu_policy)
     except SearchLimitError:
         return NodeRejection.SEARCH_EXHAUSTED
     except CapacityError:

@@ -92,27 +92,14 @@ def snapshot_for(
     inventory: Inventory,
     allocations: Iterable[Allocation],
     *,
-    pod: PodUid | None = None,
-    role: ContainerRole = ContainerRole.APP,
-    index: int = 0,
-    processes: Mapping[GpuUuid, int] | None = None,
+    processes: Mapping[GpuUuid, int] = MappingProxyType({}),
 ) -> Snapshot:
-    """What a further container may have: of this pod, only what runs beside a container of that role and place counts.
-
-    Without a pod everything counts. A container that is placed again must not be among the allocations.
-    """
-    held: dict[GpuUuid, GpuAmount] = {}
-    for (uuid, owner), use in _uses(allocations).items():
-        held[uuid] = held.get(uuid, NOTHING) + (use.beside(role, index) if owner == pod else use.total)
-    return Snapshot(empty_views(inventory, processes or {}), inventory.topology).less(held)
-
-
-def empty_views(inventory: Inventory, processes: Mapping[GpuUuid, int] = MappingProxyType({})) -> tuple[GpuView, ...]:
-    """Every GPU as if nothing of it was held."""
-    return tuple(
+    """What a further pod may have."""
+    empty = tuple(
         GpuView(gpu, CORES_PER_GPU, gpu.blocks, processes.get(gpu.uuid, 0), inventory.health_of(gpu.uuid))
         for gpu in inventory.gpus
     )
+    return Snapshot(empty, inventory.topology).less(occupied(allocations))
 
 
 def free_for_next_container(

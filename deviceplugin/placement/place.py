@@ -1,7 +1,7 @@
 """Chooses the GPUs for one container.
 
 In: a request, a snapshot of the node, the policy, and restrictions: `prefer` names GPUs that are tried first on their
-own (the scheduler's choice, the pod's other containers); the filter, the cordon and `only` are hard. Out: a choice that
+own (the scheduler's choice, the pod's other containers); the filter and the cordon are hard. Out: a choice that
 accounts for every GPU of the snapshot, or a CapacityError. Not here: who holds what (`occupancy` makes the snapshot),
 and whole pods (`pod`). The same arguments give the same choice, in every process.
 """
@@ -50,12 +50,11 @@ def place(
     snapshot: Snapshot,
     *,
     prefer: Collection[GpuUuid] = (),
-    only: Collection[GpuUuid] | None = None,
     policy: GpuPolicy = GpuPolicy.BINPACK,
     wanted: GpuFilter = ANY_GPU,
     cordoned: Collection[GpuUuid] = (),
 ) -> Choice:
-    found = survey(request, snapshot, Restrictions(wanted, cordoned, only))
+    found = survey(request, snapshot, Restrictions(wanted, cordoned))
     selection, preferred = select(found, policy, one_numa=wanted.one_numa, tiers=(prefer,))
     if selection is None:
         raise CapacityError(no_room(request, found, one_numa=wanted.one_numa))

@@ -10,7 +10,6 @@ import enum
 class GpuRejection(enum.Enum):
     """Why a GPU cannot serve a request; the value is how a sentence counts such GPUs. The lasting ones come first."""
 
-    EXCLUDED = "not open to this container"
     UNWANTED = "not among the GPUs that the pod wants"
     MODEL = "of a model that the pod does not want"
     CORDONED = "cordoned"

@@ -61,9 +61,6 @@ class Snapshot:
     gpus: tuple[GpuView, ...]
     topology: Topology
 
-    def view(self, uuid: GpuUuid) -> GpuView | None:
-        return next((view for view in self.gpus if view.gpu.uuid == uuid), None)
-
     def less(self, held: Mapping[GpuUuid, GpuAmount]) -> "Snapshot":
         views = tuple(view.less(held[view.gpu.uuid]) if view.gpu.uuid in held else view for view in self.gpus)
         return Snapshot(views, self.topology)

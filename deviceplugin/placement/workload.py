@@ -25,11 +25,6 @@ class TaskKind:
     needs: Spare = NO_NEEDS
     wanted: GpuFilter = ANY_GPU
 
-    @property
-    def demand(self) -> int:
-        """Cores over all its GPUs."""
-        return self.request.cores
-
 
 @dataclass(frozen=True, slots=True)
 class Workload:

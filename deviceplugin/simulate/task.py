@@ -39,7 +39,3 @@ class Scene:
     def capacity(self) -> int:
         """In cores."""
         return self.gpus * CORES_PER_GPU
-
-    @property
-    def demand(self) -> int:
-        return sum(each.demand for each in self.tasks)

@@ -23,11 +23,11 @@ from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import ContainerState, Pod
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import Resource
-from deviceplugin.placement.occupancy import snapshot_for
 from tests.examples import examples
 from tests.ledger.crash.scenario import JOURNAL
 from tests.ledger.makers import claimant, grant, inventory, open_ledger, pod
 from tests.ledger.test_rebuild import recorded
+from tests.placement.nodes import free_for
 
 NODE = inventory(3)
 sizes = st.tuples(st.integers(1, 60), st.integers(1, 40))
@@ -105,7 +105,7 @@ class NodeMachine(RuleBasedStateMachine):
     def allocate(self, true: SimulatedPod, *, named: SimulatedPod) -> None:
         """The agent places and records for `named`; the container of `true` mounts it. A refused pod has finished."""
         cores, blocks = named.size
-        free = snapshot_for(NODE, self.ledger.allocations(), pod=named.uid).gpus
+        free = free_for(NODE, self.ledger.allocations(), named.uid).gpus
         minor = next((v.gpu.minor for v in free if v.free_cores >= cores and v.free_blocks >= blocks), None)
         if minor is None:
             true.phase = "finished"

@@ -18,10 +18,11 @@ from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.ledger.scan import scan
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.units import CORES_PER_GPU, Resource
-from deviceplugin.placement.occupancy import snapshot_for
+from deviceplugin.placement.fit import GpuAmount
 from tests.examples import examples
 from tests.ledger.crash.scenario import JOURNAL
 from tests.ledger.makers import BLOCKS, claimant, grant, inventory, open_journal
+from tests.placement.nodes import free_for, view_of
 
 NODE = inventory(3)
 sizes = st.one_of(
@@ -105,11 +106,9 @@ class LedgerMachine(RuleBasedStateMachine):
         """As placement would see it."""
         allocation = asked.allocation
         others = (each.allocation for each in self.state.values())
-        pod, role, index = allocation.owner.pod.uid, allocation.role, allocation.index
-        free = snapshot_for(NODE, others, pod=pod, role=role, index=index)
-        views = ((free.view(share.uuid), share) for share in allocation.shares)
+        free = free_for(NODE, others, allocation.owner.pod.uid, allocation.role, allocation.index)
         return all(
-            view and view.free_cores >= share.cores and view.free_blocks >= share.blocks for view, share in views
+            view_of(free, each.uuid).free.covers(GpuAmount(each.cores, each.blocks)) for each in allocation.shares
         )
 
     @precondition(lambda self: self.state)

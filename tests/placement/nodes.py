@@ -1,12 +1,14 @@
 """Nodes for the tests of placement: shapes that exist, shapes that are drawn, and snapshots of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import combinations
 
 from hypothesis import strategies as st
 
-from deviceplugin.model.gpu import ComputeMode, Gpu, GpuUuid, Health
+from deviceplugin.model.allocation import Allocation, ContainerRole, PodUid
+from deviceplugin.model.gpu import ComputeMode, Gpu, GpuUuid, Health, Inventory
 from deviceplugin.model.units import BLOCK_BYTES
+from deviceplugin.placement.occupancy import free_for_next_container, snapshot_for
 from deviceplugin.placement.snapshot import GpuView, Snapshot
 from sandbox.gpu_links import (
     ALL_LINKS,
@@ -46,6 +48,24 @@ def snapshot(
         running = (processes or {}).get(minor, 0)
         views.append(GpuView(card, 100 - cores, card.blocks - blocks, running, health))
     return Snapshot(tuple(views), topology(count, shape))
+
+
+def view_of(node: Snapshot, uuid: GpuUuid) -> GpuView:
+    return next(view for view in node.gpus if view.gpu.uuid == uuid)
+
+
+def free_for(
+    inventory: Inventory,
+    allocations: Iterable[Allocation],
+    pod: PodUid,
+    role: ContainerRole = ContainerRole.APP,
+    index: int = 0,
+) -> Snapshot:
+    """What a further container of the pod may have."""
+    held = list(allocations)
+    own = [each for each in held if each.owner.pod.uid == pod]
+    others = snapshot_for(inventory, (each for each in held if each.owner.pod.uid != pod))
+    return free_for_next_container(others, own, role=role, index=index)
 
 
 @st.composite

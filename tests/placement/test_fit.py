@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.model.gpu import ComputeMode
 from deviceplugin.model.request import Request
-from deviceplugin.placement.fit import GpuAmount, GpuCapacity, GpuModel, Sharing, demand_of, model_of, offers
+from deviceplugin.placement.fit import GpuAmount, GpuCapacity, GpuModel, demand_of, model_of, offers
 from deviceplugin.placement.rejection import GpuRejection
 from deviceplugin.placement.snapshot import GpuView, summarize
 from tests.placement.drawn_pods import REQUESTS
@@ -72,5 +72,3 @@ def test_the_reason_is_the_lasting_one_first() -> None:
 def test_a_whole_gpu_is_taken_with_all_of_its_memory() -> None:
     assert demand_of(Request(200, 128)).takes(320) == GpuAmount(100, 320)
     assert demand_of(Request(60, 16, parts=2)).takes(320) == GpuAmount(30, 8)
-    assert model_of(gpu(0), share_mode=False).serves(Sharing.WHOLE)
-    assert not model_of(gpu(0), share_mode=False).serves(Sharing.SHARE)

@@ -4,8 +4,6 @@ import pytest
 
 from deviceplugin.model.gpu import ComputeMode
 from deviceplugin.model.request import Request
-from deviceplugin.placement.candidates import survey
-from deviceplugin.placement.fragment import fragment
 from deviceplugin.placement.place import place
 from deviceplugin.placement.snapshot import Snapshot
 from sandbox.gpu_links import APART, PIX, nvswitch, pcie_tree, t6
@@ -66,14 +64,6 @@ def test_a_gpu_that_is_too_small_still_counts_as_free_where_branches_are_compare
 def test_a_whole_gpu_comes_with_all_its_memory() -> None:
     (share,) = place(Request(100, 3), snapshot(1)).shares
     assert (share.uuid, share.cores, share.blocks) == ("GPU-0", 100, 320)
-
-
-def test_several_are_taken_in_order_where_no_branch_below_holds_them() -> None:
-    selection = fragment(survey(ONE, snapshot(6, t6, used={0: (1, 1)})).candidates, count=4)
-    assert selection is not None
-    assert [view.gpu.minor for view in selection.chosen] == [1, 2, 3, 4]
-    assert "enough GPUs of its branch come before it" in selection.against[gpu(5).uuid]
-    assert fragment(survey(ONE, snapshot(3)).candidates, count=4) is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from deviceplugin.model.request import Request
 from deviceplugin.placement.fit import GpuAmount
 from deviceplugin.placement.occupancy import occupied, snapshot_for
 from sandbox.gpu_links import t6, topology
-from tests.placement.nodes import gpu
+from tests.placement.nodes import free_for, gpu
 
 INIT, SIDECAR, APP, UNKNOWN = ContainerRole.INIT, ContainerRole.SIDECAR, ContainerRole.APP, ContainerRole.UNKNOWN
 BLOCKS = 40
@@ -88,7 +88,6 @@ def test_every_gpu_is_counted_for_itself() -> None:
     ("pod", "role", "index", "free"),
     [
         pytest.param("new", APP, 0, 100 - 50, id="another pod sees all of it"),
-        pytest.param(None, APP, 0, 100 - 50, id="so does nobody in particular"),
         pytest.param("a", INIT, 2, 100, id="an init container: beside no later sidecar"),
         pytest.param("a", INIT, 4, 100 - 10, id="but beside an earlier one"),
         pytest.param("a", APP, 1, 100 - 10 - 20, id="an app container: beside sidecars and apps, not beside init"),
@@ -99,7 +98,7 @@ def test_every_gpu_is_counted_for_itself() -> None:
     ],
 )
 def test_a_further_container_may_have_what_does_not_run_beside_it(
-    pod: str | None, role: ContainerRole, index: int, free: int
+    pod: str, role: ContainerRole, index: int, free: int
 ) -> None:
     allocations = [
         held("a", INIT, 50, at=1),
@@ -107,9 +106,7 @@ def test_a_further_container_may_have_what_does_not_run_beside_it(
         held("a", INIT, 30, at=5),
         held("a", APP, 20),
     ]
-    uid = None if pod is None else PodUid(pod)
-    view = snapshot_for(node(), allocations, pod=uid, role=role, index=index).gpus[0]
-    assert view.free_cores == free
+    assert free_for(node(), allocations, PodUid(pod), role, index).gpus[0].free_cores == free
 
 
 @pytest.mark.parametrize(
@@ -121,7 +118,7 @@ def test_a_gpu_is_whole_for_a_container_where_nothing_runs_beside_it(
 ) -> None:
     """GPU 0 was a's init container's, GPU 1 has an app container of b."""
     allocations = [held("a", INIT, 100, BLOCKS), held("b", APP, 10, minor=1)]
-    views = snapshot_for(node(), allocations, pod=PodUid(pod), role=role).gpus
+    views = free_for(node(), allocations, PodUid(pod), role).gpus
     assert [view.is_whole for view in views] == whole
 
 

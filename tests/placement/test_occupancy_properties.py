@@ -10,10 +10,10 @@ from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRol
 from deviceplugin.model.gpu import Driver, Inventory
 from deviceplugin.model.request import Request
 from deviceplugin.placement.fit import GpuAmount
-from deviceplugin.placement.occupancy import occupied, snapshot_for
+from deviceplugin.placement.occupancy import occupied
 from deviceplugin.placement.place import place
 from sandbox.gpu_links import t6, topology
-from tests.placement.nodes import gpu
+from tests.placement.nodes import free_for, gpu
 
 INIT, SIDECAR, APP, UNKNOWN = ContainerRole.INIT, ContainerRole.SIDECAR, ContainerRole.APP, ContainerRole.UNKNOWN
 BLOCKS = 40
@@ -88,7 +88,7 @@ def test_a_snapshot_offers_exactly_what_kubelet_could_run_in_addition(
     def with_size(cores: int, blocks: int) -> list[Allocation]:
         return [*a[:place_], share("a", absent.role, absent.index, (cores, blocks)), *a[place_ + 1 :]]
 
-    (view,) = snapshot_for(ONE, rest, pod=PodUid("a"), role=absent.role, index=absent.index).gpus
+    (view,) = free_for(ONE, rest, PodUid("a"), absent.role, absent.index).gpus
     if fits(with_size(0, 0), b):
         assert fits(with_size(view.free_cores, view.free_blocks), b)
     assert not fits(with_size(view.free_cores + 1, 0), b)
@@ -135,7 +135,7 @@ def test_nothing_placed_here_ever_over_commits_a_gpu(
         if gives_back is not None and allocations:
             del allocations[gives_back % len(allocations)]
         try:
-            choice = place(request, snapshot_for(inventory, allocations, pod=PodUid(pod), role=role, index=index))
+            choice = place(request, free_for(inventory, allocations, PodUid(pod), role, index))
         except CapacityError:
             continue
         owner = share(pod, role, index, (1, 1)).owner

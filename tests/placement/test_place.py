@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from deviceplugin.errors import CapacityError
 from deviceplugin.model.gpu import ComputeMode, GpuUuid, Health
+from deviceplugin.model.preferences import ANY_GPU, GpuFilter
 from deviceplugin.model.request import Request, RequestKind
-from deviceplugin.model.topology import Topology
 from deviceplugin.placement.place import Choice, place
 from deviceplugin.placement.snapshot import GpuView, Snapshot
 from sandbox.gpu_links import nvswitch, pcie_tree, t6
-from tests.placement.nodes import gpu, snapshot, snapshots
+from tests.placement.nodes import gpu, snapshot, snapshots, view_of
 
+UNWANTED = "not among the GPUs that the pod wants"
 REQUESTS = [Request(30, 8), Request(100, 0), Request(100, 65), Request(200, 0), Request(300, 3 * 64)]
 
 
@@ -23,15 +24,17 @@ def uuids(*minors: int) -> list[GpuUuid]:
     return [gpu(minor).uuid for minor in minors]
 
 
-def outcome(request: Request, on: Snapshot, **restrictions: Collection[GpuUuid] | None) -> Choice | CapacityError:
+def outcome(
+    request: Request, on: Snapshot, *, prefer: Collection[GpuUuid] = (), wanted: GpuFilter = ANY_GPU
+) -> Choice | CapacityError:
     try:
-        return place(request, on, prefer=restrictions.get("prefer") or (), only=restrictions.get("only"))
+        return place(request, on, prefer=prefer, wanted=wanted)
     except CapacityError as error:
         return error
 
 
-def refusal(request: Request, on: Snapshot, **restrictions: Collection[GpuUuid]) -> str:
-    refused = outcome(request, on, **restrictions)
+def refusal(request: Request, on: Snapshot, *, wanted: GpuFilter = ANY_GPU) -> str:
+    refused = outcome(request, on, wanted=wanted)
     assert isinstance(refused, CapacityError)
     return refused.message
 
@@ -41,11 +44,11 @@ def test_a_choice_fits_is_allowed_and_accounts_for_every_gpu(
     node: Snapshot, request_: Request, data: st.DataObject
 ) -> None:
     all_uuids = [view.gpu.uuid for view in node.gpus]
-    only = data.draw(st.none() | st.sets(st.sampled_from(all_uuids)))
+    wanted = GpuFilter(uuids=frozenset(data.draw(st.sets(st.sampled_from(all_uuids)))))
     prefer = data.draw(st.sets(st.sampled_from(all_uuids)))
-    choice = outcome(request_, node, prefer=prefer, only=only)
+    choice = outcome(request_, node, prefer=prefer, wanted=wanted)
     if isinstance(choice, CapacityError):
-        assert len(fitting(request_, node, only)) < request_.gpus
+        assert len(fitting(request_, node, wanted)) < request_.gpus
         return
     assert choice.evaluator is request_.kind
     assert [card.minor for card in choice.gpus] == sorted({card.minor for card in choice.gpus})
@@ -55,10 +58,9 @@ def test_a_choice_fits_is_allowed_and_accounts_for_every_gpu(
     )
     assert all(passed.reason for passed in choice.passed_over)
     for card, share in zip(choice.gpus, choice.shares, strict=True):
-        view = node.view(card.uuid)
-        assert view is not None
+        view = view_of(node, card.uuid)
         assert share.uuid == card.uuid
-        assert only is None or card.uuid in only
+        assert wanted.admits_uuid(card.uuid)
         assert view.health.healthy
         assert not card.mig_enabled
         assert card.compute_mode is not ComputeMode.PROHIBITED
@@ -72,14 +74,14 @@ def test_a_choice_fits_is_allowed_and_accounts_for_every_gpu(
             assert (share.cores, share.blocks) == (100, card.blocks)
 
 
-def fitting(request: Request, on: Snapshot, only: Collection[GpuUuid] | None) -> list[GpuUuid]:
+def fitting(request: Request, on: Snapshot, wanted: GpuFilter) -> list[GpuUuid]:
     """GPUs that could serve a part of the request, by the contract."""
     whole = request.kind is not RequestKind.SHARE
     closed = {ComputeMode.PROHIBITED} if whole else {ComputeMode.PROHIBITED, ComputeMode.EXCLUSIVE_PROCESS}
     return [
         view.gpu.uuid
         for view in on.gpus
-        if (only is None or view.gpu.uuid in only)
+        if wanted.admits_uuid(view.gpu.uuid)
         and view.health.healthy
         and not view.gpu.mig_enabled
         and view.gpu.compute_mode not in closed
@@ -99,9 +101,9 @@ def test_the_order_in_which_gpus_are_listed_does_not_matter(
 
 @given(node=snapshots(), request_=st.sampled_from(REQUESTS), data=st.data())
 def test_a_preference_never_turns_a_yes_into_a_no(node: Snapshot, request_: Request, data: st.DataObject) -> None:
-    prefer = data.draw(st.sets(st.sampled_from([view.gpu.uuid for view in node.gpus])))
+    prefer = data.draw(st.sets(st.sampled_from([view.gpu.uuid for view in node.gpus]), min_size=1))
     free = outcome(request_, node)
-    within = outcome(request_, node, only=prefer)
+    within = outcome(request_, node, wanted=GpuFilter(uuids=frozenset(prefer)))
     preferring = outcome(request_, node, prefer=prefer)
     assert isinstance(preferring, Choice) == isinstance(free, Choice)
     if isinstance(preferring, Choice):
@@ -128,19 +130,10 @@ def test_where_the_preferred_gpus_do_not_suffice_all_are_looked_at(prefer: list[
 
 
 def test_a_hard_restriction_holds_and_a_preference_works_within_it() -> None:
-    node = snapshot(6, t6)
-    assert [card.minor for card in place(Request(100, 0), node, only=uuids(1, 2, 3)).gpus] == [1]
-    assert [card.minor for card in place(Request(100, 0), node, only=uuids(1, 2, 3), prefer=uuids(0, 3)).gpus] == [3]
-    assert "not open to this container" in {
-        passed.reason for passed in place(Request(100, 0), node, only=uuids(1)).passed_over
-    }
-
-
-def test_gpus_that_the_topology_does_not_name_are_placed_on_as_well() -> None:
-    node = snapshot(4, nvswitch)
-    bare = Snapshot(node.gpus, Topology(minors=()))
-    assert [card.minor for card in place(Request(200, 0), bare).gpus] == [0, 1]
-    assert [card.minor for card in place(Request(100, 0), bare).gpus] == [0]
+    node, wanted = snapshot(6, t6), GpuFilter(uuids=frozenset(uuids(1, 2, 3)))
+    assert [card.minor for card in place(Request(100, 0), node, wanted=wanted).gpus] == [1]
+    assert [card.minor for card in place(Request(100, 0), node, wanted=wanted, prefer=uuids(0, 3)).gpus] == [3]
+    assert {passed.reason for passed in place(Request(100, 0), node, wanted=wanted).passed_over} > {UNWANTED}
 
 
 @pytest.mark.parametrize(
@@ -193,14 +186,6 @@ def test_a_refusal_says_what_was_asked_what_is_free_and_what_to_do(
     assert refusal(request_, node) == sentence
 
 
-def test_a_refusal_on_gpus_that_were_prescribed_says_so() -> None:
-    message = refusal(Request(30, 8), snapshot(4, used={1: (90, 0)}), only=uuids(1))
-    assert message == (
-        "30 cores and 8 blocks (2 GiB) of one GPU asked, but GPUs 0, 2 and 3 are not open to this container and GPU 1 "
-        "is short of cores (at most 10 free, on GPU 1); delete the pod so that it is placed again"
-    )
-
-
 @pytest.mark.parametrize("request_", [Request(99, 319), Request(6400, 0), Request(6400, 64 * 321)])
 def test_a_refusal_stays_one_short_sentence_on_a_node_of_64_gpus(request_: Request) -> None:
     modes = list(ComputeMode)
@@ -211,8 +196,9 @@ def test_a_refusal_stays_one_short_sentence_on_a_node_of_64_gpus(request_: Reque
         ill=dict.fromkeys(range(1, 64, 9), "XID 79"),
         gpus={minor: gpu(minor, mode=modes[minor % 3], mig=minor % 7 == 0) for minor in range(2, 64, 3)},
     )
-    message = refusal(request_, node, only=[view.gpu.uuid for view in node.gpus[:60] if view.gpu.minor % 5])
-    assert "not open to this container" in message
+    uuids = frozenset(view.gpu.uuid for view in node.gpus[:60] if view.gpu.minor % 5)
+    message = refusal(request_, node, wanted=GpuFilter(uuids=uuids))
+    assert UNWANTED in message
     assert len(message) < 900
     assert "\n" not in message
 

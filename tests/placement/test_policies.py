@@ -16,7 +16,7 @@ from deviceplugin.placement.place import place
 from deviceplugin.placement.snapshot import Snapshot
 from sandbox.gpu_links import nvswitch, pcie_tree, t6
 from tests.placement.drawn_pods import PARTED, REQUESTS
-from tests.placement.nodes import gpu, snapshot, snapshots
+from tests.placement.nodes import gpu, snapshot, snapshots, view_of
 
 BINPACK, SPREAD, LINK = GpuPolicy.BINPACK, GpuPolicy.SPREAD, GpuPolicy.LINK
 PART = Request(60, 16, parts=2)
@@ -80,8 +80,7 @@ def test_the_parts_of_a_share_are_equal_and_on_different_gpus(
         (request_.cores // request_.parts, request_.blocks // request_.parts)
     }
     for share in choice.shares:
-        view = node.view(share.uuid)
-        assert view is not None
+        view = view_of(node, share.uuid)
         assert share.cores <= view.free_cores
         assert share.blocks <= view.free_blocks
 

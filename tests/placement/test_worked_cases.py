@@ -1,13 +1,11 @@
 """The worked cases of gpu-manager, on which every implementation of these evaluators must agree."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from deviceplugin.model.request import Request
 from deviceplugin.placement.candidates import survey
-from deviceplugin.placement.fragment import fragment
 from deviceplugin.placement.place import place
 from deviceplugin.placement.snapshot import Snapshot
 from sandbox.gpu_links import t6
@@ -20,19 +18,10 @@ def placed(cores: int, on: Snapshot, *, blocks: int = 0) -> list[int]:
     return [card.minor for card in place(Request(cores, blocks), on).gpus]
 
 
-def t6_with(used: Mapping[int, tuple[int, int]] | None = None) -> Snapshot:
-    return snapshot(6, t6, used=used)
-
-
-def test_fragment_takes_two_from_the_smallest_branch() -> None:
-    selection = fragment(survey(Request(100, 0), t6_with()).candidates, count=2)
-    assert selection is not None
-    assert [view.gpu.minor for view in selection.chosen] == [4, 5]
-
-
 @pytest.mark.parametrize(
     ("count", "used", "cores", "blocks", "expected"),
     [
+        pytest.param(6, {}, 100, 0, [4], id="fragment: of the smallest branch"),
         pytest.param(6, {4: FULL}, 100, 0, [5], id="fragment: the other half of a broken pair"),
         pytest.param(1, {}, 100, 0, [0], id="fragment: a node with one GPU"),
         pytest.param(6, {}, 300, 0, [0, 1, 2], id="link: three of a node that is free"),
@@ -96,4 +85,4 @@ def test_the_allocator_sequence_fills_six_gpus() -> None:
 
 
 def test_a_whole_node_is_taken_at_once() -> None:
-    assert placed(600, t6_with(), blocks=3) == [0, 1, 2, 3, 4, 5]
+    assert placed(600, snapshot(6, t6), blocks=3) == [0, 1, 2, 3, 4, 5]

@@ -32,5 +32,7 @@ some_tasks = st.lists(
               st.sampled_from([Spare(0, 0), LITTLE])),
     min_size=1, max_size=8,
 ).map(tuple)  # fmt: skip
-some_scenes = st.builds(Scene, some_nodes(), some_tasks).filter(lambda scene: scene.capacity > 0 and scene.demand > 0)
+some_scenes = st.builds(Scene, some_nodes(), some_tasks).filter(
+    lambda scene: scene.capacity > 0 and any(each.demand for each in scene.tasks)
+)
 some_plans = st.builds(SimulationPlan, st.sampled_from(NodePolicy), st.sampled_from(GpuPolicy), st.integers(1, 200))
