@@ -4,8 +4,7 @@ In: a decoded pod; any member may be missing, null, or of a wrong type. Out: its
 names the place; the difference of two values as an RFC 6902 patch. Not here: what the members mean.
 
 A patch names only what differs, so unknown members and changes of other webhooks stay. Its operations apply in their
-order. Missing parents are added with their content. Of lists the equal begin and end are left out, and the rest is
-compared by index.
+order. Missing parents are added with their content. Lists are compared by index; one with another length is replaced.
 """
 
 from collections.abc import Iterator
@@ -103,8 +102,9 @@ def _name(container: Json) -> str:
 def difference(before: object, after: object, path: str = "") -> Iterator[Operation]:
     if isinstance(before, dict) and isinstance(after, dict):
         yield from _members(before, after, path)
-    elif isinstance(before, list) and isinstance(after, list):
-        yield from _items(before, after, path)
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for place, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from difference(old, new, f"{path}/{place}")
     elif not _same_text(before, after):
         yield {"op": "replace", "path": path, "value": after}
 
@@ -114,46 +114,16 @@ def _members(before: dict[str, Any], after: dict[str, Any], path: str) -> Iterat
         yield {"op": "remove", "path": f"{path}/{escaped(key)}"}
     for key, value in after.items():
         place = f"{path}/{escaped(key)}"
-        if before.get(key) is None and value is not None:
+        if key not in before or (before[key] is None and value is not None):
             # A null member may be gone when the patch is applied; `add` works in both cases.
             yield {"op": "add", "path": place, "value": value}
-        elif key in before:
-            yield from difference(before[key], value, place)
         else:
-            yield {"op": "add", "path": place, "value": value}
-
-
-def _items(before: list[Any], after: list[Any], path: str) -> Iterator[Operation]:
-    end = _equal_end(before, after)
-    old, new = before[: len(before) - end], after[: len(after) - end]
-    shared = min(len(old), len(new))
-    for place in range(shared):
-        yield from difference(old[place], new[place], f"{path}/{place}")
-    for _ in old[shared:]:
-        yield {"op": "remove", "path": f"{path}/{shared}"}
-    for place, value in enumerate(new[shared:], start=shared):
-        yield {"op": "add", "path": f"{path}/{place}", "value": value}
-
-
-def _equal_end(before: list[Any], after: list[Any]) -> int:
-    """Only for lists of different lengths; otherwise comparing by index gives the smaller patch."""
-    if len(before) == len(after):
-        return 0
-    shortest = min(len(before), len(after))
-    begin = next((place for place in range(shortest) if not _same(before[place], after[place])), shortest)
-    end = 0
-    while end < shortest - begin and _same(before[-1 - end], after[-1 - end]):
-        end += 1
-    return end
+            yield from difference(before[key], value, place)
 
 
 def escaped(key: str) -> str:
     """A key as one step of a JSON pointer (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")
-
-
-def _same(before: object, after: object) -> bool:
-    return next(difference(before, after), None) is None
 
 
 def _same_text(before: object, after: object) -> bool:
