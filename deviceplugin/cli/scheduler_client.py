@@ -6,8 +6,8 @@ called next. This needs only the right to use the API server's proxy. If the sch
 caller may read it, the error says why.
 """
 
-import os
 import ssl
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -16,34 +16,27 @@ import aiohttp
 import msgspec
 
 from deviceplugin.errors import ConfigError, KubeError, VcudaError
-from deviceplugin.kube.credentials import Credentials
+from deviceplugin.kube.credentials import Access, Credentials
+from deviceplugin.kube.kubeconfig_process import Facts
+from deviceplugin.kube.transport import cause
 
-_WITHIN_S = 15.0
+_WITHIN = aiohttp.ClientTimeout(15.0)
 _NOT_THE_LEADER = 421
 
 
-def _session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), timeout=aiohttp.ClientTimeout(_WITHIN_S))
-
-
-async def _get(session: aiohttp.ClientSession, url: str, **how: Any) -> tuple[int, bytes]:  # noqa: ANN401 - as aiohttp
+async def _get(access: Access, path: str) -> tuple[int, bytes]:
     """Status and body; VcudaError with one sentence where there is no answer."""
+    facts = access.facts
+    how: dict[str, Any] = {"ssl": access.tls, "server_hostname": facts.tls_server_name, "proxy": facts.proxy}
     try:
-        async with session.get(url, allow_redirects=False, **how) as answer:
+        async with (
+            aiohttp.ClientSession(headers=access.headers, timeout=_WITHIN) as session,
+            session.get(facts.server + path, allow_redirects=False, **how) as answer,
+        ):
             return answer.status, await answer.read()
-    except TimeoutError:
-        raise VcudaError(f"{urlsplit(url).netloc} did not answer within {_WITHIN_S:g}s") from None
     except (aiohttp.ClientError, OSError) as error:
-        raise VcudaError(f"{urlsplit(url).netloc} cannot be reached: {_why(error)}") from None
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return " ".join(str(error.certificate_error).split())[:300]
-    if isinstance(error, aiohttp.ClientConnectorError):
-        number = error.os_error.errno
-        return os.strerror(number).lower() if number and number > 0 else str(error.os_error)
-    return " ".join(str(error).split())[:300]
+        at = urlsplit(facts.server).netloc
+        raise VcudaError(f"{at} cannot be reached: {cause(error).removeprefix(f'{at}: ')}") from None
 
 
 async def explain_by_url(url: str, namespace: str, pod: str, *, ca_file: str | None, insecure: bool) -> dict[str, Any]:
@@ -55,34 +48,24 @@ async def explain_by_url(url: str, namespace: str, pod: str, *, ca_file: str | N
         tls = False if insecure else ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"--ca-file: {ca_file} cannot be used: {error}") from None
-    async with _session() as session:
-        return _document(*await _get(session, f"{url.rstrip('/')}{_query(namespace, pod)}", ssl=tls))
+    return _document(*await _get(Access(Facts(url.rstrip("/")), tls), _query(namespace, pod)))
 
 
 async def explain_by_proxy(
     kubeconfig: Path | None, namespace: str, pod: str, *, scheduler_namespace: str, service: str, port: int
 ) -> dict[str, Any]:
     """Through the API server that the kubeconfig names."""
-    credentials = Credentials(kubeconfig)
+    get = partial(_get, await Credentials(kubeconfig).access())
     proxied = f"/api/v1/namespaces/{quote(scheduler_namespace)}/{{}}/proxy{_query(namespace, pod)}"
-    async with _session() as session:
-
-        async def get(path: str) -> tuple[int, bytes]:
-            access = await credentials.access()
-            facts, tls = access.facts, access.tls if access.tls is not None else True
-            headers = {"Authorization": facts.authorization} if facts.authorization else {}
-            url, name = facts.server + path, facts.tls_server_name
-            return await _get(session, url, ssl=tls, server_hostname=name, headers=headers)
-
-        status, body = await get(proxied.format(f"services/https:{quote(service, safe='')}:https"))
-        leader = _object(body).get("leader") if status == _NOT_THE_LEADER else None
-        if leader:
-            status, body = await get(proxied.format(f"pods/https:{quote(str(leader), safe='')}:{port}"))
-        if status == 404 and "error" in _object(body):  # from the scheduler; without "error" there is no scheduler
-            found = await get(f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(pod, safe='')}")
-            sentence = why_unknown(f"{namespace}/{pod}", found[0], _object(found[1]))
-            raise KubeError(sentence or _object(body)["error"], code=status)
-        return _document(status, body)
+    status, body = await get(proxied.format(f"services/https:{quote(service, safe='')}:https"))
+    leader = _object(body).get("leader") if status == _NOT_THE_LEADER else None
+    if leader:
+        status, body = await get(proxied.format(f"pods/https:{quote(str(leader), safe='')}:{port}"))
+    if status == 404 and "error" in _object(body):  # from the scheduler; without "error" there is no scheduler
+        found = await get(f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(pod, safe='')}")
+        sentence = why_unknown(f"{namespace}/{pod}", found[0], _object(found[1]))
+        raise KubeError(sentence or _object(body)["error"], code=status)
+    return _document(status, body)
 
 
 def why_unknown(pod: str, status: int, document: dict[str, Any]) -> str:

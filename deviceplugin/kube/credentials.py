@@ -27,10 +27,14 @@ _HEADER_SECONDS = 240.0
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach the API server; `tls` is None for plain HTTP. Kubelet accepts the same credentials."""
+    """How to reach the API server; `tls` is aiohttp's `ssl`. Kubelet accepts the same credentials."""
 
     facts: Facts
-    tls: ssl.SSLContext | None = None
+    tls: ssl.SSLContext | bool = True
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": self.facts.authorization} if self.facts.authorization else {}
 
 
 class Credentials:
@@ -111,7 +115,7 @@ class Credentials:
 def access_of(facts: Facts, *, where: str) -> Access:
     """Blocking; raises ConfigError if a certificate cannot be used."""
     try:
-        return Access(facts, _tls(facts) if facts.server.startswith("https://") else None)
+        return Access(facts, _tls(facts) if facts.server.startswith("https://") else True)
     except (OSError, ssl.SSLError, ValueError) as error:
         raise ConfigError(f"the certificates of {where} cannot be used: {one_line(str(error))}") from None
 
@@ -121,11 +125,14 @@ def trusted(ca: bytes) -> str | None:
     return ca.decode("ascii", errors="ignore") or None
 
 
-def show_certificate(context: ssl.SSLContext, facts: Facts) -> None:
-    """Lets the context show the client certificate, if there is one. OpenSSL reads it from a file only."""
-    if facts.certificate:
+def show_certificate(context: ssl.SSLContext, chain: bytes, key: bytes) -> None:
+    """Lets the context show a certificate, if there is one.
+
+    OpenSSL reads a private key from a file only. The file is in memory: a key must not be on disk.
+    """
+    if chain:
         with os.fdopen(os.memfd_create("certificate"), "wb") as file:
-            file.write(facts.certificate + b"\n" + facts.key)
+            file.write(chain + b"\n" + key)
             file.flush()
             context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
 
@@ -134,7 +141,7 @@ def _tls(facts: Facts) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata=trusted(facts.ca))
     # Python 3.13 requires extensions that the CAs of many clusters do not write.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    show_certificate(context, facts)
+    show_certificate(context, facts.certificate, facts.key)
     if not facts.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

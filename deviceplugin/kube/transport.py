@@ -178,9 +178,7 @@ class Transport:
         body: bytes | None,
         content_type: str,
     ) -> aiohttp.ClientResponse:
-        facts, headers = access.facts, {}
-        if facts.authorization:
-            headers["Authorization"] = facts.authorization
+        facts, headers = access.facts, access.headers
         if body is not None:
             headers["Content-Type"] = content_type
         sending = self._opened_session().request(
@@ -189,7 +187,7 @@ class Transport:
             params=query,
             data=body,
             headers=headers,
-            ssl=access.tls if access.tls is not None else True,
+            ssl=access.tls,
             server_hostname=facts.tls_server_name,
             proxy=facts.proxy,
             allow_redirects=False,
@@ -215,10 +213,10 @@ class Transport:
 
 def silence(error: Exception, *, what: str) -> KubeError:
     """No answer, or none that could be read to its end."""
-    return KubeError(f"the API server could not be asked to {what}: {_cause(error)}")
+    return KubeError(f"the API server could not be asked to {what}: {cause(error)}")
 
 
-def _cause(error: Exception) -> str:
+def cause(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"its certificate is not trusted: {one_line(str(error.certificate_error))}"
     if isinstance(error, aiohttp.ConnectionTimeoutError):

@@ -73,11 +73,9 @@ class KubeletPods:
     async def _request(self, access: Access) -> bytes:
         if self._session is None:
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=4, keepalive_timeout=60))
-        header = access.facts.authorization
-        headers = {"Authorization": header} if header else {}
         context = await self._tls(access) if self._url.startswith("https:") else True
         async with self._session.get(
-            self._url, headers=headers, ssl=context, server_hostname=None if context is True else self._node
+            self._url, headers=access.headers, ssl=context, server_hostname=None if context is True else self._node
         ) as response:
             body = await response.read()
             if response.status != 200:
@@ -101,7 +99,7 @@ class KubeletPods:
                 context.load_verify_locations(ca_file)
         if access.facts.ca:
             context.load_verify_locations(cadata=trusted(access.facts.ca))
-        show_certificate(context, access.facts)
+        show_certificate(context, access.facts.certificate, access.facts.key)
         return context
 
 

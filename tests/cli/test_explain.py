@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import yaml
 from aiohttp import web
 from click.testing import CliRunner
 
@@ -61,8 +62,12 @@ async def proxying(
         await runner.cleanup()
 
 
-async def explain(folder: Path, url: str, pod: str) -> tuple[int, str]:
+async def explain(folder: Path, url: str, pod: str, **cluster: str) -> tuple[int, str]:
+    """`cluster`: further keys of the kubeconfig's cluster."""
     kubeconfig = write_kubeconfig(folder / "kubeconfig", url)
+    document = yaml.safe_load(kubeconfig.read_text())
+    document["clusters"][0]["cluster"] |= cluster
+    kubeconfig.write_text(yaml.safe_dump(document))
     args = ["explain", pod, "--kubeconfig", str(kubeconfig), "--scheduler-namespace", "gpu"]
     result = await asyncio.to_thread(CliRunner().invoke, main, args)
     return result.exit_code, result.stdout + result.stderr
@@ -77,6 +82,12 @@ async def test_the_leader_is_asked_where_another_replica_answers(tmp_path: Path)
             "     2 nodes: no room\n     1 node: no agent\n"
         )
         assert [bool(_SERVICE.fullmatch(paths[0])), bool(_POD.fullmatch(paths[1]))] == [True, True]
+
+
+async def test_the_http_proxy_of_the_kubeconfig_is_used(tmp_path: Path) -> None:
+    async with serving() as scene, proxying(scene.server.port) as (url, _):
+        code, text = await explain(tmp_path, "http://api.invalid", "d/elsewhere", **{"proxy-url": url})
+        assert (code, text.startswith("d/elsewhere: it waits\n")) == (0, True), text
 
 
 async def test_a_caller_who_may_read_an_unknown_pod_learns_why_it_is_unknown(tmp_path: Path) -> None:
@@ -134,7 +145,7 @@ async def test_an_answer_of_another_version_is_one_sentence(tmp_path: Path) -> N
 async def test_an_api_server_that_is_away_is_one_sentence(tmp_path: Path) -> None:
     code, text = await explain(tmp_path, "http://127.0.0.1:9", "p")
     assert (code, text.count("\n")) == (1, 1)
-    assert text == "vcuda: 127.0.0.1:9 cannot be reached: connection refused\n"
+    assert text == "vcuda: 127.0.0.1:9 cannot be reached: Connection refused\n"
 
 
 @pytest.mark.parametrize(

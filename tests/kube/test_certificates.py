@@ -70,7 +70,7 @@ def test_keys_of_a_kubeconfig_are_in_no_file_afterwards(
     found = read_apart(config(ApiServer(port=1), tmp_path / "kc", plugin(tmp_path, status)))
     assert found.key == pair.key.read_bytes()
     context = ssl.create_default_context()
-    show_certificate(context, found)
+    show_certificate(context, found.certificate, found.key)
     assert list(temporary.iterdir()) == []
 
 

@@ -4,16 +4,15 @@ In: key pairs, and the CA of client certificates. Out: an `ssl.SSLContext` that 
 cannot remove a CA from a context, so each change makes a new context: a handshake that has begun ends with the old
 one, later ones use the new one, connections stay, and no session of the old one is resumed. If OpenSSL refuses a
 change, nothing changes. A client certificate is optional, for API server and probes have none; one that is presented
-must be valid. OpenSSL reads a private key from a file only; the file is in memory, because the pod's file system is
-read-only and a key must not be on disk.
+must be valid.
 """
 
-import os
 import ssl
 from typing import Any
 
 from deviceplugin.cluster.certificates.keypair import KeyPair
 from deviceplugin.errors import ConfigError
+from deviceplugin.kube.credentials import show_certificate
 
 
 class _Listeners(ssl.SSLContext):
@@ -54,10 +53,7 @@ def _context(pair: KeyPair, clients: bytes | None) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     try:
-        with os.fdopen(os.memfd_create("vcuda-certificate"), "wb") as file:
-            file.write(pair.chain + b"\n" + pair.key)
-            file.flush()
-            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+        show_certificate(context, pair.chain, pair.key)
     except OSError as error:
         raise ConfigError(f"the certificate cannot be served: {error}") from None
     if clients is not None:
