@@ -2,8 +2,8 @@
 
 In: an object, a reason, a message; `about_pod` and `about_node` (called on the loop) return at once and never raise.
 Out: events in the API server, sent slowly in the background. A repeated event increments the count of the first one.
-The queue and the list of sent events are bounded; events that do not fit are dropped and counted. Events inform users;
-the ledger has all that must not be lost.
+The queue and the list of sent events are bounded; events that do not fit are dropped. Events inform users; the ledger
+has all that must not be lost.
 """
 
 import asyncio
@@ -69,14 +69,15 @@ class EventKey:
 
 @dataclass(slots=True)
 class Occurrences:
-    """When the event happened first and last, and how often."""
+    """When the event happened first and last, and how often; `name` is that of the object once there is one."""
 
     first: dt.datetime
     last: dt.datetime
     count: int = 1
+    name: str = ""
 
 
-def event_object(key: EventKey, seen: Occurrences, name: str, *, node: str) -> dict[str, object]:
+def event_object(key: EventKey, seen: Occurrences, *, node: str) -> dict[str, object]:
     subject = {"apiVersion": "v1", "kind": key.kind, "name": key.name, "uid": key.uid}
     if key.namespace:
         subject["namespace"] = key.namespace
@@ -84,7 +85,7 @@ def event_object(key: EventKey, seen: Occurrences, name: str, *, node: str) -> d
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": name, "namespace": key.event_namespace},
+        "metadata": {"name": seen.name, "namespace": key.event_namespace},
         "involvedObject": subject,
         "reason": word,
         "message": key.message,
@@ -100,12 +101,6 @@ def event_object(key: EventKey, seen: Occurrences, name: str, *, node: str) -> d
 
 def timestamp(moment: dt.datetime) -> str:
     return moment.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-@dataclass(slots=True)
-class _Sent:
-    name: str
-    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +132,8 @@ class EventRecorder:
         self._away = Backoff(first=rate.seconds)
         self._now = now
         self._queue: OrderedDict[EventKey, Occurrences] = OrderedDict()
-        self._known: OrderedDict[EventKey, _Sent] = OrderedDict()
+        self._known: OrderedDict[EventKey, Occurrences] = OrderedDict()
         self._filled = asyncio.Event()
-        self.sent = 0
-        self.dropped = 0
 
     def about_pod(self, pod: PodRef, reason: EventReason, message: str) -> None:
         """An event on a pod; use `Pod.api_ref`, or `kubectl describe` does not find it for a static pod."""
@@ -167,9 +160,7 @@ class EventRecorder:
         if waiting := self._queue.get(key):
             waiting.count += 1
             waiting.last = now
-        elif len(self._queue) >= self._rate.queue:
-            self.dropped += 1
-        else:
+        elif len(self._queue) < self._rate.queue:
             self._queue[key] = Occurrences(first=now, last=now)
             self._filled.set()
 
@@ -184,12 +175,10 @@ class EventRecorder:
                     await asyncio.sleep(self._away.next())
                     break
                 if attempt == _ATTEMPTS or not _may_pass(error):
-                    self.dropped += 1
                     log.warning("event_dropped", reason=key.reason.word, error=error.message)
                     break
                 await asyncio.sleep(self._rate.seconds * attempt)
             else:
-                self.sent += 1
                 self._away.reset()
                 break
         if not self._queue:
@@ -214,9 +203,9 @@ class EventRecorder:
                 known.count += waiting.count
                 self._known.move_to_end(key)
                 return
-        name = f"{key.name[:230]}.{secrets.token_hex(8)}"
-        await self._client.create_event(namespace, event_object(key, waiting, name, node=self._node))
-        self._known[key] = _Sent(name, waiting.count)
+        waiting.name = f"{key.name[:230]}.{secrets.token_hex(8)}"
+        await self._client.create_event(namespace, event_object(key, waiting, node=self._node))
+        self._known[key] = waiting
         if len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
 

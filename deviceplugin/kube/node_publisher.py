@@ -10,6 +10,7 @@ is the second word of the first GPU's name (`Tesla P40` gives `P40`).
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -115,8 +116,6 @@ class NodePublisher:
         self._pace = pace
         self._face: NodePatch | None = None
         self._wanted = asyncio.Event()
-        self.patches = 0
-        self.failures = 0
 
     def show(self, inventory: Inventory) -> None:
         face = NodePatch(
@@ -136,13 +135,14 @@ class NodePublisher:
             try:
                 await self._write()
             except VcudaError as error:
-                self.failures += 1
                 wait = backoff.next()
                 log.warning("node_update_failed", node=self._node, error=error.message, retry_in_s=round(wait, 1))
+                await asyncio.sleep(wait)  # also if the inventory changes meanwhile
             else:
                 backoff.reset()
-                wait = self._pace.check
-            await self._pause(wait, until_wanted=backoff.failures == 0)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._pace.check):
+                        await self._wanted.wait()
 
     async def _write(self) -> None:
         face = self._face
@@ -151,16 +151,4 @@ class NodePublisher:
         if patch.is_empty:
             return
         await self._client.patch_node(self._node, labels=patch.labels, annotations=patch.annotations)
-        self.patches += 1
         log.info("node_updated", node=self._node, labels=sorted(patch.labels), annotations=sorted(patch.annotations))
-
-    async def _pause(self, seconds: float, *, until_wanted: bool) -> None:
-        """A new inventory ends the pause between checks, but never the back-off."""
-        if not until_wanted:
-            await asyncio.sleep(seconds)
-            return
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wanted.wait()
-        except TimeoutError:
-            return

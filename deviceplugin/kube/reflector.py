@@ -73,8 +73,6 @@ class Reflector(Generic[Key, Value]):
         self._subscribers: list[Subscriber[Value]] = []
         self._last_answer: float | None = None
         self.synced = asyncio.Event()
-        self.lists = 0
-        self.failures = 0
 
     @property
     def items(self) -> Mapping[Key, Value]:
@@ -99,7 +97,6 @@ class Reflector(Generic[Key, Value]):
                 backoff.reset()
                 if not error:
                     continue
-            self.failures += 1
             wait = backoff.next()
             error = error or "the watch ended at once"
             log.warning("watch_failed", objects=self._collection.what, error=error, retry_in_s=round(wait, 2))
@@ -138,7 +135,6 @@ class Reflector(Generic[Key, Value]):
     async def _list(self) -> None:
         listing = await self._client.list(self._collection, kept=self._items)
         self._record_answer()
-        self.lists += 1
         for key in [key for key in self._items if key not in listing.items]:
             self._remove(key, self._items[key])
         for key, item in listing.items.items():

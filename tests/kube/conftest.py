@@ -1,10 +1,12 @@
 """The stand-in API server and a client for it."""
 
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
+from structlog.typing import EventDict
 
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Credentials
@@ -28,6 +30,13 @@ async def client(server: ApiServer, tmp_path: Path) -> AsyncIterator[KubeClient]
     transport = await Transport.open(None, credentials=credentials, timeouts=timeouts)
     async with KubeClient(transport) as connected:
         yield connected
+
+
+@pytest.fixture
+def logs() -> Iterator[list[EventDict]]:
+    """Everything that is logged in the test."""
+    with capture_logs() as captured:
+        yield captured
 
 
 @pytest.fixture

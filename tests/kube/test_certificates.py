@@ -14,6 +14,7 @@ from deviceplugin.kube.reflector import Reflector, WatchTiming
 from deviceplugin.kube.transport import Transport
 from sandbox.apiserver import ApiServer, pod
 from sandbox.cluster.certificates import ClusterCa
+from tests.kube.counting import lists
 from tests.kube.kubeconfigs import PODS, TIMEOUTS, ask, config, plugin, trusting
 from tests.waiting import in_background, until
 
@@ -139,4 +140,4 @@ async def test_a_watch_continues_after_the_server_gets_a_new_ca(
                 bundle.write_bytes(other.certificate.read_bytes())
                 secure.store.create("pods", pod("new", node="n1"))
             await until(lambda: len(reflector.items) == 1)
-            assert reflector.lists == 1
+            assert lists(secure) == 1

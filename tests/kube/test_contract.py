@@ -252,7 +252,6 @@ async def test_events_are_accepted_and_counted(cluster: Cluster, host: str) -> N
             recorder.about_pod(ref, EventReason.ALLOCATED, "30 cores and 16 blocks of GPU 0")
             recorder.about_node(EventReason.UNHEALTHY, "GPU 3: Xid 79 " + "x" * 2000)
             await until(lambda: not recorder._filled.is_set())
-    assert recorder.dropped == 0
     [about_pod] = await cluster.events_about(ref.uid)
     [about_node] = await cluster.events_about(host)
     assert (about_pod["reason"], about_pod["count"], about_pod["type"]) == ("GPUAllocated", 2, "Normal")

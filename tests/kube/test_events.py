@@ -108,12 +108,14 @@ async def test_an_event_that_expired_meanwhile_is_made_again(server: ApiServer, 
     assert [event["count"] for event in events(server)] == [1]
 
 
-async def test_a_full_queue_drops_and_counts(client: KubeClient) -> None:
-    recorder = EventRecorder(client, node="n1", rate=Rate(queue=10))
+async def test_a_full_queue_drops_what_comes_last(server: ApiServer, client: KubeClient) -> None:
+    recorder = EventRecorder(client, node="n1", rate=Rate(burst=100, queue=10))
     for number in range(25):
         recorder.about_node(EventReason.UNHEALTHY, f"GPU {number}")
     recorder.about_node(EventReason.UNHEALTHY, "GPU 0")
-    assert recorder.dropped == 15
+    async with sending(recorder):
+        await sent(recorder, seconds=5)
+    assert sorted(event["message"] for event in events(server)) == [f"GPU {number}" for number in range(10)]
 
 
 async def test_a_burst_is_followed_by_a_steady_trickle(server: ApiServer, client: KubeClient) -> None:
@@ -133,7 +135,7 @@ async def test_a_busy_server_is_asked_again(server: ApiServer, client: KubeClien
     async with sending(EventRecorder(client, node="n1", rate=FAST)) as recorder:
         recorder.about_pod(POD, EventReason.ALLOCATED, "x")
         await sent(recorder, seconds=5)
-        assert (recorder.sent, recorder.dropped, len(events(server))) == (1, 0, 1)
+        assert len(events(server)) == 1
 
 
 @pytest.mark.parametrize(("code", "requests"), [(403, 1), (500, 3)])
@@ -145,7 +147,6 @@ async def test_an_event_that_cannot_be_sent_is_dropped_and_the_next_one_is_not(
         recorder.about_pod(POD, EventReason.ALLOCATED, "lost")
         recorder.about_pod(POD, EventReason.ALLOCATED, "kept")
         await sent(recorder, seconds=5)
-        assert (recorder.sent, recorder.dropped) == (1, 1)
     assert [event["message"] for event in events(server)] == ["kept"]
 
 
@@ -156,7 +157,6 @@ async def test_events_wait_for_a_server_that_is_away(server: ApiServer, client: 
     async with sending(recorder):
         async with server.refuse():
             await sent(recorder, seconds=0.3)
-            assert (recorder.sent, recorder.dropped) == (0, 0)
         await sent(recorder, seconds=20)
     assert {event["message"] for event in events(server)} == {"first", "second"}
 

@@ -126,7 +126,7 @@ async def test_the_node_is_patched_once_for_each_change(server: ApiServer, clien
         await until(lambda: shown(server) == two)
         looks = len(server.requests)
         await until(lambda: len(server.requests) >= looks + 3)
-        assert publisher.patches == 2
+        assert [method for method, _path in server.requests].count("PATCH") == 2
     assert labels(server) == {"kubernetes.io/hostname": "n1", "pool": "night"} | gpu_labels(
         two, domain="tencent.com", extra={}
     )
@@ -156,10 +156,9 @@ async def test_a_server_that_fails_is_tried_again_with_the_latest_inventory(
 ) -> None:
     async with publishing(client) as publisher:
         publisher.show(inventory("Tesla P4"))
-        await until(lambda: publisher.failures >= 2)  # there is no node yet
+        await until(lambda: len(server.requests) >= 2)  # there is no node yet
         latest = inventory("Tesla P4", "Tesla P4")
         publisher.show(latest)
         server.faults.fail(500, times=2)
         server.store.create("nodes", node("n1"))
-        await until(lambda: publisher.patches == 1)  # the answer arrives later than the server shows it
-        assert shown(server) == latest
+        await until(lambda: shown(server) == latest)

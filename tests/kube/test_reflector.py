@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from structlog.typing import EventDict
 
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.pods import pods_of_node
@@ -12,6 +13,7 @@ from deviceplugin.kube.reflector import Reflector, StoreChange, WatchTiming
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import Pod
 from sandbox.apiserver import ApiServer, Harm, container, pod
+from tests.kube.counting import failures, lists
 from tests.waiting import in_background, until
 
 PACE = WatchTiming(watch=20.0, first_wait=0.01, most_wait=0.02)
@@ -48,7 +50,7 @@ async def test_the_store_follows_adds_changes_binds_and_deletes(server: ApiServe
         await until(lambda: same(reflector, server) and names(reflector) == {"early", "late"})
         server.store.delete("pods", "late", namespace="default", grace=0)
         await until(lambda: names(reflector) == {"early"})
-        assert reflector.lists == 1
+        assert lists(server) == 1
 
 
 async def test_readers_hear_each_change_once_and_in_order(server: ApiServer, client: KubeClient) -> None:
@@ -102,7 +104,7 @@ async def test_a_lost_watch_goes_on_from_its_version_without_a_list(server: ApiS
         for name in ("a", "b", "c"):
             server.store.create("pods", pod(name, node="n1"))
         await until(lambda: same(reflector, server) and len(reflector.items) == 3)
-        assert reflector.lists == 1
+        assert lists(server) == 1
 
 
 async def test_a_watch_whose_version_is_compacted_away_begins_with_a_list(
@@ -116,7 +118,7 @@ async def test_a_watch_whose_version_is_compacted_away_begins_with_a_list(
             server.store.create("pods", pod("new", node="n1"))
             server.compact()
         await until(lambda: names(reflector) == {"new"})
-        assert reflector.lists == 2
+        assert lists(server) == 2
 
 
 @pytest.mark.parametrize("harm", [Harm.ERROR_WATCH, Harm.GARBLED_WATCH, Harm.CUT_WATCH, Harm.SILENT_WATCH])
@@ -128,32 +130,38 @@ async def test_a_broken_watch_is_survived(server: ApiServer, client: KubeClient,
         await until(lambda: same(reflector, server))
 
 
-async def test_a_server_that_fails_is_asked_less_and_less_often(server: ApiServer, client: KubeClient) -> None:
+async def test_a_server_that_fails_is_asked_less_and_less_often(
+    server: ApiServer, client: KubeClient, logs: list[EventDict]
+) -> None:
     server.faults.fail(500, times=10_000)
     async with running(client, pace=WatchTiming(first_wait=0.05, most_wait=10.0)) as reflector:
-        await until(lambda: reflector.failures >= 4)
+        await until(lambda: failures(logs) >= 4)
         assert 4 <= len(server.requests) <= 6
         assert not reflector.synced.is_set()
         server.faults.clear()
         await asyncio.wait_for(reflector.synced.wait(), 60)
 
 
-async def test_a_server_that_ends_every_watch_at_once_is_not_stormed(server: ApiServer, client: KubeClient) -> None:
-    async with running(client, pace=WatchTiming(watch=1, first_wait=0.05, most_wait=10.0)) as reflector:
+async def test_a_server_that_ends_every_watch_at_once_is_not_stormed(
+    server: ApiServer, client: KubeClient, logs: list[EventDict]
+) -> None:
+    async with running(client, pace=WatchTiming(watch=1, first_wait=0.05, most_wait=10.0)):
         server.faults.add(
             Harm.BODY, path="/pods", times=10_000, body=b'{"items":[],"metadata":{"resourceVersion":"1"}}'
         )
-        await until(lambda: reflector.failures >= 4)
+        await until(lambda: failures(logs) >= 4)
         assert len(server.requests) <= 12
 
 
-async def test_a_watch_that_ends_after_a_while_is_opened_again_at_once(server: ApiServer, client: KubeClient) -> None:
+async def test_a_watch_that_ends_after_a_while_is_opened_again_at_once(
+    server: ApiServer, client: KubeClient, logs: list[EventDict]
+) -> None:
     loop = asyncio.get_running_loop()
     pace = WatchTiming(watch=1, first_wait=60.0, most_wait=60.0)
     reflector = Reflector(client, pods_of_node("n1"), pace=pace, clock=lambda: loop.time() * 20, jitter=lambda: 0.0)
     async with in_background(reflector.run()):
         await until(lambda: sum("watch=true" in path for _, path in server.requests) == 3)
-        assert (reflector.failures, reflector.lists) == (0, 1)
+        assert (failures(logs), lists(server)) == (0, 1)
 
 
 async def test_the_age_of_the_last_event_counts_from_the_last_word_of_the_server(

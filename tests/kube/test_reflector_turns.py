@@ -10,6 +10,7 @@ from deviceplugin.kube.reflector import Reflector, StoreChange, WatchTiming
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import Pod
 from sandbox.apiserver import ApiServer, Harm, pod
+from tests.kube.counting import lists
 from tests.waiting import in_background, until
 
 PACE = WatchTiming(watch=20.0, first_wait=0.01, most_wait=0.02)
@@ -98,4 +99,4 @@ async def test_who_is_cancelled_between_two_turns_goes_on_where_it_ended(server:
     async with in_background(reflector.run()):
         await until(lambda: len(reader.heard) == len(expected))
     assert reader.heard == expected
-    assert reflector.lists == 1
+    assert lists(server) == 1
