@@ -22,11 +22,6 @@ class Backoff:
         self._jitter = jitter
         self._failures = 0
 
-    @property
-    def failures(self) -> int:
-        """Failures since the last success."""
-        return self._failures
-
     def next(self) -> float:
         """The wait after one more failure, in seconds."""
         step = min(self._most, self._first * 2 ** min(self._failures, 32))

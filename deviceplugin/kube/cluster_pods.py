@@ -2,8 +2,8 @@
 
 In: JSON of the API server. Out: `cluster_pods`, a collection by the API server's UID: a `ClusterPod` for each pod that
 requests vcuda's resources, a `PlainPod` for each other pod on a node. A search in the bytes tells them apart, so that
-the other pods, which are nearly all, are hardly parsed. The API server leaves out pods that have ended; a watcher sees
-this as a deletion. A pod stays of one kind: the API server refuses to change its extended resources.
+of the other pods, which are nearly all, little is parsed. The API server leaves out pods that have ended; a watcher
+sees this as a deletion. A pod stays of one kind: the API server refuses to change its extended resources.
 """
 
 import sys
@@ -17,16 +17,13 @@ from deviceplugin.kube.structs import (
     ClusterPodSpec,
     ClusterPodStatus,
     Condition,
-    PlainPodObject,
-    PlainSpec,
-    PlainStatus,
     PodObject,
     PodStatus,
     decode,
 )
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import ClusterPod, Gang, PlainPod, ScheduledCondition, gang_of
-from deviceplugin.model.units import Compute, ResourceNames
+from deviceplugin.model.units import ResourceNames
 
 _WHAT = "pods of the cluster"
 _DONE = ScheduledCondition(is_true=True)
@@ -53,20 +50,18 @@ class _Reader:
         self._sieve = f'"{names.domain}/vcuda-'.encode()
 
     def __call__(self, raw: bytes) -> Seen[AnyPod]:
-        if self._sieve not in raw:
-            plain = decode(PlainPodObject, raw, what=_WHAT)
-            spec = plain.spec or PlainSpec()
-            needs = pod_needs(spec, plain.status or PlainStatus()) if spec.node_name else None
-            return Seen(plain.metadata.resource_version, _on_node(plain.metadata.uid, spec.node_name or "", needs))
-        whole = decode(ClusterPodObject, raw, what=_WHAT)
-        found, meta = cluster_pod(whole, self._names), whole.metadata
-        item = found if found.pod.is_gpu else _on_node(meta.uid, found.pod.node, found.needs)
-        return Seen(meta.resource_version, item)
+        item = decode(ClusterPodObject, raw, what=_WHAT)
+        found = cluster_pod(item, self._names) if self._sieve in raw else None
+        return Seen(item.metadata.resource_version, found if found is not None and found.pod.is_gpu else _plain(item))
 
 
-def _on_node(uid: str, node: str, needs: Compute | None) -> PlainPod | None:
+def _plain(item: ClusterPodObject) -> PlainPod | None:
     """Only a pod on a node takes something of it. Names of nodes are stored once."""
-    return PlainPod(PodUid(uid), sys.intern(node), needs) if node else None
+    spec = item.spec
+    if spec is None or not spec.node_name:
+        return None
+    needs = pod_needs(spec, item.status or ClusterPodStatus())
+    return PlainPod(PodUid(item.metadata.uid), sys.intern(spec.node_name), needs)
 
 
 def cluster_pod(item: ClusterPodObject, names: ResourceNames) -> ClusterPod:

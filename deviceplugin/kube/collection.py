@@ -8,13 +8,12 @@ retries, except inside one list.
 import asyncio
 import enum
 from collections.abc import Callable, Hashable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from deviceplugin.errors import KubeError, KubeGoneError, ParseError
 from deviceplugin.kube.api_errors import TOO_LARGE, refusal
-from deviceplugin.kube.structs import Head, ListMeta, Object, Page, StatusObject, WatchLine, decode
+from deviceplugin.kube.structs import ListMeta, Object, Page, StatusObject, WatchLine, decode
 
 if TYPE_CHECKING:  # it loads an HTTP client, which reading objects from a file does not need
     from deviceplugin.kube.transport import Transport
@@ -134,26 +133,8 @@ class WatchEvent(Generic[Value]):
     item: Value | None = None
 
 
-_HEADS = {
-    f'{{"type":"{kind.value}","object":'.encode(): kind
-    for kind in (EventKind.ADDED, EventKind.MODIFIED, EventKind.DELETED)
-}
-"""Nearly all lines of the API server start like this, followed by the object and one brace: no need to parse twice."""
-
-
 def read_line(line: bytes, collection: Collection[Key, Value]) -> WatchEvent[Value]:
     """Parses a watch line. An ERROR line raises its error (410: KubeGoneError), any other text ParseError."""
-    begin = line.find(b"{", 1)
-    kind = _HEADS.get(line[:begin])
-    if kind is not None and line.endswith(b"}}"):
-        with suppress(ParseError):
-            seen = collection.read(line[begin:-1])
-            return WatchEvent(kind, seen.version, seen.item)
-    return _read_any(line, collection)
-
-
-def _read_any(line: bytes, collection: Collection[Key, Value]) -> WatchEvent[Value]:
-    """Any JSON: the line is parsed for its type, then its object."""
     what = f"the watch of {collection.what}"
     found = decode(WatchLine, line, what=what)
     if found.type == "ERROR":
@@ -162,7 +143,7 @@ def _read_any(line: bytes, collection: Collection[Key, Value]) -> WatchEvent[Val
         raise ParseError(f"{what} has a line of unknown type {found.type[:40]!a}")
     kind = EventKind[found.type]
     if kind is EventKind.BOOKMARK:
-        return WatchEvent(kind, decode(Head, found.object, what=what).metadata.resource_version)
+        return WatchEvent(kind, decode(Object, found.object, what=what).metadata.resource_version)
     seen = collection.read(bytes(found.object))
     return WatchEvent(kind, seen.version, seen.item)
 

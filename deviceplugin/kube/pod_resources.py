@@ -14,10 +14,8 @@ from deviceplugin.kube.quantity import exact_quantity
 from deviceplugin.kube.structs import (
     Amounts,
     ClusterPodSpec,
+    ClusterPodStatus,
     ContainerSpec,
-    PlainContainer,
-    PlainSpec,
-    PlainStatus,
     ResizedStatus,
 )
 from deviceplugin.model.units import Compute
@@ -30,7 +28,7 @@ _Pair = tuple[int, int]
 _NONE: _Pair = (0, 0)
 
 
-def pod_needs(spec: ClusterPodSpec | PlainSpec, status: PlainStatus) -> Compute | None:
+def pod_needs(spec: ClusterPodSpec, status: ClusterPodStatus) -> Compute | None:
     try:
         cpu, memory = _by_containers(spec, status)
         if spec.resources is not None and (whole := spec.resources.requests) is not None:
@@ -53,7 +51,7 @@ def node_offers(allocatable: Mapping[str, str | int]) -> Compute | None:
         return None
 
 
-def _by_containers(spec: ClusterPodSpec | PlainSpec, status: PlainStatus) -> _Pair:
+def _by_containers(spec: ClusterPodSpec, status: ClusterPodStatus) -> _Pair:
     apps = _NONE
     for each in spec.containers or ():
         apps = _sum(apps, _takes(each, status.container_statuses, status))
@@ -70,9 +68,9 @@ def _by_containers(spec: ClusterPodSpec | PlainSpec, status: PlainStatus) -> _Pa
 
 
 def _takes(
-    container: ContainerSpec | PlainContainer,
+    container: ContainerSpec,
     statuses: Sequence[ResizedStatus] | None,
-    status: PlainStatus,
+    status: ClusterPodStatus,
 ) -> _Pair:
     wanted = _requests(container)
     for each in statuses or ():
@@ -85,12 +83,12 @@ def _takes(
     return wanted
 
 
-def _is_refused(status: PlainStatus) -> bool:
+def _is_refused(status: ClusterPodStatus) -> bool:
     """Kubelet reported that it cannot resize the pod."""
     return any(each.type == _RESIZE_PENDING and each.reason == _INFEASIBLE for each in status.conditions or ())
 
 
-def _requests(container: ContainerSpec | PlainContainer) -> _Pair:
+def _requests(container: ContainerSpec) -> _Pair:
     return _NONE if container.resources is None else _pair(container.resources.requests)
 
 

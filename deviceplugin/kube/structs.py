@@ -4,7 +4,7 @@ Other fields are skipped without allocation.
 
 In: bytes from the API server or kubelet. Out: structs for the modules of `kube`, or ParseError. Nothing outside `kube`
 uses them. Any field may be missing or null: kubelet writes null for an empty list. The `Cluster...` structs are for
-the scheduler; the `Plain...` ones read the least, because nearly all pods of a cluster have no GPU.
+the scheduler.
 """
 
 from typing import TypeVar
@@ -46,19 +46,6 @@ class Object(Json):
     """Any object: the fields for lists and watches. Schemas of kinds extend it."""
 
     metadata: Meta
-
-
-class HeadMeta(Json):
-    """Metadata without labels and annotations."""
-
-    uid: str = ""
-    resource_version: str = ""
-
-
-class Head(Json):
-    """An object with only this metadata."""
-
-    metadata: HeadMeta
 
 
 class EnvVar(Json):
@@ -221,20 +208,15 @@ class Condition(Json):
     message: str | None = None
 
 
-class PlainStatus(Json):
-    """status of a pod without GPUs."""
-
-    conditions: list[Condition] | None = None
-    container_statuses: list[ResizedStatus] | None = None
-    init_container_statuses: list[ResizedStatus] | None = None
-
-
-class ClusterPodStatus(PlainStatus):
+class ClusterPodStatus(Json):
     """status of a pod without the states of its containers."""
 
     phase: str | None = None
     reason: str | None = None
     nominated_node_name: str | None = None
+    conditions: list[Condition] | None = None
+    container_statuses: list[ResizedStatus] | None = None
+    init_container_statuses: list[ResizedStatus] | None = None
 
 
 class ClusterPodObject(Object):
@@ -242,32 +224,6 @@ class ClusterPodObject(Object):
 
     spec: ClusterPodSpec | None = None
     status: ClusterPodStatus | None = None
-
-
-class PlainContainer(Json):
-    """A container of a pod without GPUs."""
-
-    name: str = ""
-    resources: Requests | None = None
-    restart_policy: str | None = None
-
-
-class PlainSpec(Json):
-    """spec of a pod without GPUs."""
-
-    node_name: str | None = None
-    containers: list[PlainContainer] | None = None
-    init_containers: list[PlainContainer] | None = None
-    resources: Requests | None = None
-    overhead: Amounts | None = None
-
-
-class PlainPodObject(Json):
-    """A pod without GPUs: only its node and its needs."""
-
-    metadata: HeadMeta
-    spec: PlainSpec | None = None
-    status: PlainStatus | None = None
 
 
 class NodeSpec(Json):
