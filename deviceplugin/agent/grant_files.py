@@ -12,7 +12,7 @@ import structlog
 
 from deviceplugin.agent.reporter import owner_fields
 from deviceplugin.container import limits_file
-from deviceplugin.container.cdi import CdiSpecs, ContainerEdits
+from deviceplugin.container.cdi import CdiSpecs
 from deviceplugin.container.directories import GrantDirectories
 from deviceplugin.container.driver_mirror.mirror import DriverMirror
 from deviceplugin.container.gpu_manager.client_files import LIMITS_FILE, ClientFiles, ContainerLimits, encode_limits
@@ -68,7 +68,7 @@ class AgentFiles:
         if grant.is_share:
             self._prepare_later(grant, _AFTER_FIRST_S)
         if self._cdi is not None:
-            self._cdi.write(grant.id, ContainerEdits(answer.devices, answer.mounts, answer.env))
+            self._cdi.write(grant.id, devices=answer.devices, mounts=answer.mounts, env=answer.env)
 
     def answered(self, grant: Grant) -> None:
         """Kubelet has both answers: PreStartContainer comes next and should find the shared state."""

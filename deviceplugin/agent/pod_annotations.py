@@ -32,7 +32,7 @@ def expected(pod: Pod, grants: Sequence[Grant], inventory: Inventory, names: Ann
     minors = {gpu.uuid: gpu.minor for gpu in inventory.gpus}
     shares = {name: grant.allocation.shares for name, grant in held.items()}
     out = {
-        names.gpu_assigned: text.format_assigned(True),
+        names.gpu_assigned: "true",
         names.predicate_node: pod.node,
         names.allocation: text.format_allocation(text.PodAllocation(pod.ref.uid, shares)),
     }
@@ -65,9 +65,8 @@ async def sync(
     grants: Mapping[PodUid, Sequence[Grant]],
     inventory: Inventory,
     names: AnnotationNames,
-) -> int:
-    """Patches every pod that differs; a failure does not stop the others. Returns how many were patched."""
-    patched = 0
+) -> None:
+    """Patches every pod that differs; a failure does not stop the others."""
     for pod in pods:
         wrong = corrections(pod, grants.get(pod.ref.uid, ()), inventory, names)
         if not wrong or pod.is_terminal or not pod.api_uid:
@@ -76,6 +75,3 @@ async def sync(
             await client.patch_pod_annotations(pod.api_ref, wrong)
         except VcudaError as error:
             log.warning("annotation_sync_failed", pod=str(pod.ref), error=error.message)
-            continue
-        patched += 1
-    return patched

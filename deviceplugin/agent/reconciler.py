@@ -20,7 +20,7 @@ from deviceplugin.agent.cluster import Cluster
 from deviceplugin.agent.grant_files import AgentFiles
 from deviceplugin.agent.live_limits import LiveLimits
 from deviceplugin.agent.reporter import AgentReport, owner_fields
-from deviceplugin.agent.unallocated import Key, delete_refused, warn_unallocated
+from deviceplugin.agent.unallocated import delete_refused, warn_unallocated
 from deviceplugin.backoff import Backoff
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.collection import EventKind
@@ -31,9 +31,9 @@ from deviceplugin.kubelet.pods_client import KubeletPods
 from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger
-from deviceplugin.ledger.reconcile import Disproved, Evidence, PodsView, ReconcileActions, decide
+from deviceplugin.ledger.reconcile import Evidence, PodsView, ReconcileActions, decide
 from deviceplugin.ledger.repair import Claimant, claimant_proved
-from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.allocation import OwnerKey, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import Pod
@@ -104,7 +104,7 @@ class Reconciler:
         self._has_suspects = False
         self._ending: set[PodUid] = set()
         self._unannotated: set[PodUid] = set()
-        self._warned: frozenset[Key] = frozenset()
+        self._warned: frozenset[OwnerKey] = frozenset()
         self._last_error = ""
         self._is_incomplete = False
         self._was_complete = False
@@ -221,13 +221,13 @@ class Reconciler:
         for grant in self._ledger.release_ended(actions.ended, why="its pod ended"):
             self._files.drop(grant)
             self._report.released(grant)
-        for wrong in actions.disproved:
-            self._reassign(wrong, evidence, inventory)
+        for grant, key in actions.disproved:
+            self._reassign(grant, key, evidence, inventory)
         for grant_id in actions.proved:
             if self._ledger.get(grant_id) is not None:
                 self._ledger.prove(grant_id)
-        for known in actions.described:
-            self._ledger.describe(known.grant.id, known.owner, known.role, inventory, index=known.index)
+        for grant_id, container in actions.described:
+            self._ledger.describe(grant_id, container, inventory)
         self.adopt(actions.adopt)
         for sentence in actions.failures:
             log.warning("checkpoint_mismatch", error=sentence)
@@ -240,15 +240,14 @@ class Reconciler:
         for load in self._ledger.over_commitments(self._inventory()) if adopted else ():
             log.error("gpu_overcommitted", gpu=load.uuid, load=str(load), action="delete one of its pods")
 
-    def _reassign(self, wrong: Disproved, evidence: Evidence, inventory: Inventory) -> None:
-        before = wrong.grant.allocation.owner
+    def _reassign(self, grant: Grant, key: OwnerKey, evidence: Evidence, inventory: Inventory) -> None:
         try:
-            to = _claimant(wrong, evidence, self._names)
-            fixed = self._ledger.reassign_to_owner(wrong.grant.id, to, inventory)
+            to = _claimant(grant, key, evidence, self._names)
+            fixed = self._ledger.reassign_to_owner(grant.id, to, inventory)
         except VcudaError as error:
-            log.warning("grant_repair_failed", uid=wrong.pod, container=wrong.container, error=error.message)
+            log.warning("grant_repair_failed", uid=key[0], container=key[1], error=error.message)
             return
-        self._report.repaired(before, fixed)
+        self._report.repaired(grant.allocation.owner, fixed)
 
     async def _sync_pods(self) -> None:
         if not self._cluster.is_synced:
@@ -286,10 +285,9 @@ def _shows_all(evidence: Evidence) -> bool:
     return evidence.kubelet is not None and evidence.kubelet.complete
 
 
-def _claimant(wrong: Disproved, evidence: Evidence, names: AnnotationNames) -> Claimant:
+def _claimant(grant: Grant, key: OwnerKey, evidence: Evidence, names: AnnotationNames) -> Claimant:
     """The container that kubelet's checkpoint names, with what the checkpoint and the pod's spec say about it."""
     assert evidence.checkpoint is not None
-    counts = evidence.checkpoint.counts_of(wrong.pod, wrong.container)
     views = (view for view in (evidence.kubelet, evidence.api) if view is not None)
-    pod = next((found for view in views if (found := view.pods.get(wrong.pod))), None)
-    return claimant_proved(wrong.grant, (wrong.pod, wrong.container), counts, pod, ResourceNames(names.domain))
+    pod = next((found for view in views if (found := view.pods.get(key[0]))), None)
+    return claimant_proved(grant, key, evidence.checkpoint.counts_of(*key), pod, ResourceNames(names.domain))

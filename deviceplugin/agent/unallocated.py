@@ -15,13 +15,12 @@ from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.events import EventReason, EventRecorder
 from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.ledger import Ledger
-from deviceplugin.model.allocation import ContainerRef, PodUid
+from deviceplugin.model.allocation import OwnerKey
 from deviceplugin.model.pod import ContainerState, Pod
 
 log = structlog.get_logger("vcuda.agent")
 _MAX_DELETIONS = 20
 _REFUSED = "UnexpectedAdmissionError"
-Key = tuple[PodUid, str]
 
 
 def is_refused(pod: Pod) -> bool:
@@ -34,13 +33,12 @@ def has_controller(pod: Pod) -> bool:
     return bool(pod.owner_kind) and pod.owner_kind not in {"Pod", "Node"}
 
 
-async def delete_refused(client: KubeClient, pods: Iterable[Pod]) -> int:
-    """Deletes up to 20 refused pods that have a controller; returns how many.
+async def delete_refused(client: KubeClient, pods: Iterable[Pod]) -> None:
+    """Deletes up to 20 refused pods that have a controller.
 
     Kubelet never tries a refused pod again. A ReplicaSet creates another one beside it, and thousands of refused pods
     can pile up (NVIDIA k8s-device-plugin #231). A pod without a controller stays, so that its owner can read why.
     """
-    deleted = 0
     for pod in [pod for pod in pods if is_refused(pod) and has_controller(pod)][:_MAX_DELETIONS]:
         try:
             await client.delete_pod(pod.api_ref)
@@ -48,36 +46,32 @@ async def delete_refused(client: KubeClient, pods: Iterable[Pod]) -> int:
             continue
         except VcudaError as error:
             log.warning("pod_deletion_failed", pod=str(pod.ref), error=error.message)
-            continue
-        deleted += 1
-        log.info("refused_pod_deleted", pod=str(pod.ref), refusal=pod.message)
-    return deleted
+        else:
+            log.info("refused_pod_deleted", pod=str(pod.ref), refusal=pod.message)
 
 
-def unallocated(pods: Iterable[Pod], ledger: Ledger, checkpoint: Checkpoint) -> dict[Key, tuple[Pod, ContainerRef]]:
-    """Running GPU containers without devices in the ledger and in kubelet's checkpoint."""
-    return {
-        each.ref.key: (pod, each.ref)
+def warn_unallocated(
+    pods: Iterable[Pod], ledger: Ledger, checkpoint: Checkpoint, events: EventRecorder, *, warned: frozenset[OwnerKey]
+) -> frozenset[OwnerKey]:
+    """Reports running GPU containers without devices in the ledger and in kubelet's checkpoint.
+
+    Not those in `warned`; returns all of them, for the next call.
+    """
+    found = [
+        (pod, each.ref)
         for pod in pods
         for each in pod.containers
         if each.is_gpu
         and each.state is ContainerState.RUNNING
         and ledger.of_owner(each.ref.key) is None
         and not checkpoint.has(*each.ref.key)
-    }
-
-
-def warn_unallocated(
-    pods: Iterable[Pod], ledger: Ledger, checkpoint: Checkpoint, events: EventRecorder, *, warned: frozenset[Key]
-) -> frozenset[Key]:
-    """Reports each such container that is not in `warned`; returns all of them, for the next call."""
-    found = unallocated(pods, ledger, checkpoint)
-    for key, (pod, container) in found.items():
-        if key not in warned:
+    ]
+    for pod, container in found:
+        if container.key not in warned:
             log.warning("container_without_gpu", pod=str(pod.ref), container=container.name)
             text = (
                 f"container {container.name} runs without the GPU it asked for, because it started before the vcuda "
                 "agent was registered; delete the pod so that it is admitted again"
             )
             events.about_pod(pod.api_ref, EventReason.ALLOCATION_FAILED, text)
-    return frozenset(found)
+    return frozenset(container.key for _, container in found)

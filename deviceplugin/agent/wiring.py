@@ -42,7 +42,7 @@ from deviceplugin.kubelet.pre_start import PreStart
 from deviceplugin.kubelet.registration import KubeletLink, KubeletPaths
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.ledger.ledger import Ledger
-from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.allocation import OwnerKey
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.pod import ContainerState
 from deviceplugin.model.units import Resource
@@ -190,7 +190,7 @@ def _container_watch(
     naming = None if driver is CgroupDriver.AUTO else Naming(driver.value)
     tree = CgroupTree(naming=naming, kubelet_root=table.own_root())
 
-    def id_in_status(owner: tuple[PodUid, str]) -> str:
+    def id_in_status(owner: OwnerKey) -> str:
         """The runtime's id of a running container, as the API server shows it."""
         pod = cluster.pod(owner[0])
         container = pod.container(owner[1]) if pod is not None else None

@@ -7,8 +7,7 @@ kept on disk and put back when the agent starts. Format: CDI 0.6.0 (containerd >
 """
 
 import json
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from deviceplugin.errors import ContainerError
@@ -18,13 +17,7 @@ from deviceplugin.model.mount import Mount
 _PREFIX, _SUFFIX = "vcuda-", ".json"
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerEdits:
-    """What the runtime does to the container; `devices` are (host path, container path) pairs."""
-
-    devices: tuple[tuple[str, str], ...]
-    mounts: tuple[Mount, ...]
-    env: tuple[tuple[str, str], ...]
+Pairs = Iterable[tuple[str, str]]
 
 
 class CdiSpecs:
@@ -35,11 +28,12 @@ class CdiSpecs:
         self._kept = kept
         self._kind = f"{domain}/vcuda"
 
-    def write(self, grant: GrantId, edits: ContainerEdits) -> None:
+    def write(self, grant: GrantId, *, devices: Pairs = (), mounts: Iterable[Mount] = (), env: Pairs = ()) -> None:
+        """`devices` are (host path, container path), `env` (name, value)."""
         spec = {
             "cdiVersion": "0.6.0",
             "kind": self._kind,
-            "devices": [{"name": grant, "containerEdits": _edits(edits)}],
+            "devices": [{"name": grant, "containerEdits": _edits(devices, mounts, env)}],
         }
         text = json.dumps(spec, indent=1)
         for directory in (self._kept, self._directory):
@@ -72,16 +66,16 @@ def _put(path: Path, text: str) -> None:
         raise ContainerError(f"CDI file {path} could not be written: {error.strerror}; check --cdi-dir") from error
 
 
-def _edits(edits: ContainerEdits) -> dict[str, object]:
+def _edits(devices: Pairs, mounts: Iterable[Mount], env: Pairs) -> dict[str, object]:
     return {
-        "env": [f"{name}={value}" for name, value in edits.env],
-        "deviceNodes": [{"hostPath": host, "path": inside, "permissions": "rwm"} for host, inside in edits.devices],
+        "env": [f"{name}={value}" for name, value in env],
+        "deviceNodes": [{"hostPath": host, "path": inside, "permissions": "rwm"} for host, inside in devices],
         "mounts": [
             {
                 "hostPath": mount.host,
                 "containerPath": mount.inside,
                 "options": ["ro" if mount.read_only else "rw", "nosuid", "nodev", "bind"],
             }
-            for mount in edits.mounts
+            for mount in mounts
         ],
     }

@@ -15,10 +15,9 @@ import structlog
 from deviceplugin.container.processes import CgroupTree, Members, ProcessTable
 from deviceplugin.container.runtime import ContainerRuntime
 from deviceplugin.errors import RuntimeApiError
-from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.allocation import OwnerKey, PodUid
 
 log = structlog.get_logger("vcuda.container")
-OwnerKey = tuple[PodUid, str]
 _LEAVE_ALONE_S = 5.0
 
 

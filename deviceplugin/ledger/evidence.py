@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from deviceplugin.ledger.grant import GrantId
-from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.allocation import OwnerKey, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.ids import DeviceId
 from deviceplugin.model.units import Resource
@@ -40,7 +40,7 @@ class CheckpointEntry:
     answer: RecordedAnswer | None
 
     @property
-    def key(self) -> tuple[PodUid, str]:
+    def key(self) -> OwnerKey:
         return (self.pod, self.container)
 
 
@@ -54,7 +54,7 @@ class Checkpoint:
         init=False, repr=False, compare=False, default_factory=dict
     )
 
-    _by_grant: dict[GrantId, tuple[PodUid, str]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _by_grant: dict[GrantId, OwnerKey] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._by_container.update({(each.pod, each.container, each.resource): each for each in self.entries})
@@ -84,16 +84,16 @@ class Checkpoint:
         answer = self.answer_of(uid, container)
         return answer.grant if answer else None
 
-    def owner_of_grant(self, grant_id: GrantId) -> tuple[PodUid, str] | None:
+    def owner_of_grant(self, grant_id: GrantId) -> OwnerKey | None:
         """The container that mounts this grant."""
         return self._by_grant.get(grant_id)
 
-    def owners_of(self, resource: Resource, ids: Iterable[str]) -> tuple[tuple[PodUid, str], ...]:
+    def owners_of(self, resource: Resource, ids: Iterable[str]) -> tuple[OwnerKey, ...]:
         """Containers that hold exactly these IDs; several if kubelet reuses an init container's IDs for the app."""
         wanted = frozenset(ids)
         return tuple(each.key for each in self.entries if each.resource is resource and each.devices == wanted)
 
-    def without(self, keys: Container[tuple[PodUid, str]]) -> "Checkpoint":
+    def without(self, keys: Container[OwnerKey]) -> "Checkpoint":
         return Checkpoint(tuple(each for each in self.entries if each.key not in keys), self.exists)
 
     @property
@@ -101,6 +101,6 @@ class Checkpoint:
         return frozenset(each.pod for each in self.entries)
 
     @property
-    def containers(self) -> tuple[tuple[PodUid, str], ...]:
+    def containers(self) -> tuple[OwnerKey, ...]:
         """Every container with an entry, in file order."""
         return tuple(dict.fromkeys(each.key for each in self.entries))

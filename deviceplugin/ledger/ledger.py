@@ -22,11 +22,11 @@ from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.records import LedgerChange
 from deviceplugin.ledger.repair import Claimant, claimant_of, kept, moved
-from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, PodUid
+from deviceplugin.model.allocation import Allocation, OwnerKey, PodUid
 from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.pod import PodContainer
 from deviceplugin.model.units import Resource
 
-OwnerKey = tuple[PodUid, str]
 log = structlog.get_logger("vcuda.ledger")
 
 
@@ -125,19 +125,17 @@ class Ledger:
             self._require(grant.id)
         self._put(kind, grants, inventory)
 
-    def describe(
-        self, grant_id: GrantId, owner: ContainerRef, role: ContainerRole, inventory: Inventory, *, index: int
-    ) -> None:
+    def describe(self, grant_id: GrantId, container: PodContainer, inventory: Inventory) -> None:
         """Adds what a rebuilt grant could not know: the pod's names, the container's role and its index.
 
         These are facts, so they are accepted even if they show that a GPU is over-committed. A grant that belongs to
         another container by now does not change.
         """
         grant = self.get(grant_id)
-        if grant is None or grant.allocation.owner.key != owner.key:
+        if grant is None or grant.allocation.owner.key != container.ref.key:
             return
         before = self.over_commitments(inventory)
-        allocation = replace(grant.allocation, owner=owner, role=role, index=index)
+        allocation = replace(grant.allocation, owner=container.ref, role=container.role, index=container.index)
         self._update("describe", grant, replace(grant, allocation=allocation))
         for load in self.over_commitments(inventory):
             if load not in before:

@@ -13,13 +13,12 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from deviceplugin.errors import ParseError
 from deviceplugin.ledger.evidence import Checkpoint, RecordedAnswer
 from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.ledger.repair import owner_named, share_for
 from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.gpu import GpuUuid, Inventory
-from deviceplugin.model.ids import count_by_gpu, gpu_keys
+from deviceplugin.model.ids import gpu_keys, key_of
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU, Resource
@@ -106,11 +105,8 @@ def _named(answer: RecordedAnswer, inventory: Inventory) -> tuple[GpuUuid, ...]:
 
 
 def _hinted(ids: frozenset[str], inventory: Inventory) -> tuple[GpuUuid, ...]:
-    try:
-        counts = count_by_gpu(ids, gpu_keys(gpu.uuid for gpu in inventory.gpus))
-    except ParseError:
-        return ()
-    return tuple(gpu.uuid for gpu in inventory.gpus if counts.get(gpu.uuid))
+    keys, hinted = gpu_keys(gpu.uuid for gpu in inventory.gpus), set(map(key_of, ids))
+    return tuple(gpu.uuid for gpu in inventory.gpus if keys[gpu.uuid] in hinted)
 
 
 def _derived_id(uid: PodUid, container: str) -> GrantId:

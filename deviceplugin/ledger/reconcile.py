@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.rebuild import rebuild
-from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
+from deviceplugin.model.allocation import OwnerKey, PodRef, PodUid
 from deviceplugin.model.gpu import Inventory
-from deviceplugin.model.pod import ContainerState, Pod
+from deviceplugin.model.pod import ContainerState, Pod, PodContainer
 
 PodName = tuple[str, str]
 """Namespace and name."""
@@ -79,32 +79,17 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Disproved:
-    """Kubelet's checkpoint names another container for the grant; `Ledger.reassign_to_owner` moves it."""
-
-    grant: Grant
-    pod: PodUid
-    container: str
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """Names, role or index that a rebuilt grant lacks; for `Ledger.describe`."""
-
-    grant: Grant
-    owner: ContainerRef
-    role: ContainerRole
-    index: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class ReconcileActions:
-    """What to do, in this order: release, reassign, prove, describe, adopt. `suspects` is for the next round."""
+    """What to do, in this order: release, reassign, prove, describe, adopt. `suspects` is for the next round.
+
+    `disproved`: grants for which kubelet's checkpoint names another container, for `Ledger.reassign_to_owner`.
+    `described`: grants without the names, role or index of their container, for `Ledger.describe`.
+    """
 
     ended: tuple[Grant, ...]
-    disproved: tuple[Disproved, ...]
+    disproved: tuple[tuple[Grant, OwnerKey], ...]
     proved: tuple[GrantId, ...]
-    described: tuple[Described, ...]
+    described: tuple[tuple[GrantId, PodContainer], ...]
     adopt: tuple[Grant, ...]
     suspects: Mapping[GrantId, int]
     failures: tuple[str, ...]
@@ -132,10 +117,10 @@ def decide(evidence: Evidence, inventory: Inventory, *, now: float) -> Reconcile
     adopt, failures = _missing(evidence, inventory, now)
     return ReconcileActions(
         ended=ended,
-        disproved=tuple(wrong for grant in staying if (wrong := _disproved(grant, evidence.checkpoint))),
+        disproved=tuple((grant, key) for grant in staying if (key := _disproved(grant, evidence.checkpoint))),
         proved=tuple(grant.id for grant in staying if not grant.proved and _is_proved(grant, evidence.checkpoint)),
         described=tuple(
-            known
+            (grant.id, known)
             for grant in staying
             if not _disproved(grant, evidence.checkpoint) and (known := _described(grant, evidence))
         ),
@@ -208,14 +193,12 @@ def _is_proved(grant: Grant, checkpoint: Checkpoint | None) -> bool:
     return checkpoint is not None and checkpoint.owner_of_grant(grant.id) == grant.allocation.owner.key
 
 
-def _disproved(grant: Grant, checkpoint: Checkpoint | None) -> Disproved | None:
+def _disproved(grant: Grant, checkpoint: Checkpoint | None) -> OwnerKey | None:
     seen = checkpoint.owner_of_grant(grant.id) if checkpoint is not None else None
-    if seen is None or seen == grant.allocation.owner.key:
-        return None
-    return Disproved(grant, *seen)
+    return None if seen == grant.allocation.owner.key else seen
 
 
-def _described(grant: Grant, evidence: Evidence) -> Described | None:
+def _described(grant: Grant, evidence: Evidence) -> PodContainer | None:
     held = grant.allocation
     owner = held.owner
     for view in (evidence.kubelet, evidence.api):
@@ -223,7 +206,7 @@ def _described(grant: Grant, evidence: Evidence) -> Described | None:
         found = pod.container(owner.name) if pod is not None else None
         if found is not None:
             changed = (found.ref, found.role, found.index) != (owner, held.role, held.index)
-            return Described(grant, found.ref, found.role, found.index) if changed else None
+            return found if changed else None
     return None
 
 

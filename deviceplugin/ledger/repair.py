@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from deviceplugin.errors import OwnershipError
 from deviceplugin.ledger.grant import Grant
-from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
+from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, OwnerKey, PodRef
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod import Pod
@@ -31,7 +31,7 @@ class Claimant:
     index: int = 0
 
 
-def owner_named(key: tuple[PodUid, str], pod: Pod | None) -> tuple[ContainerRef, ContainerRole, int]:
+def owner_named(key: OwnerKey, pod: Pod | None) -> tuple[ContainerRef, ContainerRole, int]:
     """Names, role and index of a container; without its pod only the UID and the container's name are known."""
     owner = ContainerRef(pod.ref if pod is not None else PodRef(key[0], "", ""), key[1])
     known = pod.container(key[1]) if pod is not None else None
@@ -39,7 +39,7 @@ def owner_named(key: tuple[PodUid, str], pod: Pod | None) -> tuple[ContainerRef,
 
 
 def claimant_proved(
-    grant: Grant, key: tuple[PodUid, str], counts: tuple[int, int], pod: Pod | None, names: ResourceNames
+    grant: Grant, key: OwnerKey, counts: tuple[int, int], pod: Pod | None, names: ResourceNames
 ) -> Claimant:
     """The container that kubelet's checkpoint names for the grant; RequestError or ParseError as in `asked_for`."""
     owner, role, index = owner_named(key, pod)

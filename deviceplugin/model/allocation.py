@@ -13,6 +13,8 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.request import Request
 
 PodUid = NewType("PodUid", str)
+OwnerKey = tuple[PodUid, str]
+"""A container by the UID of its pod and its name."""
 
 
 class ContainerRole(enum.Enum):
@@ -44,7 +46,7 @@ class ContainerRef:
     name: str
 
     @property
-    def key(self) -> tuple[PodUid, str]:
+    def key(self) -> OwnerKey:
         return (self.pod.uid, self.name)
 
     def __str__(self) -> str:

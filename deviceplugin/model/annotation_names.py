@@ -1,78 +1,54 @@
 """The names of the annotations on pods and nodes, and who writes each.
 
-In: the domain (`--resource-domain`). Out: full names. `machine_written` are the names that only vcuda's programs may
-write: the webhook removes them from new pods, and the admission policy protects them from change. Not here: what their
-texts say (`annotations`, `preferences`, `pod_request`, `inventory_annotation`).
+In: the domain (`--resource-domain`). Out: full names. `machine_written` are the names on pods that only vcuda's
+programs may write, and those with `gpu_index_prefix`: the webhook removes them from new pods, and the admission policy
+protects them from change. `preferences` say where the GPUs of a pod shall be. Not here: what the texts say
+(`annotations`, `preferences`, `pod_request`, `inventory_annotation`).
 """
 
-from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Final
 
 from deviceplugin.model.units import DEFAULT_DOMAIN
 
 
-def _named(name: str) -> Any:  # noqa: ANN401 - as `field` itself is typed
-    """A field that holds `<domain>/<name>`; the names are read for every request, so they are built once."""
-    return field(init=False, repr=False, compare=False, metadata={"name": name})
-
-
-@dataclass(frozen=True)
 class AnnotationNames:
     """Full names under one domain; `--resource-domain` changes the domain everywhere."""
 
-    domain: str = DEFAULT_DOMAIN
+    def __init__(self, domain: str = DEFAULT_DOMAIN) -> None:
+        self.domain: Final = domain
 
-    # On a pod, written by the scheduler extender or by the agent.
-    predicate_time: str = _named("predicate-time")
-    predicate_node: str = _named("predicate-node")
-    gpu_assigned: str = _named("gpu-assigned")
-    allocation: str = _named("vcuda-allocation")
-    gpu_index_prefix: str = _named("predicate-gpu-idx-")
+        # On a pod, written by the scheduler extender or by the agent.
+        self.predicate_time: Final = f"{domain}/predicate-time"
+        self.predicate_node: Final = f"{domain}/predicate-node"
+        self.gpu_assigned: Final = f"{domain}/gpu-assigned"
+        self.allocation: Final = f"{domain}/vcuda-allocation"
+        self.gpu_index_prefix: Final = f"{domain}/predicate-gpu-idx-"
+        self.machine_written: Final = (self.predicate_time, self.predicate_node, self.gpu_assigned, self.allocation)
 
-    # On a pod, written by its user.
-    core_limit: str = _named("vcuda-core-limit")
-    gpus: str = _named("vcuda-gpus")  # over how many GPUs the share of a container goes
-    node_policy: str = _named("vcuda-node-policy")
-    gpu_policy: str = _named("vcuda-gpu-policy")
-    use_models: str = _named("vcuda-use-models")
-    avoid_models: str = _named("vcuda-avoid-models")
-    use_gpus: str = _named("vcuda-use-gpus")
-    avoid_gpus: str = _named("vcuda-avoid-gpus")
-    numa: str = _named("vcuda-numa")
-
-    # On a node.
-    inventory: str = _named("vcuda-inventory")  # written by the agent
-    node_labels: str = _named("vcuda-node-labels")  # the keys of the labels that the agent set: it removes no others
-    cordon: str = _named("vcuda-cordon")  # written by the operator: GPUs that take no new work, by UUID or minor
-    freed: str = _named("vcuda-freed")  # changed by the extender when GPUs became free: kube-scheduler tries again
-
-    # In Allocate's answer.
-    container_core: str = _named("vcuda-core")
-    container_memory: str = _named("vcuda-memory")
-    container_device: str = _named("vcuda-device")
-
-    preferences: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    """Where the pod's GPUs shall be; all written by users."""
-    machine_written: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    """Of a pod; `gpu_index_prefix` stands for more."""
-
-    def __post_init__(self) -> None:
-        built = {
-            each: f"{self.domain}/{declared.metadata['name']}"
-            for each, declared in self.__dataclass_fields__.items()
-            if declared.metadata
-        }
-        self.__dict__.update(built)
-        policies = (self.node_policy, self.gpu_policy)
+        # On a pod, written by its user.
+        self.core_limit: Final = f"{domain}/vcuda-core-limit"
+        self.gpus: Final = f"{domain}/vcuda-gpus"  # over how many GPUs the share of a container goes
+        self.node_policy: Final = f"{domain}/vcuda-node-policy"
+        self.gpu_policy: Final = f"{domain}/vcuda-gpu-policy"
+        self.use_models: Final = f"{domain}/vcuda-use-models"
+        self.avoid_models: Final = f"{domain}/vcuda-avoid-models"
+        self.use_gpus: Final = f"{domain}/vcuda-use-gpus"
+        self.avoid_gpus: Final = f"{domain}/vcuda-avoid-gpus"
+        self.numa: Final = f"{domain}/vcuda-numa"
         filters = (self.use_models, self.avoid_models, self.use_gpus, self.avoid_gpus, self.numa)
-        self.__dict__["preferences"] = (*policies, *filters)
-        self.__dict__["machine_written"] = (
-            self.predicate_time,
-            self.predicate_node,
-            self.gpu_assigned,
-            self.allocation,
-        )
+        self.preferences: Final = (self.node_policy, self.gpu_policy, *filters)
+
+        # On a node.
+        self.inventory: Final = f"{domain}/vcuda-inventory"  # written by the agent
+        self.node_labels: Final = f"{domain}/vcuda-node-labels"  # the keys of the labels that the agent set
+        self.cordon: Final = f"{domain}/vcuda-cordon"  # by the operator: GPUs that take no new work, by UUID or minor
+        self.freed: Final = f"{domain}/vcuda-freed"  # by the extender when GPUs became free: kube-scheduler tries again
+
+        # In Allocate's answer.
+        self.container_core: Final = f"{domain}/vcuda-core"
+        self.container_memory: Final = f"{domain}/vcuda-memory"
+        self.container_device: Final = f"{domain}/vcuda-device"
 
     def gpu_indices(self, container: int) -> str:
         """`container` counts the app containers of the pod, in spec order."""

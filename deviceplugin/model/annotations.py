@@ -32,7 +32,6 @@ from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import CORES_PER_GPU
 
 VERSION = 1
-MAX_TEXT = 256 * 1024  # the API server's limit for all annotations of an object together
 _INT64 = 1 << 63
 _MAX_MINOR = 4095
 _MAX_BLOCKS = 36**3
@@ -55,10 +54,6 @@ class WrittenAllocation:
     text: str
 
 
-def format_predicate_time(nanoseconds: int) -> str:
-    return str(nanoseconds)
-
-
 def parse_predicate_time(text: str) -> int:
     """Unix nanoseconds. The size of the number tells seconds, milli- and microseconds of other writers apart."""
     number = _number(text, what="predicate-time", at_most=_INT64 - 1)
@@ -74,21 +69,14 @@ def format_gpu_indices(minors: Iterable[int]) -> str:
 
 def parse_gpu_indices(text: str) -> tuple[int, ...]:
     """`0,1,2`; an empty list or a repeated GPU is a ParseError."""
-    minors = tuple(
-        _number(part, what="predicate-gpu-idx", at_most=_MAX_MINOR)
-        for part in _bounded(text, "predicate-gpu-idx").split(",")
-    )
+    minors = tuple(_number(part, what="predicate-gpu-idx", at_most=_MAX_MINOR) for part in text.split(","))
     if len(set(minors)) != len(minors):
         raise ParseError(f"annotation predicate-gpu-idx names a GPU twice: {_shown(text)}")
     return minors
 
 
-def format_assigned(assigned: bool) -> str:
-    return "true" if assigned else "false"
-
-
 def parse_assigned(text: str) -> bool:
-    found = {"true": True, "false": False}.get(_bounded(text, "gpu-assigned").strip().lower())
+    found = {"true": True, "false": False}.get(text.strip().lower())
     if found is None:
         raise ParseError(f"annotation gpu-assigned is neither true nor false: {_shown(text)}")
     return found
@@ -130,7 +118,7 @@ class _AllocationJson(msgspec.Struct):
 def decode_json(type_: type[Decoded], text: str, *, what: str) -> Decoded:
     """JSON of an annotation to a struct, or one ParseError."""
     try:
-        return msgspec.json.decode(_bounded(text, what), type=type_)
+        return msgspec.json.decode(text, type=type_)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: lone surrogates
         raise ParseError(f"annotation {what} cannot be read: {_shown(str(error))}") from None
 
@@ -148,16 +136,10 @@ def _checked(container: str, shares: tuple[GpuShare, ...]) -> tuple[GpuShare, ..
 
 
 def _number(text: str, *, what: str, at_most: int) -> int:
-    digits = _bounded(text, what).strip()
+    digits = text.strip()
     if not digits.isascii() or not digits.isdecimal() or len(digits) > 19 or int(digits) > at_most:
         raise ParseError(f"annotation {what} holds {_shown(text)}, which is not a whole number from 0 to {at_most}")
     return int(digits)
-
-
-def _bounded(text: str, what: str) -> str:
-    if len(text) > MAX_TEXT:
-        raise ParseError(f"annotation {what} is {len(text)} characters long; at most {MAX_TEXT} are read")
-    return text
 
 
 def _shown(text: str) -> str:

@@ -7,8 +7,7 @@ only hints at the GPU of its holder. The ledger says who has what.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import NewType
 
 from deviceplugin.errors import ParseError
@@ -22,15 +21,6 @@ _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 _KEY_LENGTH = 6
 _PREFIX = {Resource.CORE: "c", Resource.MEMORY: "m"}
 _SLOT_DIGITS = {Resource.CORE: 2, Resource.MEMORY: 3}  # 36**3 blocks are 11 TiB of one GPU
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceSlot:
-    """The content of an ID: the resource, the key of the GPU, and the number of the core or block."""
-
-    resource: Resource
-    key: GpuKey
-    number: int
 
 
 def gpu_keys(uuids: Iterable[GpuUuid]) -> dict[GpuUuid, GpuKey]:
@@ -56,34 +46,9 @@ def device_ids(resource: Resource, gpu: Gpu, key: GpuKey) -> tuple[DeviceId, ...
     return tuple(device_id(resource, key, number) for number in range(count))
 
 
-def parse_device_id(text: str) -> DeviceSlot:
-    """Parses an ID; a text that is not an ID of vcuda is a ParseError."""
-    for resource, prefix in _PREFIX.items():
-        digits = _SLOT_DIGITS[resource]
-        if len(text) == 1 + _KEY_LENGTH + digits and text[0] == prefix and set(text[1:]) <= set(_ALPHABET):
-            number = int(text[-digits:], 36)
-            if resource is Resource.MEMORY or number < CORES_PER_GPU:
-                return DeviceSlot(resource, GpuKey(text[1 : 1 + _KEY_LENGTH]), number)
-    raise ParseError(f"device ID {text[:40]!r} was never issued by this agent")
-
-
 def key_of(text: str) -> GpuKey:
-    """The key of an ID's GPU, without any check; an unknown text gives a key without a GPU.
-
-    GetPreferredAllocation offers thousands of IDs at once; `parse_device_id` is for IDs that are not trusted.
-    """
+    """The key of an ID's GPU, without any check; an unknown text gives a key without a GPU."""
     return GpuKey(text[1 : 1 + _KEY_LENGTH])
-
-
-def count_by_gpu(ids: Iterable[str], keys: Mapping[GpuUuid, GpuKey]) -> dict[GpuUuid, int]:
-    """How many IDs point to each present GPU."""
-    by_key = {key: uuid for uuid, key in keys.items()}
-    counts: dict[GpuUuid, int] = {}
-    for text in ids:
-        uuid = by_key.get(parse_device_id(text).key)
-        if uuid is not None:
-            counts[uuid] = counts.get(uuid, 0) + 1
-    return counts
 
 
 def _hash(uuid: str, attempt: int) -> GpuKey:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.container.cdi import CdiSpecs, ContainerEdits
+from deviceplugin.container.cdi import CdiSpecs
 from deviceplugin.container.directories import GrantDirectories
 from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.grant import GrantId
@@ -73,12 +73,12 @@ def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None
 
 def test_a_cdi_file_names_one_device_with_all_its_edits(tmp_path: Path) -> None:
     specs = CdiSpecs(tmp_path / "cdi", kept=tmp_path / "kept", domain="tencent.com")
-    edits = ContainerEdits(
+    specs.write(
+        ONE,
         devices=(("/host/dev/nvidia3", "/dev/nvidia3"),),
         mounts=(Mount("/vm/g-0001", "/etc/vcuda"), Mount("/vm/g-0001/r", "/etc/vcuda/r", read_only=False)),
         env=(("LD_LIBRARY_PATH", "/usr/local/nvidia/lib64"),),
     )
-    specs.write(ONE, edits)
     assert json.loads((tmp_path / "cdi" / "vcuda-g-0001.json").read_text()) == {
         "cdiVersion": "0.6.0",
         "kind": "tencent.com/vcuda",
@@ -110,7 +110,7 @@ def test_cdi_files_of_ended_grants_go(tmp_path: Path) -> None:
     cdi = tmp_path / "cdi"
     specs = CdiSpecs(cdi, kept=tmp_path / "kept", domain="tencent.com")
     for grant in (ONE, TWO):
-        specs.write(grant, ContainerEdits((), (), ()))
+        specs.write(grant)
     (cdi / "nvidia.json").write_text("{}")
     specs.remove_all_but({TWO})
     assert sorted(entry.name for entry in cdi.iterdir()) == ["nvidia.json", "vcuda-g-0002.json"]
@@ -120,7 +120,7 @@ def test_cdi_files_of_ended_grants_go(tmp_path: Path) -> None:
 def test_cdi_files_come_back_after_a_reboot_emptied_their_directory(tmp_path: Path) -> None:
     cdi = tmp_path / "cdi"
     specs = CdiSpecs(cdi, kept=tmp_path / "kept", domain="tencent.com")
-    specs.write(ONE, ContainerEdits((), (), (("A", "b"),)))
+    specs.write(ONE, env=[("A", "b")])
     before = (cdi / "vcuda-g-0001.json").read_text()
     (cdi / "vcuda-g-0001.json").unlink()
     specs.restore()

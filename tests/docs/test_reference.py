@@ -4,7 +4,6 @@ import ast
 import re
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import msgspec
@@ -34,8 +33,8 @@ def test_the_generated_pages_are_current() -> None:
 
 def test_every_annotation_and_label_is_explained_and_every_explained_one_exists() -> None:
     names = AnnotationNames()
-    values = {getattr(names, each.name) for each in fields(names) if each.name != "domain"}
-    known = {value for value in values if isinstance(value, str)} - {names.gpu_index_prefix}
+    known = {value for value in vars(names).values() if isinstance(value, str)}
+    known -= {names.domain, names.gpu_index_prefix}
     known.add(f"{names.gpu_index_prefix}<i>")
     labels = gpu_labels(
         Inventory((Gpu(GpuUuid("u"), 0, 0, "NVIDIA T4", 1),), Topology((0,)), Driver("1", (1, 0))),

@@ -9,7 +9,7 @@ import pytest
 
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.gpu import GpuUuid
-from deviceplugin.model.ids import parse_device_id
+from deviceplugin.model.ids import key_of
 from deviceplugin.model.units import Resource
 from deviceplugin.placement.occupancy import occupied
 from sandbox.station import NAMES, Station, pod_json, station
@@ -83,7 +83,7 @@ async def test_kubelet_is_steered_to_the_ids_of_the_gpu(short_tmp: Path) -> None
             held = node.kubelet.devices_of(verdict.uid, "c")
             (share,) = node.grant_of(verdict.uid, "c").allocation.shares
             for resource in Resource:
-                keys = {parse_device_id(one).key for one in held[NAMES.of(resource)]}
+                keys = {key_of(one) for one in held[NAMES.of(resource)]}
                 assert keys == {node.feed.catalog.keys[share.uuid]}
 
 
@@ -100,7 +100,7 @@ async def test_the_watch_is_enough_for_a_hint_and_a_late_watch_does_no_harm(shor
         await node.kubelet.wait_running(verdict.uid)
         check_container(node, verdict.uid, "c", 20, 4)
         held = node.kubelet.devices_of(verdict.uid, "c")[NAMES.core]
-        assert {parse_device_id(one).key for one in held} == {node.feed.catalog.keys[GpuUuid("GPU-1")]}
+        assert {key_of(one) for one in held} == {node.feed.catalog.keys[GpuUuid("GPU-1")]}
 
 
 async def test_whole_and_linked_gpus_need_no_memory_count(short_tmp: Path) -> None:

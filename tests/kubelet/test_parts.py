@@ -1,5 +1,6 @@
 """Shares over several GPUs, and the preferences of a pod that no vcuda scheduler has placed, as kubelet meets them."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from deviceplugin.ledger.grant import Grant, Source
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.annotations import PodAllocation, format_allocation
 from deviceplugin.model.gpu import GpuUuid
-from deviceplugin.model.ids import count_by_gpu, gpu_keys
+from deviceplugin.model.ids import gpu_keys, key_of
 from deviceplugin.model.units import Resource
 from deviceplugin.placement.fit import GpuAmount
 from deviceplugin.placement.occupancy import occupied
@@ -77,8 +78,8 @@ async def test_kubelet_is_steered_to_even_parts_of_each_gpu(short_tmp: Path) -> 
         held = node.kubelet.devices_of(verdict.uid, "c")
         keys = gpu_keys(gpu.uuid for gpu in inventory(4).gpus)
         for resource, part in ((Resource.CORE, 30), (Resource.MEMORY, 8)):
-            counts = count_by_gpu(held[NAMES.of(resource)], keys)
-            assert counts == dict.fromkeys(node.grant_of(verdict.uid, "c").allocation.uuids, part)
+            uuids = node.grant_of(verdict.uid, "c").allocation.uuids
+            assert Counter(map(key_of, held[NAMES.of(resource)])) == {keys[uuid]: part for uuid in uuids}
 
 
 async def test_a_lost_journal_brings_the_parts_back_from_kubelets_checkpoint(short_tmp: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.annotations import PodAllocation, format_allocation
 from deviceplugin.model.gpu import GpuUuid
-from deviceplugin.model.ids import parse_device_id
+from deviceplugin.model.ids import key_of
 from deviceplugin.model.units import Resource
 from sandbox.station import NAMES, Json, Station, pod_json, station
 from tests.kubelet.makers import inventory
@@ -70,7 +70,7 @@ async def test_kubelet_is_steered_by_the_plan(short_tmp: Path) -> None:
         for name, minor in (("main", 0), ("side", 1)):
             held = node.kubelet.devices_of(verdict.uid, name)
             for resource in Resource:
-                keys = {parse_device_id(one).key for one in held[NAMES.of(resource)]}
+                keys = {key_of(one) for one in held[NAMES.of(resource)]}
                 assert keys == {node.feed.catalog.keys[GpuUuid(f"GPU-{minor}")]}
 
 

@@ -10,6 +10,7 @@ from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.ledger.repair import Claimant, claimant_of
 from deviceplugin.model.allocation import ContainerRole, PodUid
+from deviceplugin.model.pod import PodContainer
 from deviceplugin.model.units import Resource
 from tests.ledger.makers import BLOCKS, claimant, grant, inventory, open_ledger, owner, uuid
 
@@ -239,13 +240,13 @@ def test_a_rebuilt_grant_learns_its_pods_name_its_role_and_its_place(ledger: Led
     blank = grant("a")
     nameless = replace(blank.allocation.owner, pod=replace(blank.allocation.owner.pod, namespace="", name=""))
     ledger.adopt([replace(blank, allocation=replace(blank.allocation, owner=nameless))])
-    ledger.describe(A, owner("a"), ContainerRole.INIT, NODE, index=2)
+    ledger.describe(A, PodContainer(owner("a"), ContainerRole.INIT, 2), NODE)
     assert taken(ledger, A).allocation.owner == owner("a")
     assert taken(ledger, A).allocation.role is ContainerRole.INIT
     assert taken(ledger, A).allocation.index == 2
     before = ledger.grants()
-    ledger.describe(A, owner("b"), ContainerRole.APP, NODE, index=0)
-    ledger.describe(B, owner("b"), ContainerRole.APP, NODE, index=0)
+    ledger.describe(A, PodContainer(owner("b"), ContainerRole.APP, 0), NODE)
+    ledger.describe(B, PodContainer(owner("b"), ContainerRole.APP, 0), NODE)
     assert ledger.grants() == before
 
 
@@ -267,7 +268,7 @@ def test_a_role_is_a_fact_even_where_it_shows_too_much_to_be_held(ledger: Ledger
     ledger.grant(grant("a", cores=80, container="init", role=ContainerRole.INIT), NODE)
     ledger.grant(grant("a", cores=80), NODE)
     assert ledger.over_commitments(NODE) == ()
-    ledger.describe(GrantId("g-a-init"), owner("a", "init"), ContainerRole.SIDECAR, NODE, index=0)
+    ledger.describe(GrantId("g-a-init"), PodContainer(owner("a", "init"), ContainerRole.SIDECAR, 0), NODE)
     assert [load.held.cores for load in ledger.over_commitments(NODE)] == [160]
 
 

@@ -195,12 +195,12 @@ class NodeMachine(RuleBasedStateMachine):
         found = decide(evidence, NODE, now=1000.0)
         self.suspects = dict(found.suspects)
         self.ledger.release_ended(found.ended, why="its pod ended")
-        for wrong in found.disproved:
-            self.reassign_to_owner(wrong.grant.id, next(each for each in self.pods if each.uid == wrong.pod))
+        for wrong, (uid, _) in found.disproved:
+            self.reassign_to_owner(wrong.id, next(each for each in self.pods if each.uid == uid))
         for grant_id in found.proved:
             self.ledger.prove(grant_id)
-        for known in found.described:
-            self.ledger.describe(known.grant.id, known.owner, known.role, NODE, index=known.index)
+        for grant_id, container in found.described:
+            self.ledger.describe(grant_id, container, NODE)
         self.ledger.adopt(found.adopt)
 
     def checkpoint(self) -> Checkpoint:

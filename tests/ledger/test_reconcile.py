@@ -6,10 +6,10 @@ import pytest
 
 from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, GrantId
-from deviceplugin.ledger.reconcile import Described, Disproved, Evidence, PodsView, ReconcileActions, decide
+from deviceplugin.ledger.reconcile import Evidence, PodsView, ReconcileActions, decide
 from deviceplugin.model.allocation import ContainerRole, PodUid
 from deviceplugin.model.pod import ContainerState, Pod
-from tests.ledger.makers import grant, inventory, owner, pod
+from tests.ledger.makers import grant, inventory, pod
 from tests.ledger.test_rebuild import recorded
 
 NODE = inventory(4)
@@ -133,7 +133,7 @@ def test_the_checkpoint_proves_an_owner_or_disproves_it() -> None:
     assert decided(HELD).proved == ()
     wrong = grant("b", grant_id=HELD.id)
     found = decided(wrong, seen=kubelet(RUNS, pod("b")))
-    assert found.disproved == (Disproved(wrong, PodUid("uid-a"), "main"),)
+    assert found.disproved == ((wrong, (PodUid("uid-a"), "main")),)
     assert (found.proved, found.described, found.adopt) == ((), (), ())
     assert decided(wrong, checkpoint=None).disproved == ()
     assert decided(wrong, checkpoint=EMPTY).disproved == ()
@@ -150,10 +150,10 @@ def test_a_rebuilt_grant_gets_name_role_and_index_when_the_pod_is_seen() -> None
         Evidence((rebuilt,), None, kubelet(initial), api(RUNS)),
     ):
         found = decide(evidence, NODE, now=9.0)
-        assert found.described == (Described(rebuilt, owner("a"), ContainerRole.INIT, 3),)
+        assert found.described == ((rebuilt.id, initial.containers[0]),)
     assert decided(HELD, seen=kubelet(RUNS)).described == ()
     later = pod("a", index=1)
-    assert decided(HELD, seen=kubelet(later)).described == (Described(HELD, owner("a"), ContainerRole.APP, 1),)
+    assert decided(HELD, seen=kubelet(later)).described == ((HELD.id, later.containers[0]),)
 
 
 def test_a_container_that_the_ledger_lost_comes_back_while_its_pod_lives() -> None:

@@ -12,12 +12,9 @@ from deviceplugin.errors import ParseError
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import (
-    MAX_TEXT,
     PodAllocation,
     format_allocation,
-    format_assigned,
     format_gpu_indices,
-    format_predicate_time,
     parse_allocation,
     parse_assigned,
     parse_core_limit,
@@ -129,11 +126,11 @@ def test_an_assignment_that_is_neither_true_nor_false_is_refused(text: str) -> N
 
 @given(st.integers(10**17, (1 << 63) - 1), st.lists(st.integers(0, 4095), min_size=1, unique=True), st.integers(1, 100))
 def test_small_annotations_are_read_as_they_were_written(time: int, minors: list[int], percent: int) -> None:
-    assert parse_predicate_time(format_predicate_time(time)) == time
+    assert parse_predicate_time(str(time)) == time
     assert parse_gpu_indices(format_gpu_indices(minors)) == tuple(minors)
     assert parse_core_limit(str(percent)) == percent
-    assert parse_assigned(format_assigned(True)) is True
-    assert parse_assigned(format_assigned(False)) is False
+    assert parse_assigned("true") is True
+    assert parse_assigned("false") is False
 
 
 def test_an_allocation_has_the_documented_form() -> None:
@@ -171,7 +168,7 @@ def test_an_allocation_that_cannot_be_true_is_refused(document: object, why: str
 
 
 @pytest.mark.parametrize(
-    "text", ["\ud800", '{"version":1,"pod":"\ud800"', "[" * 100_000, '{"x":' * 50_000, "1" * (MAX_TEXT + 1)]
+    "text", ["\ud800", '{"version":1,"pod":"\ud800"', "[" * 100_000, '{"x":' * 50_000, "1" * 300_000]
 )
 def test_hostile_text_is_a_parse_error_and_no_other(text: str) -> None:
     for parse in PARSERS:

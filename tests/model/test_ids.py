@@ -1,6 +1,4 @@
-"""Device IDs: short, unique over both resources, stable for a card, and read back exactly."""
-
-from collections.abc import Iterator
+"""Device IDs: short, unique over both resources, stable for a card, and naming their GPU."""
 
 import pytest
 from hypothesis import given
@@ -8,10 +6,10 @@ from hypothesis import strategies as st
 
 from deviceplugin.errors import ParseError
 from deviceplugin.model.gpu import Gpu, GpuUuid
-from deviceplugin.model.ids import DeviceSlot, GpuKey, count_by_gpu, device_id, device_ids, gpu_keys, parse_device_id
+from deviceplugin.model.ids import GpuKey, device_id, device_ids, gpu_keys, key_of
 from deviceplugin.model.units import BLOCK_BYTES, Resource
 
-CORE, MEMORY = Resource.CORE, Resource.MEMORY
+MEMORY = Resource.MEMORY
 UUIDS = st.sets(st.text(max_size=50).map(GpuUuid), min_size=1, max_size=20)
 KEYS = st.from_regex(r"[0-9a-z]{6}", fullmatch=True).map(GpuKey)
 
@@ -59,48 +57,12 @@ def test_gpus_with_equal_hashes_get_two_keys_and_the_first_keeps_its_own() -> No
 
 
 @given(key=KEYS, resource=st.sampled_from(Resource), number=st.integers(0, 99))
-def test_an_id_is_read_back_as_what_it_says(key: GpuKey, resource: Resource, number: int) -> None:
-    assert parse_device_id(device_id(resource, key, number)) == DeviceSlot(resource, key, number)
+def test_an_id_names_its_gpu(key: GpuKey, resource: Resource, number: int) -> None:
+    assert key_of(device_id(resource, key, number)) == key
 
 
 def test_memory_has_room_for_eleven_tebibytes_and_no_slot_is_ever_cut() -> None:
     key = GpuKey("abcdef")
-    assert parse_device_id(device_id(MEMORY, key, 36**3 - 1)).number == 36**3 - 1
+    assert device_id(MEMORY, key, 36**3 - 1) == "mabcdefzzz"
     with pytest.raises(ParseError, match="does not fit"):
         device_id(MEMORY, key, 36**3)
-
-
-def unparsable() -> Iterator[str]:
-    good = device_id(CORE, GpuKey("abcdef"), 7)
-    yield from ["", "c", "cabcdef", good + "0", good[:-1], good.upper(), f" {good}", f"{good}\n", "x" + good[1:]]
-    yield from ["cabcdef2s", "cabcdefzz"]  # cores 100 and 1295 of a GPU
-    yield from ["mabcdef07", "cabcdef007", "cabc-ef07", "cabcde\u066007", "c" * 10_000, "GPU-8a4b0e5c-1f2d"]
-
-
-@pytest.mark.parametrize("text", list(unparsable()))
-def test_an_id_that_was_never_issued_is_refused_in_one_short_line(text: str) -> None:
-    with pytest.raises(ParseError) as caught:
-        parse_device_id(text)
-    assert "was never issued" in caught.value.message
-    assert len(caught.value.message) < 120
-    assert "\n" not in caught.value.message
-
-
-@given(text=st.text(max_size=14))
-def test_any_text_is_an_id_or_a_parse_error(text: str) -> None:
-    try:
-        slot = parse_device_id(text)
-    except ParseError:
-        return
-    assert device_id(slot.resource, slot.key, slot.number) == text
-
-
-def test_ids_are_counted_for_the_gpus_that_remain() -> None:
-    here, gone = GpuUuid("GPU-here"), GpuUuid("GPU-gone")
-    keys = gpu_keys([here, gone])
-    ids = [device_id(CORE, keys[here], 0), device_id(CORE, keys[here], 1), device_id(MEMORY, keys[gone], 5)]
-    assert count_by_gpu(ids, {here: keys[here]}) == {here: 2}
-    assert count_by_gpu(ids, keys) == {here: 2, gone: 1}
-    assert count_by_gpu([], keys) == {}
-    with pytest.raises(ParseError):
-        count_by_gpu([*ids, "nonsense"], keys)

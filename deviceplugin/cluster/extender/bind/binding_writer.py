@@ -95,9 +95,9 @@ def binding_annotations(
     known = annotation_names(names.domain)
     written = held.written or written_allocation(held)
     out = {
-        known.predicate_time: text.format_predicate_time(now_ns),
+        known.predicate_time: str(now_ns),
         known.predicate_node: held.node,
-        known.gpu_assigned: text.format_assigned(False),
+        known.gpu_assigned: "false",
         known.allocation: written.text,
     }
     minors = {gpu.uuid: gpu.minor for gpu in inventory.gpus} if inventory else {}
