@@ -104,8 +104,7 @@ class SchedulerService:
         await self._require_leadership()
         found = self.extender.filter(read_args(body, self.names))
         reasons = Counter([*found.failed.values(), *found.unresolvable.values()])
-        outcome = "failed" if found.error else "chosen" if found.names else "refused"
-        return VerbResponse(write_filter_result(found), outcome, reasons)
+        return VerbResponse(write_filter_result(found), "chosen" if found.names else "refused", reasons)
 
     async def _prioritize(self, body: bytes) -> VerbResponse:
         await self._require_leadership()

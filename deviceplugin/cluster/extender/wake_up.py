@@ -44,8 +44,6 @@ class WakeUp:
         self._delay = delay
         self._nodes: dict[str, None] = {}
         self._has_freed = asyncio.Event()
-        self.writes = 0
-        self.failures = 0
 
     @property
     def pending(self) -> bool:
@@ -79,9 +77,6 @@ class WakeUp:
             except KubeNotFoundError:
                 continue
             except VcudaError as error:
-                self.failures += 1
                 self._nodes = {**waiting, **self._nodes}
                 log.warning("wake_up_failed", node=node, error=error.message)
-                return
-            self.writes += 1
             return

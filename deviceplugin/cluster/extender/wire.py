@@ -51,12 +51,11 @@ class PreemptionArgs:
 
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """The answer to filter: nodes that fit, and reasons by node. `error` fails the whole request."""
+    """The answer to filter: nodes that fit, and reasons by node."""
 
     names: tuple[str, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     unresolvable: Mapping[str, str] = field(default_factory=dict)
-    error: str = ""
 
 
 class _ArgsBody(msgspec.Struct, rename="pascal"):
@@ -123,7 +122,7 @@ def write_filter_result(answer: FilterResult) -> bytes:
         "NodeNames": answer.names,
         "FailedNodes": failed,
         "FailedAndUnresolvableNodes": unresolvable,
-        "Error": answer.error,
+        "Error": "",
     })  # fmt: skip
 
 

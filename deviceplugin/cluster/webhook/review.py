@@ -57,11 +57,10 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`body` is the answer; `sentence` is the reason of a denial, otherwise empty."""
+    """A review as the API server gets it, and its result."""
 
     body: bytes
     outcome: Outcome
-    sentence: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,7 @@ def _allowed(uid: str, patch: tuple[Operation, ...], warnings: tuple[str, ...]) 
 
 def _denied(uid: str, code: int, error: VcudaError) -> Reply:
     status = {"code": code, "reason": "BadRequest" if code == 400 else "Forbidden", "message": error.message}
-    return Reply(_written({"uid": uid, "allowed": False, "status": status}), Outcome.DENIED, error.message)
+    return Reply(_written({"uid": uid, "allowed": False, "status": status}), Outcome.DENIED)
 
 
 def _written(response: Json) -> bytes:

@@ -51,7 +51,7 @@ class SchedulerCache:
         self._nominated: dict[str, dict[PodUid, ClusterPod]] = {}
         self._ended: set[PodUid] = set()
         self._deleted: OrderedDict[PodUid, None] = OrderedDict()
-        self._deadlines = _ExpiryQueue()
+        self._deadlines: list[tuple[float, PodUid, str]] = []
         self.suspects: dict[str, None] = {}
 
     @property
@@ -179,10 +179,15 @@ class SchedulerCache:
             self._freed(node)
 
     def expire(self) -> None:
-        """Expires reservations; a hold with an unconfirmed Binding does not end by time alone."""
-        for uid, node in self._deadlines.due(self._clock()):
+        """Expires reservations; a hold with an unconfirmed Binding does not end by time alone.
+
+        `_deadlines` is a heap. A prolonged reservation leaves its old entry there, so the hold is asked again.
+        """
+        now = self._clock()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, uid, node = heapq.heappop(self._deadlines)
             held = self.on(node, uid)
-            if held is not None and held.state is HoldState.RESERVED and held.expires <= self._clock():
+            if held is not None and held.state is HoldState.RESERVED and held.expires <= now:
                 self.release(uid, node)
 
     def _enter(self, hold: PodHold) -> None:
@@ -191,7 +196,7 @@ class SchedulerCache:
         if node not in self._where.get(uid, ()):
             self._where[uid] = (*self._where.get(uid, ()), node)
         if hold.has_deadline:
-            self._deadlines.add(uid, node, hold.expires)
+            heapq.heappush(self._deadlines, (hold.expires, uid, node))
 
     def _put_bound(self, pod: ClusterPod) -> None:
         """A bound pod: the API server's version replaces the assumed one."""
@@ -265,21 +270,3 @@ def _holds_the_same(known: ClusterPod, pod: ClusterPod) -> bool:
         and was.annotations == now.annotations
         and was.containers == now.containers
     )
-
-
-class _ExpiryQueue:
-    """Deadlines of reservations, as a heap; entries leave only when they are due.
-
-    A prolonged reservation leaves its old entry behind, so callers compare with the current hold.
-    """
-
-    def __init__(self) -> None:
-        self._queue: list[tuple[float, PodUid, str]] = []
-
-    def add(self, uid: PodUid, node: str, expires: float) -> None:
-        heapq.heappush(self._queue, (expires, uid, node))
-
-    def due(self, now: float) -> Iterator[tuple[PodUid, str]]:
-        while self._queue and self._queue[0][0] <= now:
-            _, uid, node = heapq.heappop(self._queue)
-            yield uid, node
