@@ -6,6 +6,7 @@ set when both lists are in the cache and each node was calculated once.
 
 import asyncio
 import time
+from collections.abc import Iterator
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
@@ -55,10 +56,11 @@ class ClusterWatch:
         listed = tuple(f"the cluster's {what} are not listed yet" for what, each in waited if not each.synced.is_set())
         return listed or (() if self.synced.is_set() else ("the scheduler's cache is not complete yet",))
 
-    def last_events(self) -> dict[str, float]:
-        """Unix time of the last event of each watch."""
-        ages = {"nodes": self._nodes.last_event_age, "pods": self._pods.last_event_age}
-        return {what: time.time() - age for what, age in ages.items() if age is not None}
+    def last_events(self) -> Iterator[tuple[tuple[str], float]]:
+        """Unix time of the last event by kind of object, as rows of a metric."""
+        for what, watch in (("nodes", self._nodes), ("pods", self._pods)):
+            if (age := watch.last_event_age) is not None:
+                yield (what,), time.time() - age
 
     def _node_changed(self, change: StoreChange[ClusterNode]) -> None:
         self._known = None

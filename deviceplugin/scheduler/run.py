@@ -133,8 +133,8 @@ async def _log_ready(service: SchedulerService, watch: ClusterWatch, certificate
     await watch.synced.wait()
     gc_tuning.freeze_survivors()
     await certificates.ready.wait()
-    gauges = service.gauges()
-    log.info("scheduler_ready", seconds=round(time.monotonic() - began, 3), nodes=gauges.nodes, gpus=gauges.gpus)
+    gpus = service.gpus_by_node
+    log.info("scheduler_ready", seconds=round(time.monotonic() - began, 3), nodes=len(gpus), gpus=sum(gpus))
 
 
 def _first(errors: BaseExceptionGroup[VcudaError]) -> VcudaError:

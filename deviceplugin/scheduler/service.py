@@ -6,10 +6,11 @@ reservations are in its memory only; every replica answers the webhook. Not here
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
+from prometheus_client.core import Metric
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.wire import (
@@ -21,8 +22,10 @@ from deviceplugin.cluster.extender.wire import (
     write_scores,
     write_victims,
 )
-from deviceplugin.cluster.http.verbs import GaugeValues, Verb, VerbResponse, unavailable
+from deviceplugin.cluster.http import metrics
+from deviceplugin.cluster.http.verbs import Verb, VerbResponse, unavailable
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
+from deviceplugin.exposition import metric_of
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.scheduler.cluster import ClusterWatch
 from deviceplugin.scheduler.leadership import Leadership
@@ -63,21 +66,28 @@ class SchedulerService:
     def not_leading(self) -> tuple[str, ...]:
         return () if self.leadership.leads else (f"the leader is {self.leadership.leader or 'unknown'}, by the Lease",)
 
-    def gauges(self) -> GaugeValues:
-        cache = self.extender.cache.nodes.values()
-        holds = [held.is_bound for node_info in cache for held in node_info.holds.values()]
-        known = [len(node_info.inventory.gpus) for node_info in cache if node_info.inventory is not None]
-        return GaugeValues(
-            nodes=len(known),
-            gpus=sum(known),
-            reservations=holds.count(False),
-            pods=holds.count(True),
-            unconfirmed=len(self.extender.unconfirmed),
-            overcommitted=self.extender.overcommit.gpus,
-            leads=self.leadership.leads,
-            expirations=self.certificates.expirations(),
-            last_events=self.cluster.last_events(),
-        )
+    @property
+    def gpus_by_node(self) -> list[int]:
+        """How many GPUs each node with a readable inventory has."""
+        nodes = self.extender.cache.nodes.values()
+        return [len(node_info.inventory.gpus) for node_info in nodes if node_info.inventory is not None]
+
+    def gauges(self) -> Iterator[Metric]:
+        gpus = self.gpus_by_node
+        nodes = self.extender.cache.nodes.values()
+        is_bound = [held.is_bound for node_info in nodes for held in node_info.holds.values()]
+        for family, value in (
+            (metrics.RESERVATIONS, is_bound.count(False)),
+            (metrics.PODS, is_bound.count(True)),
+            (metrics.UNCONFIRMED, len(self.extender.unconfirmed)),
+            (metrics.OVERCOMMITTED, self.extender.overcommit.gpus),
+            (metrics.NODES, len(gpus)),
+            (metrics.GPUS, sum(gpus)),
+            (metrics.LEADER, self.leadership.leads),
+        ):
+            yield metric_of(family, [((), value)])
+        yield metric_of(metrics.EXPIRATION, self.certificates.expirations())
+        yield metric_of(metrics.LAST_EVENT, self.cluster.last_events())
 
     async def explain(self, namespace: str, name: str) -> tuple[int, bytes]:
         """One at a time, so that kube-scheduler never waits longer than one step. Only the leader has verdicts."""

@@ -6,7 +6,7 @@ there is a certificate that clients accept, a temporary one is served, so that p
 
 import asyncio
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from deviceplugin.cluster.certificates.files import CertificateFiles, client_ca, server_files
 from deviceplugin.cluster.certificates.issued import Rules
@@ -22,7 +22,7 @@ _CHECKS_IN_OVERLAP = 10
 
 
 class Certificates:
-    """`tls.context` is the listener's. ConfigError where --client-ca-file cannot be used."""
+    """`tls.context` is the listener's. ConfigError where files are given that cannot be used."""
 
     def __init__(self, settings: SchedulerSettings, client: ClusterClient) -> None:
         chosen = settings.certificates
@@ -32,31 +32,27 @@ class Certificates:
         self._period = chosen.check_period
         self._any_replica = settings.leader.election is Election.KUBE_SCHEDULER
         self._files: list[CertificateFiles] = []
+        self._rotation: Rotation | None = None
         if settings.callers.ca_file is not None:
             self._files.append(client_ca(settings.callers.ca_file, trust=self.tls.trust))
-            self._files[0].load()
-        self._server_files: CertificateFiles | None = None
-        self._rotation: Rotation | None = None
         if chosen.cert_file is not None and chosen.key_file is not None:
-            self._server_files = server_files(chosen.cert_file, chosen.key_file, show=self.tls.show)
-            self._files.append(self._server_files)
+            self._files.append(server_files(chosen.cert_file, chosen.key_file, show=self.tls.show))
             self.ready = asyncio.Event()
-            return
-        self._rotation = Rotation(
-            client,
-            namespace=settings.cluster.namespace,
-            secret=chosen.secret,
-            configuration=settings.webhook.configuration,
-            rules=_rules(chosen, names),
-            show=self.tls.show,
-        )
-        self.ready = self._rotation.ready
+            self.ready.set()
+        else:
+            self._rotation = Rotation(
+                client,
+                namespace=settings.cluster.namespace,
+                secret=chosen.secret,
+                configuration=settings.webhook.configuration,
+                rules=_rules(chosen, names),
+                show=self.tls.show,
+            )
+            self.ready = self._rotation.ready
+        for files in self._files:
+            files.load()
 
     async def run(self, leads: Callable[[], bool]) -> None:
-        """ConfigError where files are given that cannot be used at the start."""
-        if self._server_files is not None:
-            self._server_files.load()
-            self.ready.set()
         async with asyncio.TaskGroup() as group:
             for files in self._files:
                 group.create_task(files.run(period=self._period))
@@ -67,12 +63,11 @@ class Certificates:
     def missing(self) -> tuple[str, ...]:
         return () if self.ready.is_set() else ("there is no certificate yet",)
 
-    def expirations(self) -> dict[str, float]:
-        """Unix time at which each certificate expires."""
-        ends = {"server": self.tls.shown.certificate.not_valid_after_utc}
+    def expirations(self) -> Iterator[tuple[tuple[str], float]]:
+        """Unix time at which each certificate expires, as rows of a metric."""
+        yield ("server",), self.tls.shown.certificate.not_valid_after_utc.timestamp()
         if self._rotation is not None and self._rotation.issued is not None:
-            ends["ca"] = self._rotation.issued.ca.certificate.not_valid_after_utc
-        return {name: end.timestamp() for name, end in ends.items()}
+            yield ("ca",), self._rotation.issued.ca.certificate.not_valid_after_utc.timestamp()
 
 
 def _rules(chosen: CertificateSettings, names: tuple[str, ...]) -> Rules:

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import aiohttp
 from click.testing import CliRunner
+from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin.cli import main
 from deviceplugin.cluster.certificates.keypair import KeyPair, make_ca
+from deviceplugin.cluster.http.metrics import FAMILIES
 from sandbox.apiserver.faults import Harm
 from sandbox.apiserver.objects import container, pod
 from tests.cluster.http.clients import client_certificate, showing
@@ -54,6 +56,8 @@ async def test_a_pod_is_changed_by_the_webhook_chosen_by_filter_and_bound_with_i
         assert 'vcuda_scheduler_requests_total{outcome="bound",verb="bind"} 1.0' in text
         assert 'vcuda_scheduler_requests_total{outcome="changed",verb="webhook"} 1.0' in text
         assert "vcuda_scheduler_gpus 4.0" in text
+        found = {each.name for each in text_string_to_metric_families(text) if each.name.startswith("vcuda")}
+        assert found == {each.name.removesuffix("_total") for each in FAMILIES}, "all of the reference and no other"
 
 
 async def test_a_kill_between_filter_and_bind_loses_nothing(tmp_path: Path) -> None:

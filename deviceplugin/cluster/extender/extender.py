@@ -61,7 +61,7 @@ class Extender:
         self.filter = Filter(cache, verdicts, scorer, gangs=self._gangs, settings=settings, clock=clock).filter
         self.prioritize = Prioritize(cache, scorer, settings=settings).scores
         self.preempt = Preempt(cache, settings=settings).victims
-        bind = Bind(cache, api, settings=settings, clock=clock)
+        self._binder = bind = Bind(cache, api, settings=settings, clock=clock)
         self.bind, self.drain = bind.bind, bind.drain
         self.unconfirmed, self.resolve = bind.unconfirmed, bind.unconfirmed.resolve
         explain = Explain(cache, verdicts, settings=settings)

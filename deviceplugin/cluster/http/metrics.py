@@ -1,16 +1,15 @@
 """The scheduler's metrics for Prometheus.
 
-In: `observe` for each request, gauge values when scraped. Out: a registry and its text. `FAMILIES` is the reference:
+In: `observe` for each request, the gauges when scraped. Out: a registry and its text. `FAMILIES` is the reference:
 names, labels and meanings are interfaces, and docs/reference is generated from it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 
 from prometheus_client.core import Metric
 
-from deviceplugin.cluster.http.verbs import GaugeValues
-from deviceplugin.exposition import Exposition, Family, families_of, metric_of
+from deviceplugin.exposition import Exposition, Family, families_of
 
 REQUESTS = Family(
     "vcuda_scheduler_requests_total",
@@ -69,7 +68,7 @@ _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 class SchedulerMetrics(Exposition):
     """All metrics of one scheduler."""
 
-    def __init__(self, gauges: Callable[[], GaugeValues], *, version: str) -> None:
+    def __init__(self, gauges: Callable[[], Iterable[Metric]], *, version: str) -> None:
         super().__init__(build=BUILD, version=version)
         self._gauges = gauges
         # Cached: in prometheus_client the lookup by labels takes longer than counting.
@@ -84,17 +83,5 @@ class SchedulerMetrics(Exposition):
         for reason, count in rejections.items():
             self._rejections(reason).inc(count)
 
-    def collect(self) -> Iterator[Metric]:
-        now = self._gauges()
-        for family, value in (
-            (RESERVATIONS, now.reservations),
-            (PODS, now.pods),
-            (UNCONFIRMED, now.unconfirmed),
-            (OVERCOMMITTED, now.overcommitted),
-            (NODES, now.nodes),
-            (GPUS, now.gpus),
-            (LEADER, now.leads),
-        ):
-            yield metric_of(family, [((), float(value))])
-        for family, values in ((EXPIRATION, now.expirations), (LAST_EVENT, now.last_events)):
-            yield metric_of(family, [((label,), value) for label, value in values.items()])
+    def collect(self) -> Iterable[Metric]:
+        return self._gauges()

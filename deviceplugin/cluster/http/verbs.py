@@ -4,9 +4,11 @@ In: the body of a request as it came. Out: a `VerbResponse`, an `HttpError`, or 
 caller's fault (400), any other is the scheduler's (500). Not here: HTTP, and any decision.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from prometheus_client.core import Metric
 
 
 class HttpError(Exception):
@@ -51,21 +53,6 @@ class Verb:
     clients: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class GaugeValues:
-    """Values of the gauges. `expirations` by certificate and `last_events` by watched kind are Unix times."""
-
-    nodes: int = 0
-    gpus: int = 0
-    reservations: int = 0
-    pods: int = 0
-    unconfirmed: int = 0
-    overcommitted: int = 0
-    leads: bool = False
-    expirations: Mapping[str, float] = field(default_factory=dict)
-    last_events: Mapping[str, float] = field(default_factory=dict)
-
-
 class Service(Protocol):
     """Everything behind the routes."""
 
@@ -77,6 +64,8 @@ class Service(Protocol):
     def not_leading(self) -> tuple[str, ...]:
         """The same for the verbs of kube-scheduler, which only the leader answers."""
 
-    def gauges(self) -> GaugeValues: ...
+    def gauges(self) -> Iterable[Metric]:
+        """What `metrics` lists as gauges, with the values of now."""
+
     async def explain(self, namespace: str, name: str) -> tuple[int, bytes]:
         """HTTP status, and an explanation or an error as JSON."""

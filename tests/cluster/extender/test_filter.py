@@ -167,7 +167,6 @@ async def test_what_no_node_can_serve_is_said_in_a_sentence(
     answer = extender.filter(ask(pod(cores=cores, blocks=blocks, annotations=annotations), "a"))
     assert answer.names == ()
     assert word in answer.unresolvable["a"]
-    assert answer.error == ""
 
 
 async def test_a_pod_that_is_bound_already_stays_on_its_node(extender: Extender) -> None:

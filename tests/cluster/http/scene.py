@@ -10,13 +10,16 @@ from dataclasses import dataclass, field
 
 import aiohttp
 import msgspec
+from prometheus_client.core import Metric
 
 from deviceplugin.cluster.certificates.keypair import KeyPair, make_ca, make_certificate
 from deviceplugin.cluster.certificates.tls import ServerTls
+from deviceplugin.cluster.http import metrics
 from deviceplugin.cluster.http.body import Bodies
 from deviceplugin.cluster.http.server import SchedulerServer
-from deviceplugin.cluster.http.verbs import GaugeValues, Verb, VerbResponse
+from deviceplugin.cluster.http.verbs import Verb, VerbResponse
 from deviceplugin.errors import KubeError, ParseError
+from deviceplugin.exposition import metric_of
 
 DAY = dt.timedelta(days=1)
 NAMES = ("vcuda-scheduler.gpu.svc", "127.0.0.1")
@@ -46,10 +49,8 @@ class StandIn:
     def not_leading(self) -> tuple[str, ...]:
         return (f"{self.leader} leads",) if self.leader else ()
 
-    def gauges(self) -> GaugeValues:
-        return GaugeValues(
-            nodes=2, gpus=16, reservations=3, leads=True, expirations={"server": 1.8e9}, last_events={"pods": 1.7e9}
-        )
+    def gauges(self) -> list[Metric]:
+        return [metric_of(metrics.LEADER, [((), 1)]), metric_of(metrics.EXPIRATION, [(("server",), 1.8e9)])]
 
     async def explain(self, namespace: str, name: str) -> tuple[int, bytes]:
         if name == "elsewhere":

