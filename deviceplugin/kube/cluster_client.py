@@ -14,13 +14,12 @@ import msgspec
 from deviceplugin.kube.client import MERGE, KubeClient, pod_path
 from deviceplugin.kube.leases import Lease, lease_path, read_lease
 from deviceplugin.kube.rate_limit import TokenBucket
-from deviceplugin.kube.secrets import NewSecret, Secret, read_secret
+from deviceplugin.kube.secrets import Secret, read_secret
 from deviceplugin.kube.structs import Json, Object, decode
 from deviceplugin.kube.transport import JSON, Transport, core_path, group_path
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.units import ResourceNames
 
-ADMISSION = "admissionregistration.k8s.io/v1"
 STRATEGIC = "application/strategic-merge-patch+json"
 
 
@@ -43,12 +42,6 @@ class _WebhookConfiguration(Object):
     webhooks: list[_Webhook] | None = None
 
 
-def bundles(body: bytes) -> tuple[bytes, ...]:
-    """The CA bundle that each webhook trusts; empty if there is none or it is not base64."""
-    found = decode(_WebhookConfiguration, body, what="the webhook configuration")
-    return tuple(_decoded(each.client_config.ca_bundle or "") for each in found.webhooks or ())
-
-
 def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
@@ -56,20 +49,8 @@ def _decoded(text: str) -> bytes:
         return b""
 
 
-def bundle_change(body: bytes, bundle: bytes) -> dict[str, object] | None:
-    """A strategic merge patch that fails if the configuration has changed since it was read; None if nothing differs.
-
-    It names webhooks instead of counting them: another tool may add one or change their order.
-    """
-    found = decode(_WebhookConfiguration, body, what="the webhook configuration")
-    wanted = base64.b64encode(bundle).decode()
-    stale = [each.name for each in found.webhooks or () if each.client_config.ca_bundle != wanted]
-    if not stale:
-        return None
-    return {
-        "metadata": {"resourceVersion": found.metadata.resource_version},
-        "webhooks": [{"name": name, "clientConfig": {"caBundle": wanted}} for name in stale],
-    }
+def _webhook_path(name: str) -> str:
+    return group_path("admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations", name)
 
 
 class ClusterClient(KubeClient):
@@ -102,16 +83,16 @@ class ClusterClient(KubeClient):
     async def get_secret(self, namespace: str, name: str) -> Secret:
         return read_secret(await self._read(core_path("namespaces", namespace, "secrets", name), f"get secret {name}"))
 
-    async def create_secret(self, secret: NewSecret) -> Secret:
+    async def create_secret(self, secret: Secret) -> Secret:
         """Raises KubeConflictError if the name exists."""
         path = core_path("namespaces", secret.namespace, "secrets")
-        return read_secret(await self._write("POST", path, secret.body(), what=f"create secret {secret.name}"))
+        return read_secret(await self._write("POST", path, secret.created_as(), what=f"create secret {secret.name}"))
 
     async def update_secret(self, secret: Secret, data: Mapping[str, bytes | None]) -> Secret:
         """Sets these keys and removes those that are None; other keys stay. The secret must be as it was read."""
         path = core_path("namespaces", secret.namespace, "secrets", secret.name)
         what = f"update secret {secret.name}"
-        return read_secret(await self._write("PATCH", path, secret.change(data), what=what, content_type=MERGE))
+        return read_secret(await self._write("PATCH", path, secret.changed_to(data), what=what, content_type=MERGE))
 
     async def get_lease(self, namespace: str, name: str) -> Lease:
         return read_lease(await self._read(lease_path(namespace, name), f"get lease {name}"))
@@ -131,20 +112,27 @@ class ClusterClient(KubeClient):
         return read_lease(answer)
 
     async def get_ca_bundles(self, configuration: str) -> tuple[bytes, ...]:
-        """The CA bundle (PEM) of every webhook of a MutatingWebhookConfiguration."""
-        path = group_path(ADMISSION, "mutatingwebhookconfigurations", configuration)
-        return bundles(await self._read(path, f"get webhook configuration {configuration}"))
+        """The CA bundle (PEM) of every webhook of a MutatingWebhookConfiguration; empty if it is none or not base64."""
+        found = await self._webhook_configuration(configuration)
+        return tuple(_decoded(each.client_config.ca_bundle or "") for each in found.webhooks or ())
 
-    async def set_ca_bundle(self, configuration: str, bundle: bytes) -> bool:
-        """Sets the CA bundle (PEM) of every webhook of a MutatingWebhookConfiguration; returns whether it changed."""
-        path = group_path(ADMISSION, "mutatingwebhookconfigurations", configuration)
-        what = f"get webhook configuration {configuration}"
-        change = bundle_change(await self._read(path, what), bundle)
-        if change is None:
-            return False
+    async def set_ca_bundle(self, configuration: str, bundle: bytes) -> None:
+        """Sets the CA bundle (PEM) of every webhook of a MutatingWebhookConfiguration.
+
+        The patch names webhooks instead of counting them: another tool may add one or change their order.
+        """
+        found = await self._webhook_configuration(configuration)
+        client_config = {"caBundle": base64.b64encode(bundle).decode()}
+        change = {
+            "metadata": {"resourceVersion": found.metadata.resource_version},
+            "webhooks": [{"name": each.name, "clientConfig": client_config} for each in found.webhooks or ()],
+        }
         what = f"set the CA of webhook configuration {configuration}"
-        await self._write("PATCH", path, change, what=what, content_type=STRATEGIC)
-        return True
+        await self._write("PATCH", _webhook_path(configuration), change, what=what, content_type=STRATEGIC)
+
+    async def _webhook_configuration(self, name: str) -> _WebhookConfiguration:
+        body = await self._read(_webhook_path(name), f"get webhook configuration {name}")
+        return decode(_WebhookConfiguration, body, what="the webhook configuration")
 
     async def _read(self, path: str, what: str) -> bytes:
         return await self._transport.request("GET", path, what=what)

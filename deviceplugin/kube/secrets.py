@@ -1,7 +1,7 @@
 """Secrets as values.
 
-In: JSON of the API server. Out: `Secret` as it was read, with its version; bodies that create or change one. A repr
-never contains values, because it may end in a log.
+In: JSON of the API server. Out: `Secret`; bodies that create or change one. A repr never contains values, because it
+may end in a log.
 """
 
 import base64
@@ -20,15 +20,16 @@ class SecretObject(Object):
 
 
 @dataclass(frozen=True, slots=True)
-class NewSecret:
-    """A secret to create."""
+class Secret:
+    """A secret; `version` is empty before it is created."""
 
     namespace: str
     name: str
     data: Mapping[str, bytes] = field(repr=False)
     labels: Mapping[str, str] = field(default_factory=dict)
+    version: str = ""
 
-    def body(self) -> dict[str, object]:
+    def created_as(self) -> dict[str, object]:
         return {
             "apiVersion": "v1",
             "kind": "Secret",
@@ -37,17 +38,7 @@ class NewSecret:
             "data": {key: _base64(value) for key, value in self.data.items()},
         }
 
-
-@dataclass(frozen=True, slots=True)
-class Secret:
-    """A secret that was read."""
-
-    namespace: str
-    name: str
-    version: str
-    data: Mapping[str, bytes] = field(repr=False)
-
-    def change(self, data: Mapping[str, bytes | None]) -> dict[str, object]:
+    def changed_to(self, data: Mapping[str, bytes | None]) -> dict[str, object]:
         """A merge patch that fails if the secret has changed since it was read."""
         values = {key: None if value is None else _base64(value) for key, value in data.items()}
         return {"metadata": {"resourceVersion": self.version}, "data": values}
@@ -60,7 +51,7 @@ def read_secret(body: bytes) -> Secret:
         data = {key: base64.b64decode(text, validate=True) for key, text in (found.data or {}).items()}
     except binascii.Error:
         raise ParseError(f"secret {meta.namespace}/{meta.name} contains data that is not base64") from None
-    return Secret(meta.namespace, meta.name, meta.resource_version, data)
+    return Secret(meta.namespace, meta.name, data, meta.labels or {}, meta.resource_version)
 
 
 def _base64(value: bytes) -> str:

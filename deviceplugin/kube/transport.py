@@ -12,8 +12,6 @@ import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Self
 from urllib.parse import quote
 
 import aiohttp
@@ -72,20 +70,6 @@ class Transport:
         self._once = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect)
         self._watching = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect, sock_read=timeouts.silence)
         self._session: aiohttp.ClientSession | None = None
-
-    @classmethod
-    async def open(
-        cls,
-        kubeconfig: Path | None,
-        *,
-        timeouts: Timeouts = DEFAULT_TIMEOUTS,
-        credentials: Credentials | None = None,
-        connections: int = CONNECTIONS,
-    ) -> Self:
-        """Loads the credentials (ConfigError if that fails); sends nothing yet."""
-        credentials = credentials or Credentials(kubeconfig)
-        await credentials.access()
-        return cls(credentials, timeouts=timeouts, connections=connections)
 
     async def request(
         self,

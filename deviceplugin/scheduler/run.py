@@ -21,6 +21,7 @@ from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.config.scheduler import Election, NodeChooser, SchedulerSettings
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.cluster_client import ClusterClient
+from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.rate_limit import TokenBucket
 from deviceplugin.kube.transport import Transport
 from deviceplugin.scheduler import gc_tuning
@@ -49,7 +50,9 @@ async def _serve(settings: SchedulerSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     writes = TokenBucket(rate=settings.cluster.requests_per_second, burst=settings.cluster.burst)
-    transport = await Transport.open(settings.cluster.kubeconfig, connections=_CONNECTIONS)
+    credentials = Credentials(settings.cluster.kubeconfig)
+    await credentials.access()  # ConfigError before anything else is started
+    transport = Transport(credentials, connections=_CONNECTIONS)
     async with ClusterClient(transport, names=settings.names, writes=writes) as client:
         await _work(settings, client, stop)
 

@@ -10,12 +10,12 @@ from deviceplugin.agent.pod_annotations import corrections, sync
 from deviceplugin.agent.unallocated import delete_refused
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.pods import pods_of_node
-from deviceplugin.kube.transport import Transport
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import parse_allocation
 from deviceplugin.model.pod import Pod
 from sandbox.apiserver import ApiServer
 from sandbox.station import Json, pod_json
+from tests.kube.kubeconfigs import open_transport
 from tests.kubelet.makers import grant, inventory
 
 NAMES = AnnotationNames()
@@ -30,7 +30,7 @@ async def server() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 async def client(server: ApiServer, tmp_path: Path) -> AsyncIterator[KubeClient]:
-    connected = KubeClient(await Transport.open(server.kubeconfig(tmp_path / "kubeconfig")))
+    connected = KubeClient(await open_transport(server.kubeconfig(tmp_path / "kubeconfig")))
     yield connected
     await connected.close()
 

@@ -11,9 +11,10 @@ from structlog.typing import EventDict
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.kubeconfig_process import read
-from deviceplugin.kube.transport import Timeouts, Transport
+from deviceplugin.kube.transport import Timeouts
 from sandbox.apiserver import ApiServer
 from sandbox.cluster.certificates import ClusterCa
+from tests.kube.kubeconfigs import open_transport
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ async def client(server: ApiServer, tmp_path: Path) -> AsyncIterator[KubeClient]
     timeouts = Timeouts(connect=30.0, request=30.0, silence=1.0)
     # Read in this process: on a busy machine a separate one takes longer than the limit of a request.
     credentials = Credentials(server.kubeconfig(tmp_path / "kubeconfig"), read=read)
-    transport = await Transport.open(None, credentials=credentials, timeouts=timeouts)
+    transport = await open_transport(None, credentials=credentials, timeouts=timeouts)
     async with KubeClient(transport) as connected:
         yield connected
 

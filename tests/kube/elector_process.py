@@ -11,13 +11,13 @@ from pathlib import Path
 
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.leader_election import LeaderElector, LeaseTiming
-from deviceplugin.kube.transport import Transport
+from tests.kube.kubeconfigs import open_transport
 
 TIMING = LeaseTiming(lease=2, renew=1.5, retry=0.2)
 
 
 async def run(kubeconfig: Path, identity: str) -> None:
-    async with ClusterClient(await Transport.open(kubeconfig)) as client:
+    async with ClusterClient(await open_transport(kubeconfig)) as client:
         elector = LeaderElector(client, namespace="n", name="l", identity=identity, timing=TIMING)
         election = asyncio.create_task(elector.run())
         while not election.done():

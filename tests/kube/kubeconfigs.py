@@ -8,10 +8,10 @@ from typing import Any
 import yaml
 
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.credentials import Access, access_of
+from deviceplugin.kube.credentials import Access, Credentials, access_of
 from deviceplugin.kube.kubeconfig_process import read
 from deviceplugin.kube.pods import pods_of_node
-from deviceplugin.kube.transport import Timeouts, Transport
+from deviceplugin.kube.transport import CONNECTIONS, DEFAULT_TIMEOUTS, Timeouts, Transport
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.kubeconfig import write_kubeconfig
 from sandbox.cluster.certificates import ClusterCa
@@ -26,8 +26,21 @@ def load(kubeconfig: Path | None) -> Access:
     return access_of(read(kubeconfig), where="it")
 
 
+async def open_transport(
+    kubeconfig: Path | None,
+    *,
+    timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    credentials: Credentials | None = None,
+    connections: int = CONNECTIONS,
+) -> Transport:
+    """With its credentials: to read them may take longer than a request may."""
+    credentials = credentials or Credentials(kubeconfig)
+    await credentials.access()
+    return Transport(credentials, timeouts=timeouts, connections=connections)
+
+
 async def ask(kubeconfig: Path | None) -> None:
-    async with KubeClient(await Transport.open(kubeconfig, timeouts=TIMEOUTS)) as client:
+    async with KubeClient(await open_transport(kubeconfig, timeouts=TIMEOUTS)) as client:
         await client.list(PODS)
 
 

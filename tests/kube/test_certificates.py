@@ -11,11 +11,10 @@ from deviceplugin.kube.credentials import show_certificate, trusted
 from deviceplugin.kube.kubeconfig_process import read_apart
 from deviceplugin.kube.pods import pods_of_node
 from deviceplugin.kube.reflector import Reflector, WatchTiming
-from deviceplugin.kube.transport import Transport
 from sandbox.apiserver import ApiServer, pod
 from sandbox.cluster.certificates import ClusterCa
 from tests.kube.counting import lists
-from tests.kube.kubeconfigs import PODS, TIMEOUTS, ask, config, plugin, trusting
+from tests.kube.kubeconfigs import PODS, TIMEOUTS, ask, config, open_transport, plugin, trusting
 from tests.waiting import in_background, until
 
 
@@ -105,7 +104,7 @@ async def test_a_server_that_comes_back_with_another_certificate_is_followed(
 ) -> None:
     """A certificate of the same CA: nothing is read again."""
     kubeconfig = config(secure, tmp_path / "kc", {}, cluster=trusting(ca))
-    async with KubeClient(await Transport.open(kubeconfig, timeouts=TIMEOUTS)) as client:
+    async with KubeClient(await open_transport(kubeconfig, timeouts=TIMEOUTS)) as client:
         await client.list(PODS)
         async with secure.refuse():
             secure.tls = serving(ca)
@@ -115,7 +114,7 @@ async def test_a_server_that_comes_back_with_another_certificate_is_followed(
 async def test_a_ca_file_that_was_replaced_is_read_again(secure: ApiServer, ca: ClusterCa, tmp_path: Path) -> None:
     """Kubelet replaces ca.crt of a service account like this when a cluster changes its CA."""
     bundle, kubeconfig = bundled(secure, ca, tmp_path)
-    async with KubeClient(await Transport.open(kubeconfig, timeouts=TIMEOUTS)) as client:
+    async with KubeClient(await open_transport(kubeconfig, timeouts=TIMEOUTS)) as client:
         await client.list(PODS)
         other = ClusterCa(tmp_path / "other")
         async with secure.refuse():
@@ -130,7 +129,7 @@ async def test_a_watch_continues_after_the_server_gets_a_new_ca(
     secure: ApiServer, ca: ClusterCa, tmp_path: Path
 ) -> None:
     bundle, kubeconfig = bundled(secure, ca, tmp_path)
-    async with KubeClient(await Transport.open(kubeconfig, timeouts=TIMEOUTS)) as client:
+    async with KubeClient(await open_transport(kubeconfig, timeouts=TIMEOUTS)) as client:
         reflector = Reflector(client, pods_of_node("n1"), pace=WatchTiming(first_wait=0.01, most_wait=0.02))
         async with in_background(reflector.run()):
             await until(lambda: reflector.synced.is_set() and secure.open_watches == 1)

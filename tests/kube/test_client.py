@@ -10,11 +10,12 @@ from deviceplugin.errors import KubeConflictError, KubeError, KubeGoneError, Kub
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.collection import EventKind, WatchEvent
 from deviceplugin.kube.pods import pods_of_node
-from deviceplugin.kube.transport import Timeouts, Transport
+from deviceplugin.kube.transport import Timeouts
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.pod import Pod
 from sandbox.apiserver import ApiServer, Harm, JsonObject, container, node, pod
 from sandbox.apiserver.kubeconfig import write_kubeconfig
+from tests.kube.kubeconfigs import open_transport
 
 PODS = pods_of_node("n1")
 
@@ -210,7 +211,7 @@ async def test_each_refusal_has_its_class_code_and_sentence(
 async def test_a_silent_server_costs_no_more_than_the_time_limit(server: ApiServer, tmp_path: Path) -> None:
     server.faults.hang()
     kubeconfig = server.kubeconfig(tmp_path / "kc")
-    async with KubeClient(await Transport.open(kubeconfig, timeouts=Timeouts(request=0.5))) as client:
+    async with KubeClient(await open_transport(kubeconfig, timeouts=Timeouts(request=0.5))) as client:
         with pytest.raises(KubeError, match="no answer in time"):
             await client.get_node("n1")
 
@@ -248,14 +249,14 @@ async def test_names_cannot_leave_their_place_in_the_path(server: ApiServer, cli
 
 async def test_a_server_may_stand_under_a_path_of_its_own(server: ApiServer, tmp_path: Path) -> None:
     kubeconfig = write_kubeconfig(tmp_path / "kc", server.url + "/k8s/clusters/c-1/")
-    async with KubeClient(await Transport.open(kubeconfig)) as client:
+    async with KubeClient(await open_transport(kubeconfig)) as client:
         with pytest.raises(KubeNotFoundError):
             await client.get_pod(PodRef(PodUid(""), "default", "a"))
     assert server.requests == [("GET", "/k8s/clusters/c-1/api/v1/namespaces/default/pods/a")]
 
 
 async def test_nothing_is_left_open_after_close(server: ApiServer, tmp_path: Path) -> None:
-    client = KubeClient(await Transport.open(server.kubeconfig(tmp_path / "kc"), timeouts=Timeouts(request=1.0)))
+    client = KubeClient(await open_transport(server.kubeconfig(tmp_path / "kc"), timeouts=Timeouts(request=1.0)))
     await client.list(PODS)
     await client.close()
     await client.close()

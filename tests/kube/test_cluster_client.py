@@ -9,9 +9,10 @@ import pytest
 
 from deviceplugin.errors import KubeConflictError, KubeError, KubeNotFoundError
 from deviceplugin.kube.cluster_client import ClusterClient
-from deviceplugin.kube.transport import Timeouts, Transport
+from deviceplugin.kube.transport import Timeouts
 from deviceplugin.model.allocation import PodRef, PodUid
 from sandbox.apiserver import ApiServer, Harm, container, node, pod
+from tests.kube.kubeconfigs import open_transport
 
 TIMEOUTS = Timeouts(connect=5.0, request=5.0, silence=1.0)
 PATIENT = Timeouts(connect=30.0, request=30.0, silence=30.0)
@@ -19,7 +20,7 @@ PATIENT = Timeouts(connect=30.0, request=30.0, silence=30.0)
 
 @pytest.fixture
 async def cluster(server: ApiServer, tmp_path: Path) -> AsyncIterator[ClusterClient]:
-    async with ClusterClient(await Transport.open(server.kubeconfig(tmp_path / "kc"), timeouts=TIMEOUTS)) as connected:
+    async with ClusterClient(await open_transport(server.kubeconfig(tmp_path / "kc"), timeouts=TIMEOUTS)) as connected:
         yield connected
 
 
@@ -98,7 +99,7 @@ async def test_many_binds_at_once_use_many_connections(server: ApiServer, tmp_pa
     server.faults.slow(seconds=2, times=32, path="/binding")
     loop = asyncio.get_running_loop()
     async with ClusterClient(
-        await Transport.open(server.kubeconfig(tmp_path / "kc"), timeouts=PATIENT, connections=32)
+        await open_transport(server.kubeconfig(tmp_path / "kc"), timeouts=PATIENT, connections=32)
     ) as client:
         started = loop.time()
         await asyncio.gather(*(client.bind(ref, "n1", {}) for ref in refs))

@@ -27,6 +27,7 @@ from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.pod import Pod
 from sandbox.apiserver import ApiServer, JsonObject, container, node, pod
+from tests.kube.kubeconfigs import open_transport
 from tests.waiting import in_background, until
 
 REAL = os.environ.get("VCUDA_CONTRACT_KUBECONFIG", "")
@@ -117,13 +118,13 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     timeouts = Timeouts(connect=2.0, request=5.0, silence=5.0)
     if request.param == "real":
         transport = Transport(Credentials(Path(REAL)), timeouts=timeouts)
-        async with KubeClient(await Transport.open(Path(REAL), timeouts=timeouts)) as client:
+        async with KubeClient(await open_transport(Path(REAL), timeouts=timeouts)) as client:
             yield Real(transport, client)
         await transport.close()
         return
     async with (
         ApiServer(bookmark_seconds=0.5) as server,
-        KubeClient(await Transport.open(server.kubeconfig(tmp_path / "kc"), timeouts=timeouts)) as client,
+        KubeClient(await open_transport(server.kubeconfig(tmp_path / "kc"), timeouts=timeouts)) as client,
     ):
         yield StandIn(server, client)
 

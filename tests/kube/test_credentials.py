@@ -13,11 +13,11 @@ from deviceplugin.errors import ConfigError, KubeError
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.kubeconfig_process import Facts, read
-from deviceplugin.kube.transport import Timeouts, Transport
+from deviceplugin.kube.transport import Timeouts
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.kubeconfig import write_kubeconfig
 from sandbox.cluster.certificates import ClusterCa
-from tests.kube.kubeconfigs import JWT, PODS, TIMEOUTS, ask, config, load, plugin
+from tests.kube.kubeconfigs import JWT, PODS, TIMEOUTS, ask, config, load, open_transport, plugin
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ async def test_a_rotated_token_file_is_read_again_once(server: ApiServer, tmp_pa
     token.write_text("first")
     server.token = "first"
     kubeconfig = write_kubeconfig(tmp_path / "kc", server.url, token_file=token)
-    async with KubeClient(await Transport.open(kubeconfig, timeouts=TIMEOUTS)) as client:
+    async with KubeClient(await open_transport(kubeconfig, timeouts=TIMEOUTS)) as client:
         await client.list(PODS)
         token.write_text("second\n")
         server.token = "second"
@@ -66,7 +66,7 @@ async def test_a_kubeconfig_that_vanished_is_not_missed_until_the_server_refuses
 ) -> None:
     server.token = "first"
     kubeconfig = server.kubeconfig(tmp_path / "kc")
-    async with KubeClient(await Transport.open(kubeconfig, timeouts=TIMEOUTS)) as client:
+    async with KubeClient(await open_transport(kubeconfig, timeouts=TIMEOUTS)) as client:
         kubeconfig.unlink()
         await client.list(PODS)
         server.token = "second"
@@ -79,7 +79,7 @@ async def test_a_kubeconfig_that_vanished_is_not_missed_until_the_server_refuses
 async def test_a_plugin_that_hangs_costs_the_time_limit_and_no_more(server: ApiServer, tmp_path: Path) -> None:
     server.token = "first"
     kubeconfig = config(server, tmp_path / "kc", plugin(tmp_path, {"token": "first"}))
-    async with KubeClient(await Transport.open(kubeconfig, timeouts=Timeouts(request=0.3))) as client:
+    async with KubeClient(await open_transport(kubeconfig, timeouts=Timeouts(request=0.3))) as client:
         (tmp_path / "plugin").write_text("#!/bin/sh\nexec sleep 2\n")
         server.token = "second"
         for _ in range(3):
@@ -91,7 +91,7 @@ async def test_a_plugin_that_hangs_costs_the_time_limit_and_no_more(server: ApiS
 async def test_an_exec_plugin_gives_a_token_and_is_asked_again_after_401(server: ApiServer, tmp_path: Path) -> None:
     server.token = "first"
     kubeconfig = config(server, tmp_path / "kc", plugin(tmp_path, {"token": "first"}))
-    async with KubeClient(await Transport.open(kubeconfig, timeouts=TIMEOUTS)) as client:
+    async with KubeClient(await open_transport(kubeconfig, timeouts=TIMEOUTS)) as client:
         await client.list(PODS)
         await client.list(PODS)
         assert (tmp_path / "runs").read_text().count("run") == 1
@@ -113,7 +113,7 @@ async def test_a_pod_uses_its_service_account_and_reads_a_rotated_token(
     secure.token = "first"
     now = 0.0
     credentials = Credentials(None, clock=lambda: now, read=read)
-    async with KubeClient(await Transport.open(None, timeouts=TIMEOUTS, credentials=credentials)) as client:
+    async with KubeClient(await open_transport(None, timeouts=TIMEOUTS, credentials=credentials)) as client:
         await client.list(PODS)
         token.write_text("second")
         secure.token = "second"
@@ -140,7 +140,7 @@ async def test_a_pod_with_a_read_only_file_system_uses_its_service_account_too(
     monkeypatch.setattr(tempfile, "gettempdir", nowhere)
     secure.token = "first"
     credentials = Credentials(None, read=read)
-    async with KubeClient(await Transport.open(None, timeouts=TIMEOUTS, credentials=credentials)) as client:
+    async with KubeClient(await open_transport(None, timeouts=TIMEOUTS, credentials=credentials)) as client:
         await client.list(PODS)
 
 

@@ -18,6 +18,7 @@ from deviceplugin.kube.leader_election import LeaderElector, LeaseTiming
 from deviceplugin.kube.transport import Timeouts, Transport
 from sandbox.apiserver import ApiServer, Harm, JsonObject
 from tests.examples import examples
+from tests.kube.kubeconfigs import open_transport
 from tests.waiting import in_background, until
 
 TIMEOUTS = Timeouts(connect=0.5, request=0.2, silence=1.0)
@@ -55,7 +56,7 @@ def leads(elector: LeaderElector) -> bool:
 
 @pytest.fixture
 async def world(server: ApiServer, tmp_path: Path) -> AsyncIterator[World]:
-    async with ClusterClient(await Transport.open(server.kubeconfig(tmp_path / "kc"), timeouts=TIMEOUTS)) as client:
+    async with ClusterClient(await open_transport(server.kubeconfig(tmp_path / "kc"), timeouts=TIMEOUTS)) as client:
         yield World(server, client)
 
 
@@ -173,7 +174,7 @@ async def test_running_electors_hand_over_when_the_leader_is_cut_off(server: Api
     timing = LeaseTiming(lease=1, renew=0.5, retry=0.05)
     async with AsyncExitStack() as stack:
         kubeconfig = server.kubeconfig(tmp_path / "kc")
-        clients = [ClusterClient(await Transport.open(kubeconfig, timeouts=TIMEOUTS)) for _ in "ab"]
+        clients = [ClusterClient(await open_transport(kubeconfig, timeouts=TIMEOUTS)) for _ in "ab"]
         for client in clients:
             stack.push_async_callback(client.close)
         a, b = (

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.leader_election import LeaderElector, awake_and_asleep
-from deviceplugin.kube.transport import Transport
 from sandbox.apiserver import ApiServer
 from tests.kube.elector_process import TIMING
+from tests.kube.kubeconfigs import open_transport
 from tests.waiting import in_background, until
 
 
@@ -34,7 +34,7 @@ async def test_a_process_that_was_stopped_past_its_lease_no_longer_leads(server:
             await until(lambda: bool(said) and said[-1][1], within=30)
             process.send_signal(signal.SIGSTOP)
             stopped = time.monotonic()
-            async with ClusterClient(await Transport.open(kubeconfig)) as client:
+            async with ClusterClient(await open_transport(kubeconfig)) as client:
                 other = LeaderElector(client, namespace="n", name="l", identity="b", timing=TIMING)
                 async with in_background(other.run()):
                     await until(lambda: other.is_leader, within=30)

@@ -13,12 +13,13 @@ from deviceplugin.errors import KubeError
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.pods import pods_of_node
 from deviceplugin.kube.reflector import Reflector, StoreChange, WatchTiming
-from deviceplugin.kube.transport import Timeouts, Transport
+from deviceplugin.kube.transport import Timeouts
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import Pod
 from sandbox.apiserver import ApiServer, Harm, JsonObject, pod
 from sandbox.apiserver.kubeconfig import write_kubeconfig
 from tests.kube.counting import failures, lists
+from tests.kube.kubeconfigs import open_transport
 from tests.waiting import in_background, until
 
 PACE = WatchTiming(watch=20.0, first_wait=0.01, most_wait=0.02)
@@ -142,7 +143,7 @@ async def test_a_page_that_is_too_large_to_be_read_is_asked_for_in_smaller_ones(
         server.store.create("pods", pod(f"p{number}", node="n1"))
     server.faults.add(Harm.BODY, path="/pods", body=b" " * (65 << 20))
     kubeconfig = server.kubeconfig(tmp_path / "kc")
-    async with KubeClient(await Transport.open(kubeconfig, timeouts=Timeouts(request=20.0))) as client:
+    async with KubeClient(await open_transport(kubeconfig, timeouts=Timeouts(request=20.0))) as client:
         assert len((await client.list(PODS)).items) == 30
     assert ["limit=500" in path for _, path in server.requests] == [True, False, False]
 
@@ -153,7 +154,7 @@ async def test_a_busy_server_is_left_alone_as_long_as_it_says_if_there_is_time(
 ) -> None:
     server.faults.fail(429, retry_after=says)
     async with KubeClient(
-        await Transport.open(server.kubeconfig(tmp_path / "kc"), timeouts=Timeouts(request=5.0))
+        await open_transport(server.kubeconfig(tmp_path / "kc"), timeouts=Timeouts(request=5.0))
     ) as client:
         before = asyncio.get_running_loop().time()
         if asked == 1:
@@ -173,7 +174,7 @@ async def test_a_watch_goes_on_when_the_token_was_rotated(server: ApiServer, tmp
     server.token = "first"
     kubeconfig = write_kubeconfig(tmp_path / "kc", server.url, token_file=token)
     async with (
-        KubeClient(await Transport.open(kubeconfig, timeouts=Timeouts(request=5.0))) as client,
+        KubeClient(await open_transport(kubeconfig, timeouts=Timeouts(request=5.0))) as client,
         running(client) as reflector,
     ):
         await until(lambda: server.open_watches == 1)

@@ -15,11 +15,12 @@ from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.collection import EventKind
 from deviceplugin.kube.pods import pods_of_node
 from deviceplugin.kube.reflector import Reflector, StoreChange, WatchTiming
-from deviceplugin.kube.transport import Timeouts, Transport
+from deviceplugin.kube.transport import Timeouts
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import Pod
 from sandbox.apiserver import ApiError, ApiServer, Harm, pod
 from tests.examples import examples
+from tests.kube.kubeconfigs import open_transport
 from tests.waiting import in_background, until
 
 NODE = "n1"
@@ -112,7 +113,7 @@ async def follow(script: list[Step], kubeconfig: Path) -> None:
 
     async with (
         ApiServer(bookmark_seconds=0.05) as server,
-        KubeClient(await Transport.open(server.kubeconfig(kubeconfig), timeouts=TIMEOUTS)) as client,
+        KubeClient(await open_transport(server.kubeconfig(kubeconfig), timeouts=TIMEOUTS)) as client,
     ):
         story = Story(server)
         reflector = Reflector(client, pods_of_node(NODE), pace=PACE, jitter=lambda: 0.5)

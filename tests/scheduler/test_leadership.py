@@ -10,10 +10,11 @@ import pytest
 
 from deviceplugin.config.scheduler import SCHEDULER, Election, SchedulerSettings
 from deviceplugin.kube.cluster_client import ClusterClient
-from deviceplugin.kube.transport import Timeouts, Transport
+from deviceplugin.kube.transport import Timeouts
 from deviceplugin.scheduler.leadership import KubeSchedulerLeadership, Leadership, leadership_of
 from sandbox.apiserver import ApiServer, Harm, JsonObject
 from tests.config.resolving import resolve
+from tests.kube.kubeconfigs import open_transport
 from tests.waiting import in_background, until
 
 TIMEOUTS = Timeouts(connect=0.5, request=30.0, silence=30.0)
@@ -31,7 +32,7 @@ class World:
 
     async def client(self) -> ClusterClient:
         made = ClusterClient(
-            await Transport.open(self.server.kubeconfig(self._folder / "kubeconfig"), timeouts=TIMEOUTS)
+            await open_transport(self.server.kubeconfig(self._folder / "kubeconfig"), timeouts=TIMEOUTS)
         )
         self._stack.push_async_callback(made.close)
         return made

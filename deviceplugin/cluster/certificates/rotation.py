@@ -18,7 +18,7 @@ import structlog
 from deviceplugin.cluster.certificates.issued import Issued, Rules, from_data, issue, renewed, to_data
 from deviceplugin.cluster.certificates.keypair import KeyPair, is_valid, read_chain, split
 from deviceplugin.errors import KubeConflictError, KubeNotFoundError, ParseError, VcudaError
-from deviceplugin.kube.secrets import NewSecret, Secret
+from deviceplugin.kube.secrets import Secret
 
 log = structlog.get_logger("vcuda.certificates")
 _LABELS = {"app.kubernetes.io/name": "vcuda-scheduler"}
@@ -29,10 +29,10 @@ class Api(Protocol):
     """The part of the API server that holds Secret and caBundle; as `ClusterClient`."""
 
     async def get_secret(self, namespace: str, name: str) -> Secret: ...
-    async def create_secret(self, secret: NewSecret) -> Secret: ...
+    async def create_secret(self, secret: Secret) -> Secret: ...
     async def update_secret(self, secret: Secret, data: Mapping[str, bytes | None]) -> Secret: ...
     async def get_ca_bundles(self, configuration: str) -> tuple[bytes, ...]: ...
-    async def set_ca_bundle(self, configuration: str, bundle: bytes) -> bool: ...
+    async def set_ca_bundle(self, configuration: str, bundle: bytes) -> None: ...
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ class Rotation:
     async def _save(self, issued: Issued, secret: Secret | None) -> None:
         data = to_data(issued)
         if secret is None:
-            await self.api.create_secret(NewSecret(self.namespace, self.secret, data, labels=_LABELS))
+            await self.api.create_secret(Secret(self.namespace, self.secret, data, labels=_LABELS))
         elif any(secret.data.get(key) != content for key, content in data.items()):
             surplus: dict[str, bytes | None] = dict.fromkeys(secret.data.keys() - data.keys())
             await self.api.update_secret(secret, {**surplus, **data})

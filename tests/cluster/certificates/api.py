@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from deviceplugin.errors import KubeConflictError, KubeError, KubeNotFoundError
-from deviceplugin.kube.secrets import NewSecret, Secret
+from deviceplugin.kube.secrets import Secret
 
 
 class ApiInMemory:
@@ -26,7 +26,7 @@ class ApiInMemory:
             raise KubeNotFoundError(f"secret {name} does not exist", code=404)
         return self.secret
 
-    async def create_secret(self, secret: NewSecret) -> Secret:
+    async def create_secret(self, secret: Secret) -> Secret:
         self._maybe_refuse()
         if self.secret is not None:
             raise KubeConflictError("it exists", code=409)
@@ -42,7 +42,7 @@ class ApiInMemory:
     def put(self, data: Mapping[str, bytes]) -> Secret:
         self._version += 1
         self.writes += 1
-        self.secret = Secret("gpu", "vcuda-scheduler-tls", str(self._version), dict(data))
+        self.secret = Secret("gpu", "vcuda-scheduler-tls", dict(data), version=str(self._version))
         return self.secret
 
     async def get_ca_bundles(self, configuration: str) -> tuple[bytes, ...]:
@@ -50,13 +50,12 @@ class ApiInMemory:
             raise KubeNotFoundError(f"webhook configuration {configuration} does not exist", code=404)
         return self.bundles
 
-    async def set_ca_bundle(self, configuration: str, bundle: bytes) -> bool:
+    async def set_ca_bundle(self, configuration: str, bundle: bytes) -> None:
         if self.refuse_bundle:
             self.refuse_bundle -= 1
             raise KubeError("the API server could not be asked", code=500)
         assert self.bundles is not None
         self.bundles = (bundle, bundle)
-        return True
 
     def _maybe_refuse(self) -> None:
         if self.refuse:
