@@ -133,7 +133,7 @@ class DriverSettings:
         "ignored-xids",
         "",
         "XIDs that leave a GPU healthy, in addition to those that an application causes; all: every XID.",
-        types.XIDS,
+        types.XIDS_OR_ALL,
     )
     critical_xids: str = setting(
         "critical-xids", "", "XIDs that make a GPU unhealthy, even if --ignored-xids names them.", types.XIDS

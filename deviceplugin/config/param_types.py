@@ -296,10 +296,10 @@ def _read_labels(text: str) -> Mapping[str, str]:
     return labels
 
 
-def _read_xids(text: str) -> str:
+def _read_xids(text: str, *, accepted: str = "") -> str:
     words = [word.lower() for word in _items(text)]
     for word in words:
-        if word != "all" and not re.fullmatch(r"[1-9][0-9]{0,8}", word):
+        if word != accepted and not re.fullmatch(r"[1-9][0-9]{0,8}", word):
             raise ValueError(f"{word[:40]!r} is not an XID; give a list such as 79,119")
     return ",".join(words)
 
@@ -326,3 +326,6 @@ SUBJECTS = SettingType("a list of names in certificates", "NAME,...", _read_subj
 URL = SettingType("an https address", "URL", _read_url)
 LABELS = SettingType("labels", "KEY=VALUE,...", _read_labels, yaml=(dict, str))
 XIDS = SettingType("a list of XIDs", "XID,...", _read_xids, yaml=(list, int, str))
+XIDS_OR_ALL = SettingType(
+    "a list of XIDs", "XID,...", lambda text: _read_xids(text, accepted="all"), yaml=(list, int, str)
+)

@@ -128,3 +128,21 @@ def test_flags_keys_and_variables_are_different_for_every_setting(program: Progr
         [name for s in all_ for name in s.variables(program.env_prefix)],
     ):
         assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(("text", "xids"), [("79", "79"), (" 79, 119 ,", "79,119"), ("ALL,48", "all,48"), ("", "")])
+def test_lists_of_xids_are_read_in_one_form(text: str, xids: str) -> None:
+    assert types.XIDS_OR_ALL.read(text) == xids
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "0", "1.5", "4294967296", "79;80", "²"])
+@pytest.mark.parametrize("kind", [types.XIDS, types.XIDS_OR_ALL])
+def test_what_is_no_xid_is_refused_and_named(kind: types.SettingType[str], text: str) -> None:
+    with pytest.raises(ValueError, match="is not an XID; give a list such as 79,119") as raised:
+        kind.read(text)
+    assert repr(text) in str(raised.value)
+
+
+def test_not_every_xid_can_be_critical() -> None:
+    with pytest.raises(ValueError, match="'all' is not an XID"):
+        types.XIDS.read("all")
