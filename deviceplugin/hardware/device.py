@@ -30,14 +30,6 @@ _FIELD_RECOVERY_ACTION = 230
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes of the whole card, and of it in use."""
-
-    total: int
-    used: int
-
-
-@dataclass(frozen=True, slots=True)
 class NvLinkPeer:
     """The far end of one NVLink; `is_switch` is None where the driver does not say."""
 
@@ -96,12 +88,15 @@ class Device:
         """N of /dev/nvidiaN."""
         return int(self._ask("nvmlDeviceGetMinorNumber"))
 
-    def memory(self) -> Memory:
-        """The second form (driver 510) does not count what the driver keeps for itself as used."""
+    def memory(self) -> tuple[int, int]:
+        """Bytes of the whole card, and of it in use.
+
+        The second form (driver 510) does not count what the driver keeps for itself as used.
+        """
         info = self._may("nvmlDeviceGetMemoryInfo", _MEMORY_FORM_2, form="_v2")
         if info is None:
             info = self._ask("nvmlDeviceGetMemoryInfo")
-        return Memory(total=int(info.total), used=int(info.used))
+        return int(info.total), int(info.used)
 
     def bus_id(self) -> str:
         return str(self._ask("nvmlDeviceGetPciInfo").busId).upper()

@@ -7,7 +7,7 @@ out, with a note.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from deviceplugin.errors import NvmlCallError
@@ -56,17 +56,17 @@ def discover(nvml: Nvml, *, known: Inventory | None = None, sys_root: Path = Pat
         else:
             found[gpu.uuid] = (gpu, device)
     present = tuple(gpu for gpu, _device in found.values())
-    absent = absent_gpus(present, silent, known.gpus if known is not None else ())
-    gpus = tuple(sorted((*present, *absent.gpus), key=lambda gpu: (gpu.index, gpu.uuid)))
+    missing, notes = absent_gpus(present, silent, known.gpus if known is not None else ())
+    gpus = tuple(sorted((*present, *missing), key=lambda gpu: (gpu.index, gpu.uuid)))
     by_minor = {gpu.minor: device for gpu, device in found.values()}
     return Discovery(
         gpus=gpus,
         topology=topology_of(gpus, by_minor, known=known),
         driver=driver,
         devices={uuid: device for uuid, (_gpu, device) in found.items()},
-        failed=absent.failed,
+        failed={gpu.uuid: reason for gpu, reason in missing.items()},
         counted=counted,
-        notes=absent.notes,
+        notes=notes,
     )
 
 
@@ -78,7 +78,7 @@ def _describe(device: Device, sys_root: Path) -> Gpu:
         index=device.index,
         minor=device.minor(),
         model=device.name(),
-        memory_bytes=device.memory().total,
+        memory_bytes=device.memory()[0],
         bus_id=bus_id,
         numa=_numa(device, sys_root, bus_id),
         compute_mode=device.compute_mode(),
@@ -95,34 +95,24 @@ def _numa(device: Device, sys_root: Path, bus_id: str) -> int | None:
     return device.numa_node() if node is None else node
 
 
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """GPUs that are known and did not answer, with the reasons, and notes about those that were dropped."""
+def absent_gpus(
+    present: Sequence[Gpu], silent: Mapping[int, NvmlCallError], known: Sequence[Gpu]
+) -> tuple[dict[Gpu, str], tuple[str, ...]]:
+    """GPUs that are known and did not answer, each with the reason, and notes about those that are dropped.
 
-    gpus: tuple[Gpu, ...]
-    failed: Mapping[GpuUuid, str]
-    notes: tuple[str, ...]
-
-
-def absent_gpus(present: Sequence[Gpu], silent: Mapping[int, NvmlCallError], known: Sequence[Gpu]) -> Absent:
-    """`silent` by index: the error for a GPU that NVML counts and that did not answer."""
+    `silent` by index: the error for a GPU that NVML counts and that did not answer.
+    """
     here = {gpu.uuid for gpu in present}
     unseen = [gpu for gpu in known if gpu.uuid not in here]
     elsewhere = not silent and here and len(unseen) == len(known)
     gone = unseen if elsewhere else [gpu for gpu in unseen if _has_successor(gpu, present)]
-    missing = [gpu for gpu in unseen if gpu not in gone]
-    failed = {gpu.uuid: silent[gpu.index].said if gpu.index in silent else VANISHED for gpu in missing}
+    missing = {gpu: silent[gpu.index].said if gpu.index in silent else VANISHED for gpu in unseen if gpu not in gone}
     remembered = {gpu.index for gpu in missing}
     notes = [f"left out: {error.message}" for index, error in silent.items() if index not in remembered]
     why = "no GPU that was known is here any more" if elsewhere else "another GPU has its place now"
     notes += [f"forgot {gpu.uuid}: {why}" for gpu in gone]
-    return Absent(tuple(missing), failed, tuple(notes))
+    return missing, tuple(notes)
 
 
 def _has_successor(gpu: Gpu, present: Sequence[Gpu]) -> bool:
     return any(gpu.minor == other.minor or (gpu.bus_id and gpu.bus_id == other.bus_id) for other in present)
-
-
-def refreshed(gpu: Gpu, device: Device) -> Gpu:
-    """The same GPU with what an operator can change while it runs."""
-    return replace(gpu, compute_mode=device.compute_mode(), mig_enabled=device.mig_enabled())

@@ -1,8 +1,8 @@
 """The kernel modules: loaded when the control device is missing and there is a GPU that needs them.
 
-In: roots of /dev and sysfs, the tools. Out: one sentence about what was done, or why nothing was. Not here: whether the
-driver then answers (`nvml`). Never a shell, always a time limit. Invariant: without an NVIDIA GPU on the PCI bus, or
-with the control device in place, nothing is run.
+In: roots of /dev and sysfs, the tools. Out: one sentence about what was done, None where nothing was. Not here: whether
+the driver then answers (`nvml`). Never a shell, always a time limit. Invariant: without an NVIDIA GPU on the PCI bus,
+or with the control device in place, nothing is run.
 """
 
 import asyncio
@@ -31,22 +31,19 @@ class ModuleTools:
 
 @dataclass(frozen=True, slots=True)
 class ModuleOutcome:
-    """`loaded`: they are there as far as the tools say; `nothing_to_do`: no tool was run; a sentence for the log."""
+    """`loaded`: they are there as far as the tools say; a sentence for the log."""
 
     loaded: bool
     sentence: str
-    nothing_to_do: bool = False
 
 
-async def load_modules(tools: ModuleTools, *, device_root: Path, sys_root: Path) -> ModuleOutcome:
+async def load_modules(tools: ModuleTools, *, device_root: Path, sys_root: Path) -> ModuleOutcome | None:
     """Safe to call again and again; it raises nothing."""
     if (device_root / _CONTROL).exists():
-        return ModuleOutcome(
-            True, f"{device_root / _CONTROL} is there; no kernel module needs loading", nothing_to_do=True
-        )
+        return None
     gpus = len(await asyncio.to_thread(pci.gpus_on_bus, sys_root))
     if gpus == 0:
-        return ModuleOutcome(False, "the PCI bus has no NVIDIA GPU; no kernel module is loaded", nothing_to_do=True)
+        return None
     troubles = []
     for tool, commands in _attempts(tools, gpus):
         found = shutil.which(tool, path=tools.path)

@@ -60,11 +60,6 @@ class Hardware:
         """The latest reading of each GPU that answers."""
         return self._state.samples
 
-    @property
-    def xid_counts(self) -> Mapping[tuple[GpuUuid, int], int]:
-        """How often each XID was seen on each GPU since the start, the application's own included."""
-        return self._state.xid_counts
-
     def subscribe(self, subscriber: Callable[[InventoryChange], None]) -> None:
         """Calls back on the loop after each change."""
         self._subscribers.append(subscriber)
@@ -193,7 +188,7 @@ class Hardware:
         if options.modules is None:
             return
         outcome = await load_modules(options.modules, device_root=options.device_root, sys_root=options.sys_root)
-        if not outcome.nothing_to_do:
+        if outcome is not None:
             event = "kernel_modules_loaded" if outcome.loaded else "kernel_modules_failed"
             self._say(event, outcome.sentence, topic="modules")
 

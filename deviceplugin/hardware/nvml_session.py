@@ -6,12 +6,12 @@ session is used on the NVML thread only.
 """
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from deviceplugin.errors import NvmlCallError
 from deviceplugin.hardware.device import Device, count
-from deviceplugin.hardware.discovery import Discovery, discover, refreshed
+from deviceplugin.hardware.discovery import Discovery, discover
 from deviceplugin.hardware.nvml import STALE, Nvml
 from deviceplugin.hardware.nvml_events import EventSet, GpuEvent
 from deviceplugin.hardware.sampling import Readings, Sampler
@@ -86,7 +86,7 @@ class Session:
             if device is None:
                 continue
             try:
-                gpus[gpu.uuid] = refreshed(gpu, device)
+                gpus[gpu.uuid] = replace(gpu, compute_mode=device.compute_mode(), mig_enabled=device.mig_enabled())
                 actions[gpu.uuid] = device.recovery_action() or 0
             except NvmlCallError as error:
                 if error.code in STALE:

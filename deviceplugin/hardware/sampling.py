@@ -59,12 +59,12 @@ class Sampler:
         return Readings(samples, faults)
 
     def _sample(self, uuid: GpuUuid, device: Device) -> GpuSample:
-        memory = device.memory()
+        _total, used = device.memory()
         processes = device.processes()
         busy = self._busy(uuid, device) if processes else {}
         return GpuSample(
             utilization_percent=device.utilization(),
-            memory_used_bytes=memory.used,
+            memory_used_bytes=used,
             processes=tuple(GpuProcess(pid, held, busy.get(pid, 0)) for pid, held in sorted(processes.items())),
         )
 

@@ -5,7 +5,6 @@ samples, and one `InventoryChange` for each step that changed something. Not her
 when (`node`). Invariants: the inventory is replaced, never changed; an event without a GPU makes no GPU unhealthy.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -37,7 +36,6 @@ class HardwareState:
     def __init__(self, *, rules: RecoveryRules, xids: XidPolicy) -> None:
         self.inventory: Inventory | None = None
         self.samples: Mapping[GpuUuid, GpuSample] = {}
-        self.xid_counts: Counter[tuple[GpuUuid, int]] = Counter()
         self._next: Inventory | None = None
         self._history = HealthHistory(rules)
         self._policy = xids
@@ -115,8 +113,6 @@ class HardwareState:
         if event.uuid is None:
             _log.warning("gpu_event_unassigned", error=what)
             return
-        if event.xid is not None:
-            self.xid_counts[event.uuid, event.xid] += 1
         if event.xid is None or self._policy.is_critical(event.xid):
             self._history.struck(event.uuid, what, now=now)
         else:

@@ -1,11 +1,13 @@
 """A `Hardware` for tests: everything fast, and nothing of this machine."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypedDict, Unpack
+
+from structlog.typing import EventDict
 
 from deviceplugin.hardware.health import RecoveryRules
 from deviceplugin.hardware.kernel_modules import ModuleTools
@@ -98,3 +100,8 @@ def heard(hardware: Hardware) -> asyncio.Queue[InventoryChange]:
     changes: asyncio.Queue[InventoryChange] = asyncio.Queue()
     hardware.subscribe(changes.put_nowait)
     return changes
+
+
+def ignored(logs: Sequence[EventDict]) -> list[tuple[str, str]]:
+    """GPU and XID of each application's error, of `structlog.testing.capture_logs`."""
+    return [(entry["gpu"], entry["error"]) for entry in logs if entry["event"] == "gpu_error_ignored"]

@@ -18,7 +18,7 @@ from deviceplugin.model.gpu import GpuUuid, Health
 from deviceplugin.model.topology import Level
 from tests.hardware import nvml_library
 from tests.hardware.conftest import Stub, uuid
-from tests.hardware.starting import Start, answers, gpus, heard, options, reasons, starting
+from tests.hardware.starting import Start, answers, gpus, heard, ignored, options, reasons, starting
 from tests.hardware.test_pci import device
 from tests.waiting import until
 
@@ -145,11 +145,15 @@ async def test_a_critical_xid_makes_its_gpu_unhealthy_until_it_was_quiet_for_lon
 
 async def test_application_xids_and_xids_without_a_gpu_change_no_health(stub: Stub, start: Start) -> None:
     hardware = await start(recovery=RecoveryRules(quiet_s=1000))
-    for gpu, xid in ((0, 31), (-1, 79), (1, 13)):
-        stub.event(gpu, xid=xid)
-        await until(lambda: stub.event_taken)
-    await until(lambda: len(hardware.xid_counts) == 2)
-    assert dict(hardware.xid_counts) == {(uuid(0), 31): 1, (uuid(1), 13): 1}
+    with structlog.testing.capture_logs() as logs:
+        for gpu, xid in ((0, 31), (-1, 79), (1, 13)):
+            stub.event(gpu, xid=xid)
+            await until(lambda: stub.event_taken)
+        await until(lambda: len(ignored(logs)) == 2)
+    assert ignored(logs) == [
+        (uuid(0), "XID 31 (GPU memory page fault)"),
+        (uuid(1), "XID 13 (graphics engine exception)"),
+    ]
     assert reasons(hardware) == {}
 
 
