@@ -6,6 +6,7 @@ call, and whether the cache is complete (`scheduler` answers nothing before).
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from deviceplugin.cluster.extender.bind.bind import Bind
@@ -19,6 +20,7 @@ from deviceplugin.cluster.extender.gangs import GangTracker
 from deviceplugin.cluster.extender.preempt import Preempt
 from deviceplugin.cluster.extender.prioritize import Prioritize
 from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS, Settings
+from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
 from deviceplugin.cluster.extender.wake_up import NodeApi, WakeUp
 from deviceplugin.cluster.extender.workload_history import WorkloadHistory
 from deviceplugin.model.allocation import PodUid
@@ -58,13 +60,17 @@ class Extender:
         self._names = settings.names
         self._history = WorkloadHistory(scorer, clock=clock, observed=self.observed)
         self._gangs = GangTracker(cache, verdicts, timeouts=settings.timeouts, clock=clock)
-        self.filter = Filter(cache, verdicts, scorer, gangs=self._gangs, settings=settings, clock=clock).filter
-        self.prioritize = Prioritize(cache, scorer, settings=settings).scores
-        self.preempt = Preempt(cache, settings=settings).victims
+        choose = partial(scorer.choose, node_policy=settings.node_policy, gpu_policy=settings.gpu_policy)
+        snapshot = ClusterSnapshot(cache, settings)
+        self.filter = Filter(
+            cache, snapshot, verdicts, choose=choose, gangs=self._gangs, settings=settings, clock=clock
+        ).filter
+        self.prioritize = Prioritize(snapshot, choose=choose, names=settings.names).scores
+        self.preempt = Preempt(cache, snapshot, names=settings.names).victims
         self._binder = bind = Bind(cache, api, settings=settings, clock=clock)
         self.bind, self.drain = bind.bind, bind.drain
         self.unconfirmed, self.resolve = bind.unconfirmed, bind.unconfirmed.resolve
-        explain = Explain(cache, verdicts, settings=settings)
+        explain = Explain(cache, snapshot, verdicts, settings=settings)
         self.explain, self.explain_bound = explain.explain, explain.bound
 
     def put_node(self, node: ClusterNode) -> None:

@@ -7,6 +7,7 @@ again gets the same node and GPUs, where they are still offered and still fit.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from deviceplugin.cluster.extender.cache.node_info import needs_of
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
@@ -17,7 +18,6 @@ from deviceplugin.cluster.extender.rejection import (
     BOUND_ELSEWHERE,
     GANG_YIELDED,
     Rejection,
-    rejection_by_error,
     rejection_of,
 )
 from deviceplugin.cluster.extender.settings import Settings
@@ -28,7 +28,6 @@ from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, pod_request
 from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState
-from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.pod import PodChoice, place_pod
 
 
@@ -38,20 +37,21 @@ class Filter:
     def __init__(
         self,
         cache: SchedulerCache,
+        snapshot: ClusterSnapshot,
         verdicts: Verdicts,
-        scorer: NodeScorer,
         *,
+        choose: partial[NodeChoice],
         gangs: GangTracker,
         settings: Settings,
         clock: Callable[[], float],
     ) -> None:
         self._cache = cache
+        self._snapshot = snapshot
         self._verdicts = verdicts
-        self._scorer = scorer
+        self._choose = choose
         self._gangs = gangs
         self._settings = settings
         self._clock = clock
-        self._snapshot = ClusterSnapshot(cache, policy=settings.gpu_policy, names=settings.names)
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
         pod = args.pod
@@ -79,33 +79,23 @@ class Filter:
         nodes = self._snapshot.nodes(pod, names)
         if (kept := self._keep_node(pod, asked, nodes)) is not None:
             return self._answer(pod, (kept,), nodes.rejected, fitting=[state.name for state in nodes.states])
-        choice = self._choose(pod, asked, nodes)
+        choice = self._choose(asked, nodes.states, needs=needs_of(pod.needs))
         if choice.node is None and self._gangs.yield_reservations(pod):
             nodes = self._snapshot.nodes(pod, names)
-            choice = self._choose(pod, asked, nodes)
+            choice = self._choose(asked, nodes.states, needs=needs_of(pod.needs))
         rejected = nodes.rejected | {name: rejection_of(verdict) for name, verdict in choice.refused.items()}
         if choice.node is None or choice.placed is None:
             return self._answer(pod, (), rejected)
         self._reserve(pod, asked, choice.node, choice.placed)
         return self._answer(pod, (choice.node,), rejected, fitting=choice.ranked)
 
-    def _choose(self, pod: ClusterPod, asked: PodRequest, nodes: NodeCandidates) -> NodeChoice:
-        policies = self._settings
-        return self._scorer.choose(
-            asked,
-            nodes.states,
-            node_policy=policies.node_policy,
-            gpu_policy=policies.gpu_policy,
-            needs=needs_of(pod.needs),
-        )
-
     def _all_that_fit(self, pod: ClusterPod, asked: PodRequest, names: tuple[str, ...]) -> FilterResult:
         nodes = self._snapshot.nodes(pod, names)
-        choice = self._choose(pod, asked, nodes)
+        choice = self._choose(asked, nodes.states, needs=needs_of(pod.needs))
         rejected = nodes.rejected | {name: rejection_of(verdict) for name, verdict in choice.refused.items()}
         if len(asked.containers) > 1:  # the prefilter is certain for one container only
             for state in nodes.states:
-                if state.name not in rejected and (why := _try_to_place(asked, state, self._settings)) is not None:
+                if state.name not in rejected and (why := self._snapshot.rejection_together(asked, state)) is not None:
                     rejected[state.name] = why
         return self._answer(pod, tuple(state.name for state in nodes.states if state.name not in rejected), rejected)
 
@@ -174,14 +164,6 @@ def _bound_node_only(args: ExtenderArgs, bound: str | None) -> FilterResult:
     """For a pod that is bound or gone, before kube-scheduler has heard of it."""
     names = tuple(name for name in args.names if name == bound)
     return _result(names, {name: BOUND_ELSEWHERE for name in args.names if name != bound})
-
-
-def _try_to_place(asked: PodRequest, state: NodeState, settings: Settings) -> Rejection | None:
-    try:
-        place_pod(asked, state, policy=settings.gpu_policy)
-    except CapacityError as error:
-        return rejection_by_error(error)
-    return None
 
 
 def _place_again(asked: PodRequest, state: NodeState, settings: Settings, held: PodHold) -> PodChoice | None:

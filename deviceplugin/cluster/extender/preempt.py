@@ -11,36 +11,37 @@ from itertools import combinations, islice
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.rejection import Rejection
-from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
 from deviceplugin.cluster.extender.wire import PreemptionArgs, Victims
-from deviceplugin.errors import CapacityError, ParseError, RequestError
+from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, pod_request
-from deviceplugin.placement.pod import place_pod
+from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.prefilter import Prefilter
 
+FitCheck = Callable[[str, Collection[PodUid]], bool]
+"""Whether a pod fits on a node without some other pods."""
 _MOST_SETS = 300
 
 
 class Preempt:
     """Reads only."""
 
-    def __init__(self, cache: SchedulerCache, *, settings: Settings) -> None:
+    def __init__(self, cache: SchedulerCache, snapshot: ClusterSnapshot, *, names: ResourceNames) -> None:
         self._cache = cache
-        self._settings = settings
-        self._snapshot = ClusterSnapshot(cache, policy=settings.gpu_policy, names=settings.names)
+        self._snapshot = snapshot
+        self._names = names
 
     def victims(self, args: PreemptionArgs) -> dict[str, Victims]:
         pod = args.pod
         if not pod.pod.is_gpu:
             return dict(args.victims)
         try:
-            asked = pod_request(pod.pod, self._settings.names)
+            asked = pod_request(pod.pod, self._names)
         except (RequestError, ParseError):
             return {}
-        fits = _FitCheck(asked, pod, self._snapshot, self._settings)
+        fits = self._fit_check(pod, asked)
         answer: dict[str, Victims] = {}
         for node, proposed in args.victims.items():
             further = self._extra_victims(pod, node, proposed.pods, fits)
@@ -49,7 +50,7 @@ class Preempt:
         return answer
 
     def _extra_victims(
-        self, pod: ClusterPod, node: str, proposed: Sequence[PodUid], fits: "_FitCheck"
+        self, pod: ClusterPod, node: str, proposed: Sequence[PodUid], fits: FitCheck
     ) -> tuple[PodUid, ...] | None:
         """Further victims; None where evicting every pod of lower priority is not enough."""
         if fits(node, proposed):
@@ -62,35 +63,23 @@ class Preempt:
                 return chosen
         return _pruned(others, lambda left: fits(node, (*proposed, *left)))
 
+    def _fit_check(self, pod: ClusterPod, asked: PodRequest) -> FitCheck:
+        prefilter = Prefilter(asked)
+
+        def fits(node: str, without: Collection[PodUid]) -> bool:
+            state = self._snapshot.node(pod, node, without=without)
+            if isinstance(state, Rejection) or prefilter(state) is not None:
+                return False
+            return len(asked.containers) == 1 or self._snapshot.rejection_together(asked, state) is None
+
+        return fits
+
     def _evictable(self, pod: ClusterPod, node: str) -> list[PodHold]:
         """Bound pods with GPUs and a lower priority: first those that are being deleted, then by priority."""
         node_info = self._cache.nodes.get(node)
         holds = node_info.holds.values() if node_info else ()
         lesser = [held for held in holds if held.is_bound and held.priority < pod.priority]
         return sorted(lesser, key=lambda held: (not held.deleting, held.priority, held.pod.uid))
-
-
-class _FitCheck:
-    """Whether one pod fits on a node without some other pods."""
-
-    def __init__(self, asked: PodRequest, pod: ClusterPod, snapshot: ClusterSnapshot, settings: Settings) -> None:
-        self._asked = asked
-        self._pod = pod
-        self._snapshot = snapshot
-        self._settings = settings
-        self._gate = Prefilter(asked)
-
-    def __call__(self, node: str, without: Collection[PodUid]) -> bool:
-        state = self._snapshot.node(self._pod, node, without=without)
-        if isinstance(state, Rejection) or self._gate(state) is not None:
-            return False
-        if len(self._asked.containers) == 1:
-            return True
-        try:
-            place_pod(self._asked, state, policy=self._settings.gpu_policy)
-        except CapacityError:
-            return False
-        return True
 
 
 def _smallest_first(pods: Sequence[PodUid]) -> Iterator[tuple[PodUid, ...]]:

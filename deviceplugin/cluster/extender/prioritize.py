@@ -6,15 +6,15 @@ scores of its own plugins.
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 from deviceplugin.cluster.extender.cache.node_info import needs_of
-from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
-from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
 from deviceplugin.cluster.extender.wire import ExtenderArgs
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.pod_request import pod_request
-from deviceplugin.placement.nodes import NodeScorer
+from deviceplugin.model.units import ResourceNames
+from deviceplugin.placement.node_score import NodeChoice
 
 BEST = 10
 
@@ -22,10 +22,10 @@ BEST = 10
 class Prioritize:
     """Reads only."""
 
-    def __init__(self, cache: SchedulerCache, scorer: NodeScorer, *, settings: Settings) -> None:
-        self._scorer = scorer
-        self._settings = settings
-        self._snapshot = ClusterSnapshot(cache, policy=settings.gpu_policy, names=settings.names)
+    def __init__(self, snapshot: ClusterSnapshot, *, choose: partial[NodeChoice], names: ResourceNames) -> None:
+        self._snapshot = snapshot
+        self._choose = choose
+        self._names = names
 
     def scores(self, args: ExtenderArgs) -> tuple[tuple[str, int], ...]:
         ranked: Mapping[str, tuple[int, ...]] = {}
@@ -35,18 +35,11 @@ class Prioritize:
 
     def _ranked(self, args: ExtenderArgs) -> Mapping[str, tuple[int, ...]]:
         try:
-            asked = pod_request(args.pod.pod, self._settings.names)
+            asked = pod_request(args.pod.pod, self._names)
         except (RequestError, ParseError):
             return {}
         states = self._snapshot.nodes(args.pod, args.names).states
-        policies = self._settings
-        return self._scorer.choose(
-            asked,
-            states,
-            node_policy=policies.node_policy,
-            gpu_policy=policies.gpu_policy,
-            needs=needs_of(args.pod.needs),
-        ).ranked
+        return self._choose(asked, states, needs=needs_of(args.pod.needs)).ranked
 
 
 def scaled(ranks: list[tuple[int, ...] | None]) -> list[int]:

@@ -7,7 +7,6 @@ no victims there.
 
 from dataclasses import dataclass
 
-from deviceplugin.errors import SearchLimitError, VcudaError
 from deviceplugin.placement.rejection import NodeRejection
 
 
@@ -42,11 +41,6 @@ RESOURCE_FIT = Rejection("insufficient GPU resources by kube-scheduler's own sum
 def rejection_of(verdict: NodeRejection) -> Rejection:
     """The verdict of placement on a node."""
     return _MEANINGS[verdict]
-
-
-def rejection_by_error(error: VcudaError) -> Rejection:
-    """The outcome of `place_pod` on a node that passed the prefilter."""
-    return SEARCH_EXHAUSTED if isinstance(error, SearchLimitError) else TOGETHER
 
 
 _MEANINGS = {each: Rejection(each.value, each.resolvable) for each in NodeRejection}

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
-from deviceplugin.cluster.extender.rejection import NOMINATED, UNKNOWN_NODE, Rejection
-from deviceplugin.errors import VcudaError
+from deviceplugin.cluster.extender.rejection import NOMINATED, SEARCH_EXHAUSTED, TOGETHER, UNKNOWN_NODE, Rejection
+from deviceplugin.cluster.extender.settings import Settings
+from deviceplugin.errors import CapacityError, RequestError, SearchLimitError, VcudaError
 from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.pod import ClusterPod
-from deviceplugin.model.pod_request import pod_request
-from deviceplugin.model.preferences import GpuPolicy
-from deviceplugin.model.units import NOTHING, ResourceNames
+from deviceplugin.model.pod_request import PodRequest, pod_request
+from deviceplugin.model.units import NOTHING
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.pod import place_pod
 
@@ -32,10 +32,9 @@ class NodeCandidates:
 class ClusterSnapshot:
     """Reads only."""
 
-    def __init__(self, cache: SchedulerCache, *, policy: GpuPolicy, names: ResourceNames) -> None:
+    def __init__(self, cache: SchedulerCache, settings: Settings) -> None:
         self._cache = cache
-        self._policy = policy
-        self._names = names
+        self._settings = settings
 
     def nodes(self, pod: ClusterPod, names: Iterable[str]) -> NodeCandidates:
         """Written for speed: there are hundreds of names, and nearly every node is as the cache has it."""
@@ -76,8 +75,22 @@ class ClusterSnapshot:
             needs += other.needs or NOTHING
         return node_info.state_without(absent, also=kept, needs=needs)
 
+    def rejection_together(self, asked: PodRequest, state: NodeState) -> Rejection | None:
+        """Why the containers of a pod do not fit together on a node that passed the prefilter.
+
+        Of one container the prefilter is certain.
+        """
+        try:
+            place_pod(asked, state, policy=self._settings.gpu_policy)
+        except SearchLimitError:
+            return SEARCH_EXHAUSTED
+        except (CapacityError, RequestError):
+            return TOGETHER
+        return None
+
     def _allocations_of(self, pod: ClusterPod, state: NodeState) -> tuple[Allocation, ...] | None:
         try:
-            return place_pod(pod_request(pod.pod, self._names), state, policy=self._policy).allocations
+            asked = pod_request(pod.pod, self._settings.names)
+            return place_pod(asked, state, policy=self._settings.gpu_policy).allocations
         except VcudaError:
             return None

@@ -81,9 +81,10 @@ class Bind:
 
     async def _bind(self, order: BindingArgs) -> str:
         try:
+            if (done := self._known_result(order)) is not None:
+                return done
             asked = await self._request(order)
-            done = self._known_result(order)
-            if done is not None:
+            if (done := self._known_result(order)) is not None:  # the watch was faster than the API server's answer
                 return done
             annotations = self._assume(order, asked)
         except VcudaError as error:
@@ -97,9 +98,8 @@ class Bind:
             if held.request is not None:
                 return held.request
         known = self._cache.waiting.get(order.pod.uid)
-        if known is None and self._known_result(order) is None:
-            return pod_request(await self._api.get_pod(order.pod), self._settings.names)
-        return pod_request(known.pod, self._settings.names) if known else PodRequest(order.pod, ())
+        pod = await self._api.get_pod(order.pod) if known is None else known.pod
+        return pod_request(pod, self._settings.names)
 
     def _known_result(self, order: BindingArgs) -> str | None:
         """The answer, if nothing is left to do."""

@@ -19,22 +19,20 @@ from deviceplugin.cluster.extender.rejection import (
     ROOM,
     UNSCHEDULABLE,
     Rejection,
-    rejection_by_error,
     rejection_of,
 )
-from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
-from deviceplugin.errors import CapacityError, RequestError
+from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.gpu import Gpu
 from deviceplugin.model.pod import ClusterPod, Pod
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.request import Request
+from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.candidates import Restrictions, Survey, survey
 from deviceplugin.placement.describe import rejection_text
 from deviceplugin.placement.fit import GpuAmount, demand_of
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.occupancy import peak_use
-from deviceplugin.placement.pod import place_pod
 from deviceplugin.placement.prefilter import Prefilter
 from deviceplugin.placement.snapshot import GpuView
 
@@ -96,11 +94,11 @@ class Evaluator:
     """For one pod; reads only."""
 
     def __init__(
-        self, cache: SchedulerCache, snapshot: ClusterSnapshot, settings: Settings, pod: ClusterPod, asked: PodRequest
+        self, cache: SchedulerCache, snapshot: ClusterSnapshot, names: ResourceNames, pod: ClusterPod, asked: PodRequest
     ) -> None:
         self._cache = cache
         self._snapshot = snapshot
-        self._settings = settings
+        self._names = names
         self._pod = pod
         self._asked = asked
         self._prefilter = Prefilter(asked)
@@ -113,7 +111,7 @@ class Evaluator:
             if at % _NODES_PER_TURN == 0:
                 await asyncio.sleep(0)
             if node_info.node is not None:
-                self._evaluate_node(found, node_info)
+                self._evaluate_node(found, node_info, node_info.node)
         if found.several_containers:
             await self._place_together(found)
         return found
@@ -132,35 +130,32 @@ class Evaluator:
             await asyncio.sleep(0)
         return [(name, lacks) for _, _, name, lacks in sorted(found, key=lambda one: one[:3])]
 
-    def _evaluate_node(self, found: Evaluation, node_info: NodeInfo) -> None:
-        name = node_info.name
-        short = self._resource_shortfall(node_info)
+    def _evaluate_node(self, found: Evaluation, node_info: NodeInfo, node: ClusterNode) -> None:
+        name = node.name
+        short = self._resource_shortfall(node_info, node)
         found.resource_fit += not short
         state = self._snapshot.node(self._pod, name)
         reason = state if isinstance(state, Rejection) else self._prefilter(state)
         if reason is not None:
             found.rejections[name] = reason if isinstance(reason, Rejection) else rejection_of(reason)
-        elif (blocked := _scheduler_check(node_info, short)) is not None:
+        elif (blocked := _scheduler_check(node, short)) is not None:
             found.rejections[name], found.changes[name] = blocked
             found.blocked += 1
         else:
             found.rejections[name] = ROOM
             found.open.append(name)
 
-    def _resource_shortfall(self, node_info: NodeInfo) -> str:
+    def _resource_shortfall(self, node_info: NodeInfo, node: ClusterNode) -> str:
         """What is short by kube-scheduler's sums, empty where nothing is.
 
         kube-scheduler adds up each resource over all GPUs of a node and compares with what kubelet offers: the sum may
         leave room where no single GPU has any, and none where one has (an unhealthy GPU).
         """
-        node = node_info.node
-        if node is None:
-            return ""
         used = GpuAmount()
         for uid in node_info.holds:
             if uid != self._pod.uid and (other := self._cache.pod(uid)) is not None:
                 used += total_request(other.pod)
-        names, asked = self._settings.names, self._request
+        names, asked = self._names, self._request
         return "; ".join(
             f"the pod requests {wanted} {what} in total, and {max(0, offered - taken)} of {offered} are free"
             for what, wanted, taken, offered in (
@@ -202,11 +197,7 @@ class Evaluator:
         return Shortfall(surveys[0][1], (), self._placed_together(state) if place else None)
 
     def _placed_together(self, state: NodeState) -> Rejection:
-        try:
-            place_pod(self._asked, state, policy=self._settings.gpu_policy)
-        except (CapacityError, RequestError) as error:
-            return rejection_by_error(error)
-        return FITS_NOW
+        return self._snapshot.rejection_together(self._asked, state) or FITS_NOW
 
 
 def total_request(pod: Pod) -> GpuAmount:
@@ -214,12 +205,11 @@ def total_request(pod: Pod) -> GpuAmount:
     return peak_use((each.role, each.index, GpuAmount(each.cores, each.blocks)) for each in pod.containers)
 
 
-def _scheduler_check(node_info: NodeInfo, short: str) -> tuple[Rejection, str] | None:
+def _scheduler_check(node: ClusterNode, short: str) -> tuple[Rejection, str] | None:
     """A check of kube-scheduler that the node fails, and what must change. CPU, taints, affinity are not known here."""
-    node = node_info.node
-    if node is not None and node.unschedulable:
+    if node.unschedulable:
         return UNSCHEDULABLE, f"kubectl uncordon {node.name}"
-    if node is not None and not node.ready:
+    if not node.ready:
         return NOT_READY, "its kubelet must report that the node is ready"
     return (RESOURCE_FIT, short) if short else None
 

@@ -27,11 +27,13 @@ _MOST_NODES = 20
 class Explain:
     """Reads only."""
 
-    def __init__(self, cache: SchedulerCache, verdicts: Verdicts, *, settings: Settings) -> None:
+    def __init__(
+        self, cache: SchedulerCache, snapshot: ClusterSnapshot, verdicts: Verdicts, *, settings: Settings
+    ) -> None:
         self._cache = cache
+        self._snapshot = snapshot
         self._verdicts = verdicts
         self._settings = settings
-        self._snapshot = ClusterSnapshot(cache, policy=settings.gpu_policy, names=settings.names)
 
     async def explain(self, namespace: str, name: str) -> Explanation | None:
         """None where no pod of that name waits or is bound."""
@@ -106,7 +108,7 @@ class Explain:
         )
 
     def _evaluator(self, pod: ClusterPod, asked: PodRequest) -> Evaluator:
-        return Evaluator(self._cache, self._snapshot, self._settings, pod, asked)
+        return Evaluator(self._cache, self._snapshot, self._settings.names, pod, asked)
 
     async def _nodes(
         self,
