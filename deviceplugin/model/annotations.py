@@ -46,14 +46,6 @@ class PodAllocation:
     containers: Mapping[str, tuple[GpuShare, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenAllocation:
-    """An allocation and its text, so that its writer need not parse it again."""
-
-    allocation: PodAllocation
-    text: str
-
-
 def parse_predicate_time(text: str) -> int:
     """Unix nanoseconds. The size of the number tells seconds, milli- and microseconds of other writers apart."""
     number = _number(text, what="predicate-time", at_most=_INT64 - 1)
@@ -157,18 +149,15 @@ class TrustedAllocation:
         return self.allocation.containers.get(container, ()) if self.allocation is not None else ()
 
 
-def trusted_allocation(pod: Pod, names: AnnotationNames, *, own: WrittenAllocation | None = None) -> TrustedAllocation:
-    """The content of `vcuda-allocation`, if it was written for this pod and this node.
-
-    `own` is what the caller wrote itself; the same text is not parsed again.
-    """
+def trusted_allocation(pod: Pod, names: AnnotationNames) -> TrustedAllocation:
+    """The content of `vcuda-allocation`, if it was written for this pod and this node."""
     written = pod.annotations.get(names.allocation)
     if written is None:
         return TrustedAllocation()
     if not _names_its_node(pod, names):
         return TrustedAllocation(doubt=f"annotation {names.allocation} was written for another node; it is ignored")
     try:
-        found = own.allocation if own is not None and own.text == written else parse_allocation(written)
+        found = parse_allocation(written)
     except ParseError as error:
         return TrustedAllocation(doubt=error.message)
     if found.pod not in {pod.ref.uid, pod.api_uid}:

@@ -11,12 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from deviceplugin.cluster.extender.bind.binding_writer import (
-    BindApi,
-    BindingWriter,
-    binding_annotations,
-    written_allocation,
-)
+from deviceplugin.cluster.extender.bind.binding_writer import BindApi, BindingWriter, binding_annotations
 from deviceplugin.cluster.extender.bind.unconfirmed import UnconfirmedBindings
 from deviceplugin.cluster.extender.cache.pod_hold import NEVER, HoldState, PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
@@ -139,7 +134,7 @@ class Bind:
                 request=asked,
                 needs=self._cache.needs_of(uid),
             )
-        assumed = replace(held, state=HoldState.ASSUMED, expires=NEVER, written=written_allocation(held))
+        assumed = replace(held, state=HoldState.ASSUMED, expires=NEVER)
         annotations = binding_annotations(
             assumed, node_info.inventory, now_ns=self._wall_ns(), names=self._settings.names
         )

@@ -82,23 +82,17 @@ def _is_final(error: VcudaError) -> bool:
     return isinstance(error, KubeError) and 400 <= error.code < 500 and error.code != _TIMED_OUT
 
 
-def written_allocation(held: PodHold) -> text.WrittenAllocation:
-    shares = {each.owner.name: each.shares for each in held.allocations}
-    allocation = text.PodAllocation(held.pod.uid, shares)
-    return text.WrittenAllocation(allocation, text.format_allocation(allocation))
-
-
 def binding_annotations(
     held: PodHold, inventory: Inventory | None, *, now_ns: int, names: ResourceNames
 ) -> dict[str, str]:
     """GPU indices are written for app containers only: that is what they count."""
     known = annotation_names(names.domain)
-    written = held.written or written_allocation(held)
+    shares = {each.owner.name: each.shares for each in held.allocations}
     out = {
         known.predicate_time: str(now_ns),
         known.predicate_node: held.node,
         known.gpu_assigned: "false",
-        known.allocation: written.text,
+        known.allocation: text.format_allocation(text.PodAllocation(held.pod.uid, shares)),
     }
     minors = {gpu.uuid: gpu.minor for gpu in inventory.gpus} if inventory else {}
     for each in held.allocations:

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef
 from deviceplugin.model.annotation_names import annotation_names
-from deviceplugin.model.annotations import PodAllocation, WrittenAllocation, trusted_allocation
+from deviceplugin.model.annotations import PodAllocation, trusted_allocation
 from deviceplugin.model.pod import ClusterPod, Pod, ScheduledCondition
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest, pod_request
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import Compute, ResourceNames
 
 NEVER = math.inf
-_NOWHERE: tuple[ContainerRequest, ...] = ()
 
 
 class HoldState(enum.Enum):
@@ -36,8 +35,7 @@ class PodHold:
     """`expires` is a time of the monotonic clock; a bound pod's hold never expires.
 
     `request` is what placement was asked, where this process placed the pod; `needs` is CPU and memory, None where not
-    known. `written` is the allocation that the Binding carries, until the API server confirms it. `version` is the
-    pod's resourceVersion at the reservation, `condition` its PodScheduled condition then.
+    known. `version` is the pod's resourceVersion at the reservation, `condition` its PodScheduled condition then.
     """
 
     pod: PodRef
@@ -53,7 +51,6 @@ class PodHold:
     problem: str = ""
     request: PodRequest | None = None
     needs: Compute | None = None
-    written: WrittenAllocation | None = None
 
     @property
     def is_bound(self) -> bool:
@@ -64,11 +61,8 @@ class PodHold:
         return self.expires != NEVER
 
 
-def bound_hold(found: ClusterPod, names: ResourceNames, *, sent: PodHold | None = None) -> PodHold:
-    """What a bound pod holds. Never raises: a pod with a wrong request is refused by its node and holds nothing.
-
-    `sent`: what was assumed for it on this node; it saves work if the pod says the same, and never changes the result.
-    """
+def bound_hold(found: ClusterPod, names: ResourceNames) -> PodHold:
+    """What a bound pod holds. Never raises: a pod with a wrong request is refused by its node and holds nothing."""
     pod = found.pod
     try:
         asked = pod_request(pod, names)
@@ -76,11 +70,8 @@ def bound_hold(found: ClusterPod, names: ResourceNames, *, sent: PodHold | None 
         asked, problem = PodRequest(pod.api_ref, ()), error.message
     else:
         problem = ""
-    said = trusted_allocation(pod, annotation_names(names.domain), own=sent.written if sent else None)
-    if sent is not None and _is_echo(sent, pod, asked, said.allocation):
-        exact, unlocated = sent.allocations, _NOWHERE
-    else:
-        exact, unlocated = _split(pod, asked, said.allocation)
+    said = trusted_allocation(pod, annotation_names(names.domain))
+    exact, unlocated = _split(pod, asked, said.allocation)
     return PodHold(
         pod=pod.api_ref,
         node=pod.node,
@@ -128,13 +119,6 @@ def _split(
             unlocated.append(each)
     exact += (_unasked(pod, name, shares[name]) for name in sorted(shares.keys() - known))
     return tuple(exact), tuple(unlocated)
-
-
-def _is_echo(sent: PodHold, pod: Pod, asked: PodRequest, said: PodAllocation | None) -> bool:
-    """Whether the pod requests what it did when it was placed, and carries what this process wrote."""
-    if sent.written is None or said is not sent.written.allocation or sent.request is None:
-        return False
-    return sent.request.containers == asked.containers and sent.request.pod == pod.api_ref
 
 
 def _covers(shares: tuple[GpuShare, ...], request: Request) -> bool:

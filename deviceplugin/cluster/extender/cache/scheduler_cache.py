@@ -206,7 +206,7 @@ class SchedulerCache:
         last, self._last_seen[uid] = self._last_seen.get(uid), pod
         if last is not None and _holds_the_same(last, pod) and self._where.get(uid) == (node,):
             return  # most updates are kubelet's status reports
-        found = bound_hold(pod, self._names, sent=known)
+        found = bound_hold(pod, self._names)
         if known != found:
             self._enter(found)
         for other in tuple(self.holds(uid)):
