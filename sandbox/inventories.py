@@ -26,7 +26,6 @@ def made_up_inventory(
             memory_bytes=memory_mib * MIB,
             bus_id=f"00000000:{minor + 16:02X}:00.0",
             numa=minor * 2 // gpus,
-            compute_capability=(8, 0),
         )
         for minor in range(gpus)
     )

@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 from benchmarks.command import BenchmarkError, ends_in_one_sentence, options, show
 from benchmarks.traces.mixes import mixed
@@ -34,7 +35,7 @@ from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.workload import ASSUMED, NO_NEEDS, TaskKind, Workload, workload
-from deviceplugin.simulate.replay import Chooser, SchedulerView, SimulationPlan, mean, replay
+from deviceplugin.simulate.replay import Chooser, SchedulerView, SimulationPlan, replay
 from deviceplugin.simulate.scene import read_scene
 from deviceplugin.simulate.task import Scene
 
@@ -132,7 +133,7 @@ def report(path: Path) -> None:
     for (name, mix, who), pairs in sorted(found.items()):
         early, late = ([pair[at] for pair in pairs] for at in (0, 1))
         worst = f"{min(early):.2f} / {min(late):.2f}"
-        print(f"| {name} | {mix} | {who} | {mean(early):.2f} | {mean(late):.2f} | {worst} | {len(pairs)} |")
+        print(f"| {name} | {mix} | {who} | {fmean(early):.2f} | {fmean(late):.2f} | {worst} | {len(pairs)} |")
 
 
 def append(folder: Path, results: Path, jobs: Sequence[str]) -> None:

@@ -188,7 +188,7 @@ class Reconciler:
         grants = self._ledger.grants()
         api = PodsView.of(self._cluster.pods()) if self._cluster.is_synced else None
         kubelet = await self._kubelet_view(api, grants)
-        return Evidence(grants, self._checkpoint_or_none(), kubelet, api, suspects)
+        return Evidence(grants, self.recorded(), kubelet, api, suspects)
 
     async def _kubelet_view(self, api: PodsView | None, grants: tuple[Grant, ...]) -> PodsView | None:
         """Kubelet's own list, otherwise its PodResources; None if it shows neither."""
@@ -205,7 +205,8 @@ class Reconciler:
             return None
         return PodsView.of_names(names, api, grants)
 
-    def _checkpoint_or_none(self) -> Checkpoint | None:
+    def recorded(self) -> Checkpoint | None:
+        """Kubelet's checkpoint; None if it cannot be read, which is logged once."""
         try:
             found = self._checkpoint.read()
         except VcudaError as error:

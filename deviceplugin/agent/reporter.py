@@ -66,30 +66,26 @@ class AgentReport:
             return
         owner = grant.allocation.owner
         log.info("limits_written", **owner_fields(owner), grant=grant.id)
-        if owner.pod.name:
-            text = f"the limits of container {owner.name} are in place"
-            self._events.about_pod(owner.pod, EventReason.CONFIG_WRITTEN, text)
+        self._tell(owner, EventReason.CONFIG_WRITTEN, f"the limits of container {owner.name} are in place")
 
     def limits_changed(self, grant: Grant) -> None:
         owner, cores, soft = grant.allocation.owner, grant.allocation.request.cores_per_gpu, grant.soft_cores
         log.info("limits_changed", **owner_fields(owner), grant=grant.id, cores=cores, soft_cores=soft)
-        if owner.pod.name:
-            now = f"may borrow idle time up to {soft} cores" if soft > cores else f"is held to its {cores} cores"
-            self._events.about_pod(owner.pod, EventReason.CONFIG_WRITTEN, f"container {owner.name} now {now}")
+        now = f"may borrow idle time up to {soft} cores" if soft > cores else f"is held to its {cores} cores"
+        self._tell(owner, EventReason.CONFIG_WRITTEN, f"container {owner.name} now {now}")
 
     def start_failed(self, owner: ContainerRef | None, error: VcudaError) -> None:
         log.warning("start_refused", **(owner_fields(owner) if owner else {}), error=error.message)
         self._metrics.start_failed(error)
-        if owner is not None and owner.pod.name:
-            self._events.about_pod(owner.pod, EventReason.of(error), error.message)
+        if owner is not None:
+            self._tell(owner, EventReason.of(error), error.message)
 
     def repaired(self, before: ContainerRef, grant: Grant) -> None:
         owner = grant.allocation.owner
         log.warning("grant_repaired", **owner_fields(owner), grant=grant.id, recorded_for=str(before))
         self._metrics.repaired()
-        if owner.pod.name:
-            text = f"the GPU slice of container {owner.name} was recorded for {before} first and is now corrected"
-            self._events.about_pod(owner.pod, EventReason.LEDGER_REPAIRED, text)
+        text = f"the GPU slice of container {owner.name} was recorded for {before} first and is now corrected"
+        self._tell(owner, EventReason.LEDGER_REPAIRED, text)
 
     def released(self, grant: Grant) -> None:
         log.info("grant_released", **owner_fields(grant.allocation.owner), grant=grant.id)
@@ -103,11 +99,15 @@ class AgentReport:
             if now - reported.get(key, -_REPEAT_S) >= _REPEAT_S:
                 reported[key] = now
                 log.warning("limit_violated", **owner_fields(owner), violation=each.breach.value, error=each.sentence)
-                if owner.pod.name:
-                    self._events.about_pod(owner.pod, EventReason.OVER_LIMIT, each.sentence)
+                self._tell(owner, EventReason.OVER_LIMIT, each.sentence)
         for key in reported.keys() - {(each.breach, each.gpu) for each in overruns}:
             del reported[key]
             log.info("violation_ended", **owner_fields(owner), violation=key[0].value)
+
+    def _tell(self, owner: ContainerRef, reason: EventReason, text: str) -> None:
+        """On the pod, unless its grant was rebuilt without it: then only the UID is known."""
+        if owner.pod.name:
+            self._events.about_pod(owner.pod, reason, text)
 
     def forget(self, grant: GrantId) -> None:
         self._reported.pop(grant, None)

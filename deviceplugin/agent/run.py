@@ -29,7 +29,6 @@ from deviceplugin.hardware.options import HardwareOptions
 from deviceplugin.hardware.state import InventoryChange
 from deviceplugin.hardware.xid import parse_policy
 from deviceplugin.kubelet.devices import catalog
-from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.ledger.lock import agent_lock
@@ -176,7 +175,7 @@ async def _prepare(base: AgentBase, agent: NodeAgent) -> None:
     agent.files.open(_boot_id())
     await agent.mirroring.look()
     is_incomplete = not base.ledger.grants() or bool(base.ledger.warnings)
-    recorded = _recorded(agent) if is_incomplete else None
+    recorded = agent.reconciler.recorded() if is_incomplete else None
     if is_incomplete and (recorded is None or not recorded.exists):
         agent.reconciler.mark_incomplete()
     if recorded is not None and recorded.entries:
@@ -191,14 +190,6 @@ async def _prepare(base: AgentBase, agent: NodeAgent) -> None:
         saw_pods = False
     if recorded is not None and not saw_pods:
         agent.reconciler.adopt(rebuild(recorded, agent.feed.catalog.inventory, created=time.time()).grants)
-
-
-def _recorded(agent: NodeAgent) -> Checkpoint | None:
-    try:
-        return agent.checkpoint.read()
-    except VcudaError as error:
-        log.warning("checkpoint_unreadable", error=error.message)
-        return None
 
 
 def _follow_hardware(base: AgentBase, agent: NodeAgent) -> None:

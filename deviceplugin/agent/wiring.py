@@ -73,7 +73,6 @@ class NodeAgent:
     mirroring: Mirroring
     kubelet_pods: KubeletPods
     pod_resources: PodResources
-    checkpoint: CheckpointReader
     watch: ContainerWatch
     sockets: GrantSockets
     runtime: ContainerRuntime | None
@@ -153,7 +152,6 @@ def build_agent(base: AgentBase) -> NodeAgent:
         mirroring=Mirroring(mirror, base.metrics, living=living, period_s=settings.driver.check_period),
         kubelet_pods=pods,
         pod_resources=resources,
-        checkpoint=checkpoint,
         watch=view.watch,
         sockets=GrantSockets(ledger, servers),
         runtime=runtime,

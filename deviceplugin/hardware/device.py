@@ -101,10 +101,6 @@ class Device:
     def bus_id(self) -> str:
         return str(self._ask("nvmlDeviceGetPciInfo").busId).upper()
 
-    def capability(self) -> tuple[int, int]:
-        major, minor = self._may("nvmlDeviceGetCudaComputeCapability") or (0, 0)
-        return (int(major), int(minor))
-
     def compute_mode(self) -> ComputeMode:
         return _COMPUTE_MODES.get(self._may("nvmlDeviceGetComputeMode") or 0, ComputeMode.DEFAULT)
 

@@ -83,7 +83,6 @@ def _describe(device: Device, sys_root: Path) -> Gpu:
         numa=_numa(device, sys_root, bus_id),
         compute_mode=device.compute_mode(),
         mig_enabled=device.mig_enabled(),
-        compute_capability=device.capability(),
     )
 
 

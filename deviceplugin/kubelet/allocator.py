@@ -18,7 +18,7 @@ import structlog
 from deviceplugin.errors import CapacityError, VcudaError
 from deviceplugin.kubelet.allocate_answer import EMPTY, Answer, answer_for
 from deviceplugin.kubelet.allocate_context import AllocateContext
-from deviceplugin.kubelet.devices import choose_ids, is_usable, quotas
+from deviceplugin.kubelet.devices import choose_ids, quotas
 from deviceplugin.kubelet.identity import IdentifiedContainer, Key, Question, candidates
 from deviceplugin.kubelet.pod_placement import place_container
 from deviceplugin.ledger.grant import Grant, GrantId, Source
@@ -187,7 +187,7 @@ class Allocator:
 
     def _is_still_usable(self, grant: Grant) -> bool:
         inventory = self._context.feed.catalog.inventory
-        usable = {gpu.uuid for gpu in inventory.gpus if is_usable(inventory, gpu)}
+        usable = {gpu.uuid for gpu in inventory.gpus if inventory.is_usable(gpu)}
         return grant.allocation.uuids <= usable
 
 

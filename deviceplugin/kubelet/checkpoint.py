@@ -20,6 +20,7 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from deviceplugin.errors import KubeletError, ParseError
+from deviceplugin.ledger.durable_files import cause
 from deviceplugin.ledger.evidence import Checkpoint, CheckpointEntry, RecordedAnswer
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.allocation import PodUid
@@ -73,8 +74,7 @@ class CheckpointReader:
         except FileNotFoundError:
             return Checkpoint(exists=False)
         except OSError as error:
-            cause = (error.strerror or str(error)).lower()
-            message = f"kubelet's checkpoint {self._path} cannot be read: {cause}; run the agent as root"
+            message = f"kubelet's checkpoint {self._path} cannot be read: {cause(error)}; run the agent as root"
             raise KubeletError(message) from error
         if self._last is None or self._last[0] != data:
             self._last = (data, self.parse(data, where=str(self._path)))

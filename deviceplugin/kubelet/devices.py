@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from deviceplugin.errors import RequestError
 from deviceplugin.model.allocation import Allocation
-from deviceplugin.model.gpu import ComputeMode, Gpu, GpuUuid, Inventory
+from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 from deviceplugin.model.ids import DeviceId, GpuKey, device_ids, gpu_keys, key_of
 from deviceplugin.model.units import Resource
 from deviceplugin.wire import deviceplugin_pb2 as pb
@@ -67,18 +67,12 @@ def catalog(inventory: Inventory, *, numa: bool = False) -> Catalog:
             devices=[
                 device
                 for gpu in inventory.gpus
-                for device in _devices(gpu, by_gpu[gpu.uuid], healthy=is_usable(inventory, gpu), numa=numa)
+                for device in _devices(gpu, by_gpu[gpu.uuid], healthy=inventory.is_usable(gpu), numa=numa)
             ]
         )
         for resource, by_gpu in ids.items()
     }
     return Catalog(inventory, keys, issued, messages, numa)
-
-
-def is_usable(inventory: Inventory, gpu: Gpu) -> bool:
-    """Whether a container could be placed on the GPU now."""
-    open_to_work = not gpu.mig_enabled and gpu.compute_mode is not ComputeMode.PROHIBITED
-    return open_to_work and inventory.health_of(gpu.uuid).healthy
 
 
 def _devices(gpu: Gpu, ids: Sequence[DeviceId], *, healthy: bool, numa: bool) -> list[pb.Device]:

@@ -6,7 +6,8 @@ starts; entries of ended pods stay until the next write. Only the two vcuda reso
 """
 
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.allocation import OwnerKey, PodUid
@@ -44,22 +45,21 @@ class CheckpointEntry:
         return (self.pod, self.container)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Checkpoint:
     """All vcuda entries; `exists` is False if kubelet has no file (a fresh node, or it was deleted)."""
 
     entries: tuple[CheckpointEntry, ...] = ()
     exists: bool = True
-    _by_container: dict[tuple[PodUid, str, Resource], CheckpointEntry] = field(
-        init=False, repr=False, compare=False, default_factory=dict
-    )
 
-    _by_grant: dict[GrantId, OwnerKey] = field(init=False, repr=False, compare=False, default_factory=dict)
+    @cached_property
+    def _by_container(self) -> dict[tuple[PodUid, str, Resource], CheckpointEntry]:
+        return {(each.pod, each.container, each.resource): each for each in self.entries}
 
-    def __post_init__(self) -> None:
-        self._by_container.update({(each.pod, each.container, each.resource): each for each in self.entries})
+    @cached_property
+    def _by_grant(self) -> dict[GrantId, OwnerKey]:
         answered = ((each.answer.grant, each.key) for each in self.entries if each.answer)
-        self._by_grant.update({grant: key for grant, key in answered if grant is not None})
+        return {grant: key for grant, key in answered if grant is not None}
 
     def entry(self, uid: PodUid, container: str, resource: Resource) -> CheckpointEntry | None:
         return self._by_container.get((uid, container, resource))

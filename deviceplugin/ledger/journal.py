@@ -114,8 +114,9 @@ class Journal:
         return self.path.with_name(f".{self.path.name}.new")
 
     def _load(self) -> None:
-        data = _read(self.path)
-        if data is None:
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
             self.rewrite()
             return
         found = scan(data)
@@ -124,16 +125,13 @@ class Journal:
                 f"the ledger's journal {self.path} has format {found.version} and this agent knows formats up to "
                 f"{FORMAT_VERSION}; run the newer agent, or move the file away to rebuild from kubelet's checkpoint"
             )
-        self._adopt(found)
-        self._fd = _open_for_append(self.path)
+        self._grants = found.grants
+        self._size, self._entries, self._number = found.end, found.entries, found.last_number
+        self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         if found.torn:
             _cut(self._fd, found.end)
         if found.first_damage is not None:
             self._set_aside(data, found)
-
-    def _adopt(self, found: Scan) -> None:
-        self._grants = found.grants
-        self._size, self._entries, self._number = found.end, found.entries, found.last_number
 
     def _set_aside(self, data: bytes, found: Scan) -> None:
         what = "its first line" if found.lost == 0 else f"{found.lost} of {found.lost + found.entries} entries"
@@ -172,18 +170,6 @@ class Journal:
         self._fd = fd
         durable_files.sync_directory(self.path.parent)
         self._broken = False
-
-
-def _read(path: Path) -> bytes | None:
-    """The whole file; None if there is none."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
-
-
-def _open_for_append(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
 
 
 def _append_durably(fd: int, data: bytes) -> None:

@@ -36,7 +36,6 @@ class Gpu:
     numa: int | None = None
     compute_mode: ComputeMode = ComputeMode.DEFAULT
     mig_enabled: bool = False
-    compute_capability: tuple[int, int] = (0, 0)
 
     @property
     def blocks(self) -> int:
@@ -81,6 +80,11 @@ class Inventory:
 
     def health_of(self, uuid: GpuUuid) -> Health:
         return self.health.get(uuid, Health())
+
+    def is_usable(self, gpu: Gpu) -> bool:
+        """Whether a container could be placed on the GPU now."""
+        is_open = not gpu.mig_enabled and gpu.compute_mode is not ComputeMode.PROHIBITED
+        return is_open and self.health_of(gpu.uuid).healthy
 
 
 @dataclass(frozen=True, slots=True)

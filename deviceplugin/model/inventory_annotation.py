@@ -8,6 +8,7 @@ unhealthy.
 
 import re
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -32,17 +33,19 @@ _LEVELS = {letter: level for level, letter in _LETTERS.items()}
 _LINK = re.compile(rf"([{''.join(_LEVELS)}])([0-9]{{0,3}})", re.ASCII)
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class _Gpu(msgspec.Struct, omit_defaults=True):
-    uuid: str
-    index: int
-    minor: int
+    uuid: GpuUuid
+    index: _Count
+    minor: _Count
     model: str
-    memory_mib: int
+    memory_mib: _Count
     bus_id: str = ""
     numa: int | None = None
-    compute_mode: str = ComputeMode.DEFAULT.value
+    compute_mode: ComputeMode = ComputeMode.DEFAULT
     mig: bool = False
-    compute_capability: tuple[int, int] = (0, 0)
     unhealthy: str | None = None  # the reason; absent if healthy
 
 
@@ -83,9 +86,7 @@ def parse_inventory(text: str) -> tuple[Inventory, bool]:
         topology=Topology(minors=tuple(minors), links=_links(decoded.links, minors)),
         driver=Driver(decoded.driver, decoded.cuda),
         health={
-            GpuUuid(gpu.uuid): Health(healthy=False, reason=gpu.unhealthy)
-            for gpu in decoded.gpus
-            if gpu.unhealthy is not None
+            gpu.uuid: Health(healthy=False, reason=gpu.unhealthy) for gpu in decoded.gpus if gpu.unhealthy is not None
         },
     )
     return inventory, decoded.share_mode
@@ -100,30 +101,23 @@ def _written(gpu: Gpu, health: Health) -> _Gpu:
         memory_mib=gpu.memory_bytes // MIB,
         bus_id=gpu.bus_id,
         numa=gpu.numa,
-        compute_mode=gpu.compute_mode.value,
+        compute_mode=gpu.compute_mode,
         mig=gpu.mig_enabled,
-        compute_capability=gpu.compute_capability,
         unhealthy=None if health.healthy else health.reason,
     )
 
 
 def _read(gpu: _Gpu) -> Gpu:
-    modes = {mode.value: mode for mode in ComputeMode}
-    if gpu.compute_mode not in modes:
-        raise ParseError(f"annotation {_WHAT} has an unknown compute mode for minor {gpu.minor}")
-    if gpu.memory_mib < 0 or gpu.minor < 0 or gpu.index < 0:
-        raise ParseError(f"annotation {_WHAT} has a negative number for minor {gpu.minor}")
     return Gpu(
-        uuid=GpuUuid(gpu.uuid),
+        uuid=gpu.uuid,
         index=gpu.index,
         minor=gpu.minor,
         model=gpu.model,
         memory_bytes=gpu.memory_mib * MIB,
         bus_id=gpu.bus_id,
         numa=gpu.numa,
-        compute_mode=modes[gpu.compute_mode],
+        compute_mode=gpu.compute_mode,
         mig_enabled=gpu.mig,
-        compute_capability=gpu.compute_capability,
     )
 
 

@@ -12,9 +12,9 @@ from prometheus_client.core import Metric
 from deviceplugin.exposition import Family, families_of, metric_of
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.allocation import GpuShare
-from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU
 from deviceplugin.model.usage import Breach, ContainerUse, GpuUse
-from deviceplugin.observe.node_view import NodePicture, bytes_of
+from deviceplugin.observe.node_view import NodePicture
 
 GPU = ("node", "gpu")
 CONTAINER = (*GPU, "namespace", "pod", "container")
@@ -86,7 +86,7 @@ OVER_LIMIT = Family(
 )
 
 _BY_SHARE: tuple[tuple[Family, Callable[[GpuShare], float]], ...] = (
-    (MEMORY_LIMIT, lambda share: bytes_of(share.blocks)),
+    (MEMORY_LIMIT, lambda share: share.blocks * BLOCK_BYTES),
     (CORES_LIMIT, lambda share: share.cores / CORES_PER_GPU),
 )
 _BY_GPU: tuple[tuple[Family, Callable[[GpuUse], float | None]], ...] = (

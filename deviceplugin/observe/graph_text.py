@@ -110,8 +110,8 @@ class _Drawing:
         blocks = sum(self._picture.taken_of(gpu.uuid).blocks for gpu in gpus)
         all_cores, all_blocks = CORES_PER_GPU * len(gpus), sum(gpu.blocks for gpu in gpus)
         yield (
-            f"cores  {self._bar(cores, all_cores, _WIDE_BAR)} {cores}/{all_cores}   "
-            f"memory {self._bar(blocks, all_blocks, _WIDE_BAR)} {_gib(blocks)}/{_gib(all_blocks)} GiB"
+            f"cores  {self._glyphs.bar(cores, all_cores, _WIDE_BAR)} {cores}/{all_cores}   "
+            f"memory {self._glyphs.bar(blocks, all_blocks, _WIDE_BAR)} {_gib(blocks)}/{_gib(all_blocks)} GiB"
         )
 
     def tree(self) -> Iterator[str]:
@@ -157,8 +157,8 @@ class _Drawing:
     def _gpu_line(self, row: _Row, gpu: Gpu, width: int) -> str:
         taken = self._picture.taken_of(gpu.uuid)
         name = f"{row.prefix}{row.name}".ljust(width)
-        cores = f"{self._bar(taken.cores, CORES_PER_GPU, _BAR)} {taken.cores:>3}"
-        memory = f"{self._bar(taken.blocks, gpu.blocks, _BAR)} {self._memory(gpu):>{self._digits}} GiB"
+        cores = f"{self._glyphs.bar(taken.cores, CORES_PER_GPU, _BAR)} {taken.cores:>3}"
+        memory = f"{self._glyphs.bar(taken.blocks, gpu.blocks, _BAR)} {self._memory(gpu):>{self._digits}} GiB"
         return f"{name}  {cores}  {memory}  {self._joined(*self._notes(gpu))}"
 
     def _memory(self, gpu: Gpu) -> str:
@@ -190,9 +190,8 @@ class _Drawing:
         return f"{grant.allocation.owner} ({', '.join(remarks)})" if remarks else str(grant.allocation.owner)
 
     def _free_below(self, node: TopologyNode) -> str:
-        gpus = [self._by_minor[minor] for minor in node.minors]
-        free = sum(self._is_free(gpu) for gpu in gpus)
-        return f"  {len(gpus)} GPUs, {free} free"
+        free = sum(self._is_free(self._by_minor[minor]) for minor in node.minors)
+        return f"  {len(node.minors)} GPUs, {free} free"
 
     def _numa(self, node: TopologyNode) -> str:
         """The NUMA node, at the highest ancestor whose GPUs all belong to it."""
@@ -200,13 +199,8 @@ class _Drawing:
         return f", NUMA node {numas.pop()}" if len(numas) == 1 and None not in numas else ""
 
     def _is_free(self, gpu: Gpu) -> bool:
-        open_to_work = not gpu.mig_enabled and gpu.compute_mode is not ComputeMode.PROHIBITED
-        healthy = self._inventory.health_of(gpu.uuid).healthy
-        is_cordoned = gpu.uuid in self._picture.cordoned
-        return open_to_work and healthy and not is_cordoned and not self._picture.grants_on(gpu.uuid)
-
-    def _bar(self, part: int, whole: int, cells: int) -> str:
-        return self._glyphs.bar(part, whole, cells)
+        is_open = self._inventory.is_usable(gpu) and gpu.uuid not in self._picture.cordoned
+        return is_open and not self._picture.grants_on(gpu.uuid)
 
     def _joined(self, *parts: str) -> str:
         return f" {self._glyphs.dot} ".join(parts)

@@ -12,10 +12,10 @@ from prometheus_client.core import Metric
 
 from deviceplugin.errors import VcudaError
 from deviceplugin.exposition import Exposition, Family, families_of, metric_of
-from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU
 from deviceplugin.observe import container_metrics
 from deviceplugin.observe.container_metrics import GPU
-from deviceplugin.observe.node_view import NodePicture, NodeView, bytes_of
+from deviceplugin.observe.node_view import NodePicture, NodeView
 
 GPU_INFO = Family(
     "vcuda_gpu_info",
@@ -172,7 +172,7 @@ def _gpu_families(picture: NodePicture) -> Iterator[Metric]:
     yield metric_of(GPU_CORDONED, [(at[gpu.uuid], gpu.uuid in picture.cordoned) for gpu in inventory.gpus])
     yield metric_of(GPU_MEMORY, [(at[gpu.uuid], gpu.memory_bytes) for gpu in inventory.gpus])
     held = [(at[gpu.uuid], picture.taken_of(gpu.uuid)) for gpu in inventory.gpus]
-    yield metric_of(GPU_MEMORY_ALLOCATED, [(labels, bytes_of(taken.blocks)) for labels, taken in held])
+    yield metric_of(GPU_MEMORY_ALLOCATED, [(labels, taken.blocks * BLOCK_BYTES) for labels, taken in held])
     yield metric_of(GPU_CORES_ALLOCATED, [(labels, taken.cores / CORES_PER_GPU) for labels, taken in held])
 
 

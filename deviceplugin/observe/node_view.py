@@ -7,26 +7,23 @@ In: nothing; the agent fills these values from its own state whenever a view ask
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.model.gpu import Gpu, GpuSample, GpuUuid, Inventory
-from deviceplugin.model.units import BLOCK_BYTES
 from deviceplugin.model.usage import ContainerUse
-from deviceplugin.placement.fit import GpuAmount
+from deviceplugin.placement.fit import NOTHING, GpuAmount
 from deviceplugin.placement.occupancy import occupied
 
-_NOTHING = GpuAmount()
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NodePicture:
     """Everything that a view needs, taken at one moment.
 
     `inventory` is None until the driver answered for the first time. `grants` stand in the order they were made; `uses`
     has an entry for each grant whose container is measured. `cordoned` GPUs take no new work.
-    `taken` is derived from them: what is held of each GPU, by the arithmetic that placement goes by.
     """
 
     node: str
@@ -35,17 +32,18 @@ class NodePicture:
     samples: Mapping[GpuUuid, GpuSample] = field(default_factory=dict)
     uses: Mapping[GrantId, ContainerUse] = field(default_factory=dict)
     cordoned: frozenset[GpuUuid] = frozenset()
-    taken: Mapping[GpuUuid, GpuAmount] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "taken", occupied(grant.allocation for grant in self.grants))
+    @cached_property
+    def taken(self) -> Mapping[GpuUuid, GpuAmount]:
+        """What is held of each GPU, by the arithmetic that placement goes by."""
+        return occupied(grant.allocation for grant in self.grants)
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
         return self.inventory.gpus if self.inventory else ()
 
     def taken_of(self, uuid: GpuUuid) -> GpuAmount:
-        return self.taken.get(uuid, _NOTHING)
+        return self.taken.get(uuid, NOTHING)
 
     def grants_on(self, uuid: GpuUuid) -> tuple[Grant, ...]:
         return tuple(grant for grant in self.grants if uuid in grant.allocation.uuids)
@@ -94,7 +92,3 @@ class NodeView(Protocol):
     def state(self) -> AgentState:
         """The agent as it is now."""
         ...
-
-
-def bytes_of(blocks: int) -> int:
-    return blocks * BLOCK_BYTES

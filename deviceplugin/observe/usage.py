@@ -11,8 +11,9 @@ import msgspec
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.allocation import GpuShare
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
+from deviceplugin.model.units import BLOCK_BYTES
 from deviceplugin.model.usage import ContainerUse, GpuUse
-from deviceplugin.observe.node_view import NodePicture, bytes_of
+from deviceplugin.observe.node_view import NodePicture
 
 VERSION = 1
 
@@ -113,7 +114,7 @@ def gpu_usage(picture: NodePicture, inventory: Inventory, gpu: Gpu) -> GpuUsage:
         blocks_allocated=taken.blocks,
         blocks=gpu.blocks,
         memory_bytes=gpu.memory_bytes,
-        memory_allocated_bytes=bytes_of(taken.blocks),
+        memory_allocated_bytes=taken.blocks * BLOCK_BYTES,
         memory_used_bytes=sample.memory_used_bytes if sample else None,
         utilization_percent=sample.utilization_percent if sample else None,
         processes=len(sample.processes) if sample else None,
@@ -134,7 +135,7 @@ def _container(grant: Grant, minors: dict[GpuUuid, int], use: ContainerUse | Non
         cores=allocation.request.cores,
         blocks=allocation.request.blocks,
         evaluator=allocation.request.kind.value,
-        gpus=tuple(_share(share, minors.get(share.uuid), used.get(share.uuid)) for share in allocation.shares),
+        gpus=tuple(_share(share, minors, used.get(share.uuid, GpuUse(share.uuid))) for share in allocation.shares),
         proved=grant.proved,
         source=grant.source.value,
         created=datetime.fromtimestamp(grant.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -143,12 +144,10 @@ def _container(grant: Grant, minors: dict[GpuUuid, int], use: ContainerUse | Non
     )
 
 
-def _share(share: GpuShare, minor: int | None, use: GpuUse | None) -> ShareUsage:
-    if use is None:
-        return ShareUsage(share.uuid, minor, share.cores, share.blocks)
+def _share(share: GpuShare, minors: dict[GpuUuid, int], use: GpuUse) -> ShareUsage:
     return ShareUsage(
         uuid=share.uuid,
-        minor=minor,
+        minor=minors.get(share.uuid),
         cores=share.cores,
         blocks=share.blocks,
         memory_used_bytes=use.memory_bytes,

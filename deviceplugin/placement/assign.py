@@ -65,11 +65,12 @@ class _Wanted:
                 return False
         return True
 
-    def take(self, gpu: _PhasedGpu, sign: int) -> None:
-        cores, blocks = self.needs[gpu.model]
-        for phase in self.phases:
-            gpu.cores[phase] -= sign * cores
-            gpu.blocks[phase] -= sign * blocks
+    def take(self, gpus: Iterable[_PhasedGpu], sign: int) -> None:
+        for gpu in gpus:
+            cores, blocks = self.needs[gpu.model]
+            for phase in self.phases:
+                gpu.cores[phase] -= sign * cores
+                gpu.blocks[phase] -= sign * blocks
 
     @property
     def largest_first(self) -> tuple[int, ...]:
@@ -154,11 +155,11 @@ class _Search:
         wanted, fitting = found
         rest = [each for each in left if each is not wanted]
         for gpus in self._sets(fitting, wanted.demand.gpus):
-            self._take(wanted, gpus, 1)
+            wanted.take(gpus, 1)
             if self.run(rest):
                 self.chosen[wanted.at] = tuple(sorted((gpu.view for gpu in gpus), key=lambda view: view.gpu.minor))
                 return True
-            self._take(wanted, gpus, -1)
+            wanted.take(gpus, -1)
             if self.exhausted:
                 return False
         return False
@@ -176,10 +177,6 @@ class _Search:
             if best is None or len(fitting) - wanted.demand.gpus < len(best[1]) - best[0].demand.gpus:
                 best = wanted, fitting
         return best
-
-    def _take(self, wanted: _Wanted, gpus: Sequence[_PhasedGpu], sign: int) -> None:
-        for gpu in gpus:
-            wanted.take(gpu, sign)
 
     def _sets(self, fitting: list[_PhasedGpu], count: int) -> Iterator[tuple[_PhasedGpu, ...]]:
         if not self._one_numa or count == 1:

@@ -10,6 +10,7 @@ not matter. A pod that is listed several times counts once.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -71,20 +72,14 @@ class _TextLoader(yaml.CSafeLoader):
     }
 
 
-def _objects(content: bytes, file: str, kind: str) -> Iterator[Found]:
+def _objects(content: bytes, file: str, kind: str) -> list[Found]:
     """ParseError where there is none of this kind."""
-    found = False
-    for each in _all(content, file):
-        if each.kind == kind:
-            found = True
-            yield each
+    documents = enumerate(_documents(content, file), start=1)
+    every = chain.from_iterable(_flat(item, f"{file}, object {number}") for number, item in documents)
+    found = [each for each in every if each.kind == kind]
     if not found:
         raise ParseError(f"{file} holds no object of kind {kind}")
-
-
-def _all(content: bytes, file: str) -> Iterator[Found]:
-    for number, item in enumerate(_documents(content, file), start=1):
-        yield from _flat(item, f"{file}, object {number}")
+    return found
 
 
 def _documents(content: bytes, file: str) -> list[Any]:

@@ -49,7 +49,6 @@ class Card(msgspec.Struct, kw_only=True):
 
     name: Text | None = None
     memory_mib: Mebibytes | None = None
-    compute_capability: Version | None = None
 
 
 class CardOfNode(Card, kw_only=True):
@@ -149,15 +148,9 @@ def _gpu(read: Document, position: int) -> Gpu:
     model = read.models.get(own.model)
     if model is None:
         raise ParseError(f"there is no model {own.model[:40]!r} in `$.models` - at `$.gpus[{position}].model`")
-    name, memory, capability = (
-        own.name or model.name,
-        own.memory_mib or model.memory_mib,
-        own.compute_capability or model.compute_capability,
-    )
-    if name is None or memory is None or capability is None:
-        raise ParseError(
-            f"name, memory_mib and compute_capability are required in a GPU or its model - at `$.gpus[{position}]`"
-        )
+    name, memory = own.name or model.name, own.memory_mib or model.memory_mib
+    if name is None or memory is None:
+        raise ParseError(f"name and memory_mib are required in a GPU or its model - at `$.gpus[{position}]`")
     bus_id = _bus_id(own.bus_id, position)
     return Gpu(
         uuid=GpuUuid(own.uuid or _derived_uuid(read.name, bus_id)),
@@ -169,7 +162,6 @@ def _gpu(read: Document, position: int) -> Gpu:
         numa=None if own.numa < 0 else own.numa,
         compute_mode=_MODES[own.compute_mode],
         mig_enabled=own.mig,
-        compute_capability=_pair(capability),
     )
 
 

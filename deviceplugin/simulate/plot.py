@@ -9,8 +9,9 @@ name and value.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from statistics import fmean
 
-from deviceplugin.simulate.replay import Sample, mean
+from deviceplugin.simulate.replay import Sample
 from deviceplugin.simulate.report import Tried
 
 _LIGHT = ("#0072b2", "#c04f00", "#007f5f")
@@ -95,9 +96,9 @@ def _panel(at: int, heading: str, tried: Sequence[Tried], axes: _Axes, figure: _
     for number, each in enumerate(columns):
         yield _band(each, axes, number)
     for number, each in enumerate(columns):
-        points = " ".join(axes.points([mean(column) for column in each]))
+        points = " ".join(axes.points([fmean(column) for column in each]))
         yield f'<polyline class="line{number % 3}" points="{points}" fill="none" stroke-width="2.5"/>'
-    yield from _names(tried, [mean(each[-1]) for each in columns], axes)
+    yield from _names(tried, [fmean(each[-1]) for each in columns], axes)
     yield "</g>"
 
 

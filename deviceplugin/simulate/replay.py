@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from typing import Protocol
 
 from deviceplugin.errors import ConfigError
@@ -76,10 +77,6 @@ def models_used(nodes: Iterable[NodeState]) -> dict[str, float]:
     return {model: used[model] / whole[model] for model in sorted(whole)}
 
 
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
-
-
 def arrivals(tasks: Sequence[Task], *, seed: int, until: int) -> Iterator[Task]:
     """The tasks in random order, then drawn with replacement until their demand reaches `until`.
 
@@ -89,7 +86,7 @@ def arrivals(tasks: Sequence[Task], *, seed: int, until: int) -> Iterator[Task]:
     first = list(tasks)
     drawn.shuffle(first)
     asked = 0
-    for task in _then_again(first, tasks, drawn):
+    for task in chain(first, (drawn.choice(tasks) for _ in count())):
         if asked >= until:
             return
         asked += task.demand
@@ -98,18 +95,12 @@ def arrivals(tasks: Sequence[Task], *, seed: int, until: int) -> Iterator[Task]:
 
 def check_length(tasks: Sequence[Task], *, until: int) -> None:
     """Raises ConfigError if more than MOST_ARRIVALS tasks would have to arrive, which would take days."""
-    count = until * len(tasks) // max(1, sum(task.demand for task in tasks))
-    if count > MOST_ARRIVALS:
+    number = until * len(tasks) // max(1, sum(task.demand for task in tasks))
+    if number > MOST_ARRIVALS:
         raise ConfigError(
-            f"about {count} tasks would have to arrive to reach that demand, and at most {MOST_ARRIVALS} are "
+            f"about {number} tasks would have to arrive to reach that demand, and at most {MOST_ARRIVALS} are "
             "simulated; lower --inflate, or leave out pods that request no GPU"
         )
-
-
-def _then_again(first: Sequence[Task], tasks: Sequence[Task], drawn: random.Random) -> Iterator[Task]:
-    yield from first
-    while True:
-        yield drawn.choice(tasks)
 
 
 class SchedulerView:

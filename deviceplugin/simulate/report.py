@@ -7,12 +7,13 @@ seed. The means of the first policy are also at the top of the document, for scr
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from deviceplugin.simulate.replay import Run, SimulationPlan, mean
+from deviceplugin.simulate.replay import Run, SimulationPlan
 from deviceplugin.simulate.task import Scene
 
 SIMPLIFIED = (
@@ -82,12 +83,12 @@ def _one(tried: Tried, run: Run) -> dict[str, object]:
 
 def _means(tried: Tried) -> dict[str, object]:
     each = [_figures(tried, run) for run in tried.runs]
-    means: dict[str, object] = {name: round(mean([run[name] for run in each]), 3) for name in each[0]}
+    means: dict[str, object] = {name: round(fmean([run[name] for run in each]), 3) for name in each[0]}
     return means | {"used_percent_by_model": _models(tried)}
 
 
 def _models(tried: Tried) -> dict[str, float]:
-    return {model: _percent(mean([run.models[model] for run in tried.runs])) for model in tried.runs[0].models}
+    return {model: _percent(fmean([run.models[model] for run in tried.runs])) for model in tried.runs[0].models}
 
 
 def _figures(tried: Tried, run: Run) -> dict[str, float]:
@@ -157,7 +158,7 @@ def _waiting_table(tried: Sequence[Tried]) -> Table:
 
 def _waits(tried: Tried) -> dict[str, float]:
     reasons = sorted({reason for run in tried.runs for reason in run.waits_for})
-    return {reason: mean([run.waits_for.get(reason, 0) for run in tried.runs]) for reason in reasons}
+    return {reason: fmean([run.waits_for.get(reason, 0) for run in tried.runs]) for reason in reasons}
 
 
 def _side_by_side(heading: str, columns: Mapping[str, Mapping[str, float]], *, places: int) -> Table:

@@ -15,7 +15,6 @@ def gpu(index: int, *, minor: int | None = None, memory_gib: int = 16, uuid: str
         memory_bytes=memory_gib * GIB,
         bus_id=bus_id or f"00000000:{index + 1:02X}:00.0",
         numa=index % 2,
-        compute_capability=(7, 5),
     )
 
 

@@ -45,7 +45,7 @@ def test_a_profile_with_the_least_is_a_node_with_all_defaults() -> None:
         (0, 0, "00000000:01:00.0", None),
         (1, 1, "00000000:04:00.0", None),
     ]
-    assert (one.model, one.memory_bytes, one.blocks, one.compute_capability) == ("NVIDIA T4", 15360 << 20, 60, (7, 5))
+    assert (one.model, one.memory_bytes, one.blocks) == ("NVIDIA T4", 15360 << 20, 60)
     assert (one.compute_mode, one.mig_enabled) == (ComputeMode.DEFAULT, False)
     assert inventory.topology.link(0, 1) == Link(Level.SYS)
 
