@@ -149,6 +149,12 @@ class ContainerError(VcudaError):
     reason = "GPUStartFailed"
 
 
+def first_of(errors: BaseExceptionGroup[VcudaError]) -> VcudaError:
+    """The first error of nested groups."""
+    first = errors.exceptions[0]
+    return first_of(first) if isinstance(first, BaseExceptionGroup) else first
+
+
 def one_line(text: str, *, most: int = _LONGEST_FOREIGN_TEXT) -> str:
     """Foreign text made fit for an error sentence: whitespace joined, unprintable characters as `?`, the end cut."""
     joined = " ".join(text[: most * 4].split())

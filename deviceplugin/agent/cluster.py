@@ -15,7 +15,7 @@ import structlog
 from deviceplugin.errors import KubeNotFoundError, VcudaError
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.cluster_nodes import one_node
-from deviceplugin.kube.credentials import Access, Credentials
+from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.events import EventRecorder
 from deviceplugin.kube.node_publisher import NodePublisher
 from deviceplugin.kube.pods import pods_of_node
@@ -46,8 +46,8 @@ class Cluster:
         share_mode: bool,
         inventory: Callable[[], Inventory | None],
     ) -> None:
-        self._credentials = Credentials(kubeconfig)
-        self.client = KubeClient(Transport(self._credentials), names=names)
+        self.credentials = Credentials(kubeconfig)
+        self.client = KubeClient(Transport(self.credentials), names=names)
         self.reflector = Reflector(self.client, pods_of_node(node, names))
         self.cordon = Cordon(self.client, node=node, inventory=inventory)
         self.events = EventRecorder(self.client, node=node)
@@ -57,12 +57,8 @@ class Cluster:
     def is_synced(self) -> bool:
         return self.reflector.synced.is_set()
 
-    async def access(self) -> Access:
-        """The credentials, which kubelet accepts too."""
-        return await self._credentials.access()
-
     async def run(self) -> None:
-        await self._credentials.access()
+        await self.credentials.access()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.reflector.run(), name="pods")
             group.create_task(self.cordon.run(), name="cordon")

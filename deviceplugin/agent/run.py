@@ -21,7 +21,7 @@ import structlog
 from deviceplugin import __version__
 from deviceplugin.agent.wiring import AgentBase, NodeAgent, build_agent, build_base
 from deviceplugin.config.agent import AgentSettings
-from deviceplugin.errors import ConfigError, VcudaError
+from deviceplugin.errors import ConfigError, VcudaError, first_of
 from deviceplugin.hardware.health import RecoveryRules
 from deviceplugin.hardware.kernel_modules import ModuleTools
 from deviceplugin.hardware.node import Hardware
@@ -44,10 +44,6 @@ _SYNC_WAIT_S = 2.0
 _WATCH_AGE_S = 10.0
 
 
-class _Stop(Exception):  # noqa: N818 - not an error
-    """The agent got a signal to stop."""
-
-
 def run(settings: AgentSettings) -> None:
     """Until a signal; raises the VcudaError that ended the agent."""
     with agent_lock(settings.allocation.checkpoint_path):
@@ -56,23 +52,20 @@ def run(settings: AgentSettings) -> None:
 
 
 async def _serve(settings: AgentSettings) -> None:
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(_until_signal(), name="signals")
-            group.create_task(_work(settings), name="work")
-    except* _Stop:
-        pass
-    except* VcudaError as errors:
-        raise _first(errors) from None
+    work = asyncio.create_task(_work(settings), name="work")
 
+    def stop() -> None:
+        if not work.cancelling():  # a second signal must not interrupt the orderly end
+            log.info("agent_stopping")
+            work.cancel()
 
-async def _until_signal() -> None:
-    asked = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, asked.set)
-    await asked.wait()
-    log.info("agent_stopping")
-    raise _Stop
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    try:
+        with contextlib.suppress(asyncio.CancelledError):
+            await work
+    except* VcudaError as errors:
+        raise first_of(errors) from None
 
 
 async def _work(settings: AgentSettings) -> None:
@@ -218,11 +211,3 @@ async def _reconcile(base: AgentBase, agent: NodeAgent) -> None:
             if age is not None:
                 base.metrics.event_seen(time.time() - age)
             await asyncio.sleep(_WATCH_AGE_S)
-
-
-def _first(errors: BaseExceptionGroup[VcudaError]) -> VcudaError:
-    found: BaseException = errors
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    assert isinstance(found, VcudaError)
-    return found

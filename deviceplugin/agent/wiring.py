@@ -239,7 +239,7 @@ def _kubelet_pods(settings: AgentSettings, cluster: Cluster) -> KubeletPods:
     own = (kubelet.ca_file,) if kubelet.ca_file else (kubelet.root / "pki" / "kubelet.crt",)
     return KubeletPods(
         kubelet.pods_endpoint,
-        access=cluster.access,
+        access=cluster.credentials.access,
         node=settings.node.name,
         names=settings.names,
         own_ca_files=own,

@@ -19,7 +19,7 @@ from deviceplugin.cluster.extender.settings import ReservationTimeouts, Settings
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.config.scheduler import Election, NodeChooser, SchedulerSettings
-from deviceplugin.errors import VcudaError
+from deviceplugin.errors import VcudaError, first_of
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.rate_limit import TokenBucket
@@ -41,7 +41,7 @@ def run(settings: SchedulerSettings) -> None:
     try:
         asyncio.run(_serve(settings))
     except* VcudaError as errors:
-        raise _first(errors) from None
+        raise first_of(errors) from None
     log.info("scheduler_stopped")
 
 
@@ -138,8 +138,3 @@ async def _log_ready(service: SchedulerService, watch: ClusterWatch, certificate
     await certificates.ready.wait()
     gpus = service.gpus_by_node
     log.info("scheduler_ready", seconds=round(time.monotonic() - began, 3), nodes=len(gpus), gpus=sum(gpus))
-
-
-def _first(errors: BaseExceptionGroup[VcudaError]) -> VcudaError:
-    first = errors.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first

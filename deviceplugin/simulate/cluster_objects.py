@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import yaml
 
-from deviceplugin.errors import ParseError, VcudaError
+from deviceplugin.errors import ParseError, VcudaError, one_line
 from deviceplugin.kube.cluster_nodes import cluster_node
 from deviceplugin.kube.cluster_pods import cluster_pod
 from deviceplugin.kube.quantity import exact_quantity, parse_quantity
@@ -92,7 +92,7 @@ def _documents(content: bytes, file: str) -> list[Any]:
         place = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ParseError(f"{file}{place}: {error.problem or 'this is no YAML'}") from None
     except (yaml.YAMLError, msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ParseError(f"{file} cannot be read: {' '.join(str(error).split())[:200]}") from None
+        raise ParseError(f"{file} cannot be read: {one_line(str(error))}") from None
 
 
 def _flat(item: Any, where: str) -> Iterator[Found]:  # noqa: ANN401 - any YAML or JSON

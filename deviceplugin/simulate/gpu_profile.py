@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from deviceplugin.errors import ParseError
+from deviceplugin.errors import ParseError, one_line
 from deviceplugin.model.gpu import ComputeMode, Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.topology import Level, Link, Topology
 from deviceplugin.model.units import MIB
@@ -41,7 +41,6 @@ _MODES = {
     "exclusive_process": ComputeMode.EXCLUSIVE_PROCESS,
 }
 _BUS_ID = re.compile(r"([0-9A-Fa-f]{4}|[0-9A-Fa-f]{8}):([0-9A-Fa-f]{2}):([01][0-9A-Fa-f])\.0")
-_LONGEST_CAUSE = 300
 
 
 class Card(msgspec.Struct, kw_only=True):
@@ -123,13 +122,7 @@ def parse_profile(text: bytes | str, *, source: str = "profile") -> Profile:
     try:
         return _profile(msgspec.json.decode(text, type=Document))
     except (ParseError, msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise ParseError(f"{source}: {_printable(str(error))}") from None
-
-
-def _printable(cause: str) -> str:
-    """One line, whatever keys the document has."""
-    shown = cause if len(cause) <= _LONGEST_CAUSE else f"{cause[: _LONGEST_CAUSE // 2]}…{cause[-_LONGEST_CAUSE // 2 :]}"
-    return "".join(char if char.isprintable() else "?" for char in shown)
+        raise ParseError(f"{source}: {one_line(str(error))}") from None
 
 
 def _profile(read: Document) -> Profile:

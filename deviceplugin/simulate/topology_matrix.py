@@ -1,14 +1,14 @@
 """Reads the matrix of `nvidia-smi topo -m` into a topology.
 
 In: its text, with or without the escapes of a terminal, network cards and a legend. Out: a `Topology` whose minors are
-the numbers of the GPU columns. Network cards are checked and left out; affinity columns and the legend are not read.
-Anything else is a ParseError that names line, column and text.
+the numbers of the GPU columns. Network cards, affinity columns and the legend are not read. Anything else is a
+ParseError that names line, column and text.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations, takewhile
+from itertools import combinations, product, takewhile
 
 from deviceplugin.errors import ParseError
 from deviceplugin.model.topology import Level, Link, Topology
@@ -37,14 +37,14 @@ class _MatrixRow:
     number: int
     words: tuple[str, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    """The cell of one pair in one direction; the link is None for a device with itself."""
-
-    line: int
-    text: str
-    link: Link | None
+    def cell(self, cards: tuple[str, ...], column: str) -> str:
+        cells = self.words[1:]
+        if len(cells) < len(cards):
+            raise ParseError(
+                f"line {self.number}, column {cards[len(cells)]}: the cell is missing; the row {self.words[0]} ends "
+                f"after {len(cells)} of {len(cards)} cells"
+            )
+        return cells[cards.index(column)]
 
 
 def parse_matrix(text: str, *, source: str = "topology") -> Topology:
@@ -60,13 +60,15 @@ def _parse(text: str) -> Topology:
     if not lines:
         raise ParseError("it is empty; expected the output of `nvidia-smi topo -m`")
     cards = _header(lines[0])
-    cells: dict[tuple[str, str], _Cell] = {}
+    rows: dict[str, _MatrixRow] = {}
     for line in lines[1:]:
-        row = _row(line, cards)
-        if any((line.words[0], card) in cells for card in cards):
-            raise ParseError(f"line {line.number}: a second row for {line.words[0]}")
-        cells |= {(line.words[0], card): cell for card, cell in zip(cards, row, strict=True)}
-    return _topology(cards, cells)
+        name = line.words[0]
+        if name not in cards:
+            raise ParseError(f"line {line.number}: {_shown(name)} is not a row of this matrix; it has {_some(cards)}")
+        if name in rows:
+            raise ParseError(f"line {line.number}: a second row for {name}")
+        rows[name] = line
+    return _topology(cards, rows)
 
 
 def _lines(text: str) -> Iterator[_MatrixRow]:
@@ -97,48 +99,39 @@ def _gpus(cards: tuple[str, ...]) -> dict[str, int]:
     return {card: int(found[1]) for card in cards if (found := _GPU.fullmatch(card))}
 
 
-def _row(line: _MatrixRow, cards: tuple[str, ...]) -> list[_Cell]:
-    name, *texts = line.words
-    if name not in cards:
-        raise ParseError(f"line {line.number}: {_shown(name)} is not a row of this matrix; it has {_some(cards)}")
-    if len(texts) < len(cards):
-        raise ParseError(
-            f"line {line.number}, column {cards[len(texts)]}: the cell is missing; the row {name} ends after "
-            f"{len(texts)} of {len(cards)} cells"
-        )
-    return [_cell(line.number, name, card, text) for card, text in zip(cards, texts, strict=False)]
-
-
-def _cell(line: int, row: str, column: str, text: str) -> _Cell:
-    if (row == column) != (text == _SELF):
-        must = f"only {_SELF}" if row == column else "the link of two different cards"
-        raise ParseError(f"line {line}, column {column}: {_shown(text)} instead of {must}")
-    if text == _SELF:
-        return _Cell(line, text, None)
-    if text in _LEVELS:
-        return _Cell(line, text, Link(_LEVELS[text]))
-    if (found := _NVLINK.fullmatch(text)) and int(found[1]):
-        return _Cell(line, text, Link(level=None, nvlinks=int(found[1])))
-    raise ParseError(
-        f"line {line}, column {column}: {_shown(text)} is not a link; known: X, NV and a number, {', '.join(_LEVELS)}"
-    )
-
-
-def _topology(cards: tuple[str, ...], cells: dict[tuple[str, str], _Cell]) -> Topology:
+def _topology(cards: tuple[str, ...], rows: dict[str, _MatrixRow]) -> Topology:
     gpus = _gpus(cards)
-    links: dict[tuple[int, int], Link] = {}
     for one in gpus:
-        if (one, one) not in cells:
+        if one not in rows:
             raise ParseError(f"there is a column {one} but no row for it")
+    cells = {(one, other): rows[one].cell(cards, other) for one, other in product(gpus, repeat=2)}
+    found = {(one, other): _link(rows[one], other, text) for (one, other), text in cells.items()}
     for one, other in combinations(gpus, 2):
-        there, back = cells[one, other], cells[other, one]
-        if there.link is None or there.link != back.link:
+        if found[one, other] != found[other, one]:
             raise ParseError(
-                f"line {back.line}, column {one}: {_shown(back.text)}, but line {there.line}, column {other} says "
-                f"{_shown(there.text)} for the same pair"
+                f"line {rows[other].number}, column {one}: {_shown(cells[other, one])}, but line {rows[one].number}, "
+                f"column {other} says {_shown(cells[one, other])} for the same pair"
             )
-        links[gpus[one], gpus[other]] = there.link
+    links = {(gpus[one], gpus[other]): link for (one, other), link in found.items() if link is not None}
     return Topology(minors=tuple(sorted(gpus.values())), links=links)
+
+
+def _link(row: _MatrixRow, column: str, text: str) -> Link | None:
+    """None for a GPU with itself."""
+    own = row.words[0] == column
+    if own != (text == _SELF):
+        must = f"only {_SELF}" if own else "the link of two different cards"
+        raise ParseError(f"line {row.number}, column {column}: {_shown(text)} instead of {must}")
+    if own:
+        return None
+    if text in _LEVELS:
+        return Link(_LEVELS[text])
+    if (found := _NVLINK.fullmatch(text)) and int(found[1]):
+        return Link(level=None, nvlinks=int(found[1]))
+    raise ParseError(
+        f"line {row.number}, column {column}: {_shown(text)} is not a link; known: X, NV and a number, "
+        f"{', '.join(_LEVELS)}"
+    )
 
 
 def _shown(text: str) -> str:
