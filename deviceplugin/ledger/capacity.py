@@ -44,10 +44,6 @@ def loads(allocations: Iterable[Allocation], inventory: Inventory) -> dict[GpuUu
     return {uuid: Load(uuid, held, has.get(uuid, NOTHING)) for uuid, held in occupied(allocations).items()}
 
 
-def over_commitments(allocations: Iterable[Allocation], inventory: Inventory) -> tuple[Load, ...]:
-    return tuple(load for load in loads(allocations, inventory).values() if load.is_over)
-
-
 def check(
     before: Iterable[Allocation], after: Iterable[Allocation], inventory: Inventory, *, gpus: Set[GpuUuid]
 ) -> None:

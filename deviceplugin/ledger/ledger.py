@@ -17,7 +17,7 @@ from dataclasses import replace
 import structlog
 
 from deviceplugin.errors import CapacityError, LedgerError, OwnershipError
-from deviceplugin.ledger.capacity import Load, check, over_commitments
+from deviceplugin.ledger.capacity import Load, check, loads
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.records import LedgerChange
@@ -73,7 +73,7 @@ class Ledger:
 
     def over_commitments(self, inventory: Inventory) -> tuple[Load, ...]:
         """GPUs that hold more than they have; only `adopt` and the loss of a GPU can cause this."""
-        return over_commitments(self.allocations(), inventory)
+        return tuple(load for load in loads(self.allocations(), inventory).values() if load.is_over)
 
     def grant(self, grant: Grant, inventory: Inventory) -> None:
         """Adds the grant of a first Allocate; durable when this returns.

@@ -41,29 +41,24 @@ def owner_named(key: OwnerKey, pod: Pod | None) -> tuple[ContainerRef, Container
 def claimant_proved(
     grant: Grant, key: OwnerKey, counts: tuple[int, int], pod: Pod | None, names: ResourceNames
 ) -> Claimant:
-    """The container that kubelet's checkpoint names for the grant; RequestError or ParseError as in `asked_for`."""
+    """The container that kubelet's checkpoint names for the grant: it has the counts, the pod says over how many GPUs.
+
+    Where the pod is not known, counts as the grant's mean that it is the grant's request. RequestError or ParseError
+    for a request that vcuda would not have admitted.
+    """
     owner, role, index = owner_named(key, pod)
-    return Claimant(owner, role, asked_for(grant, counts, pod, key[1], names), index=index)
+    request = grant.allocation.request
+    if pod is not None:
+        parts = parse_parts(pod.annotations, annotation_names(names.domain)).of(key[1])
+        request = parse_request(*counts, parts=parts, names=names)
+    elif (request.cores, request.blocks) != counts:
+        request = parse_request(*counts, names=names)
+    return Claimant(owner, role, request, index=index)
 
 
 def claimant_of(grant: Grant) -> Claimant:
     allocation = grant.allocation
     return Claimant(allocation.owner, allocation.role, allocation.request, grant.soft_cores, allocation.index)
-
-
-def asked_for(
-    grant: Grant, counts: tuple[int, int], pod: Pod | None, container: str, names: ResourceNames = ResourceNames()
-) -> Request:
-    """What the container asked that kubelet's checkpoint names: it has the counts, the pod says over how many GPUs.
-
-    Where the pod is not known, counts as the grant's mean that it is the grant's request. RequestError or ParseError
-    for a request that vcuda would not have admitted.
-    """
-    if pod is not None:
-        parts = parse_parts(pod.annotations, annotation_names(names.domain)).of(container)
-        return parse_request(*counts, parts=parts, names=names)
-    request = grant.allocation.request
-    return request if (request.cores, request.blocks) == counts else parse_request(*counts, names=names)
 
 
 def moved(grant: Grant, to: Claimant, inventory: Inventory) -> Grant:

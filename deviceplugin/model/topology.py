@@ -8,6 +8,7 @@ closest, because its traffic never uses PCIe.
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 
 class Level(enum.IntEnum):
@@ -64,22 +65,19 @@ class TopologyNode:
             yield from child.walk()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Topology:
     """All pairs by minor number. `links` has each pair once, in either order; a missing pair has no common level.
 
-    Pairs are stored with the lower minor first, so that equal topologies compare equal. The tree is built once, because
-    every placement reads it.
+    Pairs are stored with the lower minor first, so that equal topologies compare equal.
     """
 
     minors: tuple[int, ...]
     links: Mapping[tuple[int, int], Link] = field(default_factory=dict)
-    _root: TopologyNode = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         links = {(min(pair), max(pair)): link for pair, link in self.links.items()}
         object.__setattr__(self, "links", links)
-        object.__setattr__(self, "_root", _grow(self.minors, links))
 
     def link(self, a: int, b: int) -> Link:
         return self.links.get((a, b) if a < b else (b, a), NO_LINK)
@@ -87,9 +85,10 @@ class Topology:
     def distance(self, a: int, b: int) -> int:
         return 0 if a == b else self.link(a, b).distance
 
+    @cached_property
     def tree(self) -> TopologyNode:
         """Built from the nearest level outwards: two branches join at the level of their nearest pair."""
-        return self._root
+        return _grow(self.minors, self.links)
 
 
 def _grow(minors: tuple[int, ...], links: Mapping[tuple[int, int], Link]) -> TopologyNode:
@@ -98,8 +97,8 @@ def _grow(minors: tuple[int, ...], links: Mapping[tuple[int, int], Link]) -> Top
     for level in Level:
         touching = [pair for pair, link in links.items() if link.nearest is level and branch.keys() >= set(pair)]
         for group in _groups(branch, touching):
-            joined = _ancestor(level, group)
-            branch.update(dict.fromkeys(joined.minors, joined))
+            below = tuple(sorted(minor for child in group for minor in child.minors))
+            branch.update(dict.fromkeys(below, TopologyNode(level, below, tuple(group))))
     tops = {node.minors: node for node in branch.values()}
     if len(tops) == 1 and (only := next(iter(tops.values()))).children:
         return only
@@ -116,8 +115,3 @@ def _groups(branch: Mapping[int, TopologyNode], pairs: list[tuple[int, int]]) ->
             group.update(dict.fromkeys(other, one))
     distinct = {min(members): members for members in group.values() if len(members) > 1}
     return [[branch[minor] for minor in sorted(members)] for members in distinct.values()]
-
-
-def _ancestor(level: Level, children: list[TopologyNode]) -> TopologyNode:
-    minors = tuple(sorted(minor for child in children for minor in child.minors))
-    return TopologyNode(level=level, minors=minors, children=tuple(children))

@@ -52,7 +52,7 @@ def graph_of(picture: NodePicture) -> Graph:
     if inventory is None:
         return Graph(version=VERSION, node=picture.node, driver="", cuda="", tree=None)
     driver = inventory.driver
-    tree = _node(picture, inventory, inventory.topology.tree()) if inventory.gpus else None
+    tree = _node(picture, inventory, inventory.topology.tree) if inventory.gpus else None
     cuda = ".".join(map(str, driver.cuda))
     return Graph(version=VERSION, node=picture.node, driver=driver.version, cuda=cuda, tree=tree)
 

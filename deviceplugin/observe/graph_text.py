@@ -95,7 +95,7 @@ class _Drawing:
         self._glyphs = glyphs
         self._by_minor = {gpu.minor: gpu for gpu in inventory.gpus}
         self._mixed = len({gpu.model for gpu in inventory.gpus}) > 1
-        self._root = inventory.topology.tree()
+        self._root = inventory.topology.tree
         self._digits = max(len(self._memory(gpu)) for gpu in inventory.gpus)
 
     def head(self) -> Iterator[str]:

@@ -77,7 +77,7 @@ class _Pages:
 
     async def graph(self, request: web.Request) -> web.Response:
         picture = self._view.picture()
-        if prefers_json(request.headers.get("Accept", "")):
+        if "application/json" in request.headers.get("Accept", ""):
             return _json(graph_of(picture))
         return web.Response(text=draw(picture, ASCII if "ascii" in request.query else BOXES))
 
@@ -110,27 +110,6 @@ async def _probe(socket: Path) -> str:
         except grpc.aio.AioRpcError as error:
             return f"the device plugin on {socket} does not answer ({error.code().name.lower()})"
     return ""
-
-
-def prefers_json(accept: str) -> bool:
-    """Whether an Accept header ranks application/json above text/plain; without a header text is meant."""
-    weights = {"application/json": 0.0, "text/plain": 0.0}
-    for item in accept.split(","):
-        media, *parameters = (part.strip() for part in item.split(";"))
-        if media in weights:
-            weights[media] = _weight(parameters)
-    return weights["application/json"] > weights["text/plain"]
-
-
-def _weight(parameters: list[str]) -> float:
-    for parameter in parameters:
-        name, _, value = parameter.partition("=")
-        if name == "q":
-            try:
-                return float(value)
-            except ValueError:
-                return 0.0
-    return 1.0
 
 
 def _json(document: object) -> web.Response:

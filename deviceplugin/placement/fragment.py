@@ -36,7 +36,7 @@ class _Branch:
 def fragment(candidates: Candidates) -> Selection | None:
     if not candidates.views:
         return None
-    around = branch = _branch(candidates.topology.tree(), candidates)
+    around = branch = _branch(candidates.topology.tree, candidates)
     against: dict[GpuUuid, str] = {}
     while not branch.node.is_leaf:
         around = branch

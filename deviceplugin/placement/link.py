@@ -66,7 +66,7 @@ class LinkSearchSpace:
         self.size = candidates.request.gpus
         self.distances = _distances(candidates.topology, tuple(sorted(candidates.free)))
         self._views = {view.gpu.minor: view for view in candidates.views}
-        branches = _branches(candidates.topology.tree(), (), candidates, self.distances)
+        branches = _branches(candidates.topology.tree, (), candidates, self.distances)
         self.branches = sorted(branches, key=lambda branch: (branch.fullness, branch.node.minors))
 
     def inner(self, minors: Minors) -> dict[int, int]:

@@ -56,7 +56,7 @@ def spread(candidates: Candidates) -> Selection | None:
 
 
 def _next(candidates: Candidates, left: _Left) -> GpuView:
-    node = candidates.topology.tree()
+    node = candidates.topology.tree
     while not node.is_leaf:
         node = left.emptiest(node)
     return left.takes(node.minors[0])

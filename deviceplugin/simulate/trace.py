@@ -8,17 +8,11 @@ because such files are long and written by scripts.
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from _csv import Reader
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from deviceplugin.errors import ParseError
-
-if TYPE_CHECKING:
-    from _csv import Reader
-from collections.abc import Collection
-from dataclasses import replace
-
 from deviceplugin.model.allocation import ContainerRole, PodRef, PodUid
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
@@ -97,7 +91,7 @@ def _text(content: bytes, file: str) -> str:
         raise ParseError(f"{file} line {line} is no UTF-8 text") from None
 
 
-def _next(lines: "Reader", file: str) -> list[str] | None:
+def _next(lines: Reader, file: str) -> list[str] | None:
     try:
         return next(lines, None)
     except csv.Error as error:

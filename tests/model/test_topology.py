@@ -23,7 +23,7 @@ def drawn(node: TopologyNode) -> str:
 
 def tree(links: dict[tuple[int, int], Link | Level], *minors: int) -> str:
     full = {pair: link if isinstance(link, Link) else Link(link) for pair, link in links.items()}
-    return drawn(Topology(minors, full).tree())
+    return drawn(Topology(minors, full).tree)
 
 
 def all_pairs(level: Level, *minors: int) -> dict[tuple[int, int], Link | Level]:
@@ -91,7 +91,7 @@ def test_the_tree_joins_the_nearest_first(expected: str, grown: str) -> None:
 
 
 def test_a_node_without_gpus_has_a_tree_without_leaves() -> None:
-    root = Topology(()).tree()
+    root = Topology(()).tree
     assert (root.minors, root.children) == ((), ())
 
 
@@ -122,13 +122,13 @@ def joined(topology: Topology, minor: int, level: Level) -> frozenset[int]:
 @given(topology=topologies())
 def test_a_branch_is_whatever_is_reached_without_going_farther(topology: Topology) -> None:
     by_reach = {joined(topology, minor, level) for minor in topology.minors for level in Level}
-    branches = {frozenset(node.minors) for node in topology.tree().walk() if node.level is not None}
+    branches = {frozenset(node.minors) for node in topology.tree.walk() if node.level is not None}
     assert branches == {group for group in by_reach if len(group) > 1}
 
 
 @given(topology=topologies())
 def test_the_tree_is_a_tree(topology: Topology) -> None:
-    root = topology.tree()
+    root = topology.tree
     leaves = [node for node in root.walk() if node.is_leaf]
     assert sorted(leaf.minors for leaf in leaves) == sorted((minor,) for minor in topology.minors)
     for node in root.walk():
@@ -144,7 +144,7 @@ def test_the_tree_is_a_tree(topology: Topology) -> None:
 def test_pairs_may_be_given_in_either_order(topology: Topology) -> None:
     turned = Topology(topology.minors, {(b, a): link for (a, b), link in topology.links.items()})
     assert turned == topology
-    assert turned.tree() == topology.tree()
+    assert turned.tree == topology.tree
     for a, b in combinations(topology.minors, 2):
         assert turned.link(a, b) == topology.link(b, a)
         assert turned.distance(a, b) == topology.distance(b, a)
@@ -154,15 +154,15 @@ def test_a_topology_is_copied_whole() -> None:
     topology = Topology((0, 1), {(1, 0): Link(Level.PIX)})
     for copy in (pickle.loads(pickle.dumps(topology)), replace(topology)):
         assert copy == topology
-        assert copy.tree() == topology.tree()
-    assert replace(topology, minors=(0, 1, 2)).tree().minors == (0, 1, 2)
+        assert copy.tree == topology.tree
+    assert replace(topology, minors=(0, 1, 2)).tree.minors == (0, 1, 2)
 
 
 def test_the_tree_of_64_gpus_is_grown_once() -> None:
     pairs = {pair: LINKS[sum(pair) % len(LINKS)] for pair in combinations(range(64), 2)}
     topology = Topology(tuple(range(64)), pairs)
-    assert topology.tree() is topology.tree()
-    assert topology.tree().minors == tuple(range(64))
+    assert topology.tree is topology.tree
+    assert topology.tree.minors == tuple(range(64))
 
 
 @pytest.mark.parametrize(

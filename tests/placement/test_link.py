@@ -60,7 +60,7 @@ def rank(node: Snapshot, minors: tuple[int, ...]) -> tuple[object, ...]:
     """The order of sets, from its definition and by counting everything."""
     views = {view.gpu.minor: view for view in node.gpus}
     free = {minor for minor, view in views.items() if usable(view)}
-    branches = [set(branch.minors) & free for branch in ancestors(node.topology.tree(), set(minors))]
+    branches = [set(branch.minors) & free for branch in ancestors(node.topology.tree, set(minors))]
     return (
         total(node.topology, minors),
         tuple(len(branch) for branch in branches),

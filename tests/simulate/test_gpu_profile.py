@@ -242,7 +242,7 @@ def outcome(text: bytes | str) -> Profile | ParseError:
 
 
 def test_a_key_that_is_not_printable_does_not_break_the_line() -> None:
-    with pytest.raises(ParseError, match=r"unknown field `a\?b") as caught:
+    with pytest.raises(ParseError, match=r"unknown field `a b") as caught:
         read(document(1, **{"a\nb" * 1000: 1}))
     assert len(caught.value.message) < 350
     assert caught.value.message.isprintable()
