@@ -100,13 +100,11 @@ class KubeClient:
             raise _taken_over(KubeNotFoundError, pod, 404)
         return found
 
-    async def patch_pod_annotations(self, pod: PodRef, annotations: Texts, *, version: str = "") -> Pod:
-        """Raises KubeConflictError if the pod has another UID, or not the given version."""
+    async def patch_pod_annotations(self, pod: PodRef, annotations: Texts) -> Pod:
+        """Raises KubeConflictError if the pod has another UID."""
         meta: dict[str, object] = {"annotations": dict(annotations)}
         if pod.uid:
             meta["uid"] = pod.uid
-        if version:
-            meta["resourceVersion"] = version
         try:
             body = await self._patch(pod_path(pod), {"metadata": meta}, what=f"annotate pod {pod}")
         except KubeError as error:

@@ -67,6 +67,7 @@ def _plain(item: ClusterPodObject) -> PlainPod | None:
 def cluster_pod(item: ClusterPodObject, names: ResourceNames) -> ClusterPod:
     spec, status = item.spec or ClusterPodSpec(), item.status or ClusterPodStatus()
     return ClusterPod(
+        # Without the states of its containers: the scheduler need not hear of their changes.
         pod=pod_from(PodObject(item.metadata, spec, PodStatus(status.phase, status.reason)), names),
         scheduler=spec.scheduler_name or "",
         priority=spec.priority or 0,

@@ -1,10 +1,10 @@
 """Leader election by a Lease: one of several replicas leads.
 
-In: a client, the name of a lease, a unique identity. Out: `is_leader`, and calls to subscribers at each change. The
-rules are those of client-go: the holder renews every `retry` seconds and stops leading after `renew` seconds without
-success; others take the lease `lease` seconds after the last change that they saw. All times are from monotonic
-clocks, so two replicas never lead at once, whatever their wall clocks say, if the clocks run equally fast. `is_leader`
-becomes false in time even while a request hangs, the process is stopped or the machine sleeps.
+In: a client, the name of a lease, a unique identity. Out: `is_leader`, and a log line at each change. The rules are
+those of client-go: the holder renews every `retry` seconds and stops leading after `renew` seconds without success;
+others take the lease `lease` seconds after the last change that they saw. All times are from monotonic clocks, so two
+replicas never lead at once, whatever their wall clocks say, if the clocks run equally fast. `is_leader` becomes false
+in time even while a request hangs, the process is stopped or the machine sleeps.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import structlog
 from msgspec import structs
 
-from deviceplugin.errors import ConfigError, KubeConflictError, KubeNotFoundError, VcudaError
+from deviceplugin.errors import KubeConflictError, KubeNotFoundError, VcudaError
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.leases import Lease, LeaseView, Term, micro_time
 
@@ -27,18 +27,11 @@ _JITTER = 1.2
 
 @dataclass(frozen=True, slots=True)
 class LeaseTiming:
-    """Seconds; names and values as in client-go."""
+    """Seconds; names and values as in client-go, which also requires lease > renew > 1.2 * retry."""
 
     lease: int = 15
     renew: float = 10.0
     retry: float = 2.0
-
-    def __post_init__(self) -> None:
-        if not self.lease > self.renew > self.retry * _JITTER > 0:
-            raise ConfigError(
-                f"a lease of {self.lease} s cannot be renewed within {self.renew} s, tried every {self.retry} s; the "
-                f"lease must be longer than the renewal, and the renewal longer than {_JITTER} times the pause"
-            )
 
 
 def awake_and_asleep() -> float:
@@ -47,7 +40,6 @@ def awake_and_asleep() -> float:
 
 
 DEFAULT_TIMING = LeaseTiming()
-Listener = Callable[[bool], None]
 
 
 class LeaderElector:
@@ -76,8 +68,7 @@ class LeaderElector:
         self._view = LeaseView(clock)
         self._lease: Lease | None = None
         self._until = 0.0
-        self._published = False
-        self._listeners: list[Listener] = []
+        self._was_leader = False
 
     @property
     def is_leader(self) -> bool:
@@ -88,10 +79,6 @@ class LeaderElector:
         """The identity of the known leader; empty if there is none."""
         return self._view.holder
 
-    def subscribe(self, listener: Listener) -> None:
-        """Calls `listener` on the loop at each change of `is_leader`."""
-        self._listeners.append(listener)
-
     async def run(self) -> None:
         """Never returns, and never raises because of the server."""
         while True:
@@ -99,7 +86,7 @@ class LeaderElector:
             led = self.is_leader
             wait = self._timing.retry * (1.0 if led else 1 + _JITTER * self._jitter())
             await asyncio.sleep(min(wait, self._until - self._clock()) if led else wait)
-            self._publish_change()
+            self._log_change()
 
     async def attempt(self) -> None:
         limit = self._until - self._clock() if self.is_leader else self._timing.renew
@@ -112,13 +99,13 @@ class LeaderElector:
             log.warning("lease_renewal_timeout", lease=self._name)
         except VcudaError as error:
             log.warning("lease_renewal_failed", lease=self._name, error=error.message)
-        self._publish_change()
+        self._log_change()
 
     async def release(self) -> None:
         """Releases a held lease, so that the next replica need not wait; best effort."""
         lease, led = self._lease, self.is_leader
         self._until = 0.0
-        self._publish_change()
+        self._log_change()
         if lease is None or not led:
             return
         try:
@@ -155,10 +142,8 @@ class LeaderElector:
         transitions = 0 if before is None else (before.transitions or 0) + 1
         return Term(self._identity, self._timing.lease, acquired=moment, renewed=moment, transitions=transitions)
 
-    def _publish_change(self) -> None:
-        if self.is_leader is self._published:
+    def _log_change(self) -> None:
+        if self.is_leader is self._was_leader:
             return
-        self._published = not self._published
-        log.info("leadership_gained" if self._published else "leadership_lost", lease=self._name)
-        for listener in tuple(self._listeners):
-            listener(self._published)
+        self._was_leader = not self._was_leader
+        log.info("leadership_gained" if self._was_leader else "leadership_lost", lease=self._name)

@@ -69,10 +69,6 @@ class NodePatch:
     labels: Texts
     annotations: Texts
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.labels and not self.annotations
-
 
 @dataclass(frozen=True, slots=True)
 class PublishTiming:
@@ -148,7 +144,7 @@ class NodePublisher:
         face = self._face
         assert face is not None
         patch = node_patch(await self._client.get_node(self._node), face, own_labels=self._names.node_labels)
-        if patch.is_empty:
+        if not patch.labels and not patch.annotations:
             return
         await self._client.patch_node(self._node, labels=patch.labels, annotations=patch.annotations)
         log.info("node_updated", node=self._node, labels=sorted(patch.labels), annotations=sorted(patch.annotations))

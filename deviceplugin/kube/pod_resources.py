@@ -16,7 +16,7 @@ from deviceplugin.kube.structs import (
     ClusterPodSpec,
     ClusterPodStatus,
     ContainerSpec,
-    ResizedStatus,
+    ContainerStatus,
 )
 from deviceplugin.model.units import Compute
 
@@ -67,17 +67,10 @@ def _by_containers(spec: ClusterPodSpec, status: ClusterPodStatus) -> _Pair:
     return _most(most, _sum(sidecars, apps))
 
 
-def _takes(
-    container: ContainerSpec,
-    statuses: Sequence[ResizedStatus] | None,
-    status: ClusterPodStatus,
-) -> _Pair:
+def _takes(container: ContainerSpec, statuses: Sequence[ContainerStatus] | None, status: ClusterPodStatus) -> _Pair:
     wanted = _requests(container)
     for each in statuses or ():
         if each.name == container.name and each.resources is not None:
-            as_written = container.resources and container.resources.requests
-            if each.resources.requests == as_written == each.allocated_resources:
-                break  # the usual case: no need to parse again
             real = _most(_pair(each.resources.requests), _pair(each.allocated_resources))
             return real if real == wanted or _is_refused(status) else _most(wanted, real)
     return wanted

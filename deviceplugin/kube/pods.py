@@ -20,7 +20,6 @@ from deviceplugin.kube.structs import (
     PodObject,
     PodSpec,
     PodStatus,
-    State,
     decode,
 )
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
@@ -91,7 +90,7 @@ def _container(
         cores=cores,
         blocks=blocks,
         env={var.name: var.value or "" for var in container.env or () if var.name in KEPT_ENV},
-        state=_state(status.state),
+        state=_state(status.state or {}),
         runtime_id=(status.container_id or "").partition("://")[2],
     )
 
@@ -114,14 +113,9 @@ def _status(name: str, statuses: Sequence[ContainerStatus]) -> ContainerStatus:
     return ContainerStatus(name)
 
 
-def _state(state: State | None) -> ContainerState:
-    if state is None:
-        return ContainerState.UNKNOWN
-    if state.running is not None:
-        return ContainerState.RUNNING
-    if state.terminated is not None:
-        return ContainerState.TERMINATED
-    return ContainerState.UNKNOWN if state.waiting is None else ContainerState.WAITING
+def _state(states: Mapping[str, object]) -> ContainerState:
+    known = (ContainerState.RUNNING, ContainerState.TERMINATED, ContainerState.WAITING)
+    return next((each for each in known if states.get(each.value) is not None), ContainerState.UNKNOWN)
 
 
 def _kept_annotations(annotations: Mapping[str, str], domain: str) -> dict[str, str]:

@@ -24,7 +24,6 @@ class OwnerReference(Json):
     """An owner of an object; one owner may be the controller."""
 
     kind: str = ""
-    name: str = ""
     controller: bool | None = None
 
 
@@ -82,20 +81,17 @@ class Empty(Json):
     """An object that is present or not."""
 
 
-class State(Json):
-    """One of the three is set."""
-
-    waiting: Empty | None = None
-    running: Empty | None = None
-    terminated: Empty | None = None
-
-
 class ContainerStatus(Json):
-    """The last status of a container from kubelet."""
+    """The last status of a container from kubelet: one of its possible states, and during a resize other resources.
+
+    `state` has the key `waiting`, `running` or `terminated`.
+    """
 
     name: str
-    state: State | None = None
+    state: dict[str, Empty | None] | None = None
     container_id: str | None = msgspec.field(default=None, name="containerID")
+    resources: Resources | None = None
+    allocated_resources: Amounts | None = None
 
 
 class PodSpec(Json):
@@ -174,24 +170,10 @@ class WorkloadRef(Json):
     pod_group_replica_key: str | None = None
 
 
-class Requests(Json):
-    """Only the CPU and memory of resources."""
-
-    requests: Amounts | None = None
-
-
-class ResizedStatus(Json):
-    """The resources that a container has; they differ from its spec during a resize."""
-
-    name: str = ""
-    resources: Requests | None = None
-    allocated_resources: Amounts | None = None
-
-
 class ClusterPodSpec(PodSpec):
     """spec of a pod with the fields for schedulers."""
 
-    resources: Requests | None = None
+    resources: Resources | None = None
     overhead: Amounts | None = None
     scheduler_name: str | None = None
     priority: int | None = None
@@ -208,15 +190,11 @@ class Condition(Json):
     message: str | None = None
 
 
-class ClusterPodStatus(Json):
-    """status of a pod without the states of its containers."""
+class ClusterPodStatus(PodStatus):
+    """status of a pod with the fields for schedulers."""
 
-    phase: str | None = None
-    reason: str | None = None
     nominated_node_name: str | None = None
     conditions: list[Condition] | None = None
-    container_statuses: list[ResizedStatus] | None = None
-    init_container_statuses: list[ResizedStatus] | None = None
 
 
 class ClusterPodObject(Object):

@@ -94,15 +94,6 @@ async def test_a_pod_that_took_over_the_name_is_not_annotated(server: ApiServer,
     assert annotations(server) == {}
 
 
-async def test_a_stale_version_is_a_conflict(server: ApiServer, client: KubeClient) -> None:
-    ref = made(server)
-    version = (await client.get_pod(ref)).resource_version
-    await client.patch_pod_annotations(ref, {"x": "1"}, version=version)
-    with pytest.raises(KubeConflictError, match="modified"):
-        await client.patch_pod_annotations(ref, {"x": "2"}, version=version)
-    assert annotations(server) == {"x": "1"}
-
-
 async def test_only_the_pod_that_is_meant_is_deleted(server: ApiServer, client: KubeClient) -> None:
     ref = made(server)
     with pytest.raises(KubeConflictError):

@@ -221,14 +221,6 @@ async def test_annotations_are_merged_and_null_removes(cluster: Cluster, host: s
     assert patched.annotations == {"tencent.com/b": "2", "tencent.com/c": "3"}
 
 
-async def test_a_stale_version_is_refused(cluster: Cluster, host: str) -> None:
-    ref = await cluster.create(fresh("x", host))
-    version = (await cluster.client.get_pod(ref)).resource_version
-    await cluster.client.patch_pod_annotations(ref, {"x": "1"}, version=version)
-    with pytest.raises(KubeConflictError):
-        await cluster.client.patch_pod_annotations(ref, {"x": "2"}, version=version)
-
-
 async def test_a_watch_from_long_ago_is_gone(cluster: Cluster, host: str) -> None:
     await cluster.create(fresh("x", host))
     cluster.forget_history()

@@ -89,7 +89,7 @@ def test_after_a_patch_nothing_is_left_to_do_and_labels_of_others_stay(
         notes = {key: value for key, value in {**bare.annotations, **patch.annotations}.items() if value is not None}
         bare = NodeMetadata("n1", "u", left, notes)
         assert left == others | dict(face.labels)
-        assert node_patch(bare, face, own_labels=OWN).is_empty
+        assert node_patch(bare, face, own_labels=OWN) == NodePatch({}, {})
 
 
 @asynccontextmanager
