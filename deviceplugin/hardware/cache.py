@@ -12,24 +12,24 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from deviceplugin.errors import ParseError
 from deviceplugin.hardware.health import QuietPeriod
 from deviceplugin.hardware.pci import loaded_version, read_text
-from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Health, Inventory
-from deviceplugin.model.topology import Level, Link, Topology
+from deviceplugin.model.gpu import GpuUuid, Inventory
+from deviceplugin.model.inventory_annotation import format_inventory, parse_inventory
 
 _log = structlog.get_logger("vcuda.hardware")
 
-FORMAT = 2
+FORMAT = 3
 _LARGEST = 4 << 20
 
 
 class _CacheFile(msgspec.Struct, frozen=True):
+    """`inventory` as in the annotation of the node, so with whole MiB; whether there are shares does not matter."""
+
     format: int
     boot_id: str
-    driver: Driver
-    gpus: tuple[Gpu, ...]
-    links: tuple[tuple[int, int, Level | None, int], ...]
-    health: dict[GpuUuid, Health]
+    inventory: str
     quiet: dict[GpuUuid, QuietPeriod]
 
 
@@ -55,9 +55,9 @@ class InventoryCache:
         try:
             with self._path.open("rb") as stream:
                 file = msgspec.json.decode(stream.read(_LARGEST), type=_CacheFile)
-            remembered = _remembered(file)
-            doubt = self._doubt(file)
-        except (OSError, ValueError, msgspec.MsgspecError) as error:
+            remembered = Remembered(parse_inventory(file.inventory)[0], file.quiet)
+            doubt = self._doubt(file, remembered.inventory.driver.version)
+        except (OSError, ValueError, msgspec.MsgspecError, ParseError) as error:
             doubt = str(error)
         if doubt:
             _log.warning("inventory_cache_ignored", path=str(self._path), error=doubt)
@@ -68,48 +68,24 @@ class InventoryCache:
         """Keeps it; a full disk costs the cache and nothing else."""
         if self._path is None:
             return
+        inventory = format_inventory(remembered.inventory, share_mode=True)
+        file = _CacheFile(FORMAT, self._boot_id(), inventory, remembered.quiet)
         try:
-            _replace(self._path, msgspec.json.encode(_file(remembered, self._boot_id())))
+            _replace(self._path, msgspec.json.encode(file))
         except OSError as error:
             _log.warning("inventory_cache_write_failed", path=str(self._path), error=str(error))
 
-    def _doubt(self, file: _CacheFile) -> str:
+    def _doubt(self, file: _CacheFile, driver: str) -> str:
         """Why the file cannot be trusted; empty where it can."""
         if file.format != FORMAT:
             return f"format {file.format} is not {FORMAT}"
         if file.boot_id != self._boot_id():
             return "it is from before the last boot"
         loaded = loaded_version(self._proc / "driver/nvidia/version")  # known before NVML is
-        if loaded and loaded != file.driver.version:
-            return f"it is of driver {file.driver.version}, and {loaded} is loaded"
-        if min(len({gpu.uuid for gpu in file.gpus}), len({gpu.minor for gpu in file.gpus})) < len(file.gpus):
-            return "a UUID or a minor number stands in it twice"
-        return ""
+        return f"it is of driver {driver}, and {loaded} is loaded" if loaded not in ("", driver) else ""
 
     def _boot_id(self) -> str:
         return read_text(self._proc / "sys/kernel/random/boot_id")
-
-
-def _file(remembered: Remembered, boot_id: str) -> _CacheFile:
-    inventory = remembered.inventory
-    links = sorted(inventory.topology.links.items())
-    return _CacheFile(
-        format=FORMAT,
-        boot_id=boot_id,
-        driver=inventory.driver,
-        gpus=inventory.gpus,
-        links=tuple((*pair, link.level, link.nvlinks) for pair, link in links),
-        health=inventory.health,
-        quiet=remembered.quiet,
-    )
-
-
-def _remembered(file: _CacheFile) -> Remembered:
-    topology = Topology(
-        minors=tuple(gpu.minor for gpu in file.gpus),
-        links={(one, other): Link(level, nvlinks) for one, other, level, nvlinks in file.links},
-    )
-    return Remembered(Inventory(file.gpus, topology, file.driver, file.health), file.quiet)
 
 
 def _replace(path: Path, data: bytes) -> None:
