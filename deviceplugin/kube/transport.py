@@ -9,9 +9,10 @@ repeated once. Invariant: every wait has a limit. Not here: the meaning of paths
 import asyncio
 import os
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import quote
 
 import aiohttp
@@ -85,10 +86,11 @@ class Transport:
 
         After 429 the request is repeated when the server says, within the time limit of one request.
         """
+        send = partial(self._open, method, path, query, self._once, body, content_type)
         try:
             async with asyncio.timeout(self._timeouts.request) as limit:
                 while True:
-                    response = await self._send(method, path, query, self._once, body, content_type)
+                    response = await self._send(send)
                     try:
                         answer = await _read(response)
                     finally:
@@ -111,7 +113,7 @@ class Transport:
         Silence is not an error: while nothing changes, a server may send no bookmarks (seen on 1.36).
         """
         try:
-            response = await self._send("GET", path, query, self._watching)
+            response = await self._send(partial(self._open, "GET", path, query, self._watching, None, JSON))
             try:
                 if response.status >= 300:
                     async with asyncio.timeout(self._timeouts.request):
@@ -130,37 +132,28 @@ class Transport:
         if session is not None:
             await session.close()
 
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None,
-        limits: aiohttp.ClientTimeout,
-        body: bytes | None = None,
-        content_type: str = JSON,
-    ) -> aiohttp.ClientResponse:
+    async def _send(self, send: Callable[[Access], Awaitable[aiohttp.ClientResponse]]) -> aiohttp.ClientResponse:
         """An answer whose body has not been read; the caller releases it."""
         access = await self._credentials.access()
         try:
-            response = await self._open(access, method, path, query, limits, body, content_type)
+            response = await send(access)
         except aiohttp.ClientConnectorCertificateError:
             pass  # the cluster may have a new CA
         else:
             if response.status != 401:
                 return response
             response.release()
-        access = await self._credentials.renew(access)
-        return await self._open(access, method, path, query, limits, body, content_type)
+        return await send(await self._credentials.renew(access))
 
     async def _open(
         self,
-        access: Access,
         method: str,
         path: str,
         query: Mapping[str, str] | None,
         limits: aiohttp.ClientTimeout,
         body: bytes | None,
         content_type: str,
+        access: Access,
     ) -> aiohttp.ClientResponse:
         facts, headers = access.facts, access.headers
         if body is not None:
