@@ -14,7 +14,6 @@ from pathlib import Path
 from deviceplugin.hardware import pci
 
 _CONTROL = "nvidiactl"
-_UVM = "nvidia-uvm"
 _CONTROL_MINOR = 255
 _LAST_WAIT_S = 1.0
 
@@ -23,8 +22,6 @@ _LAST_WAIT_S = 1.0
 class ModuleTools:
     """How to reach the tools; `path` replaces PATH, for an agent whose node's tools are mounted elsewhere."""
 
-    nvidia_modprobe: str = "nvidia-modprobe"
-    modprobe: str = "modprobe"
     path: str | None = None
     budget_s: float = 20.0
 
@@ -45,7 +42,7 @@ async def load_modules(tools: ModuleTools, *, device_root: Path, sys_root: Path)
     if gpus == 0:
         return None
     troubles = []
-    for tool, commands in _attempts(tools, gpus):
+    for tool, commands in _attempts(gpus):
         found = shutil.which(tool, path=tools.path)
         trouble = await _run_all(found, commands, tools) if found else f"{tool} is not installed"
         if not trouble:
@@ -55,13 +52,13 @@ async def load_modules(tools: ModuleTools, *, device_root: Path, sys_root: Path)
     return ModuleOutcome(False, f"could not load the nvidia kernel module: {said}; load it on the node")
 
 
-def _attempts(tools: ModuleTools, gpus: int) -> tuple[tuple[str, list[list[str]]], ...]:
+def _attempts(gpus: int) -> tuple[tuple[str, list[list[str]]], ...]:
     """Tools and the arguments of their runs.
 
     nvidia-modprobe loads a module and makes device nodes, but with -u those of nvidia-uvm only, hence two runs.
     """
     nodes = [word for minor in (_CONTROL_MINOR, *range(gpus)) for word in ("-c", str(minor))]
-    return (tools.nvidia_modprobe, [nodes, ["-u", "-c", "0"]]), (tools.modprobe, [["nvidia"], [_UVM]])
+    return ("nvidia-modprobe", [nodes, ["-u", "-c", "0"]]), ("modprobe", [["nvidia"], ["nvidia-uvm"]])
 
 
 async def _run_all(tool: str, commands: list[list[str]], tools: ModuleTools) -> str:
