@@ -10,8 +10,6 @@ import errno
 import importlib
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import IO, Any
 
 import click
@@ -19,23 +17,15 @@ import click
 from deviceplugin import __version__
 from deviceplugin.errors import VcudaError
 
-
-@dataclass(frozen=True, slots=True)
-class _Lazy:
-    """Where a command is defined, and its line in `vcuda --help`, which does not import it."""
-
-    target: str
-    summary: str
-
-
-_COMMANDS: Mapping[str, _Lazy] = {
-    "agent": _Lazy("deviceplugin.cli.service:agent", "Grant this node's GPUs, and shares of them, through kubelet."),
-    "config": _Lazy("deviceplugin.cli.config:config", "Print the effective settings and the origin of each."),
-    "explain": _Lazy("deviceplugin.cli.explain:explain", "Explain why a pod is on its node, or why it is pending."),
-    "place": _Lazy("deviceplugin.cli.place:place", "Show which GPUs a request would get, and why."),
-    "scheduler": _Lazy("deviceplugin.cli.service:scheduler", "Choose node and GPUs for the pods of a cluster."),
-    "simulate": _Lazy("deviceplugin.cli.simulate:simulate", "Simulate a placement policy on a workload."),
+_COMMANDS = {
+    "agent": ("deviceplugin.cli.service:agent", "Grant this node's GPUs, and shares of them, through kubelet."),
+    "config": ("deviceplugin.cli.config:config", "Print the effective settings and the origin of each."),
+    "explain": ("deviceplugin.cli.explain:explain", "Explain why a pod is on its node, or why it is pending."),
+    "place": ("deviceplugin.cli.place:place", "Show which GPUs a request would get, and why."),
+    "scheduler": ("deviceplugin.cli.service:scheduler", "Choose node and GPUs for the pods of a cluster."),
+    "simulate": ("deviceplugin.cli.simulate:simulate", "Simulate a placement policy on a workload."),
 }
+"""By name: where the command is defined, and its line in `vcuda --help`, which does not import it."""
 
 
 class Refused(click.ClickException):
@@ -62,13 +52,13 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        module, _, attribute = _COMMANDS[cmd_name].target.partition(":")
+        module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, _COMMANDS[name].summary) for name in self.list_commands(ctx)])
+            formatter.write_dl([(name, _COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
         try:

@@ -12,11 +12,10 @@ from typing import Any
 
 import yaml
 
-from deviceplugin.config.param_types import SettingType
+from deviceplugin.config.param_types import SettingType, read_content
 from deviceplugin.errors import ConfigError
 
 API_VERSION = "vcuda/v1"
-_LARGEST = 1 << 20
 
 
 class _Loader(yaml.SafeLoader):
@@ -60,13 +59,9 @@ def _text(path: Path, key: str, value: object, name: str, type_: SettingType[Any
 
 def _load(path: Path) -> object:
     try:
-        with path.open("rb") as file:
-            raw = file.read(_LARGEST + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{path}: the configuration file cannot be read: {reason}") from None
-    if len(raw) > _LARGEST:
-        raise ConfigError(f"{path}: the configuration file is larger than 1 MiB")
+        raw = read_content(path)
+    except ValueError as error:
+        raise ConfigError(f"{path}: the configuration file {error}") from None
     try:
         return yaml.load(raw, Loader=_Loader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -9,10 +9,9 @@ from typing import TypeVar
 
 import msgspec
 
-from deviceplugin.config.param_types import read_path
+from deviceplugin.config.param_types import read_content, read_path
 
 _Shape = TypeVar("_Shape")
-_LARGEST = 1 << 20
 
 
 class _Devices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,12 +84,9 @@ def read_volume_config(text: str) -> VolumeConfig:
 def _decode(text: str, shape: type[_Shape]) -> _Shape:
     path = read_path(text)
     try:
-        with path.open("rb") as file:
-            raw = file.read(_LARGEST + 1)
-    except OSError as error:
-        raise ValueError(f"{text[:200]} cannot be read: {error.strerror}") from None
-    if len(raw) > _LARGEST:
-        raise ValueError(f"{path} is larger than 1 MiB")
+        raw = read_content(path)
+    except ValueError as error:
+        raise ValueError(f"{text[:200]} {error}") from None
     try:
         return msgspec.json.decode(raw, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -19,6 +19,7 @@ import click
 T = TypeVar("T")
 Word = TypeVar("Word", bound=enum.Enum)
 
+_LARGEST = 1 << 20
 _YAML_NAMES = {bool: "true or false", int: "a number", float: "a number", str: "text"}
 
 
@@ -168,6 +169,18 @@ def read_path(text: str) -> Path:
     if not text:
         raise ValueError(f"{text!r} is not a path")
     return Path(_read_text(text))
+
+
+def read_content(path: Path) -> bytes:
+    """The content of a file; a ValueError whose phrase follows the path where that is impossible or over 1 MiB."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(content) > _LARGEST:
+        raise ValueError("is larger than 1 MiB")
+    return content
 
 
 def _read_absolute(text: str) -> str:

@@ -89,11 +89,6 @@ class HamiSettings:
     )
 
     @property
-    def every(self) -> bool:
-        """A pod that names `count` alone is translated too."""
-        return self.scope is HamiScope.ALL
-
-    @property
     def marks(self) -> tuple[str, ...]:
         """Resources that only HAMi has."""
         return (self.memory, self.memory_percentage, self.cores, self.priority)

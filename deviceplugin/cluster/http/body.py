@@ -38,7 +38,7 @@ class Bodies:
             self.held -= size
 
     async def read(self, request: web.BaseRequest) -> bytes:
-        """Raises an HttpError with status 400, 408, 413, 417 or 503."""
+        """Raises an HttpError with status 400, 408, 413 or 503."""
         declared = request.content_length
         _check_size(declared or 0)
         try:
@@ -48,22 +48,14 @@ class Bodies:
                 return body
             with self._room(declared if declared is not None else _LIMIT):
                 async with asyncio.timeout(self._within):
-                    await _go_ahead(request)
+                    # Some clients wait for this status before they send a large body.
+                    if request.version == HttpVersion11 and request.headers.get("Expect", "").lower() == "100-continue":
+                        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
                     return await _all(request)
         except TimeoutError:
             raise HttpError(408, "slow", f"the body did not arrive within {self._within:g}s; send it at once") from None
         except (ConnectionError, web.RequestPayloadError, HttpProcessingError):
             raise HttpError(400, "disconnected", "the body ended before it was complete; send it again") from None
-
-
-async def _go_ahead(request: web.BaseRequest) -> None:
-    """Some clients wait for this status before they send a large body."""
-    expected = request.headers.get("Expect")
-    if expected is None or request.version != HttpVersion11:
-        return
-    if expected.lower() != "100-continue":
-        raise HttpError(417, "malformed", "the request has an unknown Expect header; send it without")
-    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 async def _all(request: web.BaseRequest) -> bytes:

@@ -163,7 +163,7 @@ def is_for_hami(pod: Json, hami: HamiSettings) -> bool:
     found = list(containers(pod))
     if any(names_any(each, hami.marks) for each in found):
         return True
-    return any(names_any(each, (hami.count,)) for each in found) and (hami.every or _is_marked(pod))
+    return any(names_any(each, (hami.count,)) for each in found) and (hami.scope is HamiScope.ALL or _is_marked(pod))
 
 
 def _is_marked(pod: Json) -> bool:

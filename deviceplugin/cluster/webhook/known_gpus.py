@@ -29,7 +29,3 @@ class KnownGpus:
             blocks.update(blocks_in(gpu.memory_bytes) for gpu in inventory.gpus)
             models.update(gpu.model for gpu in inventory.gpus)
         return cls(min(blocks, default=0), max(blocks, default=0), max(counts), frozenset(models))
-
-    @property
-    def is_empty(self) -> bool:
-        return self.most == 0

@@ -86,7 +86,7 @@ def _check_size(container: JsonContainer, request: Request, names: ResourceNames
 
 
 def _beyond(container: JsonContainer, request: Request, known: KnownGpus) -> Iterator[str]:
-    if known.is_empty:
+    if not known.most:
         return
     if request.gpus > known.most:
         yield f"{container.what} asks for {request.gpus} GPUs and no node has more than {known.most}; the pod waits"
