@@ -35,12 +35,11 @@ def check_socket_path(path: Path) -> None:
 
 
 class RegistryService(pluginregistration_pb2_grpc.RegistrationServicer):
-    """One for each socket. `asked` is True once kubelet has dialled, `refused` is its last error."""
+    """One for each socket. `asked` is True once kubelet has dialled."""
 
     def __init__(self, resource_name: str) -> None:
         self._resource_name = resource_name
         self.asked = False
-        self.refused = ""
 
     async def GetInfo(
         self, request: pb.InfoRequest, context: "grpc.aio.ServicerContext[pb.InfoRequest, pb.PluginInfo]"
@@ -53,9 +52,8 @@ class RegistryService(pluginregistration_pb2_grpc.RegistrationServicer):
         request: pb.RegistrationStatus,
         context: "grpc.aio.ServicerContext[pb.RegistrationStatus, pb.RegistrationStatusResponse]",
     ) -> pb.RegistrationStatusResponse:
-        self.refused = "" if request.plugin_registered else (request.error or "no reason given")
-        if self.refused:
-            log.warning("plugin_refused", resource=self._resource_name, error=self.refused)
+        if not request.plugin_registered:
+            log.warning("plugin_refused", resource=self._resource_name, error=request.error or "no reason given")
         return pb.RegistrationStatusResponse()
 
 

@@ -33,9 +33,7 @@ class _Branch:
         return gpus_text(self.node.minors)
 
 
-def fragment(candidates: Candidates) -> Selection | None:
-    if not candidates.views:
-        return None
+def fragment(candidates: Candidates) -> Selection:
     around = branch = _branch(candidates.topology.tree, candidates)
     against: dict[GpuUuid, str] = {}
     while not branch.node.is_leaf:

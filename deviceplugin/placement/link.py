@@ -117,10 +117,8 @@ EXACT_CANDIDATES = 16
 _ALLOWANCE = 40_000  # links looked at: some 15 ms of pure Python
 
 
-def link(candidates: Candidates) -> Selection | None:
+def link(candidates: Candidates) -> Selection:
     views = {view.gpu.minor: view for view in candidates.views}
-    if len(views) < candidates.request.gpus:
-        return None
     ground = LinkSearchSpace(candidates)
     best, proved = _best(ground, tuple(views))
     chosen = tuple(views[minor] for minor in best.minors)

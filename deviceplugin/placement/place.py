@@ -96,7 +96,8 @@ def _evaluate(candidates: Candidates, policy: GpuPolicy, one_numa: bool) -> Sele
     return _by_kind(candidates, policy)
 
 
-def _by_kind(candidates: Candidates, policy: GpuPolicy) -> Selection | None:
+def _by_kind(candidates: Candidates, policy: GpuPolicy) -> Selection:
+    """Of as many candidates as are asked, or more."""
     match candidates.request.kind:
         case RequestKind.SHARE:
             return share(candidates, policy)
@@ -119,9 +120,9 @@ def _on_one_numa(candidates: Candidates, policy: GpuPolicy) -> Selection | None:
     sign = -1 if policy.takes_emptiest else 1
     found: list[tuple[tuple[int, int, int], Selection]] = []
     for numa, views in nodes.items():
-        here = replace(candidates, views=tuple(views))
-        selection = _by_kind(here, policy) if len(views) >= here.request.gpus else None
-        if selection is not None:
+        if len(views) >= candidates.request.gpus:
+            here = replace(candidates, views=tuple(views))
+            selection = _by_kind(here, policy)
             found.append(((_distance(here, selection, policy), sign * len(views), numa), selection))
     return min(found, key=lambda each: each[0])[1] if found else None
 

@@ -21,11 +21,8 @@ from deviceplugin.placement.subset_search import Search, greedy
 _Key = Callable[[GpuView], tuple[int, int, int, int]]
 
 
-def share(candidates: Candidates, policy: GpuPolicy = GpuPolicy.BINPACK) -> Selection | None:
-    count = candidates.request.gpus
-    if len(candidates.views) < count:
-        return None
-    spread = policy.takes_emptiest
+def share(candidates: Candidates, policy: GpuPolicy) -> Selection:
+    count, spread = candidates.request.gpus, policy.takes_emptiest
     key = _emptiest if spread else _fullest
     ordered = sorted(candidates.views, key=key)
     if policy.takes_closest and count > 1:

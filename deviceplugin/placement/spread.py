@@ -40,12 +40,10 @@ class _Left:
         return (-free, taken, sum(view.processes for view in views), views[0].gpu.minor)
 
 
-def spread(candidates: Candidates) -> Selection | None:
-    count = candidates.request.gpus
-    if len(candidates.views) < count:
-        return None
+def spread(candidates: Candidates) -> Selection:
     left = _Left({view.gpu.minor: view for view in candidates.views}, set(candidates.free))
-    chosen = tuple(sorted((_next(candidates, left) for _ in range(count)), key=lambda view: view.gpu.minor))
+    taken = [_next(candidates, left) for _ in range(candidates.request.gpus)]
+    chosen = tuple(sorted(taken, key=lambda view: view.gpu.minor))
     name = gpus_text(view.gpu.minor for view in chosen)
     if not left.views:
         return Selection(chosen, f"{name}: no other whole GPU fits", {})

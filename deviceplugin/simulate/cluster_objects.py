@@ -96,26 +96,21 @@ def _documents(content: bytes, file: str) -> list[Any]:
 
 
 def _flat(item: Any, where: str) -> Iterator[Found]:  # noqa: ANN401 - any YAML or JSON
-    if isinstance(item, list):
-        yield from _each(item, where)
-        return
     kind = item.get("kind") if isinstance(item, dict) else None
-    if not isinstance(kind, str):
-        raise ParseError(f"{where} is not a Kubernetes object: it has no kind")
-    if kind.endswith("List") and isinstance(item.get("items"), list):
-        for each in item["items"]:
+    if isinstance(kind, str) and kind.endswith("List") and isinstance(item.get("items"), list):
+        item = item["items"]
+        for each in item:
             if isinstance(each, dict):
                 each.setdefault("kind", kind.removesuffix("List") or None)
-        yield from _each(item["items"], where)
+    if isinstance(item, list):
+        for number, each in enumerate(item, start=1):
+            yield from _flat(each, f"{where}.{number}")
         return
+    if not isinstance(kind, str):
+        raise ParseError(f"{where} is not a Kubernetes object: it has no kind")
     meta = item.get("metadata")
     name = str(meta.get("name", "")) if isinstance(meta, dict) else ""
     yield Found(kind, f"{where} ({kind} {name[:60]})", item)
-
-
-def _each(items: list[Any], where: str) -> Iterator[Found]:
-    for number, each in enumerate(items, start=1):
-        yield from _flat(each, f"{where}.{number}")
 
 
 def nodes_of_objects(content: bytes, *, file: str) -> Iterator[NodeState]:
