@@ -14,8 +14,8 @@ from statistics import fmean
 from deviceplugin.simulate.replay import Sample
 from deviceplugin.simulate.report import Tried
 
-_LIGHT = ("#0072b2", "#c04f00", "#007f5f")
-_DARK = ("#56b4e9", "#ee9a4d", "#3fc79a")
+_LIGHT = ("#0072b2", "#c04f00", "#007f5f", "#a0428a", "#756300")
+_DARK = ("#56b4e9", "#ee9a4d", "#3fc79a", "#e08fc9", "#d8c54a")
 _WIDTH, _HEIGHT, _LEFT, _TOP, _LABELS = 350, 270, 52, 84, 128
 _STEP = _LEFT + _WIDTH + _LABELS
 _FILLS_FROM = 70
@@ -50,7 +50,7 @@ def plot(tried: Sequence[Tried], *, title: str) -> str:
     below = "one seed" if seeds == 1 else f"lines: mean of {seeds} seeds; bands: minimum to maximum"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">',
-        f"<style>{''.join(_style())}</style>",
+        f"<style>{''.join(_style(len(tried)))}</style>",
         f'<g font-size="12" role="img"><title>{escape(title)}</title>',
         f'<rect class="page" width="{width}" height="{height}"/>',
         f'<text x="{_LEFT}" y="24" font-size="15" font-weight="bold">{escape(title)}</text>',
@@ -61,13 +61,14 @@ def plot(tried: Sequence[Tried], *, title: str) -> str:
     return "\n".join([*parts, "</g></svg>"]) + "\n"
 
 
-def _style() -> Iterator[str]:
+def _style(lines: int) -> Iterator[str]:
     for scheme, (page, text, faint, grid), colours in (
         ("light", ("#ffffff", "#1f2328", "#59636e", "#d8dee4"), _LIGHT),
         ("dark", ("#0d1117", "#f0f6fc", "#9198a1", "#30363d"), _DARK),
     ):
         rules = f".page{{fill:{page}}}text{{fill:{text}}}.faint{{fill:{faint}}}.grid{{stroke:{grid}}}"
-        rules += "".join(f".line{at}{{stroke:{colour}}}.fill{at}{{fill:{colour}}}" for at, colour in enumerate(colours))
+        for at, colour in enumerate(colours[:lines]):
+            rules += f".line{at}{{stroke:{colour}}}.fill{at}{{fill:{colour}}}"
         yield rules if scheme == "light" else f"@media(prefers-color-scheme:dark){{{rules}}}"
 
 
@@ -79,7 +80,8 @@ def _allocated(tried: Sequence[Tried]) -> _Axes:
     end = max(each.plan.inflate_percent for each in tried)
     start = _FILLS_FROM if end >= 100 else 0
     least = min(100 * run.at(max(1, start)).allocated for each in tried for run in each.runs)
-    return _Axes(start, end, least // 10 * 10 if start else 0, 100)
+    bottom = min(90, least // 10 * 10) if start else 0  # 90 where every policy allocates all: a panel needs a range
+    return _Axes(start, end, bottom, 100)
 
 
 def _fragmented(tried: Sequence[Tried]) -> _Axes:
@@ -97,7 +99,7 @@ def _panel(at: int, heading: str, tried: Sequence[Tried], axes: _Axes, figure: _
         yield _band(each, axes, number)
     for number, each in enumerate(columns):
         points = " ".join(axes.points([fmean(column) for column in each]))
-        yield f'<polyline class="line{number % 3}" points="{points}" fill="none" stroke-width="2.5"/>'
+        yield f'<polyline class="line{number % len(_LIGHT)}" points="{points}" fill="none" stroke-width="2.5"/>'
     yield from _names(tried, [fmean(each[-1]) for each in columns], axes)
     yield "</g>"
 
@@ -125,7 +127,7 @@ def _columns(tried: Tried, figure: _Figure) -> list[list[float]]:
 
 def _band(columns: Sequence[Sequence[float]], axes: _Axes, number: int) -> str:
     edge = axes.points([max(column) for column in columns]) + axes.points([min(column) for column in columns])[::-1]
-    return f'<polygon class="fill{number % 3}" points="{" ".join(edge)}" opacity="0.2"/>'
+    return f'<polygon class="fill{number % len(_LIGHT)}" points="{" ".join(edge)}" opacity="0.2"/>'
 
 
 def _names(tried: Sequence[Tried], last: Sequence[float], axes: _Axes) -> Iterator[str]:
@@ -134,4 +136,4 @@ def _names(tried: Sequence[Tried], last: Sequence[float], axes: _Axes) -> Iterat
     for number in sorted(range(len(tried)), key=lambda at: (-last[at], at)):
         y = max(y + _LINE_OF_TEXT, axes.y(last[number]) + 4)
         text = f'<tspan font-weight="bold">{last[number]:.1f}</tspan> {escape(tried[number].name)}'
-        yield f'<text class="fill{number % 3}" x="{_WIDTH + 6}" y="{y:.1f}">{text}</text>'
+        yield f'<text class="fill{number % len(_LIGHT)}" x="{_WIDTH + 6}" y="{y:.1f}">{text}</text>'

@@ -2,7 +2,9 @@
 
 import io
 import itertools
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -91,8 +93,26 @@ def test_names_at_the_ends_of_lines_never_lie_on_each_other() -> None:
     ends = [text for text in root.iter(f"{SVG}text") if list(text)]
     heights = [float(text.attrib["y"]) for text in ends]
     assert len(heights) == 2 * len(NodePolicy)
-    for panel in (sorted(heights[:3]), sorted(heights[3:])):
+    for panel in (sorted(heights[: len(NodePolicy)]), sorted(heights[len(NodePolicy) :])):
         assert all(lower - upper >= 15 for upper, lower in itertools.pairwise(panel))
+
+
+def test_every_policy_has_a_colour_of_its_own() -> None:
+    root = ET.fromstring(plot([tried(policy, 0.9) for policy in NodePolicy], title="x"))
+    (style,) = root.iter(f"{SVG}style")
+    assert style.text is not None
+    for colours in style.text.split("@media"):  # light, then dark
+        drawn = {line.attrib["class"] for line in root.iter(f"{SVG}polyline")}
+        found = dict(re.findall(r"\.(line\d+)\{stroke:(#\w+)\}", colours))
+        assert len({found[line] for line in drawn}) == len(NodePolicy)
+
+
+def test_a_cluster_that_every_policy_fills_is_drawn() -> None:
+    some = run(1, allocated=1.0)
+    full = replace(some, samples=tuple(replace(each, allocated=1.0) for each in some.samples))
+    root = ET.fromstring(plot([Tried(plan(), (full,))], title="x"))
+    first = next(root.iter(f"{SVG}polyline"))
+    assert {point.split(",")[1] for point in first.attrib["points"].split()} == {"0.0"}
 
 
 @pytest.mark.parametrize(("percent", "start"), [(130, 70), (50, 0), (1, 0)])
