@@ -15,7 +15,7 @@ import structlog
 
 from deviceplugin import __version__
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.settings import ReservationTimeouts, Settings
+from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.config.scheduler import Election, NodeChooser, SchedulerSettings
@@ -114,7 +114,8 @@ def _extender_settings(settings: SchedulerSettings) -> Settings:
         node_policy=placement.node_policy,
         gpu_policy=placement.gpu_policy,
         one_node=placement.node_choice is NodeChooser.EXTENDER,
-        timeouts=ReservationTimeouts(reservation=placement.reservation_time, gang=placement.gang_reservation_time),
+        reservation_time=placement.reservation_time,
+        gang_reservation_time=placement.gang_reservation_time,
         names=settings.names,
         scheduler=settings.webhook.scheduler_name,
     )

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from deviceplugin.agent.pod_annotations import corrections
-from deviceplugin.cluster.extender.bind.binding_writer import binding_annotations
+from deviceplugin.cluster.extender.bind.bind import binding_annotations
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.errors import CapacityError

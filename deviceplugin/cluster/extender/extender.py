@@ -9,8 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from deviceplugin.cluster.extender.bind.bind import Bind
-from deviceplugin.cluster.extender.bind.binding_writer import BindApi
+from deviceplugin.cluster.extender.bind.bind import Bind, BindApi
 from deviceplugin.cluster.extender.cache.overcommit import OvercommitMonitor
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.explain import Explain
@@ -59,7 +58,7 @@ class Extender:
         self._scorer = scorer = NodeScorer(typical, leaves_out=False)
         self._names = settings.names
         self._history = WorkloadHistory(scorer, clock=clock, observed=self.observed)
-        self._gangs = GangTracker(cache, verdicts, timeouts=settings.timeouts, clock=clock)
+        self._gangs = GangTracker(cache, verdicts, settings=settings, clock=clock)
         choose = partial(scorer.choose, node_policy=settings.node_policy, gpu_policy=settings.gpu_policy)
         snapshot = ClusterSnapshot(cache, settings)
         self.filter = Filter(

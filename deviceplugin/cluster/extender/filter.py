@@ -134,8 +134,8 @@ class Filter:
         )
 
     def _deadline(self, pod: ClusterPod) -> float:
-        timeouts, waits = self._settings.timeouts, pod.gang is not None and pod.gang.waits
-        return self._clock() + (timeouts.gang if waits else timeouts.reservation)
+        settings, waits = self._settings, pod.gang is not None and pod.gang.waits
+        return self._clock() + (settings.gang_reservation_time if waits else settings.reservation_time)
 
     def _answer(
         self,

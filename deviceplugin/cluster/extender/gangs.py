@@ -22,9 +22,11 @@ from dataclasses import dataclass, field
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
-from deviceplugin.cluster.extender.settings import ReservationTimeouts
+from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import ClusterPod, Gang
+
+_CYCLE_S = 5.0  # from the last request for a member to the first Binding; only kube-scheduler's own work lies between
 
 
 @dataclass(slots=True)
@@ -52,11 +54,11 @@ class GangTracker:
     """One attempt for each gang, dropped when it expires."""
 
     def __init__(
-        self, cache: SchedulerCache, verdicts: Verdicts, *, timeouts: ReservationTimeouts, clock: Callable[[], float]
+        self, cache: SchedulerCache, verdicts: Verdicts, *, settings: Settings, clock: Callable[[], float]
     ) -> None:
         self._cache = cache
         self._verdicts = verdicts
-        self._timeouts = timeouts
+        self._settings = settings
         self._clock = clock
         self._attempts: dict[Gang, _GangAttempt] = {}
         self._next = math.inf
@@ -77,7 +79,7 @@ class GangTracker:
         (found.placed if fits else found.refused).add(pod.uid)
         if fits:
             found.refused.discard(pod.uid)
-        found.ends = self._clock() + (self._timeouts.gang if pod.gang.waits else self._timeouts.cycle)
+        found.ends = self._clock() + (self._settings.gang_reservation_time if pod.gang.waits else _CYCLE_S)
         self._next = min(self._next, found.ends)
 
     def yield_reservations(self, pod: ClusterPod) -> bool:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState
-from deviceplugin.cluster.extender.settings import ReservationTimeouts
+from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod, Gang
@@ -32,7 +32,7 @@ FATES = st.sampled_from([Fate.WORKS, *Fate])
 READS = st.sampled_from([Fate.WORKS, Fate.WORKS, Fate.LATE])
 WHICH = st.integers(0, 30)
 NODE = st.sampled_from(NODES)
-TIMEOUTS = ReservationTimeouts()
+GANG_S, SINGLE_S = DEFAULT_SETTINGS.gang_reservation_time, DEFAULT_SETTINGS.reservation_time
 ANNOTATIONS = {
     "none": {},
     "broken": {NAMES.allocation: "{"},
@@ -297,7 +297,7 @@ class Scheduling(RuleBasedStateMachine):
                 asked, then = cluster.asked_at[uid]
                 seen, known = cluster.seen(uid), cluster.api.pods.get(uid)
                 gang = (seen or known) is not None and (seen or known).gang is not None  # type: ignore[union-attr]
-                assert asked <= cluster.now < asked + (TIMEOUTS.gang if gang else TIMEOUTS.reservation), (name, uid)
+                assert asked <= cluster.now < asked + (GANG_S if gang else SINGLE_S), (name, uid)
                 if seen is not None and int(seen.pod.resource_version) > int(then.pod.resource_version):
                     # An older refusal still stands while the pod is tried again: only another one is news.
                     assert not seen.is_refused or seen.condition == then.condition, (name, uid)
@@ -329,7 +329,7 @@ class Scheduling(RuleBasedStateMachine):
             cluster.list_anew()
         cluster.tell_all()
         for _ in range(3):
-            cluster.pass_time(2 * TIMEOUTS.gang)
+            cluster.pass_time(2 * GANG_S)
             cluster.start(cluster.extender.resolve())
             cluster.spin(20)
         assert cluster.wrong == []

@@ -1,26 +1,43 @@
 """bind: checks again, assumes the pod in memory, and writes one Binding.
 
 In: a pod's reference and a node. Out: an empty string, or the sentence that kube-scheduler puts into the pod's
-condition. The Binding carries the allocation, so node and GPUs become visible together or not at all. `binding_writer`
-finds out its result. Two equal requests at the same time are one. A pod with an unconfirmed Binding is bound with the
-same GPUs again or not at all, because either of the two Bindings may be the one that takes effect.
+condition; the cache then says the same. The Binding carries the allocation, in gpu-manager's annotations and vcuda's,
+so node and GPUs become visible together or not at all; the node's agent applies exactly these. After a failure the pod
+is read, because it may be bound all the same. Where that leaves the result open, `UnconfirmedBindings` keeps the pod's
+GPUs. Two equal requests at the same time are one. A pod with an unconfirmed Binding is bound with the same GPUs again
+or not at all, because either of the two Bindings may be the one that takes effect.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from deviceplugin.cluster.extender.bind.binding_writer import BindApi, BindingWriter, binding_annotations
-from deviceplugin.cluster.extender.bind.unconfirmed import UnconfirmedBindings
+import structlog
+
+from deviceplugin.cluster.extender.bind.unconfirmed import PodApi, UnconfirmedBindings
 from deviceplugin.cluster.extender.cache.pod_hold import NEVER, HoldState, PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.wire import BindingArgs
-from deviceplugin.errors import CapacityError, VcudaError
-from deviceplugin.model.allocation import PodUid
+from deviceplugin.errors import CapacityError, KubeError, KubeNotFoundError, VcudaError
+from deviceplugin.model import annotations as text
+from deviceplugin.model.allocation import ContainerRole, PodRef, PodUid
+from deviceplugin.model.annotation_names import annotation_names
+from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod_request import PodRequest, pod_request
+from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.pod import place_pod
+
+log = structlog.get_logger("vcuda.cluster")
+_TIMED_OUT = 408
+
+
+class BindApi(PodApi, Protocol):
+    """What bind needs of the API server."""
+
+    async def bind(self, pod: PodRef, node: str, annotations: Mapping[str, str]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +47,7 @@ class _InFlight:
 
 
 class Bind:
-    """One Binding at a time for each pod."""
+    """One Binding at a time for each pod; nothing else writes the extender's pods."""
 
     def __init__(
         self,
@@ -46,10 +63,7 @@ class Bind:
         self._settings = settings
         self._wall_ns = wall_ns
         self._in_flight: dict[PodUid, _InFlight] = {}
-        self.unconfirmed = UnconfirmedBindings(
-            cache, api, clock=clock, timeout=settings.timeouts.unconfirmed, busy=lambda uid: uid in self._in_flight
-        )
-        self._writer = BindingWriter(api, self.unconfirmed)
+        self.unconfirmed = UnconfirmedBindings(cache, api, clock=clock, busy=lambda uid: uid in self._in_flight)
 
     async def bind(self, order: BindingArgs) -> str:
         """Runs to its end even if the caller disconnects: kube-scheduler's timeout is shorter than the API server's."""
@@ -85,7 +99,11 @@ class Bind:
         except VcudaError as error:
             self._drop_reservation(order)
             return error.message
-        return await self._writer.write(order, annotations)
+        try:
+            return await self._write(order, annotations)
+        except BaseException:
+            self.unconfirmed.mark_uncertain(order.pod, order.node)
+            raise
 
     async def _request(self, order: BindingArgs) -> PodRequest:
         """What the pod requests: from its reservation, else from the watch, else from the API server."""
@@ -145,3 +163,58 @@ class Bind:
         held = self._cache.on(order.node, order.pod.uid)
         if held is not None and held.state is HoldState.RESERVED:
             self._cache.release(order.pod.uid, order.node)
+
+    async def _write(self, order: BindingArgs, annotations: Mapping[str, str]) -> str:
+        try:
+            await self._api.bind(order.pod, order.node, annotations)
+        except VcudaError as error:
+            return await self._read_result(order, error)
+        if self.unconfirmed.is_assumed(order.pod.uid, order.node):  # else the watch was faster
+            self.unconfirmed.await_watch(order.pod)
+        return ""
+
+    async def _read_result(self, order: BindingArgs, error: VcudaError) -> str:
+        """After a failure: is the pod bound all the same?"""
+        log.warning("bind_failed", pod=str(order.pod), node=order.node, error=error.message)
+        try:
+            found = await self._api.get_pod(order.pod)
+        except KubeNotFoundError:
+            self.unconfirmed.deleted(order.pod)
+            return error.message
+        except VcudaError:
+            self.unconfirmed.mark_uncertain(order.pod, order.node)
+            return error.message
+        if found.node or found.is_terminal:
+            self.unconfirmed.read(found)
+        elif _is_final(error):
+            self.unconfirmed.rejected(order.pod, order.node)
+        else:
+            self.unconfirmed.mark_uncertain(order.pod, order.node)
+        if found.node == order.node:
+            return ""
+        return f"pod {order.pod} is already bound to node {found.node}" if found.node else error.message
+
+
+def _is_final(error: VcudaError) -> bool:
+    """The API server has rejected the request: this Binding will not take effect later."""
+    return isinstance(error, KubeError) and 400 <= error.code < 500 and error.code != _TIMED_OUT
+
+
+def binding_annotations(
+    held: PodHold, inventory: Inventory | None, *, now_ns: int, names: ResourceNames
+) -> dict[str, str]:
+    """GPU indices are written for app containers only: that is what they count."""
+    known = annotation_names(names.domain)
+    shares = {each.owner.name: each.shares for each in held.allocations}
+    out = {
+        known.predicate_time: str(now_ns),
+        known.predicate_node: held.node,
+        known.gpu_assigned: "false",
+        known.allocation: text.format_allocation(text.PodAllocation(held.pod.uid, shares)),
+    }
+    minors = {gpu.uuid: gpu.minor for gpu in inventory.gpus} if inventory else {}
+    for each in held.allocations:
+        indices = sorted(minors[uuid] for uuid in each.uuids if uuid in minors)
+        if each.role is ContainerRole.APP and indices:
+            out[known.gpu_indices(each.index)] = text.format_gpu_indices(indices)
+    return out

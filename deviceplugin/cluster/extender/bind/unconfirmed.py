@@ -23,6 +23,7 @@ from deviceplugin.model.pod import ClusterPod, Pod
 log = structlog.get_logger("vcuda.cluster")
 _RETRY_S = 5.0
 _READS_AT_ONCE = 16
+_TIMEOUT_S = 75.0  # longer than the API server works on one request (60 s)
 
 
 class PodApi(Protocol):
@@ -43,7 +44,7 @@ class _Pending:
 
 
 class UnconfirmedBindings:
-    """`busy`: a Binding of this pod is being written now; `timeout` is `ReservationTimeouts.unconfirmed`."""
+    """`busy`: a Binding of this pod is being written now."""
 
     def __init__(
         self,
@@ -51,13 +52,11 @@ class UnconfirmedBindings:
         api: PodApi,
         *,
         clock: Callable[[], float],
-        timeout: float,
         busy: Callable[[PodUid], bool],
     ) -> None:
         self._cache = cache
         self._api = api
         self._clock = clock
-        self._timeout = timeout
         self._busy = busy
         self._pending: dict[PodUid, _Pending] = {}
 
@@ -71,7 +70,7 @@ class UnconfirmedBindings:
     def mark_uncertain(self, pod: PodRef, node: str) -> None:
         """Its Binding may or may not take effect; its GPUs stay assumed."""
         if self._cache.bound_to(pod.uid) is None and not self._cache.is_over(pod.uid):
-            self._enter(pod).may_arrive[node] = self._clock() + self._timeout
+            self._enter(pod).may_arrive[node] = self._clock() + _TIMEOUT_S
             self._mark_unconfirmed(pod.uid, node)
 
     def rejected(self, pod: PodRef, node: str) -> None:
@@ -115,7 +114,7 @@ class UnconfirmedBindings:
 
     def _enter(self, pod: PodRef) -> _Pending:
         found = self._pending.setdefault(pod.uid, _Pending(pod, 0.0))
-        found.due = self._clock() + self._timeout
+        found.due = self._clock() + _TIMEOUT_S
         found.turn += 1
         return found
 

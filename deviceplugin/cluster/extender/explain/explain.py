@@ -1,27 +1,71 @@
 """Why a pod waits: for each node and GPU what speaks against it and what must change; or where the pod is.
 
-In: the cache as it is now, and filter's last verdict. Out: an `Explanation`. Where filter was asked, its verdict gives
-the reasons of nodes. Where it was not, or kube-scheduler has decided since without asking, every node is evaluated now,
-and the answer says so. Nodes that lack least come first; of a large cluster only those are shown in full.
+In: the cache as it is now, and filter's last verdict. Out: an `Explanation`, which `/explain` writes as JSON: its field
+names are an interface. Where filter was asked, its verdict gives the reasons of nodes. Where it was not, or
+kube-scheduler has decided since without asking, every node is evaluated now, and the answer says so. Nodes that lack
+least come first; of a large cluster only those are shown in full.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain import wording
 from deviceplugin.cluster.extender.explain.evaluate import Evaluator, Shortfall
-from deviceplugin.cluster.extender.explain.explanation import Explanation, GpuVerdict, NodeVerdict
 from deviceplugin.cluster.extender.explain.verdicts import LastVerdict, Verdicts
 from deviceplugin.cluster.extender.rejection import Rejection
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, pod_request
 
 _MOST_NODES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class GpuVerdict:
+    """`against` is empty where this GPU can serve the pod; `holders` are pods with what they hold of it."""
+
+    uuid: GpuUuid
+    minor: int
+    model: str
+    against: str
+    holders: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeVerdict:
+    """`change`: what must change for the pod to fit here."""
+
+    node: str
+    reason: str
+    change: str
+    gpus: tuple[GpuVerdict, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """`at` is when filter was last asked, in Unix seconds, 0.0 where it never was.
+
+    `now`: the nodes were judged for this answer, by what is known now; else they are as filter last judged them.
+    `condition` is what the scheduler wrote into the pod's condition PodScheduled. `reasons` counts the nodes by reason,
+    `left_out` those without detail.
+    """
+
+    pod: str
+    sentence: str
+    at: float = 0.0
+    node: str | None = None
+    asked: tuple[str, ...] = ()
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    nodes: tuple[NodeVerdict, ...] = ()
+    left_out: int = 0
+    now: bool = False
+    condition: str = ""
 
 
 class Explain:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from deviceplugin.cluster.extender.explain.evaluate import total_request
-from deviceplugin.cluster.extender.explain.explanation import Explanation
+from deviceplugin.cluster.extender.explain.explain import Explanation
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.model.allocation import ContainerRole

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deviceplugin.cluster.extender.explain.explanation import Explanation
+from deviceplugin.cluster.extender.explain.explain import Explanation
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.model.allocation import ContainerRole
