@@ -31,6 +31,10 @@ class Totals(NamedTuple):
     size: int
 
 
+ScoreByTotals = Callable[[Totals], Score]
+"""From what the pod leaves of the node."""
+
+
 def totals_of(gpus: Capacities) -> Totals:
     cores = blocks = size = 0
     for model, cores_left, blocks_left in gpus:
@@ -40,13 +44,15 @@ def totals_of(gpus: Capacities) -> Totals:
     return Totals(len(gpus), cores, blocks, size)
 
 
-def goes_by_totals(policy: NodePolicy) -> bool:
-    """Whether the free amounts of the whole node are enough, so that its single GPUs, CPU and memory do not matter."""
-    return policy in _BY_TOTALS
-
-
-def score_of_totals(policy: NodePolicy, left: Totals) -> Score:
-    return _BY_TOTALS[policy](left)
+def score_by_totals(policy: NodePolicy) -> ScoreByTotals | None:
+    """None if the totals of a node are not enough, because its single GPUs, CPU and memory matter."""
+    match policy:
+        case NodePolicy.BINPACK:
+            return _binpack
+        case NodePolicy.SPREAD:
+            return _spread
+        case NodePolicy.FRAGMENTATION:
+            return None
 
 
 def _binpack(left: Totals) -> Score:
@@ -65,12 +71,6 @@ def _parts(left: Totals) -> tuple[int, int]:
         left.cores * _PPM // (CORES_PER_GPU * left.gpus) if left.gpus else _PPM,
         left.blocks * _PPM // left.size if left.size else _PPM,
     )
-
-
-_BY_TOTALS: Mapping[NodePolicy, Callable[[Totals], Score]] = {
-    NodePolicy.BINPACK: _binpack,
-    NodePolicy.SPREAD: _spread,
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,8 @@ In: what a pod asks, the nodes that are open to it, and the policies. Out: a `No
 node that was not taken. The prefilter asks every node; those that may carry the pod are ordered by the policy, and
 `place_pod` runs from the top until one node carries it: this expensive step runs once, as a rule.
 
-    binpack        the node that is fullest with the pod on it
-    spread         the node that is emptiest with the pod on it
-    fragmentation  the node where least becomes useless to the tasks that come
-
-Ties go to the node with the least GPU left (spread: the most), then to the first by name; the order in which nodes are
-given never counts.
+What each policy prefers, and which of equal nodes, is in `node_score` and `fragmentation`. Nodes that are still equal
+go by name; the order in which nodes are given never counts.
 
 Invariant: what is cached changes no answer. Outcomes are cached by shape of the pod and equivalence class of the node,
 so GPUs that have not changed are not calculated again. A pod that names GPUs by UUID is calculated each time.
@@ -30,9 +26,9 @@ from deviceplugin.placement.node_score import (
     LAST,
     NodeChoice,
     Score,
+    ScoreByTotals,
     Totals,
-    goes_by_totals,
-    score_of_totals,
+    score_by_totals,
     totals_of,
 )
 from deviceplugin.placement.node_state import NodeState, Spare
@@ -61,6 +57,7 @@ class _ScoringContext:
     needs: Spare
     node_policy: NodePolicy
     gpu_policy: GpuPolicy
+    by_totals: ScoreByTotals | None
     share: GpuAmount | None
     _after: CapacityAfter | None = None
 
@@ -159,7 +156,9 @@ class NodeScorer:
         own = pod.preferences
         gpus = own.gpu or gpu_policy
         nodes = own.node or node_policy
-        context = _ScoringContext(pod, Prefilter(pod), needs, nodes, gpus, _share(pod, nodes))
+        by_totals = score_by_totals(nodes)
+        share = None if by_totals is None else _share(pod)
+        context = _ScoringContext(pod, Prefilter(pod), needs, nodes, gpus, by_totals, share)
         ranked, refused = self._score_all(context, states)
         for name in _best_first(ranked):
             placed = _placed(context, self._nodes[name].state)
@@ -173,7 +172,7 @@ class NodeScorer:
     ) -> tuple[dict[str, Score], dict[str, NodeRejection]]:
         """Of every node; written for speed, because there are thousands and nearly all are unchanged."""
         by_gpus, nodes, needs, leaves_out = self._shape(context), self._nodes, context.needs, self._leaves_out
-        plans = not goes_by_totals(context.node_policy)
+        plans = context.by_totals is None
         shape = self._number((by_gpus, needs)) if plans and by_gpus != _NAMES_GPUS else by_gpus
         ranked: dict[str, Score] = {}
         refused: dict[str, NodeRejection] = {}
@@ -206,7 +205,7 @@ class NodeScorer:
         if self._kept >= _MOST_KEPT or len(self._shapes) >= _MOST_SHAPES:
             self._trim()
         # Outcomes by an earlier workload are not looked up again.
-        renewals = 0 if goes_by_totals(context.node_policy) else self._renewals
+        renewals = self._renewals if context.by_totals is None else 0
         return self._number((context.pod.shape, context.node_policy, context.gpu_policy, renewals))
 
     def _number(self, key: tuple[object, ...]) -> int:
@@ -246,15 +245,15 @@ class NodeScorer:
         against = context.prefilter(cached.state if context.names_gpus else eq_class.first)
         if against is not None:
             return against
-        if (share := context.share) is not None:  # the prefilter is exact for it, so nothing needs to be placed
+        score, share = context.by_totals, context.share
+        if score is not None and share is not None:  # the prefilter is exact for it, so nothing needs to be placed
             free = eq_class.totals
-            left = Totals(free.gpus, free.cores - share.cores, free.blocks - share.blocks, free.size)
-            return score_of_totals(context.node_policy, left)
+            return score(Totals(free.gpus, free.cores - share.cores, free.blocks - share.blocks, free.size))
         after = context.after(eq_class.gpus)
         if after is None:
             return LAST
-        if goes_by_totals(context.node_policy):
-            return score_of_totals(context.node_policy, totals_of(after))
+        if score is not None:
+            return score(totals_of(after))
         return self._measure.usable_capacity(after)
 
     def _growth(self, cached: _CachedNode, after: UsableCapacity, needs: Spare) -> Score:
@@ -266,8 +265,8 @@ class NodeScorer:
         return (after.fragmentation(left) - known.before, after.free)
 
 
-def _share(pod: PodRequest, policy: NodePolicy) -> GpuAmount | None:
-    if len(pod.containers) != 1 or not goes_by_totals(policy):
+def _share(pod: PodRequest) -> GpuAmount | None:
+    if len(pod.containers) != 1:
         return None
     demand = demand_of(pod.containers[0].request)
     return demand.total if demand.sharing is Sharing.SHARE else None

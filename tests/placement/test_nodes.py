@@ -13,7 +13,7 @@ from deviceplugin.model.preferences import GpuFilter, GpuPolicy, NodePolicy
 from deviceplugin.model.request import Request
 from deviceplugin.placement.capacity_after import CapacityAfter, capacities_of, free_cores
 from deviceplugin.placement.fragmentation import Fragmentation
-from deviceplugin.placement.node_score import LAST, NodeChoice, score_of_totals, totals_of
+from deviceplugin.placement.node_score import LAST, NodeChoice, score_by_totals, totals_of
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.rejection import NodeRejection
@@ -33,19 +33,27 @@ def chosen(asked: PodRequest, *nodes: NodeState, policy: NodePolicy, typical: Wo
     return scorer.choose(asked, nodes, node_policy=policy).node
 
 
-@pytest.mark.parametrize(
-    ("policy", "expected"),
-    [(NodePolicy.BINPACK, "fuller"), (NodePolicy.SPREAD, "empty"), (NodePolicy.FRAGMENTATION, "fuller")],
+SCENES = (
+    (node("empty"), node("fuller", used={0: (50, 40)}), node("full", used=dict.fromkeys(range(4), (80, 0)))),
+    (node("1 GPU, half", 1, used={0: (50, 160)}), node("8 GPUs, 1 used", 8, used={0: (100, 320)})),
+    (node("2 GPUs, empty", 2), node("8 GPUs, half", 8, used=dict.fromkeys(range(8), (50, 160)))),
+    (node("60 of one GPU", 2, used={0: (100, 320), 1: (40, 128)}), node("half of two", 2, used={0: (50, 160)})),
 )
-def test_a_share_goes_to_the_node_that_the_policy_prefers(policy: NodePolicy, expected: str) -> None:
-    nodes = (node("empty"), node("fuller", used={0: (50, 40)}), node("full", used=dict.fromkeys(range(4), (80, 0))))
-    assert chosen(HALF, *nodes, policy=policy) == expected
+TAKEN = {
+    NodePolicy.BINPACK: ("fuller", "1 GPU, half", "8 GPUs, half", "60 of one GPU"),
+    NodePolicy.SPREAD: ("empty", "8 GPUs, 1 used", "2 GPUs, empty", "half of two"),
+    NodePolicy.FRAGMENTATION: ("fuller", "1 GPU, half", "8 GPUs, half", "half of two"),
+}
+"""By policy, the node that half a GPU takes in each scene. Nodes of different size are compared by fractions."""
 
 
-def test_nodes_of_different_size_are_compared_by_parts() -> None:
-    nodes = (node("small", 1, used={0: (50, 160)}), node("large", 8, used={0: (100, 320)}))
-    assert chosen(pod((30, 1)), *nodes, policy=NodePolicy.BINPACK) == "small"
-    assert chosen(pod((30, 1)), *nodes, policy=NodePolicy.SPREAD) == "large"
+@pytest.mark.parametrize("policy", NodePolicy)
+def test_half_a_gpu_goes_to_the_node_that_the_policy_prefers(policy: NodePolicy) -> None:
+    assert tuple(chosen(HALF, *nodes, policy=policy) for nodes in SCENES) == TAKEN[policy]
+
+
+def test_no_two_policies_take_the_same_nodes() -> None:
+    assert len(set(TAKEN.values())) == len(NodePolicy), "add a scene that shows what is special about the new policy"
 
 
 def test_spread_looks_at_the_scarcer_of_cores_and_memory() -> None:
@@ -220,12 +228,13 @@ def test_a_whole_workload_is_counted_by_container_without_uuids() -> None:
     ]
 
 
-@given(some_pods, some_nodes(), st.sampled_from([NodePolicy.BINPACK, NodePolicy.SPREAD]), gpu_policies)
+@given(some_pods, some_nodes(), node_policies, gpu_policies)
 def test_a_share_is_scored_by_totals_as_by_its_gpus(
     asked: PodRequest, nodes: Sequence[NodeState], policy: NodePolicy, gpu_policy: GpuPolicy
 ) -> None:
     found = NodeScorer().choose(asked, nodes, node_policy=policy, gpu_policy=gpu_policy).ranked
     policy, gpu_policy = asked.preferences.node or policy, asked.preferences.gpu or gpu_policy
+    score = score_by_totals(policy)
     measure = Fragmentation(ASSUMED)
     for state in nodes:
         if state.name in found:
@@ -233,8 +242,8 @@ def test_a_share_is_scored_by_totals_as_by_its_gpus(
             left = CapacityAfter(asked, gpu_policy)(before)
             if left is None:
                 assert found[state.name] == LAST
-            elif policy is NodePolicy.FRAGMENTATION:
+            elif score is not None:
+                assert found[state.name] == score(totals_of(left))
+            else:
                 growth = measure.of(left, state.spare) - measure.of(before, state.spare)
                 assert found[state.name] == (growth, free_cores(left))
-            else:
-                assert found[state.name] == score_of_totals(policy, totals_of(left))
