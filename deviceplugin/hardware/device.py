@@ -194,7 +194,7 @@ class Device:
         return self._nvml.optional(function, self.handle, *arguments, about=self.about, form=form)
 
     def _check_generation(self) -> None:
-        if self._generation != self._nvml.generation or not self._nvml.is_open:
+        if self._generation != self._nvml.generation:
             raise NvmlCallError(
                 f"{self.about} was asked under a handle from before NVML was opened again",
                 code=Status.UNINITIALIZED,

@@ -185,8 +185,6 @@ class Hardware:
 
     async def _load_modules(self) -> None:
         options = self._options
-        if options.modules is None:
-            return
         outcome = await load_modules(options.modules, device_root=options.device_root, sys_root=options.sys_root)
         if outcome is not None:
             event = "kernel_modules_loaded" if outcome.loaded else "kernel_modules_failed"

@@ -78,17 +78,13 @@ _MISSING = frozenset({Status.DRIVER_NOT_LOADED, Status.LIBRARY_NOT_FOUND})
 
 
 class Nvml:
-    """The library of one process; `generation` grows with every opening and dates the handles."""
+    """The library of one process; `generation` grows with every opening and closing and dates the handles."""
 
     def __init__(self, library: NvmlLibrary | None = None) -> None:
         self.generation = 0
         self._library = library or NvmlLibrary()
         self._absent: set[str] = set()
         self._open = False
-
-    @property
-    def is_open(self) -> bool:
-        return self._open
 
     def open(self) -> None:
         """Loads and initialises; without a driver this is a DriverMissingError."""
@@ -110,6 +106,7 @@ class Nvml:
         if not self._open:
             return
         self._open = False
+        self.generation += 1
         try:
             pynvml.nvmlShutdown()
         except pynvml.NVMLError as error:

@@ -61,7 +61,7 @@ class EventSet:
         return tuple(events)
 
     def close(self) -> None:
-        if self._set is not None and self._generation == self._nvml.generation and self._nvml.is_open:
+        if self._set is not None and self._generation == self._nvml.generation:
             try:
                 self._nvml.required("nvmlEventSetFree", self._set)
             except NvmlCallError as error:

@@ -22,8 +22,7 @@ class HardwareOptions:
     sample_period_s: float = 1.0
     rescan_period_s: float = 10.0
     wait_for_driver: bool = False
-    modules: ModuleTools | None = field(default_factory=ModuleTools)
-    """None: the agent loads no kernel modules."""
+    modules: ModuleTools = field(default_factory=ModuleTools)
     xids: XidPolicy = field(default_factory=XidPolicy)
     recovery: RecoveryRules = field(default_factory=RecoveryRules)
     call_budget_s: float = 5.0

@@ -329,7 +329,7 @@ async def test_a_driver_that_voids_every_handle_is_no_busy_loop(stub: Stub, star
     generation = hardware._executor._nvml.generation
     began = time.monotonic()
     await until(lambda: time.monotonic() - began > 0.3)
-    assert hardware._executor._nvml.generation - generation <= 3
+    assert hardware._executor._nvml.generation - generation <= 6, "opened three times at most, and closed as often"
 
 
 async def test_after_an_upgrade_of_the_driver_the_new_library_is_taken(stub: Stub, start: Start) -> None:
