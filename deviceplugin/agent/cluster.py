@@ -14,7 +14,7 @@ import structlog
 
 from deviceplugin.errors import KubeNotFoundError, VcudaError
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.cluster_nodes import one_node
+from deviceplugin.kube.cluster_nodes import cluster_nodes
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.events import EventRecorder
 from deviceplugin.kube.node_publisher import NodePublisher
@@ -49,7 +49,7 @@ class Cluster:
         self.credentials = Credentials(kubeconfig)
         self.client = KubeClient(Transport(self.credentials), names=names)
         self.reflector = Reflector(self.client, pods_of_node(node, names))
-        self.cordon = Cordon(self.client, node=node, inventory=inventory)
+        self.cordon = Cordon(self.client, node=node, names=names, inventory=inventory)
         self.events = EventRecorder(self.client, node=node)
         self.publisher = NodePublisher(self.client, node=node, names=names, labels=labels, share_mode=share_mode)
 
@@ -112,8 +112,10 @@ class Cordon:
     agent knows none; its first Allocate waits a moment for it (`wait_known`).
     """
 
-    def __init__(self, client: KubeClient, *, node: str, inventory: Callable[[], Inventory | None]) -> None:
-        self._reflector = Reflector(client, one_node(node, client.names))
+    def __init__(
+        self, client: KubeClient, *, node: str, names: ResourceNames, inventory: Callable[[], Inventory | None]
+    ) -> None:
+        self._reflector = Reflector(client, cluster_nodes(names, only=node))
         self._reflector.subscribe(self._changed)
         self._inventory = inventory
         self._has_waited = False

@@ -39,10 +39,8 @@ Texts = Mapping[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class NodeMetadata:
-    """The metadata of a node."""
+    """What the agent may change of a node's metadata."""
 
-    name: str
-    uid: str
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
 
@@ -53,10 +51,6 @@ class KubeClient:
     def __init__(self, transport: Transport, *, names: ResourceNames = ResourceNames()) -> None:
         self._transport = transport
         self._names = names
-
-    @property
-    def names(self) -> ResourceNames:
-        return self._names
 
     async def close(self) -> None:
         await self._transport.close()
@@ -161,4 +155,4 @@ def pod_path(pod: PodRef) -> str:
 
 def _node(body: bytes) -> NodeMetadata:
     meta = decode(Object, body, what="the node").metadata
-    return NodeMetadata(meta.name, meta.uid, meta.labels or {}, meta.annotations or {})
+    return NodeMetadata(meta.labels or {}, meta.annotations or {})

@@ -1,7 +1,7 @@
 """The nodes of the cluster as the scheduler watches them.
 
-In: JSON of the API server. Out: `cluster_nodes`, a collection of all nodes as `ClusterNode` by name, and `one_node`,
-the same for one node and its agent. A heartbeat of kubelet gives an equal value, so subscribers do not see it.
+In: JSON of the API server. Out: `cluster_nodes`, a collection of nodes as `ClusterNode` by name. A heartbeat of kubelet
+gives an equal value, so subscribers do not see it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,25 +15,16 @@ from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.cluster_node import ClusterNode, cordon_words
 from deviceplugin.model.units import ResourceNames
 
-_WHAT = "nodes of the cluster"
 _HAMI_CORDON = "hami.io/device-cordon"
 
 
-def cluster_nodes(names: ResourceNames = ResourceNames()) -> Collection[str, ClusterNode]:
-    """All nodes: a node may get GPUs at any time."""
-    return _nodes(_WHAT, {}, names)
-
-
-def one_node(name: str, names: ResourceNames = ResourceNames()) -> Collection[str, ClusterNode]:
-    """One node, selected by the API server, as kubelet does."""
-    return _nodes(f"node {name}", {"fieldSelector": f"metadata.name={name}"}, names)
-
-
-def _nodes(what: str, query: Mapping[str, str], names: ResourceNames) -> Collection[str, ClusterNode]:
+def cluster_nodes(names: ResourceNames = ResourceNames(), *, only: str = "") -> Collection[str, ClusterNode]:
+    """All nodes, because a node may get GPUs at any time; or one, selected by the API server, as kubelet does."""
+    what = f"node {only}" if only else "nodes of the cluster"
     return Collection(
         what=what,
         path="/api/v1/nodes",
-        query=query,
+        query={"fieldSelector": f"metadata.name={only}"} if only else {},
         read=reader(ClusterNodeObject, lambda item: cluster_node(item, names), what=what),
         key=lambda node: node.name,
         identity=lambda node: node.uid,

@@ -34,25 +34,21 @@ AnyPod = ClusterPod | PlainPod
 
 
 def cluster_pods(names: ResourceNames = ResourceNames()) -> Collection[PodUid, AnyPod]:
+    sieve = f'"{names.domain}/vcuda-'.encode()
+
+    def read(raw: bytes) -> Seen[AnyPod]:
+        item = decode(ClusterPodObject, raw, what=_WHAT)
+        found = cluster_pod(item, names) if sieve in raw else None
+        return Seen(item.metadata.resource_version, found if found is not None and found.pod.is_gpu else _plain(item))
+
     return Collection(
         what=_WHAT,
         path="/api/v1/pods",
         query={"fieldSelector": _LIVE},
-        read=_Reader(names),
+        read=read,
         key=lambda found: found.uid,
         identity=lambda found: found.uid,
     )
-
-
-class _Reader:
-    def __init__(self, names: ResourceNames) -> None:
-        self._names = names
-        self._sieve = f'"{names.domain}/vcuda-'.encode()
-
-    def __call__(self, raw: bytes) -> Seen[AnyPod]:
-        item = decode(ClusterPodObject, raw, what=_WHAT)
-        found = cluster_pod(item, self._names) if self._sieve in raw else None
-        return Seen(item.metadata.resource_version, found if found is not None and found.pod.is_gpu else _plain(item))
 
 
 def _plain(item: ClusterPodObject) -> PlainPod | None:

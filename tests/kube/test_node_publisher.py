@@ -82,12 +82,12 @@ def test_after_a_patch_nothing_is_left_to_do_and_labels_of_others_stay(
     others: dict[str, str], first: dict[str, str], second: dict[str, str]
 ) -> None:
     others = {f"other-{key}": value for key, value in others.items()}
-    bare = NodeMetadata("n1", "u", others, {})
+    bare = NodeMetadata(others, {})
     for face in (NodePatch(first, {"x": "1"}), NodePatch(second, {"x": "2"})):
         patch = node_patch(bare, face, own_labels=OWN)
         left = {key: value for key, value in {**bare.labels, **patch.labels}.items() if value is not None}
         notes = {key: value for key, value in {**bare.annotations, **patch.annotations}.items() if value is not None}
-        bare = NodeMetadata("n1", "u", left, notes)
+        bare = NodeMetadata(left, notes)
         assert left == others | dict(face.labels)
         assert node_patch(bare, face, own_labels=OWN) == NodePatch({}, {})
 
