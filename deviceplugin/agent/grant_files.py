@@ -185,7 +185,7 @@ class GrantSockets:
             await self._servers.close_all()
 
     async def _sync(self) -> None:
-        wanted = self._wanted()
+        wanted = {grant.id for grant in self._ledger.grants() if grant.proved and grant.is_share}
         for grant in self._servers.open_grants - wanted:
             await self._servers.close(grant)
         for grant in wanted - self._servers.open_grants:
@@ -197,6 +197,3 @@ class GrantSockets:
                     error="containers with vcuda-controller's client cannot register: a socket's path has "
                     f"{LONGEST_PATH} bytes at most and its directory must exist; check --virtual-manager-path",
                 )
-
-    def _wanted(self) -> frozenset[GrantId]:
-        return frozenset(grant.id for grant in self._ledger.grants() if grant.proved and grant.is_share)

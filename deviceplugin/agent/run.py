@@ -26,6 +26,7 @@ from deviceplugin.hardware.health import RecoveryRules
 from deviceplugin.hardware.kernel_modules import ModuleTools
 from deviceplugin.hardware.node import Hardware
 from deviceplugin.hardware.options import HardwareOptions
+from deviceplugin.hardware.pci import read_text
 from deviceplugin.hardware.state import InventoryChange
 from deviceplugin.hardware.xid import parse_policy
 from deviceplugin.kubelet.devices import catalog
@@ -126,10 +127,6 @@ def _open_ledger(settings: AgentSettings) -> Ledger:
     return ledger
 
 
-def _boot_id() -> str:
-    return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
-
-
 def _hardware_options(settings: AgentSettings) -> HardwareOptions:
     driver = settings.driver
     tools = os.pathsep.join(str(driver.root / each) for each in ("usr/bin", "usr/sbin", "bin", "sbin"))
@@ -165,7 +162,7 @@ async def _views(base: AgentBase) -> AsyncIterator[None]:
 
 async def _prepare(base: AgentBase, agent: NodeAgent) -> None:
     """What must be true before kubelet may ask: the files exist, and the ledger is complete."""
-    agent.files.open(_boot_id())
+    agent.files.open(read_text(_BOOT_ID))
     await agent.mirroring.look()
     is_incomplete = not base.ledger.grants() or bool(base.ledger.warnings)
     recorded = agent.reconciler.recorded() if is_incomplete else None

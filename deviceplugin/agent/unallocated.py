@@ -23,14 +23,10 @@ _MAX_DELETIONS = 20
 _REFUSED = "UnexpectedAdmissionError"
 
 
-def is_refused(pod: Pod) -> bool:
-    """Kubelet's reason, and a message that names the resource or the agent's answer."""
-    return pod.is_gpu and pod.phase == "Failed" and pod.reason == _REFUSED and not pod.deleting
-
-
-def has_controller(pod: Pod) -> bool:
-    """Whether a controller will create it again."""
-    return bool(pod.owner_kind) and pod.owner_kind not in {"Pod", "Node"}
+def _is_replaceable(pod: Pod) -> bool:
+    """Kubelet refused it, and a controller will create another one."""
+    refused = pod.is_gpu and pod.phase == "Failed" and pod.reason == _REFUSED and not pod.deleting
+    return refused and pod.owner_kind not in {"", "Pod", "Node"}
 
 
 async def delete_refused(client: KubeClient, pods: Iterable[Pod]) -> None:
@@ -39,7 +35,7 @@ async def delete_refused(client: KubeClient, pods: Iterable[Pod]) -> None:
     Kubelet never tries a refused pod again. A ReplicaSet creates another one beside it, and thousands of refused pods
     can pile up (NVIDIA k8s-device-plugin #231). A pod without a controller stays, so that its owner can read why.
     """
-    for pod in [pod for pod in pods if is_refused(pod) and has_controller(pod)][:_MAX_DELETIONS]:
+    for pod in [pod for pod in pods if _is_replaceable(pod)][:_MAX_DELETIONS]:
         try:
             await client.delete_pod(pod.api_ref)
         except KubeNotFoundError:

@@ -100,8 +100,7 @@ def _request(cores: int, blocks: int, answer: RecordedAnswer, gpus: int) -> Requ
 
 def _named(answer: RecordedAnswer, inventory: Inventory) -> tuple[GpuUuid, ...]:
     """UUIDs only: a GPU that is gone is still held, while words like `all` or `void` name none."""
-    uuids = dict.fromkeys(uuid for uuid in answer.gpus if inventory.gpu(uuid) or uuid.startswith("GPU-"))
-    return tuple(uuids)
+    return tuple(dict.fromkeys(uuid for uuid in answer.gpus if inventory.gpu(uuid) or uuid.startswith("GPU-")))
 
 
 def _hinted(ids: frozenset[str], inventory: Inventory) -> tuple[GpuUuid, ...]:
