@@ -39,7 +39,7 @@ class NodePolicy(enum.Enum):
 
 
 class GpuPolicy(enum.Enum):
-    """How GPUs are chosen among those that fit."""
+    """How GPUs are chosen among those that fit. Each property must answer for each member; mypy names a missing one."""
 
     BINPACK = "binpack"
     SPREAD = "spread"
@@ -47,13 +47,24 @@ class GpuPolicy(enum.Enum):
 
     @property
     def takes_emptiest(self) -> bool:
-        """Prefers GPUs with the most free capacity; otherwise those with the least."""
-        return self is GpuPolicy.SPREAD
+        """A share goes to the GPUs with the most free capacity, otherwise to those with the least.
+
+        Whole GPUs come from the emptiest branches of the tree, and containers of a pod do not prefer each other's GPUs.
+        """
+        match self:
+            case GpuPolicy.SPREAD:
+                return True
+            case GpuPolicy.BINPACK | GpuPolicy.LINK:
+                return False
 
     @property
     def takes_closest(self) -> bool:
         """For a share over several GPUs, distance counts before free capacity."""
-        return self is GpuPolicy.LINK
+        match self:
+            case GpuPolicy.LINK:
+                return True
+            case GpuPolicy.BINPACK | GpuPolicy.SPREAD:
+                return False
 
 
 @dataclass(frozen=True, slots=True)

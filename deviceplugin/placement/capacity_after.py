@@ -3,8 +3,8 @@
 In: a `NodeState`, a pod and a GPU policy. Out: its capacities, without names, links and processes; a GPU that takes no
 work at all is not among them. Nodes with equal capacities are as good as each other for every pod. And the capacities
 after the pod, as `place_pod` would take them: exact for pods of one container, and for shares of one GPU beside init
-containers and sidecars, on GPUs of one model; but not for a share over several GPUs that shall be close, since
-capacities know no links. For others an estimate, which orders nodes and decides nothing.
+containers and sidecars, on GPUs of one model; but only where the policy orders shares by free cores and memory, since
+capacities know no links and no minor numbers. For others an estimate, which orders nodes and decides nothing.
 """
 
 from collections.abc import Iterable, Sequence

@@ -4,7 +4,7 @@ Binpack takes the fullest that still fit, so that the emptier ones stay whole fo
 cores, free blocks, processes, minor number, each ascending. Spread takes the emptiest: the first two descending. Link
 takes, of a share over several GPUs, the set with the smallest total distance, and for one GPU what binpack takes.
 
-Equally close sets are ordered by how full they are. Unlike whole GPUs (`link`) nothing is asked of the branch around: a
+Equally close sets are ordered as single GPUs are. Unlike whole GPUs (`link`) nothing is asked of the branch around: a
 GPU in use leaves no hole in it. The search has a fixed allowance of work; where that runs out, the answer is the best
 set found, no farther than the greedy one.
 """
@@ -26,7 +26,7 @@ def share(candidates: Candidates, policy: GpuPolicy) -> Selection:
     key = _emptiest if spread else _fullest
     ordered = sorted(candidates.views, key=key)
     if policy.takes_closest and count > 1:
-        return closest_share(candidates, ordered)
+        return closest_share(candidates, ordered, "emptier" if spread else "fuller")
     chosen = tuple(sorted(ordered[:count], key=lambda view: view.gpu.minor))
     last = ordered[count - 1]
     return Selection(
@@ -77,8 +77,8 @@ def _behind(view: GpuView, chosen: GpuView, key: _Key, spread: bool) -> str:
 _ALLOWANCE = 20_000  # links looked at
 
 
-def closest_share(candidates: Candidates, ordered: Sequence[GpuView]) -> Selection:
-    """`ordered`: all candidates, at least as many as are asked, the preferred ones first."""
+def closest_share(candidates: Candidates, ordered: Sequence[GpuView], preferred: str) -> Selection:
+    """`ordered`: all candidates, at least as many as are asked; `preferred` says what the first ones are."""
     size = candidates.request.gpus
     minors = [view.gpu.minor for view in ordered]
     pairs = [[candidates.topology.distance(a, b) for b in minors] for a in minors]
@@ -90,7 +90,7 @@ def closest_share(candidates: Candidates, ordered: Sequence[GpuView]) -> Selecti
     else:
         reason = f"{name}: the closest {size} of {len(ordered)} GPUs that fit (total distance {distance})"
     others = (view.gpu.uuid for at, view in enumerate(ordered) if at not in members)
-    return Selection(chosen, reason, dict.fromkeys(others, f"fits, but {name} are closer or as close and fuller"))
+    return Selection(chosen, reason, dict.fromkeys(others, f"fits, but {name} are closer or as close and {preferred}"))
 
 
 def _closest(pairs: Sequence[Sequence[int]], size: int) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,32 @@ from tests.placement.drawn_pods import pod as with_roles
 from tests.placement.nodes import gpu, snapshot
 
 
+def is_foreseen(policy: GpuPolicy, request: Request) -> bool:
+    """Whole GPUs are alike; of shares, only where the policy orders GPUs by free cores and memory alone."""
+    if not request.is_share:
+        return True
+    match policy:
+        case GpuPolicy.BINPACK | GpuPolicy.SPREAD:
+            return True
+        case GpuPolicy.LINK:
+            return request.parts == 1
+
+
+UNEQUAL = node("n", 6, used={0: (40, 10), 1: (10, 60), 2: (30, 90), 3: (50, 40), 4: (20, 80)})
+
+
+@pytest.mark.parametrize("policy", GpuPolicy)
+@pytest.mark.parametrize("request_", [Request(20, 8), Request(40, 8, parts=2), Request(90, 9, parts=3)])
+def test_gpus_that_are_all_used_differently_are_foreseen_in_the_order_of_the_policy(
+    request_: Request, policy: GpuPolicy
+) -> None:
+    if is_foreseen(policy, request_):
+        asked = pod(request_)
+        placed = place_pod(asked, UNEQUAL, policy=policy)
+        left = capacities_of(UNEQUAL.with_pod(placed.allocations, needs=NO_NEEDS))
+        assert CapacityAfter(asked, policy)(capacities_of(UNEQUAL)) == left
+
+
 @given(requests, some_nodes(), st.sampled_from(GpuPolicy))
 def test_what_is_foreseen_for_one_container_is_what_placing_it_leaves(
     request: Request, nodes: tuple[NodeState, ...], policy: GpuPolicy
@@ -29,7 +56,7 @@ def test_what_is_foreseen_for_one_container_is_what_placing_it_leaves(
     for state in nodes:
         foreseen = CapacityAfter(asked, policy)(capacities_of(state))
         assert (foreseen is None) == (prefilter(asked, state) is not None)
-        if foreseen is not None and not (policy is GpuPolicy.LINK and request.parts > 1):
+        if foreseen is not None and is_foreseen(policy, request):
             placed = place_pod(asked, state, policy=policy)
             assert foreseen == capacities_of(state.with_pod(placed.allocations, needs=NO_NEEDS))
 
@@ -44,7 +71,7 @@ def one_gpu_each(draw: st.DrawFn) -> PodRequest:
 
 
 @given(one_gpu_each(), st.dictionaries(st.integers(0, 3), st.tuples(st.integers(1, 100), st.integers(0, 320))),
-       st.sampled_from([GpuPolicy.BINPACK, GpuPolicy.SPREAD]))  # fmt: skip
+       st.sampled_from([policy for policy in GpuPolicy if is_foreseen(policy, Request(1, 1))]))  # fmt: skip
 def test_containers_that_do_not_run_at_the_same_time_are_foreseen_as_kubelet_counts_them(
     asked: PodRequest, used: dict[int, tuple[int, int]], policy: GpuPolicy
 ) -> None:

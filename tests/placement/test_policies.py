@@ -27,27 +27,26 @@ def minors(request: Request, node: Snapshot, policy: GpuPolicy, wanted: GpuFilte
     return [card.minor for card in place(request, node, policy=policy, wanted=wanted).gpus]
 
 
-@pytest.mark.parametrize(
-    ("request_", "policy", "chosen"),
-    [
-        (Request(30, 8), BINPACK, [4]),
-        (Request(30, 8), SPREAD, [0]),
-        (Request(30, 8), LINK, [4]),
-        (PART, BINPACK, [1, 4]),
-        (PART, SPREAD, [0, 3]),
-        (PART, LINK, [0, 1]),  # of the pairs under one switch the fullest
-        (Request(120, 48, parts=4), LINK, [0, 1, 2, 3]),
-        (Request(100, 0), BINPACK, [5]),
-        (Request(100, 0), SPREAD, [0]),
-        (Request(200, 0), BINPACK, [0, 3]),
-        (Request(200, 0), LINK, [0, 3]),
-        (Request(200, 0), SPREAD, [0, 5]),
-    ],
-)
-def test_each_policy_has_its_choice_for_each_kind_of_request(
-    request_: Request, policy: GpuPolicy, chosen: list[int]
-) -> None:
-    assert minors(request_, snapshot(8, pcie_tree, used=USED), policy) == chosen
+ASKED = (Request(30, 8), PART, Request(100, 0), Request(200, 0))
+TAKEN = {
+    BINPACK: ([4], [1, 4], [5], [0, 3]),
+    SPREAD: ([0], [0, 3], [0], [0, 5]),
+    LINK: ([4], [0, 1], [5], [0, 3]),  # of the pairs under one switch the fullest
+}
+"""By policy, the GPUs for each kind of request: a share, one over two GPUs, one whole GPU, two."""
+
+
+@pytest.mark.parametrize("policy", GpuPolicy)
+def test_each_policy_has_its_choice_for_each_kind_of_request(policy: GpuPolicy) -> None:
+    assert tuple(minors(each, snapshot(8, pcie_tree, used=USED), policy) for each in ASKED) == TAKEN[policy]
+
+
+def test_no_two_policies_take_the_same_gpus() -> None:
+    assert len(set(map(repr, TAKEN.values()))) == len(GpuPolicy), "ask for what shows how the new policy differs"
+
+
+def test_a_share_over_four_gpus_stays_in_one_half_of_the_tree_with_link() -> None:
+    assert minors(Request(120, 48, parts=4), snapshot(8, pcie_tree, used=USED), LINK) == [0, 1, 2, 3]
 
 
 def test_spread_whole_gpus_take_turns_among_the_branches() -> None:
