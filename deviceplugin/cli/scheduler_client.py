@@ -92,11 +92,10 @@ def _query(namespace: str, pod: str) -> str:
 
 
 def _document(status: int, body: bytes) -> dict[str, Any]:
-    try:
-        found = msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.DecodeError:
+    found = _object(body)
+    if not found:
         text = body[:300].decode(errors="replace").strip()
-        raise KubeError(f"the scheduler cannot be reached ({status}): {text}", code=status) from None
+        raise KubeError(f"the scheduler cannot be reached ({status}): {text}", code=status)
     if status != 200:
         raise KubeError(str(found.get("error") or found.get("message") or f"HTTP status {status}"), code=status)
     return found

@@ -6,7 +6,7 @@ reservations are in its memory only; every replica answers the webhook. Not here
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -50,15 +50,12 @@ class SchedulerService:
     def verbs(self) -> tuple[Verb, ...]:
         return (
             Verb("webhook", self._review, before_ready=True),
-            self._scheduler_verb("filter", self._filter),
-            self._scheduler_verb("prioritize", self._prioritize),
-            self._scheduler_verb("bind", self._bind),
-            self._scheduler_verb("preempt", self._preempt),
+            # Those of kube-scheduler place pods with this process's rights, so callers are restricted.
+            Verb("filter", self._filter, loopback_only=self.loopback_only, clients=self.clients),
+            Verb("prioritize", self._prioritize, loopback_only=self.loopback_only, clients=self.clients),
+            Verb("bind", self._bind, loopback_only=self.loopback_only, clients=self.clients),
+            Verb("preempt", self._preempt, loopback_only=self.loopback_only, clients=self.clients),
         )
-
-    def _scheduler_verb(self, name: str, answer: Callable[[bytes], Awaitable[VerbResponse]]) -> Verb:
-        """A verb of kube-scheduler: it places pods with this process's rights, so callers are restricted."""
-        return Verb(name, answer, loopback_only=self.loopback_only, clients=self.clients)
 
     def not_ready(self) -> tuple[str, ...]:
         return (*self.cluster.missing(), *self.certificates.missing())

@@ -16,7 +16,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from deviceplugin.errors import ParseError
 
-_PUBLIC = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 _SLACK = dt.timedelta(minutes=5)  # clocks of clients may be behind
 
 
@@ -84,7 +83,7 @@ def read_pair(chain: bytes, key: bytes) -> KeyPair:
         loaded = serialization.load_pem_private_key(key, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise ParseError("it holds no private key in PEM without a passphrase") from None
-    if loaded.public_key().public_bytes(*_PUBLIC) != certificate.public_key().public_bytes(*_PUBLIC):
+    if loaded.public_key() != certificate.public_key():
         raise ParseError("the key does not belong to the certificate")
     return KeyPair(chain, key)
 

@@ -5,10 +5,9 @@ kube-scheduler writes PodScheduled=False only where the condition changes, so a 
 a gang that is too large may have reserved every GPU. Invariants:
 
 - a group that kube-scheduler places in one cycle is bound right after it. Its reservations expire a moment after the
-last
-  request for any member, unless kube-scheduler has nominated the node, as it does before it prepares volumes. A second
-  request for a member shows that the group was not bound: from then on it yields its reservations to a pod that fits
-  nowhere else, because 1.36 retries such a group many times a second;
+  last request for any member, unless kube-scheduler has nominated the node, as it does before it prepares volumes. A
+  second request for a member shows that the group was not bound: from then on it yields its reservations to a pod that
+  fits nowhere else, because 1.36 retries such a group many times a second;
 - a gang that waits at Permit yields once a member was refused. It then gets nothing until kube-scheduler retries it,
   which shows when a member that had a node is requested again: otherwise a late member would start the gang without the
   members that yielded;

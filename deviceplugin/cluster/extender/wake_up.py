@@ -45,11 +45,6 @@ class WakeUp:
         self._nodes: dict[str, None] = {}
         self._has_freed = asyncio.Event()
 
-    @property
-    def pending(self) -> bool:
-        """Something was freed and kube-scheduler does not know yet."""
-        return bool(self._nodes)
-
     def freed(self, node: str) -> None:
         if self._has_unplaced_pods():
             self._nodes[node] = None

@@ -7,7 +7,7 @@ request that differs from its limit stays, and `validate` reports it.
 
 from collections.abc import Iterable
 
-from deviceplugin.cluster.webhook.pod_json import Json, JsonContainer, child, made_child
+from deviceplugin.cluster.webhook.pod_json import JsonContainer, child, made_child
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.quantity import parse_quantity
 from deviceplugin.model.units import ResourceNames
@@ -60,8 +60,9 @@ def mirror(container: JsonContainer, names: Iterable[str]) -> None:
             continue
         resources = made_child(container.json, "resources")
         limits, requests = (made_child(resources, each) for each in _LISTS)
-        _copy(name, limits, requests)
-        _copy(name, requests, limits)
+        for source, target in ((limits, requests), (requests, limits)):
+            if source.get(name) is not None and target.get(name) is None:
+                target[name] = source[name]
 
 
 def differing(container: JsonContainer, names: Iterable[str]) -> str | None:
@@ -73,11 +74,6 @@ def differing(container: JsonContainer, names: Iterable[str]) -> str | None:
         if len({_number(container, name, each) for each in written}) > 1:
             return name
     return None
-
-
-def _copy(name: str, source: Json, target: Json) -> None:
-    if source.get(name) is not None and target.get(name) is None:
-        target[name] = source[name]
 
 
 def _number(container: JsonContainer, name: str, written: object) -> int:

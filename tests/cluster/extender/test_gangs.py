@@ -127,7 +127,7 @@ async def test_an_abandoned_gang_does_not_wake_itself(busy: Extender, clock: Clo
     cycle(busy, members(ONE_CYCLE, 3))
     clock.now += 6
     busy.expire()
-    assert not busy.wake_up.pending
+    assert not busy.wake_up._nodes
 
 
 async def test_an_abandoned_gang_wakes_pods_that_were_refused_meanwhile(busy: Extender, clock: Clock) -> None:
@@ -135,7 +135,7 @@ async def test_an_abandoned_gang_wakes_pods_that_were_refused_meanwhile(busy: Ex
     assert not busy.filter(ask(pod(), "a")).names
     clock.now += 6
     busy.expire()
-    assert busy.wake_up.pending
+    assert busy.wake_up._nodes
 
 
 async def test_a_pod_refused_between_two_rounds_is_woken_too(busy: Extender, clock: Clock) -> None:
@@ -145,7 +145,7 @@ async def test_a_pod_refused_between_two_rounds_is_woken_too(busy: Extender, clo
     assert cycle(busy, tried) == [True, True]
     clock.now += 6
     busy.expire()
-    assert busy.wake_up.pending
+    assert busy.wake_up._nodes
 
 
 async def test_a_pod_refused_before_the_gang_came_is_not_woken_by_it(busy: Extender, clock: Clock) -> None:
@@ -153,7 +153,7 @@ async def test_a_pod_refused_before_the_gang_came_is_not_woken_by_it(busy: Exten
     cycle(busy, members(ONE_CYCLE, 3))
     clock.now += 6
     busy.expire()
-    assert not busy.wake_up.pending
+    assert not busy.wake_up._nodes
 
 
 @pytest.mark.parametrize("nominated", ["", "a"])

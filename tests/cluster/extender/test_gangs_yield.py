@@ -20,7 +20,7 @@ async def test_an_endlessly_retried_group_yields_to_a_pod_that_fits_nowhere_else
         assert cycle(busy, tried) == [True, True, False]
         clock.now += 0.02
     assert busy.filter(ask(pod(cores=100, blocks=0), "a")).names == ("a",)
-    assert not busy.wake_up.pending, "the group itself would be woken, and what it gave up is taken"
+    assert not busy.wake_up._nodes, "the group itself would be woken, and what it gave up is taken"
     assert cycle(busy, tried) == [True, False, False]
 
 

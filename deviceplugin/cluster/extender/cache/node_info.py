@@ -41,7 +41,8 @@ class NodeInfo:
 
     `node` is the last version of the node object, None if it was deleted or never seen.
 
-    `known` is `state`, or None where it must be calculated first; `_gpus` is the same without CPU and memory.
+    `known` is `state`, or None where it must be calculated first: between two changes most nodes are not asked for.
+    `_gpus` is the same without CPU and memory.
     """
 
     def __init__(self, name: str) -> None:
@@ -53,7 +54,7 @@ class NodeInfo:
         self._share_mode = True
         self._cordoned: frozenset[GpuUuid] = frozenset()
         self.node: ClusterNode | None = None
-        self._holds: dict[PodUid, PodHold] = {}
+        self.holds: dict[PodUid, PodHold] = {}
         self._tally: NodeUsage | None = None
         self._unlocated: set[PodUid] = set()
         self._compute = ComputeUsage()
@@ -62,13 +63,9 @@ class NodeInfo:
         self.known: NodeState | None = None
 
     @property
-    def holds(self) -> Mapping[PodUid, PodHold]:
-        return self._holds
-
-    @property
     def is_unused(self) -> bool:
         """Neither a node object nor a pod names it."""
-        return self.node is None and not self._holds and not self._plain
+        return self.node is None and not self.holds and not self._plain
 
     def describe(self, node: ClusterNode) -> bool:
         """Takes a new version of the node object; false if it changes nothing for pods."""
@@ -77,7 +74,7 @@ class NodeInfo:
             self._read_inventory(node.inventory)
         elif (known.cordon, known.cores) == (node.cordon, node.cores):
             if known.allocatable != node.allocatable:
-                self._spare_has_changed()
+                self.known = None
             return False
         self._cordoned = node.cordoned(self.inventory) if self.inventory else frozenset()
         self.problem = self._unread or (AGENT_DOWN if not node.cores else None)
@@ -92,12 +89,12 @@ class NodeInfo:
 
     def put_hold(self, hold: PodHold) -> None:
         uid = hold.pod.uid
-        known, self._holds[uid] = self._holds.get(uid), hold
+        known, self.holds[uid] = self.holds.get(uid), hold
         if known is None or known.needs != hold.needs:
             if known is not None:
                 self._compute.remove(known.needs)
             self._compute.add(hold.needs)
-            self._spare_has_changed()
+            self.known = None
         if not self._changes_nothing(known, hold):
             self._count(hold)
             self.known = self._gpus = None
@@ -106,15 +103,15 @@ class NodeInfo:
         """Counts a pod without GPUs."""
         self._plain += 1
         self._compute.add(needs)
-        self._spare_has_changed()
+        self.known = None
 
     def remove_plain(self, needs: Compute | None) -> None:
         self._plain -= 1
         self._compute.remove(needs)
-        self._spare_has_changed()
+        self.known = None
 
     def release(self, uid: PodUid) -> None:
-        self._compute.remove(self._holds.pop(uid).needs)
+        self._compute.remove(self.holds.pop(uid).needs)
         self._unlocated.discard(uid)
         if self._tally is not None:
             self._tally.release(uid)
@@ -124,7 +121,7 @@ class NodeInfo:
     def state(self) -> NodeState:
         """Only for a node without `problem`."""
         if self.known is None:
-            self._gpus = self.known = (self._gpus or self._calculate(())).with_spare(self._spare)
+            self._gpus = self.known = (self._gpus or self._calculate(())).with_spare(self._compute.spare(self._offered))
         return self.known
 
     def state_without(
@@ -132,7 +129,7 @@ class NodeInfo:
     ) -> NodeState:
         """As if these pods were not there, and as if the allocations and CPU and memory (`needs`) were held too."""
         extra = tuple(also)
-        absent = [self._holds[uid].needs for uid in pods if uid in self._holds]
+        absent = [self.holds[uid].needs for uid in pods if uid in self.holds]
         if not extra and not absent:
             return self.state
         spare = self._compute.spare(self._offered, without=absent, further=needs)
@@ -140,7 +137,7 @@ class NodeInfo:
 
     def still_fits(self, uid: PodUid) -> bool:
         """Whether what a pod holds here would be free without it, on GPUs that accept work."""
-        state, held = self._calculate({uid}), occupied(self._holds[uid].allocations)
+        state, held = self._calculate({uid}), occupied(self.holds[uid].allocations)
         free = {
             view.gpu.uuid: view.free for view in state.snapshot.gpus if view.gpu.uuid in held and state.admits(view)
         }
@@ -154,14 +151,6 @@ class NodeInfo:
     @property
     def _offered(self) -> Compute | None:
         return None if self.node is None else self.node.allocatable
-
-    @property
-    def _spare(self) -> Spare | None:
-        return self._compute.spare(self._offered)
-
-    def _spare_has_changed(self) -> None:
-        """Calculated on demand: between two such changes most nodes are not asked for."""
-        self.known = None
 
     def _read_inventory(self, text: str) -> None:
         self.inventory, self._unread, self.sentence = None, NO_INVENTORY, ""
@@ -185,7 +174,7 @@ class NodeInfo:
         self.known = self._gpus = self._tally = None
         if self.inventory is not None:
             self._tally = NodeUsage(self.name, self.inventory, share_mode=self._share_mode, cordoned=self._cordoned)
-            for hold in self._holds.values():
+            for hold in self.holds.values():
                 self._count(hold)
 
     def _count(self, hold: PodHold) -> None:
@@ -202,7 +191,7 @@ class NodeInfo:
         further = tuple(also)
         if not further and not self._unlocated:
             return self._tally.state(without=absent)
-        counted = [each for uid, each in self._holds.items() if uid not in absent]
+        counted = [each for uid, each in self.holds.items() if uid not in absent]
         exact = [*chain.from_iterable(each.allocations for each in counted), *further]
         unlocated = [each for each in counted if each.unlocated]
         if unlocated:

@@ -12,7 +12,7 @@ cannot be used. Pods without GPUs count for their CPU and memory. Not here: any 
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
@@ -24,12 +24,12 @@ from deviceplugin.model.pod import ClusterPod, PlainPod
 from deviceplugin.model.units import Compute, ResourceNames
 
 _MOST_GONE = 20_000
-FreedCallback = Callable[[str], None]
 
 
 class SchedulerCache:
     """`freed` is called with a node's name when a pod there holds less than before.
 
+    `waiting` are the pods that request GPUs and are on no node. Only this class changes it and `nodes`.
     `suspects` are nodes that changed or got a bound pod, by any report; `OvercommitMonitor` takes them from there.
     """
 
@@ -38,14 +38,14 @@ class SchedulerCache:
         clock: Callable[[], float],
         *,
         names: ResourceNames = ResourceNames(),
-        freed: FreedCallback = lambda _: None,
+        freed: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._names = names
         self._clock = clock
         self._freed = freed
-        self._nodes: dict[str, NodeInfo] = {}
+        self.nodes: dict[str, NodeInfo] = {}
         self._where: dict[PodUid, tuple[str, ...]] = {}
-        self._waiting: dict[PodUid, ClusterPod] = {}
+        self.waiting: dict[PodUid, ClusterPod] = {}
         self._last_seen: dict[PodUid, ClusterPod] = {}
         self._plain: dict[PodUid, PlainPod] = {}
         self._nominated: dict[str, dict[PodUid, ClusterPod]] = {}
@@ -54,24 +54,13 @@ class SchedulerCache:
         self._deadlines: list[tuple[float, PodUid, str]] = []
         self.suspects: dict[str, None] = {}
 
-    @property
-    def nodes(self) -> Mapping[str, NodeInfo]:
-        return self._nodes
-
-    @property
-    def waiting(self) -> Mapping[PodUid, ClusterPod]:
-        """Pods that request GPUs and are on no node."""
-        return self._waiting
-
     def waiting_pod(self, namespace: str, name: str) -> ClusterPod | None:
         """Looks through all waiting pods: people ask rarely."""
-        wanted = (namespace, name)
-        named = (each for each in self._waiting.values() if (each.pod.ref.namespace, each.pod.ref.name) == wanted)
-        return next(named, None)
+        return next((each for each in self.waiting.values() if str(each.pod.ref) == f"{namespace}/{name}"), None)
 
     def pod(self, uid: PodUid) -> ClusterPod | None:
         """The last version from the API server."""
-        return self._last_seen.get(uid) or self._waiting.get(uid)
+        return self._last_seen.get(uid) or self.waiting.get(uid)
 
     def put_node(self, node: ClusterNode) -> None:
         self.suspects[node.name] = None
@@ -79,7 +68,7 @@ class SchedulerCache:
             self._freed(node.name)
 
     def drop_node(self, name: str) -> None:
-        if (node_info := self._nodes.get(name)) is not None:
+        if (node_info := self.nodes.get(name)) is not None:
             node_info.vanish()
             self._drop_if_unused(name)
 
@@ -123,12 +112,12 @@ class SchedulerCache:
     def needs_of(self, uid: PodUid) -> Compute | None:
         """CPU and memory of a GPU pod, where known."""
         found = next((held.needs for held in self.holds(uid) if held.needs is not None), None)
-        waiting = self._waiting.get(uid)
+        waiting = self.waiting.get(uid)
         return waiting.needs if found is None and waiting is not None else found
 
     def is_new(self, uid: PodUid) -> bool:
         """It was never seen before."""
-        return not (uid in self._waiting or uid in self._where or self.is_over(uid))
+        return not (uid in self.waiting or uid in self._where or self.is_over(uid))
 
     def is_over(self, uid: PodUid) -> bool:
         return uid in self._deleted or uid in self._ended
@@ -137,14 +126,14 @@ class SchedulerCache:
         return next((each.node for each in self.holds(uid) if each.is_bound), None)
 
     def holds(self, uid: PodUid) -> Iterator[PodHold]:
-        return (self._nodes[node].holds[uid] for node in self._where.get(uid, ()))
+        return (self.nodes[node].holds[uid] for node in self._where.get(uid, ()))
 
     def on(self, node: str, uid: PodUid) -> PodHold | None:
-        node_info = self._nodes.get(node)
+        node_info = self.nodes.get(node)
         return None if node_info is None else node_info.holds.get(uid)
 
     def problem(self, node: str) -> Rejection | None:
-        node_info = self._nodes.get(node)
+        node_info = self.nodes.get(node)
         return UNKNOWN_NODE if node_info is None else node_info.problem
 
     @property
@@ -168,7 +157,7 @@ class SchedulerCache:
         """Removes a hold; without `notify`, `freed` is not called."""
         if self.on(node, uid) is None:
             return
-        self._nodes[node].release(uid)
+        self.nodes[node].release(uid)
         left = tuple(other for other in self._where[uid] if other != node)
         if left:
             self._where[uid] = left
@@ -217,9 +206,9 @@ class SchedulerCache:
 
     def _put_waiting(self, pod: ClusterPod) -> None:
         uid = pod.uid
-        before = self._waiting.get(uid)
+        before = self.waiting.get(uid)
         self._forget_waiting(uid)
-        self._waiting[uid] = pod
+        self.waiting[uid] = pod
         if pod.nominated_node:
             self._nominated.setdefault(pod.nominated_node, {})[uid] = pod
         for held in tuple(self.holds(uid)):
@@ -240,7 +229,7 @@ class SchedulerCache:
             self.release(uid, held.node)
 
     def _forget_waiting(self, uid: PodUid) -> None:
-        pod = self._waiting.pop(uid, None)
+        pod = self.waiting.pop(uid, None)
         if pod is not None and pod.nominated_node:
             there = self._nominated[pod.nominated_node]
             del there[uid]
@@ -248,18 +237,18 @@ class SchedulerCache:
                 del self._nominated[pod.nominated_node]
 
     def _node(self, name: str) -> NodeInfo:
-        node_info = self._nodes.get(name)
+        node_info = self.nodes.get(name)
         if node_info is None:
-            node_info = self._nodes[name] = NodeInfo(name)
+            node_info = self.nodes[name] = NodeInfo(name)
         return node_info
 
     def _remove_plain(self, pod: PlainPod) -> None:
-        self._nodes[pod.node].remove_plain(pod.needs)
+        self.nodes[pod.node].remove_plain(pod.needs)
         self._drop_if_unused(pod.node)
 
     def _drop_if_unused(self, name: str) -> None:
-        if self._nodes[name].is_unused:
-            del self._nodes[name]
+        if self.nodes[name].is_unused:
+            del self.nodes[name]
 
 
 def _holds_the_same(known: ClusterPod, pod: ClusterPod) -> bool:

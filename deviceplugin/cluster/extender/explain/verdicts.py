@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from deviceplugin.cluster.extender.cache.pod_hold import is_later
 from deviceplugin.cluster.extender.rejection import PREFERRED, Rejection
-from deviceplugin.model.allocation import PodRef, PodUid
+from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import ClusterPod
 
 _MOST = 1_000
@@ -112,9 +112,5 @@ class Verdicts:
 
     def find(self, namespace: str, name: str) -> LastVerdict | None:
         """The latest pod of that name."""
-        found = (each for each in reversed(self._last.values()) if _named(each.pod.pod.ref, namespace, name))
-        return next(found, None)
-
-
-def _named(pod: PodRef, namespace: str, name: str) -> bool:
-    return (pod.namespace, pod.name) == (namespace, name)
+        named = (each for each in reversed(self._last.values()) if str(each.pod.pod.ref) == f"{namespace}/{name}")
+        return next(named, None)
