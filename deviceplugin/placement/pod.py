@@ -8,7 +8,7 @@ without room, all are placed at once (`assign`). What some of them have already 
 for each container and moves none. The same arguments give the same choice, in every process.
 
 Invariant: a pod is refused where there is no room for it, and only there, but for pods of so many containers that not
-every combination can be tried; then it is a GivenUpError, whose sentence says so.
+every combination can be tried; then it is a SearchLimitError, whose sentence says so.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
