@@ -38,9 +38,9 @@ class Refused(click.ClickException):
 
 
 class Bug(Refused):
-    """Any other error; its status EX_SOFTWARE of sysexits.h is not the one of a VcudaError."""
+    """Any other error; its status is not the one of a VcudaError."""
 
-    exit_code = 70
+    exit_code = os.EX_SOFTWARE
 
 
 class LazyGroup(click.Group):

@@ -5,6 +5,7 @@ that `--help` and a wrong flag answer at once. A VcudaError goes on to `vcuda`; 
 the traceback in the log.
 """
 
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -17,7 +18,6 @@ from deviceplugin.config.command import Effective, LogSettings, SettingsCommand
 from deviceplugin.config.scheduler import SCHEDULER, SchedulerSettings
 from deviceplugin.errors import VcudaError
 
-BUG = 70  # EX_SOFTWARE of sysexits.h: supervisors and people can tell a bug from a refusal
 Settings = TypeVar("Settings")
 
 
@@ -62,4 +62,4 @@ def _serve(run: Callable[[Settings], None], settings: Settings, *, logger: str) 
         raise
     except Exception:
         structlog.get_logger(logger).exception("internal_error")
-        raise SystemExit(BUG) from None
+        raise SystemExit(os.EX_SOFTWARE) from None  # supervisors and people can tell a bug from a refusal
