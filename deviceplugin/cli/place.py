@@ -87,7 +87,7 @@ class _Occupied(click.ParamType[tuple[int, int, int | None]]):
     type=click.Choice([policy.value for policy in GpuPolicy]),
     default=GpuPolicy.BINPACK.value,
     show_default=True,
-    help="Which of the GPUs that fit to choose: the fullest, the emptiest, or those closest to each other.",
+    help="Which of the GPUs that fit to choose; docs/gpu-policies.md describes the policies.",
 )
 @click.option("--model", "models", multiple=True, help="Use only models whose name contains this; may be repeated.")
 @click.option(

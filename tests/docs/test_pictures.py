@@ -52,7 +52,7 @@ def test_what_is_drawn_is_what_was_asked_for() -> None:
         assert PICTURES[name]().count("▓") == len(policies) * signs
 
 
-def test_the_three_policies_of_the_first_picture_take_three_nodes() -> None:
+def test_the_first_picture_shows_three_different_choices() -> None:
     rows = PICTURES["node-policies"]().splitlines()[1:4]
     taken = [next(at for at, cell in enumerate(re.split(r" {3,}", row)[1:]) if "▓" in cell) for row in rows]
     assert taken[:3] == [0, 2, 1]
