@@ -36,15 +36,15 @@ def free_cores(gpus: Sequence[GpuCapacity]) -> int:
 class _Step:
     """One container of the pod. `needs` has the rule of fit as a threshold for each model that was met."""
 
-    def __init__(self, container: ContainerRequest, wanted: GpuFilter, *, spreads: bool) -> None:
+    def __init__(self, container: ContainerRequest, wanted: GpuFilter, policy: GpuPolicy) -> None:
         self.demand = demand_of(container.request)
         self.is_init = container.role is ContainerRole.INIT
         self._wanted = wanted
-        self._sign = -1 if spreads and self.demand.sharing is Sharing.SHARE else 1
+        self._sign = -1 if policy.takes_emptiest and self.demand.sharing is Sharing.SHARE else 1
         self._needs: dict[GpuModel, GpuAmount] = {}
 
     def fitting(self, gpus: Iterable[GpuCapacity]) -> list[_Place]:
-        """Those that can serve it now, unsorted."""
+        """Those that can serve it now, unsorted; they sort as `share` orders GPUs."""
         found, sign, needs = [], self._sign, self._needs
         last, need_cores, need_blocks = None, 0, 0
         for at, (model, cores, blocks) in enumerate(gpus):
@@ -70,7 +70,7 @@ class CapacityAfter:
 
     def __init__(self, pod: PodRequest, policy: GpuPolicy) -> None:
         self._spreads = policy.takes_emptiest
-        self._steps = [_Step(each, pod.preferences.gpus, spreads=self._spreads) for each in pod.containers]
+        self._steps = [_Step(each, pod.preferences.gpus, policy) for each in pod.containers]
         self._phases = phases(pod.containers)
 
     def __call__(self, gpus: Capacities) -> Capacities | None:
