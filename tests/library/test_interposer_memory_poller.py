@@ -12,10 +12,10 @@ from tests.library.compiler import compiled
 from tests.library.gpu_slice import CONTEXT, GpuSlice, eventually
 from tests.library.interposed import GIB, device
 from tests.library.machine import REPOSITORY
-from tests.library.memory_client import MIB, UNIT, Cuda, pointer_to, room
+from tests.library.memory_client import MIB, OUT_OF_MEMORY, UNIT, Cuda, pointer_to, room
 from tests.library.test_interposer_memory_overhead import GUESS, module
 
-PATIENCE = 0.1  # OVERHEAD_PATIENCE_MS
+PATIENCE = 1.0  # OVERHEAD_PATIENCE_MS
 SLACK = 0.15  # for a machine that is busy
 HANGS = str(3_600_000)
 
@@ -35,12 +35,11 @@ def start(gpu_slice: GpuSlice, milliseconds: str) -> Cuda:
     return cuda
 
 
-@pytest.mark.parametrize("milliseconds", ["1200", HANGS])
+@pytest.mark.parametrize("milliseconds", ["4000", HANGS])
 def test_a_program_waits_for_nvml_once_and_not_long(gpu_slice: GpuSlice, milliseconds: str) -> None:
     cuda = start(gpu_slice, milliseconds)
     clock = Clock()
     cuda.begin()
-    assert clock.seconds < SLACK
     cuda.alloc(UNIT)
     assert clock.seconds < PATIENCE + 2 * SLACK
     assert gpu_slice.use(cuda).overhead == GUESS
@@ -53,11 +52,28 @@ def test_a_program_waits_for_nvml_once_and_not_long(gpu_slice: GpuSlice, millise
 
 
 def test_a_slow_answer_counts_as_soon_as_it_is_there(gpu_slice: GpuSlice) -> None:
-    cuda = start(gpu_slice, "600")
+    cuda = start(gpu_slice, "1600")
     cuda.begin()
     cuda.alloc(UNIT)
     assert gpu_slice.use(cuda).overhead == GUESS
-    assert eventually(lambda: gpu_slice.use(cuda).overhead == CONTEXT, within=3 * 0.6 + SLACK)
+    assert eventually(lambda: gpu_slice.use(cuda).overhead == CONTEXT, within=3 * 1.6 + SLACK)
+
+
+def test_what_a_module_takes_is_counted_before_the_next_allocation_though_nvml_is_late(gpu_slice: GpuSlice) -> None:
+    """With 100 ms for the poller, eight processes on a saturated machine had 24 MiB more than their limit."""
+    cuda = start(gpu_slice, "300")
+    cuda.begin()
+    assert eventually(lambda: gpu_slice.use(cuda).overhead == CONTEXT)
+    cuda("cuModuleLoadData", room(8), pointer_to(module(40 * MIB)))
+    assert cuda.code("cuMemAlloc_v2", room(8), gpu_slice.room - 20 * MIB) == OUT_OF_MEMORY
+
+
+def test_a_context_that_is_not_measured_counts_as_those_that_were(gpu_slice: GpuSlice) -> None:
+    gpu_slice.start()
+    late = start(gpu_slice, HANGS)
+    late.begin()
+    late.alloc(UNIT)
+    assert gpu_slice.use(late).overhead == CONTEXT
 
 
 def test_what_is_never_asked_for_is_counted_too(gpu_slice: GpuSlice) -> None:

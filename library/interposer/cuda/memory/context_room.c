@@ -14,31 +14,21 @@
 #define PATIENCE_NS UINT64_C(1000000000)
 #define PAUSE_NS 10000000
 
-/* Before anything was learned: what overhead.c takes a context for that cannot be measured. */
-static const uint64_t UNKNOWN_BYTES = UINT64_C(256) << 20;
-
 static uint64_t overhead_of(unsigned index)
 {
     return atomic_load(&vcuda_slot()->use[index].overhead);
-}
-
-static uint64_t expected(const struct region *region, unsigned index)
-{
-    uint64_t learned = atomic_load_explicit(&region->devices[index].context_bytes, memory_order_relaxed);
-
-    return learned != 0 ? learned : UNKNOWN_BYTES;
 }
 
 /*
  * What others' contexts take may be a guess until NVML has said it (overhead.h), and what has ended may not be given back yet: within a second both
  * are known, and only then is a context refused.
  */
-static bool reserve(const struct region *region, struct memory_context_room *room)
+static bool reserve(struct memory_context_room *room)
 {
     uint64_t deadline_ns = vcuda_now_ns() + PATIENCE_NS;
 
     for (;;) {
-        room->bytes = expected(region, room->index);
+        room->bytes = overhead_expected(room->index);
         if (account_reserve(room->index, room->bytes))
             return true;
         if (vcuda_now_ns() > deadline_ns)
@@ -49,15 +39,12 @@ static bool reserve(const struct region *region, struct memory_context_room *roo
 
 bool memory_context_begin(struct memory_context_room *room, int device)
 {
-    const struct region *region;
-
     *room = (struct memory_context_room){0};
     if (hook_nested() || !account_needed() || account_verdict(device, &room->index) != VERDICT_COUNT)
         return true;
-    region = vcuda_region();
-    if (region == NULL || overhead_of(room->index) != 0)
+    if (vcuda_region() == NULL || overhead_of(room->index) != 0)
         return true;
-    if (reserve(region, room))
+    if (reserve(room))
         return true;
     account_refused(room->index);
     return false;

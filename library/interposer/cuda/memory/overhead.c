@@ -1,6 +1,6 @@
 /*
  * Overhead; see overhead.h. Where NVML is missing, or cannot tell this process from others (held.h), a context is taken for CONTEXT_GUESS: what the
- * small ones have, so that nobody is refused for memory that he does not use.
+ * small ones have, so that no process is refused for memory that it does not use.
  *
  * What NVML says is of one instant between two looks at the account, and nobody stops meanwhile. What is beyond the most that can have been given out in
  * between is overhead for certain: that may be published at any time. Where nothing moved it is the overhead, and the figure may fall to it.
@@ -43,13 +43,21 @@ static void publish(unsigned index, uint64_t bytes)
     atomic_store(&vcuda_slot()->use[index].overhead, bytes);
 }
 
+uint64_t overhead_expected(unsigned index)
+{
+    const struct region *region = vcuda_region();
+    uint64_t learned = region == NULL ? 0 : atomic_load_explicit(&region->devices[index].context_bytes, memory_order_relaxed);
+
+    return learned != 0 ? learned : CONTEXT_GUESS;
+}
+
 /* Only where nothing is known: a figure that was measured meanwhile stays. */
 static void guess(unsigned index)
 {
     uint64_t none = 0;
 
     if (!atomic_load(&listed[index]))
-        atomic_compare_exchange_strong(&vcuda_slot()->use[index].overhead, &none, CONTEXT_GUESS);
+        atomic_compare_exchange_strong(&vcuda_slot()->use[index].overhead, &none, overhead_expected(index));
 }
 
 static uint64_t beyond(uint64_t held, uint64_t charged)

@@ -4,8 +4,8 @@
  * In: contexts and modules that come and go. Out: this process's `overhead` in the region. NVML is asked by the poller thread (state.h) alone: soon after
  * a context or a module appeared, and once a second. Not here: NVML (held.h).
  * Bounds: NVML is loaded while the driver makes the first context. A thread that allocates or asks for free memory after a context or a module appeared waits
- * until it is counted, OVERHEAD_PATIENCE_MS at most; if it is not by then, a context counts as CONTEXT_GUESS, and nobody waits again until
- * NVML answers in that time. The figure is right as soon as NVML has answered, and other processes of the container see it then.
+ * until it is counted, OVERHEAD_PATIENCE_MS at most: on a busy machine the poller's turn comes late, and what is not counted others take. If it is not
+ * counted by then, a context counts as `overhead_expected`, and nobody waits again until NVML answers in that time. The figure is right as soon as NVML has answered, and other processes of the container see it then.
  * Invariants: nothing that is charged is ever taken for overhead, whatever comes and goes while NVML is asked; while allocations are under way the figure
  * may rise and does not fall.
  */
@@ -15,10 +15,13 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-enum { OVERHEAD_PATIENCE_MS = 100 };
+enum { OVERHEAD_PATIENCE_MS = 1000 };
 
 /* A context is about to be made on a limited device. */
 void overhead_expect(void);
+
+/* What a context takes that is not measured: the least that one of this container took, a guess before any was measured. */
+uint64_t overhead_expected(unsigned index);
 
 /* It may have become less: measured when there is time. */
 void overhead_changed(void);
