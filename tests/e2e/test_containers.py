@@ -12,7 +12,7 @@ from sandbox.cluster.waiting import wait_until
 from tests.container.gpu_manager.client_reader import read_pids
 from tests.e2e.conftest import StartAgent
 from tests.e2e.node.agent import Agent
-from tests.e2e.node.inside import processes_of, register
+from tests.e2e.node.inside import first_and_child, processes_of, register
 from tests.e2e.node.scene import wait_all_running, wait_ledger_empty
 from tests.e2e.node.usage import ContainerUsage
 from tests.e2e.node.workload import GpuContainer, GpuPod
@@ -50,8 +50,8 @@ def test_gpu_managers_client_gets_the_processes_of_its_container(
     assert not shown(own) & processes_of(ids["two"])
     assert (own / "vcuda.config").read_bytes() == (grant / "vcuda.config").read_bytes()
 
-    first = min(shown(own))
-    os.kill(max(shown(own) - {first}), signal.SIGKILL)  # its shell starts another
+    first, child = first_and_child(shown(own))
+    os.kill(child, signal.SIGKILL)  # its shell starts another
     wait_until(
         lambda: shown(own) == processes_of(ids["one"]),
         "the processes are fresh",

@@ -4,6 +4,7 @@ In: a container's id or socket. Out: PIDs; files written by the agent. Not here:
 Invariant: processes are found by the id in /proc/PID/cgroup, another way than the agent's first one.
 """
 
+from collections.abc import Set
 from pathlib import Path
 
 import grpc
@@ -25,6 +26,13 @@ def processes_of(container_id: str) -> set[int]:
             if wanted in groups:
                 found.add(int(entry.name))
     return found
+
+
+def first_and_child(pids: Set[int]) -> tuple[int, int]:
+    """One that has a child among them, and that child. PIDs begin anew at a limit, so less is not older."""
+    parents = {pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in pids}
+    child = next(pid for pid, parent in parents.items() if parent in pids)
+    return parents[child], child
 
 
 def register(socket: Path, container_id: str) -> None:
