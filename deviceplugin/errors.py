@@ -7,7 +7,7 @@
     ├── CapacityError      a valid request that does not fit now
     │   └── SearchLimitError   it may fit; the search stopped at its limit
     ├── IdentityError      no source tells which container an Allocate is for
-    ├── OwnershipError     the grant cannot move to the owner that kubelet proves at PreStartContainer
+    ├── OwnershipError     what kubelet has recorded for a container cannot start; only a new pod can
     ├── HardwareError      the driver is missing, fails or does not answer
     │   ├── DriverMissingError
     │   └── NvmlCallError
@@ -76,7 +76,7 @@ class IdentityError(VcudaError):
 
 
 class OwnershipError(VcudaError):
-    """Kubelet's checkpoint proves an owner that the grant cannot serve; kubelet starts the container again."""
+    """What kubelet has recorded for a container cannot be started; kubelet tries again, but only a new pod helps."""
 
     status = "FAILED_PRECONDITION"
     reason = "GPUStartFailed"

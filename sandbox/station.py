@@ -21,21 +21,16 @@ from deviceplugin.container.directories import GrantDirectories
 from deviceplugin.container.driver_mirror.elf import Machine
 from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOptions
 from deviceplugin.container.shared_state import SharedState
-from deviceplugin.errors import KubeletError, VcudaError
+from deviceplugin.errors import KubeError, KubeletError, VcudaError
 from deviceplugin.kube.pods import PodListReader
 from deviceplugin.kubelet.allocate_answer import HostLayout
 from deviceplugin.kubelet.allocate_context import AllocateContext
 from deviceplugin.kubelet.allocator import Allocator
 from deviceplugin.kubelet.checkpoint import CheckpointReader
 from deviceplugin.kubelet.devices import DeviceFeed, catalog
-from deviceplugin.kubelet.identity import (
-    IdentifiedContainer,
-    Identity,
-    IdentitySource,
-    PendingSource,
-    PodResourcesSource,
-    PodsSource,
-)
+from deviceplugin.kubelet.identity import Identity, IdentitySource
+from deviceplugin.kubelet.identity_rule import IdentifiedContainer
+from deviceplugin.kubelet.identity_sources import PendingSource, PodResourcesSource, PodsSource
 from deviceplugin.kubelet.plugin import ResourcePlugin
 from deviceplugin.kubelet.podresources import PodResources
 from deviceplugin.kubelet.pre_start import PreStart
@@ -87,18 +82,22 @@ class Reports:
 class Station:
     """One plugin at one stand-in kubelet. Serves the flows as `Pods`, `Gpus` and `Reclaim` of `allocate_context`."""
 
-    def __init__(self, kubelet: Kubelet, inventory: Inventory, base: Path, *, sources: Sequence[Source]) -> None:
+    def __init__(
+        self, kubelet: Kubelet, inventory: Inventory, base: Path, *, sources: Sequence[Source], budget_s: float = 0.5
+    ) -> None:
         self.kubelet = kubelet
         self.known: list[Pod] = []
         self.reports = Reports()
         self.placements: list[Grant] = []
+        self.unstartable_: list[str] = []
         self.cordon: frozenset[GpuUuid] = frozenset()
         self.base = base
         self.pods_refused = False
+        self.api_is_away = False
         self.feed = DeviceFeed(catalog(inventory))
         self.ledger = Ledger(Journal.open(base / "ledger.journal"))
         self.resources = PodResources(kubelet.options.podresources_socket)
-        self._sources = sources
+        self._sources, self.budget_s = sources, budget_s
         self._session: aiohttp.ClientSession | None = None
         self.context = self._context()
         self.allocator, self.pre_start = Allocator(self.context), PreStart(self.context)
@@ -137,6 +136,8 @@ class Station:
             return PodListReader().read(await response.read())
 
     async def _fetch_one(self, namespace: str, name: str) -> Pod | None:
+        if self.api_is_away:
+            raise KubeError("the API server could not be asked: Connection refused")
         shown = PodListReader().read(json.dumps({"items": self.kubelet.pod_list()}).encode())
         return next((pod for pod in shown if (pod.ref.namespace, pod.ref.name) == (namespace, name)), None)
 
@@ -144,7 +145,9 @@ class Station:
         return self.known
 
     async def find(self, uid: PodUid) -> Pod | None:
-        shown = PodListReader().read(json.dumps({"items": self.kubelet.pod_list()}).encode())
+        shown = (
+            () if self.pods_refused else PodListReader().read(json.dumps({"items": self.kubelet.pod_list()}).encode())
+        )
         return next((pod for pod in (*self.known, *shown) if pod.ref.uid == uid), None)
 
     def cordoned(self) -> frozenset[GpuUuid]:
@@ -164,6 +167,9 @@ class Station:
 
     def placed(self, grant: Grant) -> None:
         self.placements.append(grant)
+
+    def unstartable(self, container: ContainerRef, why: str) -> None:
+        self.unstartable_.append(str(container))
 
     def _mirror(self) -> DriverMirror:
         driver = make_driver_root(self.base / "root")
@@ -189,19 +195,17 @@ class Station:
 
     def _source(self, source: Source, hints: PodHints) -> IdentitySource:
         if source is Source.PODS:
-            return PodsSource(self.fetch_pods, budget_s=1.0)
+            return PodsSource(self.fetch_pods)
         if source is Source.PODRESOURCES:
-            return PodResourcesSource(
-                self.resources, known=lambda: self.known, fetch=self._fetch_one, names=NAMES, budget_s=1.0
-            )
-        return PendingSource(lambda: self.known, predicate_time=hints.predicate_time, budget_s=1.0)
+            return PodResourcesSource(self.resources, known=lambda: self.known, fetch=self._fetch_one, names=NAMES)
+        return PendingSource(lambda: self.known, predicate_time=hints.predicate_time)
 
     def _context(self) -> AllocateContext:
         hints = PodHints(AnnotationNames(), lambda: self.feed.catalog.inventory)
         return AllocateContext(
             feed=self.feed,
             ledger=self.ledger,
-            identity=Identity([self._source(source, hints) for source in self._sources]),
+            identity=Identity([self._source(source, hints) for source in self._sources], budget_s=self.budget_s),
             layout=HostLayout(
                 PurePosixPath(self.base / "vm"),
                 PurePosixPath(self.base / "mirror"),
@@ -224,12 +228,13 @@ async def station(
     inventory: Inventory,
     *,
     sources: Sequence[Source] = ALL,
+    budget_s: float = 0.5,
     mode: Mode = "auto",
     **options: Any,
 ) -> AsyncIterator[Station]:
     """A running plugin at a running kubelet, registered."""
     async with Kubelet(KubeletOptions(root=base / "k", **({"first_sync_s": 0.05, "speed": 20.0} | options))) as kubelet:
-        made = Station(kubelet, inventory, base, sources=sources)
+        made = Station(kubelet, inventory, base, sources=sources, budget_s=budget_s)
         task = asyncio.create_task(made.link(mode).run())
         try:
             await kubelet.wait_registered(NAMES.core, NAMES.memory)

@@ -33,7 +33,7 @@ from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.ledger.reconcile import Evidence, PodsView, ReconcileActions, decide
 from deviceplugin.ledger.repair import Claimant, claimant_proved
-from deviceplugin.model.allocation import OwnerKey, PodUid
+from deviceplugin.model.allocation import ContainerRef, OwnerKey, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import Pod
@@ -104,7 +104,8 @@ class Reconciler:
         self._has_suspects = False
         self._ending: set[PodUid] = set()
         self._unannotated: set[PodUid] = set()
-        self._warned: frozenset[OwnerKey] = frozenset()
+        self._without_gpu: Mapping[OwnerKey, int] = {}
+        self._unstartable: set[PodUid] = set()
         self._last_error = ""
         self._is_incomplete = False
         self._was_complete = False
@@ -162,6 +163,15 @@ class Reconciler:
             self._timer.reset()
             self.soon()
 
+    def unstartable(self, container: ContainerRef, why: str) -> None:
+        """Kubelet tries this start for ever; a pod that has a controller is deleted soon, an event names the others."""
+        pod = self._cluster.pod(container.pod.uid)
+        if pod is None or pod.ref.uid in self._unstartable:
+            return
+        self._unstartable.add(pod.ref.uid)
+        self._report.unstartable(pod, container.name, why)
+        self.soon()
+
     async def reclaim(self) -> bool:
         """The part of a round that releases grants; raises LedgerError. Returns whether kubelet showed all its pods."""
         # Two rounds that agree mean more than one only if time has passed between them.
@@ -172,11 +182,11 @@ class Reconciler:
             self._suspects, self._counted = actions.suspects, time.monotonic()
         self._apply(actions, evidence)
         self._ending &= {grant.allocation.owner.pod.uid for grant in self._ledger.grants()}
-        self._has_suspects = bool(actions.suspects or self._ending)
-        if evidence.kubelet is not None and evidence.checkpoint is not None:
+        self._has_suspects = bool(actions.suspects or self._ending or 1 in self._without_gpu.values())
+        if counts and evidence.kubelet is not None and evidence.checkpoint is not None:
             pods = evidence.kubelet.pods.values()
-            self._warned = warn_unallocated(
-                pods, self._ledger, evidence.checkpoint, self._cluster.events, warned=self._warned
+            self._without_gpu = warn_unallocated(
+                pods, self._ledger, evidence.checkpoint, self._cluster.events, seen=self._without_gpu
             )
         if _shows_all(evidence) and evidence.checkpoint is not None and evidence.checkpoint.exists:
             # Only now is every grant that a container mounts in the ledger, whatever the journal had lost.
@@ -263,7 +273,8 @@ class Reconciler:
         self._unannotated = {
             uid for uid in self._unannotated & by_pod.keys() if not self._is_annotated(uid, by_pod[uid])
         }
-        await delete_refused(self._cluster.client, pods)
+        self._unstartable &= {pod.ref.uid for pod in pods}
+        await delete_refused(self._cluster.client, pods, unstartable=self._unstartable)
 
     def _is_annotated(self, uid: PodUid, grants: Sequence[Grant]) -> bool:
         """By what the watch shows: what was written just now is checked once more."""

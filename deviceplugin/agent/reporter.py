@@ -8,13 +8,15 @@ from collections.abc import Sequence
 
 import structlog
 
+from deviceplugin.agent.unallocated import has_controller
 from deviceplugin.errors import VcudaError
 from deviceplugin.hardware.health import HealthChange
 from deviceplugin.kube.events import EventReason, EventRecorder
-from deviceplugin.kubelet.identity import IdentifiedContainer
+from deviceplugin.kubelet.identity_rule import IdentifiedContainer
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.model.allocation import ContainerRef
 from deviceplugin.model.gpu import GpuUuid, Inventory
+from deviceplugin.model.pod import Pod
 from deviceplugin.model.request import RequestKind
 from deviceplugin.model.units import CORES_PER_GPU, format_blocks
 from deviceplugin.model.usage import Breach, Overrun
@@ -79,6 +81,13 @@ class AgentReport:
         self._metrics.start_failed(error)
         if owner is not None:
             self._tell(owner, EventReason.of(error), error.message)
+
+    def unstartable(self, pod: Pod, container: str, why: str) -> None:
+        """Only a new pod can start; the agent deletes the pod if its controller creates it again."""
+        command = f"kubectl delete pod -n {pod.api_ref.namespace} {pod.api_ref.name}"
+        what = "vcuda deletes the pod" if has_controller(pod) else f"run `{command}` and create the pod again"
+        text = f"container {container} can never start in this pod, so {what}: {why}"
+        self._events.about_pod(pod.api_ref, EventReason.START_FAILED, text)
 
     def repaired(self, before: ContainerRef, grant: Grant) -> None:
         owner = grant.allocation.owner

@@ -28,13 +28,13 @@ from deviceplugin.container.processes import CgroupTree, ProcessTable
 from deviceplugin.container.runtime import ContainerRuntime
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.hardware.node import Hardware
-from deviceplugin.kubelet import identity
 from deviceplugin.kubelet.allocate_answer import HostLayout
 from deviceplugin.kubelet.allocate_context import AllocateContext
 from deviceplugin.kubelet.allocator import Allocator
 from deviceplugin.kubelet.checkpoint import CHECKPOINT_NAME, CheckpointReader
 from deviceplugin.kubelet.devices import DeviceFeed, catalog
-from deviceplugin.kubelet.identity import PendingSource, PodResourcesSource, PodsSource
+from deviceplugin.kubelet.identity import Identity, IdentitySource
+from deviceplugin.kubelet.identity_sources import PendingSource, PodResourcesSource, PodsSource
 from deviceplugin.kubelet.plugin import ResourcePlugin
 from deviceplugin.kubelet.podresources import PodResources
 from deviceplugin.kubelet.pods_client import KubeletPods
@@ -124,7 +124,11 @@ def build_agent(base: AgentBase) -> NodeAgent:
     context = AllocateContext(
         feed=feed,
         ledger=ledger,
-        identity=identity.Identity(_sources(base, pods, resources, hints)),
+        identity=Identity(
+            _sources(base, pods, resources, hints),
+            budget_s=base.settings.allocation.identity_budget,
+            observe=base.metrics.identified,
+        ),
         layout=_layout(settings),
         checkpoint=checkpoint,
         pods=NodePods(cluster, pods),
@@ -247,16 +251,13 @@ def _kubelet_pods(settings: AgentSettings, cluster: Cluster) -> KubeletPods:
     )
 
 
-def _sources(
-    base: AgentBase, pods: KubeletPods, resources: PodResources, hints: PodHints
-) -> list[identity.IdentitySource]:
-    cluster, allocation = base.cluster, base.settings.allocation
-    budget = allocation.identity_budget
-    made: dict[IdentitySourceName, identity.IdentitySource] = {
-        IdentitySourceName.PODS: PodsSource(pods.fetch, budget_s=budget),
+def _sources(base: AgentBase, pods: KubeletPods, resources: PodResources, hints: PodHints) -> list[IdentitySource]:
+    cluster, names = base.cluster, base.settings.names
+    made: dict[IdentitySourceName, IdentitySource] = {
+        IdentitySourceName.PODS: PodsSource(pods.fetch),
         IdentitySourceName.PODRESOURCES: PodResourcesSource(
-            resources, known=cluster.pods, fetch=cluster.fetch, names=base.settings.names, budget_s=budget
+            resources, known=cluster.pods, fetch=cluster.fetch, names=names
         ),
-        IdentitySourceName.APISERVER: PendingSource(cluster.pods, predicate_time=hints.predicate_time, budget_s=budget),
+        IdentitySourceName.APISERVER: PendingSource(cluster.pods, predicate_time=hints.predicate_time),
     }
-    return [made[chosen] for chosen in allocation.identity]
+    return [made[chosen] for chosen in base.settings.allocation.identity]

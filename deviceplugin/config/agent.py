@@ -19,10 +19,7 @@ from deviceplugin.config import param_types as types
 from deviceplugin.config.command import LogSettings, Program
 from deviceplugin.config.gpu_manager import ExtraConfig, VolumeConfig, read_extra_config, read_volume_config
 from deviceplugin.config.setting import section, setting
-from deviceplugin.errors import ConfigError
 from deviceplugin.model.units import DEFAULT_DOMAIN, ResourceNames
-
-_ANSWER_WITHIN_S = 2.0  # kubelet sets no deadline for Allocate, and one slow answer blocks its sync loop
 
 
 class DriverKind(enum.Enum):
@@ -205,7 +202,7 @@ class AllocationSettings:
     identity_budget: float = setting(
         "identity-budget",
         0.5,
-        "Longest wait for each source of --identity; the sum over all sources must stay below 2s.",
+        "How long a source of --identity is asked alone; then the next one is asked too, and both are waited for.",
         types.PERIOD,
     )
     numa: bool = setting(
@@ -307,17 +304,6 @@ class AgentSettings:
         return ResourceNames(self.node.resource_domain)
 
 
-def _check_together(settings: AgentSettings) -> None:
-    allocation = settings.allocation
-    together = allocation.identity_budget * len(allocation.identity)
-    if together >= _ANSWER_WITHIN_S:
-        raise ConfigError(
-            f"--identity-budget: {allocation.identity_budget:g}s for each of {len(allocation.identity)} sources is "
-            f"{together:g}s, and Allocate must answer within {_ANSWER_WITHIN_S:g}s; shorten it or name fewer sources "
-            f"in --identity"
-        )
-
-
 AGENT = Program(
     command="agent",
     kind="AgentConfig",
@@ -327,5 +313,4 @@ AGENT = Program(
         "incluster-mode": "without --kubeconfig the agent uses the service account of its pod",
         "docker-endpoint": "the agent talks to the container runtime through CRI, see --container-runtime-endpoint",
     },
-    check=_check_together,
 )

@@ -12,7 +12,8 @@ from deviceplugin.errors import VcudaError
 from deviceplugin.kubelet.allocate_answer import Answer, HostLayout
 from deviceplugin.kubelet.checkpoint import CheckpointReader
 from deviceplugin.kubelet.devices import DeviceFeed
-from deviceplugin.kubelet.identity import IdentifiedContainer, Identity
+from deviceplugin.kubelet.identity import Identity
+from deviceplugin.kubelet.identity_rule import IdentifiedContainer
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import ContainerRef, PodUid
@@ -61,6 +62,7 @@ class Reclaim(Protocol):
 
     `ensure_complete` completes the ledger after journal and checkpoint were lost, and waits a moment for a fresh
     agent's cordon; nothing is granted before. `placed`: a grant was made or moved, so annotations follow soon.
+    `unstartable`: only a new pod can start this container, for the reason given.
     """
 
     async def reclaim(self) -> object: ...
@@ -68,6 +70,8 @@ class Reclaim(Protocol):
     async def ensure_complete(self) -> None: ...
 
     def placed(self, grant: Grant) -> None: ...
+
+    def unstartable(self, container: ContainerRef, why: str) -> None: ...
 
 
 class Files(Protocol):

@@ -2,9 +2,10 @@
 
 In: a resource and device IDs. Out: IDs to prefer, or the answer for the container. `pod_placement` decides the GPUs in
 both calls, with the whole pod in view. Kubelet asks for cores and memory of one container in two calls of random order:
-the first call does all the work, the second gets an empty answer. Nothing is answered that is not on disk before. A
+the first call does all the work, the second gets an empty answer if it comes directly after it, and otherwise the
+same answer again: no container is left with empty answers only. Nothing is answered that is not on disk before. A
 lock keeps identity and record together when kubelet calls from several goroutines; it is held over the identity
-sources, which have time budgets, and over nothing else.
+sources, which have time limits, and over nothing else.
 """
 
 import asyncio
@@ -19,16 +20,18 @@ from deviceplugin.errors import CapacityError, VcudaError
 from deviceplugin.kubelet.allocate_answer import EMPTY, Answer, answer_for
 from deviceplugin.kubelet.allocate_context import AllocateContext
 from deviceplugin.kubelet.devices import choose_ids, quotas
-from deviceplugin.kubelet.identity import IdentifiedContainer, Key, Question, candidates
+from deviceplugin.kubelet.identity_rule import IdentifiedContainer, Question, candidates
 from deviceplugin.kubelet.pod_placement import place_container
 from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.ledger.ledger import new_grant_id
 from deviceplugin.ledger.repair import Claimant, moved
+from deviceplugin.model.allocation import OwnerKey
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import container_request
 from deviceplugin.model.units import Resource
 
 log = structlog.get_logger("vcuda.kubelet")
+_HINT_S = 1.0  # a hint is not worth a longer wait; kubelet refuses the pod if the call for it fails
 
 
 class Allocator:
@@ -39,6 +42,7 @@ class Allocator:
         self._ledger = context.ledger
         self._lock = asyncio.Lock()
         self._previous: GrantId | None = None  # of the previous call: kubelet asks for both resources in a row
+        self._previous_asking: IdentifiedContainer | None = None
 
     async def prefer(
         self, resource: Resource, available: Sequence[str], must_include: Sequence[str], size: int
@@ -46,10 +50,9 @@ class Allocator:
         """IDs of the GPU that placement would choose; a hint, so it never refuses."""
         wanted = {}
         try:
-            async with self._lock:
-                asking = self._likely(resource, size) or await self._context.identity.identify(
-                    self._question(resource, size)
-                )
+            async with asyncio.timeout(_HINT_S), self._lock:
+                question = self._question(resource, size)
+                asking = question.half or self._likely(question) or await self._context.identity.identify(question)
             grant = self._ledger.of_owner(asking.container.ref.key)
             near = self._context.feed.catalog.aligned((*available, *must_include))
             if grant is not None:
@@ -58,14 +61,13 @@ class Allocator:
                 planned = place_container(self._context, asking, near, whole=True)
                 allocation = planned.allocation(asking.container.ref.name)
             wanted = quotas(allocation, resource, self._context.feed.catalog.keys)
-        except VcudaError as error:
-            log.debug("no_preference", resource=resource.value, count=size, error=error.message)
+        except (VcudaError, TimeoutError) as error:
+            log.debug("no_preference", resource=resource.value, count=size, error=str(error))
         return choose_ids(available, must_include, size, wanted)
 
-    def _likely(self, resource: Resource, size: int) -> IdentifiedContainer | None:
+    def _likely(self, question: Question) -> IdentifiedContainer | None:
         """The only watched pod that fits: good enough for a hint, and kubelet need not be asked for its pods."""
-        question = self._question(resource, size).ignoring_records()
-        fitting = candidates(self._context.pods.watched(), question)
+        fitting = candidates(self._context.pods.watched(), question.ignoring_records())
         return IdentifiedContainer(*fitting[0], Source.APISERVER, certain=False) if len(fitting) == 1 else None
 
     async def allocate(self, resource: Resource, ids: Sequence[str]) -> Answer:
@@ -82,7 +84,7 @@ class Allocator:
                 except CapacityError:
                     # Kubelet may admit a pod before the agent has seen the end of the pod whose slots it reuses.
                     await self._context.reclaim.reclaim()
-                    return self._answer(asking, resource, near)
+                    return self._answer_one_of(asking, resource, near)
         except VcudaError as error:
             name = self._context.layout.names.of(resource)
             self._context.report.refused(asking, name, len(ids), error)
@@ -96,10 +98,22 @@ class Allocator:
             self._ledger.answered,
             self._is_recorded,
             self._is_proved,
-            previous.allocation if previous is not None and _is_guess(previous) else None,
+            half=self._half(previous, resource, count) if previous is not None else None,
+            guess=previous.allocation if previous is not None and _is_guess(previous) else None,
         )
 
-    def _is_recorded(self, key: Key) -> bool:
+    def _half(self, previous: Grant, resource: Resource, count: int) -> IdentifiedContainer | None:
+        """The container of the previous call, if it waits for this resource and has not ended meanwhile."""
+        asking, owner = self._previous_asking, previous.allocation.owner
+        if asking is None or asking.container.ref.key != owner.key or previous.answered != {resource.other}:
+            return None
+        ended = any(pod.ref.uid == owner.pod.uid and pod.is_terminal for pod in self._context.pods.watched())
+        known = replace(asking, others=())  # the first answer is given, so no other container can take its place
+        if asking.is_partial:
+            return _with_count(known, resource, count)
+        return known if asking.container.wants(resource) == count and not ended else None
+
+    def _is_recorded(self, key: OwnerKey) -> bool:
         """True if it cannot be read (the reconciler reports that): then no container counts as forgotten."""
         try:
             return self._context.checkpoint.read().has(*key)
@@ -107,7 +121,7 @@ class Allocator:
             log.debug("checkpoint_unreadable", error=error.message)
             return True
 
-    def _is_proved(self, key: Key) -> bool:
+    def _is_proved(self, key: OwnerKey) -> bool:
         grant = self._ledger.of_owner(key)
         return grant is not None and grant.proved
 
@@ -117,12 +131,25 @@ class Allocator:
         waits = grant is not None and _is_guess(grant) and grant.answered == {resource.other}
         return grant if waits else None
 
+    def _answer_one_of(self, asking: IdentifiedContainer, resource: Resource, near: frozenset[GpuUuid]) -> Answer:
+        """A guess that does not fit is wrong, or refused anyway: the others that the call may be for follow."""
+        refusal: CapacityError | None = None
+        for each in (asking, *asking.instead()):
+            try:
+                return self._answer(each, resource, near)
+            except CapacityError as error:
+                refusal = refusal or error
+        assert refusal is not None
+        raise refusal
+
     def _answer(self, asking: IdentifiedContainer, resource: Resource, near: frozenset[GpuUuid]) -> Answer:
         grant = self._ledger.of_owner(asking.container.ref.key)
         if grant is not None and resource not in grant.answered:
-            self._previous = grant.id
-            self._context.files.answered(self._ledger.answer(grant.id, resource))
-            return EMPTY
+            if asking.is_partial:
+                request = grant.allocation.request
+                first = request.blocks if resource is Resource.CORE else request.cores
+                return self._pair(grant, _with_count(asking, resource.other, first))
+            return self._complete(grant, asking, resource)
         if grant is not None and self._is_still_usable(grant):
             return self._repeat(grant, asking, resource)
         if grant is not None:
@@ -131,6 +158,19 @@ class Allocator:
         if guess is not None and _was_meant(guess, asking, resource):
             return self._pair(guess, asking)
         return self._grant(asking, resource, near)
+
+    def _complete(self, grant: Grant, asking: IdentifiedContainer, resource: Resource) -> Answer:
+        """Nothing more for the second resource. But if other calls came between, the first may have been another's."""
+        is_next = grant.id == self._previous
+        answer = EMPTY if is_next else self._content(grant, asking)
+        if not is_next:
+            self._context.files.prepare(grant, answer)
+        self._remember(grant, asking)
+        self._context.files.answered(self._ledger.answer(grant.id, resource))
+        return answer
+
+    def _remember(self, grant: Grant, asking: IdentifiedContainer) -> None:
+        self._previous, self._previous_asking = grant.id, asking
 
     def _pair(self, half: Grant, asking: IdentifiedContainer) -> Answer:
         """Kubelet asks for both resources of a container before it goes on, so the half grant is this container's."""
@@ -143,7 +183,7 @@ class Allocator:
             soft_cores=self._context.hints.soft_cores(asking.pod),
         )
         self._ledger.reassign(fixed, inventory=inventory, kind="pair")
-        self._previous = fixed.id
+        self._remember(fixed, asking)
         self._context.files.answered(fixed)
         self._context.report.repaired(half.allocation.owner, fixed)
         return EMPTY
@@ -163,7 +203,7 @@ class Allocator:
         answer = self._content(grant, asking)
         context.files.prepare(grant, answer)
         context.ledger.grant(grant, context.feed.catalog.inventory)
-        self._previous = grant.id
+        self._remember(grant, asking)
         context.report.granted(asking, grant, planned.choice(name))
         context.reclaim.placed(grant)
         return answer
@@ -175,7 +215,7 @@ class Allocator:
         """
         if grant.id != self._previous:
             self._ledger.repeat(grant.id, resource)
-        self._previous = grant.id
+        self._remember(grant, asking)
         answer = self._content(grant, asking)
         self._context.files.prepare(grant, answer)
         return answer
@@ -193,6 +233,13 @@ class Allocator:
 
 def _is_guess(grant: Grant) -> bool:
     return grant.source is Source.APISERVER and not grant.proved
+
+
+def _with_count(asking: IdentifiedContainer, resource: Resource, count: int) -> IdentifiedContainer:
+    known = asking.container
+    is_core = resource is Resource.CORE
+    container = replace(known, cores=count) if is_core else replace(known, blocks=count)
+    return replace(asking, container=container, pod=replace(asking.pod, containers=(container,)))
 
 
 def _was_meant(guess: Grant, asking: IdentifiedContainer, resource: Resource) -> bool:

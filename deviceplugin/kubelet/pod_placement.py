@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from deviceplugin.errors import CapacityError
 from deviceplugin.kubelet.allocate_context import AllocateContext
-from deviceplugin.kubelet.identity import IdentifiedContainer
+from deviceplugin.kubelet.identity_rule import IdentifiedContainer
 from deviceplugin.model.allocation import Allocation, ContainerRef, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest, container_request, pod_request
@@ -84,8 +84,8 @@ def _without_pod(context: AllocateContext, uid: PodUid) -> NodeState:
 
 def _roomy(asking: IdentifiedContainer, request: Request, view: Snapshot, wanted: GpuFilter) -> frozenset[GpuUuid]:
     """For a guess, a GPU that fits every container that may be meant: the GPU cannot be changed afterwards."""
-    shares = [each for each in asking.others if 0 < each.cores < CORES_PER_GPU and each.blocks]
-    if not shares or not request.is_share or request.parts > 1:
+    shares = [each for _, each in asking.others if 0 < each.cores < CORES_PER_GPU and each.blocks]
+    if asking.is_partial or not shares or not request.is_share or request.parts > 1:
         return frozenset()
     cores = max(request.cores, *(each.cores for each in shares))
     blocks = max(request.blocks, *(each.blocks for each in shares))

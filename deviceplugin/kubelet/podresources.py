@@ -30,6 +30,7 @@ class PodDevices:
     namespace: str
     name: str
     held: frozenset[tuple[str, str]]
+    containers: tuple[str, ...] = ()
 
     def lacks(self, container: str, resource_name: str) -> bool:
         return (container, resource_name) not in self.held
@@ -38,7 +39,7 @@ class PodDevices:
 class PodResources:
     """One lazy channel; a call has `timeout_s` and raises KubeletError, never a gRPC error."""
 
-    def __init__(self, socket: Path, *, timeout_s: float = 0.5) -> None:
+    def __init__(self, socket: Path, *, timeout_s: float = 8.0) -> None:
         self._socket = socket
         self._timeout_s = timeout_s
         self._channel: grpc.aio.Channel | None = None
@@ -97,4 +98,4 @@ class PodResources:
 
 def _pod(pod: pb.PodResources) -> PodDevices:
     held = ((each.name, entry.resource_name) for each in pod.containers for entry in each.devices if entry.device_ids)
-    return PodDevices(pod.namespace, pod.name, frozenset(held))
+    return PodDevices(pod.namespace, pod.name, frozenset(held), tuple(each.name for each in pod.containers))

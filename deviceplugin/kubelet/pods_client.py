@@ -104,6 +104,11 @@ class KubeletPods:
 
 
 def _refusal(url: str, status: int) -> str:
-    if status in {401, 403}:
-        return f"kubelet at {url} refuses this agent ({status}); allow `get` on nodes/pods (before 1.33: nodes/proxy)"
+    if status == 401:
+        return (
+            f"kubelet at {url} does not know this agent's token (401); it asks the API server about tokens, so check "
+            "that one is reachable, and then authentication.webhook in kubelet's configuration"
+        )
+    if status == 403:
+        return f"kubelet at {url} refuses this agent (403); allow `get` on nodes/pods (before 1.33: nodes/proxy)"
     return f"kubelet at {url} answered {status}"

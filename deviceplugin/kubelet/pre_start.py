@@ -12,14 +12,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from deviceplugin.errors import CapacityError, OwnershipError, VcudaError
+from deviceplugin.errors import CapacityError, KubeletError, OwnershipError, VcudaError
 from deviceplugin.kubelet.allocate_context import AllocateContext
-from deviceplugin.kubelet.identity import Key
 from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, Source
 from deviceplugin.ledger.rebuild import rebuild_one
-from deviceplugin.ledger.repair import claimant_proved
-from deviceplugin.model.allocation import ContainerRef
+from deviceplugin.ledger.repair import claimant_proved, owner_named
+from deviceplugin.model.allocation import OwnerKey
 from deviceplugin.model.units import Resource
 
 
@@ -30,35 +29,44 @@ class PreStart:
         self._context = context
 
     async def start(self, resource: Resource, ids: Sequence[str]) -> None:
-        owner: ContainerRef | None = None
         try:
             self._context.feed.catalog.check(resource, ids)
             checkpoint = self._context.checkpoint.read()
-            for key in self._owners(checkpoint, resource, ids):
-                grant = self._grant_of(key, checkpoint)
-                owner = grant.allocation.owner if grant else None
-                await self._start(key, grant, checkpoint)
+            owners = self._owners(checkpoint, resource, ids)
         except VcudaError as error:
+            self._context.report.start_failed(None, error)
+            raise
+        for key in owners:
+            await self._start_owner(key, checkpoint)
+
+    async def _start_owner(self, key: OwnerKey, checkpoint: Checkpoint) -> None:
+        try:
+            await self._start(key, self._grant_of(key, checkpoint), checkpoint)
+        except VcudaError as error:
+            owner, _, _ = owner_named(key, await self._context.pods.find(key[0]))
             self._context.report.start_failed(owner, error)
+            if isinstance(error, OwnershipError):
+                self._context.reclaim.unstartable(owner, error.message)
             raise
 
-    def _owners(self, checkpoint: Checkpoint, resource: Resource, ids: Sequence[str]) -> Sequence[Key]:
+    def _owners(self, checkpoint: Checkpoint, resource: Resource, ids: Sequence[str]) -> Sequence[OwnerKey]:
         """One container, or several of one pod: an app container may hold exactly its init container's IDs."""
         owners = checkpoint.owners_of(resource, ids)
         if not owners:
-            raise OwnershipError(
+            raise KubeletError(
                 f"kubelet starts a container with {len(ids)} x {resource.value} that its checkpoint does not list; "
                 "it tries again, and the checkpoint is read again then"
             )
         known = [key for key in owners if self._grant_of(key, checkpoint) is not None]
         return known or owners
 
-    def _grant_of(self, key: Key, checkpoint: Checkpoint) -> Grant | None:
-        """The grant whose directory the container will see; by the owner only if kubelet recorded no answer."""
+    def _grant_of(self, key: OwnerKey, checkpoint: Checkpoint) -> Grant | None:
+        """The grant whose directory the container will see; by the owner where gpu-manager gave the answer."""
         seen = checkpoint.grant_of(*key)
         return self._context.ledger.get(seen) if seen is not None else self._context.ledger.of_owner(key)
 
-    async def _start(self, key: Key, grant: Grant | None, checkpoint: Checkpoint) -> None:
+    async def _start(self, key: OwnerKey, grant: Grant | None, checkpoint: Checkpoint) -> None:
+        _check_grant_recorded(key, checkpoint)
         _check_one_grant(key, checkpoint)
         if grant is None:
             grant = await self._rebuild(key, checkpoint)
@@ -80,9 +88,14 @@ class PreStart:
         soft_cores = self._context.hints.soft_cores(pod) if pod is not None else grant.soft_cores
         return self._context.ledger.set_soft_limit(grant.id, soft_cores)
 
-    async def _rebuild(self, key: Key, checkpoint: Checkpoint) -> Grant:
+    async def _rebuild(self, key: OwnerKey, checkpoint: Checkpoint) -> Grant:
         """The journal does not have the grant, but kubelet's checkpoint has all of it in the recorded answer."""
         pod = await self._context.pods.find(key[0])
+        if pod is None:
+            raise KubeletError(
+                f"kubelet's checkpoint gives these GPU devices to container {key[1]} of pod {key[0]}, which neither "
+                "kubelet nor the API server shows; it tries again, and the checkpoint is read again then"
+            )
         inventory = self._context.feed.catalog.inventory
         rebuilt = rebuild_one(checkpoint, *key, inventory, created=time.time(), pod=pod)
         if rebuilt is None:
@@ -93,7 +106,7 @@ class PreStart:
         self._context.ledger.adopt([rebuilt])
         return rebuilt
 
-    async def _repair(self, grant: Grant, key: Key, counts: tuple[int, int]) -> Grant:
+    async def _repair(self, grant: Grant, key: OwnerKey, counts: tuple[int, int]) -> Grant:
         pod = await self._context.pods.find(key[0])
         soft_cores = self._context.hints.soft_cores(pod) if pod else grant.soft_cores
         to = replace(claimant_proved(grant, key, counts, pod, self._context.layout.names), soft_cores=soft_cores)
@@ -110,18 +123,25 @@ class PreStart:
         return fixed
 
 
-def _check_one_grant(key: Key, checkpoint: Checkpoint) -> None:
+def _check_grant_recorded(key: OwnerKey, checkpoint: Checkpoint) -> None:
+    """Without a full answer the container has no devices and no limits, whatever the ledger holds for it."""
+    if checkpoint.answer_of(*key) is None:
+        raise OwnershipError(
+            f"container {key[1]} of pod {key[0]} would start without its GPU, because kubelet did not show for whom it "
+            "asked; delete the pod, so that it is admitted again"
+        )
+
+
+def _check_one_grant(key: OwnerKey, checkpoint: Checkpoint) -> None:
     """Kubelet merges two full answers for one container in random order: which one the container sees is unknown."""
-    entries = (checkpoint.entry(*key, resource) for resource in Resource)
-    seen = {entry.answer.grant for entry in entries if entry is not None and entry.answer is not None}
-    if len(seen) > 1:
+    if len(checkpoint.grants_of(*key)) > 1:
         raise OwnershipError(
             f"container {key[1]} of pod {key[0]} was given two GPU slices, because kubelet did not show for whom "
             "it asked; delete the pod, so that it is admitted again"
         )
 
 
-def _check_nobody_else_mounts(grant: Grant, key: Key, checkpoint: Checkpoint) -> None:
+def _check_nobody_else_mounts(grant: Grant, key: OwnerKey, checkpoint: Checkpoint) -> None:
     """A grant that another container mounts stays with it."""
     owner = grant.allocation.owner
     if owner.key != key and grant.proved and checkpoint.grant_of(*owner.key) == grant.id:

@@ -58,8 +58,10 @@ class Checkpoint:
 
     @cached_property
     def _by_grant(self) -> dict[GrantId, OwnerKey]:
-        answered = ((each.answer.grant, each.key) for each in self.entries if each.answer)
-        return {grant: key for grant, key in answered if grant is not None}
+        held = [(each.answer.grant, each.key) for each in self.entries if each.answer and each.answer.grant]
+        # A container with two grants never starts, so the other container that has one of them has it.
+        whole = {grant: key for grant, key in held if len(self.grants_of(*key)) == 1}
+        return dict(held) | whole
 
     def entry(self, uid: PodUid, container: str, resource: Resource) -> CheckpointEntry | None:
         return self._by_container.get((uid, container, resource))
@@ -83,6 +85,11 @@ class Checkpoint:
     def grant_of(self, uid: PodUid, container: str) -> GrantId | None:
         answer = self.answer_of(uid, container)
         return answer.grant if answer else None
+
+    def grants_of(self, uid: PodUid, container: str) -> frozenset[GrantId]:
+        """Two if the calls for the two resources were taken for different containers."""
+        found = (self.entry(uid, container, resource) for resource in Resource)
+        return frozenset(each.answer.grant for each in found if each and each.answer and each.answer.grant)
 
     def owner_of_grant(self, grant_id: GrantId) -> OwnerKey | None:
         """The container that mounts this grant."""

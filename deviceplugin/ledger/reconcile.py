@@ -194,8 +194,11 @@ def _is_proved(grant: Grant, checkpoint: Checkpoint | None) -> bool:
 
 
 def _disproved(grant: Grant, checkpoint: Checkpoint | None) -> OwnerKey | None:
+    """None too if the checkpoint gives that container two grants: then nothing says which one is its own."""
     seen = checkpoint.owner_of_grant(grant.id) if checkpoint is not None else None
-    return None if seen == grant.allocation.owner.key else seen
+    if checkpoint is None or seen is None or seen == grant.allocation.owner.key:
+        return None
+    return seen if len(checkpoint.grants_of(*seen)) == 1 else None
 
 
 def _described(grant: Grant, evidence: Evidence) -> PodContainer | None:

@@ -12,6 +12,7 @@ from prometheus_client.core import Metric
 
 from deviceplugin.errors import VcudaError
 from deviceplugin.exposition import Exposition, Family, families_of, metric_of
+from deviceplugin.ledger.grant import Source
 from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU
 from deviceplugin.observe import container_metrics
 from deviceplugin.observe.container_metrics import GPU
@@ -57,6 +58,12 @@ ALLOCATIONS = Family(
 ALLOCATION_SECONDS = Family(
     "vcuda_allocation_duration_seconds", "histogram", "Time from kubelet's Allocate call to the answer."
 )
+IDENTITY_SECONDS = Family(
+    "vcuda_identity_duration_seconds",
+    "histogram",
+    "Time that kubelet waited until the agent knew which container asks, by the source of --identity that decided.",
+    ("source",),
+)
 STARTS = Family(
     "vcuda_container_starts_total",
     "counter",
@@ -88,7 +95,7 @@ SHARES_ENFORCEABLE = Family(
 BUILD = Family("vcuda_build_info", "gauge", "Always 1; the label has the version of vcuda.", ("version",))
 
 FAMILIES = (*families_of(globals()), *container_metrics.FAMILIES)
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 class AgentMetrics(Exposition):
@@ -99,6 +106,7 @@ class AgentMetrics(Exposition):
         self._view = view
         self._allocations = self.counter(ALLOCATIONS)
         self._seconds = self.histogram(ALLOCATION_SECONDS, _SECONDS)
+        self._identity_seconds = self.histogram(IDENTITY_SECONDS, _SECONDS)
         self._starts = self.counter(STARTS)
         self._registrations = self.counter(REGISTRATIONS)
         self._repairs = self.counter(REPAIRS)
@@ -116,6 +124,10 @@ class AgentMetrics(Exposition):
     def answered(self, seconds: float) -> None:
         """One Allocate call was answered, either way."""
         self._seconds.observe(seconds)
+
+    def identified(self, source: Source | None, seconds: float) -> None:
+        """Kubelet waited for so long; None if no source knew the container."""
+        self._identity_seconds.labels(source=source.value if source is not None else "none").observe(seconds)
 
     def started(self) -> None:
         self._starts.labels(outcome="started", reason="").inc()

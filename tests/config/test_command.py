@@ -133,17 +133,6 @@ def test_identity_keeps_the_order_given() -> None:
     assert resolve(AGENT, flags={}, env={}).settings.kubelet.registration is Registration.AUTO
 
 
-def test_budgets_that_together_leave_no_time_to_answer_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"--identity-budget: 0.7s for each of 3 sources is 2.1s, and Allocate must"):
-        resolve(AGENT, flags={"identity-budget": "700ms"}, env={})
-    assert (
-        resolve(
-            AGENT, flags={"identity-budget": "700ms", "identity": "pods"}, env={}
-        ).settings.allocation.identity_budget
-        == 0.7
-    )
-
-
 @pytest.mark.parametrize(
     ("flags", "env", "message"),
     [

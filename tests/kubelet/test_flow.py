@@ -371,14 +371,13 @@ async def test_an_unhealthy_gpu_gets_nothing_new_and_comes_back(short_tmp: Path)
 
 
 async def test_a_slow_source_costs_its_budget_and_not_the_node(short_tmp: Path) -> None:
-    async with station(short_tmp, inventory(1)) as node:
+    async with station(short_tmp, inventory(1), budget_s=0.1) as node:
 
         async def hang() -> tuple[()]:
             await asyncio.sleep(30)
             return ()
 
-        node.context.identity._sources[0]._fetch = hang  # type: ignore[attr-defined]
-        node.context.identity._sources[0].budget_s = 0.1
+        node.context.identity._exact[0]._fetch = hang  # type: ignore[attr-defined]
         pod = pod_json("p", ("c", 20, 4))
         node.know(pod)
         verdict = await node.kubelet.admit(pod, deadline_s=5)

@@ -2,11 +2,16 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from deviceplugin.errors import IdentityError, KubeletError
-from deviceplugin.kubelet.identity import Identity, PendingSource, Question, candidates
+from deviceplugin.kubelet.identity import Identity, IdentitySource
+from deviceplugin.kubelet.identity_rule import IdentifiedContainer, Question, candidates
+from deviceplugin.kubelet.identity_sources import PendingSource
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.units import Resource
@@ -30,19 +35,27 @@ class Scripted:
     """A source that shows pods, fails, or does not answer."""
 
     def __init__(
-        self, source: Source, *pods: Pod, exact: bool = True, error: str = "", hangs: bool = False, sees: str = ""
+        self,
+        source: Source,
+        *pods: Pod,
+        exact: bool = True,
+        error: str = "",
+        hangs: bool = False,
+        takes_s: float = 0,
+        sees: str = "",
     ) -> None:
         self.source = source
         self.exact = exact
-        self.budget_s = 0.05
         self.asked = 0
         self.hangs = hangs
+        self.takes_s = takes_s
         self._pods, self._error, self._sees = pods, error, sees
 
     async def candidates(self, asked: Question) -> Pairs:
         self.asked += 1
         if self.hangs:
-            await asyncio.sleep(10)
+            await asyncio.sleep(600)
+        await asyncio.sleep(self.takes_s)
         if self._error:
             raise KubeletError(self._error)
         return candidates(self._pods, asked.ignoring_records())
@@ -54,12 +67,16 @@ class Scripted:
         return [pair for pair in pairs if pair[0].ref.name in self._sees.split()]
 
 
+def asking(sources: Sequence[IdentitySource], **options: Any) -> Identity:
+    return Identity(sources, **({"budget_s": 0.02, "patience_s": 0.3} | options))
+
+
 A, B = (pod(name, ("c", 20, 4), seen_by_kubelet=seen) for name, seen in (("a", 1.0), ("b", 2.0)))
 
 
 async def test_the_first_source_that_shows_one_decides() -> None:
     first, second = Scripted(Source.PODS, A), Scripted(Source.PODRESOURCES, B)
-    found = await Identity([first, second]).identify(question())
+    found = await asking([first, second]).identify(question())
     assert (found.pod.ref.name, found.source, found.certain) == ("a", Source.PODS, True)
     assert second.asked == 0
 
@@ -73,12 +90,12 @@ async def test_the_first_source_that_shows_one_decides() -> None:
     ],
 )
 async def test_after_a_failed_source_the_next_one_is_asked(first: Scripted) -> None:
-    found = await Identity([first, Scripted(Source.PODRESOURCES, B)]).identify(question())
+    found = await asking([first, Scripted(Source.PODRESOURCES, B)]).identify(question())
     assert (found.pod.ref.name, found.source) == ("b", Source.PODRESOURCES)
 
 
 async def test_several_candidates_are_narrowed_down_by_the_next_exact_source() -> None:
-    identity = Identity([Scripted(Source.PODS, A, B), Scripted(Source.PODRESOURCES, sees="a")])
+    identity = asking([Scripted(Source.PODS, A, B), Scripted(Source.PODRESOURCES, sees="a")])
     found = await identity.identify(question())
     assert (found.pod.ref.name, found.certain) == ("a", True)
 
@@ -87,18 +104,18 @@ async def test_several_candidates_are_narrowed_down_by_the_next_exact_source() -
 async def test_what_stays_ambiguous_is_the_pod_that_kubelet_saw_last_and_marked_as_a_guess(
     other: dict[str, str],
 ) -> None:
-    identity = Identity([Scripted(Source.PODS, A, B), Scripted(Source.PODRESOURCES, **other)])  # type: ignore[arg-type]
+    identity = asking([Scripted(Source.PODS, A, B), Scripted(Source.PODRESOURCES, **other)])  # type: ignore[arg-type]
     found = await identity.identify(question())
     assert (found.pod.ref.name, found.certain) == ("b", False)
 
 
 async def test_what_kubelet_does_not_show_itself_is_never_certain() -> None:
-    found = await Identity([Scripted(Source.APISERVER, A, exact=False)]).identify(question())
+    found = await asking([Scripted(Source.APISERVER, A, exact=False)]).identify(question())
     assert not found.certain
 
 
 async def test_if_no_source_knows_the_error_lists_each_answer() -> None:
-    identity = Identity([Scripted(Source.PODS, error="kubelet is away"), Scripted(Source.APISERVER, exact=False)])
+    identity = asking([Scripted(Source.PODS, error="kubelet is away"), Scripted(Source.APISERVER, exact=False)])
     with pytest.raises(IdentityError) as caught:
         await identity.identify(question())
     assert "20 x core" in caught.value.message
@@ -106,35 +123,74 @@ async def test_if_no_source_knows_the_error_lists_each_answer() -> None:
     assert "apiserver: shows no such container" in caught.value.message
 
 
-async def test_a_source_that_hung_rests_and_is_asked_again_later() -> None:
-    now = [100.0]
-    slow = Scripted(Source.PODS, hangs=True)
-    identity = Identity([slow, Scripted(Source.PODRESOURCES, B)], clock=lambda: now[0])
-    for _ in range(3):
-        await identity.identify(question())
-    assert slow.asked == 1
-    now[0] += 11
-    await identity.identify(question())
-    assert slow.asked == 2
-
-
-async def test_a_source_that_rests_is_asked_where_no_other_knows_the_container() -> None:
-    slow = Scripted(Source.PODS, A, hangs=True)
-    identity = Identity([slow, Scripted(Source.PODRESOURCES)])
-    with pytest.raises(IdentityError, match=r"pods: no answer within 0\.05 s; podresources: shows no such container"):
-        await identity.identify(question())
-    slow.hangs = False
-    found = await identity.identify(question())
-    assert (found.pod.ref.name, found.source, found.certain) == ("a", Source.PODS, True)
-
-
-async def test_the_only_source_never_rests() -> None:
-    slow = Scripted(Source.PODS, hangs=True)
-    identity = Identity([slow])
+async def test_a_source_that_is_late_is_waited_for_and_not_replaced_by_a_guess() -> None:
+    late, guess = Scripted(Source.PODS, A, takes_s=0.1), Scripted(Source.APISERVER, B, exact=False)
     for _ in range(2):
-        with pytest.raises(IdentityError, match=r"no answer within 0\.05 s"):
+        found = await asking([late, guess], patience_s=60).identify(question())
+        assert (found.pod.ref.name, found.source, found.certain) == ("a", Source.PODS, True)
+    assert guess.asked == 0
+
+
+async def test_beside_a_late_source_the_next_one_is_asked_and_the_first_answer_counts() -> None:
+    late, prompt = Scripted(Source.PODS, hangs=True), Scripted(Source.PODRESOURCES, A)
+    found = await asking([late, prompt], patience_s=60).identify(question())
+    assert (found.pod.ref.name, found.source) == ("a", Source.PODRESOURCES)
+
+
+async def test_a_source_that_was_late_has_no_time_alone_until_it_is_prompt_again() -> None:
+    first, second = Scripted(Source.PODS, A, hangs=True), Scripted(Source.PODRESOURCES, A)
+    identity = asking([first, second], patience_s=60)
+    await identity.identify(question())
+    first.hangs = False
+    await identity.identify(question())
+    assert second.asked == 2
+    await identity.identify(question())
+    assert second.asked == 2
+
+
+async def test_silence_is_waited_for_once_and_then_only_for_the_budget_until_a_while_has_passed() -> None:
+    identity = asking([Scripted(Source.PODS, hangs=True)], patience_s=0.2, dead_s=0.5)
+    for waited in ("0.2", "0.02", "0.02"):
+        with pytest.raises(IdentityError, match=rf"pods: no answer within {waited} s"):
             await identity.identify(question())
-    assert slow.asked == 2
+    await asyncio.sleep(0.5)
+    with pytest.raises(IdentityError, match=r"pods: no answer within 0\.2 s"):
+        await identity.identify(question())
+
+
+async def test_a_dead_source_that_answers_in_its_budget_is_alive_at_once() -> None:
+    source = Scripted(Source.PODS, A, hangs=True)
+    identity = asking([source], patience_s=0.2, budget_s=0.1)
+    with pytest.raises(IdentityError):
+        await identity.identify(question())
+    source.hangs = False
+    await identity.identify(question())
+    source.hangs = True
+    with pytest.raises(IdentityError, match=r"no answer within 0\.2 s"):
+        await identity.identify(question())
+
+
+async def test_where_sources_are_late_the_second_call_is_for_the_container_of_the_first() -> None:
+    half = IdentifiedContainer(A, A.containers[0], Source.PODS)
+    late = Scripted(Source.PODS, B, hangs=True)
+    found = await asking([late], patience_s=60).identify(replace(question(), half=half))
+    assert found is half
+    prompt = await asking([Scripted(Source.PODS, B)]).identify(replace(question(), half=half))
+    assert prompt.pod.ref.name == "b"
+
+
+async def test_among_several_that_kubelet_shows_the_container_of_the_first_call_is_meant() -> None:
+    half = IdentifiedContainer(A, A.containers[0], Source.PODS)
+    found = await asking([Scripted(Source.PODS, A, B)]).identify(replace(question(), half=half))
+    assert found is half
+
+
+async def test_how_long_kubelet_waited_is_observed_with_the_source_that_decided() -> None:
+    observed: list[Source | None] = []
+    for sources in ([Scripted(Source.PODS, A)], [Scripted(Source.PODS)]):
+        with suppress(IdentityError):
+            await asking(sources, observe=lambda source, seconds: observed.append(source)).identify(question())
+    assert observed == [Source.PODS, None]
 
 
 def pending(*pods: Pod) -> PendingSource:
@@ -142,7 +198,7 @@ def pending(*pods: Pod) -> PendingSource:
         written = which.annotations.get("t")
         return int(written) if written else None
 
-    return PendingSource(lambda: pods, predicate_time=predicate_time, budget_s=1.0)
+    return PendingSource(lambda: pods, predicate_time=predicate_time)
 
 
 async def test_pending_pods_are_taken_in_the_scheduler_s_order() -> None:
@@ -151,12 +207,6 @@ async def test_pending_pods_are_taken_in_the_scheduler_s_order() -> None:
     unpredicted = pod("unpredicted", ("c", 20, 4), created=2.5)
     found = await pending(late, unpredicted, early).candidates(question())
     assert [each.ref.name for each, _ in found] == ["early", "unpredicted", "late"]
-
-
-async def test_the_guess_of_the_call_before_stands_where_it_fits() -> None:
-    one, two = pod("one", ("c", 20, 4), created=1.0), pod("two", ("c", 20, 4), created=2.0)
-    found = await pending(one, two).candidates(question("two/memory", guess=two.containers[0]))
-    assert [each.ref.name for each, _ in found] == ["two"]
 
 
 async def test_if_the_guess_does_not_fit_the_container_with_both_counts_was_meant() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deviceplugin.kubelet.identity import Question, Recorded, candidates, next_container, readmitted
+from deviceplugin.kubelet.identity_rule import Question, Recorded, candidates, next_container, readmitted
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import ContainerState, Pod
 from deviceplugin.model.units import Resource

@@ -139,6 +139,19 @@ def test_the_checkpoint_proves_an_owner_or_disproves_it() -> None:
     assert decided(wrong, checkpoint=EMPTY).disproved == ()
 
 
+def test_a_container_with_two_grants_disproves_none_and_is_no_owner_beside_another_one() -> None:
+    """Faults D1: the ledger exchanged the two grants of such a container at every round."""
+    core, _ = recorded(HELD)
+    other = grant("b", grant_id="g-other")
+    _, memory = recorded(replace(other, allocation=replace(other.allocation, owner=HELD.allocation.owner)))
+    split = Checkpoint((core, replace(memory, answer=recorded(other)[0].answer)))
+    assert decided(HELD, other, checkpoint=split).disproved == ()
+    both = Checkpoint((*split.entries, *recorded(other)))
+    assert both.owner_of_grant(other.id) == other.allocation.owner.key
+    assert decided(HELD, other, checkpoint=both).proved == (other.id,)
+    assert decided(other, HELD, checkpoint=Checkpoint(both.entries[::-1])).proved == (other.id,)
+
+
 def test_a_rebuilt_grant_gets_name_role_and_index_when_the_pod_is_seen() -> None:
     allocation = HELD.allocation
     nameless = replace(allocation.owner, pod=replace(allocation.owner.pod, namespace="", name=""))

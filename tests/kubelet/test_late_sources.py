@@ -1,0 +1,234 @@
+"""Exact sources that are late, fail for single calls, or stay silent: who gets which GPU then."""
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.errors import KubeletError, OwnershipError
+from deviceplugin.ledger.grant import Source
+from deviceplugin.model.pod import Pod
+from deviceplugin.model.units import Resource
+from sandbox.station import NAMES, Station, pod_json, station
+from tests.kubelet.makers import inventory
+from tests.kubelet.test_flow import check_books, check_container
+
+Fetch = Callable[[], Awaitable[Sequence[Pod]]]
+
+
+def wrapped(node: Station, wrap: Callable[[Fetch], Fetch]) -> None:
+    """Kubelet's list of pods is asked through `wrap`."""
+    (source,) = (each for each in node.context.identity._exact if each.source is Source.PODS)
+    source._fetch = wrap(source._fetch)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("late_s", [None, 0.1])
+async def test_the_second_call_belongs_to_the_container_of_the_first(
+    short_tmp: Path, seed: int, late_s: float | None
+) -> None:
+    """Faults D1: the only exact source misses the second hint and the second Allocate of a container."""
+    sources = (Source.PODS, Source.APISERVER)
+    async with station(short_tmp, inventory(2), sources=sources, budget_s=0.03, seed=seed, retry_s=0.1) as node:
+        older = pod_json("older", ("c", 20, 4), annotations={"tencent.com/predicate-time": "1000"})
+        now = pod_json("now", ("c", 20, 4), annotations={"tencent.com/predicate-time": "2000"})
+        node.know(older, now)
+        missed = 0
+
+        def missing(fetch: Fetch) -> Fetch:
+            async def fetched() -> Sequence[Pod]:
+                nonlocal missed
+                if missed < 2 and any(len(grant.answered) == 1 for grant in node.ledger.grants()):
+                    missed += 1
+                    if late_s is None:
+                        raise KubeletError("kubelet answered 500")
+                    await asyncio.sleep(late_s)
+                return await fetch()
+
+            return fetched
+
+        wrapped(node, missing)
+        first = node.kubelet.submit(now)
+        await node.kubelet.verdict(first)
+        second = node.kubelet.submit(older)
+        for uid in (first, second):
+            await node.kubelet.wait_running(uid)
+            check_container(node, uid, "c", 20, 4)
+        assert node.reports.start_failures == []
+        check_books(node)
+
+
+async def test_a_late_source_is_waited_for_and_nothing_is_guessed(short_tmp: Path) -> None:
+    """Every answer of the only exact source comes long after its budget."""
+    sources = (Source.PODS, Source.APISERVER)
+    async with station(short_tmp, inventory(4), sources=sources, budget_s=0.005) as node:
+
+        def late(fetch: Fetch) -> Fetch:
+            async def fetched() -> Sequence[Pod]:
+                await asyncio.sleep(0.05)
+                return await fetch()
+
+            return fetched
+
+        wrapped(node, late)
+        pods = [pod_json(f"p{number}", ("c", 20, 4)) for number in range(6)]
+        node.know(*reversed(pods))
+        for uid in [node.kubelet.submit(pod) for pod in pods]:
+            await node.kubelet.wait_running(uid)
+            check_container(node, uid, "c", 20, 4)
+        assert all(asking.certain for asking, _ in node.reports.granted_)
+        assert {grant.source for _, grant in node.reports.granted_} == {Source.PODS}
+        check_books(node)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_if_random_calls_fail_every_container_runs_with_its_own_limits_or_waits_for_a_new_pod(
+    short_tmp: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    sources = (Source.PODS, Source.APISERVER)
+    async with station(short_tmp, inventory(8), sources=sources, seed=seed, retry_s=0.1) as node:
+
+        def failing(fetch: Fetch) -> Fetch:
+            async def fetched() -> Sequence[Pod]:
+                if chance.random() < 0.4:
+                    raise KubeletError("kubelet answered 500")
+                return await fetch()
+
+            return fetched
+
+        wrapped(node, failing)
+        sizes = [(20, 4), (10, 4), (20, 8)]
+        pods = [pod_json(f"p{number}", ("one", *sizes[number % 3]), ("two", 5, 2)) for number in range(20)]
+        chance.shuffle(pods)
+        node.know(*pods)
+        chance.shuffle(pods)
+        uids = {node.kubelet.submit(pod): pod for pod in pods}
+        refused = set()
+        for uid in uids:
+            if not (await node.kubelet.verdict(uid)).admitted:
+                refused.add(uid)
+        await asyncio.sleep(1.0)
+        started = 0
+        for uid in uids.keys() - refused:
+            for container in ("one", "two"):
+                try:
+                    view = node.kubelet.container_view(uid, container)
+                except KeyError:
+                    assert any(
+                        uid in said or uids[uid]["metadata"]["name"] in said for said in node.reports.start_failures
+                    )
+                    continue
+                started += 1
+                limits = next(each for each in uids[uid]["spec"]["containers"] if each["name"] == container)
+                asked = limits["resources"]["limits"]
+                assert "/etc/vcuda/vcuda.config" in view.files
+                check_container(
+                    node, uid, container, int(asked["tencent.com/vcuda-core"]), int(asked["tencent.com/vcuda-memory"])
+                )
+        assert started > 20
+        check_books(node)
+
+
+async def test_a_hint_that_takes_too_long_is_an_answer_without_preference(short_tmp: Path) -> None:
+    """Faults D11: kubelet refuses the pod for good if the call for a hint fails."""
+    async with station(short_tmp, inventory(2), sources=(Source.PODS,)) as node:
+        hints = 0
+
+        def slow(fetch: Fetch) -> Fetch:
+            async def fetched() -> Sequence[Pod]:
+                nonlocal hints
+                hints += 1
+                if hints == 1:
+                    await asyncio.sleep(3)
+                return await fetch()
+
+            return fetched
+
+        wrapped(node, slow)
+        verdict = await node.kubelet.admit(pod_json("p", ("c", 20, 4)), deadline_s=30)
+        assert verdict.admitted
+        await node.kubelet.wait_running(verdict.uid)
+        check_container(node, verdict.uid, "c", 20, 4)
+
+
+def without_answers(node: Station, *, keep: int) -> None:
+    """Kubelet's checkpoint loses the answers of its entries from the given one on."""
+    document = json.loads(node.kubelet.checkpoint_path.read_text())
+    for entry in document["Data"]["PodDeviceEntries"][keep:]:
+        entry["AllocResp"] = ""
+    node.kubelet.checkpoint_path.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("resource", Resource)
+async def test_a_container_for_which_kubelet_recorded_no_answer_is_refused_and_given_back(
+    short_tmp: Path, resource: Resource
+) -> None:
+    """Faults D1: it ran without devices and without limits, because the ledger held a grant of its name."""
+    async with station(short_tmp, inventory(2), image_pull_s=6000.0) as node:
+        verdict = await node.kubelet.admit(pod_json("p", ("c", 20, 4)))
+        ids = sorted(node.kubelet.devices_of(verdict.uid, "c")[NAMES.of(resource)])
+        without_answers(node, keep=0)
+        with pytest.raises(OwnershipError, match="would start without its GPU"):
+            await node.pre_start.start(resource, ids)
+        assert node.unstartable_ == ["default/p/c"]
+        assert node.reports.started_ == []
+
+
+async def test_an_entry_of_a_pod_that_nobody_shows_starts_nothing(short_tmp: Path) -> None:
+    """Faults D7: a checkpoint that kubelet no longer writes matched the IDs with a pod that was gone."""
+    async with station(short_tmp, inventory(2), image_pull_s=6000.0) as node:
+        verdict = await node.kubelet.admit(pod_json("p", ("c", 20, 4)))
+        ids = sorted(node.kubelet.devices_of(verdict.uid, "c")[NAMES.core])
+        node.ledger.release([node.grant_of(verdict.uid, "c").id], why="test")
+        checkpoint = node.kubelet.checkpoint_path.read_text()
+        node.kubelet.checkpoint_path.write_text(checkpoint.replace(verdict.uid, "gone"))
+        with pytest.raises(KubeletError, match="which neither kubelet nor the API server shows"):
+            await node.pre_start.start(Resource.CORE, ids)
+        assert (node.ledger.grants(), node.unstartable_) == ((), [])
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_guess_that_does_not_fit_is_made_for_another_container(short_tmp: Path, seed: int) -> None:
+    """Faults D2: only the API server's order is known, and its first pod does not fit any more."""
+    async with station(short_tmp, inventory(1), sources=(Source.APISERVER,), seed=seed) as node:
+        filler = pod_json("filler", ("c", 80, 4))
+        node.know(filler)
+        assert (await node.kubelet.admit(filler)).admitted
+        large = pod_json("large", ("c", 20, 62), annotations={"tencent.com/predicate-time": "1000"})
+        small = pod_json("small", ("c", 20, 4), annotations={"tencent.com/predicate-time": "2000"})
+        node.know(large, small)
+        verdict = await node.kubelet.admit(small)
+        assert verdict.admitted, verdict.message
+        await node.kubelet.wait_running(verdict.uid)
+        check_container(node, verdict.uid, "c", 20, 4)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_static_pods_are_admitted_while_nobody_shows_their_uid(short_tmp: Path, seed: int) -> None:
+    """Faults D3: the API server is away, so kubelet refuses the agent's token, and PodResources shows names only."""
+    async with station(short_tmp, inventory(4), seed=seed) as node:
+        before = await node.kubelet.admit(pod_json("before", ("c", 30, 8)))
+        node.pods_refused = node.api_is_away = True
+        pods = [
+            pod_json("one", ("c", 20, 4)),
+            pod_json("two", ("plain", 0, 0), ("c", 80, 40)),
+            pod_json("whole", ("c", 100, 0)),
+            pod_json("three", ("c", 50, 20)),
+        ]
+        for pod in pods:
+            verdict = await node.kubelet.admit(pod)
+            assert verdict.admitted, verdict.message
+            await node.kubelet.wait_running(verdict.uid)
+            limits = pod["spec"]["containers"][-1]["resources"]["limits"]
+            cores, blocks = (int(limits.get(name, 0)) for name in (NAMES.core, NAMES.memory))
+            request = node.grant_of(verdict.uid, "c").allocation.request
+            assert (request.cores, request.blocks) == (cores, blocks)
+            if cores < 100:
+                check_container(node, verdict.uid, "c", cores, blocks)
+        assert node.grant_of(before.uid, "c").allocation.request.cores == 30
+        assert node.reports.start_failures == []
+        check_books(node)
