@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin.errors import CapacityError, DriverMissingError
 from deviceplugin.exposition import Family
+from deviceplugin.ledger.grant import Source
 from deviceplugin.model.gpu import GpuProcess, GpuSample, Health
 from deviceplugin.model.topology import Level
 from deviceplugin.model.usage import Breach, ContainerUse, GpuUse, Overrun
@@ -39,6 +40,8 @@ def metrics() -> AgentMetrics:
     found.granted()
     found.refused(CapacityError("full"))
     found.answered(0.004)
+    found.identified(Source.PODS, 0.003)
+    found.identified(None, 0.003)
     found.started()
     found.start_failed(CapacityError("full"))
     found.registered()
