@@ -196,7 +196,8 @@ class AllocationSettings:
     identity: tuple[IdentitySourceName, ...] = setting(
         "identity",
         tuple(IdentitySourceName),
-        "Sources that tell which container an Allocate is for, in the order in which the agent asks them.",
+        "Sources that tell which container an Allocate is for, in the order in which the agent asks them; apiserver, a "
+        "guess, is always the last.",
         types.choices(IdentitySourceName),
     )
     identity_budget: float = setting(
