@@ -160,4 +160,4 @@ async def test_identity_is_asked_for_in_the_order_given_with_the_guess_last_and_
         pods.append(pod_json("several", ("c", 20, 8), ("d", 10, 4)))
         await run(node, *pods)
         usage = await check_consistency(node)
-        assert {entry.source for entry in usage.containers} == sources
+        assert {entry.source for entry in usage.containers} == sources, node.agent.entries("identity_source_failed")
