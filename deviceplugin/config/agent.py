@@ -122,8 +122,8 @@ class DriverSettings:
     health_recovery: float = setting(
         "health-recovery",
         300.0,
-        "How long a GPU stays unhealthy after a critical error; each further error within a day doubles it. 0: until "
-        "the agent restarts.",
+        "How long a GPU stays unhealthy after the last critical error; doubled each time if it fails again within a "
+        "day of having returned. 0: until the agent restarts.",
         types.DURATION,
     )
     ignored_xids: str = setting(

@@ -7,8 +7,9 @@ Two things make a GPU unhealthy, each with its own way back:
  - it does not answer (lost, vanished, needs a reset): at once where NVML leaves no doubt, after `failures` failures in
    a row where the failure may pass. Back after `passes` good probes in a row.
  - a critical event (XID, double-bit ECC error). Back after a quiet period without another one, and good probes, and no
-   recovery action that the driver still asks for. Each further event within a day doubles the quiet period, so that a
-   faulty GPU is tried less and less often. Loading the driver again resets the GPU and ends the quiet period.
+   recovery action that the driver still asks for. Events until then are one incident, however many they are: one fault
+   often raises several XIDs. Each further incident within a day doubles the quiet period, so that a faulty GPU is
+   tried less and less often. Loading the driver again resets the GPU and ends the quiet period.
 """
 
 import math
@@ -38,9 +39,9 @@ class RecoveryRules:
     passes: int = 3
     failures: int = 3
 
-    def quiet_after(self, events: int) -> float:
-        """Doubles with each event, up to a day."""
-        return max(self.quiet_s, min(self.quiet_s * 2.0 ** min(events - 1, 32), _DAY_S))
+    def quiet_after(self, incidents: int) -> float:
+        """Doubles with each incident, up to a day."""
+        return max(self.quiet_s, min(self.quiet_s * 2.0 ** min(incidents - 1, 32), _DAY_S))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class _Record:
     passes: int = 0
     failures: int = 0
     event: str = ""
-    events: int = 0
+    incidents: int = 0
     last_event: float = 0.0
     quiet_until: float = 0.0
 
@@ -113,13 +114,12 @@ class HealthHistory:
 
     def struck(self, uuid: GpuUuid, reason: str, *, now: float) -> None:
         record = self._record(uuid)
-        if now - record.last_event > _DAY_S:
-            record.events = 0
-        record.events += 1
+        if not record.event:
+            record.incidents = 1 if now - record.last_event > _DAY_S else record.incidents + 1
         record.event = reason
         record.last_event = now
         record.passes = 0
-        record.quiet_until = now + (self.rules.quiet_after(record.events) or math.inf)
+        record.quiet_until = now + (self.rules.quiet_after(record.incidents) or math.inf)
 
     def advised(self, uuid: GpuUuid, action: int) -> None:
         """What the driver wants done (nvmlDeviceGpuRecoveryAction_t); new work waits until it is done."""
@@ -137,7 +137,7 @@ class HealthHistory:
         record.lost = "" if event is not None else reason
         if event is not None:
             record.event = event.reason
-            record.events = 1
+            record.incidents = 1
             record.last_event = max(0.0, event.until - self.rules.quiet_s)
             record.quiet_until = event.until
 

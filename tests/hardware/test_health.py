@@ -68,9 +68,41 @@ def test_the_quiet_period_alone_is_not_enough() -> None:
     assert not book.health(A).healthy
 
 
-@pytest.mark.parametrize(("events", "quiet"), [(1, 100), (2, 200), (3, 400), (10, 51_200), (11, DAY), (10_000, DAY)])
-def test_each_event_doubles_the_quiet_period_up_to_a_day(events: int, quiet: float) -> None:
-    assert RULES.quiet_after(events) == quiet
+@pytest.mark.parametrize(("incidents", "quiet"), [(1, 100), (2, 200), (3, 400), (10, 51_200), (11, DAY), (10_000, DAY)])
+def test_each_incident_doubles_the_quiet_period_up_to_a_day(incidents: int, quiet: float) -> None:
+    assert RULES.quiet_after(incidents) == quiet
+
+
+def test_a_burst_of_events_is_one_incident() -> None:
+    """NVML D3: ten XIDs within a second kept a GPU out for a day."""
+    book = HealthHistory(RULES)
+    for tenth in range(10):
+        book.struck(A, "XID 74", now=tenth / 10)
+    _pass(book, 10, now=100.8)
+    assert not book.health(A).healthy
+    _pass(book, 1, now=100.9)
+    assert book.health(A).healthy
+
+
+def test_events_while_a_gpu_is_out_prolong_its_quiet_period_and_do_not_double_it() -> None:
+    book = HealthHistory(RULES)
+    for moment in (0.0, 45.0, 90.0):
+        book.struck(A, "XID 119", now=moment)
+    _pass(book, 10, now=189.9)
+    assert not book.health(A).healthy
+    _pass(book, 1, now=190.0)
+    assert book.health(A).healthy
+
+
+def test_an_event_after_the_gpu_came_back_doubles_its_quiet_period() -> None:
+    book = HealthHistory(RULES)
+    book.struck(A, "XID 79", now=0.0)
+    _pass(book, 3, now=100.0)
+    book.struck(A, "XID 79", now=150.0)
+    _pass(book, 10, now=349.9)
+    assert not book.health(A).healthy
+    _pass(book, 1, now=350.0)
+    assert book.health(A).healthy
 
 
 def test_a_quiet_period_longer_than_a_day_is_kept() -> None:
@@ -80,6 +112,7 @@ def test_a_quiet_period_longer_than_a_day_is_kept() -> None:
 def test_after_a_day_without_events_counting_starts_again() -> None:
     book = HealthHistory(RULES)
     book.struck(A, "XID 79", now=0.0)
+    _pass(book, 3, now=100.0)
     book.struck(A, "XID 79", now=DAY + 1)
     _pass(book, 3, now=DAY + 101)
     assert book.health(A).healthy
@@ -154,9 +187,10 @@ def test_a_restart_of_the_agent_forgets_no_quiet_period() -> None:
     assert after.health(A).healthy
 
 
-def test_events_before_and_after_a_restart_count_together() -> None:
+def test_incidents_before_and_after_a_restart_count_together() -> None:
     book = HealthHistory(RULES)
     book.restore(A, reason="XID 79", event=QuietPeriod(reason="XID 79", until=5 * DAY))
+    _pass(book, 3, now=5 * DAY)
     book.struck(A, "XID 79", now=5 * DAY + 10)
     _pass(book, 10, now=5 * DAY + 209)
     assert not book.health(A).healthy
