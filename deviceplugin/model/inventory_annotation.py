@@ -4,6 +4,9 @@ In: an `Inventory`, and whether the node offers shares. Out: JSON with a version
 back. Memory is rounded down to MiB, which changes no block count. 64 GPUs have 2,016 links, so a link is one letter
 for the PCIe level and the number of NVLinks; the annotation stays below 60 KiB. A GPU that disappeared is in it as
 unhealthy.
+
+Whoever controls a node can write its annotation, and the scheduler reads it in its event loop. So the number of GPUs
+and the memory of each are bounded, before the links are read.
 """
 
 import re
@@ -33,7 +36,10 @@ _LEVELS = {letter: level for level, letter in _LETTERS.items()}
 _LINK = re.compile(rf"([{''.join(_LEVELS)}])([0-9]{{0,3}})", re.ASCII)
 
 
+MOST_GPUS = 64
+_MOST_MIB = 1 << 24  # 16 TiB
 _Count = Annotated[int, msgspec.Meta(ge=0)]
+_Memory = Annotated[int, msgspec.Meta(ge=0, le=_MOST_MIB)]
 
 
 class _Gpu(msgspec.Struct, omit_defaults=True):
@@ -41,7 +47,7 @@ class _Gpu(msgspec.Struct, omit_defaults=True):
     index: _Count
     minor: _Count
     model: str
-    memory_mib: _Count
+    memory_mib: _Memory
     bus_id: str = ""
     numa: int | None = None
     compute_mode: ComputeMode = ComputeMode.DEFAULT
@@ -77,6 +83,8 @@ def parse_inventory(text: str) -> tuple[Inventory, bool]:
     decoded = decode_json(_Inventory, text, what=_WHAT)
     if decoded.version != VERSION:
         raise ParseError(f"annotation {_WHAT} has version {decoded.version}; this vcuda reads {VERSION}")
+    if len(decoded.gpus) > MOST_GPUS:
+        raise ParseError(f"annotation {_WHAT} has {len(decoded.gpus)} GPUs; vcuda supports {MOST_GPUS} on one node")
     minors = [gpu.minor for gpu in decoded.gpus]
     for numbers, name in ((minors, "minor"), ([gpu.uuid for gpu in decoded.gpus], "uuid")):
         if len(set(numbers)) != len(numbers):

@@ -133,6 +133,16 @@ def test_an_inventory_that_cannot_be_true_is_refused(text: str, why: str) -> Non
         parse_inventory(text)
 
 
+def test_an_inventory_is_bounded_before_its_links_are_read() -> None:
+    """Security 15: 650 GPUs fit into an annotation and took a second of the scheduler's loop."""
+    document = json.loads(format_inventory(dgx(3), share_mode=True))
+    many = [document["gpus"][0] | {"uuid": f"GPU-{n}", "minor": n} for n in range(65)]
+    with pytest.raises(ParseError, match="has 65 GPUs; vcuda supports 64 on one node"):
+        parse_inventory(json.dumps(document | {"gpus": many, "links": ["no link"]}))
+    with pytest.raises(ParseError, match="<= 16777216"):
+        parse_inventory(damaged(gpus=[document["gpus"][0] | {"memory_mib": (1 << 24) + 1}], links=[]))
+
+
 @given(st.text() | st.text(alphabet="PXHNS-0123456789").map(lambda row: damaged(links=[row, "S"])))
 def test_any_text_is_an_inventory_or_a_parse_error(text: str) -> None:
     with suppress(ParseError):

@@ -155,11 +155,42 @@ def test_every_pod_gets_an_answer(given: object) -> None:
     assert isinstance(response(review(given))["allowed"], bool)
 
 
-def test_what_is_known_is_said_by_all_inventories_together() -> None:
-    def node(*memory_gib: int) -> Inventory:
-        gpus = tuple(Gpu(GpuUuid(f"GPU-{n}"), n, n, f"T{gib}", gib << 30) for n, gib in enumerate(memory_gib))
-        return Inventory(gpus, Topology(minors=tuple(range(len(gpus))), links={}), Driver("550", (12, 4)))
+def node(*memory_gib: float) -> Inventory:
+    gpus = tuple(Gpu(GpuUuid(f"GPU-{n}"), n, n, f"T{gib}", int(gib * 2**30)) for n, gib in enumerate(memory_gib))
+    return Inventory(gpus, Topology(minors=tuple(range(len(gpus))), links={}), Driver("550", (12, 4)))
 
+
+@pytest.mark.parametrize("said", [0, 0.25, 40, 1 << 14])
+@pytest.mark.parametrize("honest", [2, 3, 9, 10, 30])
+def test_one_node_does_not_change_the_memory_of_pods_in_the_cluster(said: float, honest: int) -> None:
+    """Security 15: a kubelet may annotate its own node."""
+    given = review(gpu_pod({CORE: "30"}))
+    before = KnownGpus.of([node(80, 80)] * honest)
+    after = KnownGpus.of([*[node(80, 80)] * honest, node(said)])
+    assert response(given, known=after) == response(given, known=before)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "smallest"),
+    [
+        ([16], 64),
+        ([16, 80], 64),
+        ([16, 80, 80], 320),
+        ([16, 16, 80], 64),
+        ([*[16] * 2, *[80] * 18], 320),
+        ([*[16] * 3, *[80] * 18], 64),
+    ],
+)
+def test_the_smallest_gpu_is_that_of_all_but_a_tenth_of_the_nodes(nodes: list[int], smallest: int) -> None:
+    assert KnownGpus.of([node(gib) for gib in nodes]).smallest_blocks == smallest
+
+
+def test_a_gpu_without_a_block_of_memory_does_not_count() -> None:
+    assert KnownGpus.of([node(0.1, 16), node(0.1)]).smallest_blocks == 64
+    assert KnownGpus.of([node(0.1)]).smallest_blocks == 0
+
+
+def test_what_is_known_is_said_by_all_inventories_together() -> None:
     known = KnownGpus.of([node(16, 16, 80), node(), node(40)])
     assert known == KnownGpus(64, 320, 3, frozenset({"T16", "T80", "T40"}))
 
