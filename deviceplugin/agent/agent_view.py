@@ -29,7 +29,13 @@ class AgentView:
     def picture(self) -> NodePicture:
         uses = self.watch.uses() if self.watch is not None else {}
         return NodePicture(
-            self._node, self._hardware.inventory, self._ledger.grants(), self.samples(), uses, self.cordoned()
+            self._node,
+            self._hardware.inventory,
+            self._ledger.grants(),
+            samples=self.samples(),
+            uses=uses,
+            cordoned=self.cordoned(),
+            xids=self._hardware.xids,
         )
 
     def state(self) -> AgentState:

@@ -60,6 +60,11 @@ class Hardware:
         """The latest reading of each GPU that answers."""
         return self._state.samples
 
+    @property
+    def xids(self) -> Mapping[tuple[GpuUuid, str], int]:
+        """How often each GPU raised each XID since the agent started."""
+        return self._state.xids
+
     def subscribe(self, subscriber: Callable[[InventoryChange], None]) -> None:
         """Calls back on the loop after each change."""
         self._subscribers.append(subscriber)

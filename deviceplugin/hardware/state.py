@@ -1,10 +1,12 @@
 """What is known about the GPUs, and how each reading changes it. No I/O, no clock.
 
 In: what was remembered, discoveries, reports, and the failure of the driver as a whole. Out: the inventory, the
-samples, and one `InventoryChange` for each step that changed something. Not here: asking (`nvml_session`) and
-when (`node`). Invariants: the inventory is replaced, never changed; an event without a GPU makes no GPU unhealthy.
+samples, the number of XIDs, and one `InventoryChange` for each step that changed something. Not here: asking
+(`nvml_session`) and when (`node`). Invariants: the inventory is replaced, never changed; an event without a GPU makes
+no GPU unhealthy.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -15,7 +17,7 @@ from deviceplugin.hardware.discovery import Discovery
 from deviceplugin.hardware.health import HealthChange, HealthHistory, RecoveryRules, changes
 from deviceplugin.hardware.nvml_events import GpuEvent
 from deviceplugin.hardware.nvml_session import GpuReport
-from deviceplugin.hardware.xid import XidPolicy, phrase
+from deviceplugin.hardware.xid import XidPolicy, label, phrase
 from deviceplugin.model.gpu import Gpu, GpuSample, GpuUuid, Inventory
 
 _log = structlog.get_logger("vcuda.hardware")
@@ -36,6 +38,7 @@ class HardwareState:
     def __init__(self, *, rules: RecoveryRules, xids: XidPolicy) -> None:
         self.inventory: Inventory | None = None
         self.samples: Mapping[GpuUuid, GpuSample] = {}
+        self.xids: Counter[tuple[GpuUuid, str]] = Counter()
         self._next: Inventory | None = None
         self._history = HealthHistory(rules)
         self._policy = xids
@@ -113,6 +116,8 @@ class HardwareState:
         if event.uuid is None:
             _log.warning("gpu_event_unassigned", error=what)
             return
+        if event.xid is not None:
+            self.xids[event.uuid, label(event.xid)] += 1
         if event.xid is None or self._policy.is_critical(event.xid):
             self._history.struck(event.uuid, what, now=now)
         else:

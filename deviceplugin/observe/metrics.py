@@ -48,6 +48,12 @@ GPU_UTILIZATION = Family(
     "vcuda_gpu_utilization_ratio", "gauge", "Share of the sample period in which a kernel ran, from NVML.", GPU
 )
 GPU_PROCESSES = Family("vcuda_gpu_processes", "gauge", "Processes on the GPU, from NVML.", GPU)
+GPU_XIDS = Family(
+    "vcuda_gpu_xids_total",
+    "counter",
+    "XIDs that the driver raised for the GPU, critical or not, by number; numbers beyond NVIDIA's catalog are other.",
+    (*GPU, "xid"),
+)
 REGISTERED = Family("vcuda_kubelet_registered", "gauge", "1 while kubelet is connected to both device plugins.")
 ALLOCATIONS = Family(
     "vcuda_allocations_total",
@@ -159,6 +165,7 @@ class AgentMetrics(Exposition):
         picture = self._view.picture()
         yield from _gpu_families(picture)
         yield from _sample_families(picture)
+        yield metric_of(GPU_XIDS, [((picture.node, *raised), count) for raised, count in picture.xids.items()])
         yield from container_metrics.collect(picture)
         yield metric_of(REGISTERED, [((), self._view.state().registered)])
 

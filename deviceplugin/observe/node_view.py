@@ -23,7 +23,8 @@ class NodePicture:
     """Everything that a view needs, taken at one moment.
 
     `inventory` is None until the driver answered for the first time. `grants` stand in the order they were made; `uses`
-    has an entry for each grant whose container is measured. `cordoned` GPUs take no new work.
+    has an entry for each grant whose container is measured. `cordoned` GPUs take no new work. `xids` counts by GPU and
+    number.
     """
 
     node: str
@@ -32,6 +33,7 @@ class NodePicture:
     samples: Mapping[GpuUuid, GpuSample] = field(default_factory=dict)
     uses: Mapping[GrantId, ContainerUse] = field(default_factory=dict)
     cordoned: frozenset[GpuUuid] = frozenset()
+    xids: Mapping[tuple[GpuUuid, str], int] = field(default_factory=dict)
 
     @cached_property
     def taken(self) -> Mapping[GpuUuid, GpuAmount]:

@@ -86,7 +86,7 @@ async def test_a_gpu_that_is_removed_stays_known_and_unhealthy(emulated: Emulato
     assert gpus(hardware) == uuids
 
 
-@pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
+@pytest.mark.parametrize("xid", [13, 31, 32, 43, 45, 68, 69, 109, 137])
 async def test_an_applications_xid_leaves_the_gpu_healthy(emulated: Emulator, start: Start, xid: int) -> None:
     hardware = await start(recovery=PATIENT)
     uuids = await sampled(hardware)

@@ -106,6 +106,17 @@ def test_the_applications_own_xids_harm_nothing(state: HardwareState) -> None:
     assert state.publish() is None
 
 
+def test_xids_are_counted_by_gpu_whether_critical_or_not(state: HardwareState) -> None:
+    state.apply(well(events=(GpuEvent(ZERO, 31), GpuEvent(ZERO, 31), GpuEvent(ONE, 79), GpuEvent(None, 79))), now=1.0)
+    state.apply(well(events=(GpuEvent(ZERO, 31), GpuEvent(TWO, None))), now=2.0)
+    assert state.xids == {(ZERO, "31"): 3, (ONE, "79"): 1}
+
+
+def test_whatever_xids_a_driver_sends_the_numbers_counted_are_bounded(state: HardwareState) -> None:
+    state.apply(well(events=tuple(GpuEvent(ZERO, xid) for xid in (0, 999, 1 << 40, 173))), now=1.0)
+    assert state.xids == {(ZERO, "other"): 4}
+
+
 def test_what_an_operator_changes_shows_in_the_gpu(state: HardwareState) -> None:
     changed = replace(NODE.gpus[1], compute_mode=ComputeMode.PROHIBITED, mig_enabled=True)
     state.apply(GpuReport(survey=GpuSurvey(gpus={ONE: changed}, actions={ONE: 0}, counted=3)), now=1.0)

@@ -1,16 +1,55 @@
 """Which XIDs make a GPU unhealthy."""
 
+import re
+from pathlib import Path
+
 import pytest
 
-from deviceplugin.hardware.xid import APPLICATION_XIDS, XidPolicy, parse_policy, phrase
+from deviceplugin.hardware.xid import (
+    APPLICATION_XIDS,
+    CLEANUP,
+    IGNORE,
+    RAISED_BY_APPLICATIONS,
+    RECOVERY_ACTION_XID,
+    RESTART_APP,
+    XidPolicy,
+    parse_policy,
+    phrase,
+)
+
+PAGE = Path(__file__).parents[2] / "docs" / "gpu-health.md"
 
 
-@pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
+def _table() -> dict[str, frozenset[int]]:
+    """Class to XIDs, as the page shows them: `39-41` is a range."""
+    rows = re.findall(r"^\| ([^|]+) \| ((?:such as )?[\d, -]+) \| [^|]+ \|$", PAGE.read_text(), re.MULTILINE)
+    return {
+        name: frozenset(
+            xid
+            for first, last in re.findall(r"(\d+)(?:-(\d+))?", numbers)
+            for xid in range(int(first), int(last or first) + 1)
+        )
+        for name, numbers in rows
+    }
+
+
+def test_the_page_shows_the_classes_of_the_code() -> None:
+    *classes, others = _table().values()
+    assert classes == [RESTART_APP, IGNORE, CLEANUP, RAISED_BY_APPLICATIONS, {RECOVERY_ACTION_XID}]
+    assert all(XidPolicy().is_critical(xid) for xid in others)
+
+
+def test_an_xid_is_in_one_class() -> None:
+    classes = (RESTART_APP, IGNORE, CLEANUP, RAISED_BY_APPLICATIONS, {RECOVERY_ACTION_XID})
+    assert len(frozenset().union(*classes)) == sum(map(len, classes))
+
+
+@pytest.mark.parametrize("xid", [13, 31, 32, 39, 43, 45, 63, 68, 69, 94, 109, 137])
 def test_what_an_application_did_to_itself_leaves_the_gpu_healthy(xid: int) -> None:
     assert not XidPolicy().is_critical(xid)
 
 
-@pytest.mark.parametrize("xid", [48, 64, 74, 79, 95, 119, 999])
+@pytest.mark.parametrize("xid", [46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 140, 143, 155, 156, 158, 171, 999])
 def test_a_fault_of_the_card_or_an_unknown_one_is_critical(xid: int) -> None:
     assert XidPolicy().is_critical(xid)
 

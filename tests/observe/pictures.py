@@ -70,11 +70,12 @@ def node(
     samples: dict[GpuUuid, GpuSample] | None = None,
     health: dict[GpuUuid, Health] | None = None,
     uses: dict[str, ContainerUse] | None = None,
+    xids: dict[tuple[GpuUuid, str], int] | None = None,
 ) -> NodePicture:
     """`uses` are keyed as `grant` is named."""
     inventory = Inventory(tuple(gpus), topology, DRIVER, health or {})
     used = {GrantId(f"g-{key.replace('/', '-')}"): use for key, use in (uses or {}).items()}
-    return NodePicture(name, inventory, grants, samples or {}, used)
+    return NodePicture(name, inventory, grants, samples or {}, used, xids=xids or {})
 
 
 def hgx(*grants: Grant, **more: dict[GpuUuid, Health]) -> NodePicture:

@@ -31,6 +31,7 @@ PICTURE = node(
             overruns=(Overrun(Breach.BYPASS, uuid(0), "says so"),),
         )
     },
+    xids={(uuid(1), "79"): 1, (uuid(1), "other"): 3},
 )
 
 
@@ -100,6 +101,12 @@ def test_container_use_is_reported_if_it_is_measured(metrics: AgentMetrics) -> N
 
 def test_values_that_nvml_did_not_read_are_not_reported(metrics: AgentMetrics) -> None:
     assert not any("GPU-00000001" in str(key) and key[0].startswith("vcuda_gpu_memory_used") for key in values(metrics))
+
+
+def test_xids_are_counted_by_gpu_and_number(metrics: AgentMetrics) -> None:
+    found = {key[1:]: value for key, value in values(metrics).items() if key[0] == "vcuda_gpu_xids_total"}
+    on = ("gpu=GPU-00000001", "node=gpu-7")
+    assert found == {(*on, "xid=79"): 1, (*on, "xid=other"): 3}
 
 
 def test_events_are_counted(metrics: AgentMetrics) -> None:
