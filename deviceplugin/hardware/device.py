@@ -1,17 +1,21 @@
 """The questions that are asked of one GPU, each typed, each one NVML call.
 
 In: an `Nvml` and a GPU's index or UUID. Out: plain values; None where the driver does not say. Not here: which
-questions make a GPU known (`discovery`) or show that it is well (`sampling`). Invariant: a handle is used only in the
-generation of NVML in which it was made.
+questions make a GPU known (`discovery`) or show that it is well (`sampling`). Invariants: a handle is used only in the
+generation of NVML in which it was made; a statistic that cannot be read is no error of the GPU.
 """
 
 import ctypes
 from dataclasses import dataclass
 
+import structlog
+
 from deviceplugin.errors import NvmlCallError
-from deviceplugin.hardware.nvml import Answer, Nvml, Status
+from deviceplugin.hardware.nvml import GONE, STALE, Answer, Nvml, Status
 from deviceplugin.model.gpu import ComputeMode, Driver, GpuUuid
 from deviceplugin.model.topology import Level
+
+_log = structlog.get_logger("vcuda.hardware")
 
 _COMPUTE_MODES = {
     0: ComputeMode.DEFAULT,
@@ -66,6 +70,7 @@ class Device:
         self.handle = handle
         self._nvml = nvml
         self._generation = nvml.generation
+        self._failing: set[str] = set()
 
     @classmethod
     def at(cls, nvml: Nvml, index: int) -> "Device":
@@ -110,12 +115,12 @@ class Device:
 
     def memory_affinity(self) -> int | None:
         """The NUMA node whose memory is near; None where there are several or none."""
-        words = self._may("nvmlDeviceGetMemoryAffinity", _NODE_WORDS, _NODE_SCOPE) or ()
+        words = self._statistic("nvmlDeviceGetMemoryAffinity", _NODE_WORDS, _NODE_SCOPE) or ()
         nodes = [64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1]
         return nodes[0] if len(nodes) == 1 else None
 
     def numa_node(self) -> int | None:
-        node = self._may("nvmlDeviceGetNumaNodeId")
+        node = self._statistic("nvmlDeviceGetNumaNodeId")
         return None if node is None or int(node) < 0 else int(node)
 
     def ancestor(self, other: "Device") -> Level | None:
@@ -151,7 +156,7 @@ class Device:
         return NvLinkPeer(bus_id=bus_id, is_switch=None if kind is None else int(kind) == _SWITCH)
 
     def utilization(self) -> int:
-        rates = self._may("nvmlDeviceGetUtilizationRates")
+        rates = self._statistic("nvmlDeviceGetUtilizationRates")
         return 0 if rates is None else min(100, int(rates.gpu))
 
     def processes(self) -> dict[int, int]:
@@ -167,14 +172,14 @@ class Device:
 
     def _processes(self, kind: str) -> Answer:
         """The third form came with driver 510; the unversioned names of pynvml refuse older drivers altogether."""
-        found = self._may(f"nvmlDeviceGet{kind}RunningProcesses_v3")
+        found = self._statistic(f"nvmlDeviceGet{kind}RunningProcesses_v3")
         if found is None:
-            found = self._may(f"nvmlDeviceGet{kind}RunningProcesses_v2")
+            found = self._statistic(f"nvmlDeviceGet{kind}RunningProcesses_v2")
         return found or ()
 
     def process_loads(self, since_us: int) -> tuple[ProcessLoad, ...]:
         """Readings newer than `since_us`; drivers are known to give ones of no process and above 100 as well."""
-        found = self._may("nvmlDeviceGetProcessUtilization", since_us) or ()
+        found = self._statistic("nvmlDeviceGetProcessUtilization", since_us) or ()
         loads = (ProcessLoad(int(one.pid), int(one.timeStamp), int(one.smUtil)) for one in found)
         return tuple(load for load in loads if load.pid and load.sm_percent <= 100 and load.timestamp_us > since_us)
 
@@ -192,6 +197,20 @@ class Device:
     def _may(self, function: str, *arguments: object, form: str = "") -> Answer:
         self._check_generation()
         return self._nvml.optional(function, self.handle, *arguments, about=self.about, form=form)
+
+    def _statistic(self, function: str, *arguments: object) -> Answer:
+        """None, said once, if only this question fails; a GPU that can run nothing still raises."""
+        try:
+            answer = self._may(function, *arguments)
+        except NvmlCallError as error:
+            if error.code in STALE | GONE:
+                raise
+            if function not in self._failing:
+                self._failing.add(function)
+                _log.warning("gpu_statistic_failed", error=error.message)
+            return None
+        self._failing.discard(function)
+        return answer
 
     def _check_generation(self) -> None:
         if self._generation != self._nvml.generation:

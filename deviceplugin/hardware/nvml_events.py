@@ -39,13 +39,22 @@ class EventSet:
         self._nvml = nvml
         self._generation = nvml.generation
         self._by_address: dict[int, GpuUuid] = {}
-        self._set: Answer = nvml.optional("nvmlEventSetCreate")
+        self._set: Answer = None
+        self._failure: NvmlCallError | None = None
+        try:
+            self._set = nvml.optional("nvmlEventSetCreate")
+        except NvmlCallError as error:
+            if error.code in STALE:
+                raise
+            self._failure = error
         if self._set is not None:
             for uuid, device in devices.items():
                 self._register(uuid, device)
 
     def drain(self) -> tuple[GpuEvent, ...]:
-        """Every event since the last reading; NvmlCallError where waiting itself fails."""
+        """Every event since the last reading; NvmlCallError if the set could not be made or waiting itself fails."""
+        if self._failure is not None:
+            raise self._failure
         events: list[GpuEvent] = []
         while self._by_address and len(events) < _MOST_AT_ONCE:
             try:

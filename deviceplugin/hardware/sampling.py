@@ -1,8 +1,9 @@
 """One reading of each GPU: how busy it is, what uses its memory, who runs on it; at the same time its probe.
 
 In: the devices. Out: a `GpuSample` for each GPU that answers and a `Fault` for each that does not. Not here: when it is
-done (`node`) and what a fault means (`health`). Runs on the NVML thread. Invariant: a GPU that is lost gives no sample
-and no exception; only a driver that is gone altogether raises.
+done (`node`) and what a fault means (`health`). Runs on the NVML thread. Invariants: a GPU that is lost gives no sample
+and no exception; only a driver that is gone altogether raises. The probe is the memory alone: other values that cannot
+be read are 0.
 
 The driver keeps per-process readings for itself and hands out those newer than a time stamp. It has none for a process
 that was idle, and none at all between two of its own sampling points, so a reading stays good for a while.

@@ -218,6 +218,27 @@ async def test_a_gpu_that_is_unhealthy_from_the_start_is_left_out_where_it_was_n
     await until(lambda: gpus(hardware) == [uuid(0), uuid(1)])
 
 
+async def test_a_gpu_of_unknown_place_is_offered_nevertheless(stub: Stub, start: Start) -> None:
+    """NVML C: the question for the NUMA node, which other drivers do not know, left the GPU out."""
+    stub.order("nvmlDeviceGetMemoryAffinity.0", 999)
+    hardware = await start()
+    assert gpus(hardware) == [uuid(0), uuid(1)]
+    assert hardware.inventory is not None
+    assert hardware.inventory.gpus[0].numa is None
+
+
+async def test_an_event_set_that_cannot_be_made_is_tried_again(stub: Stub, start: Start) -> None:
+    """NVML C: the agent did not start."""
+    stub.order("nvmlEventSetCreate", 17)
+    with structlog.testing.capture_logs() as logs:
+        hardware = await start(retry_first_s=0.05)
+        await until(lambda: any(entry["event"] == "nvml_events_failed" for entry in logs))
+    assert reasons(hardware) == {}
+    stub.withdraw("nvmlEventSetCreate")
+    stub.event(1, xid=79)
+    await until(lambda: list(reasons(hardware)) == [uuid(1)])
+
+
 async def test_a_gpu_whose_name_is_no_text_does_not_spoil_the_others(stub: Stub, start: Start) -> None:
     stub.order("garbled", 1)
     assert gpus(await start()) == [uuid(0)]

@@ -1,6 +1,7 @@
 """One reading of each GPU: memory, processes, and how busy each of them was."""
 
 import pytest
+from structlog.testing import capture_logs
 
 from deviceplugin.hardware.device import Device, count
 from deviceplugin.hardware.nvml import Nvml
@@ -129,5 +130,51 @@ def test_a_lost_gpu_is_a_fault_and_the_others_have_their_samples(stub: Stub, ben
         assert (readings.faults[ZERO].reason, readings.faults[ZERO].for_certain) == ("GPU is lost", True)
         assert list(readings.samples) == [uuid(1)]
         stub.withdraw(f"{function}.0")
-    stub.order("nvmlDeviceGetUtilizationRates.0", 999)
+    stub.order("nvmlDeviceGetMemoryInfo.0", 999)
     assert not bench.read().faults[ZERO].for_certain
+
+
+STATISTICS = (
+    "nvmlDeviceGetUtilizationRates",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetProcessUtilization",
+)
+GONE_OR_STALE = {1, 9, 15, 16, 18, 28}
+OTHER_ERRORS = sorted({2, 3, 4, 6, 7, 10, 11, 13, 14, 17, 19, 20, 26, 27, 999} - GONE_OR_STALE)
+
+
+@pytest.mark.parametrize("function", STATISTICS)
+@pytest.mark.parametrize("code", OTHER_ERRORS)
+def test_a_statistic_that_cannot_be_read_is_no_fault_of_the_gpu(
+    stub: Stub, bench: Bench, function: str, code: int
+) -> None:
+    """NVML C and E: a driver that answered UNKNOWN to one of these made the GPU unhealthy."""
+    stub.order("processes.0", "42 1\n")
+    stub.order(f"{function}.0", code)
+    readings = bench.read()
+    assert readings.faults == {}
+    assert readings.samples[ZERO].memory_used_bytes == 512 << 20
+
+
+def test_one_list_of_processes_that_cannot_be_read_costs_only_its_own(stub: Stub, bench: Bench) -> None:
+    stub.order("processes.0", "42 1048576\n")
+    stub.order("nvmlDeviceGetGraphicsRunningProcesses_v3.0", 999)
+    assert bench.read().samples[ZERO].processes == (GpuProcess(42, 1 << 20),)
+
+
+def test_a_statistic_that_fails_is_said_once_until_it_can_be_read_again(stub: Stub) -> None:
+    nvml = Nvml(NvmlLibrary(path=stub.library))
+    nvml.open()
+    device = Device.at(nvml, 0)
+
+    def said() -> list[str]:
+        with capture_logs() as logs:
+            assert [device.utilization() for _ in range(3)] == [0, 0, 0]
+        return [entry["error"] for entry in logs if entry["event"] == "gpu_statistic_failed"]
+
+    for _ in range(2):
+        stub.order("nvmlDeviceGetUtilizationRates.0", 999)
+        (error,) = said()
+        assert error.startswith("nvmlDeviceGetUtilizationRates failed for GPU 0: NVML says 'Unknown Error' (999)")
+        stub.withdraw("nvmlDeviceGetUtilizationRates.0")
+        assert device.utilization() == 7

@@ -155,6 +155,11 @@ int nvmlDeviceGetProcessUtilization(device_t *d, load_t *out, unsigned *count, u
     return OK;
 }
 
+int nvmlDeviceGetMemoryAffinity(device_t *d, unsigned words, unsigned long *out, unsigned scope) {
+    (void)words; (void)out; (void)scope;
+    ENTER(d);
+    return NOT_SUPPORTED;
+}
 int nvmlDeviceGetComputeMode(device_t *d, unsigned *out) { ENTER(d); *out = 0; return OK; }
 int nvmlDeviceGetMigMode(device_t *d, unsigned *now, unsigned *next) { ENTER(d); *now = *next = 0; return OK; }
 int nvmlDeviceGetTopologyCommonAncestor(device_t *a, device_t *b, unsigned *out) { (void)b; ENTER(a); *out = 10; return OK; }
