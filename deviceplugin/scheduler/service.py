@@ -31,6 +31,9 @@ from deviceplugin.scheduler.cluster import ClusterWatch
 from deviceplugin.scheduler.leadership import Leadership
 from deviceplugin.scheduler.serving_certificate import Certificates
 
+_LARGEST_REVIEW = 4 << 20
+_AS_API_SERVER = "the API server takes objects of up to 3 MiB"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerService:
@@ -49,7 +52,7 @@ class SchedulerService:
     @property
     def verbs(self) -> tuple[Verb, ...]:
         return (
-            Verb("webhook", self._review, before_ready=True),
+            Verb("webhook", self._review, before_ready=True, largest=_LARGEST_REVIEW, instead=_AS_API_SERVER),
             # Those of kube-scheduler place pods with this process's rights, so callers are restricted.
             Verb("filter", self._filter, loopback_only=self.loopback_only, clients=self.clients),
             Verb("prioritize", self._prioritize, loopback_only=self.loopback_only, clients=self.clients),

@@ -90,7 +90,7 @@ class Router:
             rejections: Mapping[str, int] = {}
             try:
                 _check_caller(verb, request)
-                body = await self._bodies.read(request)
+                body = await self._bodies.read(request, verb)
                 began = time.perf_counter()
                 answer = await self._answer(verb, body)
                 outcome, rejections = answer.outcome, answer.rejections

@@ -1,72 +1,103 @@
-"""Reads the body of a request within limits: its size, its time, and the size of all bodies together.
+"""Reads the body of a request within limits: its size, its time, and the size of all bodies of a verb together.
 
-In: a request. Out: its bytes, or an `HttpError` with a status and one sentence. A slow or huge client costs this
-process a bounded amount of memory and delays no other client. A body that arrived together with its headers, as
-kube-scheduler's do, is in memory already: it is returned at once and does not count against the total.
+In: a request and its verb. Out: its bytes, or an `HttpError` with a status and one sentence. A slow or huge client
+costs this process a bounded amount of memory and delays no other client.
+
+Only bytes that have arrived count, because a declared length costs its sender nothing. Each verb has its own room, and
+one peer gets a part of it, so uploads to one verb or from one peer do not close another. The beginning of a body needs
+no room: a connection buffers that much in any case, and nearly all bodies are shorter. So they always pass.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from deviceplugin.cluster.http.verbs import HttpError
+from deviceplugin.cluster.http.verbs import HttpError, Verb
 
 _WITHIN_S = 10.0
-_LIMIT = 8 << 20
-_MOST_TOGETHER = 128 << 20
+_ROOM = 64 << 20  # for each verb
+_PEERS = 4  # this many may use all of the room
+_FREE = 64 << 10
 
 
 class Bodies:
-    """Reads bodies; `held` bytes are in memory now."""
+    """Reads bodies; `held` are the bytes in memory now, by verb and by peer of a verb."""
 
-    def __init__(self, *, within: float = _WITHIN_S, most_together: int = _MOST_TOGETHER) -> None:
+    def __init__(self, *, within: float = _WITHIN_S, room: int = _ROOM, free: int = _FREE) -> None:
         self._within = within
-        self._most = most_together
-        self.held = 0
+        self._most = room
+        self._free = free
+        self.held: Counter[tuple[str, ...]] = Counter()
 
-    @contextmanager
-    def _room(self, size: int) -> Iterator[None]:
-        if self.held + size > self._most:
-            raise HttpError(503, "busy", "too many large requests at the same time; try again")
-        self.held += size
-        try:
-            yield
-        finally:
-            self.held -= size
-
-    async def read(self, request: web.BaseRequest) -> bytes:
+    async def read(self, request: web.BaseRequest, verb: Verb) -> bytes:
         """Raises an HttpError with status 400, 408, 413 or 503."""
-        declared = request.content_length
-        _check_size(declared or 0)
+        _check_size(request.content_length or 0, verb)
         try:
             if request.content.is_eof():
                 body = request.content.read_nowait()
-                _check_size(len(body))
+                _check_size(len(body), verb)
                 return body
-            with self._room(declared if declared is not None else _LIMIT):
-                async with asyncio.timeout(self._within):
-                    # Some clients wait for this status before they send a large body.
-                    if request.version == HttpVersion11 and request.headers.get("Expect", "").lower() == "100-continue":
-                        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-                    return await _all(request)
+            async with asyncio.timeout(self._within):
+                # Some clients wait for this status before they send a large body.
+                if request.version == HttpVersion11 and request.headers.get("Expect", "").lower() == "100-continue":
+                    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                return await self._all(request, verb)
         except TimeoutError:
             raise HttpError(408, "slow", f"the body did not arrive within {self._within:g}s; send it at once") from None
         except (ConnectionError, web.RequestPayloadError, HttpProcessingError):
             raise HttpError(400, "disconnected", "the body ended before it was complete; send it again") from None
 
+    async def _all(self, request: web.BaseRequest, verb: Verb) -> bytes:
+        body = bytearray()
+        with self._room(verb.name, request.remote or "") as room:
+            async for chunk in request.content.iter_any():
+                body += chunk
+                _check_size(len(body), verb)
+                room.grow(len(body) - self._free)
+            return bytes(body)
 
-async def _all(request: web.BaseRequest) -> bytes:
-    body = bytearray()
-    async for chunk in request.content.iter_any():
-        body += chunk
-        _check_size(len(body))
-    return bytes(body)
+    @contextmanager
+    def _room(self, verb: str, peer: str) -> Iterator["_Room"]:
+        room = _Room(self.held, {(verb,): self._most, (verb, peer): self._most // _PEERS})
+        try:
+            yield room
+        finally:
+            room.leave()
 
 
-def _check_size(size: int) -> None:
-    if size > _LIMIT:
-        sentence = f"the body is larger than {_LIMIT >> 20} MiB; send names instead of whole nodes"
-        raise HttpError(413, "too_large", sentence)
+@dataclass(slots=True)
+class _Room:
+    """What one body takes of each of its `limits`."""
+
+    held: Counter[tuple[str, ...]]
+    limits: dict[tuple[str, ...], int]
+    taken: int = 0
+
+    def grow(self, size: int) -> None:
+        more = size - self.taken
+        if more <= 0:
+            return
+        if any(self.held[each] + more > limit for each, limit in self.limits.items()):
+            raise HttpError(503, "busy", "too many large requests at the same time; try again")
+        self._add(more)
+
+    def leave(self) -> None:
+        self._add(-self.taken)
+        for each in self.limits:
+            if not self.held[each]:
+                del self.held[each]
+
+    def _add(self, size: int) -> None:
+        self.taken += size
+        for each in self.limits:
+            self.held[each] += size
+
+
+def _check_size(size: int, verb: Verb) -> None:
+    if size > verb.largest:
+        raise HttpError(413, "too_large", f"the body is larger than {verb.largest >> 20} MiB; {verb.instead}")

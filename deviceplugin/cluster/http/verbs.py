@@ -44,6 +44,7 @@ class Verb:
 
     `loopback_only`: only callers on loopback are answered, because the extender protocol has no authentication.
     `clients`: only callers with a client certificate in one of these names are answered; empty: no certificate needed.
+    `largest`: the limit of a body in bytes; `instead` says what to send instead of a larger one.
     """
 
     name: str
@@ -51,6 +52,8 @@ class Verb:
     before_ready: bool = False
     loopback_only: bool = False
     clients: tuple[str, ...] = ()
+    largest: int = 8 << 20
+    instead: str = "send names instead of whole nodes"
 
 
 class Service(Protocol):

@@ -19,6 +19,7 @@ from deviceplugin.cluster.certificates.rotation import Rotation
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.cluster.http.body import Bodies
 from deviceplugin.cluster.http.server import SchedulerServer
+from deviceplugin.cluster.http.verbs import HttpError
 from deviceplugin.errors import ConfigError
 from sandbox.cluster.processes import free_ports
 from tests.cluster.certificates.api import ApiInMemory
@@ -105,7 +106,7 @@ async def test_a_body_that_will_be_too_large_is_refused_before_it_is_sent() -> N
 
 
 async def test_a_body_that_came_with_its_headers_takes_no_room_of_the_others() -> None:
-    bodies = Bodies(most_together=0)
+    bodies = Bodies(room=0, free=0)
     async with serving(bodies=bodies) as scene:
         whole = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
         assert (await asked(scene, whole)).startswith(b"HTTP/1.1 200 ")
@@ -142,13 +143,48 @@ async def test_a_bind_whose_client_went_away_is_brought_to_its_end() -> None:
         await until(lambda: scene.service.bound == 1)
 
 
-async def test_too_many_large_bodies_at_once_are_sent_away_and_room_comes_back() -> None:
-    bodies = Bodies(most_together=10)
-    with bodies._room(8):
-        with pytest.raises(Exception, match="too many large requests at the same time; try again"), bodies._room(3):
-            pass
-        assert bodies.held == 8
-    assert bodies.held == 0
+def uploads(path: str, declared: int, sent: int) -> bytes:
+    return b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (path.encode(), declared) + b" " * sent
+
+
+async def test_a_length_that_is_only_announced_takes_no_room_of_the_others() -> None:
+    """Security 5: four connections that announced 32 MiB each made the webhook answer 503."""
+    bodies = Bodies(room=1 << 20, free=0)
+    async with serving(bodies=bodies) as scene:
+        writers = [(await scene.raw())[1] for _ in range(8)]
+        for writer in writers:
+            writer.write(uploads("/webhook", 8 << 20, 1000))
+        await until(lambda: bodies.held["webhook",] == 8000)
+        assert await scene.post("/webhook", b" " * 200_000) == (200, " " * 200_000)
+        assert bodies.held["webhook", "127.0.0.1"] == 8000
+    await until(lambda: not bodies.held)
+
+
+async def test_uploads_to_one_verb_or_from_one_peer_close_no_other() -> None:
+    bodies = Bodies(room=1 << 20, free=0)
+    async with serving(bodies=bodies) as scene:
+        _, writer = await scene.raw()
+        writer.write(uploads("/filter", 8 << 20, 200_000))
+        await until(lambda: bodies.held["filter",] == 200_000)
+        assert (await asked(scene, uploads("/filter", 100_001, 100_000))).startswith(b"HTTP/1.1 503 ")
+        assert await scene.post("/webhook", b" " * 100_000) == (200, " " * 100_000)
+        with bodies._room("filter", "10.0.0.9") as room:
+            room.grow(1 << 18)
+            with pytest.raises(HttpError, match="too many large requests at the same time; try again"):
+                room.grow(1 << 19)
+            assert bodies.held["filter",] == 200_000 + (1 << 18)
+    await until(lambda: not bodies.held)
+
+
+async def test_a_body_of_the_usual_size_passes_while_the_room_is_full() -> None:
+    async with serving(bodies=Bodies(room=0)) as scene:
+        assert (await asked(scene, uploads("/webhook", 70_001, 70_000))).startswith(b"HTTP/1.1 503 ")
+        reader, writer = await scene.raw()
+        writer.write(uploads("/webhook", 60_001, 60_000))
+        await writer.drain()
+        await asyncio.sleep(0.1)
+        writer.write(b" ")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_stopping_is_not_ready_then_drained_then_closed_and_requests_under_way_end() -> None:
