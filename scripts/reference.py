@@ -105,7 +105,7 @@ Besides these, `process_*` describes the agent's own process: memory, CPU time, 
 
 ## Useful queries
 
-- Room left, in GPUs: `sum(vcuda_gpu_healthy * (1 - vcuda_gpu_cores_allocated_ratio))`
+- Room left, in GPUs: `sum(vcuda_gpu_usable * (1 - vcuda_gpu_cores_allocated_ratio))`
 - Pods that were refused, by kind of error: `sum by (reason) (rate(vcuda_allocations_total{{outcome="refused"}}[5m]))`
 - An agent that kubelet does not know: `vcuda_kubelet_registered == 0`
 - XIDs that say that a GPU may be faulty: `increase(vcuda_gpu_xids_total{{xid=~"48|63|64|74|79|92|94|95|140"}}[1d]) > 0`

@@ -199,8 +199,7 @@ class _Drawing:
         return f", NUMA node {numas.pop()}" if len(numas) == 1 and None not in numas else ""
 
     def _is_free(self, gpu: Gpu) -> bool:
-        is_open = self._inventory.is_usable(gpu) and gpu.uuid not in self._picture.cordoned
-        return is_open and not self._picture.grants_on(gpu.uuid)
+        return self._picture.is_usable(gpu) and not self._picture.grants_on(gpu.uuid)
 
     def _joined(self, *parts: str) -> str:
         return f" {self._glyphs.dot} ".join(parts)

@@ -30,6 +30,12 @@ GPU_HEALTHY = Family(
     "1 while the GPU is healthy; 0 while it is unhealthy and gets no new containers.",
     GPU,
 )
+GPU_USABLE = Family(
+    "vcuda_gpu_usable",
+    "gauge",
+    "1 while the GPU takes new containers: it is healthy, not cordoned, not in MIG mode or compute mode prohibited.",
+    GPU,
+)
 GPU_CORDONED = Family("vcuda_gpu_cordoned", "gauge", "1 while the GPU is cordoned and gets no new containers.", GPU)
 GPU_MEMORY = Family("vcuda_gpu_memory_capacity_bytes", "gauge", "Memory of the GPU.", GPU)
 GPU_MEMORY_ALLOCATED = Family(
@@ -188,6 +194,7 @@ def _gpu_families(picture: NodePicture) -> Iterator[Metric]:
     ]
     yield metric_of(GPU_INFO, described)
     yield metric_of(GPU_HEALTHY, [(at[gpu.uuid], inventory.health_of(gpu.uuid).healthy) for gpu in inventory.gpus])
+    yield metric_of(GPU_USABLE, [(at[gpu.uuid], picture.is_usable(gpu)) for gpu in inventory.gpus])
     yield metric_of(GPU_CORDONED, [(at[gpu.uuid], gpu.uuid in picture.cordoned) for gpu in inventory.gpus])
     yield metric_of(GPU_MEMORY, [(at[gpu.uuid], gpu.memory_bytes) for gpu in inventory.gpus])
     held = [(at[gpu.uuid], picture.taken_of(gpu.uuid)) for gpu in inventory.gpus]

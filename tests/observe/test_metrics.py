@@ -1,6 +1,8 @@
 """The metrics: values, and the rules that Prometheus has for names, units and HELP."""
 
 import re
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -8,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deviceplugin.errors import CapacityError, DriverMissingError
 from deviceplugin.exposition import Family
 from deviceplugin.ledger.grant import Source
-from deviceplugin.model.gpu import GpuProcess, GpuSample, Health
+from deviceplugin.model.gpu import ComputeMode, GpuProcess, GpuSample, Health
 from deviceplugin.model.topology import Level
 from deviceplugin.model.usage import Breach, ContainerUse, GpuUse, Overrun
 from deviceplugin.observe.metrics import FAMILIES, AgentMetrics, reason_of
@@ -78,6 +80,19 @@ def test_gpus_and_containers_are_reported_in_base_units(metrics: AgentMetrics) -
     assert found["vcuda_container_cores_limit_ratio", *container] == 0.5
     info = ("cuda=12.4", "driver=550.54.15", "gpu=GPU-00000001", "index=1", "minor=1", "node=gpu-7")
     assert found["vcuda_gpu_info", *info, "product=NVIDIA A100-SXM4-80GB"] == 1
+
+
+def test_the_query_for_the_room_left_counts_only_what_takes_new_containers() -> None:
+    """NVML D8: it counted GPUs in MIG mode, in compute mode prohibited, and cordoned ones."""
+    prohibited = replace(gpu(3), compute_mode=ComputeMode.PROHIBITED)
+    gpus = [gpu(0), gpu(1), gpu(2, mig=True), prohibited, gpu(4)]
+    ill = {uuid(1): Health(healthy=False, reason="gone")}
+    shown = node(gpus, by_groups(5, (Level.PIX, 5)), grant("ml/a/b", 0, cores=40), health=ill)
+    found = values(AgentMetrics(StillView(replace(shown, cordoned=frozenset({uuid(4)}))), version="1.2.3"))
+    usable = {key[1]: value for key, value in found.items() if key[0] == "vcuda_gpu_usable"}
+    assert usable == {f"gpu={uuid(minor)}": float(minor == 0) for minor in range(5)}
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
+    assert "Room left, in GPUs: `sum(vcuda_gpu_usable * (1 - vcuda_gpu_cores_allocated_ratio))`" in page
 
 
 def test_container_use_is_reported_if_it_is_measured(metrics: AgentMetrics) -> None:
@@ -165,7 +180,7 @@ def test_the_reference_lists_exactly_what_is_scraped_with_its_labels(metrics: Ag
 
 
 BASE_UNITS = ("_seconds", "_bytes", "_ratio", "_info", "_total", "_healthy", "_registered", "_processes")
-STATES = ("_missing", "_enforceable", "_over_limit", "_cordoned")
+STATES = ("_missing", "_enforceable", "_over_limit", "_cordoned", "_usable")
 OTHER_UNITS = r"(milli|micro|nano|minutes|hours|days|percent|[kmg]i?b\b|kilobytes|megabytes|celsius)"
 
 
