@@ -1,7 +1,9 @@
 """How each pair of GPUs is joined, as NVML says: the PCIe level of every pair and the NVLinks between them.
 
-In: the devices of one discovery. Out: a `Topology`. Not here: its text forms (`simulate.topology_matrix`). Asking is
-O(n^2), so it is done once at a discovery. Invariant: a GPU that fails a question loses only its own links.
+In: the devices of one session and what was known before. Out: a `Topology`. Not here: its text forms
+(`simulate.topology_matrix`). Links come up after the agent has started, when the fabric manager has set up the
+switches, and go down again, so they are asked for at each survey. Invariant: what a GPU does not say now stays as it is
+known.
 """
 
 from collections import Counter
@@ -21,10 +23,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """One side of a pair, and its NVLinks: how many to each other GPU directly, and into each switch."""
+    """One side of a pair, and its NVLinks: how many to each other GPU directly, and into each switch.
+
+    `answered` is False if the GPU failed the question for its NVLinks.
+    """
 
     gpu: Gpu
     device: Device
+    answered: bool
     direct: Mapping[str, int]
     switches: Mapping[str, int]
 
@@ -33,26 +39,29 @@ def topology_of(gpus: Sequence[Gpu], devices: Mapping[int, Device], *, known: In
     """`devices` by minor number; a GPU without one keeps the links that are known of it."""
     places = frozenset(gpu.bus_id for gpu in gpus)
     ends = [_end(gpu, devices[gpu.minor], places) for gpu in gpus if gpu.minor in devices]
-    links = {(one.gpu.minor, other.gpu.minor): _link(one, other) for one, other in combinations(ends, 2)}
-    for one, other in combinations(gpus, 2) if known is not None else ():
-        if (one.minor, other.minor) not in links:
-            links[one.minor, other.minor] = _known_link(one, other, known)
+    links = {
+        (one.minor, other.minor): _known_link(one, other, known) or NO_LINK for one, other in combinations(gpus, 2)
+    }
+    for one, other in combinations(ends, 2):
+        links[one.gpu.minor, other.gpu.minor] = _link(one, other, _known_link(one.gpu, other.gpu, known))
     return Topology(
         minors=tuple(gpu.minor for gpu in gpus), links={pair: link for pair, link in links.items() if link != NO_LINK}
     )
 
 
-def _known_link(one: Gpu, other: Gpu, known: Inventory | None) -> Link:
+def _known_link(one: Gpu, other: Gpu, known: Inventory | None) -> Link | None:
     if known is None or any(known.gpu(gpu.uuid) is None for gpu in (one, other)):
-        return NO_LINK
+        return None
     return known.topology.link(one.minor, other.minor)
 
 
 def _end(gpu: Gpu, device: Device, places: frozenset[str]) -> _End:
-    none: tuple[NvLinkPeer, ...] = ()
-    peers = _unless_failed(device.nvlink_peers, otherwise=none)
+    answer: tuple[NvLinkPeer, ...] | None = _unless_failed(device.nvlink_peers, otherwise=None)
+    peers = answer or ()
     direct = Counter(peer.bus_id for peer in peers if peer.bus_id in places)
-    return _End(gpu, device, direct, Counter(peer.bus_id for peer in peers if _into_switch(peer, places)))
+    return _End(
+        gpu, device, answer is not None, direct, Counter(peer.bus_id for peer in peers if _into_switch(peer, places))
+    )
 
 
 def _into_switch(peer: NvLinkPeer, places: frozenset[str]) -> bool:
@@ -61,21 +70,25 @@ def _into_switch(peer: NvLinkPeer, places: frozenset[str]) -> bool:
     return bool(peer.bus_id) and peer.bus_id not in places  # drivers before 450 do not say what the far end is
 
 
-def _link(one: _End, other: _End) -> Link:
-    level = _unless_failed(lambda: one.device.ancestor(other.device), otherwise=None)
-    return Link(level=level, nvlinks=_direct(one, other) + _switched(one, other))
+def _link(one: _End, other: _End, known: Link | None) -> Link:
+    level = _unless_failed(lambda: one.device.ancestor(other.device), otherwise=known.level if known else None)
+    nvlinks = _direct(one, other) + _switched(one, other, known)
+    if known is not None and not (one.answered and other.answered):
+        nvlinks = max(nvlinks, known.nvlinks)
+    return Link(level=level, nvlinks=nvlinks)
 
 
 def _direct(one: _End, other: _End) -> int:
     return max(one.direct.get(other.gpu.bus_id, 0), other.direct.get(one.gpu.bus_id, 0))
 
 
-def _switched(one: _End, other: _End) -> int:
+def _switched(one: _End, other: _End, known: Link | None) -> int:
     """As many as the weaker of the two has into switches that both reach; two that share none may have trunks."""
     ones, others = one.switches, other.switches
     if not ones or not others:
         return 0
-    if _unless_failed(lambda: one.device.reaches_by_nvlink(other.device), otherwise=None) is False:
+    before = known.nvlinks > 0 if known is not None else None
+    if _unless_failed(lambda: one.device.reaches_by_nvlink(other.device), otherwise=before) is False:
         return 0
     shared = (ones.keys() & others.keys()) or (ones.keys() | others.keys())
     return min(sum(wires.get(switch, 0) for switch in shared) for wires in (ones, others))

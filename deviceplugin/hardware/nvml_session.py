@@ -12,21 +12,24 @@ from pathlib import Path
 from deviceplugin.errors import NvmlCallError
 from deviceplugin.hardware.device import Device, count
 from deviceplugin.hardware.discovery import Discovery, discover
+from deviceplugin.hardware.links import topology_of
 from deviceplugin.hardware.nvml import STALE, Nvml
 from deviceplugin.hardware.nvml_events import EventSet, GpuEvent
 from deviceplugin.hardware.sampling import Readings, Sampler
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
+from deviceplugin.model.topology import Topology
 
 _EMPTY = Readings({}, {})
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSurvey:
-    """What changes seldom: settings of each GPU, the driver's advice for it, and how many GPUs NVML counts."""
+    """What changes seldom: settings of each GPU, the driver's advice for it, how many GPUs NVML counts, and links."""
 
     gpus: Mapping[GpuUuid, Gpu]
     actions: Mapping[GpuUuid, int]
     counted: int
+    topology: Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class Session:
         self._devices: Mapping[GpuUuid, Device] = discovery.devices
         self._events = EventSet(nvml, self._devices)
         self._left_out: frozenset[GpuUuid] = frozenset()
+        self._links = Inventory(gpus=discovery.gpus, topology=discovery.topology, driver=discovery.driver)
 
     @classmethod
     def begin(
@@ -91,7 +95,13 @@ class Session:
             except NvmlCallError as error:
                 if error.code in STALE:
                     raise
-        return GpuSurvey(gpus, actions, count(self._nvml))
+        return GpuSurvey(gpus, actions, count(self._nvml), self._topology())
+
+    def _topology(self) -> Topology:
+        gpus = self.discovery.gpus
+        devices = {gpu.minor: self._devices[gpu.uuid] for gpu in gpus if gpu.uuid in self._devices}
+        self._links = replace(self._links, topology=topology_of(gpus, devices, known=self._links))
+        return self._links.topology
 
 
 def _drain(events: EventSet) -> tuple[tuple[GpuEvent, ...], str]:

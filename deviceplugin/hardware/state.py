@@ -87,7 +87,7 @@ class HardwareState:
             for uuid, action in report.survey.actions.items():
                 self._history.advised(uuid, action)
             gpus = tuple(report.survey.gpus.get(gpu.uuid, gpu) for gpu in self._next.gpus)
-            self._next = replace(self._next, gpus=gpus)
+            self._next = replace(self._next, gpus=gpus, topology=report.survey.topology)
 
     def driver_gone(self, reason: str) -> None:
         """No GPU can be asked at all."""

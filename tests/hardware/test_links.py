@@ -5,6 +5,7 @@ import pytest
 from deviceplugin.hardware.discovery import discover
 from deviceplugin.hardware.nvml import Nvml
 from deviceplugin.hardware.nvml_library import NvmlLibrary
+from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.topology import Level, Link, Topology
 from tests.hardware.conftest import Stub
 
@@ -21,10 +22,15 @@ def wire(stub: Stub, gpu: int, *ends: tuple[str, int]) -> None:
     stub.order(f"nvlink.{gpu}", "".join(f"{bus_id} {kind}\n" for bus_id, kind in ends))
 
 
-def topology(stub: Stub) -> Topology:
+def inventory(stub: Stub, *, known: Inventory | None = None) -> Inventory:
     nvml = Nvml(NvmlLibrary(path=stub.library))
     nvml.open()
-    return discover(nvml, sys_root=stub.orders / "sys").topology
+    found = discover(nvml, known=known, sys_root=stub.orders / "sys")
+    return Inventory(found.gpus, found.topology, found.driver)
+
+
+def topology(stub: Stub) -> Topology:
+    return inventory(stub).topology
 
 
 def nvlinks(stub: Stub) -> dict[tuple[int, int], int]:
@@ -87,3 +93,25 @@ def test_a_question_that_fails_costs_its_own_answer_only(stub: Stub) -> None:
         (0, 2): Link(None, nvlinks=1),
         (1, 2): Link(Level.PIX, nvlinks=1),
     }
+
+
+def test_what_a_gpu_does_not_say_now_stays_as_it_is_known(stub: Stub) -> None:
+    """NVML D2: links are read again and again, so a question that fails once must not take them down."""
+    for gpu in range(2):
+        wire(stub, gpu, *((switch, SWITCH) for switch in SWITCHES))
+    stub.order("p2p", 0)
+    known = inventory(stub)
+    assert known.topology.links == {(0, 1): Link(Level.PIX, nvlinks=2)}
+    for question in ("nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetNvLinkState", "nvmlDeviceGetP2PStatus"):
+        stub.order(f"{question}.0", 999)
+        assert inventory(stub, known=known).topology == known.topology
+        stub.withdraw(f"{question}.0")
+
+
+def test_a_fabric_that_failed_a_question_is_not_taken_for_ready(stub: Stub) -> None:
+    for gpu in range(2):
+        wire(stub, gpu, *((switch, SWITCH) for switch in SWITCHES))
+    stub.order("p2p", 5)
+    known = inventory(stub)
+    stub.order("nvmlDeviceGetP2PStatus", 999)
+    assert inventory(stub, known=known).topology.links == {(0, 1): Link(Level.PIX)}

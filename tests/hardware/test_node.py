@@ -267,6 +267,28 @@ async def test_a_gpu_that_nvml_no_longer_lists_stays_as_unhealthy(stub: Stub, st
     await until(lambda: reasons(hardware) == {})
 
 
+async def test_nvlinks_that_come_up_after_the_start_and_go_down_are_noticed(stub: Stub, start: Start) -> None:
+    """NVML D2: on machines with NVSwitches the agent and the fabric manager start together."""
+    for index in range(2):
+        stub.order(f"nvlink.{index}", "00000000:C4:00.0 2\n" * 4)
+    stub.order("p2p", 5)
+    hardware = await start()
+
+    def nvlinks() -> int:
+        assert hardware.inventory is not None
+        return hardware.inventory.topology.link(0, 1).nvlinks
+
+    assert nvlinks() == 0
+    changes = heard(hardware)
+    stub.order("p2p", 0)
+    assert (await asyncio.wait_for(changes.get(), 60)).gpus_changed
+    assert nvlinks() == 4
+    stub.order("nvlink.1", "00000000:C4:00.0 2\n")
+    await until(lambda: nvlinks() == 1)
+    stub.withdraw("nvlink.1")
+    await until(lambda: nvlinks() == 0)
+
+
 async def test_a_gpu_that_is_plugged_in_becomes_known(stub: Stub, start: Start) -> None:
     hardware = await start()
     changes = heard(hardware)

@@ -13,6 +13,7 @@ from deviceplugin.hardware.sampling import Fault, Readings
 from deviceplugin.hardware.state import HardwareState
 from deviceplugin.hardware.xid import XidPolicy
 from deviceplugin.model.gpu import ComputeMode, GpuSample, GpuUuid, Health, Inventory
+from deviceplugin.model.topology import Level, Link
 from tests.hardware.makers import inventory
 
 NODE = inventory(3)
@@ -119,11 +120,22 @@ def test_whatever_xids_a_driver_sends_the_numbers_counted_are_bounded(state: Har
 
 def test_what_an_operator_changes_shows_in_the_gpu(state: HardwareState) -> None:
     changed = replace(NODE.gpus[1], compute_mode=ComputeMode.PROHIBITED, mig_enabled=True)
-    state.apply(GpuReport(survey=GpuSurvey(gpus={ONE: changed}, actions={ONE: 0}, counted=3)), now=1.0)
+    state.apply(
+        GpuReport(survey=GpuSurvey({ONE: changed}, actions={ONE: 0}, counted=3, topology=NODE.topology)), now=1.0
+    )
     change = state.publish()
     assert change is not None
     assert change.gpus_changed
     assert change.inventory.gpu(ONE) == changed
+
+
+def test_links_that_came_up_are_a_change_of_gpus(state: HardwareState) -> None:
+    linked = replace(NODE.topology, links={(0, 1): Link(Level.PIX, nvlinks=12)})
+    state.apply(GpuReport(survey=GpuSurvey(gpus={}, actions={}, counted=3, topology=linked)), now=1.0)
+    change = state.publish()
+    assert change is not None
+    assert change.gpus_changed
+    assert change.inventory.topology == linked
 
 
 def test_a_driver_that_is_gone_makes_every_gpu_unhealthy_and_none_disappear(state: HardwareState) -> None:
