@@ -100,7 +100,14 @@ class Device:
         """
         info = self._may("nvmlDeviceGetMemoryInfo", _MEMORY_FORM_2, form="_v2")
         if info is None:
-            info = self._ask("nvmlDeviceGetMemoryInfo")
+            info = self._may("nvmlDeviceGetMemoryInfo")
+        if info is None:
+            raise NvmlCallError(
+                f"{self.about} cannot be shared: NVML reports no memory for it, because it uses the memory of the "
+                "host, as in GB10 and Jetson; use NVIDIA's device plugin on this node",
+                code=Status.NOT_SUPPORTED,
+                said="NVML reports no memory for it",
+            )
         return int(info.total), int(info.used)
 
     def bus_id(self) -> str:

@@ -218,6 +218,19 @@ async def test_a_gpu_that_is_unhealthy_from_the_start_is_left_out_where_it_was_n
     await until(lambda: gpus(hardware) == [uuid(0), uuid(1)])
 
 
+async def test_a_gpu_without_memory_of_its_own_is_left_out_with_a_sentence_of_its_own(stub: Stub, start: Start) -> None:
+    """NVML D7: the advice was to look into the kernel's log, where nothing is."""
+    stub.order("nvmlDeviceGetMemoryInfo.1", 3)
+    with structlog.testing.capture_logs() as logs:
+        hardware = await start()
+    assert gpus(hardware) == [uuid(0)]
+    (note,) = [entry["error"] for entry in logs if entry["event"] == "discovery_note"]
+    assert note == (
+        f"left out: GPU 1 ({uuid(1)}) cannot be shared: NVML reports no memory for it, because it uses the memory of "
+        "the host, as in GB10 and Jetson; use NVIDIA's device plugin on this node"
+    )
+
+
 async def test_a_gpu_of_unknown_place_is_offered_nevertheless(stub: Stub, start: Start) -> None:
     """NVML C: the question for the NUMA node, which other drivers do not know, left the GPU out."""
     stub.order("nvmlDeviceGetMemoryAffinity.0", 999)
