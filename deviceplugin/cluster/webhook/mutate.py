@@ -9,7 +9,6 @@ node affinity on the field `metadata.name`, as the DaemonSet controller writes i
 `kubernetes.io/hostname`: that label is the host's name, which may differ from the node's.
 """
 
-import copy
 from dataclasses import dataclass
 
 from deviceplugin.cluster.webhook.environment import hide_gpus, leave_choice_to_the_agent, put_our_libraries_first
@@ -21,6 +20,7 @@ from deviceplugin.cluster.webhook.pod_json import (
     JsonContainer,
     annotations,
     containers,
+    copied,
     made_child,
     metadata,
     objects,
@@ -49,7 +49,7 @@ class Mutation:
 
 
 def mutate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> Mutation:
-    changed: Json = copy.deepcopy(pod)
+    changed = copied(pod)
     names = annotation_names(settings.names.domain)
     if not is_static(changed):
         _strip(changed, names)

@@ -1,7 +1,8 @@
 """The pod as JSON, read, changed and compared without losing unknown members.
 
-In: a decoded pod; any member may be missing, null, or of a wrong type. Out: its objects and lists, or a ParseError that
-names the place; the difference of two values as an RFC 6902 patch. Not here: what the members mean.
+In: a decoded pod; any member may be missing, null, of a wrong type, or bytes that nobody reads (`read_pod`). Out: its
+objects and lists, or a ParseError that names the place; the difference of two values as an RFC 6902 patch. Not here:
+what the members mean.
 
 A patch names only what differs, so unknown members and changes of other webhooks stay. Its operations apply in their
 order. Missing parents are added with their content. Lists are compared by index; one with another length is replaced.
@@ -97,6 +98,17 @@ def containers(pod: Json) -> Iterator[JsonContainer]:
 def _name(container: Json) -> str:
     name = container.get("name")
     return name if isinstance(name, str) else ""
+
+
+def copied(pod: Json) -> Json:
+    """New objects and lists, the same leaves."""
+    return {key: _copied(value) for key, value in pod.items()}
+
+
+def _copied(value: object) -> object:
+    if isinstance(value, dict):
+        return copied(value)
+    return [_copied(item) for item in value] if isinstance(value, list) else value
 
 
 def difference(before: object, after: object, path: str = "") -> Iterator[Operation]:

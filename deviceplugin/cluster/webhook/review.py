@@ -9,13 +9,13 @@ Invariant: nothing is stored or written, so a dry run needs no special case.
 import base64
 import enum
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json, Operation, difference
+from deviceplugin.cluster.webhook.read_pod import read_pod
 from deviceplugin.cluster.webhook.validate import validate
 from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import ParseError, VcudaError
@@ -74,7 +74,7 @@ class AdmissionWebhook:
         if not self._concerns(request):
             return _allowed(request.uid, (), ())
         try:
-            pod = _pod(request.object)
+            pod = read_pod(request.object)
             mutation = mutate(pod, self.settings, known)
             warnings = (*mutation.warnings, *validate(mutation.pod, self.settings, known))
             return _allowed(request.uid, tuple(difference(pod, mutation.pod)), warnings)
@@ -82,8 +82,6 @@ class AdmissionWebhook:
             return _denied(request.uid, 400, error)
         except VcudaError as error:
             return _denied(request.uid, 403, error)
-        except RecursionError:
-            return _denied(request.uid, 400, ParseError("the pod is nested too deeply to be read"))
 
     def _concerns(self, request: _Request) -> bool:
         resource = request.resource
@@ -101,13 +99,6 @@ def _request(body: bytes) -> _Request:
     if review.request is None or not review.request.uid:
         raise ParseError("the admission review has no request with a uid, so it cannot be answered")
     return review.request
-
-
-def _pod(raw: msgspec.Raw) -> Json:
-    found = decode(Any, raw, what="the pod")
-    if not isinstance(found, dict):
-        raise ParseError("the admission review has no pod; expected an object")
-    return found
 
 
 def _allowed(uid: str, patch: tuple[Operation, ...], warnings: tuple[str, ...]) -> Reply:

@@ -126,8 +126,8 @@ _LARGE: dict[str, tuple[int, Callable[[int], Json]]] = {
     ),
     "environment": (14_000, lambda number: gpu_pod({CORE: "30"}, env=_many_variables(number))),
     "GPU containers": (
-        3_000,
-        lambda number: pod(*(container(f"c{each}", {CORE: "1"}, env=_many_variables(4)) for each in range(number))),
+        1_000,
+        lambda number: pod(*(container(f"c{each}", {CORE: "1"}, env=_many_variables(12)) for each in range(number))),
     ),
     "one path": (
         20_000,
@@ -136,9 +136,10 @@ _LARGE: dict[str, tuple[int, Callable[[int], Json]]] = {
         ),
     ),
     "containers without a GPU": (
-        20_000,
+        900,
         lambda number: pod(
-            container(limits={"nvidia.com/gpumem": "512"}), *(container(f"c{each}") for each in range(number))
+            container(limits={"nvidia.com/gpumem": "512"}),
+            *(container(f"c{each}", env=_many_variables(12)) for each in range(number)),
         ),
     ),
 }
