@@ -5,7 +5,7 @@ back. Memory is rounded down to MiB, which changes no block count. 64 GPUs have 
 for the PCIe level and the number of NVLinks; the annotation stays below 60 KiB. A GPU that disappeared is in it as
 unhealthy.
 
-Whoever controls a node can write its annotation, and the scheduler reads it in its event loop. So the number of GPUs
+Root on a node can write its annotation, and the scheduler reads it in its event loop. So the number of GPUs
 and the memory of each are bounded, before the links are read.
 """
 

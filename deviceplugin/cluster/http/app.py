@@ -16,6 +16,7 @@ import structlog
 from aiohttp import web
 
 from deviceplugin.cluster.http.body import Bodies
+from deviceplugin.cluster.http.connections import Connections
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
 from deviceplugin.cluster.http.verbs import HttpError, Service, Verb, VerbResponse, unavailable
 from deviceplugin.errors import ParseError, VcudaError
@@ -45,7 +46,7 @@ def is_loopback(peer: str | None) -> bool:
 
 
 class Router:
-    """`answer` is the server's handler; set `stopping` on shutdown; `seen` is called for each request."""
+    """`answer` is the server's handler; set `stopping` on shutdown; `connections` hears of each request."""
 
     def __init__(
         self,
@@ -53,12 +54,12 @@ class Router:
         metrics: SchedulerMetrics,
         *,
         bodies: Bodies | None = None,
-        seen: Callable[[web.BaseRequest], None] = lambda _: None,
+        connections: Connections | None = None,
     ) -> None:
         self._service = service
         self._metrics = metrics
         self._bodies = bodies or Bodies()
-        self._seen = seen
+        self._connections = connections or Connections()
         self._routes = {f"/{verb.name}": _Route(("POST",), self._handler(verb)) for verb in service.verbs} | {
             "/explain": _Route(_READING, self._explain),
             "/metrics": _Route(_READING, self._show_metrics),
@@ -68,7 +69,16 @@ class Router:
         self.stopping = False
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
-        self._seen(request)
+        self._connections.began(request.protocol, has_certificate=bool(_certificate(request)))
+        served = False
+        try:
+            response = await self._routed(request)
+            served = request.method == "POST" and response.status == 200
+            return response
+        finally:
+            self._connections.ended(request.protocol, served=served)
+
+    async def _routed(self, request: web.BaseRequest) -> web.Response:
         route = self._routes.get(request.path)
         try:
             if route is None:

@@ -6,7 +6,7 @@ Invariant: memory and time are bounded, whatever was sent. Anybody who reaches t
 a million empty lists, decoded and copied, would hold the event loop for seconds and take hundreds of MiB.
 
 Members that are not read stay, as bytes, because a patch that replaces a list must contain them. A member of a wrong
-type becomes bytes or a scalar, and whoever reads it says so.
+type becomes bytes or a scalar, and `pod_json` reports it when it is read.
 """
 
 from dataclasses import dataclass

@@ -16,6 +16,7 @@ from deviceplugin.cluster.certificates.keypair import KeyPair, make_ca, make_cer
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.cluster.http import metrics
 from deviceplugin.cluster.http.body import Bodies
+from deviceplugin.cluster.http.connections import Connections
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.http.verbs import Verb, VerbResponse
 from deviceplugin.errors import KubeError, ParseError
@@ -100,9 +101,10 @@ class Scene:
         async with self.session.get(f"{self.url}{path}") as answer:
             return answer.status, await answer.text()
 
-    async def raw(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection after the TLS handshake, without a request."""
-        return await asyncio.open_connection("127.0.0.1", self.server.port, ssl=trusting(self.ca.chain))
+    async def raw(self, peer: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection after the TLS handshake, without a request; `peer` is the client's address."""
+        context = trusting(self.ca.chain)
+        return await asyncio.open_connection("127.0.0.1", self.server.port, ssl=context, local_addr=(peer, 0))
 
 
 def trusting(bundle: bytes) -> ssl.SSLContext:
@@ -111,13 +113,17 @@ def trusting(bundle: bytes) -> ssl.SSLContext:
 
 @asynccontextmanager
 async def serving(
-    *, silent: float = 15.0, end_within: float = 5.0, bodies: Bodies | None = None, loopback_port: int = 0
+    *,
+    connections: Connections | None = None,
+    end_within: float = 5.0,
+    bodies: Bodies | None = None,
+    loopback_port: int = 0,
 ) -> AsyncIterator[Scene]:
     now = dt.datetime.now(dt.UTC)
     ca = make_ca(now, 30 * DAY)
     tls = ServerTls(make_certificate(NAMES, ca, now, 10 * DAY))
     service = StandIn()
-    server = SchedulerServer(service, context=tls.context, version="1", silent=silent, bodies=bodies)
+    server = SchedulerServer(service, context=tls.context, version="1", connections=connections, bodies=bodies)
     await server.start("127.0.0.1", 0, loopback_port=loopback_port, end_within=end_within)
     connector = aiohttp.TCPConnector(ssl=trusting(ca.chain))
     async with aiohttp.ClientSession(connector=connector) as session:

@@ -18,6 +18,7 @@ from deviceplugin.cluster.certificates.keypair import make_ca, make_certificate
 from deviceplugin.cluster.certificates.rotation import Rotation
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.cluster.http.body import Bodies
+from deviceplugin.cluster.http.connections import Connections
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.http.verbs import HttpError
 from deviceplugin.errors import ConfigError
@@ -33,19 +34,82 @@ async def until(condition: Callable[[], bool], *, seconds: float = 60.0) -> None
             await asyncio.sleep(0.01)
 
 
-async def test_a_connection_that_asks_nothing_is_closed_and_one_that_has_asked_is_kept() -> None:
-    async with serving(silent=0.6) as scene:
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+REVIEW = b"POST /webhook HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+
+
+async def test_an_idle_connection_is_closed_early_unless_it_was_used_as_the_api_server_does() -> None:
+    """Security 14: a connection that had asked anything once stayed open for two minutes."""
+    async with serving(connections=Connections(idle=0.6)) as scene:
         silent, _ = await scene.raw()
         half, writing = await scene.raw()
         writing.write(b"POST /filter HTTP/1.1\r\nHost:")
+        looked, looking = await scene.raw()
+        looking.write(HEALTH)
         used, asking = await scene.raw()
-        asking.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-        await used.readuntil(b"ok\n")
+        asking.write(REVIEW)
+        await used.readuntil(b"{}")
         async with asyncio.timeout(60):
             assert await silent.read() == b""
             assert await half.read() == b""
-        asking.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert await used.readuntil(b"ok\n")
+            assert (await looked.read()).endswith(b"ok\n")
+        asking.write(REVIEW)
+        assert await used.readuntil(b"{}")
+
+
+async def test_a_request_that_takes_longer_than_the_idle_time_is_answered() -> None:
+    async with serving(connections=Connections(idle=0.1)) as scene:
+        under_way = asyncio.create_task(scene.post("/bind", b"{}"))
+        await scene.service.under_way.wait()
+        await asyncio.sleep(0.5)
+        scene.service.held.set()
+        assert await under_way == (200, '{"Error":""}')
+
+
+async def test_a_peer_with_many_connections_displaces_its_own_and_not_those_of_others() -> None:
+    connections = Connections(most=6)
+    async with serving(connections=connections) as scene:
+        used, asking = await scene.raw("127.0.0.3")
+        asking.write(REVIEW)
+        await used.readuntil(b"{}")
+        flood = []
+        for _ in range(12):
+            reader, writer = await scene.raw("127.0.0.2")
+            writer.write(HEALTH)
+            await reader.readuntil(b"ok\n")
+            flood.append((reader, writer))
+            assert len(connections.open) <= 6
+        async with asyncio.timeout(60):
+            for reader, _ in flood[:7]:
+                assert await reader.read() == b""
+        asking.write(REVIEW)
+        assert await used.readuntil(b"{}")
+        assert (await scene.post("/webhook", b"{}"))[0] == 200
+
+
+async def test_connections_without_a_handshake_count() -> None:
+    connections = Connections(most=4)
+    async with serving(connections=connections) as scene:
+        flood = [socket.create_connection(("127.0.0.1", scene.server.port)) for _ in range(12)]
+        assert (await scene.post("/webhook", b"{}"))[0] == 200
+        assert len(connections.open) <= 4
+        assert [each.recv(1) for each in flood[:7]] == [b""] * 7
+        for each in flood:
+            each.close()
+
+
+async def test_connections_of_the_listener_on_loopback_are_not_bounded() -> None:
+    (port,) = free_ports(1)
+    connections = Connections(most=2)
+    async with serving(connections=connections, loopback_port=port) as scene:
+        several = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+        for _ in range(3):
+            assert (await scene.post("/webhook", b"{}"))[0] == 200
+            for reader, writer in several:
+                writer.write(HEALTH)
+                assert await reader.readuntil(b"ok\n")
+        for _, writer in several:
+            writer.close()
 
 
 async def test_a_connection_without_handshake_delays_no_other() -> None:
