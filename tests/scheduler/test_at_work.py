@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 
 import aiohttp
+import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -96,6 +97,15 @@ async def test_what_a_gang_at_permit_reserved_ends_by_the_time_that_was_set(tmp_
         assert answer["NodeNames"] == ["n1"]
         question = {"Pod": scene.create_pod("p", cores=200, blocks=0), "Nodes": None, "NodeNames": ["n1"]}
         await scene.until(replica, "/filter", lambda _, found: found["NodeNames"] == ["n1"], question)
+
+
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
+async def test_the_webhook_reads_no_more_than_the_api_server_sends(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as scene:
+        replica = await scene.replica()
+        await scene.until_ready(replica)
+        status, said = await scene.ask(replica, "/webhook", "x" * (4 << 20))
+        assert (status, said) == (413, "the body is larger than 4 MiB; the API server takes objects of up to 3 MiB\n")
 
 
 async def test_its_certificate_survives_a_restart(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from deviceplugin.cluster.certificates.files import client_ca
 from deviceplugin.cluster.certificates.keypair import KeyPair, make_ca, make_certificate
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.cluster.http.app import certificate_names
+from deviceplugin.cluster.http.connections import Connections
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.http.verbs import Verb
 from deviceplugin.errors import ConfigError
@@ -36,7 +37,7 @@ class Guarded(StandIn):
 
 
 class Door:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, connections: Connections | None = None) -> None:
         now = dt.datetime.now(dt.UTC)
         self.folder = folder
         self.ours, self.clients, self.foreign = (make_ca(now, 30 * DAY) for _ in range(3))
@@ -44,7 +45,7 @@ class Door:
         self.service = Guarded()
         self.tls = ServerTls(make_certificate(NAMES, self.ours, now, DAY))
         client_ca(folder / "clients.crt", trust=self.tls.trust).load()
-        self.server = SchedulerServer(self.service, context=self.tls.context, version="1")
+        self.server = SchedulerServer(self.service, context=self.tls.context, version="1", connections=connections)
 
     async def ask(self, path: str, shown: KeyPair | None) -> tuple[int, str]:
         connector = aiohttp.TCPConnector(ssl=showing(self.ours.chain, shown, self.folder))
@@ -55,8 +56,8 @@ class Door:
 
 
 @asynccontextmanager
-async def door(folder: Path) -> AsyncIterator[Door]:
-    made = Door(folder)
+async def door(folder: Path, connections: Connections | None = None) -> AsyncIterator[Door]:
+    made = Door(folder, connections)
     await made.server.start("127.0.0.1", 0)
     try:
         yield made
@@ -82,6 +83,23 @@ async def test_a_missing_or_foreign_certificate_is_refused_with_the_name_that_is
             )
         assert found.service.bound == 0
         assert 'requests_total{outcome="unauthorized",verb="bind"} 2.0' in (await found.ask("/metrics", None))[1]
+
+
+async def test_a_connection_with_a_certificate_is_not_displaced(tmp_path: Path) -> None:
+    connections = Connections(most=1)
+    async with door(tmp_path, connections) as found:
+        shown = client_certificate(found.clients, SCHEDULER)
+        connector = aiohttp.TCPConnector(ssl=showing(found.ours.chain, shown, tmp_path))
+        async with aiohttp.ClientSession(connector=connector) as open_:
+            url = f"https://127.0.0.1:{found.server.port}/bind"
+            async with open_.post(url) as answer:
+                assert answer.status == 200
+            first = set(connections.open)
+            for _ in range(3):
+                assert (await found.ask("/webhook", None))[0] == 200
+            async with open_.post(url) as answer:
+                assert answer.status == 200
+            assert first <= set(connections.open)
 
 
 @pytest.mark.parametrize("path", ["/webhook", "/metrics", "/healthz", "/readyz", "/explain?pod=d/p"])
