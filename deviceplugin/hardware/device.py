@@ -94,13 +94,14 @@ class Device:
         return int(self._ask("nvmlDeviceGetMinorNumber"))
 
     def memory(self) -> tuple[int, int]:
-        """Bytes of the whole card, and of it in use.
+        """Bytes that applications can have, and of them in use.
 
-        The second form (driver 510) does not count what the driver keeps for itself as used.
+        What the driver keeps for itself is in neither. Before driver 510 NVML does not tell it: it is in both.
         """
         info = self._may("nvmlDeviceGetMemoryInfo", _MEMORY_FORM_2, form="_v2")
-        if info is None:
-            info = self._may("nvmlDeviceGetMemoryInfo")
+        if info is not None:
+            return int(info.total) - int(info.reserved), int(info.used)
+        info = self._may("nvmlDeviceGetMemoryInfo")
         if info is None:
             raise NvmlCallError(
                 f"{self.about} cannot be shared: NVML reports no memory for it, because it uses the memory of the "

@@ -40,6 +40,7 @@ _MODES = {
     "prohibited": ComputeMode.PROHIBITED,
     "exclusive_process": ComputeMode.EXCLUSIVE_PROCESS,
 }
+_RESERVED_PART = 128  # what the driver keeps for itself if the profile does not say
 _BUS_ID = re.compile(r"([0-9A-Fa-f]{4}|[0-9A-Fa-f]{8}):([0-9A-Fa-f]{2}):([01][0-9A-Fa-f])\.0")
 
 
@@ -48,6 +49,7 @@ class Card(msgspec.Struct, kw_only=True):
 
     name: Text | None = None
     memory_mib: Mebibytes | None = None
+    reserved_mib: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class CardOfNode(Card, kw_only=True):
@@ -144,13 +146,18 @@ def _gpu(read: Document, position: int) -> Gpu:
     name, memory = own.name or model.name, own.memory_mib or model.memory_mib
     if name is None or memory is None:
         raise ParseError(f"name and memory_mib are required in a GPU or its model - at `$.gpus[{position}]`")
+    reserved = next(
+        (mib for mib in (own.reserved_mib, model.reserved_mib) if mib is not None), memory // _RESERVED_PART
+    )
+    if reserved >= memory:
+        raise ParseError(f"reserved_mib ({reserved}) leaves nothing of memory_mib ({memory}) - at `$.gpus[{position}]`")
     bus_id = _bus_id(own.bus_id, position)
     return Gpu(
         uuid=GpuUuid(own.uuid or _derived_uuid(read.name, bus_id)),
         index=position,
         minor=position if own.minor is None else own.minor,
         model=name,
-        memory_bytes=memory * MIB,
+        memory_bytes=(memory - reserved) * MIB,
         bus_id=bus_id,
         numa=None if own.numa < 0 else own.numa,
         compute_mode=_MODES[own.compute_mode],

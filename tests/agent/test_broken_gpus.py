@@ -19,6 +19,7 @@ from tests.agent.harness import (
     until_event,
     until_usage,
 )
+from tests.offered import blocks_of_each
 
 FLAGS = {"health-recovery": "1s", "sample-period": "200ms"}
 GPUS = 8
@@ -35,7 +36,7 @@ def gpu_of(gpus: tuple[GpuUsage, ...], minor: int) -> GpuUsage:
 
 async def offered(node: GpuNode, gpus: int) -> None:
     """Kubelet and the API server's node show this many GPUs as allocatable, and all of them as capacity."""
-    wanted = {node.names.core: gpus * 100, node.names.memory: gpus * node.gpus.blocks_of_each()[0]}
+    wanted = {node.names.core: gpus * 100, node.names.memory: gpus * blocks_of_each(node.gpus.profile)[0]}
     for resource, count in wanted.items():
         await node.kubelet.wait_allocatable(resource, count, deadline_s=PATIENCE_S)
         assert node.kubelet.capacity(resource) == count // gpus * GPUS

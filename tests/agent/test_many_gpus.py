@@ -7,12 +7,13 @@ import pytest
 from sandbox.emulated_gpus import PROFILES
 from sandbox.station import pod_json
 from tests.agent.harness import check_consistency, grants, minors, node_with_agent, refused, run, share
+from tests.offered import blocks_of_each
 
 
 @pytest.mark.parametrize("profile", ["gpus-16", "many-40"])
 async def test_every_gpu_of_a_large_node_is_offered_given_and_found_again(short_tmp: Path, profile: str) -> None:
     async with node_with_agent(short_tmp, profile=PROFILES / f"{profile}.json") as node:
-        blocks = node.gpus.blocks_of_each()
+        blocks = blocks_of_each(node.gpus.profile)
         count = len(blocks)
         assert node.kubelet.allocatable(node.names.core) == 100 * count
         assert node.kubelet.allocatable(node.names.memory) == sum(blocks)

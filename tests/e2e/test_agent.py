@@ -16,6 +16,7 @@ from tests.e2e.node.scene import (
     wait_some_running,
 )
 from tests.e2e.node.workload import WHOLE, GpuContainer, GpuPod, burst, lookalikes, share
+from tests.offered import blocks_of_each
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -107,7 +108,7 @@ def test_wrong_guesses_are_put_right_before_a_container_starts(empty_cluster: Cl
 
 def test_nothing_lands_on_a_gpu_that_fell_off_the_bus(empty_cluster: Cluster, start_agent: StartAgent) -> None:
     agent, admin = start_agent(own=True), empty_cluster.admin
-    blocks = agent.gpus.blocks_of_each()
+    blocks = blocks_of_each(agent.gpus.profile)
     lost = 3
 
     agent.gpus.lose(lost)

@@ -45,6 +45,7 @@ from tests.e2e.node.scene import everything, wait_offered
 from tests.e2e.node.usage import Usage, parse_usage
 from tests.e2e.node.workload import CORE, MEMORY, GpuContainer
 from tests.fenced import fenced
+from tests.offered import blocks_of_each
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -92,7 +93,7 @@ def release(cluster: Cluster, programs: Path, request: pytest.FixtureRequest) ->
         installed = undo.enter_context(released(cluster, helm))
         installed.wait_rolled_out()
         gpus = EmulatedGpus(PROFILES / "hgx-a100.json", _state(cluster))
-        wait_offered(cluster.admin, everything(gpus.blocks_of_each()))
+        wait_offered(cluster.admin, everything(blocks_of_each(gpus.profile)))
         undo.callback(pods.delete_all, cluster.admin)  # while the agent lives
         yield installed
 

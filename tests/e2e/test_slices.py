@@ -15,6 +15,7 @@ from tests.e2e.node.limits import BLOCK_BYTES
 from tests.e2e.node.scene import wait_ledger_empty
 from tests.e2e.node.usage import ContainerUsage
 from tests.e2e.node.workload import WHOLE, GpuContainer
+from tests.offered import blocks_of_each
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -156,9 +157,9 @@ def test_a_whole_gpu_comes_with_the_untouched_driver(empty_cluster: Cluster, sta
     start(empty_cluster, agent, [pod])
 
     (got,) = end(empty_cluster, [pod])[pod.name]
-    (blocks,) = {gpu.blocks for gpu in agent.usage().gpus}
+    (blocks,) = set(blocks_of_each(agent.gpus.profile))
     assert got.nvml is not None
-    assert got.nvml.total_bytes == blocks * BLOCK_BYTES
+    assert got.nvml.total_bytes > blocks * BLOCK_BYTES  # the driver's own memory included
     assert got.got_bytes > got.total_bytes - 1024 * MIB  # but for the context
     assert got.share_percent > 50  # nothing limits it; a busy machine alone may take a part of the one second
     leave_nothing(empty_cluster, agent)

@@ -47,12 +47,12 @@ def test_what_nvml_tells_is_what_the_profile_says(emulated: Emulator, profile: P
 def test_mixed_models_and_sizes_are_distinguished(emulated: Emulator) -> None:
     found = discovered(emulated, profiles.mixed())
     assert [(gpu.minor, gpu.model, gpu.blocks, gpu.numa) for gpu in found.gpus] == [
-        (0, "Tesla T4", 60, 0),
-        (1, "Tesla T4", 62, 0),
+        (0, "Tesla T4", 58, 0),
+        (1, "Tesla T4", 61, 0),
         (7, "NVIDIA A10", 89, 0),
         (3, "NVIDIA A10", 89, 1),
-        (4, "NVIDIA A100-SXM4-80GB", 320, 1),
-        (2, "NVIDIA A100-SXM4-80GB", 320, None),
+        (4, "NVIDIA A100-SXM4-80GB", 317, 1),
+        (2, "NVIDIA A100-SXM4-80GB", 317, None),
     ]
     assert [gpu.compute_mode for gpu in found.gpus[2:4]] == [ComputeMode.EXCLUSIVE_PROCESS, ComputeMode.PROHIBITED]
     assert [gpu.mig_enabled for gpu in found.gpus] == [False] * 4 + [True, False]

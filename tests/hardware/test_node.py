@@ -36,8 +36,8 @@ async def test_start_comes_back_with_the_gpus_and_samples_follow(start: Start) -
     inventory = hardware.inventory
     assert inventory is not None
     assert [(gpu.uuid, gpu.minor, gpu.model, gpu.blocks) for gpu in inventory.gpus] == [
-        (uuid(0), 0, "Stub 0", 64),
-        (uuid(1), 1, "Stub 1", 64),
+        (uuid(0), 0, "Stub 0", 62),
+        (uuid(1), 1, "Stub 1", 62),
     ]
     assert inventory.topology.link(0, 1).level is Level.PIX
     assert (inventory.driver.version, inventory.driver.cuda) == ("390.157", (9, 1))

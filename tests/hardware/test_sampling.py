@@ -49,10 +49,17 @@ def test_what_the_driver_keeps_for_itself_does_not_count_as_used(bench: Bench) -
     assert bench.read().samples[ZERO].memory_used_bytes == 512 << 20
 
 
+def test_what_the_driver_keeps_for_itself_is_not_given_out(stub: Stub) -> None:
+    """NVML D6: the last share of a GPU was refused memory that it had been promised."""
+    nvml = Nvml(NvmlLibrary(path=stub.library))
+    nvml.open()
+    assert Device.at(nvml, 0).memory() == ((16 << 30) - (512 << 20), 512 << 20)
+
+
 def test_a_driver_without_the_newer_question_is_asked_the_older(stub: Stub) -> None:
     nvml = Nvml(NvmlLibrary(path=stub.old_library))
     nvml.open()
-    assert Device.at(nvml, 0).memory()[1] == 1 << 30
+    assert Device.at(nvml, 0).memory() == (16 << 30, 1 << 30)
 
 
 def test_a_process_with_two_kinds_of_context_is_one_process(stub: Stub, bench: Bench) -> None:

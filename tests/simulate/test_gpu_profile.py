@@ -45,7 +45,7 @@ def test_a_profile_with_the_least_is_a_node_with_all_defaults() -> None:
         (0, 0, "00000000:01:00.0", None),
         (1, 1, "00000000:04:00.0", None),
     ]
-    assert (one.model, one.memory_bytes, one.blocks) == ("NVIDIA T4", 15360 << 20, 60)
+    assert (one.model, one.memory_bytes, one.blocks) == ("NVIDIA T4", (15360 - 120) << 20, 59)
     assert (one.compute_mode, one.mig_enabled) == (ComputeMode.DEFAULT, False)
     assert inventory.topology.link(0, 1) == Link(Level.SYS)
 
@@ -53,7 +53,8 @@ def test_a_profile_with_the_least_is_a_node_with_all_defaults() -> None:
 def test_what_a_gpu_says_itself_wins_over_its_model() -> None:
     source = document(1)
     source["gpus"][0] |= {
-        "name": "Other", "memory_mib": 1024, "minor": 7, "uuid": "GPU-own", "bus_id": "0001:ab:1f.0", "numa": 3,
+        "name": "Other", "memory_mib": 1280, "reserved_mib": 256, "minor": 7,
+        "uuid": "GPU-own", "bus_id": "0001:ab:1f.0", "numa": 3,
         "compute_mode": "exclusive_process", "mig": True, "mig_capable": True,
     }  # fmt: skip
     (gpu,) = read(source).inventory.gpus
@@ -193,6 +194,7 @@ def put(key: str, value: object, *, gpu: int | None = None) -> Callable[[Documen
         (put("bus_id", "01:00", gpu=1), ["'01:00' is not a PCI address", "$.gpus[1].bus_id"]),
         (put("compute_mode", "shared", gpu=0), ["'shared'", "$.gpus[0].compute_mode"]),
         (put("memory_mib", 0, gpu=0), ["$.gpus[0].memory_mib"]),
+        (put("reserved_mib", 15360, gpu=1), ["reserved_mib (15360) leaves nothing", "$.gpus[1]"]),
         (put("mig", "yes", gpu=0), ["$.gpus[0].mig"]),
         (put("models", {"t4": {"name": "T4"}}), ["memory_mib", "$.gpus[0]"]),
         (put("topology", {"default": "near"}), ["'near'", "$.topology.default"]),

@@ -23,6 +23,7 @@ from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import INTERPOSERS, REPOSITORY, EmulatedGpus
 from tests.e2e.node.device_nodes import make_device_nodes
 from tests.e2e.node.usage import Usage, parse_usage
+from tests.offered import blocks_of_each
 
 PROGRAM = Path(sys.executable).with_name("vcuda")
 ALLOCATION_CHECK_S = 1
@@ -86,7 +87,7 @@ def make_agent(cluster: Cluster, folder: Path, gpus: EmulatedGpus, identity: Ide
     """`folder` is the agent's own: journal, grants, driver mirror and device nodes lie in it."""
     (port,) = free_ports(1)
     driver = gpus.install(folder / "driver")
-    devices = make_device_nodes(folder / "node", len(gpus.blocks_of_each()))
+    devices = make_device_nodes(folder / "node", len(blocks_of_each(gpus.profile)))
     kubeconfig = identity.kubeconfig(
         folder / "kubeconfig", server=cluster.control_plane.server, ca=cluster.ca.certificate
     )

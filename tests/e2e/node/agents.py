@@ -17,6 +17,7 @@ from sandbox.cluster.identities import Identity
 from sandbox.emulated_gpus import PROFILES, EmulatedGpus
 from tests.e2e.node.agent import Agent, make_agent, shipped_rules
 from tests.e2e.node.scene import everything, wait_ledger_empty, wait_offered
+from tests.offered import blocks_of_each
 
 
 @contextmanager
@@ -34,7 +35,7 @@ def running_agent(cluster: Cluster, *flags: str, without: Sequence[str] = ()) ->
         agent = make_agent(cluster, folder, gpus, identity, *flags)
         undo.callback(agent.process.stop)
         agent.start()
-        wait_offered(cluster.admin, everything(gpus.blocks_of_each()))
+        wait_offered(cluster.admin, everything(blocks_of_each(gpus.profile)))
         wait_ledger_empty(agent)
         yield agent
 

@@ -22,6 +22,7 @@ from tests.e2e.node.expectations import (
     read_views,
 )
 from tests.e2e.node.workload import CORE, MEMORY, WHOLE, GpuPod
+from tests.offered import blocks_of_each
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def look(cluster: Cluster, agent: Agent, asked: Sequence[GpuPod]) -> Scene:
         states={pod.name: states[pod.name] for pod in asked},
         views=read_views(cluster.admin, asked),
         usage=agent.usage(),
-        blocks_of_each=agent.gpus.blocks_of_each(),
+        blocks_of_each=blocks_of_each(agent.gpus.profile),
     )
 
 

@@ -27,6 +27,7 @@ from sandbox.inventories import made_up_inventory
 from tests.e2e.node.agent import Agent, make_agent
 from tests.e2e.node.scene import everything, wait_ledger_empty, wait_offered
 from tests.e2e.scheduling.installation import NAME, VcudaScheduler, installed
+from tests.offered import blocks_of_each
 
 SECOND = "vcuda-node-2"
 HOLLOW = ("hollow-1", "hollow-2")
@@ -91,7 +92,7 @@ def _agent(node: Cluster, folder: Path, stack: ExitStack) -> Agent:
     agent = make_agent(node, folder, gpus, Identity(node.admin, "vcuda-agent"))  # as base/ has made it
     stack.callback(agent.process.stop)
     agent.start()
-    wait_offered(node.admin, everything(gpus.blocks_of_each()), node=node.kubelet.node)
+    wait_offered(node.admin, everything(blocks_of_each(gpus.profile)), node=node.kubelet.node)
     wait_ledger_empty(agent)
     return agent
 
