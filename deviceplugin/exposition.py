@@ -14,6 +14,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
 
 @dataclass(frozen=True, slots=True)
 class Family:
@@ -57,8 +59,17 @@ class Exposition(Collector):
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """The text in the format that the scraper asks for, and its content type."""
-        encode, content_type = choose_encoder(accept)
+        encode, content_type = choose_encoder(OPENMETRICS if wants_openmetrics(accept) else "")
         return encode(self._registry), content_type
+
+
+def wants_openmetrics(accept: str) -> bool:
+    """The two formats are all there are: names have no characters to escape, and any version is answered by 1.0.0."""
+    try:
+        _, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # a version that is no number
+        return False
+    return content_type.startswith("application/openmetrics-text")
 
 
 def metric_of(family: Family, rows: Iterable[tuple[tuple[str, ...], float]]) -> Metric:

@@ -21,6 +21,7 @@ import structlog
 from deviceplugin import __version__
 from deviceplugin.agent.wiring import AgentBase, NodeAgent, build_agent, build_base
 from deviceplugin.config.agent import AgentSettings
+from deviceplugin.connections import raise_descriptor_limit
 from deviceplugin.errors import ConfigError, VcudaError, first_of
 from deviceplugin.hardware.health import RecoveryRules
 from deviceplugin.hardware.kernel_modules import ModuleTools
@@ -47,6 +48,7 @@ _WATCH_AGE_S = 10.0
 
 def run(settings: AgentSettings) -> None:
     """Until a signal; raises the VcudaError that ended the agent."""
+    raise_descriptor_limit()
     with agent_lock(settings.allocation.checkpoint_path):
         asyncio.run(_serve(settings))
     log.info("agent_stopped")
@@ -147,7 +149,7 @@ def _hardware_options(settings: AgentSettings) -> HardwareOptions:
 @contextlib.asynccontextmanager
 async def _views(base: AgentBase) -> AsyncIterator[None]:
     settings = base.settings.query
-    query = QueryServer(base.view, base.metrics, version=__version__)
+    query = QueryServer(base.view, base.metrics, version=__version__, period_s=base.settings.driver.sample_period)
     display = DisplayServer(base.view, version=__version__)
     await query.start(settings.address, settings.port)
     try:

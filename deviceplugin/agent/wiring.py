@@ -94,7 +94,7 @@ def build_base(settings: AgentSettings, ledger: Ledger, hardware: Hardware) -> A
         inventory=lambda: hardware.inventory,
     )
     view = AgentView(settings.node.name, hardware, ledger, cluster)
-    return AgentBase(settings, ledger, hardware, cluster, view, AgentMetrics(view, version=__version__))
+    return AgentBase(settings, ledger, hardware, cluster, view, AgentMetrics(version=__version__))
 
 
 def build_agent(base: AgentBase) -> NodeAgent:

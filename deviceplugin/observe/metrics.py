@@ -1,8 +1,8 @@
 """The agent's metrics for Prometheus.
 
-In: a `NodeView` for what is true now, and the methods of `AgentMetrics` for what happened. Out: the text of all
-metrics. `FAMILIES` is the reference: names, labels and meanings are interfaces, and docs/reference is generated from
-it. Gauges are read from one picture when they are scraped, so they agree with each other. Not here: what containers
+In: a picture and the agent's state for what is true now, and the methods of `AgentMetrics` for what happened. Out: the
+text of all metrics. `FAMILIES` is the reference: names, labels and meanings are interfaces, and docs/reference is
+generated from it. All gauges of a text are of one picture, so they agree with each other. Not here: what containers
 hold and use (`container_metrics`).
 """
 
@@ -16,7 +16,7 @@ from deviceplugin.ledger.grant import Source
 from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU
 from deviceplugin.observe import container_metrics
 from deviceplugin.observe.container_metrics import GPU
-from deviceplugin.observe.node_view import NodePicture, NodeView
+from deviceplugin.observe.node_view import AgentState, NodePicture
 
 GPU_INFO = Family(
     "vcuda_gpu_info",
@@ -111,11 +111,12 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4
 
 
 class AgentMetrics(Exposition):
-    """All metrics of one agent; each method counts one kind of event."""
+    """All metrics of one agent; each method counts one kind of event, and `changes` counts them all."""
 
-    def __init__(self, view: NodeView, *, version: str) -> None:
+    def __init__(self, *, version: str) -> None:
         super().__init__(build=BUILD, version=version)
-        self._view = view
+        self.changes = 0
+        self._shown: tuple[NodePicture, AgentState] | None = None
         self._allocations = self.counter(ALLOCATIONS)
         self._seconds = self.histogram(ALLOCATION_SECONDS, _SECONDS)
         self._identity_seconds = self.histogram(IDENTITY_SECONDS, _SECONDS)
@@ -128,37 +129,47 @@ class AgentMetrics(Exposition):
         self._shares_enforceable = self.gauge(SHARES_ENFORCEABLE)
 
     def granted(self) -> None:
+        self.changes += 1
         self._allocations.labels(outcome="granted", reason="").inc()
 
     def refused(self, error: VcudaError) -> None:
+        self.changes += 1
         self._allocations.labels(outcome="refused", reason=reason_of(error)).inc()
 
     def answered(self, seconds: float) -> None:
         """One Allocate call was answered, either way."""
+        self.changes += 1
         self._seconds.observe(seconds)
 
     def identified(self, source: Source | None, seconds: float) -> None:
         """Kubelet waited for so long; None if no source knew the container."""
+        self.changes += 1
         self._identity_seconds.labels(source=source.value if source is not None else "none").observe(seconds)
 
     def started(self) -> None:
+        self.changes += 1
         self._starts.labels(outcome="started", reason="").inc()
 
     def start_failed(self, error: VcudaError) -> None:
+        self.changes += 1
         self._starts.labels(outcome="refused", reason=reason_of(error)).inc()
 
     def registered(self) -> None:
+        self.changes += 1
         self._registrations.inc()
 
     def repaired(self) -> None:
+        self.changes += 1
         self._repairs.inc()
 
     def event_seen(self, timestamp: float) -> None:
         """Unix time of the last event, bookmark or list from the API server."""
+        self.changes += 1
         self._last_event.set(timestamp)
 
     def mirrored(self, *, driver: str, missing: Iterable[str], enforceable: bool) -> None:
         """What the driver mirror holds now."""
+        self.changes += 1
         self._mirror.clear()
         self._mirror.labels(driver=driver).set(1)
         self._mirror_missing.clear()
@@ -166,14 +177,21 @@ class AgentMetrics(Exposition):
             self._mirror_missing.labels(library=library).set(1)
         self._shares_enforceable.set(enforceable)
 
+    def render_with(self, picture: NodePicture, state: AgentState, accept: str = "") -> tuple[bytes, str]:
+        """The text of all metrics, and its content type. Any thread may call it, one at a time."""
+        self._shown = picture, state
+        return self.render(accept)
+
     def collect(self) -> Iterator[Metric]:
         """The node's picture as gauges."""
-        picture = self._view.picture()
+        if self._shown is None:
+            return
+        picture, state = self._shown
         yield from _gpu_families(picture)
         yield from _sample_families(picture)
         yield metric_of(GPU_XIDS, [((picture.node, *raised), count) for raised, count in picture.xids.items()])
         yield from container_metrics.collect(picture)
-        yield metric_of(REGISTERED, [((), self._view.state().registered)])
+        yield metric_of(REGISTERED, [((), state.registered)])
 
 
 def reason_of(error: VcudaError) -> str:

@@ -19,6 +19,7 @@ from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.config.scheduler import Election, NodeChooser, SchedulerSettings
+from deviceplugin.connections import raise_descriptor_limit
 from deviceplugin.errors import VcudaError, first_of
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.credentials import Credentials
@@ -38,6 +39,7 @@ _RESIGN_WITHIN_S = 2.0
 
 def run(settings: SchedulerSettings) -> None:
     """Runs until a signal; raises the VcudaError that ended it."""
+    raise_descriptor_limit()
     try:
         asyncio.run(_serve(settings))
     except* VcudaError as errors:

@@ -35,8 +35,6 @@ from tests.container.gpu_manager.client_reader import read_pids
 from tests.container.makers import GIB, put_counters, put_slot
 from tests.container.node_tree import NodeTree
 from tests.kubelet.makers import grant, inventory, pod
-from tests.observe.pictures import hgx
-from tests.observe.views import StillView
 
 GPU = GpuUuid("GPU-0")
 IDS = {"one": "a1" * 32, "two": "b2" * 32, "one-again": "c3" * 32}
@@ -127,7 +125,7 @@ async def made(base: Path, manner: RuntimeBehaviour) -> AsyncIterator[Bench]:
             files=files,
             table=table,
             finder=ContainerFinder(table, tree, runtime=runtime, id_in_status=lambda owner: ""),
-            report=AgentReport(AgentMetrics(StillView(hgx()), version="1"), EventRecorder(client, node="n")),
+            report=AgentReport(AgentMetrics(version="1"), EventRecorder(client, node="n")),
             period_s=3600,
         )
         seeker = asyncio.create_task(watch.run())

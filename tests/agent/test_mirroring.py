@@ -12,7 +12,6 @@ from deviceplugin.agent.mirroring import Mirroring, driver_mirror
 from deviceplugin.config.agent import DriverSettings
 from deviceplugin.observe.metrics import AgentMetrics
 from sandbox.driver_root import VERSION, DriverRoot, make_driver_root, make_interposers
-from tests.observe.views import StillView
 from tests.waiting import in_background, until
 
 NEWER = "590.10"
@@ -48,7 +47,7 @@ def scene(home: Path, *, living: Callable[[], Collection[str] | None] = lambda: 
     )
     mirror = driver_mirror(settings, driver_version=lambda: VERSION)
     mirror.open()
-    metrics = AgentMetrics(StillView(), version="1")
+    metrics = AgentMetrics(version="1")
     return Scene(driver, settings, metrics, Mirroring(mirror, metrics, living=living, period_s=period_s))
 
 

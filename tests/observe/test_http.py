@@ -21,7 +21,7 @@ from deviceplugin.observe.node_view import AgentState, NodePicture
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
 from tests.observe.pictures import by_groups, gpu, grant, node, uuid
-from tests.observe.views import StillView
+from tests.observe.views import Clock, StillView
 
 PICTURE = node(
     [gpu(1, index=0), gpu(0, index=1)],
@@ -47,6 +47,8 @@ class Agent:
     view: StillView
     client: aiohttp.ClientSession
     url: str
+    clock: Clock
+    metrics: AgentMetrics
 
     async def get(self, path: str, **headers: str) -> tuple[int, str, str]:
         async with self.client.get(self.url + path, headers=headers) as answer:
@@ -56,10 +58,11 @@ class Agent:
 @pytest.fixture
 async def agent() -> AsyncIterator[Agent]:
     view = StillView(PICTURE)
-    server = QueryServer(view, AgentMetrics(view, version="1.2.3"), version="1.2.3")
+    clock, metrics = Clock(), AgentMetrics(version="1.2.3")
+    server = QueryServer(view, metrics, version="1.2.3", period_s=10.0, clock=clock)
     await server.start("127.0.0.1", 0)
     async with aiohttp.ClientSession() as client:
-        yield Agent(view, client, f"http://127.0.0.1:{server.port}")
+        yield Agent(view, client, f"http://127.0.0.1:{server.port}", clock, metrics)
     await server.stop()
 
 
@@ -68,6 +71,12 @@ async def test_metrics_are_where_prometheus_and_gpu_manager_look(agent: Agent, p
     status, content_type, text = await agent.get(path)
     assert (status, content_type) == (200, "text/plain")
     assert 'vcuda_build_info{version="1.2.3"} 1.0' in text
+
+
+async def test_metrics_show_the_last_event(agent: Agent) -> None:
+    for count in ("1.0", "2.0"):
+        agent.metrics.registered()
+        assert f"vcuda_kubelet_registrations_total {count}" in (await agent.get("/metrics"))[2]
 
 
 async def test_the_graph_is_text_by_default_and_json_by_accept(agent: Agent) -> None:
@@ -190,6 +199,8 @@ async def test_healthy_means_that_our_sockets_answer_whatever_the_gpus_and_kubel
     agent.view.is_ = AgentState(registered=False, synced=False, sockets=(vcore,))
     assert await agent.get("/healthz") == (200, "text/plain", "ok\n")
     await server.stop(None)
+    assert (await agent.get("/healthz"))[0] == 200  # asked once a second at most
+    agent.clock.now += 1
     why = f"the device plugin on {vcore} does not answer (unavailable)\n"
     assert await agent.get("/healthz") == (503, "text/plain", why)
 
@@ -212,8 +223,7 @@ async def test_a_port_that_is_taken_is_a_sentence() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        view = StillView()
-        server = QueryServer(view, AgentMetrics(view, version="1"), version="1")
+        server = QueryServer(StillView(), AgentMetrics(version="1"), version="1", period_s=1.0)
         with pytest.raises(ConfigError) as caught:
             await server.start("127.0.0.1", port)
     assert caught.value.message == (
@@ -222,8 +232,7 @@ async def test_a_port_that_is_taken_is_a_sentence() -> None:
 
 
 async def test_an_address_of_another_machine_is_a_sentence() -> None:
-    view = StillView()
-    server = QueryServer(view, AgentMetrics(view, version="1"), version="1")
+    server = QueryServer(StillView(), AgentMetrics(version="1"), version="1", period_s=1.0)
     with pytest.raises(ConfigError, match=r"--query-addr: 192.0.2.1 is not an address of this machine"):
         await server.start("192.0.2.1", 0)
     with pytest.raises(ConfigError, match=r"--query-addr: no.such.host.invalid cannot be resolved"):
@@ -231,8 +240,7 @@ async def test_an_address_of_another_machine_is_a_sentence() -> None:
 
 
 async def test_localhost_is_served_on_every_family_that_is_on() -> None:
-    view = StillView()
-    server = QueryServer(view, AgentMetrics(view, version="1"), version="1")
+    server = QueryServer(StillView(), AgentMetrics(version="1"), version="1", period_s=1.0)
     await server.start("localhost", 0)
     async with aiohttp.ClientSession() as client, client.get(f"http://127.0.0.1:{server.port}/readyz") as answer:
         assert answer.status == 200

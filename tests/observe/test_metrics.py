@@ -14,11 +14,11 @@ from deviceplugin.model.gpu import ComputeMode, GpuProcess, GpuSample, Health
 from deviceplugin.model.topology import Level
 from deviceplugin.model.usage import Breach, ContainerUse, GpuUse, Overrun
 from deviceplugin.observe.metrics import FAMILIES, AgentMetrics, reason_of
-from deviceplugin.observe.node_view import AgentState
+from deviceplugin.observe.node_view import AgentState, NodePicture
 from tests.observe.pictures import by_groups, gpu, grant, node, uuid
-from tests.observe.views import StillView
 
 GIB = 1 << 30
+SERVING = AgentState(registered=True, synced=True)
 PICTURE = node(
     [gpu(0), gpu(1)],
     by_groups(2, (Level.PIX, 2)),
@@ -39,7 +39,7 @@ PICTURE = node(
 
 @pytest.fixture
 def metrics() -> AgentMetrics:
-    found = AgentMetrics(StillView(PICTURE), version="1.2.3")
+    found = AgentMetrics(version="1.2.3")
     found.granted()
     found.refused(CapacityError("full"))
     found.answered(0.004)
@@ -54,9 +54,15 @@ def metrics() -> AgentMetrics:
     return found
 
 
-def values(metrics: AgentMetrics) -> dict[tuple[str, ...], float]:
+def rendered(metrics: AgentMetrics, picture: NodePicture = PICTURE, state: AgentState = SERVING) -> str:
+    return metrics.render_with(picture, state)[0].decode()
+
+
+def values(
+    metrics: AgentMetrics, picture: NodePicture = PICTURE, state: AgentState = SERVING
+) -> dict[tuple[str, ...], float]:
     """(name, label=value, ...) to value."""
-    text = metrics.render()[0].decode()
+    text = rendered(metrics, picture, state)
     return {
         (sample.name, *(f"{name}={value}" for name, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -88,7 +94,7 @@ def test_the_query_for_the_room_left_counts_only_what_takes_new_containers() -> 
     gpus = [gpu(0), gpu(1), gpu(2, mig=True), prohibited, gpu(4)]
     ill = {uuid(1): Health(healthy=False, reason="gone")}
     shown = node(gpus, by_groups(5, (Level.PIX, 5)), grant("ml/a/b", 0, cores=40), health=ill)
-    found = values(AgentMetrics(StillView(replace(shown, cordoned=frozenset({uuid(4)}))), version="1.2.3"))
+    found = values(AgentMetrics(version="1.2.3"), replace(shown, cordoned=frozenset({uuid(4)})))
     usable = {key[1]: value for key, value in found.items() if key[0] == "vcuda_gpu_usable"}
     assert usable == {f"gpu={uuid(minor)}": float(minor == 0) for minor in range(5)}
     page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
@@ -156,20 +162,19 @@ def test_the_driver_mirror_metrics_show_the_present_state(metrics: AgentMetrics)
 
 def test_a_pod_and_its_successor_of_the_same_name_are_one_series() -> None:
     twice = [grant("ml/web-0/c", 0, cores=10, blocks=8, uid=uid) for uid in ("old", "new")]
-    found = values(AgentMetrics(StillView(node([gpu(0)], by_groups(1), *twice)), version="1"))
+    found = values(AgentMetrics(version="1"), node([gpu(0)], by_groups(1), *twice))
     cores = [value for key, value in found.items() if key[0] == "vcuda_container_cores_limit_ratio"]
     assert cores == [pytest.approx(0.2)]
 
 
 def test_before_the_driver_has_answered_there_are_metrics_of_the_agent_only() -> None:
-    view = StillView(is_=AgentState(registered=False, synced=False))
-    found = values(AgentMetrics(view, version="1"))
+    found = values(AgentMetrics(version="1"), NodePicture("n", None), AgentState(registered=False, synced=False))
     assert found["vcuda_kubelet_registered",] == 0
     assert not any(key[0].startswith("vcuda_gpu") for key in found)
 
 
 def test_the_reference_lists_exactly_what_is_scraped_with_its_labels(metrics: AgentMetrics) -> None:
-    text = metrics.render()[0].decode()
+    text = rendered(metrics)
     scraped = {}
     for family in text_string_to_metric_families(text):
         name = f"{family.name}_total" if family.type == "counter" else family.name
@@ -199,8 +204,13 @@ def test_names_follow_the_rules_of_prometheus(family: Family) -> None:
     )
 
 
+def test_each_event_is_a_change(metrics: AgentMetrics) -> None:
+    """So that the next scrape shows it, and not the text of the last sample period."""
+    assert metrics.changes == 11
+
+
 def test_no_series_is_exposed_twice(metrics: AgentMetrics) -> None:
-    lines = [line.rpartition(" ")[0] for line in metrics.render()[0].decode().splitlines() if not line.startswith("#")]
+    lines = [line.rpartition(" ")[0] for line in rendered(metrics).splitlines() if not line.startswith("#")]
     assert len(set(lines)) == len(lines)
 
 
@@ -209,6 +219,11 @@ def test_openmetrics_is_given_to_scrapers_that_ask_for_it(metrics: AgentMetrics)
     assert content_type.startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
     assert metrics.render()[1].startswith("text/plain; version=")
+
+
+@pytest.mark.parametrize("accept", ["application/openmetrics-text; version=x", "text/plain; version=1..2", ",;=,"])
+def test_a_malformed_accept_header_is_answered_in_the_usual_format(metrics: AgentMetrics, accept: str) -> None:
+    assert metrics.render(accept)[1] == metrics.render()[1]
 
 
 def test_the_reason_of_a_refusal_is_the_kind_of_its_error() -> None:

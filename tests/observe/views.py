@@ -6,6 +6,16 @@ from deviceplugin.observe.node_view import AgentState, NodePicture
 
 
 @dataclass
+class Clock:
+    """A monotonic clock that stands still until the test changes it."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
 class StillView:
     """A `NodeView` that stands still until the test changes it; `fails` stands for a bug in the agent."""
 

@@ -16,9 +16,9 @@ import structlog
 from aiohttp import web
 
 from deviceplugin.cluster.http.body import Bodies
-from deviceplugin.cluster.http.connections import Connections
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
 from deviceplugin.cluster.http.verbs import HttpError, Service, Verb, VerbResponse, unavailable
+from deviceplugin.connections import Connections
 from deviceplugin.errors import ParseError, VcudaError
 
 log = structlog.get_logger("vcuda.http")

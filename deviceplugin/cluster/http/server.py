@@ -14,9 +14,9 @@ from aiohttp import web
 
 from deviceplugin.cluster.http.app import Router
 from deviceplugin.cluster.http.body import Bodies
-from deviceplugin.cluster.http.connections import Connections
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
 from deviceplugin.cluster.http.verbs import Service
+from deviceplugin.connections import Connections
 from deviceplugin.errors import ConfigError
 from deviceplugin.listen import bind_tcp
 
@@ -61,7 +61,7 @@ class SchedulerServer:
         for each in bound:
             self._connections.listen(each, server, self._context)
         for each in plain:
-            self._connections.listen(each, server, None)
+            self._connections.listen(each, server, None, known=True)
         self.port = bound[0].getsockname()[1]
 
     async def stop(self, *, drain: float = 0.0) -> None:

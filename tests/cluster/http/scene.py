@@ -16,9 +16,9 @@ from deviceplugin.cluster.certificates.keypair import KeyPair, make_ca, make_cer
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.cluster.http import metrics
 from deviceplugin.cluster.http.body import Bodies
-from deviceplugin.cluster.http.connections import Connections
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.http.verbs import Verb, VerbResponse
+from deviceplugin.connections import Connections
 from deviceplugin.errors import KubeError, ParseError
 from deviceplugin.exposition import metric_of
 

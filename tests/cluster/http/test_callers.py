@@ -16,9 +16,9 @@ from deviceplugin.cluster.certificates.files import client_ca
 from deviceplugin.cluster.certificates.keypair import KeyPair, make_ca, make_certificate
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.cluster.http.app import certificate_names
-from deviceplugin.cluster.http.connections import Connections
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.http.verbs import Verb
+from deviceplugin.connections import Connections
 from deviceplugin.errors import ConfigError
 from tests.cluster.http.clients import client_certificate, showing
 from tests.cluster.http.scene import DAY, NAMES, StandIn

@@ -18,9 +18,9 @@ from deviceplugin.cluster.certificates.keypair import make_ca, make_certificate
 from deviceplugin.cluster.certificates.rotation import Rotation
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.cluster.http.body import Bodies
-from deviceplugin.cluster.http.connections import Connections
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.http.verbs import HttpError
+from deviceplugin.connections import Connections
 from deviceplugin.errors import ConfigError
 from sandbox.cluster.processes import free_ports
 from tests.cluster.certificates.api import ApiInMemory

@@ -1,0 +1,212 @@
+"""Accepts connections, and bounds how many of them unknown peers keep open.
+
+In: listening sockets, with TLS or without, and the factory of aiohttp's protocols. Out: connections, until `close`.
+Known are callers of a listener that is on loopback only, and those with a verified client certificate. Everybody else
+can only be told apart by address: the API server shows no certificate.
+
+A TLS connection takes about 240 KiB from the moment it is accepted, so handshakes count too. If there are too many, the
+peer with the most loses one: one that was not answered yet, or else the one that has been idle longest. So a peer that
+opens many displaces its own connections, and the API server's and kubelet's stay. A server can also bound the
+connections of one peer; a peer whose connections all have got an answer a moment ago is refused another one. A
+connection that has not been answered is closed after a short idle time, and aiohttp closes the others.
+
+Three quarters of the descriptors are never given to connections: they are for kubelet's sockets, the journal and other
+files. If accept() fails, the next try is after a pause, and the log tells it once a minute.
+"""
+
+import asyncio
+import resource
+import socket
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+from aiohttp.web_protocol import RequestHandler
+
+log = structlog.get_logger("vcuda.connections")
+_MOST = 512
+_IDLE_S = 15.0
+_HANDSHAKE_S = 5.0
+_SHUTDOWN_S = 1.0
+_BACKLOG = 256
+_RETRY_S = 1.0
+_TELL_S = 60.0
+_READ_S = 5.0  # after this, the peer has read its answer or never will
+_PART = 4  # of the descriptors
+
+_Handler = RequestHandler
+_Factory = Callable[[], _Handler]
+
+
+def raise_descriptor_limit() -> None:
+    """The soft limit is for programs that call select(2); 1,024 descriptors are few for a server."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _within_descriptors(most: int) -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if soft == resource.RLIM_INFINITY else max(_PART, min(most, soft // _PART))
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    """`since` is the time of its last request, or of its begin; `served`: a verb was answered with success."""
+
+    peer: str
+    since: float
+    known: bool
+    handshake: asyncio.Task[None]
+    socket: socket.socket
+    busy: bool = False
+    served: bool = False
+
+
+class Connections:
+    """`open` are those that are open or in their handshake, by handler; a peer may have one of `parts` of all."""
+
+    def __init__(
+        self, *, most: int = _MOST, parts: int = 1, idle: float = _IDLE_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._most = _within_descriptors(most)
+        self._most_of_one = max(1, self._most // parts)
+        self._told: dict[str, float] = {}
+        self._idle = idle
+        self._clock = clock
+        self._sockets: list[socket.socket] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self.open: dict[object, _Connection] = {}
+
+    def listen(
+        self, listening: socket.socket, factory: _Factory, context: ssl.SSLContext | None, *, known: bool = False
+    ) -> None:
+        """`known`: the callers are not counted."""
+        listening.setblocking(False)
+        listening.listen(_BACKLOG)
+        self._sockets.append(listening)
+        self._tasks.append(
+            asyncio.create_task(self._accept(listening, factory, context, known=known), name="accept connections")
+        )
+        if len(self._tasks) == 1:
+            self._tasks.append(asyncio.create_task(self._sweep(), name="idle connections"))
+
+    def stop_listening(self) -> None:
+        """Open connections stay."""
+        for task in self._tasks:
+            task.cancel()
+        for each in self._sockets:
+            each.close()
+        for connection in self.open.values():
+            connection.handshake.cancel()
+
+    def began(self, handler: object, *, has_certificate: bool) -> None:
+        """A request came."""
+        if connection := self.open.get(handler):
+            connection.busy = True
+            connection.known = connection.known or has_certificate
+
+    def ended(self, handler: object, *, served: bool) -> None:
+        if connection := self.open.get(handler):
+            connection.busy, connection.since = False, self._clock()
+            connection.served = connection.served or served
+
+    async def _accept(
+        self, listening: socket.socket, factory: _Factory, context: ssl.SSLContext | None, *, known: bool
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(listening)
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                self._tell("accept_failed", error=str(error))
+                await asyncio.sleep(_RETRY_S)
+                continue
+            if known or self._make_room(address[0]):
+                handler = factory()
+                handshake = loop.create_task(_connect(accepted, handler, context), name="handshake")
+                self.open[handler] = _Connection(address[0], self._clock(), known, handshake, accepted)
+            else:
+                accepted.close()
+            await asyncio.sleep(0)  # the others' turn: accepting does not wait while there is one to accept
+
+    def _make_room(self, peer: str) -> bool:
+        """Whether this peer gets one more connection, if need be in the place of another."""
+        if len(self.open) < min(self._most, self._most_of_one):
+            return True
+        self._forget_closed()
+        unknown = {handler: each for handler, each in self.open.items() if not each.known}
+        counts = Counter(each.peer for each in unknown.values())
+        is_own_part = counts[peer] >= self._most_of_one < self._most
+        if len(unknown) < self._most and not is_own_part:
+            return True
+        largest = counts[peer] if is_own_part else max(counts.values())
+        peers = {peer} if is_own_part else {each for each, count in counts.items() if count == largest}
+        self._tell("connections_full", peer=min(peers), connections=largest, most=self._most)
+        candidates = [handler for handler, each in unknown.items() if each.peer in peers]
+        last = min(candidates, key=lambda handler: _worth(unknown[handler]))
+        if is_own_part and self._is_in_use(unknown[last]):
+            return False
+        self._drop(last)
+        return True
+
+    def _is_in_use(self, connection: _Connection) -> bool:
+        return connection.busy or (connection.served and self._clock() - connection.since < _READ_S)
+
+    def _drop(self, handler: object) -> None:
+        """At once: a peer that reads nothing does not keep its descriptor."""
+        connection = self.open.pop(handler)
+        assert isinstance(handler, RequestHandler)
+        transport = handler.transport
+        handler.force_close()
+        if transport is not None:
+            transport.abort()
+        elif not connection.handshake.done():
+            connection.handshake.add_done_callback(lambda _: connection.socket.close())
+            connection.handshake.cancel()
+
+    def _forget_closed(self) -> None:
+        self.open = {
+            handler: each
+            for handler, each in self.open.items()
+            if not each.handshake.done() or each.socket.fileno() >= 0
+        }
+
+    async def _sweep(self) -> None:
+        """aiohttp closes the served ones."""
+        while True:
+            self._forget_closed()
+            now = self._clock()
+            for handler, each in list(self.open.items()):
+                if not (each.busy or each.served) and now - each.since >= self._idle:
+                    self._drop(handler)
+            await asyncio.sleep(self._idle / 3)
+
+    def _tell(self, event: str, **fields: object) -> None:
+        """Once a minute: peers can cause this thousands of times a second."""
+        now = self._clock()
+        if now - self._told.get(event, -_TELL_S) >= _TELL_S:
+            self._told[event] = now
+            log.warning(event, **fields)
+
+
+def _worth(connection: _Connection) -> tuple[bool, bool, float]:
+    """The least is dropped first."""
+    return connection.busy, connection.served, connection.since
+
+
+async def _connect(accepted: socket.socket, handler: RequestHandler, context: ssl.SSLContext | None) -> None:
+    try:
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: handler,
+            accepted,
+            ssl=context,
+            ssl_handshake_timeout=_HANDSHAKE_S if context else None,
+            ssl_shutdown_timeout=_SHUTDOWN_S if context else None,
+        )
+    except OSError:
+        return  # no TLS, or gone, or late; asyncio has closed the socket

@@ -1,0 +1,126 @@
+"""The bounds on connections that a test of a server's pages does not show: descriptors, and accept() that fails."""
+
+import asyncio
+import os
+import resource
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+
+import structlog
+from aiohttp import web
+
+from deviceplugin.connections import Connections, raise_descriptor_limit
+from deviceplugin.listen import bind_tcp
+from tests.observe.views import Clock
+
+PATIENCE_S = 60.0
+ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@contextmanager
+def soft_limit(descriptors: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@asynccontextmanager
+async def serving(connections: Connections) -> AsyncIterator[int]:
+    """The port of a server that says ok."""
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        connections.began(request.protocol, has_certificate=False)
+        connections.ended(request.protocol, served=True)
+        return web.Response(text="ok")
+
+    runner = web.ServerRunner(web.Server(answer))
+    await runner.setup()
+    assert runner.server is not None
+    sockets = bind_tcp("127.0.0.1", 0, address_flag="--address", port_flag="--port")
+    connections.listen(sockets[0], runner.server, None)
+    try:
+        yield sockets[0].getsockname()[1]
+    finally:
+        connections.stop_listening()
+        await runner.cleanup()
+
+
+def connected(port: int) -> socket.socket:
+    """By the kernel; nobody has accepted it yet."""
+    found = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+    found.setblocking(False)
+    return found
+
+
+async def test_accept_without_descriptors_is_tried_again_and_told_once() -> None:
+    loop = asyncio.get_running_loop()
+    async with serving(Connections(most=64, parts=4)) as port:
+        clients = [connected(port) for _ in range(5)]
+        next_descriptor = os.dup(0)
+        os.close(next_descriptor)
+        with structlog.testing.capture_logs() as told, soft_limit(next_descriptor):
+            async with asyncio.timeout(PATIENCE_S):
+                while not told:
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(2.5)  # two more tries
+        assert [each["event"] for each in told] == ["accept_failed"]
+        assert "Too many open files" in told[0]["error"]
+        async with asyncio.timeout(PATIENCE_S):
+            for client in clients:
+                await loop.sock_sendall(client, ASK)
+                assert (await loop.sock_recv(client, 100)).startswith(b"HTTP/1.1 200 OK")
+        for client in clients:
+            client.close()
+
+
+async def test_three_quarters_of_the_descriptors_are_for_others() -> None:
+    loop = asyncio.get_running_loop()
+    with soft_limit(80):  # so 20 connections, and 5 of one address
+        connections = Connections(most=64, parts=4)
+    async with serving(connections) as port:
+        clients = [connected(port) for _ in range(9)]
+        async with asyncio.timeout(PATIENCE_S):
+            for client in clients[:4]:
+                with suppress(ConnectionError):
+                    assert await loop.sock_recv(client, 1) == b""
+            for client in clients[4:]:
+                await loop.sock_sendall(client, ASK)
+                assert (await loop.sock_recv(client, 100)).startswith(b"HTTP/1.1 200 OK")
+        for client in clients:
+            client.close()
+
+
+async def test_who_asked_least_recently_gives_way_and_who_waits_for_an_answer_does_not() -> None:
+    loop, clock = asyncio.get_running_loop(), Clock()
+
+    async def is_answered(client: socket.socket) -> bool:
+        with suppress(ConnectionError):
+            await loop.sock_sendall(client, ASK)
+            return (await loop.sock_recv(client, 1000)).startswith(b"HTTP/1.1 200 OK")
+        return False
+
+    async with serving(Connections(most=8, parts=4, clock=clock)) as port:  # 2 of one address
+        clients = [connected(port), connected(port)]
+        async with asyncio.timeout(PATIENCE_S):
+            assert await is_answered(clients[1])
+            clock.now += 1
+            assert await is_answered(clients[0])
+            clients.append(connected(port))
+            assert not await is_answered(clients[2])
+            clock.now += 4
+            clients.append(connected(port))
+            assert await is_answered(clients[3])
+            assert [await is_answered(client) for client in clients] == [True, False, False, True]
+        for client in clients:
+            client.close()
+
+
+def test_the_soft_limit_becomes_the_hard_one() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with soft_limit(min(hard, 512)):
+        raise_descriptor_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
