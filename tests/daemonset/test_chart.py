@@ -23,6 +23,7 @@ COMBINATIONS = [chosen for size in range(len(AS_VALUES) + 1) for chosen in itert
 def test_the_chart_has_nothing_to_complain_about(helm: str) -> None:
     lint(helm)
     lint(helm, "--set=webhook.certificates.from=cert-manager,monitoring.enabled=true,agent.confined=true")
+    lint(helm, "--set=agent.networkPolicy.enabled=true")
 
 
 def test_the_plain_manifests_are_what_the_chart_renders(helm: str) -> None:
@@ -30,7 +31,7 @@ def test_the_plain_manifests_are_what_the_chart_renders(helm: str) -> None:
     assert not stale, "run scripts/manifests"
 
 
-@pytest.mark.parametrize("folder", ["base", "scheduler"])
+@pytest.mark.parametrize("folder", ["base", "scheduler", "components/confined", "components/network-policy"])
 def test_a_kustomization_names_every_manifest_of_its_folder(folder: str) -> None:
     (kustomization,) = documents(f"{folder}/kustomization.yaml")
     files = {path.name for path in (ROOT / folder).glob("*.yaml")} - {"kustomization.yaml"}
@@ -49,6 +50,22 @@ def test_a_component_and_the_value_of_the_same_meaning_give_the_same(
     chosen = {"agent": values, "scheduler": {"enabled": False}}
     rendered = render(helm, chosen, folder=tmp_path, namespace="kube-system")
     assert {each["kind"]: each for each in rendered} == expected
+
+
+def test_the_network_policy_of_the_agent_lets_in_the_named_peers_and_no_others(helm: str, tmp_path: Path) -> None:
+    assert not render(helm, {}, folder=tmp_path).names("NetworkPolicy")
+    chosen: Object = {"agent": {"networkPolicy": {"enabled": True}}}
+    closed = render(helm, chosen, folder=tmp_path).get("NetworkPolicy", "vcuda-agent")["spec"]
+    assert (closed["policyTypes"], closed["ingress"]) == (["Ingress"], [])
+    peers = [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]
+    chosen["agent"]["networkPolicy"]["from"] = peers
+    rendered = render(helm, chosen, folder=tmp_path)
+    policy = rendered.get("NetworkPolicy", "vcuda-agent")["spec"]
+    pod = rendered.get("DaemonSet", "vcuda-agent")["spec"]["template"]
+    assert policy["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    (rule,) = policy["ingress"]
+    assert rule["from"] == peers
+    assert [each["port"] for each in rule["ports"]] == [each["name"] for each in pod["spec"]["containers"][0]["ports"]]
 
 
 @pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS.keys())

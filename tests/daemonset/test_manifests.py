@@ -15,8 +15,9 @@ from deviceplugin.model.units import ResourceNames
 from tests.config.resolving import resolve
 from tests.daemonset.manifests import ROOT, Object, base, documents, with_component
 
-COMPONENTS = ("cdi", "confined", "nodes-proxy", "nvidia-runtime")
-COMBINATIONS = [chosen for size in range(len(COMPONENTS) + 1) for chosen in itertools.combinations(COMPONENTS, size)]
+PATCHING = ("cdi", "nodes-proxy", "nvidia-runtime")
+COMPONENTS = (*PATCHING, "confined", "network-policy")  # the others add objects
+COMBINATIONS = [chosen for size in range(len(PATCHING) + 1) for chosen in itertools.combinations(PATCHING, size)]
 
 # What docs/ and the client say that the agent does, by resource: the only reasons for a right.
 NEEDED = {

@@ -45,6 +45,7 @@ VALUE_SETS: dict[str, Object] = {
             "containerRuntime": {"socket": "/run/crio/crio.sock"},
             "kubelet": {"root": "/data/kubelet", "nodesProxy": True},
             "confined": True,
+            "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]},
             "port": 5679,
             "maxUnavailable": "10%",
             "revisionHistoryLimit": 2,
