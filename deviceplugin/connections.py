@@ -15,6 +15,7 @@ files. If accept() fails, the next try is after a pause, and the log tells it on
 """
 
 import asyncio
+import contextlib
 import resource
 import socket
 import ssl
@@ -158,14 +159,13 @@ class Connections:
         return connection.busy or (connection.served and self._clock() - connection.since < _READ_S)
 
     def _drop(self, handler: object) -> None:
-        """At once: a peer that reads nothing does not keep its descriptor."""
+        """At once: asyncio would keep the descriptor of a peer that reads nothing until it has written everything."""
         connection = self.open.pop(handler)
         assert isinstance(handler, RequestHandler)
-        transport = handler.transport
         handler.force_close()
-        if transport is not None:
-            transport.abort()
-        elif not connection.handshake.done():
+        with contextlib.suppress(OSError):
+            connection.socket.shutdown(socket.SHUT_RDWR)
+        if not connection.handshake.done():
             connection.handshake.add_done_callback(lambda _: connection.socket.close())
             connection.handshake.cancel()
 
