@@ -69,7 +69,7 @@ def _put(path: Path, text: str) -> None:
 def _edits(devices: Pairs, mounts: Iterable[Mount], env: Pairs) -> dict[str, object]:
     return {
         "env": [f"{name}={value}" for name, value in env],
-        "deviceNodes": [{"hostPath": host, "path": inside, "permissions": "rwm"} for host, inside in devices],
+        "deviceNodes": [{"hostPath": host, "path": inside, "permissions": "rw"} for host, inside in devices],
         "mounts": [
             {
                 "hostPath": mount.host,

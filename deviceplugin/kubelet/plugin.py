@@ -125,7 +125,7 @@ def to_wire(answer: Answer) -> pb.ContainerAllocateResponse:
             for mount in answer.mounts
         ],
         devices=[
-            pb.DeviceSpec(host_path=host, container_path=inside, permissions="rwm") for host, inside in answer.devices
+            pb.DeviceSpec(host_path=host, container_path=inside, permissions="rw") for host, inside in answer.devices
         ],
         annotations=dict(answer.annotations),
         cdi_devices=[pb.CDIDevice(name=name) for name in answer.cdi_devices],

@@ -71,7 +71,11 @@ def place_container(
     granted = [grant.allocation for grant in context.ledger.of_pod(uid)]
     state = _without_pod(context, uid)
     view = free_for_next_container(state.snapshot, granted, role=container.role, index=container.index)
-    prefer = _roomy(asking, request, view, asked.preferences.gpus) or near
+    wished = scheduled.get(container.ref.name, frozenset())
+    roomy = _roomy(asking, request, view, asked.preferences.gpus, wished)
+    if roomy and not roomy <= wished:  # the call may be for another container, which does not fit there
+        scheduled = {}
+    prefer = roomy or near
     return plan(asked, state, granted=granted, scheduled=scheduled, prefer=prefer)
 
 
@@ -82,7 +86,9 @@ def _without_pod(context: AllocateContext, uid: PodUid) -> NodeState:
     return NodeState("", snapshot, share_mode=context.share_mode, cordoned=gpus.cordoned())
 
 
-def _roomy(asking: IdentifiedContainer, request: Request, view: Snapshot, wanted: GpuFilter) -> frozenset[GpuUuid]:
+def _roomy(
+    asking: IdentifiedContainer, request: Request, view: Snapshot, wanted: GpuFilter, prefer: frozenset[GpuUuid]
+) -> frozenset[GpuUuid]:
     """For a guess, a GPU that fits every container that may be meant: the GPU cannot be changed afterwards."""
     shares = [each for _, each in asking.others if 0 < each.cores < CORES_PER_GPU and each.blocks]
     if asking.is_partial or not shares or not request.is_share or request.parts > 1:
@@ -90,7 +96,9 @@ def _roomy(asking: IdentifiedContainer, request: Request, view: Snapshot, wanted
     cores = max(request.cores, *(each.cores for each in shares))
     blocks = max(request.blocks, *(each.blocks for each in shares))
     try:
-        return frozenset(share.uuid for share in place(Request(cores, blocks), view, wanted=wanted).shares)
+        return frozenset(
+            share.uuid for share in place(Request(cores, blocks), view, prefer=prefer, wanted=wanted).shares
+        )
     except CapacityError:
         return frozenset()
 

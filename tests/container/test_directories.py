@@ -87,7 +87,7 @@ def test_a_cdi_file_names_one_device_with_all_its_edits(tmp_path: Path) -> None:
                 "name": "g-0001",
                 "containerEdits": {
                     "env": ["LD_LIBRARY_PATH=/usr/local/nvidia/lib64"],
-                    "deviceNodes": [{"hostPath": "/host/dev/nvidia3", "path": "/dev/nvidia3", "permissions": "rwm"}],
+                    "deviceNodes": [{"hostPath": "/host/dev/nvidia3", "path": "/dev/nvidia3", "permissions": "rw"}],
                     "mounts": [
                         {
                             "hostPath": "/vm/g-0001",

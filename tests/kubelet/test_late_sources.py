@@ -232,3 +232,29 @@ async def test_static_pods_are_admitted_while_nobody_shows_their_uid(short_tmp: 
         assert node.grant_of(before.uid, "c").allocation.request.cores == 30
         assert node.reports.start_failures == []
         check_books(node)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_guess_leaves_room_for_the_others_whatever_a_scheduler_chose_for_it(short_tmp: Path, seed: int) -> None:
+    """Lineage D8: kubelet admits `large` first, and the guess followed the GPU that was chosen for `small`."""
+    async with station(short_tmp, inventory(2), sources=(Source.APISERVER,), seed=seed) as node:
+        filler = pod_json("filler", ("c", 20, 48), annotations={"tencent.com/predicate-gpu-idx-0": "0"})
+        small = pod_json(
+            "small",
+            ("c", 20, 4),
+            annotations={"tencent.com/predicate-time": "1000", "tencent.com/predicate-gpu-idx-0": "0"},
+        )
+        large = pod_json(
+            "large",
+            ("c", 20, 60),
+            annotations={"tencent.com/predicate-time": "2000", "tencent.com/predicate-gpu-idx-0": "1"},
+        )
+        node.know(filler)
+        await node.kubelet.wait_running((await node.kubelet.admit(filler)).uid)
+        node.know(small, large)
+        for pod, blocks in ((large, 60), (small, 4)):
+            verdict = await node.kubelet.admit(pod)
+            assert verdict.admitted, verdict.message
+            await node.kubelet.wait_running(verdict.uid)
+            check_container(node, verdict.uid, "c", 20, blocks)
+        check_books(node)
