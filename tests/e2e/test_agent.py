@@ -36,6 +36,17 @@ def test_a_burst_of_pods_gives_every_container_its_own(empty_cluster: Cluster, s
     assert sources <= EXACT  # a slow answer of kubelet's may cost its place, never exactness
 
 
+def test_a_burst_in_which_every_answer_is_late_is_as_exact(empty_cluster: Cluster, start_agent: StartAgent) -> None:
+    """With 30 ms and less for kubelet's answers, containers ran without their GPU, and others never started."""
+    agent, asked = start_agent("--identity-budget=1ms"), burst("late")
+
+    create_at_once(empty_cluster, asked)
+    wait_all_running(empty_cluster, asked)
+
+    scene = check_everything(empty_cluster, agent, asked)
+    assert {each.source for each in scene.usage.containers} <= EXACT
+
+
 def test_kubelet_killed_in_the_middle_of_a_burst_costs_nothing(empty_cluster: Cluster, start_agent: StartAgent) -> None:
     agent, asked = start_agent(), burst("kubelet")
     create_at_once(empty_cluster, asked)
