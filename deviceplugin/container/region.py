@@ -6,6 +6,7 @@ read with pread, because a mapping would fault where the container has cut the f
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import struct
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deviceplugin.container.shared_file import Form, opened
-from deviceplugin.errors import ParseError
+from deviceplugin.errors import ContainerError, ParseError
 from deviceplugin.ledger.grant import GrantId
 
 FILE_NAME = "region"
@@ -34,6 +35,7 @@ SIZE = SLOTS_AT + SLOT_SIZE * SLOTS
 
 CLEARING = 1 << 31
 _UNKNOWN = (1 << 64) - 1
+_NOT_OF_THE_CONTAINER = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EIO}
 _HIGH = struct.Struct("<I")
 _FLOCK = struct.Struct("@hhqqi4x")  # struct flock
 MOST = 1 << 60
@@ -95,12 +97,18 @@ def form(grant: GrantId) -> Form:
 
 
 def read(path: Path, *, grant: GrantId, devices: int) -> Region:
-    """The region as it is now, for so many GPUs; ParseError where it is not this grant's."""
+    """The region as it is now, for so many GPUs.
+
+    ParseError if the container has spoilt it, ContainerError if something else keeps the agent from reading it.
+    """
     try:
         with opened(path) as fd:
             return parse(_read_used(fd), grant=grant, devices=devices)
     except OSError as error:
-        raise ParseError(f"region {path} cannot be read: {error.strerror}") from None
+        text = f"region {path} cannot be read: {error.strerror}"
+        if error.errno not in _NOT_OF_THE_CONTAINER:
+            raise ParseError(text) from None
+        raise ContainerError(f"{text}; check the disk and the agent's limit of open files") from None
 
 
 def clear(path: Path, slot: ProcessSlot) -> None:

@@ -13,17 +13,21 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import structlog
+
 from deviceplugin.container import activity, region, shared_file
 from deviceplugin.container.containers import ContainerFinder, Place
 from deviceplugin.container.limit_monitor import GpuReading, LimitMonitor
 from deviceplugin.container.processes import Members, ProcessIdentity, ProcessTable
 from deviceplugin.container.region import Counters, ProcessSlot, Region
 from deviceplugin.container.shared_state import SharedState
-from deviceplugin.errors import ParseError
+from deviceplugin.errors import ContainerError, ParseError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import Gpu, GpuProcess, GpuUuid
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.model.usage import ContainerUse, GpuUse
+
+log = structlog.get_logger("vcuda.container")
 
 _NS = 1e9
 _IN_FORCE_UNIT = 1000  # effective_cores is in thousandths of a percent
@@ -67,6 +71,7 @@ class Tracker:
     monitor: LimitMonitor = field(default_factory=LimitMonitor)
     _before: Reading | None = None
     _known: dict[int, ProcessIdentity] = field(default_factory=dict)
+    _unreadable: str = ""
 
     def read(
         self,
@@ -103,6 +108,12 @@ class Tracker:
             found = region.read(path, grant=self.grant, devices=len(held))
         except ParseError as error:
             return Region((region.Counters(),) * len(held), ()), error.message
+        except ContainerError as error:
+            if error.message != self._unreadable:
+                log.warning("region_unreadable", grant=self.grant, error=error.message)
+            self._unreadable = error.message
+            return self._before.region if self._before is not None else Region((region.Counters(),) * len(held), ()), ""
+        self._unreadable = ""
         if grown:
             return found, "a file is longer than allowed"
         return found, f"{found.implausible} numbers are impossible" if found.implausible else ""

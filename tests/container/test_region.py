@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.container import region, shared_file
 from deviceplugin.container.region import Counters, ProcessSlot, Use
-from deviceplugin.errors import ParseError
+from deviceplugin.errors import ContainerError, ParseError
 from deviceplugin.ledger.grant import GrantId
 from tests.container.makers import GIB, put, put_counters, put_slot
 
@@ -96,9 +96,11 @@ def test_neither_a_pipe_nor_a_link_in_its_place_is_followed(tmp_path: Path) -> N
     os.mkfifo(pipe)
     shared_file.make(target, region.form(GRANT))
     link.symlink_to(target)
-    for path in (pipe, link, tmp_path / "missing"):
+    for path in (pipe, link):
         with pytest.raises(ParseError):
             region.read(path, grant=GRANT, devices=1)
+    with pytest.raises(ContainerError):
+        region.read(tmp_path / "missing", grant=GRANT, devices=1)
 
 
 @given(st.binary(max_size=4096), st.integers(0, 40))

@@ -2,6 +2,8 @@
 
 import fcntl
 import os
+import resource
+import signal
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -185,7 +187,7 @@ def test_more_memory_than_the_limit_is_seen_through_the_driver(scene: Scene) -> 
         pytest.param(lambda path: put(path, 0, b"NONSENSE"), "the container changed it", id="overwritten"),
         pytest.param(lambda path: os.truncate(path, 1 << 40), "longer than allowed", id="grown"),
         pytest.param(lambda path: put_slot(path, 4, pid=9, used=2**63), "numbers are impossible", id="absurd"),
-        pytest.param(lambda path: path.unlink(), "cannot be read", id="removed"),
+        pytest.param(lambda path: leases.append(lease(path)), "cannot be read", id="leased"),
     ],
 )
 def test_a_modified_region_is_reported_and_does_no_harm(scene: Scene, harm: object, words: str) -> None:
@@ -193,8 +195,35 @@ def test_a_modified_region_is_reported_and_does_no_harm(scene: Scene, harm: obje
     harm(scene.region)
     found = {each.breach: each.sentence for each in scene.read(101).use.overruns}
     assert words in found[Breach.STATE]
-    if scene.region.exists():
-        assert scene.region.stat().st_size <= region.SIZE
+    assert scene.region.stat().st_size <= region.SIZE
+    while leases:
+        os.close(leases.pop())
+
+
+leases: list[int] = []
+_F_SETSIG = 10
+
+
+def lease(path: Path) -> int:
+    """A write lease, as the file's owner may take it; the kernel breaks it after some seconds."""
+    fd = os.open(path, os.O_RDWR)
+    fcntl.fcntl(fd, _F_SETSIG, signal.SIGURG)  # the default, SIGIO, ends the process
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    return fd
+
+
+def test_what_the_agent_cannot_read_accuses_nobody(scene: Scene) -> None:
+    """Faults D8: with no descriptor left, and with a full disk, the agent blamed containers."""
+    scene.read(101)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        overruns = scene.read(101).use.overruns
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert overruns == ()
+    scene.region.unlink()
+    assert scene.read(101).use.overruns == ()
 
 
 def test_a_row_that_was_made_longer_is_cut_back(scene: Scene) -> None:
