@@ -50,8 +50,8 @@ class ClusterCgroup:
     def pids(self) -> set[int]:
         found: set[int] = set()
         for path in self._present():
-            for members in path.rglob("cgroup.procs"):
-                found.update(_read_pids(members))
+            for folder, _, _ in os.walk(path):
+                found.update(_read_pids(Path(folder) / "cgroup.procs"))
         return found - {os.getpid()}
 
     def destroy(self) -> None:

@@ -87,11 +87,6 @@ class Layout:
         return self.root / "covers"
 
     @property
-    def made(self) -> Path:
-        """The list of folders outside the root that had to be made."""
-        return self.root / "made"
-
-    @property
     def sysctls(self) -> Path:
         """The kernel's settings as they were."""
         return self.root / "sysctls.json"

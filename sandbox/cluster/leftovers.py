@@ -14,7 +14,6 @@ from pathlib import Path
 
 from sandbox.cluster.cgroups import ClusterCgroup
 from sandbox.cluster.layout import PREFIX, Layout
-from sandbox.cluster.namespace import remove_made
 from sandbox.cluster.network import destroy_network
 from sandbox.cluster.processes import run
 from sandbox.cluster.sysctls import restore_sysctls
@@ -24,7 +23,6 @@ def remove_cluster(layout: Layout) -> None:
     ClusterCgroup(layout.name).destroy()
     destroy_network(layout)
     restore_sysctls(layout.sysctls)
-    remove_made(layout.made)
     for mount in _mounts_under(layout.root):
         run(["umount", "--lazy", str(mount)], doing=f"unmounting {mount}")
     shutil.rmtree(layout.root)

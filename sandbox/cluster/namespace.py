@@ -2,6 +2,8 @@
 
 In: the folders of this machine that those two write to whatever they are told (`COVERED`). Out: `entering(command)`.
 Not here: the programs.
+Folders that this machine lacks are made and stay, empty: Linux takes away the bind mounts of all other namespaces
+when a folder is removed, and so those of another cluster on this machine.
 Invariant: a mount made by containerd or kubelet is never visible outside, so none can be left over; mounts made outside
 (by the agent, say) are visible inside, because the namespace is a slave of the machine's.
 """
@@ -50,7 +52,7 @@ class MountNamespace:
     def create(self) -> None:
         for source, target in self._covers().items():
             source.mkdir(parents=True, exist_ok=True)
-            _make_recorded(target, self.layout.made)
+            target.mkdir(parents=True, exist_ok=True)
         self.holder.start()
         wait_until(self._held, "the mount namespace is ready", evidence=self.holder.log_tail)
 
@@ -64,18 +66,3 @@ class MountNamespace:
     def _covers(self) -> Mapping[Path, Path]:
         covers = {self.layout.covers / target.strip("/").replace("/", "-"): Path(target) for target in COVERED}
         return {**covers, self.layout.kubelet: Path(KUBELET_HOME)}
-
-
-def remove_made(record: Path) -> None:
-    """Removes the folders that `create` had to make, unless someone put something there since."""
-    made = [Path(line) for line in record.read_text().splitlines()] if record.exists() else []
-    for path in reversed(made):
-        if path.is_dir() and not any(path.iterdir()):
-            path.rmdir()
-
-
-def _make_recorded(folder: Path, record: Path) -> None:
-    missing = [path for path in reversed([folder, *folder.parents]) if not path.exists()]
-    with record.open("a") as lines:
-        lines.writelines(f"{path}\n" for path in missing)
-    folder.mkdir(parents=True, exist_ok=True)
