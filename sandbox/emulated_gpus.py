@@ -71,12 +71,6 @@ class EmulatedGpus:
         """The minor of every GPU, in the order of the profile."""
         return [gpu.get("minor", place) for place, gpu in enumerate(self._document()["gpus"])]
 
-    def blocks_of_each(self) -> list[int]:
-        """Memory of each GPU in whole blocks of 256 MiB."""
-        document = self._document()
-        models = document["models"]
-        return [gpu.get("memory_mib", models[gpu["model"]]["memory_mib"]) // BLOCK_MIB for gpu in document["gpus"]]
-
     def _document(self) -> Json:
         document: Json = json.loads(self.profile.read_text())
         return document
