@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 from aiohttp.web_protocol import RequestHandler
@@ -77,7 +78,6 @@ class Connections:
         self._told: dict[str, float] = {}
         self._idle = idle
         self._clock = clock
-        self._sockets: list[socket.socket] = []
         self._tasks: list[asyncio.Task[None]] = []
         self.open: dict[object, _Connection] = {}
 
@@ -87,10 +87,9 @@ class Connections:
         """`known`: the callers are not counted."""
         listening.setblocking(False)
         listening.listen(_BACKLOG)
-        self._sockets.append(listening)
-        self._tasks.append(
-            asyncio.create_task(self._accept(listening, factory, context, known=known), name="accept connections")
-        )
+        accepting = self._accept(listening, factory, context, known=known)
+        self._tasks.append(asyncio.create_task(accepting, name="accept connections"))
+        self._tasks[-1].add_done_callback(lambda _: listening.close())
         if len(self._tasks) == 1:
             self._tasks.append(asyncio.create_task(self._sweep(), name="idle connections"))
 
@@ -98,8 +97,6 @@ class Connections:
         """Open connections stay."""
         for task in self._tasks:
             task.cancel()
-        for each in self._sockets:
-            each.close()
         for connection in self.open.values():
             connection.handshake.cancel()
 
@@ -120,16 +117,19 @@ class Connections:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                accepted, address = await loop.sock_accept(listening)
-            except ConnectionAbortedError:
+                await _readable(listening)
+                accepted, address = listening.accept()
+            except (BlockingIOError, ConnectionAbortedError):
                 continue
             except OSError as error:
                 self._tell("accept_failed", error=str(error))
                 await asyncio.sleep(_RETRY_S)
                 continue
             if known or self._make_room(address[0]):
+                accepted.setblocking(False)
                 handler = factory()
                 handshake = loop.create_task(_connect(accepted, handler, context), name="handshake")
+                handshake.add_done_callback(partial(_close_failed, accepted))
                 self.open[handler] = _Connection(address[0], self._clock(), known, handshake, accepted)
             else:
                 accepted.close()
@@ -165,9 +165,7 @@ class Connections:
         handler.force_close()
         with contextlib.suppress(OSError):
             connection.socket.shutdown(socket.SHUT_RDWR)
-        if not connection.handshake.done():
-            connection.handshake.add_done_callback(lambda _: connection.socket.close())
-            connection.handshake.cancel()
+        connection.handshake.cancel()
 
     def _forget_closed(self) -> None:
         self.open = {
@@ -199,14 +197,29 @@ def _worth(connection: _Connection) -> tuple[bool, bool, float]:
     return connection.busy, connection.served, connection.since
 
 
-async def _connect(accepted: socket.socket, handler: RequestHandler, context: ssl.SSLContext | None) -> None:
+async def _readable(listening: socket.socket) -> None:
+    """Not `sock_accept`: if it is cancelled at the wrong moment, the accepted socket is lost and stays open."""
+    loop, descriptor = asyncio.get_running_loop(), listening.fileno()
+    ready = asyncio.Event()
+    loop.add_reader(descriptor, ready.set)
     try:
-        await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: handler,
-            accepted,
-            ssl=context,
-            ssl_handshake_timeout=_HANDSHAKE_S if context else None,
-            ssl_shutdown_timeout=_SHUTDOWN_S if context else None,
-        )
-    except OSError:
-        return  # no TLS, or gone, or late; asyncio has closed the socket
+        await ready.wait()
+    finally:
+        loop.remove_reader(descriptor)
+
+
+async def _connect(accepted: socket.socket, handler: RequestHandler, context: ssl.SSLContext | None) -> None:
+    """Raises OSError: no TLS, or gone, or late."""
+    await asyncio.get_running_loop().connect_accepted_socket(
+        lambda: handler,
+        accepted,
+        ssl=context,
+        ssl_handshake_timeout=_HANDSHAKE_S if context else None,
+        ssl_shutdown_timeout=_SHUTDOWN_S if context else None,
+    )
+
+
+def _close_failed(accepted: socket.socket, handshake: asyncio.Task[None]) -> None:
+    """Also of a task that was cancelled before it began: nothing else has the socket then."""
+    if handshake.cancelled() or handshake.exception() is not None:
+        accepted.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import gc
 import gzip
 import socket
 import ssl
@@ -116,6 +117,19 @@ async def test_a_connection_without_handshake_delays_no_other() -> None:
     async with serving() as scene:
         with socket.create_connection(("127.0.0.1", scene.server.port)):
             assert (await scene.post("/filter", b"{}"))[0] == 200
+
+
+async def test_a_stop_amid_handshakes_leaves_no_socket_open() -> None:
+    """A socket that nobody closes is a warning when it is collected, and so an error of this test."""
+    for count in range(1, 8):
+        clients = []
+        async with serving() as scene:
+            clients = [socket.create_connection(("127.0.0.1", scene.server.port)) for _ in range(count)]
+            for _ in range(count // 2):
+                await asyncio.sleep(0)
+        for client in clients:
+            client.close()
+        gc.collect()
 
 
 async def test_a_body_that_does_not_come_is_answered_with_408() -> None:
