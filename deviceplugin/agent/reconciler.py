@@ -182,12 +182,12 @@ class Reconciler:
             self._suspects, self._counted = actions.suspects, time.monotonic()
         self._apply(actions, evidence)
         self._ending &= {grant.allocation.owner.pod.uid for grant in self._ledger.grants()}
-        self._has_suspects = bool(actions.suspects or self._ending or 1 in self._without_gpu.values())
         if counts and evidence.kubelet is not None and evidence.checkpoint is not None:
             pods = evidence.kubelet.pods.values()
             self._without_gpu = warn_unallocated(
                 pods, self._ledger, evidence.checkpoint, self._cluster.events, seen=self._without_gpu
             )
+        self._has_suspects = bool(actions.suspects or self._ending or 1 in self._without_gpu.values())
         if _shows_all(evidence) and evidence.checkpoint is not None and evidence.checkpoint.exists:
             # Only now is every grant that a container mounts in the ledger, whatever the journal had lost.
             self._is_incomplete, self._was_complete = False, True

@@ -161,9 +161,9 @@ class Allocator:
 
     def _complete(self, grant: Grant, asking: IdentifiedContainer, resource: Resource) -> Answer:
         """Nothing more for the second resource. But if other calls came between, the first may have been another's."""
-        is_next = grant.id == self._previous
-        answer = EMPTY if is_next else self._content(grant, asking)
-        if not is_next:
+        answer = EMPTY
+        if grant.id != self._previous:
+            answer = self._content(grant, asking)
             self._context.files.prepare(grant, answer)
         self._remember(grant, asking)
         self._context.files.answered(self._ledger.answer(grant.id, resource))

@@ -71,9 +71,9 @@ def place_container(
     granted = [grant.allocation for grant in context.ledger.of_pod(uid)]
     state = _without_pod(context, uid)
     view = free_for_next_container(state.snapshot, granted, role=container.role, index=container.index)
-    wished = scheduled.get(container.ref.name, frozenset())
-    roomy = _roomy(asking, request, view, asked.preferences.gpus, wished)
-    if roomy and not roomy <= wished:  # the call may be for another container, which does not fit there
+    chosen = scheduled.get(container.ref.name, frozenset())
+    roomy = _roomy(asking, request, view, asked.preferences.gpus, chosen)
+    if roomy and not roomy <= chosen:  # the call may be for another container, which does not fit there
         scheduled = {}
     prefer = roomy or near
     return plan(asked, state, granted=granted, scheduled=scheduled, prefer=prefer)
