@@ -1,13 +1,14 @@
 """Drivers for the tests: the stub, which misbehaves on order, and the emulated one."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.hardware import emulator, nvml_library
+from tests.hardware.starting import Start, starting
 
 _SOURCE = Path(__file__).parent / "stub" / "driver.c"
 
@@ -80,3 +81,11 @@ def emulated(emulator_build: Path, short_tmp: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("VCUDA_EMULATOR_STATE", str(short_tmp / "state"))
     yield one
     nvml_library.unmap()
+
+
+@pytest.fixture
+async def start(stub: Stub) -> AsyncIterator[Start]:
+    async with starting(stub.library, stub.orders) as begin:
+        yield begin
+        for order in stub.orders.glob("hang"):
+            order.unlink()

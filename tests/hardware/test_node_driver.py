@@ -1,0 +1,193 @@
+"""`Hardware` on a driver that is absent, hung, replaced, old, or refuses everything."""
+
+import asyncio
+import shutil
+import time
+
+import pytest
+import structlog.testing
+
+from deviceplugin.errors import DriverMissingError, NvmlCallError
+from deviceplugin.hardware.health import HUNG, RecoveryRules
+from deviceplugin.hardware.kernel_modules import ModuleTools
+from deviceplugin.hardware.node import Hardware
+from deviceplugin.model.topology import Level
+from tests.hardware import nvml_library
+from tests.hardware.conftest import Stub, uuid
+from tests.hardware.starting import Start, answers, gpus, heard, options, reasons
+from tests.hardware.test_pci import device
+from tests.waiting import until
+
+
+async def test_without_a_driver_start_says_so_in_one_line(stub: Stub) -> None:
+    hardware = Hardware(options(stub.orders / "nothing.so", stub.orders))
+    with pytest.raises(DriverMissingError, match=r"nothing\.so cannot be loaded as NVML") as raised:
+        await hardware.start()
+    assert "\n" not in raised.value.message
+    assert hardware.inventory is None
+    await hardware.stop()
+
+
+async def test_with_wait_for_driver_it_reports_once_and_starts_when_the_driver_is_there(
+    stub: Stub, start: Start
+) -> None:
+    library = stub.orders / "late.so"
+    with structlog.testing.capture_logs() as logs:
+        task = asyncio.create_task(start(library=library, wait_for_driver=True))
+        await until(lambda: logs)
+        await asyncio.sleep(0.1)  # some more tries, which must stay silent
+        assert not task.done()
+        shutil.copy(stub.library, stub.orders / "copy.so")
+        (stub.orders / "copy.so").rename(library)
+        hardware = await asyncio.wait_for(task, 60)
+    assert gpus(hardware) == [uuid(0), uuid(1)]
+    # Threads that other tests left behind (an exec plugin that hangs) may log too: only what names the driver counts.
+    said = [entry["event"] for entry in logs if entry["log_level"] == "warning" and "driver" in entry["event"]]
+    assert said == ["waiting_for_driver"]
+
+
+async def test_a_wait_for_the_driver_can_be_ended(stub: Stub) -> None:
+    hardware = Hardware(options(stub.orders / "never.so", stub.orders, wait_for_driver=True))
+    task = asyncio.create_task(hardware.start())
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await hardware.stop()
+
+
+async def test_a_driver_that_refuses_everything_is_an_error_of_its_own(stub: Stub) -> None:
+    stub.order("nvmlDeviceGetCount_v2", 999)
+    hardware = Hardware(options(stub.library, stub.orders))
+    with pytest.raises(NvmlCallError, match="nvmlDeviceGetCount failed: NVML says 'Unknown Error'"):
+        await hardware.start()
+    await hardware.stop()
+
+
+async def test_a_restarted_agent_knows_its_gpus_while_the_driver_still_hangs(stub: Stub, start: Start) -> None:
+    cache = stub.orders / "inventory.json"
+    await (await start(cache_path=cache)).stop()
+    stub.order("hang")
+    async with asyncio.timeout(10):  # the driver is waited for longer
+        hardware = await start(cache_path=cache)
+    assert gpus(hardware) == [uuid(0), uuid(1)]
+    assert not answers(hardware)
+    stub.withdraw("hang")
+    await until(lambda: answers(hardware))
+    assert reasons(hardware) == {}
+
+
+async def test_the_drivers_first_answer_corrects_the_cache(stub: Stub, start: Start) -> None:
+    cache = stub.orders / "inventory.json"
+    await (await start(cache_path=cache)).stop()
+    stub.order("gpus", 3)
+    hardware = await start(cache_path=cache)
+    assert gpus(hardware) == [uuid(0), uuid(1)]
+    await until(lambda: gpus(hardware) == [uuid(0), uuid(1), uuid(2)])
+
+
+async def test_with_a_cache_a_missing_driver_makes_the_gpus_unhealthy_and_is_waited_for(
+    stub: Stub, start: Start
+) -> None:
+    cache = stub.orders / "inventory.json"
+    await (await start(cache_path=cache)).stop()
+    nvml_library.unmap()
+    stub.order("nvmlInitWithFlags", 9)
+    hardware = await start(cache_path=cache)
+    await until(lambda: reasons(hardware) == dict.fromkeys((uuid(0), uuid(1)), "there is no NVIDIA driver"))
+    stub.withdraw("nvmlInitWithFlags")
+    await until(lambda: reasons(hardware) == {})
+
+
+async def test_a_hung_driver_makes_all_unhealthy_and_blocks_nothing(stub: Stub, start: Start) -> None:
+    hardware = await start(call_budget_s=0.05, hang_s=0.2)
+    await until(lambda: hardware.samples)
+    stub.order("hang")
+    await until(lambda: set(reasons(hardware).values()) == {HUNG})
+    assert len(reasons(hardware)) == 2
+    assert hardware.samples == {}
+    stub.withdraw("hang")
+    await until(lambda: reasons(hardware) == {}, within=8)
+    await until(lambda: len(hardware.samples) == 2)
+
+
+async def test_stopping_does_not_wait_for_a_hung_driver(stub: Stub, start: Start) -> None:
+    hardware = await start(call_budget_s=0.05)
+    stub.order("hang")
+    await until(lambda: hardware._executor.stuck_for > 0)
+    async with asyncio.timeout(4):  # shorter than any budget
+        await hardware.stop()
+
+
+async def test_void_handles_are_renewed_without_a_verdict(stub: Stub, start: Start) -> None:
+    hardware = await start()
+    await until(lambda: hardware.samples)
+    changes = heard(hardware)
+    stub.order("nvmlDeviceGetMemoryInfo.0", 1)
+    await until(lambda: not answers(hardware))
+    stub.withdraw("nvmlDeviceGetMemoryInfo.0")
+    await until(lambda: answers(hardware))
+    await until(lambda: len(hardware.samples) == 2)
+    seen = [changes.get_nowait() for _ in range(changes.qsize())]
+    assert [one.new.reason for change in seen for one in change.health if not one.new.healthy] in (
+        [],
+        ["Uninitialized", "Uninitialized"],  # the order stood long enough to fail the second opening too
+    )
+
+
+async def test_a_driver_that_voids_every_handle_is_no_busy_loop(stub: Stub, start: Start) -> None:
+    hardware = await start(retry_first_s=0.05, retry_most_s=10.0)
+    stub.order("nvmlDeviceGetMemoryInfo", 1)
+    await until(lambda: len(reasons(hardware)) == 2)
+    generation = hardware._executor._nvml.generation
+    began = time.monotonic()
+    await until(lambda: time.monotonic() - began > 0.3)
+    assert hardware._executor._nvml.generation - generation <= 6, "opened three times at most, and closed as often"
+
+
+async def test_after_an_upgrade_of_the_driver_the_new_library_is_taken(stub: Stub, start: Start) -> None:
+    library = stub.orders / "driver.so"
+    shutil.copy(stub.old_library, library)
+    hardware = await start(library=library)
+    assert hardware.inventory is not None
+    assert hardware.inventory.topology.link(0, 1).level is None
+    shutil.copy(stub.library, stub.orders / "fresh.so")
+    (stub.orders / "fresh.so").rename(library)
+    stub.order("nvmlDeviceGetMemoryInfo", 18)
+    await until(lambda: not answers(hardware))
+    stub.withdraw("nvmlDeviceGetMemoryInfo")
+    await until(lambda: hardware.inventory is not None and hardware.inventory.topology.link(0, 1).level is Level.PIX)
+    await until(lambda: reasons(hardware) == {})
+
+
+async def test_a_driver_that_leaves_and_comes_back_resets_what_ailed_the_gpus(stub: Stub, start: Start) -> None:
+    hardware = await start(recovery=RecoveryRules(quiet_s=1000, passes=2))
+    stub.event(0, xid=79)
+    await until(lambda: list(reasons(hardware)) == [uuid(0)])
+    stub.order("nvmlInitWithFlags", 9)
+    stub.order("nvmlDeviceGetMemoryInfo", 9)
+    await until(lambda: len(reasons(hardware)) == 2)
+    stub.withdraw("nvmlDeviceGetMemoryInfo")
+    stub.withdraw("nvmlInitWithFlags")
+    await until(lambda: reasons(hardware) == {})
+
+
+async def test_an_old_driver_serves_with_what_it_has(stub: Stub, start: Start) -> None:
+    hardware = await start(library=stub.old_library)
+    inventory = hardware.inventory
+    assert inventory is not None
+    assert [gpu.uuid for gpu in inventory.gpus] == [uuid(0), uuid(1)]
+    assert inventory.topology.link(0, 1).level is None
+    await until(lambda: len(hardware.samples) == 2)
+    stub.order("nvmlDeviceGetMemoryInfo.1", 15)
+    await until(lambda: reasons(hardware) == {uuid(1): "GPU is lost"})
+
+
+async def test_the_modules_are_loaded_when_the_control_device_is_missing(stub: Stub, start: Start) -> None:
+    device(stub.orders / "sys", "0000:01:00.0")
+    tools = stub.orders / "bin"
+    tools.mkdir()
+    (tools / "nvidia-modprobe").write_text(f"#!/bin/sh\necho called >> {stub.orders}/modprobe\n")
+    (tools / "nvidia-modprobe").chmod(0o755)
+    await start(modules=ModuleTools(path=str(tools)))
+    assert (stub.orders / "modprobe").read_text() == "called\ncalled\n"
