@@ -1,0 +1,122 @@
+"""Bodies that are slow, cut off, too large, packed, or only announced, and what they leave to the others."""
+
+import asyncio
+import gzip
+
+import pytest
+
+from deviceplugin.cluster.http.body import Bodies
+from deviceplugin.cluster.http.verbs import HttpError
+from tests.cluster.http.scene import Scene, serving
+from tests.cluster.http.test_routes import counted
+from tests.waiting import until
+
+
+async def test_a_body_that_does_not_come_is_answered_with_408() -> None:
+    async with serving(bodies=Bodies(within=0.2)) as scene:
+        reader, writer = await scene.raw()
+        writer.write(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        async with asyncio.timeout(60):
+            answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert answer.endswith(b"the body did not arrive within 0.2s; send it at once\n")
+        assert await counted(scene, "filter") == {"slow": 1}
+
+
+async def test_a_client_that_goes_away_in_its_body_is_counted_and_forgotten() -> None:
+    async with serving() as scene:
+        _, writer = await scene.raw()
+        writer.write(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        await writer.drain()
+        await asyncio.sleep(0.1)
+        writer.transport.abort()
+        async with asyncio.timeout(60):
+            while await counted(scene, "filter") != {"disconnected": 1}:
+                await asyncio.sleep(0.02)
+
+
+async def asked(scene: Scene, *parts: bytes) -> bytes:
+    """The answer on a new connection; each part is sent after the answer to the one before."""
+    reader, writer = await scene.raw()
+    answer = b""
+    async with asyncio.timeout(60):
+        for part in parts:
+            writer.write(part)
+            answer += await reader.read(65536)
+    writer.close()
+    return answer
+
+
+async def test_who_waits_for_our_word_before_a_body_gets_it() -> None:
+    async with serving() as scene:
+        head = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+        answer = await asked(scene, head, b"{}")
+        assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 ")
+        assert (await asked(scene, head + b"{}")).startswith(b"HTTP/1.1 200 "), "nothing to wait for"
+
+
+async def test_a_body_that_will_be_too_large_is_refused_before_it_is_sent() -> None:
+    async with serving() as scene:
+        head = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n"
+        answer = await asked(scene, head % (9 << 20))
+        assert answer.startswith(b"HTTP/1.1 413 ")
+        assert answer.endswith(b"the body is larger than 8 MiB; send names instead of whole nodes\n")
+
+
+async def test_a_body_that_came_with_its_headers_takes_no_room_of_the_others() -> None:
+    bodies = Bodies(room=0, free=0)
+    async with serving(bodies=bodies) as scene:
+        whole = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+        assert (await asked(scene, whole)).startswith(b"HTTP/1.1 200 ")
+        assert (await asked(scene, whole[:-1])).startswith(b"HTTP/1.1 503 ")
+
+
+async def test_a_body_is_limited_by_what_it_is_unpacked() -> None:
+    async with serving() as scene:
+        packed = gzip.compress(b" " * (9 << 20))
+        head = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+        assert (await asked(scene, head % len(packed) + packed)).startswith(b"HTTP/1.1 413 ")
+
+
+def uploads(path: str, declared: int, sent: int) -> bytes:
+    return b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (path.encode(), declared) + b" " * sent
+
+
+async def test_a_length_that_is_only_announced_takes_no_room_of_the_others() -> None:
+    """Security 5: four connections that announced 32 MiB each made the webhook answer 503."""
+    bodies = Bodies(room=1 << 20, free=0)
+    async with serving(bodies=bodies) as scene:
+        writers = [(await scene.raw())[1] for _ in range(8)]
+        for writer in writers:
+            writer.write(uploads("/webhook", 8 << 20, 1000))
+        await until(lambda: bodies.held["webhook",] == 8000)
+        assert await scene.post("/webhook", b" " * 200_000) == (200, " " * 200_000)
+        assert bodies.held["webhook", "127.0.0.1"] == 8000
+    await until(lambda: not bodies.held)
+
+
+async def test_uploads_to_one_verb_or_from_one_peer_close_no_other() -> None:
+    bodies = Bodies(room=1 << 20, free=0)
+    async with serving(bodies=bodies) as scene:
+        _, writer = await scene.raw()
+        writer.write(uploads("/filter", 8 << 20, 200_000))
+        await until(lambda: bodies.held["filter",] == 200_000)
+        assert (await asked(scene, uploads("/filter", 100_001, 100_000))).startswith(b"HTTP/1.1 503 ")
+        assert await scene.post("/webhook", b" " * 100_000) == (200, " " * 100_000)
+        with bodies._room("filter", "10.0.0.9") as room:
+            room.grow(1 << 18)
+            with pytest.raises(HttpError, match="too many large requests at the same time; try again"):
+                room.grow(1 << 19)
+            assert bodies.held["filter",] == 200_000 + (1 << 18)
+    await until(lambda: not bodies.held)
+
+
+async def test_a_body_of_the_usual_size_passes_while_the_room_is_full() -> None:
+    async with serving(bodies=Bodies(room=0)) as scene:
+        assert (await asked(scene, uploads("/webhook", 70_001, 70_000))).startswith(b"HTTP/1.1 503 ")
+        reader, writer = await scene.raw()
+        writer.write(uploads("/webhook", 60_001, 60_000))
+        await writer.drain()
+        await asyncio.sleep(0.1)
+        writer.write(b" ")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
