@@ -21,7 +21,7 @@ FILES = {
     "base/serviceaccount.yaml": "agent/serviceaccount.yaml",
     "base/clusterrole.yaml": "agent/clusterrole.yaml",
     "base/daemonset.yaml": "agent/daemonset.yaml",
-    "components/confined/policy.yaml": "agent/confined.yaml",
+    "base/confined.yaml": "agent/confined.yaml",
     "components/network-policy/networkpolicy.yaml": "agent/networkpolicy.yaml",
     "scheduler/serviceaccount.yaml": "scheduler/serviceaccount.yaml",
     "scheduler/rbac.yaml": "scheduler/rbac.yaml",
@@ -60,7 +60,7 @@ def by_template(rendered: str) -> dict[str, str]:
 
 def manifests() -> dict[str, str]:
     """The text of each file of FILES."""
-    texts = by_template(render(helm(), "--set=agent.confined=true,agent.networkPolicy.enabled=true"))
+    texts = by_template(render(helm(), "--set=agent.networkPolicy.enabled=true"))
     return {file: GENERATED + texts[template] for file, template in FILES.items()}
 
 

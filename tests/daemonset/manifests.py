@@ -15,9 +15,15 @@ def documents(path: str) -> list[Object]:
 
 
 def base() -> dict[str, Object]:
-    """What `base` applies, by kind."""
+    """What `base` applies, by kind; `confinement` has its policies."""
     files = yaml.safe_load((ROOT / "base/kustomization.yaml").read_text())["resources"]
+    files.remove("confined.yaml")
     return {document["kind"]: document for file in files for document in documents(f"base/{file}")}
+
+
+def confinement() -> list[Object]:
+    """The policies of `base` that hold the agent to its node."""
+    return documents("base/confined.yaml")
 
 
 def with_component(name: str, objects: dict[str, Object]) -> dict[str, Object]:

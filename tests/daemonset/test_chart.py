@@ -1,15 +1,20 @@
 """What the chart renders: one source with the plain manifests, rights with their reasons, the webhook and the agent."""
 
 import itertools
+import json
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from deviceplugin.kube.node_publisher import GPU_MANAGER_MODEL, gpu_labels
+from deviceplugin.model.annotation_names import annotation_names
+from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
+from deviceplugin.model.topology import Topology
 from scripts import manifests
 from tests.daemonset.chart import NAMESPACE, Object, Rendered, lint, render, settings
-from tests.daemonset.manifests import ROOT, base, documents, with_component
+from tests.daemonset.manifests import ROOT, base, confinement, documents, with_component
 from tests.daemonset.value_sets import VALUE_SETS
 
 AS_VALUES: dict[str, Object] = {
@@ -22,7 +27,7 @@ COMBINATIONS = [chosen for size in range(len(AS_VALUES) + 1) for chosen in itert
 
 def test_the_chart_has_nothing_to_complain_about(helm: str) -> None:
     lint(helm)
-    lint(helm, "--set=webhook.certificates.from=cert-manager,monitoring.enabled=true,agent.confined=true")
+    lint(helm, "--set=webhook.certificates.from=cert-manager,monitoring.enabled=true,agent.confined=false")
     lint(helm, "--set=agent.networkPolicy.enabled=true")
 
 
@@ -31,7 +36,7 @@ def test_the_plain_manifests_are_what_the_chart_renders(helm: str) -> None:
     assert not stale, "run scripts/manifests"
 
 
-@pytest.mark.parametrize("folder", ["base", "scheduler", "components/confined", "components/network-policy"])
+@pytest.mark.parametrize("folder", ["base", "scheduler", "components/network-policy"])
 def test_a_kustomization_names_every_manifest_of_its_folder(folder: str) -> None:
     (kustomization,) = documents(f"{folder}/kustomization.yaml")
     files = {path.name for path in (ROOT / folder).glob("*.yaml")} - {"kustomization.yaml"}
@@ -49,7 +54,55 @@ def test_a_component_and_the_value_of_the_same_meaning_give_the_same(
         values |= AS_VALUES[name]
     chosen = {"agent": values, "scheduler": {"enabled": False}}
     rendered = render(helm, chosen, folder=tmp_path, namespace="kube-system")
-    assert {each["kind"]: each for each in rendered} == expected
+    policies = confinement()
+    assert [each for each in rendered if each in policies] == policies
+    assert {each["kind"]: each for each in rendered if each not in policies} == expected
+
+
+def test_without_its_policies_the_agent_is_installed_all_the_same(helm: str, tmp_path: Path) -> None:
+    rendered = render(helm, {"agent": {"confined": False}, "scheduler": {"enabled": False}}, folder=tmp_path)
+    assert {each["kind"] for each in rendered} == base().keys()
+
+
+@pytest.mark.parametrize("version", ["1.30.0", "v1.31.9+k3s1", "1.31.7-eks-ba24e9c"])
+def test_where_tokens_do_not_name_the_node_somebody_must_decide(helm: str, version: str) -> None:
+    """Security 1: nobody gets the agent without its policies who has not asked for it."""
+    command = [helm, "template", "vcuda", str(manifests.CHART), f"--kube-version={version}"]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode != 0
+    assert "agent.confined needs an API server of 1.32 or newer" in done.stderr
+    assert "set agent.confined=false" in done.stderr
+    for values in ("agent.confined=false", "agent.enabled=false"):
+        subprocess.run([*command, f"--set={values}"], stdout=subprocess.DEVNULL, check=True)
+
+
+@pytest.mark.parametrize("version", ["1.32.0", "v1.32.4+k3s1", "1.33.5-eks-ba24e9c"])
+def test_the_policies_are_installed_on_every_distribution_whose_tokens_name_the_node(helm: str, version: str) -> None:
+    command = [helm, "template", "vcuda", str(manifests.CHART), f"--kube-version={version}"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    assert "name: vcuda-agent-pods" in done.stdout
+
+
+@pytest.mark.parametrize("domain", ["tencent.com", "gpu.example.org"])
+def test_the_policies_name_the_labels_and_annotations_that_the_agent_writes(
+    helm: str, tmp_path: Path, domain: str
+) -> None:
+    """Security 17: these and no others; --node-labels adds its own."""
+    values = {"resourceDomain": domain, "agent": {"flags": {"node-labels": "pool=gpu, team=a=b"}}}
+    rendered = render(helm, values, folder=tmp_path)
+    spec = rendered.get("ValidatingAdmissionPolicy", "vcuda-agent-nodes")["spec"]
+    written = json.loads(_expressions(spec["variables"])["written"])
+    gpu = Gpu(GpuUuid("GPU-1"), index=0, minor=0, model="NVIDIA A100", memory_bytes=80 << 30)
+    inventory = Inventory((gpu,), Topology((0,)), Driver("550.1", (12, 4)))
+    assert written == [*gpu_labels(inventory, domain=domain, extra={}), "pool", "team"]
+    names = annotation_names(domain)
+    rules = " ".join(each["expression"] for each in spec["validations"])
+    assert set(re.findall(rf'a in (\["{re.escape(domain)}/[^\]]*\])', rules)) == {
+        f'["{names.inventory}", "{names.node_labels}"]'
+    }
+    pods = rendered.get("ValidatingAdmissionPolicy", "vcuda-agent-pods")["spec"]
+    ours = set(re.findall(r'"([^"]*)"', pods["validations"][-1]["expression"])) - {"UPDATE"}
+    assert ours == {*names.machine_written, names.gpu_index_prefix}
 
 
 def test_the_network_policy_of_the_agent_lets_in_the_named_peers_and_no_others(helm: str, tmp_path: Path) -> None:
@@ -88,7 +141,7 @@ def test_no_object_grants_everything(helm: str, tmp_path: Path, values: Object) 
 
 def test_another_domain_leaves_no_trace_of_the_default(helm: str, tmp_path: Path) -> None:
     rendered = render(helm, {"resourceDomain": "gpu.example.org"}, folder=tmp_path)
-    assert "tencent" not in str(rendered.objects)
+    assert "tencent" not in str(rendered.objects).replace(GPU_MANAGER_MODEL, "")
     assert "gpu.example.org/vcuda-core" in rendered.webhook["matchConditions"][0]["expression"]
 
 

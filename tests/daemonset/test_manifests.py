@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from deviceplugin import __version__
@@ -13,10 +14,10 @@ from deviceplugin.config.agent import AGENT, AgentSettings
 from deviceplugin.model.request import parse_request
 from deviceplugin.model.units import ResourceNames
 from tests.config.resolving import resolve
-from tests.daemonset.manifests import ROOT, Object, base, documents, with_component
+from tests.daemonset.manifests import ROOT, Object, base, confinement, documents, with_component
 
 PATCHING = ("cdi", "nodes-proxy", "nvidia-runtime")
-COMPONENTS = (*PATCHING, "confined", "network-policy")  # the others add objects
+COMPONENTS = (*PATCHING, "network-policy", "unconfined")  # the others add or remove objects
 COMBINATIONS = [chosen for size in range(len(PATCHING) + 1) for chosen in itertools.combinations(PATCHING, size)]
 
 # What docs/ and the client say that the agent does, by resource: the only reasons for a right.
@@ -151,6 +152,14 @@ def test_nodes_proxy_comes_only_with_its_component() -> None:
     more = rights(built("nodes-proxy")["ClusterRole"])
     assert more.pop("nodes/proxy") == {"get"}
     assert more == rights(base()["ClusterRole"])
+
+
+def test_the_component_unconfined_removes_the_policies_and_nothing_else() -> None:
+    (component,) = documents("components/unconfined/kustomization.yaml")
+    patches = [yaml.safe_load(each["patch"]) for each in component["patches"]]
+    removed = [(each["kind"], each["metadata"]["name"]) for each in patches if each["$patch"] == "delete"]
+    assert sorted(removed) == sorted((each["kind"], each["metadata"]["name"]) for each in confinement())
+    assert component.keys() == {"apiVersion", "kind", "patches"}
 
 
 def test_the_binding_gives_the_role_to_the_agents_account_alone() -> None:

@@ -44,7 +44,7 @@ VALUE_SETS: dict[str, Object] = {
             "cdi": {"enabled": True, "directory": "/etc/cdi"},
             "containerRuntime": {"socket": "/run/crio/crio.sock"},
             "kubelet": {"root": "/data/kubelet", "nodesProxy": True},
-            "confined": True,
+            "confined": False,
             "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]},
             "port": 5679,
             "maxUnavailable": "10%",

@@ -209,8 +209,11 @@ def test_kube_scheduler_on_the_nodes_network_takes_the_certificate_that_it_is_to
     assert set(extender["tlsConfig"]) == {"serverName", "caFile", "certFile", "keyFile"}
 
 
-def _as(admin: Client, account: str) -> Client:
-    return Client(admin.server, admin.pool, {"Impersonate-User": f"system:serviceaccount:{NAMESPACE}:{account}"})
+def _as(admin: Client, account: str, *, node: str = "") -> Client:
+    """`node`: where the pod runs whose token it is."""
+    of_the_token = {"Impersonate-Extra-authentication.kubernetes.io%2Fnode-name": node} if node else {}
+    user = {"Impersonate-User": f"system:serviceaccount:{NAMESPACE}:{account}"}
+    return Client(admin.server, admin.pool, {**user, **of_the_token})
 
 
 def _as_user(admin: Client) -> Client:
@@ -239,8 +242,15 @@ BINDING: Object = {
 }
 
 
-def test_no_other_account_writes_changes_or_removes_allocation_annotations(admin: Client, pod: str) -> None:
-    user, agent = _as_user(admin), _as(admin, "vcuda-agent")
+@pytest.fixture
+def bound(admin: Client, pod: str) -> str:
+    """The pod on a node that does not exist."""
+    admin.post(f"{pod}/binding", {"kind": "Binding", "metadata": {"name": "held"}, "target": {"name": "nowhere"}})
+    return pod
+
+
+def test_no_other_account_writes_changes_or_removes_allocation_annotations(admin: Client, bound: str) -> None:
+    pod, user, agent = bound, _as_user(admin), _as(admin, "vcuda-agent", node="nowhere")
     with pytest.raises(ApiError, match="are written by vcuda alone"):
         user.merge(pod, OWN)
     agent.merge(pod, OWN)
@@ -249,6 +259,13 @@ def test_no_other_account_writes_changes_or_removes_allocation_annotations(admin
             user.merge(pod, {"metadata": {"annotations": {"tencent.com/vcuda-allocation": change}}})
     user.merge(pod, {"metadata": {"annotations": {"tencent.com/vcuda-gpu-policy": "link", "note": "mine"}}})
     user.merge(pod, {"metadata": {"labels": {"a": "b"}}})
+
+
+def test_an_agent_of_another_node_writes_them_neither(admin: Client, bound: str) -> None:
+    """The release's defaults confine it."""
+    for other in (_as(admin, "vcuda-agent", node="elsewhere"), _as(admin, "vcuda-agent")):
+        with pytest.raises(ApiError, match="the vcuda agent changes pods of its own node only"):
+            other.merge(bound, OWN)
 
 
 def test_no_other_account_writes_it_by_a_binding(admin: Client, pod: str) -> None:

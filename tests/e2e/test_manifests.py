@@ -1,7 +1,7 @@
 """The shipped manifests on a real API server: accepted as they stand, and holding the agent to its node.
 
-No agent runs here. Its requests are made as its service account, by impersonation, for a node that exists only as an
-object, so that no kubelet interferes.
+No agent runs here. Its requests are made with the token of a pod that has its service account, on a node that exists
+only as an object, so that no kubelet interferes. What is applied are the defaults: `daemonset/base`, no component.
 """
 
 import contextlib
@@ -13,13 +13,15 @@ import pytest
 from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.waiting import wait_until
-from tests.daemonset.manifests import Object, base, documents, with_component
+from tests.daemonset.manifests import Object, base, confinement, documents, with_component
 
 pytestmark = pytest.mark.e2e
 
 PODS = "/api/v1/namespaces/default/pods"
+SYSTEM = "/api/v1/namespaces/kube-system"
+NODES = "/api/v1/nodes"
 PATHS = {
-    "ServiceAccount": "/api/v1/namespaces/kube-system/serviceaccounts",
+    "ServiceAccount": f"{SYSTEM}/serviceaccounts",
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
     "DaemonSet": "/apis/apps/v1/namespaces/kube-system/daemonsets",
@@ -27,10 +29,14 @@ PATHS = {
     "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
 }
-ACCOUNT = "system:serviceaccount:kube-system:vcuda-agent"
-POLICY = documents("components/confined/policy.yaml")
 OWN, OTHER = "manifests-own", "manifests-other"
 REFUSED = {"phase": "Failed", "reason": "UnexpectedAdmissionError"}
+WAITING = {"name": "c", "ready": False, "restartCount": 0, "image": "none", "imageID": ""}
+WAITS = {
+    "phase": "Pending",
+    "containerStatuses": [{**WAITING, "state": {"waiting": {"reason": "CreateContainerConfigError"}}}],
+}
+LISTED, GAIA = "tencent.com/vcuda-node-labels", "gaia.tencent.com/gpu-model"
 
 
 @pytest.mark.parametrize(
@@ -38,7 +44,7 @@ REFUSED = {"phase": "Failed", "reason": "UnexpectedAdmissionError"}
     [
         *base().values(),
         *with_component("nvidia-runtime", with_component("cdi", with_component("nodes-proxy", base()))).values(),
-        *POLICY,
+        *confinement(),
         *documents("sample-pod.yaml"),
     ],
     ids=lambda manifest: manifest["kind"],
@@ -49,47 +55,69 @@ def test_the_api_server_takes_every_manifest_and_knows_every_field(cluster: Clus
     cluster.admin.post(f"{PATHS[manifest['kind']]}?dryRun=All&fieldValidation=Strict", other_name)
 
 
-def as_agent(admin: Client, node: str) -> Client:
-    """What the agent on `node` may do; the API server puts a pod's node into its token like this."""
-    extra = {"Impersonate-Extra-authentication.kubernetes.io%2Fnode-name": node}
-    return Client(admin.server, admin.pool, {"Impersonate-User": ACCOUNT, **extra})
-
-
-def _pod(name: str, node: str) -> Object:
-    spec = {"nodeName": node, "automountServiceAccountToken": False, "containers": [{"name": "c", "image": "none"}]}
+def _pod(name: str, node: str, *, gpus: bool = True, account: str = "") -> Object:
+    container: Object = {"name": "c", "image": "none"}
+    if gpus:
+        container["resources"] = {"limits": {"tencent.com/vcuda-core": "100"}}
+    spec: Object = {"nodeName": node, "containers": [container], "tolerations": [{"operator": "Exists"}]}
+    spec |= {"serviceAccountName": account} if account else {"automountServiceAccountToken": False}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+STATUSES = {"running": {}, "refused": REFUSED, "waiting": WAITS, "plain": REFUSED}
 
 
 @pytest.fixture(scope="module")
 def admin(cluster: Cluster) -> Iterator[Client]:
-    """A cluster with the base's rights and the policies, two nodes and three pods."""
+    """A cluster with the base's rights and the policies, two nodes, and the same pods on both."""
     admin = cluster.admin
     rights = [base()[kind] for kind in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")]
     with contextlib.ExitStack() as undo:
-        for manifest in [*rights, *POLICY]:
+        for manifest in [*rights, *confinement()]:
             admin.post(PATHS[manifest["kind"]], manifest)
             undo.callback(admin.delete, f"{PATHS[manifest['kind']]}/{manifest['metadata']['name']}")
         for node in (OWN, OTHER):
-            admin.post("/api/v1/nodes", {"metadata": {"name": node}})
-            undo.callback(admin.delete, f"/api/v1/nodes/{node}")
-        for name, node in (("running", OWN), ("refused", OWN), ("foreign", OTHER)):
-            admin.post(PODS, _pod(name, node))
-            undo.callback(_remove, admin, name)
-        admin.merge(f"{PODS}/refused/status", {"status": REFUSED})
-        admin.merge(f"{PODS}/foreign/status", {"status": REFUSED})
-        probe = as_agent(admin, OTHER)
-        wait_until(lambda: _is_denied(probe), "the policies are in force")
+            labels = {"team": "a", "old": "1", "tencent.com/gpu-count": "8"}
+            notes = {LISTED: "old,tencent.com/gpu-count", "note": "1", "tencent.com/vcuda-cordon": "0"}
+            admin.post(NODES, {"metadata": {"name": node, "labels": labels, "annotations": notes}})
+            undo.callback(admin.delete, f"{NODES}/{node}")
+            for state, status in STATUSES.items():
+                name = f"{state}-{node}"
+                admin.post(PODS, _pod(name, node, gpus=state != "plain"))
+                undo.callback(_remove, admin, f"{PODS}/{name}")
+                if status:
+                    admin.merge(f"{PODS}/{name}/status", {"status": status})
         yield admin
 
 
-def _remove(admin: Client, name: str) -> None:
+def _remove(admin: Client, path: str) -> None:
     with contextlib.suppress(ApiError):
-        admin.delete(f"{PODS}/{name}?gracePeriodSeconds=0")
+        admin.delete(f"{path}?gracePeriodSeconds=0")
 
 
-def _is_denied(client: Client) -> bool:
+@pytest.fixture(scope="module")
+def agent(admin: Client, cluster: Cluster) -> Iterator[Client]:
+    """Whoever has the token of the agent's pod on OWN."""
+    path = f"{SYSTEM}/pods"
+    made = admin.post(path, _pod("agent-of-own", OWN, gpus=False, account="vcuda-agent"))
+    bound = {"kind": "Pod", "apiVersion": "v1", "name": "agent-of-own", "uid": made["metadata"]["uid"]}
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"boundObjectRef": bound}}
+    token = admin.post(f"{SYSTEM}/serviceaccounts/vcuda-agent/token", asked)["status"]["token"]
+    client = Client.by_token(cluster.control_plane.server, cluster.ca.certificate, token)
     try:
-        client.merge(f"{PODS}/running", {"metadata": {"annotations": {"probe": "1"}}})
+        wait_until(
+            lambda: all(_is_denied(client, path) for path in (f"{PODS}/running-{OTHER}", f"{NODES}/{OTHER}")),
+            "the policies are in force",
+        )
+        yield client
+    finally:
+        client.close()
+        _remove(admin, f"{path}/agent-of-own")
+
+
+def _is_denied(client: Client, path: str) -> bool:
+    try:
+        client.merge(f"{path}?dryRun=All", {"metadata": {"annotations": {"probe": "1"}}})
     except ApiError as error:
         return "own node only" in str(error)
     return False
@@ -104,35 +132,129 @@ class Attempt:
     body: Object | None = None
     refusal: str = ""
 
+    def by(self, client: Client) -> str:
+        kind = "application/strategic-merge-patch+json" if self.method == "PATCH" else "application/json"
+        return client.text(self.method, self.path, body=self.body, content_type=kind)
 
-ANNOTATED: Object = {"metadata": {"annotations": {"tencent.com/gpu-assigned": "true"}}}
-NODES = "/api/v1/nodes"
-ATTEMPTS = {
-    "annotate a pod of its node": Attempt("PATCH", f"{PODS}/running", ANNOTATED),
-    "annotate a pod elsewhere": Attempt("PATCH", f"{PODS}/foreign", ANNOTATED, "own node only"),
-    "label a pod": Attempt("PATCH", f"{PODS}/running", {"metadata": {"labels": {"a": "b"}}}, "but its annotations"),
-    "change an image": Attempt(
-        "PATCH", f"{PODS}/running", {"spec": {"containers": [{"name": "c", "image": "other"}]}}, "but its annotations"
+
+def notes(**written: str | None) -> Object:
+    return {"metadata": {"annotations": written}}
+
+
+def labels(**written: str | None) -> Object:
+    return {"metadata": {"labels": written}}
+
+
+ANNOTATED = notes(**{"tencent.com/gpu-assigned": "true", "tencent.com/predicate-gpu-idx-0": "1"})
+IMAGE: Object = {"spec": {"containers": [{"name": "c", "image": "other"}]}}
+BINDING: Object = {"apiVersion": "v1", "kind": "Binding", "metadata": {}, "target": {"kind": "Node", "name": OWN}}
+EVICTION: Object = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {}}
+OWNED = {"apiVersion": "v1", "kind": "Node", "name": OWN, "uid": "1"}
+POD, NODE = f"{PODS}/running-{OWN}", f"{NODES}/{OWN}"
+ONLY = "only those annotations of a pod that say"
+ON_ITS_NODE = {
+    "annotate a pod": Attempt("PATCH", POD, ANNOTATED),
+    "annotate a pod with something else": Attempt("PATCH", POD, notes(a="b"), ONLY),
+    "raise a pod's limit": Attempt("PATCH", POD, notes(**{"tencent.com/vcuda-core-limit": "100"}), ONLY),
+    "label a pod": Attempt("PATCH", POD, labels(a="b"), "but its annotations"),
+    "own a pod": Attempt("PATCH", POD, {"metadata": {"ownerReferences": [OWNED]}}, "but its annotations"),
+    "hold a pod": Attempt("PATCH", POD, {"metadata": {"finalizers": ["a.org/b"]}}, "but its annotations"),
+    "change an image": Attempt("PATCH", POD, IMAGE, "but its annotations"),
+    "change a status": Attempt("PATCH", f"{POD}/status", {"status": REFUSED}, "cannot patch resource"),
+    "delete a running pod": Attempt("DELETE", POD, None, "only pods whose GPUs kubelet refused"),
+    "delete a refused pod without a GPU": Attempt("DELETE", f"{PODS}/plain-{OWN}", None, "only pods whose GPUs"),
+    "delete a refused pod": Attempt("DELETE", f"{PODS}/refused-{OWN}"),
+    "delete a pod that waits for its GPU": Attempt("DELETE", f"{PODS}/waiting-{OWN}"),
+    "write its labels": Attempt(
+        "PATCH", NODE, labels(**{"tencent.com/gpu-model": "A", "tencent.com/gpu-count": None, GAIA: "A"})
     ),
-    "change a status": Attempt("PATCH", f"{PODS}/running/status", {"status": REFUSED}, "cannot patch resource"),
-    "delete a running pod": Attempt("DELETE", f"{PODS}/running", None, "only pods that kubelet refused"),
-    "delete a refused pod elsewhere": Attempt("DELETE", f"{PODS}/foreign", None, "own node only"),
-    "delete a refused pod of its node": Attempt("DELETE", f"{PODS}/refused"),
-    "label its node": Attempt("PATCH", f"{NODES}/{OWN}", {"metadata": {"labels": {"tencent.com/a": "b"}}}),
-    "label another node": Attempt("PATCH", f"{NODES}/{OTHER}", {"metadata": {"labels": {"a": "b"}}}, "own node only"),
-    "cordon its node": Attempt("PATCH", f"{NODES}/{OWN}", {"spec": {"unschedulable": True}}, "labels and annotations"),
-    "list the pods of its node": Attempt("GET", f"/api/v1/pods?fieldSelector=spec.nodeName%3D{OWN}"),
+    "remove a label that it had set": Attempt("PATCH", NODE, labels(old=None)),
+    "write its annotations": Attempt(
+        "PATCH", NODE, notes(**{"tencent.com/vcuda-inventory": "{}", LISTED: "tencent.com/gpu-model"})
+    ),
+    "change what an operator labelled": Attempt("PATCH", NODE, labels(team="b"), "changes only the labels tencent"),
+    "remove what an operator labelled": Attempt("PATCH", NODE, labels(team=None), "changes only the labels tencent"),
+    "say that a label is its own": Attempt("PATCH", NODE, notes(**{LISTED: "team"}), "lists only the labels"),
+    "draw pods that trust a label": Attempt(
+        "PATCH", NODE, labels(**{"node-restriction.kubernetes.io/trusted": "yes"}), "changes only the labels"
+    ),
+    "become a control plane": Attempt(
+        "PATCH", NODE, labels(**{"node-role.kubernetes.io/control-plane": ""}), "changes only the labels"
+    ),
+    "write an annotation of others": Attempt("PATCH", NODE, notes(note="2"), "changes only the annotations tencent"),
+    "remove the operator's cordon": Attempt(
+        "PATCH", NODE, notes(**{"tencent.com/vcuda-cordon": None}), "changes only the annotations tencent"
+    ),
+    "cordon it": Attempt("PATCH", NODE, {"spec": {"unschedulable": True}}, "labels and annotations"),
+    "taint it": Attempt("PATCH", NODE, {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}, "labels and annot"),
+    "hold it": Attempt("PATCH", NODE, {"metadata": {"finalizers": ["a.org/b"]}}, "labels and annotations"),
+    "list the pods": Attempt("GET", f"/api/v1/pods?fieldSelector=spec.nodeName%3D{OWN}"),
     "read secrets": Attempt("GET", "/api/v1/secrets", None, "cannot list resource"),
     "make a pod": Attempt("POST", PODS, _pod("made", OWN), "cannot create resource"),
+}  # fmt: skip
+RUNNING, NODE_B, OWN_ONLY = f"{PODS}/running-{OTHER}", f"{NODES}/{OTHER}", "own node only"
+ON_ANOTHER_NODE = {
+    "annotate a pod": Attempt("PATCH", RUNNING, ANNOTATED, OWN_ONLY),
+    "change an image": Attempt("PATCH", RUNNING, IMAGE, OWN_ONLY),
+    "label a pod": Attempt("PATCH", RUNNING, labels(a="b"), OWN_ONLY),
+    "replace a pod": Attempt("PUT", RUNNING, _pod(f"running-{OTHER}", OTHER), "cannot update resource"),
+    "change a pod's status": Attempt("PATCH", f"{RUNNING}/status", {"status": REFUSED}, "cannot patch resource"),
+    "resize a pod": Attempt("PATCH", f"{RUNNING}/resize", IMAGE, "cannot patch resource"),
+    "debug a pod": Attempt("PATCH", f"{RUNNING}/ephemeralcontainers", {"spec": {}}, "cannot patch resource"),
+    "bind a pod": Attempt("POST", f"{RUNNING}/binding", BINDING, "cannot create resource"),
+    "evict a pod": Attempt("POST", f"{RUNNING}/eviction", EVICTION, "cannot create resource"),
+    "run a command": Attempt("POST", f"{RUNNING}/exec?command=id", None, "cannot create resource"),
+    "read a log": Attempt("GET", f"{RUNNING}/log", None, "cannot get resource"),
+    "delete a running pod": Attempt("DELETE", RUNNING, None, OWN_ONLY),
+    "delete a refused pod": Attempt("DELETE", f"{PODS}/refused-{OTHER}", None, OWN_ONLY),
+    "delete a pod that waits": Attempt("DELETE", f"{PODS}/waiting-{OTHER}", None, OWN_ONLY),
+    "delete all pods": Attempt("DELETE", PODS, None, "cannot deletecollection resource"),
+    "make a pod": Attempt("POST", PODS, _pod("made", OTHER), "cannot create resource"),
+    "label it": Attempt("PATCH", NODE_B, labels(**{"tencent.com/gpu-model": "A"}), OWN_ONLY),
+    "annotate it": Attempt("PATCH", NODE_B, notes(**{"tencent.com/vcuda-inventory": "{}"}), OWN_ONLY),
+    "cordon it": Attempt("PATCH", NODE_B, {"spec": {"unschedulable": True}}, OWN_ONLY),
+    "replace it": Attempt("PUT", NODE_B, {"metadata": {"name": OTHER}}, "cannot update resource"),
+    "change its status": Attempt("PATCH", f"{NODE_B}/status", {"status": {}}, "cannot patch resource"),
+    "delete it": Attempt("DELETE", NODE_B, None, "cannot delete resource"),
+    "make one": Attempt("POST", NODES, {"metadata": {"name": "made"}}, "cannot create resource"),
+    "go through its kubelet": Attempt("GET", f"{NODE_B}/proxy/pods", None, "cannot get resource"),
 }
 
 
-@pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS.keys())
-def test_the_agent_may_do_what_it_needs_and_no_more(admin: Client, attempt: Attempt) -> None:
-    agent = as_agent(admin, OWN)
-    content_type = "application/merge-patch+json" if attempt.method == "PATCH" else "application/json"
+def _check(client: Client, attempt: Attempt) -> None:
     if not attempt.refusal:
-        assert agent.text(attempt.method, attempt.path, body=attempt.body, content_type=content_type)
+        assert attempt.by(client)
         return
     with pytest.raises(ApiError, match=attempt.refusal):
-        agent.text(attempt.method, attempt.path, body=attempt.body, content_type=content_type)
+        attempt.by(client)
+
+
+@pytest.mark.parametrize("attempt", ON_ITS_NODE.values(), ids=ON_ITS_NODE.keys())
+def test_on_its_own_node_the_agent_may_do_what_it_needs_and_no_more(agent: Client, attempt: Attempt) -> None:
+    _check(agent, attempt)
+
+
+@pytest.mark.parametrize("attempt", ON_ANOTHER_NODE.values(), ids=ON_ANOTHER_NODE.keys())
+def test_on_another_node_it_may_do_nothing(agent: Client, attempt: Attempt) -> None:
+    """Security 1: what root on one GPU node can do with the token that it finds there."""
+    _check(agent, attempt)
+
+
+def test_the_status_of_its_node_stays_as_kubelet_wrote_it(admin: Client, agent: Client) -> None:
+    """The API server itself ignores a status in a change of the node."""
+    change = {"status": {"capacity": {"tencent.com/vcuda-core": "800"}}, **labels(**{"tencent.com/gpu-cuda": "1"})}
+    changed = agent.merge(NODE, change)
+    assert changed["metadata"]["labels"]["tencent.com/gpu-cuda"] == "1"
+    assert "tencent.com/vcuda-core" not in admin.get(NODE)["status"].get("capacity", {})
+
+
+def test_a_token_without_a_node_changes_nothing(admin: Client, agent: Client, cluster: Cluster) -> None:
+    """One that is bound to no pod, as `kubectl create token vcuda-agent` makes it."""
+    asked: Object = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = admin.post(f"{SYSTEM}/serviceaccounts/vcuda-agent/token", asked)["status"]["token"]
+    client = Client.by_token(cluster.control_plane.server, cluster.ca.certificate, token)
+    try:
+        _check(client, Attempt("PATCH", POD, ANNOTATED, OWN_ONLY))
+        _check(client, Attempt("PATCH", NODE, labels(**{"tencent.com/gpu-model": "A"}), OWN_ONLY))
+    finally:
+        client.close()

@@ -34,6 +34,20 @@
 a in {{ include "vcuda.list" (list (print $domain "/predicate-time") (print $domain "/predicate-node") (print $domain "/gpu-assigned") (print $domain "/vcuda-allocation")) }} || a.startsWith("{{ $domain }}/predicate-gpu-idx-")
 {{- end -}}
 
+{{/* The keys of the labels that the agent writes on its node, one a line: its own, and those of --node-labels. */}}
+{{- define "vcuda.nodeLabels" -}}
+{{- $domain := .Values.resourceDomain -}}
+{{- range list "gpu-model" "gpu-count" "gpu-memory" "gpu-driver" "gpu-cuda" }}
+{{ print $domain "/" . }}
+{{- end }}
+gaia.tencent.com/gpu-model
+{{- range index .Values.agent.flags "node-labels" | default "" | toString | splitList "," }}
+{{- with splitList "=" . | first | trim }}
+{{ . }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
 {{/* off, marked or all; YAML reads `off` and `on` as booleans. */}}
 {{- define "vcuda.hamiScope" -}}
 {{- with .Values.hami.translate | toString -}}
