@@ -81,6 +81,10 @@ class SharingContainer:
         """What neighbours hear of its limits."""
         SharedState(self.base.parent).show_limits(self.grant, self.uuid, cores=cores, soft_cores=soft_cores)
 
+    def assume(self, cores: int) -> None:
+        """What neighbours take it to use, whatever its row says."""
+        SharedState(self.base.parent).assume(self.grant, self.uuid, cores)
+
     def start(self, *command: object, **environment: str) -> RunningProgram:
         return RunningProgram(
             subprocess.Popen(

@@ -1,12 +1,13 @@
 """A grant's row in the activity table of one GPU, as the agent makes it: library/abi/activity.h.
 
-In: a grant and its limits. Out: the form to make the row from, and its limits written into it. Containers
-read each other's rows; the agent reads none, because the region has what a container was charged too.
+In: a grant and its limits. Out: the form to make the row from, and what neighbours are told of its container, in
+the row and in a file that no container can write.
 """
 
 import os
 import struct
 from pathlib import Path
+from typing import NamedTuple
 
 from deviceplugin.container.shared_file import Form, opened
 from deviceplugin.errors import ContainerError
@@ -23,6 +24,7 @@ HEAD = struct.Struct("<8sII32s")  # magic version size grant
 HEADER_SIZE = 128
 LIMITS = struct.Struct("<II")  # cores soft_cores
 LIMITS_AT = 52
+TOLD = struct.Struct("<III")  # cores soft_cores assumed_cores
 SLOT_SIZE = 64 + 16 * RING
 SIZE = HEADER_SIZE + SLOT_SIZE * SLOTS
 
@@ -32,11 +34,28 @@ def form(grant: GrantId) -> Form:
     return Form(head, SIZE, HEADER_SIZE + SLOT_SIZE * RESERVED_SLOTS)
 
 
-def write_limits_file(path: Path, *, cores: int, soft_cores: int) -> None:
+class Told(NamedTuple):
+    """What neighbours are told of a container. `assumed_cores`: what it uses, whatever its row says; 0: believe it."""
+
+    cores: int
+    soft_cores: int
+    assumed_cores: int = 0
+
+
+def read_told(path: Path) -> Told | None:
+    """None where nothing is told; an agent of an older version told the limits only."""
+    try:
+        words = path.read_bytes()
+    except OSError:
+        return None
+    return Told(*TOLD.unpack(words.ljust(TOLD.size, b"\0"))) if LIMITS.size <= len(words) <= TOLD.size else None
+
+
+def write_told(path: Path, told: Told) -> None:
     """Into a file that only the agent writes: a container may have changed its row. Raises ContainerError."""
     fresh = path.with_name(f"{path.name}.new")
     try:
-        fresh.write_bytes(LIMITS.pack(cores, soft_cores))
+        fresh.write_bytes(TOLD.pack(*told))
         fresh.chmod(0o644)  # independent of the agent's umask
         fresh.replace(path)
     except OSError as error:

@@ -3,7 +3,7 @@
     <base>/<grant>/state/region                the container's own, writable
     <base>/<grant>/state/<uuid>.activity       the container's own row, writable
     <base>/gpus/<uuid>/<grant>                 the same row by another name; the directory is mounted read-only
-    <base>/gpus/<uuid>/.<grant>                its limits, which neighbours believe: no container can write there
+    <base>/gpus/<uuid>/.<grant>                what the agent tells neighbours of it: no container can write there
     <base>/<grant>/gpus/<uuid>/                where that directory is mounted: /etc/vcuda itself is read-only
 
 In: grants that share a GPU, and the GPU's UUID. Out: these files, complete before Allocate answers, because the runtime
@@ -71,8 +71,21 @@ class SharedState:
     def show_limits(self, grant: GrantId, uuid: GpuUuid, *, cores: int, soft_cores: int) -> None:
         """A container from before this version has no such file, and nothing reads it."""
         if self.own_row(grant, uuid).exists():
-            activity.write_limits_file(self.shown_limits(grant, uuid), cores=cores, soft_cores=soft_cores)
+            path = self.shown_limits(grant, uuid)
+            before = activity.read_told(path)
+            assumed = before.assumed_cores if before is not None else 0
+            activity.write_told(path, activity.Told(cores, soft_cores, assumed))
             activity.write_row_limits(self.own_row(grant, uuid), cores=cores, soft_cores=soft_cores)
+
+    def assume(self, grant: GrantId, uuid: GpuUuid, cores: int) -> None:
+        """Neighbours take it that the container uses so much, whatever its row says; 0: they believe its row.
+
+        Raises ContainerError.
+        """
+        path = self.shown_limits(grant, uuid)
+        before = activity.read_told(path)
+        if before is not None and before.assumed_cores != cores:
+            activity.write_told(path, before._replace(assumed_cores=cores))
 
     def booted(self, boot_id: str) -> None:
         """After a reboot every row is wiped: the node's clock began again, and old times would lie in the future."""

@@ -4,7 +4,8 @@
  * A directory for each GPU, `/etc/vcuda/gpus/<uuid>/`, published by the agent and mounted read-only into every container that shares that GPU;
  * it holds one row, a file named after the grant, for each of them. A container writes its own row alone, through a second link to the same
  * file, `/etc/vcuda/state/<uuid>.activity`; everybody else's it can only read. What a row says of its limits is therefore its container's word; the
- * agent's is in the file beside it, `.<grant>`: two little-endian 32-bit words, cores and soft cores. Rows come and go with grants: readers list the
+ * agent's is in the file beside it, `.<grant>`: three little-endian 32-bit words, cores, soft cores, and how many of them the container is to be taken to use
+ * whatever its row says (0: its row is believed; not there: an older agent). Rows come and go with grants: readers list the
  * directory again (at most ten times a second) and a row that vanished is forgotten. The agent makes rows with their final size and never cuts them.
  *
  * A row has a slot for each process (the same position as in the region), because the GPU slices its time between processes. A process

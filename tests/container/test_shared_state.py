@@ -168,9 +168,36 @@ def test_neighbours_read_limits_from_a_file_that_no_container_writes(shared: Sha
     shared.show_limits(ONE, GPU, cores=30, soft_cores=0)
     shown = shared.shown_limits(ONE, GPU)
     assert shown.parent == shared.row(ONE, GPU).parent
-    assert shown.read_bytes() == b"\x1e\0\0\0\0\0\0\0"
+    assert shown.read_bytes() == b"\x1e\0\0\0\0\0\0\0\0\0\0\0"
     assert stat.S_IMODE(shown.stat().st_mode) == 0o644
     assert shown.stat().st_nlink == 1
+
+
+def test_neighbours_are_told_what_to_assume_of_a_container(shared: SharedState) -> None:
+    """Next to its limits, which may change meanwhile; nothing is told of one from before this version."""
+    shared.assume(ONE, GPU, 30)
+    assert not shared.shown_limits(ONE, GPU).exists()
+    shared.prepare(ONE, {GPU})
+    shared.show_limits(ONE, GPU, cores=20, soft_cores=0)
+    shared.assume(ONE, GPU, 30)
+    shared.show_limits(ONE, GPU, cores=25, soft_cores=60)
+    shown = shared.shown_limits(ONE, GPU)
+    assert activity.read_told(shown) == activity.Told(25, 60, 30)
+    written = shown.stat().st_ino
+    shared.assume(ONE, GPU, 30)
+    assert shown.stat().st_ino == written, "what is told already is not written again"
+    shared.assume(ONE, GPU, 0)
+    assert activity.read_told(shown) == activity.Told(25, 60, 0)
+
+
+@pytest.mark.parametrize("words", [b"", b"\1\0\0\0", bytes(13)])
+def test_a_file_that_tells_nothing_of_a_container_is_written_anew(shared: SharedState, words: bytes) -> None:
+    shared.prepare(ONE, {GPU})
+    shown = shared.shown_limits(ONE, GPU)
+    shown.write_bytes(words)
+    assert activity.read_told(shown) is None
+    shared.show_limits(ONE, GPU, cores=20, soft_cores=0)
+    assert activity.read_told(shown) == activity.Told(20, 0, 0)
 
 
 def test_limits_that_cannot_be_written_are_one_sentence(shared: SharedState) -> None:

@@ -1,16 +1,21 @@
-"""What a container can do to its neighbours by what it writes into its activity row: claim no more than its share."""
+"""What a container can do to its neighbours by what it writes into its activity row.
+
+It claims no more than its share, and what it leaves out is not charged to others.
+"""
 
 import ctypes
+import os
 import struct
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.container import activity
+from deviceplugin.container import activity, shared_file
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
@@ -164,11 +169,23 @@ class Table:
             file.seek(activity.LIMITS_AT - 4)
             file.write(struct.pack("<IIIIQ", 1, cores, soft, 0, wanted))
 
+    @property
+    def row(self) -> Path:
+        return self.state.own_row(OTHER, GPU)
+
     def told(self, now: int) -> list[int]:
         found = (ctypes.c_uint64 * 4)()
-        self._parts.access_look(self._reader, number(now), 30, 80)
+        self.look(now)
         assert self._parts.access_neighbour(self._reader, OTHER.encode(), found) == 1
         return list(found)
+
+    def look(self, now: int) -> None:
+        self._parts.access_look(self._reader, number(now), 30, 80)
+
+    def is_assumed(self, now: int) -> bool:
+        """Whether the other container is taken to use its share, whatever its row says."""
+        self.look(now)
+        return bool(self._parts.access_assumed(self._reader, OTHER.encode()) == 1)
 
 
 @pytest.fixture
@@ -200,6 +217,74 @@ def test_wants_in_the_future_do_not_count(table: Table, wanted: int, counts: int
     table.state.show_limits(OTHER, GPU, cores=20, soft_cores=0)
     table.write(cores=20, soft=0, wanted=wanted)
     assert table.told(NOW)[2] == counts
+
+
+def overwrite(row: Path) -> None:
+    with row.open("r+b") as file:
+        file.write(bytes(8))
+
+
+SPOILT: dict[str, Callable[[Path], None]] = {
+    "overwritten": overwrite,
+    "cut": lambda row: os.truncate(row, 100),
+    "empty": lambda row: os.truncate(row, 0),
+    "slots-cut": lambda row: os.truncate(row, activity.HEADER_SIZE + 100),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
+@pytest.mark.parametrize("first", ["before", "after"])
+def test_a_container_whose_activity_file_cannot_be_read_is_assumed_to_use_its_share(
+    table: Table, spoil: Callable[[Path], None], first: str
+) -> None:
+    """Security 8. Whether it was readable once or never; also for what others may borrow. Believed when mended."""
+    table.state.show_limits(OTHER, GPU, cores=20, soft_cores=60)
+    table.write(cores=20, soft=60, wanted=0)
+    if first == "after":
+        assert not table.is_assumed(NOW)
+    spoil(table.row)
+    assert table.is_assumed(NOW + 200 * MS)
+    assert table.told(NOW + 400 * MS) == [20, 60, NOW + 400 * MS, 45_000]
+    shared_file.make(table.row, activity.form(OTHER))
+    table.state.prepare(OTHER, [GPU])
+    assert not table.is_assumed(NOW + 600 * MS)
+
+
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
+def test_without_published_limits_nothing_is_assumed(table: Table, spoil: Callable[[Path], None]) -> None:
+    spoil(table.row)
+    assert not table.is_assumed(NOW)
+
+
+@pytest.mark.parametrize(("assumed", "rate"), [(0, 20_000), (10, 20_000), (35, 35_000), (2**32 - 1, 100_000)])
+def test_the_agent_says_what_to_assume_of_a_readable_activity_file(table: Table, assumed: int, rate: int) -> None:
+    table.state.show_limits(OTHER, GPU, cores=20, soft_cores=0)
+    table.write(cores=20, soft=0, wanted=5)
+    table.state.assume(OTHER, GPU, assumed)
+    wanted = NOW if assumed else 5
+    assert table.told(NOW) == [20, 0, wanted, rate]
+    assert table.is_assumed(NOW) == (assumed != 0)
+    table.state.show_limits(OTHER, GPU, cores=90, soft_cores=0)
+    assert table.told(NOW + 200 * MS)[3] == max(90_000, rate), "new limits leave it as it was"
+
+
+def test_limits_of_an_agent_of_an_older_version_are_read(table: Table) -> None:
+    table.state.show_limits(OTHER, GPU, cores=20, soft_cores=60)
+    told = table.state.shown_limits(OTHER, GPU)
+    told.write_bytes(told.read_bytes()[:8])
+    table.write(cores=100, soft=100, wanted=5)
+    assert table.told(NOW)[:2] == [20, 60]
+    assert not table.is_assumed(NOW)
+
+
+def test_a_container_that_the_agent_does_not_believe_assumes_nothing_of_others(table: Table) -> None:
+    """Who hides its turns pays for those of others that hide theirs."""
+    table.state.show_limits(OTHER, GPU, cores=20, soft_cores=0)
+    table.state.show_limits(OWN, GPU, cores=30, soft_cores=80)
+    overwrite(table.row)
+    assert table.is_assumed(NOW)
+    table.state.assume(OWN, GPU, 30)
+    assert not table.is_assumed(NOW + 200 * MS)
 
 
 @pytest.mark.parametrize("seed", range(1, 5))
@@ -244,6 +329,59 @@ def test_a_false_activity_file_reduces_no_other_share(simulation: Simulation, li
     words = ["c:40", "p:medium", f"h:{lie}:40", *(["untold"] if agent == "untold" else [])]
     own, _ = simulation.run("seconds=6", "warmup=1", *words)
     assert own.share >= 39
+
+
+HIDDEN = ("unreadable", "silent:50")
+
+
+@pytest.mark.parametrize("how", HIDDEN)
+@pytest.mark.parametrize("workload", ["medium", "gemm", "step", "model"])
+@pytest.mark.parametrize("limit", [50, 30, 20])
+def test_a_container_that_hides_its_turns_takes_nothing_from_another(
+    simulation: Simulation, limit: int, workload: str, how: str
+) -> None:
+    """Security 8: what it does is charged to it alone. What it may use and does not is its neighbour's."""
+    hiding, victim = simulation.run("seconds=6", "warmup=2", "c:50", how, f"p:{workload}", f"c:{limit}", "p:medium")
+    assert hiding.share <= 52
+    assert limit - 1 <= victim.share <= limit + 50
+
+
+def test_an_activity_file_that_leaves_turns_out_and_is_believed_costs_others_their_share(
+    simulation: Simulation,
+) -> None:
+    """What the two above and below are for."""
+    _, victim = simulation.run("seconds=6", "warmup=2", "c:50", "silent", "p:medium", "c:50", "p:medium")
+    assert victim.share < 40
+
+
+@pytest.mark.parametrize(("count", "limit", "own"), [(7, 10, 30), (3, 20, 40)])
+def test_many_that_hide_their_turns_pay_for_each_other(
+    simulation: Simulation, count: int, limit: int, own: int
+) -> None:
+    *hiding, victim = simulation.run(
+        "seconds=6", "warmup=2", *([f"c:{limit}", "unreadable", "p:medium"] * count), f"c:{own}", "p:medium"
+    )
+    assert victim.share >= own - 1
+    assert all(one.share <= limit + 1 for one in hiding)
+
+
+@pytest.mark.parametrize("limits", [(20, 20, 60), (30, 30, 40), (10, 40, 50)])
+def test_beside_a_container_that_hides_its_turns_others_keep_theirs(
+    simulation: Simulation, limits: tuple[int, int, int]
+) -> None:
+    """Nearly: what each assumes is an estimate, so one that has all of the rest gets a few percent less."""
+    hidden, *others = limits
+    words = [word for cores in others for word in (f"c:{cores}", "p:medium")]
+    _, *got = simulation.run("seconds=6", "warmup=2", f"c:{hidden}", "unreadable", "p:medium", *words)
+    for one, limit in zip(got, others, strict=True):
+        assert one.share >= limit - 5
+
+
+def test_a_program_past_the_library_is_charged_with_what_the_agent_saw(simulation: Simulation) -> None:
+    """It uses half of the GPU, and its row is silent, as that of a static program is."""
+    past, victim = simulation.run("seconds=6", "warmup=2", "c:99", "silent:50", "p:medium", "c:50", "p:medium")
+    assert past.share == pytest.approx(50, abs=2)
+    assert victim.share == pytest.approx(50, abs=2)
 
 
 @pytest.mark.parametrize("lie", ["forever", "overflowing"])

@@ -180,6 +180,7 @@ int access_spent(const struct claim *made)
 SHOWN struct neighbours *access_neighbours(const char *directory, const char *grant);
 SHOWN void access_look(struct neighbours *made, uint64_t now, uint32_t cores, uint32_t soft_cores);
 SHOWN unsigned access_neighbour(const struct neighbours *made, const char *name, uint64_t *found);
+SHOWN int access_assumed(const struct neighbours *made, const char *name);
 
 struct neighbours *access_neighbours(const char *directory, const char *grant)
 {
@@ -207,6 +208,16 @@ unsigned access_neighbour(const struct neighbours *made, const char *name, uint6
         return 1;
     }
     return 0;
+}
+
+/* Whether it is assumed to use its rate; -1: there is none of that name. */
+int access_assumed(const struct neighbours *made, const char *name)
+{
+    for (unsigned i = 0; i < made->count; i++) {
+        if (strcmp(made->found[i].name, name) == 0)
+            return made->found[i].claim.assumed;
+    }
+    return -1;
 }
 
 /* ---- estimates ---- */

@@ -6,7 +6,7 @@
 /* Two containers do not measure the same stretch alike, and learn of a change of limits one after the other. */
 static double earned(const struct claim *claim, uint64_t ns)
 {
-    uint32_t at_ease = claim->rate == 0 ? 0 : claim->rate + claim->rate / 16 + 500;
+    uint32_t at_ease = claim->rate == 0 || claim->assumed ? claim->rate : claim->rate + claim->rate / 16 + 500;
     return (double)ns * at_ease / BUDGET_WHOLE;
 }
 
@@ -20,7 +20,15 @@ void claim_fill(struct claim *claim, uint64_t now)
 
 void claim_draw(struct claim *claim, uint64_t length_ns, double taken_ns)
 {
-    double most = earned(claim, length_ns);
+    double most = claim->assumed ? (double)budget_cap(claim->rate) : earned(claim, length_ns);
     claim->account_ns = (claim->account_ns < most ? claim->account_ns : most) - taken_ns;
     claim->spent = claim->spent || claim->account_ns < -CLAIM_NS;
+}
+
+uint64_t claim_present(const struct claim *claim, uint64_t length_ns)
+{
+    double most = (double)budget_cap(claim->rate), account = claim->account_ns < most ? claim->account_ns : most;
+    if (account <= 0)
+        return 0;
+    return 2 * account < (double)length_ns ? (uint64_t)(2 * account) : length_ns;
 }

@@ -23,10 +23,16 @@ static bool is_row(const struct activity_row *row)
     return row->magic == ACTIVITY_MAGIC && row->version == ACTIVITY_VERSION && row->size >= sizeof *row;
 }
 
-static struct activity_row *map_file(int file)
+/* A row is never cut by its agent. */
+static bool has_room(int file)
 {
     struct stat status;
-    if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode) || (uint64_t)status.st_size < sizeof(struct activity_row))
+    return fstat(file, &status) == 0 && S_ISREG(status.st_mode) && (uint64_t)status.st_size >= sizeof(struct activity_row);
+}
+
+static struct activity_row *map_file(int file)
+{
+    if (!has_room(file))
         return NULL;
     void *mapped = mmap(NULL, sizeof(struct activity_row), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (mapped == MAP_FAILED)
@@ -73,8 +79,7 @@ static bool read_slot(int file, struct activity_slot *slot, size_t offset)
 /* Of one that is not believed, not the slots. */
 static bool read_row(int file, struct activity_row *row, bool believed)
 {
-    struct stat status;
-    if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode) || !read_at(file, row, offsetof(struct activity_row, slots), 0) || !is_row(row))
+    if (!has_room(file) || !read_at(file, row, offsetof(struct activity_row, slots), 0) || !is_row(row))
         return false;
     if (atomic_load(&row->slot_high) > SLOTS_READ)
         atomic_store(&row->slot_high, SLOTS_READ);
@@ -96,27 +101,39 @@ static int open_beside(const struct neighbours *neighbours, const char *prefix, 
  * Into the copy. The file is opened each time, because a descriptor that is kept could be closed by the application and be another file by now.
  * A row that cannot be read whole says nothing.
  */
-static bool refresh(const struct neighbours *neighbours, struct neighbour *neighbour)
+static void refresh(const struct neighbours *neighbours, struct neighbour *neighbour)
 {
     int file = open_beside(neighbours, "", neighbour->name);
-    bool done = file >= 0 && read_row(file, neighbour->row, !neighbour->claim.spent);
+    neighbour->read = file >= 0 && read_row(file, neighbour->row, !neighbour->claim.spent && !neighbour->claim.assumed);
     if (file >= 0)
         close(file);
-    if (!done)
+    if (!neighbour->read)
         atomic_store(&neighbour->row->slot_high, 0);
-    return done;
 }
 
-/* Its limits, from the agent. */
-static void hear(const struct neighbours *neighbours, struct neighbour *neighbour)
+/* Three words from the agent; one of an older version tells two. */
+static bool hear(const struct neighbours *neighbours, const char *name, uint32_t told[static 3])
 {
-    uint32_t told[2];
-    int file = open_beside(neighbours, ".", neighbour->name);
-    neighbour->told = file >= 0 && read_at(file, told, sizeof told, 0);
-    if (neighbour->told)
-        neighbour->share = (struct share){told[0], told[1], 0};
+    int file = open_beside(neighbours, ".", name);
+    bool heard = file >= 0 && pread(file, told, 3 * sizeof told[0], 0) >= (ssize_t)(2 * sizeof told[0]);
     if (file >= 0)
         close(file);
+    return heard;
+}
+
+static void hear_of(const struct neighbours *neighbours, struct neighbour *neighbour)
+{
+    uint32_t told[3] = {0};
+    neighbour->told = hear(neighbours, neighbour->name, told);
+    if (neighbour->told)
+        neighbour->share = (struct share){told[0], told[1], 0};
+    neighbour->assumed_cores = neighbour->told ? told[2] : 0;
+}
+
+static bool is_hidden(const struct neighbours *neighbours, const struct activity_row *own)
+{
+    uint32_t told[3] = {0};
+    return (own != NULL && !is_row(own)) || (hear(neighbours, neighbours->grant, told) && told[2] != 0);
 }
 
 static void let_go(struct neighbours *neighbours, unsigned place)
@@ -149,8 +166,7 @@ static void see(struct neighbours *neighbours, const struct dirent *entry)
     struct neighbour *added = &neighbours->found[neighbours->count++];
     *added = (struct neighbour){.inode = entry->d_ino, .row = copy, .listed = true};
     memcpy(added->name, entry->d_name, strlen(entry->d_name) + 1);
-    if (!refresh(neighbours, added))
-        let_go(neighbours, neighbours->count - 1);
+    refresh(neighbours, added);
 }
 
 static void list(struct neighbours *neighbours)
@@ -171,7 +187,7 @@ static void list(struct neighbours *neighbours)
             let_go(neighbours, i);
     }
     for (unsigned i = 0; i < neighbours->count; i++)
-        hear(neighbours, &neighbours->found[i]);
+        hear_of(neighbours, &neighbours->found[i]);
     neighbours->judged_ns = 0;
 }
 
@@ -187,6 +203,7 @@ void neighbours_look(struct neighbours *neighbours, uint64_t now, struct presenc
     if (there && (neighbours->listed_ns == 0 || now >= neighbours->listed_ns + LIST_NS)) {
         neighbours->listed_ns = now;
         list(neighbours);
+        neighbours->hidden = is_hidden(neighbours, presence->row);
     }
     if (there && now >= neighbours->read_ns + READ_NS) {
         neighbours->read_ns = now;
@@ -204,8 +221,8 @@ static uint32_t at_most(uint32_t value, uint32_t most)
     return value < most ? value : most;
 }
 
-/* A want in the future does not count: it would hold back what others may borrow until then. */
-static void see_share(struct neighbour *neighbour, struct share own, uint64_t now)
+/* A want in the future does not count: it would hold back what others may borrow until then. Who is assumed to use the GPU wants it. */
+static void see_share(struct neighbour *neighbour, struct share own, bool hidden, uint64_t now)
 {
     uint32_t whole = LIMITS_NO_CORES, room = own.cores < whole ? whole - own.cores : 0;
     uint64_t wanted = atomic_load_explicit(&neighbour->row->wanted_ns, memory_order_relaxed);
@@ -216,7 +233,16 @@ static void see_share(struct neighbour *neighbour, struct share own, uint64_t no
     }
     share->cores = at_most(share->cores, whole);
     share->soft_cores = at_most(share->soft_cores, whole);
-    share->wanted_ns = wanted > now ? 0 : wanted;
+    bool assumed = neighbour->told && (!neighbour->read || neighbour->assumed_cores != 0);
+    neighbour->claim.assumed = assumed && !hidden;
+    share->wanted_ns = assumed ? now : wanted > now ? 0 : wanted;
+}
+
+/* A program past the library uses more than its limit: then what the agent saw is what it takes. */
+static uint32_t rate_of(const struct neighbour *neighbour, const struct share *others, unsigned count, uint64_t now)
+{
+    uint32_t rate = borrow_rate(neighbour->share, others, count, now), assumed = at_most(neighbour->assumed_cores, LIMITS_NO_CORES) * 1000;
+    return rate > assumed ? rate : assumed;
 }
 
 /* Each may have what it would reckon itself. */
@@ -227,7 +253,7 @@ static void see_rates(struct neighbours *neighbours, struct share own, uint64_t 
         shares[i] = neighbours->found[i].share;
     for (unsigned i = 0; i < neighbours->count; i++) {
         shares[i] = own;
-        neighbours->found[i].claim.rate = borrow_rate(neighbours->found[i].share, shares, neighbours->count, now);
+        neighbours->found[i].claim.rate = rate_of(&neighbours->found[i], shares, neighbours->count, now);
         shares[i] = neighbours->found[i].share;
     }
 }
@@ -235,7 +261,7 @@ static void see_rates(struct neighbours *neighbours, struct share own, uint64_t 
 void neighbours_judge(struct neighbours *neighbours, struct share own, uint64_t now)
 {
     for (unsigned i = 0; i < neighbours->count; i++)
-        see_share(&neighbours->found[i], own, now);
+        see_share(&neighbours->found[i], own, neighbours->hidden, now);
     if (neighbours->judged_ns == 0 || now >= neighbours->judged_ns + JUDGE_NS) {
         neighbours->judged_ns = now;
         see_rates(neighbours, own, now);

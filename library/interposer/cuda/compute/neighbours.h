@@ -2,11 +2,12 @@
  * The other containers' rows of one GPU: found, copied, let go.
  *
  * In: the GPU's activity directory, our own grant. Out: a private copy of each row, some milliseconds old. Not here: what they say (presence.h).
- * A container's limits are told by the agent in a file beside its row, `.<grant>`, which nobody else can write: two words, cores and soft cores. Where it
- * is missing, the row's own word counts, as far as there is room beside our share.
+ * A container's limits are told by the agent in a file beside its row, `.<grant>`, which nobody else can write: cores, soft cores, and what its neighbours
+ * shall assume that it uses, whatever its row says; 0: the row is believed. Where the file is missing, the row's own word counts, as far as there is room
+ * beside our share.
  * Invariants: a neighbour's file is read and never mapped, because its writer can also cut it, and a mapping would then fault; the directory
- * is listed at most ten times a second; a file that is no row, or too short, says nothing; a row whose file went away is forgotten by the next
- * listing, so one thread at a time uses what it gets and lists.
+ * is listed at most ten times a second; a container whose limits are told and whose file is no row, too short or not readable is assumed to use what it
+ * may (claim.h), and without told limits it is ignored; a row whose file went away is forgotten by the next listing, so one thread at a time uses what it gets and lists.
  */
 #ifndef VCUDA_COMPUTE_NEIGHBOURS_H
 #define VCUDA_COMPUTE_NEIGHBOURS_H
@@ -22,7 +23,9 @@ struct neighbour {
     uint64_t inode;
     struct activity_row *row;
     bool listed;
+    bool read;                          /* its row, at the last look */
     bool told;                          /* by the agent, what its limits are; else its row has to do */
+    uint32_t assumed_cores;             /* by the agent; 0: its row is believed */
     struct share share;
     struct claim claim;
 };
@@ -34,6 +37,7 @@ struct neighbours {
     char grant[33];                     /* our own, which is not among them */
     uint64_t listed_ns, read_ns, judged_ns;
     bool readable;                      /* the directory, at the last look */
+    bool hidden;                        /* our own row is not believed, so we assume nothing of others: who hides pays for all turns */
     unsigned count;
     struct neighbour found[PRESENCE_ROWS];
 };

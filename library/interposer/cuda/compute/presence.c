@@ -140,13 +140,24 @@ static void see_row(const struct presence *presence, const struct activity_row *
     view->looks -= before - view->looks_row;
 }
 
+static void assume(const struct presence *presence, const struct claim *claim, unsigned owner, struct view *view)
+{
+    struct interval part = view->stretch;
+    part.end = part.start + claim_present(claim, part.end - part.start);
+    edges_share(view->edges, presence->other_count + 1 - owner);
+    edges_slot(view->edges, owner);
+    edges_add(view->edges, part);
+}
+
 /* The container's own row comes last, and has what the others left. */
 static void see_all(const struct presence *presence, struct view *view)
 {
     edges_begin(view->edges, view->stretch, presence->other_count + 1);
     for (unsigned i = 0; i < presence->other_count; i++) {
         const struct presence_other *other = &presence->others[i];
-        if (other->claim == NULL || !other->claim->spent)
+        if (other->claim != NULL && other->claim->assumed)
+            assume(presence, other->claim, i, view);
+        else if (other->claim == NULL || !other->claim->spent)
             see_row(presence, other->row, i, view);
     }
     if (presence->row != NULL)

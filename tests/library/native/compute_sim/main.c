@@ -5,6 +5,8 @@
  *   seconds=N warmup=N seed=N jitter=NS (how late threads wake, at most) bias=F (estimates begin F times too high)
  *   no-rows (no activity rows)
  *   c:CORES[:SOFT]                   a container
+ *   unreadable                       its row cannot be read by others
+ *   silent[:CORES]                   its row says to others that it is idle, and the agent that it uses so many cores
  *   l:SECOND:CORES                   its cores change
  *   p:WORKLOAD[:START[:STOP]]        a process of it, in seconds
  *   h:LIE[:CORES[:SOFT]]             a container that lies (hostile.c) and has so many cores, else none
@@ -193,7 +195,12 @@ int main(int count, char **words)
             add_liar(word);
         else if (word[0] == 'p' && process_count < PROCESSES && container_count > 0)
             parse_process(word, end);
-        else if (word[0] == 'l' && container_count > 0) {
+        else if (word[0] == 'u' && container_count > 0)
+            containers[container_count - 1].unreadable = true;
+        else if (word[0] == 's' && container_count > 0) {
+            containers[container_count - 1].silent = true;
+            sscanf(word, "silent:%u", &containers[container_count - 1].assumed);
+        } else if (word[0] == 'l' && container_count > 0) {
             double at = 0;
             struct container *container = &containers[container_count - 1];
             struct change *change = &container->changes[container->change_count++ % CHANGES];

@@ -56,18 +56,23 @@ static void begin(struct process *process)
     process->doing = DO_LAUNCH;
 }
 
+static struct activity_row nothing;
+
 /* Neighbours are what neighbours.c would have found. */
 void find_neighbours(struct process *process)
 {
     struct neighbours *neighbours = &process->limiter->neighbours;
     neighbours->count = 0;
     neighbours->readable = true;
+    neighbours->hidden = process->container->unreadable || process->container->assumed != 0;
     for (unsigned i = 0; i < container_count && rows; i++) {
         if (&containers[i] == process->container)
             continue;
         struct neighbour *neighbour = &neighbours->found[neighbours->count++];
-        neighbour->row = containers[i].row;
+        neighbour->row = containers[i].unreadable || containers[i].silent ? &nothing : containers[i].row;
+        neighbour->read = !containers[i].unreadable;
         neighbour->told = told;
+        neighbour->assumed_cores = told ? containers[i].assumed : 0;
         if (told)
             neighbour->share = (struct share){containers[i].cores, containers[i].soft, 0};
     }

@@ -68,6 +68,8 @@ struct container {
     uint64_t moved;             /* last launch, or payment seen */
     uint64_t longest_stall;
     char lies[16];              /* "": it is honest */
+    bool unreadable, silent;    /* its row, for others */
+    uint32_t assumed;           /* what the agent tells of it */
     uint64_t lies_again;
 };
 
