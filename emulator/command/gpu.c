@@ -4,7 +4,10 @@
 #include <string.h>
 
 #include "../shared/change.h"
+#include "../shared/clients.h"
+#include "../shared/derive.h"
 #include "../shared/lock.h"
+#include "../shared/occupants.h"
 #include "command.h"
 
 enum { XID_MOST = 65535, XID_FELL_OFF_THE_BUS = 79, WATTS_MOST = 10000, CELSIUS_MOST = 150, ERRORS_MOST = 1 << 30 };
@@ -176,5 +179,31 @@ int command_power(struct call *call)
     if (!begin(call, slot, &draft))
         return FAILED;
     draft.power_w = watts;
+    return commit(call, slot, &draft);
+}
+
+/* The process that keeps a GPU from a reset: one that runs on it, or one that has NVML open, whichever GPU it asks about. */
+static pid_t user_of(const struct call *call, unsigned slot)
+{
+    struct gpu_status status;
+    state_read(state_gpu(&call->machine, slot), &status);
+    forget_dead(&status);
+    show_occupants(&call->machine, call->paths.state, slot, &status);
+    return status.process_count > 0 ? (pid_t)status.processes[0].pid : clients_next(call->paths.state, 0);
+}
+
+int command_reset(struct call *call)
+{
+    unsigned slot;
+    struct gpu_status draft;
+    if (!take_gpu(call, 0, &slot))
+        return WRONG;
+    pid_t user = user_of(call, slot);
+    if (user != 0)
+        return complain(FAILED, "GPU %u is in use by another client: process %d", slot, (int)user);
+    if (!begin(call, slot, &draft))
+        return FAILED;
+    draft.presence = PRESENT;
+    draft.ecc_errors[NVML_VOLATILE_ECC][0] = draft.ecc_errors[NVML_VOLATILE_ECC][1] = 0;
     return commit(call, slot, &draft);
 }

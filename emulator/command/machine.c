@@ -4,6 +4,7 @@
 
 #include "../profile/profile.h"
 #include "../shared/change.h"
+#include "../shared/clients.h"
 #include "../shared/lock.h"
 #include "command.h"
 
@@ -63,5 +64,12 @@ int command_driver(struct call *call)
     if (loads)
         apply_pending(&call->machine);
     state_ring(state);
+    return DONE;
+}
+
+int command_clients(struct call *call)
+{
+    for (pid_t pid = 0; (pid = clients_next(call->paths.state, pid)) != 0;)
+        printf("%d\n", (int)pid);
     return DONE;
 }

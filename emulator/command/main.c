@@ -33,6 +33,8 @@ static const struct entry {
     {"ecc", command_ecc, 3, 3, ATTACHED, "GPU corrected|uncorrected COUNT", "add memory errors, with their event"},
     {"temperature", command_temperature, 2, 2, ATTACHED, "GPU CELSIUS|auto", "set the temperature"},
     {"power", command_power, 2, 2, ATTACHED, "GPU WATTS|auto", "set the power draw"},
+    {"clients", command_clients, 0, 0, ATTACHED, "", "the PIDs of the processes that have NVML open, one a line"},
+    {"reset", command_reset, 1, 1, ATTACHED, "GPU", "as nvidia-smi --gpu-reset: refused while a process uses the GPU or has NVML open"},
     {"driver", command_driver, 1, 1, ATTACHED, "load|unload|mismatch", "take the driver away and bring it back"},
 };
 enum { ENTRIES = sizeof entries / sizeof entries[0] };

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../shared/clients.h"
 #include "../shared/derive.h"
 #include "../shared/occupants.h"
 #include "delay.h"
@@ -14,6 +15,7 @@ static struct nvmlDevice_st handles[MAX_GPUS];
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static struct session *newest;              /* guarded by `opening` */
 static unsigned references;                 /* guarded by `opening` */
+static int client = -1;                     /* guarded by `opening` */
 static struct session *_Atomic current;     /* NULL: not initialised */
 
 static nvmlReturn_t driver_error(const struct shared_state *state)
@@ -168,8 +170,8 @@ nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
     const struct session *session;
     if (references == 0 || session_current(&session) != NVML_SUCCESS)
         result = begin_session();
-    if (result == NVML_SUCCESS)
-        references++;
+    if (result == NVML_SUCCESS && references++ == 0)
+        client = clients_join(newest->paths.state);
     half_delay();
     pthread_mutex_unlock(&opening);
     return result;
@@ -191,8 +193,11 @@ nvmlReturn_t nvmlShutdown(void)
     pthread_mutex_lock(&opening);
     if (references == 0)
         result = NVML_ERROR_UNINITIALIZED;
-    else if (--references == 0)
+    else if (--references == 0) {
         atomic_store(&current, NULL);
+        clients_leave(client);
+        client = -1;
+    }
     pthread_mutex_unlock(&opening);
     return result;
 }

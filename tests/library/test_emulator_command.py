@@ -127,5 +127,52 @@ def test_names_that_need_escapes_stay_json(machine: Machine) -> None:
 def test_help_names_every_command(machine: Machine) -> None:
     machine.describe("laptop")
     said = machine.command("help")
-    for name in ("init", "check", "show", "topo", "xid", "lose", "remove", "recover", "process", "util", "driver"):
+    for name in (
+        "init",
+        "check",
+        "show",
+        "topo",
+        "xid",
+        "lose",
+        "remove",
+        "recover",
+        "process",
+        "util",
+        "clients",
+        "reset",
+        "driver",
+    ):
         assert f"\n  {name} " in said
+
+
+def test_a_gpu_in_use_cannot_be_reset(machine: Machine) -> None:
+    machine.describe("hgx-a100")
+    machine.command("lose", 2, "--silent")
+    machine.command("ecc", 2, "uncorrected", 5)
+    machine.command("process", "add", 2, 71, 10)
+    assert machine.run("reset", 2).stderr == "vcuda-emulator: GPU 2 is in use by another client: process 71\n"
+    machine.command("process", "remove", 2, 71)
+    machine.command("reset", 2)
+    nvml = machine.nvml()
+    assert nvml.call("nvmlDeviceGetTotalEccErrors", nvml.devices()[2], 1, 0) == 0
+
+
+def test_every_process_that_has_nvml_open_keeps_all_gpus_from_a_reset(machine: Machine) -> None:
+    machine.describe("hgx-a100")
+    first, second = machine.nvml(), machine.nvml()
+    assert machine.command("clients") == ""
+    for nvml in (first, first, second):
+        nvml.call("nvmlInit")
+    pids = machine.command("clients").split()
+    assert sorted(map(int, pids)) == sorted((first.process.pid, second.process.pid))
+    done = machine.run("reset", 0)
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"vcuda-emulator: GPU 0 is in use by another client: process {pids[0]}\n",
+    )
+    first.call("nvmlShutdown")
+    second.kill()
+    assert machine.command("clients") == f"{first.process.pid}\n", "it was opened twice"
+    first.call("nvmlShutdown")
+    assert machine.command("clients") == ""
+    machine.command("reset", 0)

@@ -73,6 +73,8 @@ _COMMANDS = [
     "recover 3",
     "remove 3",
     "recover 3",
+    "clients",
+    "reset 3",
     "driver unload",
     "driver load",
     "init",
